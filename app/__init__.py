@@ -48,6 +48,7 @@ from app.sso import config_routes as sso_config
 from app.sso import responses as sso_answers
 from app.sso import roles as sso_roles
 from app.sso import routes as sso
+from app.types import JSONObject
 from app.webhooks import delivery_routes, dispatch
 from app.webhooks import routes as webhooks
 from app.workflows import dispatch as workflow_dispatch
@@ -132,7 +133,7 @@ def create_app(settings: Config | None = None) -> Flask:
     return app
 
 
-def _with_collections(spec: dict[str, Any]) -> dict[str, Any]:
+def _with_collections(spec: JSONObject) -> JSONObject:
     caller = guard.signed_in_caller()
     with tenancy.scoped_to(caller.tenancy):
         return typed_spec.add_collections(spec, by=caller)

@@ -6,9 +6,10 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from app.types import JSONMapping, JSONObject
+
 MAX_LISTED = 100
-JSONObject = dict[str, Any]  # decoded
-Problem = Mapping[str, Any]
+Problem = JSONMapping
 
 
 class AppError(Exception):
@@ -34,7 +35,7 @@ class AppError(Exception):
         self.extra = extra
         super().__init__(self.message)
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> JSONObject:
         """Return the response body."""
         return {"error": self.error, "message": self.message, **self.extra}
 
@@ -47,7 +48,7 @@ class BadRequest(AppError):
     message = "The request is not valid."
 
 
-def truncated(name: str, problems: Sequence[Problem], count: int = 0) -> dict[str, Any]:
+def truncated(name: str, problems: Sequence[Problem], count: int = 0) -> JSONObject:
     """Return the first problems under `name`, and the `count` of all if some are left out."""
     count = max(count, len(problems))
     return {name: list(problems[:MAX_LISTED])} | ({"count": count} if count > MAX_LISTED else {})
@@ -193,12 +194,12 @@ class Unavailable(AppError):
         super().__init__(message, headers={"Retry-After": "1"}, **options)
 
 
-def problem(field: str | None, code: str, message: str, **extra: Any) -> dict[str, Any]:
+def problem(field: str | None, code: str, message: str, **extra: object) -> JSONObject:
     """Return an entry of `details`."""
     return {"field": field, "message": message, "code": code, **extra}
 
 
-def error_location(error: Exception) -> dict[str, Any]:
+def error_location(error: Exception) -> JSONObject:
     """Return type and traceback of an error for logs; its message may quote personal data."""
     frames = traceback.extract_tb(error.__traceback__)
     where = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]

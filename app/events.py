@@ -6,10 +6,12 @@ rollback.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
+
+from app.types import JSONMapping
 
 
 @dataclass(frozen=True)
@@ -107,8 +109,8 @@ class RecordChanged:
     definition: Any  # collections.definition.Definition
     account_id: str
     operation: str  # "create", "update" or "delete"
-    record: Mapping[str, Any] | None
-    previous: Mapping[str, Any] | None
+    record: JSONMapping | None
+    previous: JSONMapping | None
     by: Any  # auth.principal.Principal
     access_to: Callable[[Any, Any, Any], Any]
     """(definition, row, principal) -> the access that viewing the row grants, or None."""
@@ -143,7 +145,7 @@ class DefaultsBackfilled:
     """Empty values in the records of all accounts are about to get a default."""
 
     definition: Any  # the collection before the change, without the new fields
-    defaults: Mapping[str, Any]
+    defaults: JSONMapping
 
 
 Event = TypeVar("Event")

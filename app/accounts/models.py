@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import unicodedata
 from datetime import datetime
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column, relationship, validates
@@ -17,6 +16,7 @@ from app import clock
 from app.db import Base
 from app.db.types import Id, Text, UtcDateTime, created_at_default
 from app.ids import new_id
+from app.types import JSONObject
 
 SYSTEM_ACCOUNT_ID = "00000000-0000-0000-0000-000000000000"
 SYSTEM_CODE = "SY0000"
@@ -41,7 +41,7 @@ class Account(Base):
     name: Mapped[str] = mapped_column(Text)
     is_active: Mapped[bool] = mapped_column(default=True)
     closed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    settings: Mapped[dict[str, Any]] = mapped_column(sa.JSON, default=dict)
+    settings: Mapped[JSONObject] = mapped_column(sa.JSON, default=dict)
     version: Mapped[int] = mapped_column(default=1)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
     updated_at: Mapped[datetime] = mapped_column(
@@ -186,7 +186,7 @@ class GroupMember(Base):
     """That a user is in a group."""
 
     __tablename__ = "group_members"
-    __table_args__: Any = (
+    __table_args__: object = (
         sa.ForeignKeyConstraint(
             ["account_id", "group_id"], ["groups.account_id", "groups.id"], ondelete="CASCADE"
         ),

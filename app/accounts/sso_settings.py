@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -13,6 +12,7 @@ from app.accounts import service as accounts
 from app.accounts.models import ADMIN, Role
 from app.accounts.types import Problem
 from app.errors import problem
+from app.types import JSONMapping, JSONObject
 
 NAMES = (
     "sso_provisioning",
@@ -21,13 +21,13 @@ NAMES = (
     "sso_allow_admin",
     "sso_tokens_in_fragment",
 )
-Settings = Mapping[str, Any]
+Settings = JSONMapping
 """The `settings` column of an account."""
 GroupMapping = Sequence[Mapping[str, str]]
 DOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+")
 
 
-def merge(changes: Settings, stored: Settings) -> dict[str, Any]:
+def merge(changes: Settings, stored: Settings) -> JSONObject:
     """The stored settings with the SSO settings of `changes`.
 
     An empty group mapping is not stored for an account that never had one.

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import sqlalchemy as sa
 
-Body = Mapping[str, Any]
+from app.types import JSONMapping
+
+Body = JSONMapping
 """A request body, validated by its marshmallow schema."""
-Query = Mapping[str, Any]
+Query = JSONMapping
 """The parameters of a list: `skip`, `limit`, filters and sort order, validated likewise."""
 Problem = dict[str, object]
 """One entry of `details` in a validation error."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import marshmallow as ma
 from flask import Response
 
@@ -37,6 +35,7 @@ from app.auth.guard import principal
 from app.rest.access import account_admin
 from app.rest.blueprint import Blueprint
 from app.rest.paging import PageArgs, page_body
+from app.types import JSONObject
 
 blueprint = Blueprint(
     "Account",
@@ -59,7 +58,7 @@ OWN = {
 }
 
 
-def _sso(name: str, default: object, text: str) -> dict[str, Any]:
+def _sso(name: str, default: object, text: str) -> JSONObject:
     return {
         "required": True,
         "attribute": f"settings.{name}",

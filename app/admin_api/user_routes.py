@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import marshmallow as ma
 from flask import Response
 
@@ -29,6 +27,7 @@ from app.rest.access import superadmin
 from app.rest.blueprint import Blueprint
 from app.rest.paging import page_body
 from app.rest.schemas import Message, Schema
+from app.types import JSONObject
 
 blueprint = Blueprint(
     "Users",
@@ -50,7 +49,7 @@ class UserArgs(TeamArgs):
     )
 
     @ma.post_load
-    def normalize_sort(self, args: dict[str, Any], **options: object) -> dict[str, Any]:
+    def normalize_sort(self, args: JSONObject, **options: object) -> JSONObject:
         """Turn sort into sort_by and sort_order."""
         sort = args.pop("sort", None)
         if sort is None:
@@ -74,7 +73,7 @@ class NewPassword(Schema):
     send_reset_link = fields.StrictBoolean()
 
     @ma.validates_schema
-    def check_presence(self, data: dict[str, Any], **options: object) -> None:
+    def check_presence(self, data: JSONObject, **options: object) -> None:
         """Require a password or a link."""
         if not data.get("send_reset_link") and not {"new_password", "password"} & set(data):
             raise ma.ValidationError("Missing data for required field.", "new_password")

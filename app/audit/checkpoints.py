@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64decode
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import sqlalchemy as sa
 import structlog
@@ -19,9 +18,10 @@ from app import clock, config, db, jobs
 from app.audit import digest
 from app.audit.models import AuditCheckpoint, AuditEntry, AuditHead
 from app.outbound import mail
+from app.types import JSONMapping
 
 log = structlog.get_logger()
-Checkpoint = Mapping[str, Any]
+Checkpoint = JSONMapping
 EVERY_SECONDS = 600
 SIGNED = ("account_id", "checksum", "created_at", "entry_id")
 

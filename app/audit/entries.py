@@ -21,8 +21,9 @@ from app.collections.fields import Field
 from app.collections.models import Collection
 from app.db import Base
 from app.rules import Type
+from app.types import JSONObject
 
-Entry = dict[str, Any]
+Entry = JSONObject
 BATCH_SIZE = 1000
 TABLES = (AuditEntry, AuditChange, AuditHead)
 LOG, CHANGES, HEADS = (Base.metadata.tables[model.__tablename__] for model in TABLES)

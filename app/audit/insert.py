@@ -131,7 +131,7 @@ def _insert_sqlite(
 
 def _changes(
     account_id: str, ids: Sequence[int], entries: Sequence[Entry], actor: ActorColumns
-) -> Iterator[tuple[Any, ...]]:
+) -> Iterator[tuple[object, ...]]:
     position = 0
     for (*target, _, occurred_at), group in groupby(entries, _change_key):
         first, count = ids[position], sum(1 for _ in group)
@@ -193,7 +193,7 @@ def _copy(cursor: Any, account_id: str, entries: Sequence[Entry], actor: ActorCo
     cursor.execute(_MOVE_TO, head)
 
 
-def _line(values: Iterable[Any]) -> str:
+def _line(values: Iterable[object]) -> str:
     return "\t".join([_escaped(str(value)) for value in values]) + "\n"
 
 

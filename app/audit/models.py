@@ -6,7 +6,6 @@ Entries outlive the rows they describe, so these tables have no foreign keys.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
@@ -14,6 +13,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from app import clock
 from app.db import Base
 from app.db.types import Id, Text, UtcDateTime
+from app.types import JSONObject
 
 
 class AuditEntry(Base):
@@ -39,7 +39,7 @@ class AuditEntry(Base):
     user_agent: Mapped[str | None] = mapped_column(Text)
     request_id: Mapped[str | None] = mapped_column(Text)
     occurred_at: Mapped[datetime] = mapped_column(UtcDateTime)
-    extra_metadata: Mapped[dict[str, Any] | None] = mapped_column(sa.JSON(none_as_null=True))
+    extra_metadata: Mapped[JSONObject | None] = mapped_column(sa.JSON(none_as_null=True))
     salt: Mapped[str | None] = mapped_column(Text)
     values_digest: Mapped[str] = mapped_column(Text)
     actor_salt: Mapped[str | None] = mapped_column(Text)

@@ -15,6 +15,7 @@ from app.auth import signatures
 from app.collections import definition as definitions
 from app.collections.definition import Definition
 from app.collections.models import Collection
+from app.types import JSONMapping
 
 Row = Mapping[str, Any]
 OPERATIONS = {"create": CREATE, "update": UPDATE, "delete": DELETE}
@@ -32,7 +33,7 @@ def record_change(event: events.RecordChanged) -> None:
     append.record(event.account_id, *target, values, occurred_at=new.get("updated_at"))
 
 
-def _values(fields: Mapping[str, Any], old: Row, new: Row) -> Iterator[Value]:
+def _values(fields: JSONMapping, old: Row, new: Row) -> Iterator[Value]:
     if not old or not new:
         yield "id", append.text(old.get("id")), append.text(new.get("id"))
     for name in fields:

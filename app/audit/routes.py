@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import marshmallow as ma
 from flask import Response, stream_with_context
 
@@ -17,6 +15,7 @@ from app.rest.blueprint import Blueprint
 from app.rest.paging import Page, PageArgs, items_field, page_body
 from app.rest.responses import json_response
 from app.rest.schemas import TEXT, Schema
+from app.types import JSONObject
 
 blueprint = Blueprint(
     "Audit logs",
@@ -193,7 +192,7 @@ class EntryFilter(Schema):
     to_date = fields.DateTime(metadata={"description": "Not after this moment."})
 
     @ma.post_load
-    def normalize_account(self, args: dict[str, Any], **options: object) -> dict[str, Any]:
+    def normalize_account(self, args: JSONObject, **options: object) -> JSONObject:
         """Convert the account id to lower case, as stored."""
         account = {"account_id": args["account_id"].lower()} if "account_id" in args else {}
         return args | account

@@ -19,6 +19,7 @@ from app.audit import append
 from app.audit.append import CREATE, DELETE, HIDDEN, UPDATE, Value
 from app.db import Base
 from app.db.types import json_equal
+from app.types import JSONObject
 
 Row = Mapping[str, Any]
 
@@ -140,7 +141,7 @@ def _record_written(session: Session, context: object) -> None:
 
 
 @sa.event.listens_for(Session, "do_orm_execute")
-def _record_bulk_changes(state: ORMExecuteState) -> Any:
+def _record_bulk_changes(state: ORMExecuteState) -> object:
     statement: Any = state.statement
     if not (state.is_update or state.is_delete or state.is_insert) or _is_ignored(statement):
         return None
@@ -174,7 +175,7 @@ def _is_ignored(statement: Any) -> bool:
     )
 
 
-def _row_before(session: Session, instance: Any) -> dict[str, Any]:
+def _row_before(session: Session, instance: Any) -> JSONObject:
     table, state, row = instance.__table__, sa.inspect(instance), {}
     for name in (column.name for column in table.columns):
         history = state.attrs[name].history
@@ -197,7 +198,7 @@ def _record_deleted(session: Session, table: sa.Table, row: Row) -> None:
             _record_deleted(session, child, dict(row_deleted))
 
 
-def _cascades(table: sa.Table) -> Iterable[tuple[sa.Table, Sequence[tuple[Any, str]]]]:
+def _cascades(table: sa.Table) -> Iterable[tuple[sa.Table, Sequence[tuple[object, str]]]]:
     for name in TRACKED:
         child = Base.metadata.tables[name]
         for constraint in child.foreign_key_constraints:
@@ -206,11 +207,11 @@ def _cascades(table: sa.Table) -> Iterable[tuple[sa.Table, Sequence[tuple[Any, s
                 yield child, [(part.parent, part.column.name) for part in parts]
 
 
-def _stored(session: Session, table: sa.Table, row: Row) -> dict[str, Any]:
+def _stored(session: Session, table: sa.Table, row: Row) -> JSONObject:
     key = [column == row[column.name] for column in table.primary_key]
     stored = session.connection().execute(sa.select(table).where(*key)).mappings().one()
     return dict(stored)
 
 
-def _row_of(instance: Any) -> dict[str, Any]:
+def _row_of(instance: Any) -> JSONObject:
     return {column.name: getattr(instance, column.name) for column in instance.__table__.columns}

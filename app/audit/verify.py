@@ -6,9 +6,8 @@ open checkpoints and erasures, so a log of any size is verified in constant memo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -17,9 +16,10 @@ from app.accounts.models import Account
 from app.audit import change_index, checkpoints, digest, entries
 from app.audit.models import AuditCheckpoint, AuditEntry, AuditHead
 from app.errors import NotFound
+from app.types import JSONMapping, JSONObject
 
-Entry = Mapping[str, Any]
-Summary = dict[str, Any]
+Entry = JSONMapping
+Summary = JSONObject
 Progress = Callable[[int], None]
 LOWEST = -(2**63)  # below any forged id
 VALUES, ACTOR = ("old_value", "new_value"), digest.ACTOR_COLUMNS
@@ -34,7 +34,7 @@ class Report:
     checked: int = 0
     first_broken_id: int | None = None
     reason: str | None = None
-    head: dict[str, Any] | None = None
+    head: JSONObject | None = None
     values_masked: int = 0
     values_erased: int = 0
 

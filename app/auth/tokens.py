@@ -6,7 +6,6 @@ import hashlib
 import secrets
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any
 
 import jwt
 from jwt.algorithms import HMACAlgorithm
@@ -14,13 +13,14 @@ from jwt.algorithms import HMACAlgorithm
 from app import clock, config
 from app.errors import Unauthorized
 from app.ids import first_id, new_id
+from app.types import JSONObject
 
 ALGORITHM = "HS256"
 ACCESS, REFRESH = "access", "refresh"
 REQUIRED = ["exp", "iat", "iss", "jti", "sub", "type", "account_id"]
 HEADERS = {"alg", "typ", "kid"}
 MAX_CACHED = 2000
-Claims = dict[str, Any]
+Claims = JSONObject
 
 
 class _Algorithm(HMACAlgorithm):

@@ -22,8 +22,9 @@ from app.collections import masking
 from app.collections.columns import TableColumns
 from app.collections.definition import ALL_FIELDS, Definition, is_expression
 from app.collections.fields import SYSTEM_FIELDS, Field
-from app.errors import Forbidden, JSONObject, Unauthorized, problem
+from app.errors import Forbidden, Unauthorized, problem
 from app.rules import depth, sql
+from app.types import JSONMapping, JSONObject
 
 MAX_CACHED_LENGTH, MAX_CACHED_NODES = 500, 50
 MASKED = "You see {} masked, so you cannot filter or sort by it."
@@ -86,7 +87,7 @@ class Access:
         if self.condition is not None and rules.truth(self.condition) is False:
             raise self.refusal()
 
-    def allows(self, record: Mapping[str, Any], sent: Mapping[str, Any] | None = None) -> bool:
+    def allows(self, record: JSONMapping, sent: JSONMapping | None = None) -> bool:
         """Whether a stored record meets the rule, given the body sent."""
         if self.condition is None:
             return True
@@ -257,7 +258,7 @@ def filter_condition(access: Access, parsed: Filter) -> sql.Compiled:
     if _is_cacheable(left):
         return access.definition.memo.get(_cached_condition, access.definition, left)
 
-    def reach(target: Definition, source: Any) -> Iterable[Any]:
+    def reach(target: Definition, source: object) -> Iterable[object]:
         condition = for_operation(access.caller, target, "view").condition
         if condition is None:
             return ()

@@ -5,7 +5,7 @@ Plan and update use the same code, so a plan shows exactly what an update does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,8 @@ from app.collections import table
 from app.collections.definition import Definition
 from app.collections.fields import LONGEST_INDEXED, Field
 from app.db.types import json_equal
-from app.errors import Conflict, InvalidValues, JSONObject, problem
+from app.errors import Conflict, InvalidValues, problem
+from app.types import JSONMapping, JSONObject
 
 # Duplicates are a conflict (409); other codes are invalid values (400).
 DUPLICATE = "not_unique"
@@ -113,7 +114,7 @@ class Change:
             long = sa.select(count).select_from(table_).where(_bytes(value) > LONGEST_INDEXED)
             yield problem(field.name, "too_long", message), long
 
-    def _value(self, name: str) -> Any:
+    def _value(self, name: str) -> object:
         # The field's value in an existing row after the change.
         column, old = self.new.table.c[name], self.old.table.c.get(name)
         default = sa.literal(column.info["default"], column.type)
@@ -124,7 +125,7 @@ class Change:
         return old
 
 
-def refuse(problems: Sequence[Mapping[str, Any]]) -> None:
+def refuse(problems: Sequence[JSONMapping]) -> None:
     """Raise InvalidValues for problems of rows, or Conflict for duplicates only."""
     if not problems:
         return
@@ -134,7 +135,7 @@ def refuse(problems: Sequence[Mapping[str, Any]]) -> None:
     raise Conflict(f"{first['field']}: {first['message']}", field=first["field"], details=problems)
 
 
-def _operations(old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> Iterator[Any]:
+def _operations(old: JSONMapping | None, new: JSONMapping) -> Iterator[Any]:
     if old is None:
         yield {"operation": "add_field", "field": new["name"], "property": None}
         return
@@ -160,7 +161,7 @@ def _is_text(value: Any) -> bool:
     return isinstance(value.type, sa.Text)
 
 
-def _bytes(value: Any) -> Any:
+def _bytes(value: object) -> Any:
     if db.connection().dialect.name == "postgresql":
         return sa.func.octet_length(value)
     return sa.func.length(sa.cast(value, sa.LargeBinary))

@@ -12,6 +12,7 @@ from app.collections.fields import RETURN_TYPES
 from app.db.types import Text, UtcDateTime
 from app.rules import Name, Node, Type, depth, sql, walk
 from app.rules.elements import CodePoints, Expression, Parameter
+from app.types import JSONMapping
 
 Reach = Callable[[Any, Any], Iterable[Any]]
 """Returns conditions on referenced records, given their definition and table."""
@@ -26,7 +27,7 @@ class Named(Protocol):
         ...
 
     @property
-    def columns(self) -> Mapping[str, Any]:
+    def columns(self) -> JSONMapping:
         """Every field by name."""
         ...
 
@@ -46,7 +47,7 @@ class TableColumns:
     `reach` narrows the records that references lead to, by conditions on their table.
     """
 
-    types: Mapping[Type, Any] = {
+    types: Mapping[Type, object] = {
         Type.TEXT: Text,
         Type.NUMBER: RETURN_TYPES["number"].column_type,
         Type.BOOLEAN: sa.Boolean(),

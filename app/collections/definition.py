@@ -46,6 +46,7 @@ from app.rules import (
     walk,
 )
 from app.rules.nodes import Literal
+from app.types import JSONMapping
 
 FIELD_LISTS = ("list", "view", "create", "update")
 ALL_FIELDS = "*"
@@ -61,12 +62,12 @@ class Definition:
     id: str
     name: str
     table_name: str
-    schema: tuple[Mapping[str, Any], ...]
-    rules: Mapping[str, Any]
+    schema: tuple[JSONMapping, ...]
+    rules: JSONMapping
     created_at: datetime
     updated_at: datetime
     version: int
-    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    options: JSONMapping = dataclasses.field(default_factory=dict)
 
     @cached_property
     def declared(self) -> Mapping[str, Field]:
@@ -258,7 +259,7 @@ def computed_node(field: Field, fields: Mapping[str, Field]) -> Node:
     return value(field.expression or "", scope, return_type)
 
 
-def parse_field(spec: Mapping[str, Any]) -> Field:
+def parse_field(spec: JSONMapping) -> Field:
     """The field of a valid schema entry."""
     return TYPES[spec["type"]](**{key: spec[key] for key in PROPERTIES if key in spec})
 

@@ -11,6 +11,7 @@ from app.accounts.models import PII_GROUP
 from app.auth.principal import Principal
 from app.collections.fields import ComputedField, Field
 from app.rules import Asker
+from app.types import JSONMapping
 
 FULL = "*" * 8
 LONGEST_MASK = 200
@@ -28,7 +29,7 @@ def masks_for(caller: Principal | Asker) -> bool:
     return not caller.is_superadmin and PII_GROUP not in caller.groups
 
 
-def masked(field: Field, value: Any) -> Any:
+def masked(field: Field, value: object) -> Any:
     """Mask a field's value for JSON; null stays null."""
     if value is None:
         return None
@@ -51,7 +52,7 @@ def _custom_shape(mask: str) -> str:
     return "".join(part for pair in zip_longest(texts, patterns, fillvalue="") for part in pair)
 
 
-def problems(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def problems(spec: JSONMapping) -> Iterator[tuple[str, str]]:
     """The problems of a field's mask: code and message."""
     kind, mask = spec.get("mask_type"), (spec.get("options") or {}).get("mask")
     if kind is not None and kind not in MASKS:
@@ -65,7 +66,7 @@ def problems(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "invalid_option", "options.mask belongs to the mask_type custom."
 
 
-def _is_mask(mask: Any) -> bool:
+def _is_mask(mask: object) -> bool:
     return isinstance(mask, str) and "*" in mask and len(mask) <= LONGEST_MASK
 
 

@@ -10,8 +10,8 @@ from sqlalchemy.orm import Mapped, mapped_column
 from app import clock
 from app.db import Base
 from app.db.types import Id, Json, Text, UtcDateTime
-from app.errors import JSONObject
 from app.ids import new_id
+from app.types import JSONObject
 
 
 class Collection(Base):

@@ -9,10 +9,10 @@ from app.accounts.schemas import PAGE
 from app.auth.guard import principal
 from app.collections import service as collections
 from app.collections.schemas import COLLECTION
-from app.errors import JSONObject
 from app.rest.blueprint import Blueprint
 from app.rest.paging import Page, PageArgs, items_field, page_body
 from app.rest.schemas import Schema
+from app.types import JSONObject
 
 blueprint = Blueprint(
     "Own collections",

@@ -7,7 +7,6 @@ properties in rules become columns of `users`. Anonymous callers count as a role
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,14 +17,14 @@ from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, Group, GroupMember, 
 from app.collections.columns import TableColumns
 from app.collections.definition import Definition
 from app.db.types import Text
-from app.errors import JSONObject
 from app.rules import program, sql
 from app.rules.nodes import Call, Literal
+from app.types import JSONMapping, JSONObject
 
 OPERATIONS = ("list", "view", "update", "delete")
 ANONYMOUS = "anonymous"
 SAMPLE = 10
-NO_RECORDS: Mapping[str, Any] = {"count": 0, "sample": []}
+NO_RECORDS: JSONMapping = {"count": 0, "sample": []}
 EVERYTHING, NOTHING = (Literal(0, 0, value, type=rules.Type.BOOLEAN) for value in (True, False))
 
 
@@ -65,7 +64,7 @@ class _Side:
     truth: bool | None
     expression: Any
 
-    def beyond(self, other: _Side) -> Any:
+    def beyond(self, other: _Side) -> object:
         """The records that match this side only; None if there are none."""
         if self.truth is False or other.truth is True:
             return None
@@ -103,7 +102,7 @@ def _gained_and_lost(
     after_node: rules.Node,
     role: Role | None,
     account_id: str | None,
-) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+) -> tuple[JSONMapping, JSONMapping]:
     """The records gained and lost by replacing one condition with another."""
     if program.serialize(before_node) == program.serialize(after_node):
         return NO_RECORDS, NO_RECORDS
@@ -121,7 +120,7 @@ def _gained_and_lost(
 
 def _count_records(
     definition: Definition, condition: Any, role: Role | None, account_id: str | None
-) -> Mapping[str, Any]:
+) -> JSONMapping:
     """Count the records that match for some user of a role, with a sample."""
     if condition is None:
         return NO_RECORDS

@@ -11,7 +11,8 @@ from app import db, events
 from app.collections import definition, revisions, table
 from app.collections import service as collections
 from app.collections.models import Collection
-from app.errors import Conflict, InvalidValues, JSONObject, NotFound, problem
+from app.errors import Conflict, InvalidValues, NotFound, problem
+from app.types import JSONObject
 
 
 @collections.schema_change

@@ -6,10 +6,10 @@ import marshmallow as ma
 
 from app import rest
 from app.collections import revisions
-from app.errors import JSONObject
 from app.rest.access import superadmin
 from app.rest.blueprint import Blueprint
 from app.rest.schemas import Schema
+from app.types import JSONObject
 
 blueprint = Blueprint(
     "Migrations",

@@ -14,8 +14,8 @@ import sqlalchemy as sa
 
 from app import clock, config, db
 from app.collections.models import Revision
-from app.errors import JSONObject
 from app.ids import new_id
+from app.types import JSONObject
 
 MIGRATIONS = config.PROJECT / "migrations"
 # Read at start: the folder may belong to another version later.

@@ -25,10 +25,10 @@ from app.collections.schemas import (
     PlannedCollection,
     ReplacedCollection,
 )
-from app.errors import JSONObject
 from app.rest.access import superadmin
 from app.rest.blueprint import Blueprint
 from app.rest.paging import page_body
+from app.types import JSONObject
 
 blueprint = Blueprint(
     "Collections",

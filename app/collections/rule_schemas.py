@@ -7,10 +7,10 @@ from typing import Any
 import marshmallow as ma
 
 from app import rules
-from app.errors import JSONObject
 from app.rest import fields
 from app.rest.schemas import Schema
 from app.rules import OPERATIONS
+from app.types import JSONObject
 
 RULES = {
     "list_rule": "true",
@@ -32,13 +32,13 @@ EXAMPLE_RULES = {
 OWNER = "@owns_record() || @has_role(admin)"
 
 
-def expression_field(**options: Any) -> Any:
+def expression_field(**options: Any) -> object:
     """A rule, or the expression of a computed field."""
     # How long it may be the rule language says itself, as a 400 with a position.
     return fields.Text(longest=2**30, allow_none=True, **options)
 
 
-def operation_field(**options: Any) -> Any:
+def operation_field(**options: Any) -> object:
     """What rules are about: list, view, create, update or delete."""
     return ma.fields.String(validate=ma.validate.OneOf(OPERATIONS), **options)
 
@@ -46,7 +46,7 @@ def operation_field(**options: Any) -> Any:
 class FieldList(ma.fields.Field[Any]):
     """`"*"`, or an array of names; also as the JSON text of one."""
 
-    def _deserialize(self, value: Any, *args: Any, **options: Any) -> Any:
+    def _deserialize(self, value: object, *args: object, **options: object) -> object:
         is_list = isinstance(value, list) and all(isinstance(name, str) for name in value)
         if not is_list and not isinstance(value, str):
             raise ma.ValidationError('Must be "*" or an array of field names.')
@@ -106,6 +106,6 @@ class Asker(Schema):
     is_superadmin = fields.StrictBoolean()
 
     @ma.post_load
-    def as_asker(self, data: JSONObject, **options: Any) -> rules.Asker:
+    def as_asker(self, data: JSONObject, **options: object) -> rules.Asker:
         """The caller as rules see it."""
         return rules.Asker(**{**data, "groups": frozenset(data.get("groups", ()))})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from app.collections import masking, table
 from app.collections.definition import Definition, computed_node, parse_field
@@ -16,8 +15,9 @@ from app.collections.fields import (
     InvalidValue,
     ReferenceField,
 )
-from app.errors import JSONObject, problem
+from app.errors import problem
 from app.rules import RuleError
+from app.types import JSONMapping, JSONObject
 
 COLLECTION_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{2,55}")
 FIELD_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
@@ -25,7 +25,7 @@ RESERVED_COLLECTIONS = {"names", "export", "import", "batch", "aggregate", "rule
 RESERVED_FIELDS = set(SYSTEM_FIELDS) | table.DATABASE_COLUMNS
 LONGEST_SCHEMA = 200
 ON_DELETE = ("restrict", "cascade", "set_null")
-DEFAULTS: Mapping[str, Any] = {
+DEFAULTS: JSONMapping = {
     "required": False,
     "default": None,
     "unique": False,
@@ -38,8 +38,8 @@ DEFAULTS: Mapping[str, Any] = {
     "return_type": None,
 }
 
-Problem = dict[str, Any]
-Spec = Mapping[str, Any]
+Problem = JSONObject
+Spec = JSONMapping
 
 
 def complete(spec: Spec) -> JSONObject:

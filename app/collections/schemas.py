@@ -11,10 +11,10 @@ from app.collections import service as collections
 from app.collections.fields import RETURN_TYPES, TYPES
 from app.collections.rule_schemas import RulesOfNew, expression_field
 from app.collections.schema import LONGEST_SCHEMA
-from app.errors import JSONObject
 from app.rest import fields
 from app.rest.paging import Page, PageArgs, items_field
 from app.rest.schemas import Problem, Schema
+from app.types import JSONObject
 
 SCHEMA = [
     {"name": "title", "type": "text", "required": True, "options": {"max_length": 200}},
@@ -76,7 +76,7 @@ class FieldDefinition(Schema):
     )
 
     @ma.post_load
-    def take_null_for_no_options(self, data: JSONObject, **options: Any) -> JSONObject:
+    def take_null_for_no_options(self, data: JSONObject, **options: object) -> JSONObject:
         """The published client's types have null where a field has no options."""
         return data | {"options": data["options"] or {}} if "options" in data else data
 
@@ -89,18 +89,18 @@ class ChangedField(FieldDefinition):
 
 def schema_field(
     field: type[FieldDefinition] = FieldDefinition, *, shortest: int | None = None, **options: Any
-) -> Any:
+) -> object:
     """The fields of a collection."""
     length = ma.validate.Length(min=shortest, max=LONGEST_SCHEMA)
     return ma.fields.List(ma.fields.Nested(field), validate=length, **options)
 
 
-def _schema_as_fields(field: type[FieldDefinition] = FieldDefinition) -> Any:
+def _schema_as_fields(field: type[FieldDefinition] = FieldDefinition) -> object:
     metadata = {"description": "Another name for schema."}
     return ma.fields.List(ma.fields.Nested(field), data_key="fields", metadata=metadata)
 
 
-def _present_name() -> Any:
+def _present_name() -> object:
     return fields.Text(longest=200, metadata={"description": "The present name; it cannot change."})
 
 
@@ -113,7 +113,7 @@ class WithSchema(Schema):
     fields_ = _schema_as_fields()
 
     @ma.pre_load
-    def accept_fields(self, data: Any, **options: Any) -> Any:
+    def accept_fields(self, data: object, **options: object) -> object:
         """Take `fields` for `schema`."""
         if not isinstance(data, dict) or "fields" not in data:
             return data
@@ -123,7 +123,7 @@ class WithSchema(Schema):
         return without_fields
 
     @ma.validates_schema
-    def needs_schema(self, data: JSONObject, **options: Any) -> None:
+    def needs_schema(self, data: JSONObject, **options: object) -> None:
         """One of the two must be there, where the whole is asked for."""
         if self.needs_all and "schema" not in data:
             raise ma.ValidationError("Missing data for required field.", "schema")

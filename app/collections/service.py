@@ -17,26 +17,19 @@ from app.collections.definition import ALL_FIELDS, FIELD_LISTS, Definition
 from app.collections.fields import TYPES
 from app.collections.models import Collection
 from app.db import errors, versioned_cache
-from app.errors import (
-    Conflict,
-    InvalidValues,
-    JSONObject,
-    Malformed,
-    NotFound,
-    Unavailable,
-    problem,
-)
+from app.errors import Conflict, InvalidValues, Malformed, NotFound, Unavailable, problem
 from app.ids import new_id
 from app.rest import json_input
 from app.rest.converters import UuidPath
 from app.rules import OPERATIONS
+from app.types import JSONMapping, JSONObject
 
 View = TypeVar("View", bound=Callable[..., Any])
 MAX_TRIES = 20
 MAX_COUNTED = 100  # per statement; SQLite's limit is 500
 RULES = tuple(f"{operation}_rule" for operation in OPERATIONS)
 LISTS = tuple(f"{operation}_fields" for operation in FIELD_LISTS)
-SORTABLE: Mapping[str, Any] = {
+SORTABLE: JSONMapping = {
     "name": Collection.name_key,
     "created_at": Collection.created_at,
     "updated_at": Collection.updated_at,
@@ -54,7 +47,7 @@ def schema_change(change: View) -> View:
     """Retry a schema change after lock conflicts with reads and writes."""
 
     @wraps(change)
-    def run(*args: Any, **options: Any) -> Any:
+    def run(*args: object, **options: object) -> object:
         for _ in range(MAX_TRIES):
             try:
                 with db.transaction(changes_schema=True):
@@ -69,7 +62,7 @@ def schema_change(change: View) -> View:
 
 @schema_change
 @versioned_cache.reloading()  # for referenced collections
-def create(name: str, specs: Sequence[schema.Spec], rules_: Mapping[str, Any]) -> Collection:
+def create(name: str, specs: Sequence[schema.Spec], rules_: JSONMapping) -> Collection:
     """Create a collection with its table. Raises InvalidValues, or Conflict for a taken name."""
     names_by_key = targets() | {name.lower(): name}
     problems = [*schema.name_problems(name), *schema.problems(specs, names_by_key)]
@@ -153,7 +146,7 @@ def open_to(caller: Principal) -> list[JSONObject]:
     ]
 
 
-def _readable_schema(caller: Principal, collection: Definition) -> list[Mapping[str, Any]] | None:
+def _readable_schema(caller: Principal, collection: Definition) -> list[JSONMapping] | None:
     open_operations = [
         operation_ for operation_ in OPERATIONS if access.is_open(caller, collection, operation_)
     ]
@@ -198,7 +191,7 @@ def record_counts(rows: Sequence[Collection], max_count: int | None = None) -> d
 
 @versioned_cache.reloading()  # for referenced collections
 def change_rules(
-    reference: str, changes: Mapping[str, Any], *, expected_version: str | None = None
+    reference: str, changes: JSONMapping, *, expected_version: str | None = None
 ) -> Collection:
     """Change the given rules and field lists.
 
@@ -217,7 +210,7 @@ def change_rules(
         return row
 
 
-def proposed_rules(reference: str, changes: Mapping[str, Any]) -> tuple[Definition, Definition]:
+def proposed_rules(reference: str, changes: JSONMapping) -> tuple[Definition, Definition]:
     """A collection's present definition, and one with other rules. Raises InvalidValues."""
     present = definition.get(find(reference).name)
     problems: list[JSONObject] = []
@@ -241,7 +234,7 @@ def rules_view(row: Collection) -> JSONObject:
 
 
 def normalize_rules(
-    sent_rules: Mapping[str, Any], collection: Definition, problems: list[JSONObject]
+    sent_rules: JSONMapping, collection: Definition, problems: list[JSONObject]
 ) -> JSONObject:
     """Return rules and field lists in flat form; adds problems to `problems`."""
     # With an invalid schema, only the syntax of rules can be checked.
@@ -266,7 +259,9 @@ def normalize_rules(
     return flat
 
 
-def _field_list(key: str, value: Any, names: Sequence[str], problems: list[JSONObject]) -> Any:
+def _field_list(
+    key: str, value: object, names: Sequence[str], problems: list[JSONObject]
+) -> object:
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
             value = json_input.loads(value.encode())

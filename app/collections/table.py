@@ -30,7 +30,7 @@ from app.collections.fields import Field, ReferenceField
 from app.context import tenancy
 from app.db import row_security
 from app.db.types import Id, UtcDateTime, json_equal
-from app.errors import JSONObject
+from app.types import JSONObject
 
 Column = sa.Column[Any]
 
@@ -154,7 +154,7 @@ def lock(table: sa.Table) -> None:
         run([f"LOCK TABLE {_quoted(table)} IN ACCESS EXCLUSIVE MODE"])
 
 
-def _column_changes(old: sa.Table, column: Column) -> Iterator[Any]:
+def _column_changes(old: sa.Table, column: Column) -> Iterator[object]:
     table, name = column.table, _quoted(column)
     old_column = old.c.get(column.name)
     if old_column is None:
@@ -207,11 +207,11 @@ def _copied(old: sa.Table, column: Column) -> str:
     return _quoted(column)
 
 
-def _alter(table: Any, action: str) -> str:
+def _alter(table: object, action: str) -> str:
     return f"ALTER TABLE {_quoted(table)} {action}"
 
 
-def _texts(statements: Iterable[Any]) -> list[str]:
+def _texts(statements: Iterable[object]) -> list[str]:
     return [
         statement if isinstance(statement, str) else _text(statement) for statement in statements
     ]
@@ -311,7 +311,7 @@ def _name(kind: str, *parts: str) -> str:
     return f"{name[: LONGEST_IDENTIFIER - 11]}_{ending}"
 
 
-def _sorted(parts: Iterable[Any]) -> list[Any]:
+def _sorted(parts: Iterable[object]) -> list[Any]:
     return sorted(parts, key=lambda part: str(part.name))
 
 

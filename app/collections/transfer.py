@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -15,11 +14,12 @@ from app.collections.changes import Change
 from app.collections.definition import Definition
 from app.collections.models import Collection
 from app.db import versioned_cache
-from app.errors import Conflict, InvalidValues, JSONObject, problem
+from app.errors import Conflict, InvalidValues, problem
+from app.types import JSONMapping, JSONObject
 
 VERSION = "1.0"
 STRATEGIES = ("error", "skip", "update")
-Item = Mapping[str, Any]
+Item = JSONMapping
 
 
 def exported(references: Sequence[str] | None) -> list[JSONObject]:
@@ -51,7 +51,7 @@ class _Import:
     made: list[Collection] = field(default_factory=list)
     updated: list[tuple[Collection, Change]] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
-    given: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    given: dict[str, JSONMapping] = field(default_factory=dict)
     """The sent rules and options by name key."""
     problems: list[JSONObject] = field(default_factory=list)
 
@@ -179,7 +179,7 @@ def _make_tables(rows: Sequence[Collection]) -> list[str]:
     return revision_ids
 
 
-def _with_name(name: str, problem_: Mapping[str, Any]) -> JSONObject:
+def _with_name(name: str, problem_: JSONMapping) -> JSONObject:
     return {**problem_, "field": f"{name[:80]}.{problem_['field']}"}
 
 

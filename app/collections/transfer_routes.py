@@ -9,11 +9,11 @@ from app.auth.guard import principal
 from app.collections import transfer
 from app.collections.rule_schemas import RULES, RulesOfNew
 from app.collections.schemas import OPTIONS, SCHEMA, Options, schema_field
-from app.errors import JSONObject
 from app.rest import fields
 from app.rest.access import superadmin
 from app.rest.blueprint import Blueprint
 from app.rest.schemas import Schema
+from app.types import JSONObject
 
 blueprint = Blueprint(
     "Collection transfer",

@@ -10,11 +10,11 @@ from app.collections import service as collections
 from app.collections.routes import blueprint as collections_blueprint
 from app.collections.rule_schemas import OWNER, Asker, RulesBody, expression_field, operation_field
 from app.db import versioned_cache
-from app.errors import JSONObject
 from app.rest import fields
 from app.rest.access import superadmin
 from app.rest.blueprint import Blueprint
 from app.rest.schemas import Schema
+from app.types import JSONObject
 
 blueprint = Blueprint(
     "Rules",

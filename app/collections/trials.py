@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -13,8 +12,9 @@ from app.accounts.models import User
 from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.collections import access, definition
-from app.errors import InvalidValues, JSONObject, problem
+from app.errors import InvalidValues, problem
 from app.rules import values
+from app.types import JSONMapping, JSONObject
 
 SYSTEM_TYPES = definition.field_types({})
 ANY_NAME = rules.Scope(SYSTEM_TYPES, open=True)
@@ -35,7 +35,7 @@ def rule_problems(rule: str | None, scope: rules.Scope) -> list[JSONObject]:
     return [problem_ | {"field": "rule"}] if problem_ else []
 
 
-def evaluate(rule: str | None, record: Mapping[str, Any], caller: rules.Asker) -> bool:
+def evaluate(rule: str | None, record: JSONMapping, caller: rules.Asker) -> bool:
     """Evaluate a rule for a sample record and caller. Raises InvalidValues."""
     problems = rule_problems(rule, ANY_NAME)
     if problems:
@@ -48,11 +48,11 @@ def evaluate(rule: str | None, record: Mapping[str, Any], caller: rules.Asker) -
     return rules.holds(node, rules.Context(_read(record), caller, now=clock.now()))
 
 
-def _read(record: Mapping[str, Any]) -> JSONObject:
+def _read(record: JSONMapping) -> JSONObject:
     return {name: _value(name, value) for name, value in record.items()}
 
 
-def _value(name: str, value: Any) -> Any:
+def _value(name: str, value: object) -> object:
     if isinstance(value, Mapping):  # a referenced record
         return _read(value)
     # System timestamps must be compared as such, not as texts.

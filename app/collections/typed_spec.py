@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
-from typing import Any
 
 from app.auth.principal import Principal
 from app.collections import access as accesses
@@ -17,8 +16,9 @@ from app.collections.access import Access
 from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS, ComputedField, Field, JsonField
 from app.rules import OPERATIONS
+from app.types import JSONObject
 
-Spec = dict[str, Any]
+Spec = JSONObject
 
 LIST = "/api/v1/records/{collection}"
 BY_ID = f"{LIST}/{{record_id}}"

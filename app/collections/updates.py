@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
@@ -14,7 +13,8 @@ from app.collections import service as collections
 from app.collections.changes import Change
 from app.collections.models import Collection
 from app.db import errors, versioned_cache
-from app.errors import Conflict, InvalidValues, JSONObject
+from app.errors import Conflict, InvalidValues
+from app.types import JSONMapping, JSONObject
 
 
 @collections.schema_change
@@ -22,7 +22,7 @@ from app.errors import Conflict, InvalidValues, JSONObject
 def update(
     collection_id: str,
     specs: Sequence[schema.Spec] | None,
-    rules: Mapping[str, Any],
+    rules: JSONMapping,
     *,
     name: str | None = None,
     partial: bool = False,
@@ -90,9 +90,7 @@ def row_problems(change: Change) -> list[JSONObject]:
     return change.row_problems()
 
 
-def store(
-    row: Collection, change: Change, rules: Mapping[str, Any], options: Mapping[str, Any]
-) -> None:
+def store(row: Collection, change: Change, rules: JSONMapping, options: JSONMapping) -> None:
     """Store the new definition."""
     new_rules, new_options = {**row.rules, **rules}, {**row.options, **options}
     if change.operations or (new_rules, new_options) != (row.rules, row.options):
@@ -116,9 +114,7 @@ def execute(row: Collection, change: Change) -> str | None:
     return revisions.record(row.id, change.description, change.statements)
 
 
-def _check(
-    problems: Sequence[Mapping[str, Any]], change: Change, new_rules: Mapping[str, Any]
-) -> None:
+def _check(problems: Sequence[JSONMapping], change: Change, new_rules: JSONMapping) -> None:
     all_problems = [*problems, *invalid_kept_rules(change, new_rules)] or invalid_rules_elsewhere(
         [change]
     )
@@ -126,7 +122,7 @@ def _check(
         raise InvalidValues(all_problems)
 
 
-def invalid_kept_rules(change: Change, new_rules: Mapping[str, Any]) -> list[JSONObject]:
+def invalid_kept_rules(change: Change, new_rules: JSONMapping) -> list[JSONObject]:
     """Unchanged rules that a computed field's new expression makes too long."""
     kept_rules = {
         key: change.new.rules.get(key) for key in collections.RULES if key not in new_rules

@@ -24,7 +24,7 @@ class ConfigError(Exception):
     """Raised with one line per invalid setting."""
 
 
-def _setting(parse: Callable[[str], Any], default: Any, help: str, **options: Any) -> Any:
+def _setting(parse: Callable[[str], object], default: object, help: str, **options: object) -> Any:
     return field(metadata={"parse": parse, "default": default, "help": help, **options})
 
 
@@ -312,7 +312,7 @@ def _not_writable(error: OSError) -> ConfigError:
     return ConfigError(f"SERVICE_INSTANCE_DIR must be a writable folder ({reason})")
 
 
-def _dev_keys(config: Config, folder: Path) -> dict[str, Any]:
+def _dev_keys(config: Config, folder: Path) -> dict[str, object]:
     keys: dict[str, Any] = {}
     if not config.secret_key:
         keys["secret_key"] = dev_keys.load_or_create(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from flask import render_template, request
 
@@ -13,6 +12,7 @@ from app.collections.definition import Definition
 from app.console import recent
 from app.console.shell import charts, guard, scopes
 from app.console.shell.blueprint import blueprint
+from app.console.shell.forms import TemplateContext
 from app.console.shell.scopes import AccountScope
 from app.rest.access import public
 from app.webhooks import service as webhooks
@@ -45,7 +45,7 @@ def show_dashboard(account_id: str) -> str:
     return render_template("console/dashboard.html", **context(scope))
 
 
-def context(scope: AccountScope) -> dict[str, Any]:
+def context(scope: AccountScope) -> TemplateContext:
     """The template variables of an account's dashboard."""
     count_all, visibility = request.args.get("count") == "all", collection_visibility(scope)
     account_id = scope.account.id

@@ -14,6 +14,7 @@ from app.collections import service as collections
 from app.collections.models import Collection
 from app.console import dashboard
 from app.console.shell import charts, lists
+from app.console.shell.forms import TemplateContext
 from app.console.shell.scopes import AccountScope
 from app.db.counts import count_up_to
 from app.webhooks import service as webhooks
@@ -23,12 +24,12 @@ NOT_CLOSED = (Account.closed_at.is_(None),)
 MAX_COUNTED_ACCOUNTS, MAX_LISTED_ACCOUNTS = 100, 8  # in the figures; in the list
 
 
-def context(caller: Principal) -> dict[str, Any]:
+def context(caller: Principal) -> TemplateContext:
     """The template variables of the home page."""
     return _instance_context(caller) if caller.is_superadmin else _account_context(caller)
 
 
-def _instance_context(caller: Principal) -> dict[str, Any]:
+def _instance_context(caller: Principal) -> TemplateContext:
     rows, total = collections.page(0, MAX_COUNTED_ACCOUNTS)
     counts = collections.record_counts(rows, lists.MAX_COUNTED)
     accounts = _newest_accounts()
@@ -54,7 +55,7 @@ def _newest_accounts() -> Sequence[Account]:
     return tenants.page(params)[0]
 
 
-def _activity(accounts: Sequence[Account], caller: Principal) -> dict[str, Any]:
+def _activity(accounts: Sequence[Account], caller: Principal) -> TemplateContext:
     """Activity in the newest accounts, and failures in all."""
     count_all = request.args.get("count") == "all"
     names = {account.id: account.name for account in accounts}
@@ -73,7 +74,7 @@ def _activity(accounts: Sequence[Account], caller: Principal) -> dict[str, Any]:
     }
 
 
-def _account_context(caller: Principal) -> dict[str, Any]:
+def _account_context(caller: Principal) -> TemplateContext:
     figures = {
         "People": _format_count(User, User.account_id == caller.account_id),
         "Collections": _format_count(Collection),

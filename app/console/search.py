@@ -20,6 +20,7 @@ from app.console.shell.blueprint import blueprint
 from app.console.shell.lists import Listing
 from app.console.shell.scopes import AccountScope
 from app.rest.access import public
+from app.types import JSONObject
 from app.webhooks.models import Webhook
 from app.workflows.models import Workflow
 
@@ -197,5 +198,5 @@ def _keys(text: str, account_id: str) -> Section:
     return _section("API keys", hits, None if caller.is_superadmin else url_for(page))
 
 
-def _url_args(row: Any) -> dict[str, Any]:
+def _url_args(row: Any) -> JSONObject:
     return {"account_id": row.account_id} if guard.require_caller().is_superadmin else {}

@@ -60,7 +60,7 @@ def root_from_header(header: str | None) -> str:
     return str(_signed(header, ROOT_PURPOSE, ""))
 
 
-def _signed(header: str | None, purpose: str, default: Any) -> Any:
+def _signed(header: str | None, purpose: str, default: object) -> Any:
     if not header:
         return default
     try:

@@ -45,7 +45,7 @@ def current_engine() -> sa.Engine:
 
 def options(settings: config.Config) -> dict[str, Any]:
     """Return the arguments of `create_engine` for these settings."""
-    common: dict[str, Any] = {"isolation_level": "AUTOCOMMIT", "hide_parameters": True}
+    common: dict[str, object] = {"isolation_level": "AUTOCOMMIT", "hide_parameters": True}
     common |= {"poolclass": Pool, "pool_use_lifo": True}
     if settings.env != "test":
         # These warnings are for tests, and wrong for conditions that are always false (x IN ()).
@@ -54,7 +54,7 @@ def options(settings: config.Config) -> dict[str, Any]:
         common |= {"insertmanyvalues_page_size": sqlite_driver.ROWS}
         return common | {"connect_args": {"factory": sqlite_driver.Driver}}
     idle = f"-c idle_in_transaction_session_timeout={IDLE_SECONDS}s"
-    connect: dict[str, Any] = {"connect_timeout": 5, "options": f"{POSTGRES_OPTIONS} {idle}"}
+    connect: dict[str, object] = {"connect_timeout": 5, "options": f"{POSTGRES_OPTIONS} {idle}"}
     connect |= {"application_name": "atrium", **KEEPALIVE}
     connect |= {
         "connection_factory": postgres_driver.Driver,
@@ -109,7 +109,7 @@ def close() -> None:
 def to_sqlalchemy_error(
     error: BaseException,
     connection: Connection | PoolProxiedConnection | ConnectionPoolEntry | None = None,
-    driver: Any = None,
+    driver: object = None,
 ) -> DBAPIError:
     """Wrap a driver's error as SQLAlchemy would; invalidates a lost connection."""
     if _is_unusable(error):

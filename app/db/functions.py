@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
@@ -24,13 +23,13 @@ class database_now(sa.sql.functions.FunctionElement[datetime]):
 
 
 @compiles(database_now, "sqlite")
-def _sqlite_now(element: database_now, compiler: SQLCompiler, **options: Any) -> str:
+def _sqlite_now(element: database_now, compiler: SQLCompiler, **options: object) -> str:
     seconds = compiler.process(element.clauses, **options)
     return f"strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', {seconds} || ' seconds')"
 
 
 @compiles(database_now, "postgresql")
-def _postgres_now(element: database_now, compiler: SQLCompiler, **options: Any) -> str:
+def _postgres_now(element: database_now, compiler: SQLCompiler, **options: object) -> str:
     seconds = compiler.process(element.clauses, **options)
     # Not clock_timestamp(): Citus refuses volatile functions in UPDATE.
     return f"(statement_timestamp() + {seconds} * interval '1 second')"

@@ -67,7 +67,7 @@ class _Compiled:
         self._text = str(compiled)
         self._types = [column.type for column in compiled._result_columns]
         self._positions: Sequence[str] | None = compiled.positiontup
-        self._constants: dict[str, Any] = {}
+        self._constants: dict[str, object] = {}
         self._parameters: list[tuple[str, Any, Process | None]] = []
         for parameter, name in compiled.bind_names.items():
             self._add(parameter, name, compiled._bind_processors.get(name))
@@ -106,7 +106,7 @@ class _Compiled:
             else:
                 execute(cursor, self._text, self._bind(parameters))
 
-    def _direct_binder(self) -> Callable[[Parameters], Any] | None:
+    def _direct_binder(self) -> Callable[[Parameters], object] | None:
         """A fast binder if every parameter is required and goes out unchanged, else None."""
         keys = {n: p.key for n, p, process in self._parameters if p.required and process is None}
         positions = self._positions
@@ -114,7 +114,7 @@ class _Compiled:
             return None
         return itemgetter(*[keys[name] for name in positions])
 
-    def _bind(self, parameters: Parameters) -> Any:
+    def _bind(self, parameters: Parameters) -> object:
         if self._bind_directly is not None:
             return self._bind_directly(parameters)
         bound = self._constants.copy()

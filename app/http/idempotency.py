@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -27,6 +27,7 @@ from app.db.functions import database_now
 from app.db.types import Id, Text, UtcDateTime
 from app.errors import Conflict, Malformed
 from app.ids import new_id
+from app.types import JSONMapping
 
 MAX_KEY_LENGTH = 255
 RETENTION_SECONDS = 24 * 3600
@@ -195,6 +196,6 @@ def delete_mentions(addresses: Collection[str]) -> None:
 
 
 @jobs.periodic(3600, "idempotency.purge")
-def purge(payload: Mapping[str, Any]) -> None:
+def purge(payload: JSONMapping) -> None:
     """Delete expired keys."""
     db.purge(TABLE, TABLE.c.claimed_at < database_now(-RETENTION_SECONDS))

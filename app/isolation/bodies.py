@@ -12,7 +12,7 @@ from app.isolation.tenants import MAIL_DOMAIN, TABLE_BY_PARAMETER, Tenant
 _counter = count(1)
 
 
-def body(method: str, route: str, example: Any, tenant: Tenant) -> Any:
+def body(method: str, route: str, example: object, tenant: Tenant) -> object:
     """Build a request body: from BODIES, or from the description's example."""
     build = BODIES.get((method, route))
     return build(tenant) if build else _adapted(example, tenant)
@@ -23,7 +23,7 @@ def _unique() -> str:
     return f"unique{next(_counter):07d}"
 
 
-def _adapted(example: Any, tenant: Tenant, name: str = "") -> Any:
+def _adapted(example: object, tenant: Tenant, name: str = "") -> object:
     if isinstance(example, dict):
         return {key: _adapted(value, tenant, key) for key, value in example.items()}
     if isinstance(example, list):

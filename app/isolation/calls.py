@@ -56,7 +56,7 @@ class Call:
     method: str
     route: str
     path: str
-    body: Any = None
+    body: object = None
     headers: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -53,7 +53,7 @@ def create_tenant(tenant: Tenant) -> None:
         )
 
 
-def _write(table: sa.Table, row: Mapping[str, Any]) -> None:
+def _write(table: sa.Table, row: Mapping[str, object]) -> None:
     # Directly: no audit entry, no webhook.
     db.connection().execute(sa.insert(table), row)
 

@@ -94,7 +94,7 @@ def _quietly(app: Flask) -> Iterator[None]:
         yield
 
 
-def _drop(logger: Any, method: str, event: Any) -> Any:
+def _drop(logger: object, method: str, event: object) -> object:
     raise structlog.DropEvent
 
 

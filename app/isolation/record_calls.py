@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import date
-from typing import Any
 
 from app.collections.definition import Definition
 from app.isolation.tenants import Tenant
@@ -55,7 +54,7 @@ def _filters(definition: Definition, owner: Tenant) -> dict[str, str]:
 
 def bodies(
     method: str, route: str, definition: Definition | None, owner: Tenant, caller: Tenant
-) -> Iterator[Any]:
+) -> Iterator[object]:
     """Yield bodies: the owner's record, and the same with the caller's own references."""
     if definition is None or route.endswith("/restore"):
         yield {"audit_id": 1} if definition else {}
@@ -77,7 +76,7 @@ def bodies(
             yield [body] if route.endswith("/import") else body
 
 
-def _sendable(definition: Definition, row: Mapping[str, Any]) -> dict[str, Any]:
+def _sendable(definition: Definition, row: Mapping[str, object]) -> dict[str, object]:
     """The stored fields of a record as JSON; fields with choices have the first one."""
     chosen = {
         n: spec.options["choices"][0]

@@ -36,14 +36,14 @@ def _waits(tenant: Tenant, definition: Definition) -> bool:
     return not targets <= tenant.records.keys()
 
 
-def _record(tenant: Tenant, definition: Definition) -> dict[str, Any]:
+def _record(tenant: Tenant, definition: Definition) -> dict[str, object]:
     id, now, user = tenant.new_id(definition.table_name), clock.now(), tenant.id_of("users")
     row = {"id": id, "account_id": tenant.account_id, "created_at": now, "updated_at": now}
     row |= {"created_by": user, "updated_by": user}
     return row | {name: _content(tenant, definition, name) for name in definition.fields}
 
 
-def _content(tenant: Tenant, definition: Definition, name: str) -> Any:
+def _content(tenant: Tenant, definition: Definition, name: str) -> object:
     text = f"{tenant.mark}-{definition.table_name}-{name}"
     target = definition.target(name)
     values: dict[str, Callable[[], Any]] = {

@@ -34,7 +34,7 @@ def _secret(tenant: Tenant) -> str:
     return crypto.encrypt(orjson.dumps({"client_secret": tenant.mark}).decode())
 
 
-def _now(tenant: Tenant) -> Any:
+def _now(tenant: Tenant) -> object:
     return clock.now()
 
 
@@ -121,7 +121,7 @@ COLUMN_VALUES: dict[str, dict[str, Any]] = {
 }
 
 
-def row(tenant: Tenant, table: sa.Table) -> dict[str, Any]:
+def row(tenant: Tenant, table: sa.Table) -> dict[str, object]:
     """Build a row of a table."""
     explicit = {
         name: _resolve(value, tenant) for name, value in COLUMN_VALUES.get(table.name, {}).items()
@@ -130,7 +130,7 @@ def row(tenant: Tenant, table: sa.Table) -> dict[str, Any]:
     return {column.name: _value(tenant, table, column) for column in columns} | explicit
 
 
-def hook(tenant: Tenant) -> dict[str, Any]:
+def hook(tenant: Tenant) -> dict[str, object]:
     """Build a hook: a row of workflows with another kind."""
     step = {
         "name": "one",
@@ -146,7 +146,7 @@ def _resolve(value: Any, tenant: Tenant) -> Any:
     return value(tenant) if callable(value) else value
 
 
-def _value(tenant: Tenant, table: sa.Table, column: sa.Column[Any]) -> Any:
+def _value(tenant: Tenant, table: sa.Table, column: sa.Column[Any]) -> object:
     default = getattr(column.default, "arg", None)
     default = None if callable(default) else default
     if column.name in ("account_id", "owner_home"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import secrets
 from dataclasses import dataclass, field
-from typing import Any
 
 from app.accounts.models import User
 from app.auth import api_keys
@@ -44,7 +43,7 @@ class Tenant:
     numbers: list[int] = field(default_factory=list)
     ids: dict[str, str] = field(default_factory=dict)
     """The id of each table's row; also of the hook, and of users by role."""
-    records: dict[str, dict[str, Any]] = field(default_factory=dict)
+    records: dict[str, dict[str, object]] = field(default_factory=dict)
     """The record's row by collection name."""
     users: dict[str, User] = field(default_factory=dict)
 

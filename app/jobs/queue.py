@@ -7,11 +7,11 @@ caused it was committed. `app/jobs/worker.py` runs jobs.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
@@ -24,12 +24,13 @@ from app.db.types import Id, Text, UtcDateTime
 from app.errors import NotFound
 from app.ids import new_id
 from app.jobs import leases, notify
+from app.types import JSONMapping, JSONObject
 
 ATTEMPTS = 8
 RETENTION_DAYS = 7
 IN_FLIGHT_SECONDS = 3600  # by then everything in flight at the time of `enqueue` has ended
 INSTANCE = "00000000-0000-0000-0000-000000000000"  # the account of jobs of the whole instance
-Handler = Callable[[Mapping[str, Any]], None]
+Handler = Callable[[JSONMapping], None]
 
 
 class Kind(NamedTuple):
@@ -50,7 +51,7 @@ class Job(db.Base):
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
     kind: Mapped[str] = mapped_column(Text)
-    payload: Mapped[dict[str, Any]] = mapped_column(sa.JSON)
+    payload: Mapped[JSONObject] = mapped_column(sa.JSON)
     status: Mapped[str] = mapped_column(Text, default="pending")  # later done or failed
     attempts: Mapped[int] = mapped_column(default=0)
     due_at: Mapped[datetime] = mapped_column(UtcDateTime)
@@ -110,7 +111,7 @@ def discard_enqueued() -> Iterator[None]:
         _dropping.reset(token)
 
 
-def enqueue(kind: str, payload: Mapping[str, Any], *, account_id: str, after: int = 0) -> None:
+def enqueue(kind: str, payload: JSONMapping, *, account_id: str, after: int = 0) -> None:
     """Enqueue a job in the open transaction, due after this many seconds."""
     if kind not in KINDS:
         raise LookupError(f"no job of kind {kind}")
@@ -167,7 +168,7 @@ def has_had_worker() -> bool:
 
 
 @periodic(3600, "jobs.purge")
-def purge(payload: Mapping[str, Any]) -> None:
+def purge(payload: JSONMapping) -> None:
     """Delete jobs that ended long ago."""
     old = TABLE.c.due_at < database_now(-RETENTION_DAYS * 86400)
     db.purge(TABLE, TABLE.c.status != "pending", old)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
@@ -25,6 +25,7 @@ from app.context import tenancy
 from app.db import engine
 from app.db.functions import database_now
 from app.jobs import INSTANCE, KINDS, QUEUE, Job, Kind, leases, notify
+from app.types import JSONMapping, JSONObject
 
 log = structlog.get_logger()
 
@@ -38,7 +39,7 @@ STOP_SECONDS = 20
 Loop = Callable[[threading.Event, threading.Event], None]
 
 
-def _unknown(payload: Mapping[str, Any]) -> None:
+def _unknown(payload: JSONMapping) -> None:
     raise LookupError("unknown kind of job")
 
 
@@ -121,14 +122,14 @@ def _lease_renewed(row: sa.Row[Any]) -> Iterator[None]:
             _running.pop(row.id, None)
 
 
-def _after_success(kind: Kind) -> dict[str, Any]:
+def _after_success(kind: Kind) -> JSONObject:
     if kind.period:
         return {"finished_at": clock.now(), "due_at": database_now(kind.period)}
     # The payload may hold personal data, and nobody needs it any more.
     return {"status": "done", "payload": {}, "finished_at": clock.now(), "last_error": None}
 
 
-def _after_failure(kind: Kind, attempts: int, error: Exception) -> dict[str, Any]:
+def _after_failure(kind: Kind, attempts: int, error: Exception) -> JSONObject:
     name = type(error).__name__  # the message may quote personal data
     if kind.period:  # periodic jobs never fail for good
         attempts = min(attempts, PERIODIC_RETRY)
@@ -138,11 +139,11 @@ def _after_failure(kind: Kind, attempts: int, error: Exception) -> dict[str, Any
     return {"last_error": name, "due_at": database_now(delay)}
 
 
-def _failed(reason: str) -> dict[str, Any]:
+def _failed(reason: str) -> JSONObject:
     return {"status": "failed", "last_error": reason, "finished_at": clock.now()}
 
 
-def _change(row: sa.Row[Any], changes: Mapping[str, Any]) -> None:
+def _change(row: sa.Row[Any], changes: JSONMapping) -> None:
     # The attempt is a fencing token: a worker whose lease expired changes nothing.
     own = (Job.account_id == row.account_id, Job.id == row.id, Job.attempts == row.attempts)
     with db.transaction() as session:

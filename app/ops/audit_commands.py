@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 import orjson
 
 from app.audit import checkpoints, exports, verify
 from app.ops import command
+from app.types import JSONObject
 
 audit = command.Group("audit", help="The audit log.")
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -68,7 +68,7 @@ def _show_progress(checked: int) -> None:
     click.echo(f"\r{checked} entries checked", nl=False, err=True)
 
 
-def _read_checkpoints(path: Path) -> Iterator[dict[str, Any]]:
+def _read_checkpoints(path: Path) -> Iterator[JSONObject]:
     for line in path.read_bytes().splitlines():
         if line.strip():
             value = orjson.loads(line)

@@ -51,7 +51,7 @@ class Migrations(click.Command):
         info_name: str | None,
         args: list[str],
         parent: click.Context | None = None,
-        **extra: Any,
+        **extra: object,
     ) -> click.Context:
         """Return the context of Flask-Migrate's own group."""
         app = click.get_current_context().ensure_object(ScriptInfo).load_app()
@@ -60,7 +60,7 @@ class Migrations(click.Command):
 
 
 class _MigrateGroup(commands.Group):
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: click.Context) -> object:
         result = super().invoke(ctx)
         # Processes that started earlier had no table for the superadmin.
         if ctx.invoked_subcommand == "upgrade" and core.applied_core_revision() == core.core_head():

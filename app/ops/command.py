@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from errno import EPIPE
-from typing import Any
 
 import click
 from flask.cli import AppGroup
@@ -18,7 +17,7 @@ from app.errors import AppError
 class Command(click.Command):
     """A command with readable errors."""
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: click.Context) -> object:
         """Run the command."""
         with _readable_errors():
             return super().invoke(ctx)

@@ -20,12 +20,12 @@ def encrypt(text: str) -> dict[str, str]:
     return {ENCRYPTED: crypto.encrypt(text)}
 
 
-def decrypt(stored: Any) -> Any:
+def decrypt(stored: object) -> object:
     """Decrypt a stored value; former versions stored plain text. Raises InvalidToken."""
     return crypto.decrypt(stored[ENCRYPTED]) if isinstance(stored, dict) else stored
 
 
-def decrypt_or(stored: Any, default: Any = None) -> Any:
+def decrypt_or(stored: object, default: object = None) -> Any:
     """Decrypt a stored value; returns `default` if no configured key fits."""
     try:
         return decrypt(stored)
@@ -33,7 +33,7 @@ def decrypt_or(stored: Any, default: Any = None) -> Any:
         return default
 
 
-def reencrypt(stored: Any) -> Any:
+def reencrypt(stored: Any) -> object:
     """Re-encrypt a value with the newest key; returns the same object if it has that key.
 
     Raises InvalidToken.

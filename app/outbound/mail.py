@@ -15,7 +15,6 @@ from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import make_msgid, parseaddr
 from pathlib import Path
-from typing import Any
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 import structlog
@@ -23,6 +22,7 @@ from email_validator import EmailNotValidError, validate_email
 from flask import render_template
 
 from app import clock, config
+from app.types import JSONObject
 
 log = structlog.get_logger()
 TIMEOUT_SECONDS = 20
@@ -36,7 +36,7 @@ class Sender:
     code: str
 
 
-def send(to: str, template: str, *, key: str | None = None, **context: Any) -> None:
+def send(to: str, template: str, *, key: str | None = None, **context: object) -> None:
     """Send `templates/email/<template>`. Raises OSError or SMTPException.
 
     Mails with the same key have the same Message-ID.
@@ -44,7 +44,7 @@ def send(to: str, template: str, *, key: str | None = None, **context: Any) -> N
     _deliver(_compose(config.current(), to, template, context), key)
 
 
-def send_for(sender: Sender, to: str, template: str, *, key: str, **context: Any) -> None:
+def send_for(sender: Sender, to: str, template: str, *, key: str, **context: object) -> None:
     """Send a mail on behalf of an account, which From names beside the service.
 
     The account is `sender` in the template.
@@ -110,9 +110,7 @@ def check() -> None:
         smtp.noop()
 
 
-def _compose(
-    settings: config.Config, to: str, template: str, context: dict[str, Any]
-) -> EmailMessage:
+def _compose(settings: config.Config, to: str, template: str, context: JSONObject) -> EmailMessage:
     text = render_template(f"email/{template}.txt", **context)
     # The first line of the text template is the subject.
     subject, _, body = text.partition("\n")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from app.auth.principal import Principal
@@ -17,6 +17,7 @@ from app.records.read.views import RecordView
 from app.records.store import writes
 from app.records.write import cascade, changes, values
 from app.records.write.values import Body, Problems
+from app.types import JSONMapping
 
 DUPLICATE = "Another record of this request has the same."
 
@@ -30,9 +31,7 @@ def create(collection: str, bodies: Sequence[Body], *, by: Principal) -> list[Re
         return changes.store_deferred(change, unchecked)
 
 
-def update(
-    collection: str, items: Sequence[Mapping[str, Any]], *, by: Principal
-) -> list[RecordView]:
+def update(collection: str, items: Sequence[JSONMapping], *, by: Principal) -> list[RecordView]:
     """Set the fields that were sent for each `{id, data}`. Raises what `service.patch` raises."""
     ids, bodies = [item["id"] for item in items], [item["data"] for item in items]
     problems = Problems(range(len(items)))
@@ -157,13 +156,13 @@ def _key_field(definition: Definition, on: str, by: Principal) -> Field:
     return field
 
 
-def _keys(field: Field, bodies: Sequence[Body], problems: Problems) -> list[Any]:
+def _keys(field: Field, bodies: Sequence[Body], problems: Problems) -> list[object]:
     keys = [_key(field, body, index, problems) for index, body in enumerate(bodies)]
     _check_once(field.name, keys, problems)
     return keys
 
 
-def _key(field: Field, body: Body, index: int, problems: Problems) -> Any:
+def _key(field: Field, body: Body, index: int, problems: Problems) -> object:
     if body.get(field.name) is None:
         missing = problem(field.name, "required_missing", "It says which record is meant.")
         problems.add(index, [missing])
@@ -175,7 +174,7 @@ def _key(field: Field, body: Body, index: int, problems: Problems) -> Any:
         return None
 
 
-def _check_once(name: str, keys: Sequence[Any], problems: Problems) -> None:
+def _check_once(name: str, keys: Sequence[object], problems: Problems) -> None:
     known: set[Any] = set()
     for index, key in enumerate(keys):
         if key is not None and key in known:

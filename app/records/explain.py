@@ -6,10 +6,9 @@ or changed is made ready as a write makes it ready, and never stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
@@ -21,11 +20,12 @@ from app.collections import access, masking
 from app.collections.columns import TableColumns
 from app.collections.definition import ALL_FIELDS, NEVER, Definition
 from app.db import engine, versioned_cache
-from app.errors import InvalidValues, JSONObject, NotFound, problem
+from app.errors import InvalidValues, NotFound, problem
 from app.records import store
 from app.records.store import Row, reads, references
 from app.records.write import changes, values
 from app.rules import sql
+from app.types import JSONMapping, JSONObject
 
 WRITE_OPERATIONS = ("create", "update")
 ACCOUNT = "auth.account_id"
@@ -42,7 +42,7 @@ class Question:
     account_id: str | None
     """The account of the records; None is all."""
     record_id: str | None = None
-    data: Mapping[str, Any] | None = None
+    data: JSONMapping | None = None
     """The body that would be sent; None where that is not known."""
 
 
@@ -51,7 +51,7 @@ class _Case:
     """A record that the rule has to hold for, None while it is not known, and what is sent."""
 
     record: Row | None
-    sent: Mapping[str, Any] | None
+    sent: JSONMapping | None
     words: str = ""
 
     def context(self, caller: rules.Asker) -> rules.Context:
@@ -274,7 +274,7 @@ def _clause_view(clause: rules.Clause) -> JSONObject:
     return view | {"values": values}
 
 
-def _json(value: Any) -> Any:
+def _json(value: object) -> object:
     if isinstance(value, datetime):
         return clock.iso(value)
     return value.isoformat() if isinstance(value, date) else value

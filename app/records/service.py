@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace as replace_in
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
@@ -23,7 +22,7 @@ from app.collections.access import Access
 from app.collections.definition import Definition
 from app.db import errors, versioned_cache
 from app.db.versioned_cache import VersionChecks
-from app.errors import InvalidValues, JSONObject
+from app.errors import InvalidValues
 from app.records import store
 from app.records.read import cursor, expand, query, views
 from app.records.read.views import RecordView
@@ -31,9 +30,10 @@ from app.records.store import reads
 from app.records.store.sizes import SizeLimit
 from app.records.write import cascade, changes, conflicts
 from app.records.write.values import Problems
+from app.types import JSONMapping, JSONObject
 from app.webhooks import outbox as webhooks
 
-Body = Mapping[str, Any]
+Body = JSONMapping
 Parameters = Mapping[str, Sequence[str]]
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, TypeVar
+
+from app.types import JSONMapping
 
 View = TypeVar("View", bound=Callable[..., Any])
 # Limits for callers without credentials, whose requests cost the service more than them.
@@ -52,9 +54,7 @@ def max_body(limit: int) -> Callable[[View], View]:
     return mark
 
 
-def shows_secret(
-    view: View, where: Callable[[Mapping[str, Any]], bool] = lambda answer: True
-) -> View:
+def shows_secret(view: View, where: Callable[[JSONMapping], bool] = lambda answer: True) -> View:
     """Mark a view whose responses (those that match `where`) show a secret and are never saved."""
     view.shows_secret = where  # type: ignore[attr-defined]
     return view
@@ -65,6 +65,6 @@ def access_of(view: Callable[..., Any]) -> Access:
     return getattr(view, "access", Access.SIGNED_IN)
 
 
-def max_body_of(view: Callable[..., Any]) -> int:
+def max_body_of(view: Callable[..., object]) -> int:
     """Return the largest body, in bytes, of a public view."""
     return getattr(view, "max_body", LARGEST_PUBLIC_BODY)

@@ -14,6 +14,7 @@ from app.rest import PREFIX, openapi_text
 from app.rest.access import Access, View, access_of
 from app.rest.parsing import Parser
 from app.rest.schemas import Error
+from app.types import JSONObject
 
 # Monitors are not rate-limited.
 UNLIMITED = {"Health"}
@@ -24,18 +25,18 @@ class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc]
 
     ARGUMENTS_PARSER = Parser()
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, *args: object, **options: object) -> None:
         super().__init__(*args, **options)
         self._in_an_account: set[str] = set()
         self._prepare_doc_cbks.append(_with_headers)
 
-    def arguments(self, schema: Any, *, location: str = "json", **options: Any) -> Any:
+    def arguments(self, schema: Any, *, location: str = "json", **options: object) -> Any:
         """Declare a body or query; with `required=False` a missing body counts as empty."""
         schema = schema() if isinstance(schema, type) else schema
         schema.body_may_be_absent = not options.get("required", True)
         decorate = super().arguments(schema, location=location, **options)
 
-        def declare(view: View) -> Any:
+        def declare(view: View) -> object:
             decorated: Any = decorate(view)
             decorated.takes_query = location == "query" or getattr(view, "takes_query", False)
             decorated.error_codes = set(getattr(view, "error_codes", ())) | {422}
@@ -45,20 +46,20 @@ class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc]
 
         return declare
 
-    def doc(self, **options: Any) -> Any:
+    def doc(self, **options: object) -> Any:
         """Add to the description of an operation."""
         return _described_by(super().doc(**options))
 
-    def alt_response(self, status: int, response: Any = None, **options: Any) -> Any:
+    def alt_response(self, status: int, response: object = None, **options: object) -> Any:
         """Declare a further response."""
         return _described_by(super().alt_response(status, response, **options))
 
-    def response(self, status: int, schema: Any = None, **options: Any) -> Any:
+    def response(self, status: int, schema: object = None, **options: object) -> Any:
         """Declare the response; serializes a view's result unless it is annotated as Response."""
         decorate = super().response(status, schema, **options)
         describe = _described_by(decorate)
 
-        def declare(view: View) -> Any:
+        def declare(view: View) -> object:
             returns_response = view.__annotations__.get("return") == Response.__name__
             return describe(view) if returns_response else decorate(view)
 
@@ -74,7 +75,12 @@ class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc]
         return declare
 
     def add_url_rule(
-        self, rule: str, endpoint: str | None = None, view_func: Any = None, *args: Any, **kw: Any
+        self,
+        rule: str,
+        endpoint: str | None = None,
+        view_func: Any = None,
+        *args: object,
+        **kw: Any,
     ) -> None:
         """Register a route and document its errors."""
         path = re.sub(r"<\w+:", "<", rule)  # views with different converters may share a path
@@ -89,7 +95,7 @@ class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc]
         super().add_url_rule(rule, endpoint, _described(view_func, full_rule, codes), *args, **kw)
 
 
-def _described_by(decorate: Callable[[View], Any]) -> Callable[[View], View]:
+def _described_by(decorate: Callable[[View], object]) -> Callable[[View], View]:
     """Keep only the documentation of a flask-smorest decorator; requests skip its wrapper."""
 
     def describe(view: View) -> View:
@@ -112,7 +118,7 @@ def _repeatable(rule: str, methods: Sequence[str]) -> bool:
     return of_api and "POST" in methods
 
 
-def _described(view: Any, rule: str, codes: set[int]) -> Any:
+def _described(view: Any, rule: str, codes: set[int]) -> object:
     view.takes_query = getattr(view, "takes_query", False)
     access, signed_in = access_of(view), access_of(view) is not Access.PUBLIC
     view._apidoc = deepcopy(getattr(view, "_apidoc", {}))
@@ -124,7 +130,7 @@ def _described(view: Any, rule: str, codes: set[int]) -> Any:
     # flask-smorest adds an undescribed 422 of its own to everything with arguments.
     view._apidoc.get("arguments", {}).pop("responses", None)
     schemes = openapi_text.SECURITY_SCHEMES if signed_in else ()
-    security: list[dict[str, Any]] = [{name: []} for name in schemes]
+    security: list[JSONObject] = [{name: []} for name in schemes]
     view._apidoc.setdefault("manual_doc", {})["security"] = (
         [{}, *security] if access is Access.ANONYMOUS else security
     )
@@ -134,8 +140,8 @@ def _described(view: Any, rule: str, codes: set[int]) -> Any:
 
 
 def _with_headers(
-    doc: dict[str, Any], doc_info: dict[str, Any], *, method: str, **options: object
-) -> dict[str, Any]:
+    doc: JSONObject, doc_info: JSONObject, *, method: str, **options: object
+) -> JSONObject:
     """Add manually documented parameters, and common headers, to those of the arguments."""
     is_signed = doc_info["signed_in"] and method in openapi_text.WRITING
     more = [

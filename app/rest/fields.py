@@ -30,7 +30,7 @@ class Integer(ma.fields.Integer):
     def __init__(self, low: int, high: int, **options: Any) -> None:
         super().__init__(strict=True, validate=ma.validate.Range(low, high), **options)
 
-    def _deserialize(self, value: Any, *args: Any, **options: Any) -> Any:
+    def _deserialize(self, value: object, *args: object, **options: object) -> Any:
         if isinstance(value, str) and re.fullmatch(r"[+-]?[0-9]{1,19}", value):
             value = int(value)
         if type(value) is not int:
@@ -41,7 +41,7 @@ class Integer(ma.fields.Integer):
 class StrictBoolean(ma.fields.Boolean):
     """true or false, but not 1 or 0."""
 
-    def _deserialize(self, value: Any, *args: Any, **options: Any) -> bool:
+    def _deserialize(self, value: object, *args: object, **options: object) -> bool:
         if not isinstance(value, bool):
             raise self.make_error("invalid", input=value)
         return value
@@ -50,14 +50,14 @@ class StrictBoolean(ma.fields.Boolean):
 class Timestamp(ma.fields.Field[datetime]):
     """A timestamp in responses: RFC 3339 in UTC."""
 
-    def _serialize(self, value: Any, *args: Any, **options: Any) -> Any:
+    def _serialize(self, value: Any, *args: object, **options: object) -> object:
         return clock.iso(value) if value is not None else None
 
 
 class DateTime(ma.fields.Field[datetime]):
     """A timestamp in requests: ISO 8601, in UTC unless it has an offset."""
 
-    def _deserialize(self, value: Any, *args: Any, **options: Any) -> datetime:
+    def _deserialize(self, value: Any, *args: object, **options: object) -> datetime:
         try:
             return clock.parse(value)
         except (TypeError, ValueError):

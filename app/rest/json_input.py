@@ -11,13 +11,14 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import re2
 from flask import Request
 from werkzeug.exceptions import RequestEntityTooLarge
 
 from app.errors import Malformed, UnsupportedMediaType
+from app.types import JSONObject
 
 MAX_DEPTH = 32
 MAX_PROPERTIES = 10_000  # of one object
@@ -45,7 +46,7 @@ class _Refused(ValueError):
     pass
 
 
-def body(request: Request, *, infinite: bool = False) -> Any:
+def body(request: Request, *, infinite: bool = False) -> object:
     """Parse the JSON body. Raises Malformed (422), UnsupportedMediaType (415), or 413.
 
     `infinite` as in `loads`.
@@ -71,7 +72,7 @@ def read_body(request: Request) -> bytes:
     return raw
 
 
-def loads(raw: bytes, *, infinite: bool = False) -> Any:
+def loads(raw: bytes, *, infinite: bool = False) -> object:
     """Parse untrusted JSON. Raises Malformed.
 
     A number beyond the doubles is refused; if `infinite`, it becomes an infinity, which the field's
@@ -101,7 +102,7 @@ def _decoder(raw: bytes, *, infinite: bool) -> json.JSONDecoder:
     return INFINITE if infinite else FINITE
 
 
-def iter_records(raw: bytes) -> Iterator[tuple[int, Any]]:
+def iter_records(raw: bytes) -> Iterator[tuple[int, object]]:
     """Yield the elements of an array, or of an object's `records`, with their line numbers.
 
     It parses one at a time, so that a large body is never in memory as objects. Numbers beyond the
@@ -235,12 +236,12 @@ def _check(value: object, *, escapes: bool) -> None:
                 _check_texts(item)
 
 
-def _check_properties(level: list[dict[str, Any] | list[Any]]) -> None:
+def _check_properties(level: list[JSONObject | list[object]]) -> None:
     if any(isinstance(item, dict) and len(item) > MAX_PROPERTIES for item in level):
         raise _Refused(f"An object has more than {MAX_PROPERTIES:,} properties.")
 
 
-def _check_texts(item: dict[str, Any] | list[Any]) -> None:
+def _check_texts(item: JSONObject | list[object]) -> None:
     for part in (*item, *item.values()) if isinstance(item, dict) else item:
         if isinstance(part, str):
             _check_text(part)
@@ -260,7 +261,7 @@ def depth(value: object) -> int:
     return max((depth + any(level) for depth, level in enumerate(_levels(value), 1)), default=1)
 
 
-def _levels(value: object) -> Iterator[list[dict[str, Any] | list[Any]]]:
+def _levels(value: object) -> Iterator[list[JSONObject | list[object]]]:
     """The objects and lists of a value, level by level."""
     level = [value] if isinstance(value, CONTAINERS) else []
     while level:

@@ -15,6 +15,7 @@ from app.rest.converters import IntegerPath, LargeIntegerPath, UuidPath
 from app.rest.fields import DateTime, Timestamp
 from app.rest.responses import json_response
 from app.rest.schemas import Error
+from app.types import JSONObject
 
 
 class Api(flask_smorest.Api):  # type: ignore[misc]
@@ -25,7 +26,7 @@ class Api(flask_smorest.Api):  # type: ignore[misc]
     _undescribed: list[flask_smorest.Blueprint] = []  # noqa: RUF012 - set by init_app
     _describing = threading.RLock()
 
-    def init_app(self, app: Flask, **options: Any) -> None:
+    def init_app(self, app: Flask, **options: object) -> None:
         """Serve the description."""
         self._undescribed = []
         super().init_app(app, **options)
@@ -57,7 +58,7 @@ class Api(flask_smorest.Api):  # type: ignore[misc]
         """Set an empty description."""
         self._spec = empty
 
-    with_collections: Callable[[dict[str, Any]], dict[str, Any]]
+    with_collections: Callable[[JSONObject], JSONObject]
     """Adds the collections that the caller may see; set by `create_app`."""
 
     @public

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from app import errors
 from app.errors import AppError, Malformed
 from app.rest import json_input
 from app.rest.schemas import Schema
+from app.types import JSONObject
 
 WRITING = ("post", "put", "patch", "delete")
 
@@ -119,7 +118,7 @@ WAIT = {
 }
 
 
-def error_response(code: int, schema: type[Schema]) -> dict[str, Any]:
+def error_response(code: int, schema: type[Schema]) -> JSONObject:
     """Return the response for an error code."""
     response = {
         "schema": schema,
@@ -135,7 +134,7 @@ PAGES = ("/auth/", "/oauth/", "/saml/")
 PAGE_EXAMPLE = "<!doctype html>..."
 
 
-def error_responses(rule: str, code: int, schema: type[Schema]) -> list[dict[str, Any]]:
+def error_responses(rule: str, code: int, schema: type[Schema]) -> list[JSONObject]:
     """Return the responses for an error code: JSON, and HTML below the paths of pages."""
     page = {
         "schema": {"type": "string"},
@@ -146,7 +145,7 @@ def error_responses(rule: str, code: int, schema: type[Schema]) -> list[dict[str
     return [error_response(code, schema), *([page] if rule.startswith(PAGES) else [])]
 
 
-def options(base_url: str) -> dict[str, Any]:
+def options(base_url: str) -> JSONObject:
     """Return the general part of the API description."""
     description = (
         "A multi-tenant backend service: accounts with their own users, collections with typed"

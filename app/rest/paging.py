@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import marshmallow as ma
 
 from app.rest.fields import Integer
 from app.rest.schemas import Schema
+from app.types import JSONMapping, JSONObject
 
 LARGEST_SKIP = 2**31 - 1
 
@@ -28,7 +28,7 @@ class PageArgs(Schema):
     page_size = Integer(1, 100, metadata={"description": "An alias of limit."})
 
     @ma.post_load
-    def settle(self, args: dict[str, Any], **options: Any) -> dict[str, Any]:
+    def settle(self, args: JSONObject, **options: object) -> JSONObject:
         """Turn page and page_size into skip and limit."""
         size = args.pop("page_size", None)
         limit = args.get("limit") or size or self.default_limit
@@ -45,15 +45,13 @@ class OffsetArgs(PageArgs):
     offset = Integer(0, LARGEST_SKIP, metadata={"description": "An alias of skip."})
 
     @ma.post_load
-    def settle_offset(self, args: dict[str, Any], **options: Any) -> dict[str, Any]:
+    def settle_offset(self, args: JSONObject, **options: object) -> JSONObject:
         """Turn offset into skip."""
         offset = args.pop("offset", None)
         return args if offset is None else args | {"skip": offset}
 
 
-def page_body(
-    items: Sequence[object], total: int | None, args: Mapping[str, Any]
-) -> dict[str, Any]:
+def page_body(items: Sequence[object], total: int | None, args: JSONMapping) -> JSONObject:
     """Return the body of a page (contract section 1)."""
     skip, limit = args["skip"], args["limit"]
     return {

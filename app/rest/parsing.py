@@ -15,6 +15,7 @@ from app.errors import MAX_LISTED, Malformed
 from app.rest import json_input
 from app.rest.access import View
 from app.rest.current_request import get_request
+from app.types import JSONObject
 
 MAX_CACHED_QUERY = 200
 LOCATIONS = {"json": "body", "query": "query", "path": "path", "headers": "header"}
@@ -53,7 +54,7 @@ class Parser(FlaskParser):
         "path": ma.RAISE,
     }
 
-    def load_json(self, req: Request, schema: Any) -> Any:
+    def load_json(self, req: Request, schema: Any) -> object:
         """Parse the JSON body."""
         if schema.body_may_be_absent and not req.get_data(cache=True):
             return {}
@@ -62,21 +63,21 @@ class Parser(FlaskParser):
             raise Malformed.at("body", msg="Must be a JSON object.", type="type")
         return value
 
-    def use_args(self, argmap: Any, req: Any = None, **options: Any) -> Any:
+    def use_args(self, argmap: object, req: object = None, **options: object) -> Any:
         """Call the view with the parsed data; skips the wrapper that only documents it."""
 
-        def decorate(described: View) -> Any:
+        def decorate(described: View) -> object:
             view = described.__wrapped__  # type: ignore[attr-defined]
 
             @wraps(described)
-            def run(*args: Any, **parts: Any) -> Any:
+            def run(*args: object, **parts: object) -> object:
                 return view(*args, self.parse(argmap, **options), **parts)
 
             return run
 
         return decorate
 
-    def parse(self, argmap: Any, req: Any = None, **options: Any) -> Any:
+    def parse(self, argmap: Any, req: Any = None, **options: Any) -> object:
         """Parse the request; caches the results of short queries."""
         if options["location"] == "json" and argmap.unknown == ma.INCLUDE and not argmap.fields:
             return self.load_json(get_request(), argmap)  # the view validates the body itself
@@ -85,12 +86,12 @@ class Parser(FlaskParser):
             return super().parse(argmap, req, **options)
         return dict(_parsed_query(self, argmap, tuple(options.items()), text))
 
-    def parse_query(self, schema: ma.Schema, options: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    def parse_query(self, schema: ma.Schema, options: Iterable[tuple[str, Any]]) -> JSONObject:
         """Parse the query of the current request."""
-        arguments: dict[str, Any] = super().parse(schema, **dict(options))
+        arguments: JSONObject = super().parse(schema, **dict(options))
         return arguments
 
-    def handle_error(self, error: Any, req: Any, schema: Any, **options: Any) -> Any:
+    def handle_error(self, error: Any, req: object, schema: object, **options: object) -> Any:
         """Raise Malformed (422) with marshmallow's messages."""
         found = [
             ((LOCATIONS.get(location, location), *loc), msg)
@@ -103,8 +104,8 @@ class Parser(FlaskParser):
 
 @lru_cache
 def _parsed_query(
-    parser: Parser, schema: ma.Schema, options: tuple[tuple[str, Any], ...], text: bytes
-) -> dict[str, Any]:
+    parser: Parser, schema: ma.Schema, options: tuple[tuple[str, object], ...], text: bytes
+) -> JSONObject:
     return parser.parse_query(schema, options)
 
 

@@ -44,10 +44,10 @@ class _JsonResponse(Response):
 class Json(JSONProvider):
     """Flask's JSON provider: orjson out, `json_input` in."""
 
-    def dumps(self, obj: object, **options: Any) -> str:
+    def dumps(self, obj: object, **options: object) -> str:
         """Serialize a value."""
         return dumps(obj).decode()
 
-    def loads(self, s: str | bytes, **options: Any) -> Any:
+    def loads(self, s: str | bytes, **options: object) -> object:
         """Parse JSON through `json_input`."""
         return json_input.loads(s.encode() if isinstance(s, str) else s)

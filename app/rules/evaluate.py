@@ -72,33 +72,33 @@ def holds(node: Node, context: Context) -> bool:
     return evaluate(node, context) is True
 
 
-def _literal(node: Literal, context: Context) -> Any:
+def _literal(node: Literal, context: Context) -> object:
     return node.value
 
 
-def _name(node: Name, context: Context) -> Any:
+def _name(node: Name, context: Context) -> object:
     whole = ".".join(node.path)
     if whole in context.record:  # also where what a reference leads to was read beforehand
         return context.record[whole]
-    found: Any = context.record
+    found: object = context.record
     for step in node.path:
         found = found.get(step) if isinstance(found, Mapping) else None
     return found
 
 
-def _caller(node: Caller, context: Context) -> Any:
+def _caller(node: Caller, context: Context) -> object:
     return getattr(context.asker, node.attribute)
 
 
-def _sent(node: Sent, context: Context) -> Any:
+def _sent(node: Sent, context: Context) -> object:
     return context.sent.get(node.field)
 
 
-def _now(node: Now, context: Context) -> Any:
+def _now(node: Now, context: Context) -> object:
     return context.now
 
 
-def _arithmetic(node: Arithmetic, context: Context) -> Any:
+def _arithmetic(node: Arithmetic, context: Context) -> object:
     left, right = evaluate(node.left, context), evaluate(node.right, context)
     if _kind(left) is not Type.NUMBER or _kind(right) is not Type.NUMBER:
         return None
@@ -112,7 +112,7 @@ def _comparison(node: Comparison, context: Context) -> bool:
     return _compared(node.operator, left, right)
 
 
-def _sides(node: Comparison, context: Context) -> tuple[Any, Any]:
+def _sides(node: Comparison, context: Context) -> tuple[object, object]:
     left, right = evaluate(node.left, context), evaluate(node.right, context)
     if treats_anonymous_as_empty(node):
         left = "" if left is None and isinstance(node.left, Caller) else left
@@ -146,7 +146,7 @@ COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
 }
 
 
-def _compared(operator: str, left: Any, right: Any) -> bool:
+def _compared(operator: str, left: object, right: object) -> bool:
     kinds = {_kind(left), _kind(right)}
     if kinds == {Type.TEXT, Type.DATETIME}:
         left, right = _as_moment(left), _as_moment(right)
@@ -160,7 +160,7 @@ COMPARABLE = {Type.TEXT, Type.NUMBER, Type.BOOLEAN, Type.DATETIME, Type.DATE}
 ORDERS = {"~": {Type.TEXT}} | dict.fromkeys(("<", "<=", ">", ">="), COMPARABLE - {Type.BOOLEAN})
 
 
-def _kind(value: Any) -> Type:
+def _kind(value: object) -> Type:
     if isinstance(value, bool):
         return Type.BOOLEAN
     if isinstance(value, int | float):
@@ -174,7 +174,7 @@ def _kind(value: Any) -> Type:
     return Type.NULL if value is None else Type.JSON
 
 
-def _as_moment(value: Any) -> Any:
+def _as_moment(value: object) -> object:
     try:
         return values.moment(value) if isinstance(value, str) else value
     except ValueError:
@@ -202,7 +202,7 @@ def _junction(node: Junction, context: Context) -> bool:
     return any(judged) if node.operator == "or" else all(judged)
 
 
-def _call(node: Call, context: Context) -> Any:
+def _call(node: Call, context: Context) -> object:
     if node.name in CALLS:
         return CALLS[node.name](node, context)
     function = PLAIN[node.name]
@@ -221,22 +221,22 @@ def _concat(node: Call, context: Context) -> str | None:
     return "".join(map(values.written, given))
 
 
-def _if(node: Call, context: Context) -> Any:
+def _if(node: Call, context: Context) -> object:
     condition, yes, no = node.arguments
     return evaluate(yes if holds(condition, context) else no, context)
 
 
-def _coalesce(node: Call, context: Context) -> Any:
+def _coalesce(node: Call, context: Context) -> object:
     found = (evaluate(argument, context) for argument in node.arguments)
     return next((value for value in found if value is not None), None)
 
 
-def _nullif(node: Call, context: Context) -> Any:
+def _nullif(node: Call, context: Context) -> object:
     value, unwanted = (evaluate(argument, context) for argument in node.arguments)
     return None if _compared("=", value, unwanted) else value
 
 
-def _midnight(node: Call, context: Context) -> Any:
+def _midnight(node: Call, context: Context) -> object:
     day = evaluate(node.arguments[0], context)
     return values.midnight(day) if _kind(day) is Type.DATE else _as_moment(day)
 
@@ -255,7 +255,7 @@ def _call_about_caller(node: Call, context: Context) -> bool:
     return answer_call(node, context.asker) is True
 
 
-CALLS: Mapping[str, Callable[[Call, Context], Any]] = {
+CALLS: Mapping[str, Callable[[Call, Context], object]] = {
     "concat": _concat,
     "if": _if,
     "coalesce": _coalesce,
@@ -266,7 +266,7 @@ CALLS: Mapping[str, Callable[[Call, Context], Any]] = {
     "@has_group": _call_about_caller,
     "@is_superadmin": _call_about_caller,
 }
-EVALUATE: Mapping[type[Node], Callable[[Any, Context], Any]] = {
+EVALUATE: Mapping[type[Node], Callable[[Any, Context], object]] = {
     Literal: _literal,
     Name: _name,
     Caller: _caller,

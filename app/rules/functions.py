@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from app.rules import values
 from app.rules.nodes import Type
@@ -23,7 +22,7 @@ class Function:
 
     parameters: tuple[Type, ...]
     result: Type
-    python: Callable[..., Any]
+    python: Callable[..., object]
     optional: int = 0
     """How many of the last parameters may be left out."""
     unit: bool = False

@@ -30,7 +30,7 @@ class Program:
     node: Node
     leaves: Mapping[str, Type]
 
-    def run(self, leaf_values: Sequence[Any]) -> Any:
+    def run(self, leaf_values: Sequence[Any]) -> object:
         """Evaluate with leaves in SQLite's format; returns the value in the same format."""
         record = {name: _read(leaf_values[int(name)], kind) for name, kind in self.leaves.items()}
         return _encode(evaluate(self.node, Context(record)))
@@ -64,7 +64,7 @@ def is_leaf(node: Node) -> bool:
     return asks_caller or isinstance(node, Name | Caller | Sent | Now)
 
 
-def _fields(part: Any) -> Any:
+def _fields(part: Any) -> object:
     if isinstance(part, Node):
         named = ((field_.name, getattr(part, field_.name)) for field_ in fields(part))
         return {"kind": type(part).__name__} | {k: v for k, v in named if k not in PLACE}
@@ -81,7 +81,7 @@ def _node(properties: dict[str, Any]) -> Node:
     return kind(0, 0, **arguments)
 
 
-def _read(value: Any, kind: Type) -> Any:
+def _read(value: object, kind: Type) -> object:
     if value is None or kind not in READ:
         return value
     return READ[kind](value)
@@ -105,6 +105,6 @@ def stored(moment: datetime) -> str:
     return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
-def groups(leaves: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+def groups(leaves: Sequence[object], size: int) -> Iterator[Sequence[Any]]:
     """Split the leaves into groups, as SQLite limits the arguments of functions."""
     return (leaves[first : first + size] for first in range(0, len(leaves), size))

@@ -16,7 +16,7 @@ from app.rules.sql import NATIVE
 
 def register(connection: sqlite3.Connection) -> None:
     """Add the functions that the SQL of expressions calls."""
-    given: dict[str, tuple[Callable[..., Any], int]] = {
+    given: dict[str, tuple[Callable[..., object], int]] = {
         NAMES[sign]: (python, 2) for sign, python in ARITHMETIC.items()
     }
     for name, function in PLAIN.items():
@@ -59,13 +59,13 @@ class _Average(_Sum):
 
 
 def _strict(python: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*arguments: Any) -> Any:
+    def call(*arguments: object) -> object:
         return None if None in arguments else python(*arguments)
 
     return call
 
 
-def _date_diff(left: str, right: str, unit: str) -> Any:
+def _date_diff(left: str, right: str, unit: str) -> object:
     return values.date_diff(values.moment(left), values.moment(right), unit)
 
 
@@ -74,7 +74,7 @@ def _date_add(start: str, amount: values.Number, unit: str) -> str | None:
     return program.stored(found) if found else None
 
 
-def _values(*leaves: Any) -> str:
+def _values(*leaves: object) -> str:
     return json.dumps(leaves)
 
 

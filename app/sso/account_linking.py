@@ -7,7 +7,6 @@ account allows it. Never creates users in the system account, and never crosses 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -262,6 +261,6 @@ def _rename(user: User, connection: Connection, claimed: Claims) -> None:
         accounts.bump_version(user)
 
 
-def _clean_name(name: Any) -> str | None:
+def _clean_name(name: object) -> str | None:
     text = name.strip().replace("\0", "") if isinstance(name, str) else ""
     return text if text and accounts.name_problem(text) is None else None

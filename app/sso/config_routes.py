@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from flask import Response
 
 from app import rest
@@ -18,6 +16,7 @@ from app.sso import config_schemas as schemas
 from app.sso import connections, dry_run, providers, refusals, roles, service
 from app.sso.models import ProviderSetting
 from app.sso.oauth import addresses
+from app.types import JSONObject
 
 blueprint = Blueprint(
     "Provider settings",
@@ -41,7 +40,7 @@ FAILS = "At least one check failed."
 @blueprint.arguments(schemas.ProviderRowArgs, location="query")
 @blueprint.response(200, schemas.ProviderRowPage, example=page_body([schemas.ROW], 1, PAGE))
 @account_admin
-def list_provider_settings(args: dict[str, Any]) -> dict[str, Any]:
+def list_provider_settings(args: JSONObject) -> JSONObject:
     """List the provider settings of the current account; of the system for superadmins."""
     filters = {"account": args.get("account_id"), "category": args.get("category")}
     rows, total = service.page(args["skip"], args["limit"], by=principal(), **filters)
@@ -53,7 +52,7 @@ def list_provider_settings(args: dict[str, Any]) -> dict[str, Any]:
 @blueprint.response(201, schemas.ProviderRow, example=schemas.ROW)
 @blueprint.fails(400, 403, 404, 409)
 @account_admin
-def create_provider_settings(body: dict[str, Any]) -> dict[str, Any]:
+def create_provider_settings(body: JSONObject) -> JSONObject:
     """Set up a provider; for SAML, `idp_metadata` is enough.
 
     With `enabled: false` the settings may be incomplete, so that you can give our metadata to the
@@ -79,7 +78,7 @@ def create_provider_settings(body: dict[str, Any]) -> dict[str, Any]:
     },
 )
 @account_admin
-def list_providers() -> dict[str, Any]:
+def list_providers() -> JSONObject:
     """List the providers that can be set up."""
     items = [
         {
@@ -110,7 +109,7 @@ def get_provider_schema(category: str, provider: str) -> Response:
 @blueprint.response(200, schemas.Tried, example=schemas.TESTED)
 @blueprint.fails(400, 403, 404, 429)
 @account_admin
-def test_connection(body: dict[str, Any]) -> dict[str, Any]:
+def test_connection(body: JSONObject) -> JSONObject:
     """Test settings: whether the provider answers and accepts the client."""
     steps = dry_run.run(body, by=principal())
     success = all(step.ok for step in steps)
@@ -120,7 +119,7 @@ def test_connection(body: dict[str, Any]) -> dict[str, Any]:
 @blueprint.route(BY_ID, methods=["GET"])
 @blueprint.response(200, schemas.ProviderRow, example=schemas.ROW)
 @account_admin
-def get_provider_settings(configuration_id: str) -> dict[str, Any]:
+def get_provider_settings(configuration_id: str) -> JSONObject:
     """Get one provider's settings."""
     return _view(service.get(configuration_id, by=_caller(configuration_id)))
 
@@ -130,7 +129,7 @@ def get_provider_settings(configuration_id: str) -> dict[str, Any]:
 @blueprint.response(200, schemas.ProviderRow, example=schemas.ROW)
 @blueprint.fails(400, 403)
 @account_admin
-def update_provider_settings(body: dict[str, Any], configuration_id: str) -> dict[str, Any]:
+def update_provider_settings(body: JSONObject, configuration_id: str) -> JSONObject:
     """Change a provider's settings, or enable or disable it.
 
     Send the secret again when you change `token_url`. If someone outside `pii_access` changes its
@@ -164,7 +163,7 @@ def get_provider_values(configuration_id: str) -> Response:
 @blueprint.response(200, schemas.ConfigValues, example=schemas.ROW["config"])
 @blueprint.fails(400, 403)
 @account_admin
-def update_provider_values(body: dict[str, Any], configuration_id: str) -> Response:
+def update_provider_values(body: JSONObject, configuration_id: str) -> Response:
     """Change the given properties of a provider's `config`; null removes one."""
     row = service.change(configuration_id, {"config": body}, by=_caller(configuration_id))
     return json_response(service.mask_secrets(row))
@@ -174,7 +173,7 @@ def update_provider_values(body: dict[str, Any], configuration_id: str) -> Respo
 @own.arguments(PageArgs, location="query")
 @own.response(200, schemas.RefusalPage, example=page_body([schemas.REFUSAL], 1, PAGE))
 @account_admin
-def list_refusals(args: dict[str, Any]) -> dict[str, Any]:
+def list_refusals(args: JSONObject) -> JSONObject:
     """List the account's last refused sign-ins with the failed check; at most 100 are stored."""
     account_id = principal().require_account_id()
     return page_body(*refusals.page(account_id, args["skip"], args["limit"]), args)
@@ -189,7 +188,7 @@ def list_refusals(args: dict[str, Any]) -> dict[str, Any]:
 @own.response(200, schemas.Planned, example=schemas.PLANNED)
 @own.fails(400)
 @account_admin
-def plan_group_roles(body: dict[str, Any]) -> dict[str, Any]:
+def plan_group_roles(body: JSONObject) -> JSONObject:
     """Preview whose role a group mapping would change at the next sign-in."""
     changes = roles.preview(body, by=principal())
     return {"changes": changes, "total": len(changes)}
@@ -199,7 +198,7 @@ def _caller(setting_id: str) -> Principal:
     return service.act_in_account_of(setting_id, by=principal())
 
 
-def _view(row: ProviderSetting) -> dict[str, Any]:
+def _view(row: ProviderSetting) -> JSONObject:
     names = ("id", "category", "provider_name", "display_name", "account_id", "enabled")
     view = {name: getattr(row, name) for name in (*names, "priority", "created_at", "updated_at")}
     return {

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from app.accounts.models import SYSTEM_CODE, Account
 from app.sso import providers
 from app.sso.providers import Provider
+from app.types import JSONMapping
 
 
 @dataclass(frozen=True)
@@ -17,7 +16,7 @@ class Connection:
 
     account: Account
     provider: Provider
-    config: Mapping[str, Any]
+    config: JSONMapping
     is_own: bool
     """Whether the settings are the account's, not the system's."""
     row_id: str = ""
@@ -73,6 +72,6 @@ class Connection:
         return same and self.provider.names_directory(self.config)
 
 
-def has_custom_endpoints(config: Mapping[str, Any]) -> bool:
+def has_custom_endpoints(config: JSONMapping) -> bool:
     """Whether settings replace an endpoint or issuer of the provider."""
     return any(config.get(name) for name in providers.ENDPOINTS)

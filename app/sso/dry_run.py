@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,7 @@ from app.sso.models import OAUTH, ProviderSetting
 from app.sso.oauth import addresses, exchange
 from app.sso.refusals import SignInRefused
 from app.sso.saml import certificates
+from app.types import JSONMapping
 
 MAX_CONCURRENT, WAIT_SECONDS = 2, 5
 # Errors for an invalid code, which providers return once they have accepted the client.
@@ -36,7 +37,7 @@ class Step:
     message: str
 
 
-def run(body: Mapping[str, Any], *, by: Principal) -> list[Step]:
+def run(body: JSONMapping, *, by: Principal) -> list[Step]:
     """Test settings; stored secrets replace missing ones. Raises InvalidValues."""
     by.refuse_key(service.NO_KEYS)
     account_id = service.resolve_account(body.get("account_id"), by)

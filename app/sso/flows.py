@@ -117,7 +117,7 @@ def decrypt(stored: str) -> str:
 
 
 def issue_code(
-    session: Session, flow: Flow, account: Account, *, needs_state: bool, **outcome: Any
+    session: Session, flow: Flow, account: Account, *, needs_state: bool, **outcome: object
 ) -> str:
     """Issue a flow's one-time code in the open transaction."""
     code = tokens.random_token(account.account_code)
@@ -165,7 +165,7 @@ def _account_id(secret: str) -> Any:
 
 
 @jobs.periodic(900, "sso.purge")
-def purge(payload: Any) -> None:
+def purge(payload: object) -> None:
     """Delete expired flows, seen assertions and refusals."""
     now = clock.now()
     db.purge(Flow.__table__, Flow.expires_at <= now - RETENTION)

@@ -12,6 +12,7 @@ from app import clock
 from app.db import Base
 from app.db.types import Id, Text, UtcDateTime, created_at_default
 from app.ids import new_id
+from app.types import JSONObject
 
 OAUTH, SAML = "auth_providers", "saml_providers"
 BROWSER, API, CONSOLE, TEST = "browser", "api", "console", "test"
@@ -37,7 +38,7 @@ class ProviderSetting(Base):
     display_name: Mapped[str] = mapped_column(Text)
     enabled: Mapped[bool] = mapped_column(default=True)
     priority: Mapped[int] = mapped_column(default=0)
-    config: Mapped[dict[str, Any]] = mapped_column(sa.JSON)
+    config: Mapped[JSONObject] = mapped_column(sa.JSON)
     secrets: Mapped[str] = mapped_column(Text)  # JSON, encrypted
     # Created before each row had its own redirect address.
     shared_callback: Mapped[bool] = mapped_column(default=False, server_default=sa.false())
@@ -53,7 +54,7 @@ class Identity(Base):
     """A user's identity at a provider, within one account."""
 
     __tablename__ = "identities"
-    __table_args__: Any = (
+    __table_args__: object = (
         sa.ForeignKeyConstraint(
             ["account_id", "user_id"], ["users.account_id", "users.id"], ondelete="CASCADE"
         ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Any
 
 import orjson
 
@@ -16,6 +15,7 @@ from app.sso import flows, refusals, sign_in
 from app.sso.models import API, BROWSER, CONSOLE, OAUTH, TEST, Flow
 from app.sso.refusals import StateRefused
 from app.sso.sign_in import Cookie, OAuthCallback
+from app.types import JSONObject
 
 
 def exchange(
@@ -57,9 +57,9 @@ def redeem_in_console(code: str, cookie: Cookie, origin: Origin) -> tuple[Flow, 
         return flow, _redeem(flow)
 
 
-def test_result(flow: Flow) -> dict[str, Any]:
+def test_result(flow: Flow) -> JSONObject:
     """The result of a test sign-in."""
-    result: dict[str, Any] = orjson.loads(flows.decrypt(flow.outcome)) if flow.outcome else {}
+    result: JSONObject = orjson.loads(flows.decrypt(flow.outcome)) if flow.outcome else {}
     return result
 
 

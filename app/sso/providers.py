@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import urlsplit
 
 from app.errors import NotFound
 from app.sso.models import OAUTH, SAML
+from app.types import JSONMapping, JSONObject
 
 TEXT, URL, URLS, TEXTS, ROLE, FLAG = "text", "url", "urls", "texts", "role", "flag"
 KEY, CERTIFICATES, METADATA, WORD = "key", "certificates", "metadata", "word"
@@ -71,13 +71,13 @@ class Provider:
         """Whether it signs for many directories with different admins."""
         return any(setting.name == "tenant_id" for setting in self.settings)
 
-    def names_directory(self, config: Mapping[str, Any]) -> bool:
+    def names_directory(self, config: JSONMapping) -> bool:
         """Whether settings name a single directory, not a tenant that is open to everyone."""
         tenant = str(config.get("tenant_id") or "").lower()
         is_single = TENANT_ID.fullmatch(tenant) is not None and tenant != PERSONAL_ACCOUNTS
         return is_single or not self.has_tenants
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> JSONObject:
         """The JSON schema of `config`."""
         return {
             "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -90,10 +90,10 @@ class Provider:
         }
 
 
-def _property(setting: Setting) -> dict[str, Any]:
+def _property(setting: Setting) -> JSONObject:
     text = {"type": "string", "maxLength": LONGEST.get(setting.kind, 2000)}
     items = {"type": "array", "items": text, "maxItems": MAX_ITEMS}
-    shapes: dict[str, dict[str, Any]] = {
+    shapes: dict[str, JSONObject] = {
         URL: {**text, "format": "uri"},
         URLS: {**items, "items": {**text, "format": "uri"}},
         TEXTS: items,
@@ -105,7 +105,7 @@ def _property(setting: Setting) -> dict[str, Any]:
     return {**shape, **description, **({"writeOnly": True} if setting.secret else {})}
 
 
-def _saml_alternatives() -> list[dict[str, Any]]:
+def _saml_alternatives() -> list[JSONObject]:
     return [
         {"required": ["idp_metadata"]},
         {"required": list(IDENTITY_PROVIDER)},

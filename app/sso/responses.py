@@ -26,6 +26,7 @@ from app.sso.models import API, BROWSER, CONSOLE, SAML, TEST, Flow
 from app.sso.oauth.exchange import Unreachable
 from app.sso.refusals import SignInRefused
 from app.sso.sign_in import CompletedFlow
+from app.types import JSONObject
 
 NAMED_BY_MARK = 12
 CONSOLE_FINISH = "/console/sso/finish"
@@ -49,7 +50,7 @@ def requested_account(reference: str | None) -> Account | None:
 
 
 def start_flow(
-    category: str, provider: str, purpose: str, args: dict[str, Any]
+    category: str, provider: str, purpose: str, args: JSONObject
 ) -> tuple[str, StartedFlow, Connection]:
     """Start a flow for a request. Raises TooManyRequests beyond the limit per address."""
     lockout.count_sso_start(request.remote_addr)
@@ -59,7 +60,7 @@ def start_flow(
     return url, begun, connection
 
 
-def begin(category: str, provider: str, purpose: str, args: dict[str, Any]) -> BaseResponse:
+def begin(category: str, provider: str, purpose: str, args: JSONObject) -> BaseResponse:
     """Redirect a browser to the provider, via the base URL."""
     return redirect_to_base() or redirect_to_provider(
         *start_flow(category, provider, purpose, args)

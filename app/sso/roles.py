@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -21,6 +20,7 @@ from app.errors import InvalidValues
 from app.sso import service
 from app.sso.connections import Connection
 from app.sso.models import Identity
+from app.types import JSONMapping
 
 GroupRoles = Sequence[Mapping[str, str]]
 
@@ -59,7 +59,7 @@ def get_or_viewer(name: str | None) -> Role:
     return role or session.scalars(sa.select(Role).where(Role.name == VIEWER)).one()
 
 
-def _default_role(config: Mapping[str, Any]) -> str | None:
+def _default_role(config: JSONMapping) -> str | None:
     name = config.get("default_role")
     return name if name != ADMIN else None
 
@@ -114,7 +114,7 @@ def _without_directory(account_id: str) -> set[str]:
     }
 
 
-def preview(changed_settings: Mapping[str, Any], *, by: Principal) -> list[Change]:
+def preview(changed_settings: JSONMapping, *, by: Principal) -> list[Change]:
     """Return the role changes of a mapping (default: the current one), by the last sign-ins.
 
     Raises InvalidValues for an invalid mapping.

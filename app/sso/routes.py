@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import marshmallow as ma
 import orjson
 from flask import Response, request
@@ -30,6 +28,7 @@ from app.sso.responses import (
     start_flow,
 )
 from app.sso.sign_in import OAuthCallback, SamlCallback
+from app.types import JSONObject
 
 blueprint = Blueprint(
     "Single sign-on",
@@ -50,7 +49,7 @@ APPLE_FORM = {"code": {"type": "string"}, "state": {"type": "string"}, "user": {
 SAML_FORM = {"SAMLResponse": {"type": "string"}, "RelayState": {"type": "string"}}
 
 
-def _form(properties: dict[str, Any], example: dict[str, str]) -> dict[str, Any]:
+def _form(properties: JSONObject, example: dict[str, str]) -> JSONObject:
     schema = {"type": "object", "properties": properties}
     return {"required": True, "content": {FORM: {"schema": schema, "example": example}}}
 
@@ -68,7 +67,7 @@ def _form(properties: dict[str, Any], example: dict[str, str]) -> dict[str, Any]
 @blueprint.fails(400)
 @public
 @across_accounts
-def authorize_for_client(body: dict[str, Any], provider_name: str) -> Any:
+def authorize_for_client(body: JSONObject, provider_name: str) -> object:
     """Start an OAuth sign-in for a client application.
 
     Send the browser to `authorization_url`. It returns to `redirect_uri` with a one-time `code` and
@@ -94,7 +93,7 @@ def authorize_for_client(body: dict[str, Any], provider_name: str) -> Any:
 @blueprint.fails(400, 401, 403, 429)
 @public
 @across_accounts
-def end_for_client(body: dict[str, Any], provider_name: str) -> Response:
+def end_for_client(body: JSONObject, provider_name: str) -> Response:
     """Complete an OAuth sign-in without a browser redirect.
 
     `code` and `state` are those of the redirect to the client application: our one-time code with
@@ -118,7 +117,7 @@ def end_for_client(body: dict[str, Any], provider_name: str) -> Response:
 @blueprint.fails(400, 429)
 @public
 @across_accounts
-def exchange(body: dict[str, Any]) -> Response:
+def exchange(body: JSONObject) -> Response:
     """Exchange the one-time code of a sign-in for tokens, once and within 60 seconds."""
     return provider_sign_in_response(
         *one_time_codes.exchange(body["code"], body.get("state"), origin(), account_of_request())
@@ -134,7 +133,7 @@ def exchange(body: dict[str, Any]) -> Response:
 @blueprint.fails(400, 404)
 @public
 @across_accounts
-def begin_saml(args: dict[str, Any]) -> Any:
+def begin_saml(args: JSONObject) -> object:
     """Start a SAML sign-in: returns a redirect, or its address for clients that accept only JSON.
 
     A script's `fetch` (`Sec-Fetch-Mode: cors`) gets the address, too, as it cannot follow
@@ -161,7 +160,7 @@ def begin_saml(args: dict[str, Any]) -> Any:
 @blueprint.fails(400, 404)
 @public
 @across_accounts
-def get_saml_metadata(args: dict[str, Any]) -> Response:
+def get_saml_metadata(args: JSONObject) -> Response:
     """Get our service provider metadata for an account's identity provider.
 
     Available as soon as the provider is set up, even if incomplete or disabled.
@@ -183,7 +182,7 @@ def get_saml_metadata(args: dict[str, Any]) -> Response:
 @blueprint.fails(400, 401, 403, 404, 429)
 @public
 @across_accounts
-def end_saml_for_client(body: dict[str, Any]) -> Response:
+def end_saml_for_client(body: JSONObject) -> Response:
     """Complete a SAML sign-in with a response that was posted to the client application."""
     names = ("relay_state", "relay_state_too", "RelayState")
     relay_state = next((body[name] for name in names if name in body), "")
@@ -204,7 +203,7 @@ def end_saml_for_client(body: dict[str, Any]) -> Response:
 @browsers.fails(400)
 @public
 @across_accounts
-def begin_oauth(args: dict[str, Any], provider: str) -> BaseResponse:
+def begin_oauth(args: JSONObject, provider: str) -> BaseResponse:
     """Start an OAuth sign-in in a browser."""
     return begin(OAUTH, provider, BROWSER, args)
 
@@ -215,7 +214,7 @@ def begin_oauth(args: dict[str, Any], provider: str) -> BaseResponse:
 @browsers.fails(400, 401, 403, 429)
 @public
 @across_accounts
-def end_oauth(args: dict[str, Any], provider: str) -> BaseResponse:
+def end_oauth(args: JSONObject, provider: str) -> BaseResponse:
     """Complete an OAuth sign-in: the redirect address for providers."""
     return _end_oauth(provider, None, args)
 
@@ -226,7 +225,7 @@ def end_oauth(args: dict[str, Any], provider: str) -> BaseResponse:
 @browsers.fails(400, 401, 403, 429)
 @public
 @across_accounts
-def end_oauth_of_row(args: dict[str, Any], provider: str, account_code: str) -> BaseResponse:
+def end_oauth_of_row(args: JSONObject, provider: str, account_code: str) -> BaseResponse:
     """Complete an OAuth sign-in at the redirect address of one account's settings."""
     return _end_oauth(provider, account_code, args)
 
@@ -260,7 +259,7 @@ def end_oauth_of_row_by_form(provider: str, account_code: str) -> BaseResponse:
 @browsers.fails(400)
 @public
 @across_accounts
-def begin_saml_in_browser(args: dict[str, Any], provider: str) -> BaseResponse:
+def begin_saml_in_browser(args: JSONObject, provider: str) -> BaseResponse:
     """Start a SAML sign-in in a browser."""
     return begin(SAML, provider, BROWSER, args)
 
@@ -275,7 +274,7 @@ def begin_saml_in_browser(args: dict[str, Any], provider: str) -> BaseResponse:
 @max_body(LARGEST_DOCUMENT)
 @public
 @across_accounts
-def consume_assertion(args: dict[str, Any], provider: str) -> BaseResponse:
+def consume_assertion(args: JSONObject, provider: str) -> BaseResponse:
     """Complete a SAML sign-in: the assertion consumer address for providers."""
     name = service.canonical_name(SAML, provider)
     requested = account_of_request()
@@ -288,7 +287,7 @@ def consume_assertion(args: dict[str, Any], provider: str) -> BaseResponse:
     return redirect_to_client(sign_in.complete_saml(posted, flow_cookie, origin()))
 
 
-def _end_oauth(provider: str, account_code: str | None, args: dict[str, Any]) -> BaseResponse:
+def _end_oauth(provider: str, account_code: str | None, args: JSONObject) -> BaseResponse:
     return redirect_to_client(
         sign_in.complete_oauth(_returned(provider, account_code, args), flow_cookie, origin())
     )
@@ -298,7 +297,7 @@ def _form_values(names: tuple[str, ...]) -> dict[str, str]:
     return {name: request.form.get(name, "").replace("\0", "") for name in names}
 
 
-def _returned(provider: str, account_code: str | None, args: dict[str, Any]) -> OAuthCallback:
+def _returned(provider: str, account_code: str | None, args: JSONObject) -> OAuthCallback:
     name = service.canonical_name(OAUTH, provider)
     own = "" if account_code is None else f"/{account_code}"
     return OAuthCallback(
@@ -313,7 +312,7 @@ def _returned(provider: str, account_code: str | None, args: dict[str, Any]) -> 
     )
 
 
-def _posted_user(text: str) -> dict[str, Any]:
+def _posted_user(text: str) -> JSONObject:
     try:
         value = orjson.loads(text)
     except ValueError:

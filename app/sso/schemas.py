@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import marshmallow as ma
 
 from app.accounts.schemas import ACCOUNT, USER
 from app.auth.schemas import PAIR, SignedIn
 from app.rest import fields
 from app.rest.schemas import Schema
+from app.types import JSONObject
 
 LONGEST_STATE = 1000
 ACCOUNT_TEXT = {"description": "Slug, code or id; optional if the host name selects the account."}
@@ -81,7 +80,7 @@ class StartArgs(Schema):
     relay_state_too = fields.Text(longest=LONGEST_STATE, data_key="relayState", metadata=STATE_TEXT)
 
     @ma.post_load
-    def settle(self, args: dict[str, Any], **options: Any) -> dict[str, Any]:
+    def settle(self, args: JSONObject, **options: object) -> JSONObject:
         """Merge the three names of the state into one."""
         names = ("client_state", "relay_state", "relay_state_too")
         values = [args.pop(name, None) for name in names]

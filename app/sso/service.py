@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -23,9 +22,10 @@ from app.sso import providers, validation
 from app.sso.connections import Connection, has_custom_endpoints
 from app.sso.models import OAUTH, SAML, ProviderSetting
 from app.sso.providers import HIDDEN, Provider
+from app.types import JSONMapping, JSONObject
 
 log = structlog.get_logger()
-Body = Mapping[str, Any]
+Body = JSONMapping
 # Settings that affect neither identities nor redirects.
 UNTRUSTED_CHANGEABLE = ("default_role", "scopes", "name_attribute", "groups_attribute", "key_id")
 NO_KEYS = "API keys cannot change sign-in settings."
@@ -145,11 +145,11 @@ def _settle_trust(row: ProviderSetting, changes: Body, body: Body, by: Principal
         row.admits_pii_members = admits
 
 
-def _trust_relevant(config: Body) -> dict[str, Any]:
+def _trust_relevant(config: Body) -> JSONObject:
     return {name: value for name, value in config.items() if name not in UNTRUSTED_CHANGEABLE}
 
 
-def _changed_values(row: ProviderSetting, body: Body) -> dict[str, Any]:
+def _changed_values(row: ProviderSetting, body: Body) -> JSONObject:
     changes = {name: body[name] for name in CHANGEABLE if name in body}
     unreadable = _name_problems(body)
     provider, enabled = get_provider(row), changes.get("enabled", row.enabled)
@@ -181,7 +181,7 @@ def _require(row: ProviderSetting | None) -> ProviderSetting:
     return row
 
 
-def merge_config(row: ProviderSetting, changes: Body) -> dict[str, Any]:
+def merge_config(row: ProviderSetting, changes: Body) -> JSONObject:
     """Merge changes into the config of a row; secrets sent as `***` stay."""
     # Whoever changes the token address must know the secret that is sent there.
     moved = "token_url" in changes and _address(changes) != _address(row.config)
@@ -196,7 +196,7 @@ def _address(config: Body) -> str:
     return str(config.get("token_url") or "").strip()
 
 
-def mask_secrets(row: ProviderSetting) -> dict[str, Any]:
+def mask_secrets(row: ProviderSetting) -> JSONObject:
     """Return the config with `***` for secrets that are set."""
     secrets = _secrets(row)
     return {
@@ -320,15 +320,15 @@ def _row(account_id: str, provider: Provider, *conditions: Any) -> ProviderSetti
         return db.db.session.scalar(query.order_by(order).limit(1))
 
 
-def _split(provider: Provider, config: Mapping[str, Any]) -> dict[str, Any]:
+def _split(provider: Provider, config: JSONMapping) -> JSONObject:
     secrets = {name: config[name] for name in provider.secrets if name in config}
     plain = {name: value for name, value in config.items() if name not in secrets}
     return {"config": plain, "secrets": crypto.encrypt(orjson.dumps(secrets).decode())}
 
 
-def _secrets(row: ProviderSetting) -> dict[str, Any]:
+def _secrets(row: ProviderSetting) -> JSONObject:
     try:
-        secrets: dict[str, Any] = orjson.loads(crypto.decrypt(row.secrets))
+        secrets: JSONObject = orjson.loads(crypto.decrypt(row.secrets))
     except InvalidToken:  # its key was removed from the settings
         log.error("secrets cannot be read", account=row.account_id, provider=row.provider_name)
         return {}

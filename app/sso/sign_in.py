@@ -35,6 +35,7 @@ from app.sso.refusals import (
     StateRefused,
     TooLarge,
 )
+from app.types import JSONMapping, JSONObject
 
 Cookie = Callable[[Flow], str | None]
 AfterClaims = Callable[[Session], None]
@@ -49,7 +50,7 @@ class OAuthCallback:
     code: str
     error: str | None = None
     issuer: str | None = None
-    user: Mapping[str, Any] = field(default_factory=dict)
+    user: JSONMapping = field(default_factory=dict)
     account: str | None = None  # from the host name
     redirect_uri: str | None = None  # as the client reports it
     path: str | None = None  # of our callback
@@ -227,7 +228,7 @@ def _conclude_once(
         on_commit(session)
         user, new = account_linking.link(session, connection, claimed)
         _check_return(session, flow, account, user)
-        outcome: dict[str, Any] = {"user_id": user.id, "is_new_user": new}
+        outcome: JSONObject = {"user_id": user.id, "is_new_user": new}
         if flow.purpose == CONSOLE and flow.client_state:
             # It returns to the host name where it was started; the browser's cookie there.
             outcome["browser_hash"] = flow.client_state.rpartition(".")[2]
@@ -263,8 +264,8 @@ def _conclude_test(
     return CompletedFlow(flow, connection.account, None, False, code)
 
 
-def _describe_match(connection: Connection, claimed: Claims) -> dict[str, Any]:
-    result: dict[str, Any] = {
+def _describe_match(connection: Connection, claimed: Claims) -> JSONObject:
+    result: JSONObject = {
         "issuer": claimed.issuer,
         "subject": claimed.subject,
         "email": claimed.email,

@@ -16,10 +16,11 @@ from app.outbound.address_policy import Rules
 from app.sso import providers
 from app.sso.providers import Provider, Setting
 from app.sso.saml import certificates
+from app.types import JSONMapping, JSONObject
 
 TIMEOUT_SECONDS = 10
 FETCHED = ("token_url", "userinfo_url", "jwks_url")  # requested by the service itself
-Problem = dict[str, Any]
+Problem = JSONObject
 
 
 class InvalidSetting(ValueError):
@@ -38,17 +39,17 @@ def request_rules() -> Rules:
 
 def validate(
     provider: Provider,
-    values: Mapping[str, Any],
-    saved: Mapping[str, Any] = {},
+    values: JSONMapping,
+    saved: JSONMapping = {},
     *,
     complete: bool = True,
-) -> tuple[dict[str, Any], list[Problem]]:
+) -> tuple[JSONObject, list[Problem]]:
     """Return the settings to store, and all problems.
 
     A stored role may stay even if it was deleted since. Disabled settings may be incomplete.
     """
     settings = {item.name: item for item in provider.settings}
-    config_values: dict[str, Any] = {}
+    config_values: JSONObject = {}
     problems: list[Problem] = []
     for name, value in values.items():
         if name not in settings:
@@ -71,7 +72,7 @@ def validate(
     return config_values, problems
 
 
-def missing(provider: Provider, values: Mapping[str, Any]) -> list[Problem]:
+def missing(provider: Provider, values: JSONMapping) -> list[Problem]:
     """Return a problem for each missing setting that signing in requires."""
     return [
         problem(f"config.{name}", "required", "This setting is required.")
@@ -80,7 +81,7 @@ def missing(provider: Provider, values: Mapping[str, Any]) -> list[Problem]:
     ]
 
 
-def _issuer_problems(provider: Provider, values: Mapping[str, Any]) -> list[Problem]:
+def _issuer_problems(provider: Provider, values: JSONMapping) -> list[Problem]:
     """A known issuer requires its own endpoints; others could impersonate it."""
     provider_of_issuer = providers.find_by_issuer(values.get("issuer", ""))
     if provider_of_issuer is None:
@@ -92,7 +93,7 @@ def _issuer_problems(provider: Provider, values: Mapping[str, Any]) -> list[Prob
     return [problem("config.issuer", "invalid_option", message)]
 
 
-def _parse_metadata(values: dict[str, Any]) -> list[Problem]:
+def _parse_metadata(values: JSONObject) -> list[Problem]:
     from app.sso.saml import metadata  # imported on use: large
 
     try:
@@ -102,7 +103,7 @@ def _parse_metadata(values: dict[str, Any]) -> list[Problem]:
     return []
 
 
-def _clean(setting: Setting, value: Any) -> Any:
+def _clean(setting: Setting, value: object) -> object:
     if setting.secret and isinstance(value, str) and value.strip() == providers.HIDDEN:
         raise InvalidSetting(
             "invalid_option", "Send the secret itself: there is no stored secret for ***."
@@ -112,7 +113,7 @@ def _clean(setting: Setting, value: Any) -> Any:
     return _CLEANERS[setting.kind](setting, value)
 
 
-def _list(setting: Setting, value: Any) -> list[str]:
+def _list(setting: Setting, value: object) -> list[str]:
     items = value.split() if isinstance(value, str) else value
     if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
         raise InvalidSetting("invalid_type", "Must be a list of texts.")
@@ -122,7 +123,7 @@ def _list(setting: Setting, value: Any) -> list[str]:
     return [clean(setting, item) for item in items]
 
 
-def _text(setting: Setting, value: Any) -> str:
+def _text(setting: Setting, value: object) -> str:
     if not isinstance(value, str):
         raise InvalidSetting("invalid_type", "Must be a text.")
     if len(value) > providers.LONGEST.get(setting.kind, 2000):
@@ -133,7 +134,7 @@ def _text(setting: Setting, value: Any) -> str:
     return str(value)
 
 
-def _word(setting: Setting, value: Any) -> str:
+def _word(setting: Setting, value: object) -> str:
     text = _text(setting, value)
     if (
         not all(character.isalnum() or character in "._-" for character in text)
@@ -145,7 +146,7 @@ def _word(setting: Setting, value: Any) -> str:
     return text
 
 
-def _url(setting: Setting, value: Any) -> str:
+def _url(setting: Setting, value: object) -> str:
     text = _text(setting, value)
     problem_text = None
     if not tenants.is_safe_url(text) or "#" in text:
@@ -166,7 +167,7 @@ def _redirect_uri(setting: Setting, value: Any) -> str:
     return text
 
 
-def _role(setting: Setting, value: Any) -> str:
+def _role(setting: Setting, value: object) -> str:
     text = _text(setting, value)
     role = db.db.session.scalar(sa.select(Role.name).where(Role.name == text))
     if role is None:
@@ -176,13 +177,13 @@ def _role(setting: Setting, value: Any) -> str:
     return role
 
 
-def _flag(setting: Setting, value: Any) -> bool:
+def _flag(setting: Setting, value: object) -> bool:
     if not isinstance(value, bool):
         raise InvalidSetting("invalid_type", "Must be true or false.")
     return value
 
 
-def _key(setting: Setting, value: Any) -> str:
+def _key(setting: Setting, value: object) -> str:
     text = _text(setting, value)
     if not certificates.is_signing_key(text):
         raise InvalidSetting("pattern_mismatch", "Must be a P-256 private key in PEM.")
@@ -211,7 +212,7 @@ def _framed(text: str) -> str:
     return text if "-----" in text else certificates.to_pem(text)
 
 
-_CLEANERS: Mapping[str, Callable[[Setting, Any], Any]] = {
+_CLEANERS: Mapping[str, Callable[[Setting, object], object]] = {
     providers.TEXT: _text,
     providers.WORD: _word,
     providers.METADATA: _text,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import marshmallow as ma
 
 from app import rest
@@ -14,6 +12,7 @@ from app.rest.access import account_admin
 from app.rest.blueprint import Blueprint
 from app.rest.paging import OffsetArgs, Page, items_field, page_body
 from app.rest.schemas import Message, Schema
+from app.types import JSONObject
 from app.webhooks import log, payload, service
 from app.webhooks.models import STATES
 from app.webhooks.routes import ANSWER, TIME, WEBHOOK
@@ -138,7 +137,7 @@ class Redelivered(Message):
 @blueprint.arguments(DeliveryArgs, location="query")
 @blueprint.response(200, DeliveryPage, example=page_body([DELIVERY], 1, {"skip": 0, "limit": 50}))
 @account_admin
-def list_deliveries(args: dict[str, Any], webhook_id: str) -> dict[str, Any]:
+def list_deliveries(args: JSONObject, webhook_id: str) -> JSONObject:
     """List a webhook's deliveries, newest first.
 
     A payload shows what the webhook's owner may view. It is visible to the owner, to superadmins
@@ -155,7 +154,7 @@ def list_deliveries(args: dict[str, Any], webhook_id: str) -> dict[str, Any]:
 @blueprint.route("/<uuid:webhook_id>/deliveries/<uuid:delivery_id>", methods=["GET"])
 @blueprint.response(200, DeliveryWithAttempts, example={**DELIVERY, "attempts": [ATTEMPT]})
 @account_admin
-def get_delivery(webhook_id: str, delivery_id: str) -> dict[str, Any]:
+def get_delivery(webhook_id: str, delivery_id: str) -> JSONObject:
     """Get a delivery with all attempts."""
     return log.get(service.get(webhook_id, by=principal()), delivery_id, by=principal())
 
@@ -164,7 +163,7 @@ def get_delivery(webhook_id: str, delivery_id: str) -> dict[str, Any]:
 @blueprint.response(202, DeliveryWithAttempts, example={**DELIVERY, "attempts": []})
 @blueprint.fails(409)
 @account_admin
-def redeliver(webhook_id: str, delivery_id: str) -> dict[str, Any]:
+def redeliver(webhook_id: str, delivery_id: str) -> JSONObject:
     """Send a delivery again.
 
     The new delivery has its own id and names the original in `X-Service-Replay-Of`. While the
@@ -182,7 +181,7 @@ def redeliver(webhook_id: str, delivery_id: str) -> dict[str, Any]:
 )
 @blueprint.fails(409)
 @account_admin
-def redeliver_failed(body: dict[str, Any], webhook_id: str) -> dict[str, Any]:
+def redeliver_failed(body: JSONObject, webhook_id: str) -> JSONObject:
     """Send all deliveries again that were created since a time and failed.
 
     Of a delivery and its replays only the last one is sent again, and none if any of them was

@@ -6,21 +6,19 @@ may be created or changed later. A filter that cannot be evaluated lets the chan
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from app import clock, rules
 from app.collections import access
 from app.collections.definition import Definition
 from app.errors import problem
 from app.events import RecordChanged
 from app.rules.nodes import Sent
+from app.types import JSONMapping, JSONObject
 
 MAX_CACHED = 1000
 _nodes: dict[tuple[str, int, str, frozenset[str]], rules.Node | None] = {}
 
 
-def problems(text: str | None) -> list[dict[str, Any]]:
+def problems(text: str | None) -> list[JSONObject]:
     """The problems of a filter expression; an empty one matches every change."""
     if not text or not text.strip():
         return []
@@ -39,7 +37,7 @@ def problems(text: str | None) -> list[dict[str, Any]]:
 
 
 def matches(
-    text: str | None, event: RecordChanged, record: Mapping[str, Any], hidden: frozenset[str]
+    text: str | None, event: RecordChanged, record: JSONMapping, hidden: frozenset[str]
 ) -> bool:
     """Whether a filter matches the record as the webhook may view it.
 

@@ -14,9 +14,10 @@ from app.db import reencryption
 from app.errors import problem
 from app.outbound import header_values
 from app.outbound.header_values import MASK
+from app.types import JSONMapping, JSONObject
 
 REENTER_VALUE = "Enter the value of {} again: *** keeps a stored value only on the same host."
-Stored = Mapping[str, Any]
+Stored = JSONMapping
 
 
 def masked(stored: Stored | None) -> dict[str, str] | None:
@@ -39,7 +40,7 @@ def problems(headers: Mapping[str, str], stored: Stored | None, same_host: bool)
     ]
 
 
-def encrypted(headers: Mapping[str, str] | None, stored: Stored | None) -> dict[str, Any] | None:
+def encrypted(headers: Mapping[str, str] | None, stored: Stored | None) -> JSONObject | None:
     """Headers to store."""
     if headers is None:
         return None
@@ -56,7 +57,7 @@ def origin(url: str) -> tuple[str, str | None, int | None]:
 
 
 @reencryption.json_column("webhooks", "headers")
-def reencrypted(stored: Stored | None) -> tuple[dict[str, Any] | None, int]:
+def reencrypted(stored: Stored | None) -> tuple[JSONObject | None, int]:
     """Headers encrypted with the newest key, and how many were re-encrypted. Raises
     InvalidToken.
     """

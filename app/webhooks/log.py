@@ -14,6 +14,7 @@ from app.auth.principal import Principal
 from app.db import counts
 from app.errors import Conflict, NotFound
 from app.ids import first_id
+from app.types import JSONMapping, JSONObject
 from app.webhooks import delivery, outbox, payload, queue, redaction, visibility
 from app.webhooks.models import (
     ATTEMPTS,
@@ -29,12 +30,12 @@ from app.webhooks.queue import Result
 BATCH_SIZE, MAX_BATCH_BYTES = 500, 16 * 2**20  # deliveries, and bytes of their payloads
 CLOCK_TOLERANCE = timedelta(minutes=10)
 EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
-View = dict[str, Any]
+View = JSONObject
 Row = Mapping[Any, Any]
 
 
 def page(
-    filters: Mapping[str, Any],
+    filters: JSONMapping,
     skip: int,
     limit: int,
     *,
@@ -66,7 +67,7 @@ def _visible(by: Principal) -> list[Any]:
     return [] if by.account_id is None else [DELIVERIES.c.account_id == by.account_id]
 
 
-def _conditions(filters: Mapping[str, Any]) -> Iterator[Any]:
+def _conditions(filters: JSONMapping) -> Iterator[Any]:
     table = DELIVERIES.c
     for name in ("account_id", "webhook_id", "status", "event"):
         if filters.get(name):
@@ -160,7 +161,7 @@ def redelivery_counts(webhook: Webhook, since: datetime, until: datetime) -> dic
 
 
 @jobs.job("webhooks.redeliver")
-def _redeliver_batches(payload: Mapping[str, Any]) -> None:
+def _redeliver_batches(payload: JSONMapping) -> None:
     key = (payload["account_id"], payload["webhook_id"])
     times = (clock.parse(payload["since"]), clock.parse(payload["until"]))
     while True:
@@ -189,7 +190,7 @@ def record_test(result: Result) -> None:
             queue.note_health(work.account_id, [result])
 
 
-def _copies(webhook: Webhook, *conditions: Any) -> list[dict[str, Any]]:
+def _copies(webhook: Webhook, *conditions: Any) -> list[JSONObject]:
     same_webhook, is_cut = _of_webhook(webhook), outbox.payloads_cut(webhook.account_id)
     query = sa.select(DELIVERIES).where(
         *same_webhook, DELIVERIES.c.id.in_(_batch_ids(*same_webhook, *conditions))

@@ -17,6 +17,7 @@ from app.db import Base
 from app.db.types import Id, Text, UtcDateTime
 from app.ids import new_id
 from app.jobs import leases
+from app.types import JSONObject
 
 OPERATIONS = ("create", "update", "delete")
 PENDING, DELIVERED, RETRYING, FAILED = STATES = ("pending", "delivered", "retrying", "failed")
@@ -45,7 +46,7 @@ class Webhook(Base):
     collection: Mapped[str] = mapped_column(Text)
     events: Mapped[list[str]] = mapped_column(sa.JSON)
     filter: Mapped[str | None] = mapped_column(Text)
-    headers: Mapped[dict[str, Any] | None] = mapped_column(sa.JSON(none_as_null=True))  # encrypted
+    headers: Mapped[JSONObject | None] = mapped_column(sa.JSON(none_as_null=True))  # encrypted
     enabled: Mapped[bool] = mapped_column(default=True)
     include_pii: Mapped[bool] = mapped_column(default=False)
     secret: Mapped[str] = mapped_column(Text)  # encrypted

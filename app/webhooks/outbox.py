@@ -22,6 +22,7 @@ from app.db import versioned_cache
 from app.db.functions import database_now
 from app.db.versioned_cache import VersionCheck
 from app.ids import new_id
+from app.types import JSONMapping, JSONObject
 from app.webhooks import filters, payload
 from app.webhooks.models import DELIVERIES, Webhook, WebhookVersion
 from app.webhooks.visibility import View, maker_now, maker_version_checks
@@ -87,7 +88,7 @@ def note(event: events.RecordChanged) -> None:
     key = (event.definition.name.lower(), event.operation)
     listeners = _checked(event.account_id).by_event.get(key, ())
     # Payloads, shared by webhooks with the same owner and masking.
-    payloads: dict[tuple[str | None, bool], Mapping[str, Any]] = {}
+    payloads: dict[tuple[str | None, bool], JSONMapping] = {}
     for listener in listeners:
         view = _view_for(event, listener)
         visible = _visible_record(event, view) if view else None
@@ -108,9 +109,7 @@ def _view_for(event: events.RecordChanged, listener: Listener) -> View | None:
     return View(event.definition, by, listener.include_pii and is_maker)
 
 
-def _visible_record(
-    event: events.RecordChanged, view: View
-) -> tuple[Access, Mapping[str, Any]] | None:
+def _visible_record(event: events.RecordChanged, view: View) -> tuple[Access, JSONMapping] | None:
     """The access of a webhook to the new record, else to the previous one."""
     for record in filter(None, (event.record, event.previous)):
         access = view.access_to(event, record)
@@ -119,7 +118,7 @@ def _visible_record(
     return None
 
 
-def row(account_id: str, webhook_id: str, event: str, text: str, **values: Any) -> dict[str, Any]:
+def row(account_id: str, webhook_id: str, event: str, text: str, **values: object) -> JSONObject:
     """A new delivery, due at once."""
     return {
         "account_id": account_id,
@@ -138,7 +137,7 @@ def _bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
-def write(rows: Sequence[Mapping[str, Any]]) -> None:
+def write(rows: Sequence[JSONMapping]) -> None:
     """Store deliveries that are due at once, in the open transaction."""
     # A list would use the slower executemany.
     db.connection().execute(_INSERT, list(rows) if len(rows) > 1 else rows[0])
@@ -148,7 +147,7 @@ def write(rows: Sequence[Mapping[str, Any]]) -> None:
 _INSERT = sa.insert(DELIVERIES).values(due_at=database_now())
 
 
-def _add(account_id: str, webhook_id: str, facts: Mapping[str, Any], view: View) -> None:
+def _add(account_id: str, webhook_id: str, facts: JSONMapping, view: View) -> None:
     metadata: Any = {"timestamp": clock.now(), "webhook_id": webhook_id, "account_id": account_id}
     text = payload.text(facts, **metadata)
     if payloads_cut(account_id) or not _fits(_bytes(text)):

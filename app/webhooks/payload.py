@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +11,7 @@ import orjson
 from app import clock
 from app.collections import masking
 from app.events import RecordChanged
+from app.types import JSONMapping, JSONObject
 from app.webhooks.models import OPERATIONS
 from app.webhooks.visibility import View
 
@@ -26,9 +26,9 @@ def event_name(operation: str) -> str:
     return f"records.{operation}"
 
 
-def facts(event: RecordChanged, view: View) -> dict[str, Any]:
+def facts(event: RecordChanged, view: View) -> JSONObject:
     """The change as the webhook's owner may view it; hidden records are null."""
-    content: dict[str, Any] = {
+    content: JSONObject = {
         "event": event_name(event.operation),
         "collection": event.definition.name,
         "record": _visible_values(event, event.record, view),
@@ -38,7 +38,7 @@ def facts(event: RecordChanged, view: View) -> dict[str, Any]:
     return content
 
 
-def cut(content: Mapping[str, Any]) -> dict[str, Any]:
+def cut(content: JSONMapping) -> JSONObject:
     """The payload reduced to the ids of the records, if the whole would be too large."""
     ids = {
         name: {"id": content[name]["id"]} for name in ("record", "previous") if content.get(name)
@@ -65,14 +65,12 @@ def beginnings(collection: str) -> list[str]:
     return [f'{{"event":"{name}","collection":"{collection}",' for name in names]
 
 
-def test_facts(collection: str) -> dict[str, Any]:
+def test_facts(collection: str) -> JSONObject:
     """The content of a test."""
     return {"event": TEST_EVENT, "collection": collection, "record": {}}
 
 
-def text(
-    content: Mapping[str, Any], *, timestamp: datetime, webhook_id: str, account_id: str
-) -> str:
+def text(content: JSONMapping, *, timestamp: datetime, webhook_id: str, account_id: str) -> str:
     """The JSON text to send."""
     metadata = {
         "timestamp": clock.iso(timestamp),
@@ -82,9 +80,7 @@ def text(
     return orjson.dumps({**content, **metadata}).decode()
 
 
-def _visible_values(
-    event: RecordChanged, row: Mapping[str, Any] | None, view: View
-) -> dict[str, Any] | None:
+def _visible_values(event: RecordChanged, row: JSONMapping | None, view: View) -> JSONObject | None:
     access = view.access_to(event, row)
     if row is None or access is None:
         return None
@@ -95,7 +91,7 @@ def _visible_values(
     }
 
 
-def _value(field: Any, value: Any, masked: bool) -> Any:
+def _value(field: Any, value: object, masked: bool) -> object:
     if value is None:
         return None
     plain = field.shown(value)

@@ -16,6 +16,7 @@ from app.context import tenancy, trigger_depth
 from app.db import engine
 from app.db.functions import database_now
 from app.jobs import leases
+from app.types import JSONObject
 from app.webhooks import headers, visibility
 from app.webhooks.models import (
     ATTEMPTS,
@@ -268,7 +269,7 @@ def _held(account_id: str, work: Iterable[Work]) -> Iterator[tuple[Any, ...]]:
         yield (*mine, table.id.in_(ids), table.claim == claim)
 
 
-def _values(found: Outcome) -> dict[Any, Any]:
+def _values(found: Outcome) -> dict[object, object]:
     due_at = None if found.delay is None else database_now(found.delay)
     return {
         "status": found.status,
@@ -289,7 +290,7 @@ def _new_attempts() -> Any:
     return postgresql.insert(ATTEMPTS).on_conflict_do_nothing().returning(ATTEMPTS.c.id)
 
 
-def attempt_row(result: Result) -> dict[str, Any]:
+def attempt_row(result: Result) -> JSONObject:
     """The row of an attempt."""
     return {
         "account_id": result.work.account_id,

@@ -15,6 +15,7 @@ from app.rest.access import account_admin, shows_secret
 from app.rest.blueprint import Blueprint
 from app.rest.paging import Page, PageArgs, items_field, page_body
 from app.rest.schemas import Schema
+from app.types import JSONObject
 from app.webhooks import headers, service
 from app.webhooks.models import OPERATIONS, Webhook
 from app.webhooks.queue import Result
@@ -53,7 +54,7 @@ ANSWER = {"response_body": "ok", "error": None}
 TEST = {"success": True, "status_code": 200, **ANSWER, "duration_ms": 87}
 
 
-def _events(**options: Any) -> Any:
+def _events(**options: Any) -> object:
     return ma.fields.List(
         ma.fields.String(validate=ma.validate.OneOf(OPERATIONS)),
         validate=ma.validate.Length(1, 10),
@@ -62,7 +63,7 @@ def _events(**options: Any) -> Any:
     )
 
 
-def _headers() -> Any:
+def _headers() -> object:
     return ma.fields.Dict(
         keys=fields.Text(longest=200),
         values=fields.Text(longest=5000),
@@ -174,7 +175,7 @@ class ChangedWebhook(Schema):
     )
 
     @ma.post_load
-    def plain(self, body: dict[str, Any], **options: Any) -> dict[str, Any]:
+    def plain(self, body: JSONObject, **options: object) -> JSONObject:
         """Sort the events and remove duplicates."""
         if "events" in body:
             body["events"] = [name for name in OPERATIONS if name in body["events"]]
@@ -212,7 +213,7 @@ class TestResult(Schema):
 @blueprint.arguments(WebhookArgs, location="query")
 @blueprint.response(200, WebhookPage, example=page_body([WEBHOOK], 1, {"skip": 0, "limit": 100}))
 @account_admin
-def list_webhooks(args: dict[str, Any]) -> dict[str, Any]:
+def list_webhooks(args: JSONObject) -> JSONObject:
     """List the webhooks of the own account, oldest first."""
     return page_body(*service.page(args["skip"], args["limit"], by=principal()), args)
 
@@ -223,7 +224,7 @@ def list_webhooks(args: dict[str, Any]) -> dict[str, Any]:
 @blueprint.fails(400, 409)
 @account_admin
 @shows_secret
-def create_webhook(body: dict[str, Any]) -> Secret:
+def create_webhook(body: JSONObject) -> Secret:
     """Create a webhook.
 
     The secret is returned only once. Each matching record change is sent to the URL as a signed
@@ -256,7 +257,7 @@ def get_webhook(webhook_id: str) -> Webhook:
 @blueprint.response(200, WebhookView, example=WEBHOOK)
 @blueprint.fails(400)
 @account_admin
-def change_webhook(body: dict[str, Any], webhook_id: str) -> Webhook:
+def change_webhook(body: JSONObject, webhook_id: str) -> Webhook:
     """Change a webhook; omitted properties keep their values.
 
     A new secret starts a rotation. A disabled webhook receives no changes; its pending deliveries
@@ -279,7 +280,7 @@ def delete_webhook(webhook_id: str) -> Response:
 @blueprint.response(200, TestResult, example=TEST)
 @blueprint.fails(429)
 @account_admin
-def test_webhook(webhook_id: str) -> dict[str, Any]:
+def test_webhook(webhook_id: str) -> JSONObject:
     """Send a `webhook.test` to the webhook now, and return the response."""
     return _test_body(service.test(webhook_id, by=principal()))
 
@@ -311,6 +312,6 @@ def rotate_webhook_secret(webhook_id: str) -> Secret:
     return service.rotate_secret(webhook_id, by=principal())
 
 
-def _test_body(result: Result) -> dict[str, Any]:
+def _test_body(result: Result) -> JSONObject:
     names = ("status_code", "response_body", "error", "duration_ms")
     return {"success": result.delivered, **{name: getattr(result, name) for name in names}}

@@ -21,6 +21,7 @@ from app.db import errors
 from app.errors import Conflict, Forbidden, InvalidValues, NotFound, TooManyRequests, problem
 from app.ids import new_id
 from app.outbound import client
+from app.types import JSONMapping, JSONObject
 from app.webhooks import (
     delivery,
     filters,
@@ -41,7 +42,7 @@ PREVIOUS_SECRET = timedelta(hours=24)
 MAX_CONCURRENT_TESTS = 2
 WAIT_SECONDS = 5
 
-Body = Mapping[str, Any]
+Body = JSONMapping
 _tests = threading.BoundedSemaphore(MAX_CONCURRENT_TESTS)
 
 
@@ -57,7 +58,7 @@ class Secret:
         """The secret in the format of Standard Webhooks libraries."""
         return signing.signing_secret(self.secret)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         """Any other attribute of the webhook."""
         return getattr(self.webhook, name)
 
@@ -164,7 +165,7 @@ def has_active_maker(webhook: Webhook) -> bool:
     return any(user and user.may_sign_in for user in users)
 
 
-def warnings(webhook: Webhook) -> list[dict[str, Any]]:
+def warnings(webhook: Webhook) -> list[JSONObject]:
     """Likely mistakes in a webhook."""
     problems = payload_warnings(webhook.account_id)
     try:
@@ -175,7 +176,7 @@ def warnings(webhook: Webhook) -> list[dict[str, Any]]:
     return problems
 
 
-def payload_warnings(account_id: str) -> list[dict[str, Any]]:
+def payload_warnings(account_id: str) -> list[JSONObject]:
     """Warnings about all payloads of an account."""
     version = db.db.session.get(WebhookVersion, account_id)
     if version is None or not version.payloads_cut:
@@ -295,7 +296,7 @@ def _check(body: Body) -> None:
         raise InvalidValues(problems)
 
 
-def _header_problems(headers: Mapping[str, str]) -> list[dict[str, Any]]:
+def _header_problems(headers: Mapping[str, str]) -> list[JSONObject]:
     problems = []
     if len(headers) > MAX_HEADERS:
         problems.append(problem("headers", "too_long", f"At most {MAX_HEADERS} headers."))

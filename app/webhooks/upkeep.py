@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,6 +15,7 @@ from app.accounts.models import ADMIN, Account, Role, User
 from app.db.functions import database_now
 from app.ids import first_id
 from app.outbound import mail
+from app.types import JSONMapping
 from app.webhooks import queue, versions
 from app.webhooks.models import (
     ATTEMPTS,
@@ -64,7 +65,7 @@ def _admins(account_id: str) -> sa.Select[str]:
 
 
 @jobs.job("webhooks.tell_disabled", mails=True)
-def _notify_disabled(payload: Mapping[str, Any]) -> None:
+def _notify_disabled(payload: JSONMapping) -> None:
     account_id = payload["account_id"]
     webhook = db.db.session.get(Webhook, (account_id, payload["webhook_id"]))
     user = db.db.session.get(User, (account_id, payload["user_id"]))
@@ -77,7 +78,7 @@ def _notify_disabled(payload: Mapping[str, Any]) -> None:
 
 
 @jobs.job("webhooks.remove")
-def _remove(payload: Mapping[str, Any]) -> None:
+def _remove(payload: JSONMapping) -> None:
     conditions = [DELIVERIES.c.account_id == payload["account_id"]]
     if payload["webhook_id"]:
         conditions.append(DELIVERIES.c.webhook_id == payload["webhook_id"])
@@ -85,7 +86,7 @@ def _remove(payload: Mapping[str, Any]) -> None:
 
 
 @jobs.periodic(3600, "webhooks.purge")
-def purge(payload: Mapping[str, Any]) -> None:
+def purge(payload: JSONMapping) -> None:
     """Delete deliveries that completed long ago."""
     old = DELIVERIES.c.id < first_id(clock.now() - timedelta(days=RETENTION_DAYS))
     accounts = sa.select(Account.id).order_by(Account.id)
@@ -105,7 +106,7 @@ def _remove_stray_attempts(account_id: str) -> None:
 
 
 @jobs.periodic(300, "webhooks.bound")
-def bound(payload: Mapping[str, Any]) -> None:
+def bound(payload: JSONMapping) -> None:
     """Limit the size of each account's deliveries to `SERVICE_WEBHOOK_LOG_BYTES`.
 
     The oldest completed deliveries are deleted first, pending ones never. If those exceed the limit

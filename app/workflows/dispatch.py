@@ -75,7 +75,7 @@ class Dispatcher:
             waiter.wait(0.05)
             seconds -= 0.05
 
-    def _begin(self, row: Any) -> None:
+    def _begin(self, row: object) -> None:
         with self._lock:
             self._running += 1
         self._slots.count(1)

@@ -19,6 +19,7 @@ from app.audit.append import CREATE
 from app.audit.entries import CHANGES, LOG, join_entries
 from app.db import like
 from app.db.functions import database_now
+from app.types import JSONObject
 from app.workflows import serialization
 from app.workflows.models import (
     ACTIVE,
@@ -116,7 +117,7 @@ def _rewrite(table: Any, account_id: str, parts: Sequence[str], pattern: re.Patt
         last = rows[-1]["id"]
 
 
-def _replace_texts(row: Mapping[Any, Any], pattern: re.Pattern[str]) -> dict[str, Any]:
+def _replace_texts(row: Mapping[Any, Any], pattern: re.Pattern[str]) -> JSONObject:
     texts = {f"_{name}": text and pattern.sub(REPLACEMENT, text) for name, text in row.items()}
     return {**texts, "_id": row["id"]}
 
@@ -176,7 +177,7 @@ def _empty(account_id: str, rows: list[Any]) -> None:
     connection.execute(sa.delete(SUBSCRIPTIONS).where(*subscriptions))
 
 
-def _emptied_values(row: Any) -> dict[str, Any]:
+def _emptied_values(row: Any) -> JSONObject:
     # Step names are not personal, and show the progress.
     names = serialization.loads(row.context).get("steps", ())
     context = {"trigger": None, "steps": {name: {"output": None} for name in names}}

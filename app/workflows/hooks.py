@@ -8,6 +8,7 @@ from typing import Any
 
 from app.auth.principal import Principal
 from app.errors import InvalidValues, problem
+from app.types import JSONMapping, JSONObject
 from app.workflows import instances, service
 from app.workflows.language import checks, step_headers
 from app.workflows.language.definition import ACTION, ACTIONS, CONDITION
@@ -27,7 +28,7 @@ from app.workflows.triggers import matching, schedules
 MAX_ACTIONS = 20
 CONDITION_STEP = "condition"
 SUCCESS, PARTIAL = "success", "partial"
-Body = Mapping[str, Any]
+Body = JSONMapping
 
 
 def create(body: Body, *, by: Principal, id: str | None = None) -> Workflow:
@@ -57,7 +58,7 @@ def executions(hook_id: str, skip: int, limit: int, *, by: Principal) -> tuple[l
     return [_execution(row) for row in rows], total
 
 
-def list_actions(hook: Workflow) -> list[dict[str, Any]]:
+def list_actions(hook: Workflow) -> list[JSONObject]:
     """The actions of a hook, with masked headers."""
     steps = [step for step in step_headers.masked(hook.steps) if step["type"] == ACTION]
     return [{"type": step["action_type"], "config": step["config"]} for step in steps]
@@ -73,7 +74,7 @@ def times(hooks: Sequence[Workflow]) -> dict[str, tuple[datetime | None, datetim
     return result
 
 
-def _to_workflow(body: Body, current: Workflow | None) -> dict[str, Any]:
+def _to_workflow(body: Body, current: Workflow | None) -> JSONObject:
     """A hook as a workflow: a condition, then its actions."""
     values, problems = _parts(body, current)
     _raise_problems(problems)
@@ -85,7 +86,7 @@ def _raise_problems(problems: list[Any]) -> None:
         raise InvalidValues(problems)
 
 
-def _parts(body: Body, current: Workflow | None) -> tuple[dict[str, Any], list[Any]]:
+def _parts(body: Body, current: Workflow | None) -> tuple[JSONObject, list[object]]:
     values, problems = {k: v for k, v in body.items() if k != "actions"}, []
     if "trigger" in values:
         values["trigger"] = matching.normal(values["trigger"])
@@ -104,7 +105,7 @@ def _parts(body: Body, current: Workflow | None) -> tuple[dict[str, Any], list[A
 
 
 def _steps(
-    actions: Sequence[Any], condition: str | None, stored: Sequence[Any]
+    actions: Sequence[object], condition: str | None, stored: Sequence[Any]
 ) -> tuple[list[Any], list[Any]]:
     steps = [_step(action, index) for index, action in enumerate(actions)]
     problems = [
@@ -125,7 +126,7 @@ def _steps(
     return steps, problems
 
 
-def _step(action: Any, index: int) -> dict[str, Any]:
+def _step(action: object, index: int) -> JSONObject:
     properties = dict(action) if isinstance(action, Mapping) else {}
     kind = properties.pop("type", None)
     kind = properties.pop("action_type", None) or kind
@@ -134,7 +135,7 @@ def _step(action: Any, index: int) -> dict[str, Any]:
     return {**base, "action_type": kind, "config": properties if config is None else config}
 
 
-def _execution(instance: Mapping[str, Any]) -> dict[str, Any]:
+def _execution(instance: JSONMapping) -> JSONObject:
     done = [name for name in instance["done"] if name != CONDITION_STEP]
     states = {COMPLETED: SUCCESS, FAILED: PARTIAL if done else FAILED, CANCELLED: FAILED}
     started, completed = instance["started_at"], instance["completed_at"]

@@ -15,6 +15,7 @@ from app.db import counts
 from app.db.functions import database_now
 from app.errors import Conflict, NotFound
 from app.ids import first_id
+from app.types import JSONMapping, JSONObject
 from app.workflows import serialization
 from app.workflows.engine import queue, step_log
 from app.workflows.models import (
@@ -30,12 +31,12 @@ from app.workflows.models import (
 )
 
 MAX_LOGS = 100  # per response of an instance
-View = dict[str, Any]
+View = JSONObject
 LISTED = [one for one in INSTANCES.c if one.name not in ("position", "resumed_at")]
 
 
 def page(
-    filters: Mapping[str, Any],
+    filters: JSONMapping,
     skip: int,
     limit: int,
     *,
@@ -156,9 +157,7 @@ def resume(instance_id: str, *, by: Principal) -> View:
     return get(instance_id, by=by)
 
 
-def resume_all(
-    filters: Mapping[str, Any], *, by: Principal, resumed_at: datetime | None = None
-) -> int:
+def resume_all(filters: JSONMapping, *, by: Principal, resumed_at: datetime | None = None) -> int:
     """Resume all matching failed instances; returns how many.
 
     `after_resuming` reports their progress by the moment `at`.
@@ -194,7 +193,7 @@ def _visible(by: Principal) -> list[Any]:
     return [] if by.account_id is None else [INSTANCES.c.account_id == by.account_id]
 
 
-def _conditions(filters: Mapping[str, Any]) -> Iterator[Any]:
+def _conditions(filters: JSONMapping) -> Iterator[Any]:
     table = INSTANCES.c
     for name in ("kind", "status", "workflow_id"):
         if filters.get(name):

@@ -18,6 +18,7 @@ from app.db.functions import database_now
 from app.db.types import Id, Json, Text, UtcDateTime
 from app.ids import new_id
 from app.jobs import leases
+from app.types import JSONObject
 
 WORKFLOW, HOOK = "workflow", "hook"
 STATES = ("pending", "running", "waiting", "completed", "failed", "cancelled")
@@ -42,8 +43,8 @@ class Workflow(Base):
     name: Mapped[str] = mapped_column(Text)
     description: Mapped[str | None] = mapped_column(Text)
     trigger_type: Mapped[str] = mapped_column(Text)
-    trigger: Mapped[dict[str, Any]] = mapped_column(sa.JSON)
-    steps: Mapped[list[dict[str, Any]]] = mapped_column(Json)  # headers: values encrypted
+    trigger: Mapped[JSONObject] = mapped_column(sa.JSON)
+    steps: Mapped[list[JSONObject]] = mapped_column(Json)  # headers: values encrypted
     condition: Mapped[str | None] = mapped_column(Text)  # of a hook
     enabled: Mapped[bool] = mapped_column(default=True)
     version: Mapped[int] = mapped_column(default=1)
@@ -64,7 +65,7 @@ class WorkflowVersion(Base):
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     workflow_id: Mapped[str] = mapped_column(Id, primary_key=True)
     version: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    steps: Mapped[list[dict[str, Any]]] = mapped_column(sa.JSON)  # headers: values encrypted
+    steps: Mapped[list[JSONObject]] = mapped_column(sa.JSON)  # headers: values encrypted
     awaits: Mapped[list[str]] = mapped_column(sa.JSON)  # "event collection" of its wait_events
     owner_id: Mapped[str] = mapped_column(Id)  # the steps run with this user's rights
     owner_home: Mapped[str] = mapped_column(Id)  # the owner's account

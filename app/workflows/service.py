@@ -7,7 +7,7 @@ of the previous owner, and changing only the trigger lends it none.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,13 +24,14 @@ from app.db import errors
 from app.db.types import json_equal
 from app.errors import Conflict, InvalidValues, NotFound, problem
 from app.ids import new_id
+from app.types import JSONMapping, JSONObject
 from app.webhooks import versions as listeners
 from app.workflows import versions
 from app.workflows.language import checks, definition, step_headers
 from app.workflows.models import MANUAL, WEBHOOK, WORKFLOW, Workflow, WorkflowVersion
 from app.workflows.triggers import matching, schedules, start
 
-Body = Mapping[str, Any]
+Body = JSONMapping
 # Steps keep their owner's rights, so they would outlive the key.
 NO_KEYS = "API keys cannot create or change workflows and hooks. Sign in as a user."
 TRIGGERING = ("trigger", "condition")  # decide when the steps run
@@ -169,7 +170,7 @@ def trigger_by_token(token: str, body: Body) -> str:
         return _start(workflow, body, WEBHOOK)
 
 
-def trigger_with_token(workflow: Workflow) -> dict[str, Any]:
+def trigger_with_token(workflow: Workflow) -> JSONObject:
     """The trigger, with its token if it has one."""
     try:
         token = crypto.decrypt(workflow.token) if workflow.token else None
@@ -186,7 +187,7 @@ def _is_open(account_id: str) -> bool:
     return principals.reload_active_account(account_id) is not None
 
 
-def _validated(body: Body, current: Workflow | None) -> dict[str, Any]:
+def _validated(body: Body, current: Workflow | None) -> JSONObject:
     values, problems = dict(body), list[Any]()
     if "name" in values and (unreadable := accounts.label_problem(values["name"])):
         problems.append(unreadable)
@@ -204,7 +205,7 @@ def _validated(body: Body, current: Workflow | None) -> dict[str, Any]:
     return values
 
 
-def _token_problems(trigger: Body, current: Workflow | None) -> list[dict[str, Any]]:
+def _token_problems(trigger: Body, current: Workflow | None) -> list[JSONObject]:
     sent_token = trigger.get("token")
     current_token = trigger_with_token(current).get("token") if current else None
     if sent_token is None or sent_token == current_token:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -11,13 +10,14 @@ import sqlalchemy as sa
 from app import clock, config, db, jobs
 from app.accounts.models import Account
 from app.ids import first_id
+from app.types import JSONMapping
 from app.workflows.models import INSTANCES, LOGS, SUBSCRIPTIONS, VERSIONS, Workflow
 
 BATCH_SIZE = 500
 
 
 @jobs.job("workflows.remove")
-def _remove(payload: Mapping[str, Any]) -> None:
+def _remove(payload: JSONMapping) -> None:
     account_id, workflow_id = payload["account_id"], payload["workflow_id"]
     conditions = [INSTANCES.c.account_id == account_id]
     versions = [VERSIONS.c.account_id == account_id]
@@ -30,7 +30,7 @@ def _remove(payload: Mapping[str, Any]) -> None:
 
 
 @jobs.periodic(3600, "workflows.purge")
-def purge(payload: Mapping[str, Any]) -> None:
+def purge(payload: JSONMapping) -> None:
     """Delete instances that finished long ago, and versions that none uses."""
     days = config.current().workflow_retention_days
     cutoff = clock.now() - timedelta(days=days)

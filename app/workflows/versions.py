@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -17,6 +16,7 @@ from app.context import tenancy
 from app.db import versioned_cache
 from app.db.types import json_equal
 from app.errors import Forbidden, NotFound
+from app.types import JSONMapping
 from app.workflows.language import definition, step_headers
 from app.workflows.language.definition import Series, Written
 from app.workflows.models import EVENT, Workflow, WorkflowVersion
@@ -86,7 +86,7 @@ def current_owner(account_id: str, home: str, user_id: str) -> Principal:
     return principal
 
 
-def check_view(workflow: Workflow, trigger: Mapping[str, Any], by: Principal) -> None:
+def check_view(workflow: Workflow, trigger: JSONMapping, by: Principal) -> None:
     """Check that the caller may change the trigger of another owner's steps. Raises Forbidden.
 
     Conditions reveal what the owner sees of an event, so they need at least the owner's view.

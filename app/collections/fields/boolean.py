@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import sqlalchemy as sa
 
 from app import rules
 from app.collections.fields.field import Field, InvalidValue, JsonType
+from app.types import JSONMapping
 
 
 class BooleanField(Field):
@@ -18,9 +18,9 @@ class BooleanField(Field):
     type = "boolean"
     column_type = sa.Boolean()
     rule_type = rules.Type.BOOLEAN
-    json_schema: ClassVar[Mapping[str, Any]] = {"type": "boolean"}
+    json_schema: ClassVar[JSONMapping] = {"type": "boolean"}
 
-    def clean(self, value: Any) -> bool:
+    def clean(self, value: object) -> bool:
         """Exactly true or false."""
         if not isinstance(value, bool):
             raise InvalidValue("invalid_type", "Must be true or false.")
@@ -32,7 +32,7 @@ class BooleanField(Field):
             raise InvalidValue("invalid_type", "Must be true or false.")
         return text.lower() == "true"
 
-    def shown(self, value: Any) -> bool:
+    def shown(self, value: object) -> bool:
         """SQLite stores 0 and 1."""
         return bool(value)
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from app.collections.fields.boolean import BooleanField
 from app.collections.fields.datetime import DatetimeField
 from app.collections.fields.field import Field, JsonType
 from app.collections.fields.number import NumberField
 from app.collections.fields.text import TextField
+from app.types import JSONMapping
 
 RETURN_TYPES: dict[str, type[Field]] = {
     kind.type: kind for kind in (TextField, NumberField, BooleanField, DatetimeField)
@@ -23,18 +24,18 @@ class ComputedField(Field):
     type = "computed"
     known_options = frozenset()
     may_be_unique = False
-    json_schema: ClassVar[Mapping[str, Any]] = {"type": ["string", "number", "boolean", "null"]}
+    json_schema: ClassVar[JSONMapping] = {"type": ["string", "number", "boolean", "null"]}
 
     @cached_property
     def like(self) -> Field:
         """The field that holds what the expression gives."""
         return RETURN_TYPES[self.return_type or ""](self.name)
 
-    def from_text(self, text: str) -> Any:
+    def from_text(self, text: str) -> object:
         """What the type of the value takes."""
         return self.like.from_text(text)
 
-    def shown(self, value: Any) -> Any:
+    def shown(self, value: object) -> object:
         """As the type of the value shows it."""
         return self.like.shown(value)
 
@@ -44,6 +45,6 @@ class ComputedField(Field):
         return self.like.json_type
 
     @cached_property
-    def encode(self) -> Callable[[Any], Any]:
+    def encode(self) -> Callable[[object], object]:
         """That of the field that it is like."""
         return self.like.encode

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from datetime import date
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import sqlalchemy as sa
 
 from app import rules
 from app.collections.fields.field import Field, InvalidValue
+from app.types import JSONMapping
 
 
 class DateField(Field):
@@ -19,9 +19,9 @@ class DateField(Field):
     type = "date"
     column_type = sa.Date()
     rule_type = rules.Type.DATE
-    json_schema: ClassVar[Mapping[str, Any]] = {"type": "string", "format": "date"}
+    json_schema: ClassVar[JSONMapping] = {"type": "string", "format": "date"}
 
-    def clean(self, value: Any) -> date:
+    def clean(self, value: object) -> date:
         """YYYY-MM-DD."""
         try:
             if not isinstance(value, str) or not re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", value):

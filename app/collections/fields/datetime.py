@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from app import clock, rules
 from app.collections.fields.field import Field, InvalidValue, JsonType
 from app.db.types import UtcDateTime
+from app.types import JSONMapping
 
 
 class DatetimeField(Field):
@@ -18,9 +19,9 @@ class DatetimeField(Field):
     type = "datetime"
     column_type = UtcDateTime()
     rule_type = rules.Type.DATETIME
-    json_schema: ClassVar[Mapping[str, Any]] = {"type": "string", "format": "date-time"}
+    json_schema: ClassVar[JSONMapping] = {"type": "string", "format": "date-time"}
 
-    def clean(self, value: Any) -> datetime:
+    def clean(self, value: object) -> datetime:
         """ISO 8601; without an offset it is UTC."""
         try:
             if not isinstance(value, str) or len(value) < len("2026-01-01T00"):

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from app.accounts.service import is_email
 from app.collections.fields.field import Field, InvalidValue
+from app.types import JSONMapping
 
 
 class EmailField(Field):
     """An e-mail address."""
 
     type = "email"
-    json_schema: ClassVar[Mapping[str, Any]] = {"type": "string", "format": "email"}
+    json_schema: ClassVar[JSONMapping] = {"type": "string", "format": "email"}
 
-    def clean(self, value: Any) -> str:
+    def clean(self, value: object) -> str:
         """An address, kept as sent."""
         if not isinstance(value, str) or not is_email(value):
             raise InvalidValue("invalid_email", "Must be an e-mail address.")

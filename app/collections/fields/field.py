@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from app import rules
 from app.db.types import Text
+from app.types import JSONMapping
 
 LONGEST_INDEXED = 2000  # bytes; an entry of PostgreSQL's indexes holds 2704, the account's id too
 
@@ -29,9 +30,9 @@ class Field:
 
     name: str
     required: bool = False
-    default: Any = None
+    default: object = None
     unique: bool = False
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: JSONMapping = field(default_factory=dict)
     collection: str | None = None  # the target of a reference
     pii: bool = False
     mask_type: str | None = None
@@ -46,9 +47,9 @@ class Field:
     filterable: ClassVar[bool] = True
     reads_differently: ClassVar[bool] = False
     rule_type: ClassVar[rules.Type] = rules.Type.TEXT
-    json_schema: ClassVar[Mapping[str, Any]] = {"type": "string"}
+    json_schema: ClassVar[JSONMapping] = {"type": "string"}
 
-    def clean(self, value: Any) -> Any:
+    def clean(self, value: Any) -> object:
         """The stored form of a JSON value that is not null. Raises InvalidValue."""
         raise NotImplementedError
 
@@ -56,11 +57,11 @@ class Field:
         """The stored form of a query parameter's text. Raises InvalidValue."""
         return self.clean(text)
 
-    def read_back(self, value: Any) -> Any:
+    def read_back(self, value: object) -> object:
         """The value that a SELECT returns for a stored one; differs where `reads_differently`."""
         return value
 
-    def shown(self, value: Any) -> Any:
+    def shown(self, value: Any) -> object:
         """The JSON form of a stored value that is not null."""
         return value
 
@@ -75,7 +76,7 @@ class Field:
         return None
 
     @cached_property
-    def encode(self) -> Callable[[Any], Any]:
+    def encode(self) -> Callable[[Any], object]:
         """`shown` for values of another type than `json_type`."""
         return self.shown
 
@@ -95,7 +96,7 @@ class Field:
 
 
 def bounds_problems(
-    options: Mapping[str, Any], low: str, high: str, fits: Callable[[Any], bool], kind: str
+    options: JSONMapping, low: str, high: str, fits: Callable[[object], bool], kind: str
 ) -> Iterator[str]:
     """Problems of a lower and an upper bound among the options."""
     bounds = [name for name in (low, high) if name in options]
@@ -109,7 +110,7 @@ class Encoder(NamedTuple):
     """Turns the stored values of one field into JSON, but for those of `json_type`."""
 
     name: str
-    encode: Callable[[Any], Any]
+    encode: Callable[[object], object]
     json_type: JsonType
 
 

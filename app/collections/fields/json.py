@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import orjson
@@ -12,9 +11,10 @@ from sqlalchemy.engine import Dialect
 from app import rules
 from app.collections.fields.field import Field, InvalidValue
 from app.rest import json_input
+from app.types import JSONMapping
 
 
-def text_of(value: Any) -> str:
+def text_of(value: object) -> str:
     """JSON as it is kept."""
     return orjson.dumps(value).decode()
 
@@ -25,7 +25,7 @@ class JsonText(sa.types.TypeDecorator[Any]):
     impl = sa.Text
     cache_ok = True
 
-    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
+    def process_bind_param(self, value: object, dialect: Dialect) -> str | None:
         """Text on its way in."""
         return None if value is None else text_of(value)
 
@@ -40,9 +40,9 @@ class JsonField(Field):
     may_be_unique = False
     filterable = False
     reads_differently = True
-    json_schema: ClassVar[Mapping[str, Any]] = {"type": ["object", "array"]}
+    json_schema: ClassVar[JSONMapping] = {"type": ["object", "array"]}
 
-    def clean(self, value: Any) -> Any:
+    def clean(self, value: object) -> object:
         """An object or array whose numbers JSON can write."""
         if not isinstance(value, dict | list):
             raise InvalidValue("invalid_json", "Must be a JSON object or array.")
@@ -50,10 +50,10 @@ class JsonField(Field):
             raise InvalidValue("number_out_of_range", json_input.OUT_OF_RANGE)
         return value
 
-    def read_back(self, value: Any) -> str | None:
+    def read_back(self, value: object) -> str | None:
         """Its text."""
         return None if value is None else text_of(value)
 
-    def shown(self, value: str) -> Any:
+    def shown(self, value: str) -> object:
         """The stored text, passed through without parsing it."""
         return orjson.Fragment(value)

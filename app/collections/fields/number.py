@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any, ClassVar
 
@@ -14,6 +14,7 @@ from sqlalchemy.engine import Dialect
 from app import rules
 from app.collections.fields.field import Field, InvalidValue, bounds_problems
 from app.rest import json_input
+from app.types import JSONMapping
 
 SMALLEST, LARGEST = -(2**63), 2**63 - 1
 NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -45,7 +46,7 @@ class Number(sa.types.TypeDecorator[Any]):
         """Numbers are sent as they are."""
         return None
 
-    def result_processor(self, dialect: Dialect, coltype: Any) -> Any:
+    def result_processor(self, dialect: Dialect, coltype: object) -> Any:
         """Decimals become whole numbers or doubles."""
         return plain_number
 
@@ -57,9 +58,9 @@ class NumberField(Field):
     column_type = Number()
     rule_type = rules.Type.NUMBER
     known_options = frozenset({"min", "max", "integer", "index"})
-    json_schema: ClassVar[Mapping[str, Any]] = {"type": "number"}
+    json_schema: ClassVar[JSONMapping] = {"type": "number"}
 
-    def clean(self, value: Any) -> int | float:
+    def clean(self, value: object) -> int | float:
         """A finite number within the options."""
         if type(value) not in (int, float):
             raise InvalidValue("invalid_type", "Must be a number.")
@@ -93,7 +94,7 @@ class NumberField(Field):
             yield "integer must be true or false."
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     if type(value) is int:  # one of many digits is none that isfinite takes
         return SMALLEST <= value <= LARGEST
     return type(value) is float and math.isfinite(value)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from app.collections.fields.field import Field, InvalidValue
 from app.db.types import Id
+from app.types import JSONMapping
 
 
 class ReferenceField(Field):
@@ -14,10 +14,10 @@ class ReferenceField(Field):
 
     type = "reference"
     column_type = Id
-    json_schema: ClassVar[Mapping[str, Any]] = {"type": "string", "format": "uuid"}
+    json_schema: ClassVar[JSONMapping] = {"type": "string", "format": "uuid"}
     indexed = True  # it is looked up whenever its target is deleted
 
-    def clean(self, value: Any) -> str:
+    def clean(self, value: object) -> str:
         """A text; whether such a record exists is asked of the database for all fields at once."""
         if not isinstance(value, str):
             raise InvalidValue("invalid_type", "Must be the id of a record.")

@@ -23,7 +23,7 @@ class TextField(Field):
     def _pattern(self) -> Any:
         return re2.compile(self.options["pattern"]) if "pattern" in self.options else None
 
-    def clean(self, value: Any) -> str:
+    def clean(self, value: object) -> str:
         """A string within the options."""
         if not isinstance(value, str):
             raise InvalidValue("invalid_type", "Must be a text.")
@@ -60,5 +60,5 @@ class TextField(Field):
                 yield "pattern must be a regular expression in RE2's syntax."
 
 
-def _is_length(value: Any) -> bool:
+def _is_length(value: object) -> bool:
     return type(value) is int and 0 <= value < 2**31

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 from urllib.parse import urlsplit
 
 from app.collections.fields.field import Field, InvalidValue
+from app.types import JSONMapping
 
 LONGEST_URL = 2048
 NOT_IN_A_URL = re.compile(r"[\s<>\"\x00-\x1f\x7f]")
@@ -17,9 +17,9 @@ class UrlField(Field):
     """A web address."""
 
     type = "url"
-    json_schema: ClassVar[Mapping[str, Any]] = {"type": "string", "format": "uri"}
+    json_schema: ClassVar[JSONMapping] = {"type": "string", "format": "uri"}
 
-    def clean(self, value: Any) -> str:
+    def clean(self, value: object) -> str:
         """An http or https URL with a host, kept as sent."""
         if not isinstance(value, str) or not _is_web_address(value):
             raise InvalidValue("invalid_url", "Must be a URL starting with http:// or https://.")

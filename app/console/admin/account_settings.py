@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from flask import redirect, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
@@ -16,6 +14,7 @@ from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, InvalidValues, problem
 from app.rest.access import public
+from app.types import JSONObject
 
 SETTINGS = "/console/settings"
 ACCOUNT_SETTINGS = f"{SETTINGS}/<uuid:account_id>"
@@ -61,7 +60,7 @@ def change_settings(account_id: str) -> Page | BaseResponse:
     )
 
 
-def _body(form: Form) -> dict[str, Any]:
+def _body(form: Form) -> JSONObject:
     checked = form.validated(("name",), name=200, default_redirect_uri=2000)
     lines = {
         name: [line.strip() for line in form[name].splitlines() if line.strip()]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import sqlalchemy as sa
 from flask import Response, current_app, render_template, request, stream_with_context
@@ -15,9 +14,11 @@ from app.audit.models import AuditHead
 from app.audit.verify import Report
 from app.console.shell import guard, lists
 from app.console.shell.blueprint import blueprint
+from app.console.shell.forms import TemplateContext
 from app.console.shell.lists import Listing
 from app.errors import NotFound
 from app.rest.access import public
+from app.types import JSONMapping
 
 AUDIT = "/console/audit"
 OPERATIONS = (append.CREATE, append.UPDATE, append.DELETE)
@@ -93,7 +94,7 @@ def verify_chains() -> Response:
         request.form.get("account_id", "").replace("\0", "").lower()[:MAX_ID_LENGTH] or None
     )
     template = current_app.jinja_env.get_template("console/audit/verified.html")
-    context: dict[str, Any] = {"steps": _steps(account_id), "account_id": account_id}
+    context: TemplateContext = {"steps": _steps(account_id), "account_id": account_id}
     current_app.update_template_context(context)
     return Response(stream_with_context(template.generate(context)), mimetype="text/html")
 
@@ -105,7 +106,7 @@ def _steps(account_id: str | None) -> Iterator[int | Report]:
             yield step
 
 
-def _listing() -> tuple[Listing, Mapping[str, Any]]:
+def _listing() -> tuple[Listing, JSONMapping]:
     choices = {"operation": OPERATIONS}
     listing = lists.from_request(
         "console.show_audit_log", choices, TEXT_FILTERS, lists.TIME_FILTERS
@@ -116,7 +117,7 @@ def _listing() -> tuple[Listing, Mapping[str, Any]]:
     return listing, filters
 
 
-def _chain_page(listing: Listing) -> tuple[list[Any], int]:
+def _chain_page(listing: Listing) -> tuple[list[object], int]:
     total = db.db.session.scalar(sa.select(sa.func.count()).select_from(AuditHead))
     query = sa.select(AuditHead, Account.name).outerjoin(
         Account, Account.id == AuditHead.account_id

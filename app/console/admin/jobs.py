@@ -101,7 +101,7 @@ def _count(stored: Sequence[str], listing: Listing) -> int:
     )
 
 
-def _cutoff(stored: Sequence[str], newer: int) -> Any:
+def _cutoff(stored: Sequence[str], newer: int) -> object:
     cutoffs = (
         counts.value_at_offset(TABLE.c.due_at, [TABLE.c.status == status], newer)
         for status in stored

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from flask import flash, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
@@ -209,7 +207,7 @@ def finish_sso() -> str | BaseResponse:
     return guard.start_session(user, target)
 
 
-def _overview(scope: AccountScope, form: Form, preview: Any = None) -> Page:
+def _overview(scope: AccountScope, form: Form, preview: object = None) -> Page:
     rows, _ = service.page(0, 100, by=scope.by)
     configured = {(row.category, row.provider_name) for row in rows}
     listing = lists.from_request("console.show_providers", **scope.url_args)
@@ -231,7 +229,11 @@ def _overview(scope: AccountScope, form: Form, preview: Any = None) -> Page:
 
 
 def _form_page(
-    scope: AccountScope, kind: Provider, form: Form, row: ProviderSetting | None, steps: Any = None
+    scope: AccountScope,
+    kind: Provider,
+    form: Form,
+    row: ProviderSetting | None,
+    steps: object = None,
 ) -> Page:
     account = service.find_active_account(scope.account.id)
     return form.render(

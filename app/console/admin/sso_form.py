@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from app import clock
 from app.accounts.models import Account
@@ -15,6 +14,7 @@ from app.sso.models import OAUTH, ProviderSetting
 from app.sso.oauth import addresses as oauth_addresses
 from app.sso.providers import Provider, Setting
 from app.sso.saml import addresses as saml_addresses
+from app.types import JSONMapping, JSONObject
 
 ACCOUNT_FIELDS = (
     "sso_provisioning",
@@ -47,9 +47,9 @@ def field_names(kind: Provider) -> list[str]:
     ]
 
 
-def field_groups(kind: Provider) -> Mapping[str, list[dict[str, Any]]]:
+def field_groups(kind: Provider) -> Mapping[str, list[JSONObject]]:
     """The settings of a provider in two groups, main and more, with their inputs."""
-    groups: dict[str, list[dict[str, Any]]] = {"main": [], "more": []}
+    groups: dict[str, list[JSONObject]] = {"main": [], "more": []}
     for setting in kind.settings:
         entry = {
             "name": setting.name,
@@ -95,7 +95,7 @@ def from_setting(row: ProviderSetting) -> Form:
     return Form(values | {"enabled": enabled} | _flags(kind, config))
 
 
-def body(kind: Provider, form: Form) -> dict[str, Any]:
+def body(kind: Provider, form: Form) -> JSONObject:
     """The settings that the form submits. Raises InvalidValues."""
     checked = form.validated(("display_name",), display_name=100, priority=5)
     config = {setting.name: _value(setting, form) for setting in kind.settings}
@@ -145,7 +145,7 @@ def from_account(account: Account) -> Form:
     )
 
 
-def account_body(form: Form) -> dict[str, Any]:
+def account_body(form: Form) -> JSONObject:
     """The provisioning settings that the form submits. Raises InvalidValues."""
     if form["sso_provisioning"] not in PROVISIONING:
         raise InvalidValues(
@@ -174,17 +174,17 @@ def _input_kind(setting: Setting) -> str:
     return "box" if setting.kind == providers.FLAG else "text"
 
 
-def _flags(kind: Provider, config: Mapping[str, Any]) -> dict[str, str]:
+def _flags(kind: Provider, config: JSONMapping) -> dict[str, str]:
     defaults = {"email_verified": True}
     flags = [setting.name for setting in kind.settings if setting.kind == providers.FLAG]
     return {name: "true" if config.get(name, defaults.get(name)) else "" for name in flags}
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return "\n".join(value) if isinstance(value, list) else str(value or "")
 
 
-def _value(setting: Setting, form: Form) -> Any:
+def _value(setting: Setting, form: Form) -> object:
     text = form[setting.name]
     if setting.kind == providers.FLAG:
         return bool(text)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from app import clock
 from app.accounts.models import PII_GROUP
 from app.collections import definition
 from app.console.shell import forms
-from app.console.shell.forms import Form
+from app.console.shell.forms import Form, TemplateContext
 from app.console.shell.scopes import AccountScope
 from app.errors import InvalidValues, problem
+from app.types import JSONObject
 from app.webhooks import headers
 from app.webhooks.models import OPERATIONS, Webhook
 
@@ -48,7 +47,7 @@ def submitted() -> Form:
     return forms.submitted(*TEXT_FIELDS, "include_pii", "seen", selected="events")
 
 
-def body(form: Form) -> dict[str, Any]:
+def body(form: Form) -> JSONObject:
     """The request body that the form submits. Raises InvalidValues."""
     values = form.validated(("url", "collection"), **MAX_LENGTHS)
     events = [name for name in OPERATIONS if name in form.selected]
@@ -67,7 +66,7 @@ def body(form: Form) -> dict[str, Any]:
     }
 
 
-def choices(scope: AccountScope, webhook: Webhook | None = None) -> dict[str, Any]:
+def choices(scope: AccountScope, webhook: Webhook | None = None) -> TemplateContext:
     """The template variables with the form's choices."""
     is_pii_member = PII_GROUP in scope.by.groups
     return {
@@ -82,7 +81,7 @@ def choices(scope: AccountScope, webhook: Webhook | None = None) -> dict[str, An
     }
 
 
-def _parse_headers(text: str) -> tuple[dict[str, str], list[dict[str, Any]]]:
+def _parse_headers(text: str) -> tuple[dict[str, str], list[JSONObject]]:
     headers: dict[str, str] = {}
     problems = []
     for line in filter(None, (line.strip() for line in text.splitlines())):

@@ -13,6 +13,7 @@ from app.console.shell import forms
 from app.console.shell.forms import Form
 from app.errors import AppError, InvalidValues, Malformed, problem
 from app.rest import json_input
+from app.types import JSONMapping, JSONObject
 from app.workflows import hooks, service
 from app.workflows.language import step_headers
 from app.workflows.models import HOOK, Workflow
@@ -26,7 +27,7 @@ MAX_LENGTHS = {
 }
 MAX_SHOWN_LENGTH = 100_000
 STEP_FIELD = re.compile(r"(step|action)s\[([0-9]+)\]\.?(.*)")
-EXAMPLES: Mapping[str, Mapping[str, Any]] = {
+EXAMPLES: Mapping[str, JSONMapping] = {
     "workflow": {
         "trigger": {"type": "event", "event": "records.create", "collection": "posts"},
         "steps": [
@@ -77,7 +78,7 @@ def submitted() -> Form:
     return forms.submitted(*MAX_LENGTHS, "seen")
 
 
-def body(form: Form, kind: str) -> dict[str, Any]:
+def body(form: Form, kind: str) -> JSONObject:
     """The request body that the form submits. Raises InvalidValues."""
     texts = form.validated(("name", "trigger"), **MAX_LENGTHS)
     trigger, problems = _parse_json(texts["trigger"], "trigger", dict)
@@ -91,7 +92,7 @@ def body(form: Form, kind: str) -> dict[str, Any]:
     return {**values, "trigger": trigger, "steps": steps}
 
 
-def trigger_data(form: Form) -> dict[str, Any]:
+def trigger_data(form: Form) -> JSONObject:
     """The trigger data for a manual start. Raises InvalidValues."""
     form.validated(given=MAX_LENGTHS["steps"])
     value, problems = _parse_json(form["given"] or "{}", "given", dict)
@@ -117,7 +118,7 @@ def with_error(form: Form, error: AppError) -> Form:
     return form
 
 
-def step_errors(error: AppError, form: Form) -> list[dict[str, Any]]:
+def step_errors(error: AppError, form: Form) -> list[JSONObject]:
     """The submitted steps, each with its error messages."""
     steps, _ = _parse_json(form["steps"] or "[]", "steps", list)
     messages: dict[int, list[str]] = {}
@@ -137,12 +138,12 @@ def step_errors(error: AppError, form: Form) -> list[dict[str, Any]]:
     return rows
 
 
-def pretty(value: Any) -> str:
+def pretty(value: object) -> str:
     """A value as indented JSON."""
     return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
 
 
-def _parse_json(text: str, name: str, kind: type) -> tuple[Any, list[dict[str, Any]]]:
+def _parse_json(text: str, name: str, kind: type) -> tuple[Any, list[JSONObject]]:
     try:
         value = json_input.loads(text.encode(errors="replace"))
     except Malformed as error:

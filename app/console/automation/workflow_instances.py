@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 
 from flask import redirect, render_template, url_for
 from werkzeug.wrappers import Response as BaseResponse
@@ -19,6 +18,7 @@ from app.console.shell.lists import Listing
 from app.console.shell.scopes import AccountScope
 from app.errors import Conflict, NotFound
 from app.rest.access import public
+from app.types import JSONObject
 from app.workflows import instances, service
 from app.workflows.models import ACTIVE, FAILED, HOOK, STATES
 
@@ -121,14 +121,14 @@ def show_instance(account_id: str, instance_id: str) -> str:
     )
 
 
-def _name(instance: dict[str, Any], scope: AccountScope) -> str | None:
+def _name(instance: JSONObject, scope: AccountScope) -> str | None:
     try:
         return service.get(instance["workflow_id"], by=scope.by, kind=instance["kind"]).name
     except NotFound:  # deleted; a job removes its instances
         return None
 
 
-def _timeline(logs: Sequence[dict[str, Any]]) -> list[tuple[float, float]]:
+def _timeline(logs: Sequence[JSONObject]) -> list[tuple[float, float]]:
     """The start and length of each step, in percent of the instance's time."""
     ends = [log["completed_at"] or clock.now() for log in logs]
     start = min((log["started_at"] for log in logs), default=None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from flask import redirect, render_template, url_for
 from werkzeug.wrappers import Response as BaseResponse
@@ -160,13 +159,15 @@ def _redirect(notice: str, scope: AccountScope, kind: str, workflow_id: str) -> 
     return redirect_with_notice(notice, "console.show_workflow", **url_args)
 
 
-def _new_page(scope: AccountScope, kind: str, form: Form, faults: Sequence[Any] = ()) -> Page:
+def _new_page(scope: AccountScope, kind: str, form: Form, faults: Sequence[object] = ()) -> Page:
     return form.render(
         NEW_PAGE, scope=scope, kind=kind, step_errors=faults, form_id=idempotent_forms.form_id()
     )
 
 
-def _page(scope: AccountScope, workflow: Workflow, form: Form, faults: Sequence[Any] = ()) -> Page:
+def _page(
+    scope: AccountScope, workflow: Workflow, form: Form, faults: Sequence[object] = ()
+) -> Page:
     context = {"scope": scope, "workflow": workflow, "kind": workflow.kind, "step_errors": faults}
     context["warnings"] = missing_collections.warnings([workflow])[workflow.id]
     return form.render(WORKFLOW_PAGE, owner=_owner(workflow), **context)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from flask import request
 
 from app import rules
@@ -25,6 +22,7 @@ from app.rest import json_input
 from app.rest.access import public
 from app.rest.converters import UuidPath
 from app.rules import OPERATIONS
+from app.types import JSONMapping, JSONObject
 
 EXPLAIN = f"{COLLECTION}/explain"
 USER, NOBODY = "user", "nobody"
@@ -67,7 +65,7 @@ def explain(collection_id: str) -> Page:
         return _page(collection_id, form.with_error(error))
 
 
-def _explain(collection: Definition, form: Form) -> dict[str, Any]:
+def _explain(collection: Definition, form: Form) -> JSONObject:
     needed = ("account", "email") if form["who"] != NOBODY else ()
     form.validated(needed, account=200, email=320, record_id=36, data=MAX_DATA_LENGTH)
     _check(form)
@@ -81,7 +79,7 @@ def _explain(collection: Definition, form: Form) -> dict[str, Any]:
         raise InvalidValues([_form_problem(detail) for detail in error.details]) from error
 
 
-def _form_problem(detail: Mapping[str, Any]) -> dict[str, Any]:
+def _form_problem(detail: JSONMapping) -> JSONObject:
     """A problem of the question, at the form's field."""
     if detail["field"] == decisions.ACCOUNT:
         return problem("account", detail["code"], detail["message"])
@@ -101,7 +99,7 @@ def _check(form: Form) -> None:
         raise InvalidValues(problems)
 
 
-def _data(form: Form) -> dict[str, Any] | None:
+def _data(form: Form) -> JSONObject | None:
     if not form["data"]:
         return None
     if form["operation"] not in WRITE_OPERATIONS:
@@ -133,7 +131,7 @@ def _asker(form: Form) -> rules.Asker:
     return access.rule_caller(trials.load_caller(user.id))
 
 
-def _page(collection_id: str, form: Form, explanation: dict[str, Any] | None = None) -> Page:
+def _page(collection_id: str, form: Form, explanation: JSONObject | None = None) -> Page:
     return form.render(
         "console/collections/explain.html",
         collection=load(collection_id)[1],
@@ -145,13 +143,13 @@ def _page(collection_id: str, form: Form, explanation: dict[str, Any] | None = N
     )
 
 
-def _outcome(explanation: dict[str, Any]) -> str:
+def _outcome(explanation: JSONObject) -> str:
     """The reason without the clause, which the page marks instead of quoting it."""
     reason: str = explanation["reason"]
     return reason.removeprefix(f"`{explanation['clause']['text']}` ").removesuffix(".")
 
 
-def _excerpt(explanation: dict[str, Any]) -> Excerpt:
+def _excerpt(explanation: JSONObject) -> Excerpt:
     """The rule with the deciding clause marked, or the one that it depends on."""
     rule, clause = explanation["rule"] or "", explanation["clause"]
     if clause:

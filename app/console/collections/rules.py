@@ -23,6 +23,7 @@ from app.db import versioned_cache
 from app.errors import AppError, Conflict, InvalidValues
 from app.rest.access import public
 from app.rules import OPERATIONS
+from app.types import JSONObject
 
 RULES = f"{COLLECTION}/rules"
 
@@ -32,7 +33,7 @@ class Effect:
     """What proposed rules change: the rules themselves, and who may access existing records."""
 
     changes: list[tuple[str, str, str]]
-    records: list[dict[str, Any]]
+    records: list[JSONObject]
 
 
 @blueprint.get(RULES)

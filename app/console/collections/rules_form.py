@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from app.console.shell.excerpts import Excerpt, excerpt
 from app.console.shell.forms import Form
 from app.errors import AppError, problem
 from app.rules import OPERATIONS
+from app.types import JSONMapping, JSONObject
 
 EXPRESSION = "expression"
 # The rule of each choice, except for expressions.
@@ -34,7 +35,7 @@ class RulesForm(Form):
     lists: dict[str, Sequence[str]] = field(default_factory=dict)
     excerpts: dict[str, Excerpt] = field(default_factory=dict)
 
-    def missing(self) -> list[dict[str, Any]]:
+    def missing(self) -> list[JSONObject]:
         """Problems for choices and expressions that are missing."""
         problems = []
         for operation in OPERATIONS:
@@ -45,18 +46,16 @@ class RulesForm(Form):
                 problems.append(problem(f"{operation}_rule", "required", EXPRESSION_REQUIRED))
         return problems
 
-    def rules(self) -> dict[str, Any]:
+    def rules(self) -> JSONObject:
         """The rules and field lists that the form submits."""
-        rules: dict[str, Any] = {
-            f"{operation}_rule": self._rule(operation) for operation in OPERATIONS
-        }
+        rules: JSONObject = {f"{operation}_rule": self._rule(operation) for operation in OPERATIONS}
         return rules | {f"{operation}_fields": self._list(operation) for operation in FIELD_LISTS}
 
     def _rule(self, operation: str) -> str | None:
         choice = self[f"{operation}_choice"]
         return self[f"{operation}_rule"] if choice == EXPRESSION else RULE_BY_CHOICE.get(choice)
 
-    def _list(self, operation: str) -> Any:
+    def _list(self, operation: str) -> object:
         selected = list(self.lists[operation])
         return selected if self[f"{operation}_which"] == "some" else ALL_FIELDS
 
@@ -69,7 +68,7 @@ class RulesForm(Form):
         return self
 
 
-def from_rules(rules: Mapping[str, Any], version: int) -> RulesForm:
+def from_rules(rules: JSONMapping, version: int) -> RulesForm:
     """The form with a collection's rules."""
     form = RulesForm({"version": str(version)})
     for operation in OPERATIONS:

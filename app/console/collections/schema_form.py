@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +15,7 @@ from app.collections.schema import LONGEST_SCHEMA
 from app.console.shell.forms import Form
 from app.errors import AppError, InvalidValues, Malformed, problem
 from app.rest import json_input
+from app.types import JSONMapping, JSONObject
 
 BLANK_ROWS = 3
 TEXTS = ("name", "type", "default", "collection", "on_delete", "mask_type", "expression")
@@ -48,12 +49,12 @@ INPUT_BY_CODE = {
 class SchemaForm(Form):
     """A form of fields; `existing` are those that the collection already has, in order."""
 
-    existing: Sequence[Mapping[str, Any]] = ()
+    existing: Sequence[JSONMapping] = ()
     rows: int = 0
-    unparsed: list[dict[str, Any]] = field(default_factory=list)
+    unparsed: list[JSONObject] = field(default_factory=list)
     """Problems of texts that do not parse; the specs omit them."""
 
-    def specs(self) -> list[dict[str, Any]]:
+    def specs(self) -> list[JSONObject]:
         """The field specs that the form declares, as far as it can be parsed."""
         self.unparsed = []
         return [self._spec(n, self.unparsed) for n in self.filled()]
@@ -88,7 +89,7 @@ class SchemaForm(Form):
         """Add a blank row, up to the limit of a schema."""
         self.rows = min(self.rows + 1, LONGEST_SCHEMA)
 
-    def input_for(self, problem: Mapping[str, Any]) -> str | None:
+    def input_for(self, problem: JSONMapping) -> str | None:
         """The input that a field's problem belongs to."""
         name, code = problem["field"], problem["code"]
         if name in self.values:
@@ -117,8 +118,8 @@ class SchemaForm(Form):
     def _is_filled(self, n: int) -> bool:
         return any(self.value(n, key) for key in INPUTS if key not in SELECTS)
 
-    def _spec(self, n: int, problems: list[dict[str, Any]]) -> dict[str, Any]:
-        spec: dict[str, Any] = {"name": self.value(n, "name"), "type": self.value(n, "type")}
+    def _spec(self, n: int, problems: list[JSONObject]) -> JSONObject:
+        spec: JSONObject = {"name": self.value(n, "name"), "type": self.value(n, "type")}
         if self.exists(n):
             spec = {key: self.existing[n][key] for key in IMMUTABLE}
         kind = spec["type"]
@@ -136,8 +137,8 @@ class SchemaForm(Form):
         return spec
 
     def _options(
-        self, n: int, spec: Mapping[str, Any], problems: list[dict[str, Any]]
-    ) -> Iterator[tuple[str, Any]]:
+        self, n: int, spec: JSONMapping, problems: list[JSONObject]
+    ) -> Iterator[tuple[str, object]]:
         for key in _option_keys(spec["type"], custom=spec["pii"] and self.value(n, "mask_type")):
             text, stored = self.value(n, key), self._stored(n).get("options", {}).get(key)
             if stored is not None and text.strip() == _input_text(key, stored).strip():
@@ -159,10 +160,10 @@ class SchemaForm(Form):
                 except InvalidValue as error:
                     problems.append(problem(f"{key}_{n}", error.code, str(error)))
 
-    def _stored(self, n: int) -> Mapping[str, Any]:
+    def _stored(self, n: int) -> JSONMapping:
         return self.existing[n] if self.exists(n) else {}
 
-    def _default(self, n: int, kind: str, problems: list[dict[str, Any]]) -> Any:
+    def _default(self, n: int, kind: str, problems: list[JSONObject]) -> object:
         text, stored = self.value(n, "default"), self._stored(n).get("default")
         if text == _input_text("default", stored).strip():
             return stored  # also an empty text, which looks like no default
@@ -174,7 +175,7 @@ class SchemaForm(Form):
         return None
 
 
-def _option_keys(kind: str, *, custom: Any) -> Iterator[str]:
+def _option_keys(kind: str, *, custom: object) -> Iterator[str]:
     yield from {
         "text": ("min_length", "max_length", "pattern", "choices"),
         "number": ("min", "max", "integer"),
@@ -185,7 +186,7 @@ def _option_keys(kind: str, *, custom: Any) -> Iterator[str]:
         yield "mask"
 
 
-def _prefix_field(detail: Mapping[str, Any]) -> Mapping[str, Any]:
+def _prefix_field(detail: JSONMapping) -> JSONMapping:
     return (
         {**detail, "message": f"{detail['field']}: {detail['message']}"}
         if detail["field"]
@@ -193,7 +194,7 @@ def _prefix_field(detail: Mapping[str, Any]) -> Mapping[str, Any]:
     )
 
 
-def parse_default(kind: str, text: str) -> Any:
+def parse_default(kind: str, text: str) -> object:
     """The JSON value of a default. Raises Refused or Malformed."""
     if kind == "number":
         return NumberField("default").from_text(text)
@@ -209,9 +210,7 @@ def blank() -> SchemaForm:
     return SchemaForm({"collection_name": ""}, rows=BLANK_ROWS)
 
 
-def from_schema(
-    schema: Sequence[Mapping[str, Any]], version: int, options: Mapping[str, Any]
-) -> SchemaForm:
+def from_schema(schema: Sequence[JSONMapping], version: int, options: JSONMapping) -> SchemaForm:
     """The form with a collection's fields."""
     form = SchemaForm({"version": str(version)}, existing=schema, rows=len(schema) + 1)
     form.values["require_signature"] = "true" if options.get("require_signature") else ""
@@ -232,7 +231,7 @@ def _input_text(key: str, value: Any) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
 
 
-def submitted(existing: Sequence[Mapping[str, Any]] = ()) -> SchemaForm:
+def submitted(existing: Sequence[JSONMapping] = ()) -> SchemaForm:
     """The submitted form."""
     text = request.form.get("rows", "")
     sent_rows = int(text) if text.isascii() and text.isdigit() and len(text) < 4 else 0

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import orjson
 from flask import request
@@ -21,9 +20,10 @@ from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.errors import AppError, Conflict, InvalidValues, problem
 from app.rest.access import public
+from app.types import JSONMapping, JSONObject
 
 NEW, SCHEMA = "/console/collections/new", f"{COLLECTION}/schema"
-Plan = Mapping[str, Any]
+Plan = JSONMapping
 
 
 @blueprint.get(NEW)
@@ -144,7 +144,7 @@ def _with_options(plan: Plan, row: Collection, form: SchemaForm) -> Plan:
     return {**plan, "operations": [*plan["operations"], *changed]}
 
 
-def _name_problems(problems: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _name_problems(problems: Sequence[JSONMapping]) -> list[JSONObject]:
     # A field may also be called `name`.
     return [{**detail, "field": "collection_name"} for detail in problems]
 

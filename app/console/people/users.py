@@ -15,7 +15,13 @@ from app.accounts import users as users
 from app.auth import password_resets
 from app.console.shell import forms, guard, idempotent_forms
 from app.console.shell.blueprint import blueprint
-from app.console.shell.forms import MAX_PASSWORD_LENGTH, Form, Page, redirect_with_notice
+from app.console.shell.forms import (
+    MAX_PASSWORD_LENGTH,
+    Form,
+    Page,
+    TemplateContext,
+    redirect_with_notice,
+)
 from app.errors import AppError
 from app.rest.access import public
 
@@ -55,7 +61,7 @@ ALL_USERS = UserPages(
 )
 
 
-def choices() -> dict[str, Any]:
+def choices() -> TemplateContext:
     """The template variables for the choice of a role."""
     shown_roles, total = roles.page(0, MAX_ROLES)
     return {"roles": [role.name for role in shown_roles], "more_roles": total > MAX_ROLES}
@@ -133,7 +139,7 @@ def _page(pages: UserPages, user_id: str, form: Form) -> Page:
     )
 
 
-def _add_route(pages: UserPages, method: str, path: str, view: Callable[..., Any]) -> None:
+def _add_route(pages: UserPages, method: str, path: str, view: Callable[..., object]) -> None:
     marked = pages.decorator(public(wraps(view)(partial(view, pages))))
     rule, endpoint = f"{pages.path}/<uuid:user_id>{path}", f"{view.__name__}_{pages.noun}"
     blueprint.add_url_rule(rule, endpoint, marked, methods=[method])

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import Any
 
 from flask import Response, get_flashed_messages, request, stream_template
 from werkzeug.wrappers import Response as BaseResponse
@@ -15,13 +14,14 @@ from app.console.records import filters
 from app.console.records.listing import COLLECTION, display
 from app.console.shell import guard, scopes, signing
 from app.console.shell.blueprint import blueprint
-from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.forms import Form, Page, TemplateContext, redirect_with_notice
 from app.console.shell.scopes import CollectionScope
 from app.db.errors import UNAVAILABLE, unavailable
 from app.errors import AppError, BadRequest, Malformed, PayloadTooLarge
 from app.records.read.views import RecordView
 from app.records.transfer import exports, formats, imports
 from app.rest.access import public
+from app.types import JSONMapping
 
 IMPORT = f"{COLLECTION}/import"
 FORMAT_BY_SUFFIX = {".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"}
@@ -60,7 +60,7 @@ class ImportRun:
     """The number of records; None if the file does not parse."""
     count: int = 0
     sample: list[RecordView] = field(default_factory=list)
-    wrong: list[tuple[Any, str | None, str]] = field(default_factory=list)
+    wrong: list[tuple[object, str | None, str]] = field(default_factory=list)
     more: int = 0
 
     @property
@@ -152,7 +152,7 @@ def _count(format: str, raw: bytes) -> int | None:
         return None
 
 
-def _problem_rows(error: AppError) -> Iterator[tuple[Any, str | None, str]]:
+def _problem_rows(error: AppError) -> Iterator[tuple[object, str | None, str]]:
     """Line, field and message of each problem."""
     if isinstance(error, Malformed):
         for item in error.extra["detail"]:
@@ -162,11 +162,11 @@ def _problem_rows(error: AppError) -> Iterator[tuple[Any, str | None, str]]:
                 item["msg"],
             )
     for detail in error.extra.get("details") or ():
-        problem: Mapping[str, Any] = detail
+        problem: JSONMapping = detail
         yield problem.get("line"), problem.get("field"), problem["message"]
 
 
-def _page(scope: CollectionScope, form: Form, **context: Any) -> Page:
+def _page(scope: CollectionScope, form: Form, **context: object) -> Page:
     return form.render("console/records/import.html", **_context(scope), **context)
 
 
@@ -178,6 +178,6 @@ def _streamed_page(scope: CollectionScope, run: ImportRun) -> Response:
     return Response(text, headers={"X-Accel-Buffering": "no"})
 
 
-def _context(scope: CollectionScope) -> dict[str, Any]:
+def _context(scope: CollectionScope) -> TemplateContext:
     may = "create" in scope.allowed_operations(scope.collection)
     return {"scope": scope, "may_create": may, "ask": scopes.ASK_SUPERADMINS, "display": display}

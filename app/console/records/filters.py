@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from flask import request
 
@@ -15,6 +14,7 @@ from app.collections.fields import ComputedField, Field, InvalidValue
 from app.console.shell.excerpts import Excerpt, excerpt
 from app.console.shell.forms import Form
 from app.errors import InvalidValues, problem
+from app.types import JSONObject
 
 MIN_ROWS, MAX_ROWS = 2, 8
 OPERATORS = {
@@ -48,7 +48,7 @@ class FilterForm(Form):
 
     def build(self, access: Access) -> str:
         """The filter expression. Raises InvalidValues."""
-        problems: list[dict[str, Any]] = []
+        problems: list[JSONObject] = []
         scope = accesses.filter_scope(access)
         parts = [self._checked(n, access, scope, problems) for n in range(self.rows)]
         raw = self["filter"]
@@ -65,7 +65,7 @@ class FilterForm(Form):
         return self.built
 
     def _checked(
-        self, n: int, access: Access, scope: rules.Scope, problems: list[dict[str, Any]]
+        self, n: int, access: Access, scope: rules.Scope, problems: list[JSONObject]
     ) -> str:
         name, operator, text = (self[f"{key}_{n}"] for key in ("field", "op", "value"))
         if not name:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -22,6 +22,7 @@ from app.console.records import filters, references
 from app.console.records.filters import FilterForm
 from app.console.shell import guard, lists, scopes
 from app.console.shell.blueprint import blueprint
+from app.console.shell.forms import TemplateContext
 from app.console.shell.lists import Listing
 from app.console.shell.scopes import CollectionScope
 from app.db import counts
@@ -29,6 +30,7 @@ from app.errors import AppError
 from app.records import service
 from app.rest.access import public
 from app.rest.converters import UuidPath
+from app.types import JSONMapping, JSONObject
 
 HOME = "/console/records"
 ACCOUNT = f"{HOME}/<uuid:account_id>"
@@ -94,7 +96,7 @@ def show_records(account_id: str, name: str) -> tuple[str, int]:
     return form.render("console/records/list.html", scope=scope, opened=opened, **context)
 
 
-def _list_context(scope: CollectionScope, access: Access, form: FilterForm) -> dict[str, Any]:
+def _list_context(scope: CollectionScope, access: Access, form: FilterForm) -> TemplateContext:
     listing = lists.from_request("console.show_records", **scope.url_args)
     columns, sort = _columns(access), request.args.get("sort", "").replace("\0", "")[:200]
     selected = columns if "column" in request.args else []
@@ -117,7 +119,7 @@ def _list_context(scope: CollectionScope, access: Access, form: FilterForm) -> d
     }
 
 
-def _non_empty(**values: Any) -> dict[str, Any]:
+def _non_empty(**values: object) -> JSONObject:
     return {key: value for key, value in values.items() if value}
 
 
@@ -180,7 +182,7 @@ def _column_head(access: Access, listing: Listing, name: str, sort: str) -> Colu
 def _labels(
     scope: CollectionScope,
     access: Access,
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[JSONMapping],
     columns: Sequence[str],
 ) -> dict[str, tuple[str, dict[str, str]]]:
     """By reference column: the target collection, and the labels of its records by id."""
@@ -193,7 +195,7 @@ def _labels(
     return labels
 
 
-def display(value: Any, longest: int = 60) -> str:
+def display(value: object, longest: int = 60) -> str:
     """A value of a record for a list."""
     if value is None or isinstance(value, bool):
         return "" if value is None else "yes" if value else "no"
@@ -204,7 +206,7 @@ def display(value: Any, longest: int = 60) -> str:
     return text if len(text) <= longest else f"{text[:longest]}…"
 
 
-def json_text(value: Any) -> str:
+def json_text(value: object) -> str:
     """A value in its JSON form."""
     # JSON of a record is passed through unparsed; that of its history has been read.
     is_json = isinstance(value, orjson.Fragment | dict | list)

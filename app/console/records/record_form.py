@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import orjson
 from flask import request
@@ -17,6 +16,7 @@ from app.console.records.references import Hits
 from app.console.shell.forms import Form
 from app.errors import AppError, Malformed, problem
 from app.rest import json_input
+from app.types import JSONMapping, JSONObject
 
 MAX_SINGLE_LINE = 200
 WIDGETS = {
@@ -59,12 +59,12 @@ class RecordForm(Form):
     labels: dict[str, str] = field(default_factory=dict)
     """The labels of referenced records, by input."""
 
-    unparsed: dict[str, dict[str, Any]] = field(default_factory=dict)
+    unparsed: dict[str, JSONObject] = field(default_factory=dict)
     """Problems of values that do not parse, by field."""
 
-    def body(self, *, new: bool) -> dict[str, Any]:
+    def body(self, *, new: bool) -> JSONObject:
         """The changed values as the API takes them; values that do not parse stay text."""
-        body: dict[str, Any] = {}
+        body: JSONObject = {}
         for widget in self.widgets:
             name = widget.field.name
             try:
@@ -106,7 +106,7 @@ class RecordForm(Form):
         text = self[widget.name]
         return text if widget.kind in UNSTRIPPED else text.strip()
 
-    def _value(self, widget: Widget, new: bool) -> dict[str, Any]:
+    def _value(self, widget: Widget, new: bool) -> JSONObject:
         spec, text = widget.field, self._text(widget)
         if _is_same(widget.kind, text, "" if new else self.before.get(widget.name, "")):
             # The user cleared the default on purpose.
@@ -114,12 +114,12 @@ class RecordForm(Form):
         return {spec.name: None if text == "" else _parse(spec, widget.kind, text)}
 
 
-def field_widgets(access: Access, values: Mapping[str, Any] | None) -> list[Widget]:
+def field_widgets(access: Access, values: JSONMapping | None) -> list[Widget]:
     """The widgets of the fields that the caller may write."""
     return list(_iter_widgets(access, values))
 
 
-def _iter_widgets(access: Access, values: Mapping[str, Any] | None) -> Iterator[Widget]:
+def _iter_widgets(access: Access, values: JSONMapping | None) -> Iterator[Widget]:
     for name, spec in access.definition.fields.items():
         if name not in access.writable:
             continue
@@ -144,7 +144,7 @@ def _kind(spec: Field, text: str) -> str:
     )
 
 
-def from_record(access: Access, values: Mapping[str, Any] | None) -> RecordForm:
+def from_record(access: Access, values: JSONMapping | None) -> RecordForm:
     """The form of a record; empty if the caller may not view it."""
     values = values or {}
     form = RecordForm(widgets=field_widgets(access, values))
@@ -176,7 +176,7 @@ def _search_input(widget: Widget) -> str:
     return widget.name.replace("f_", "find_", 1)
 
 
-def input_text(spec: Field, value: Any) -> str:
+def input_text(spec: Field, value: object) -> str:
     """A value as its input shows it."""
     if value is None:
         return ""
@@ -201,7 +201,7 @@ def _is_same(kind: str, text: str, before: str) -> bool:
         return False
 
 
-def _parse(spec: Field, kind: str, text: str) -> Any:
+def _parse(spec: Field, kind: str, text: str) -> object:
     if spec.type in ("number", "boolean"):
         return spec.from_text(text)
     if spec.type != "json":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from app.auth.principal import Principal
 from app.collections import access
@@ -14,6 +13,7 @@ from app.console.shell import lists
 from app.errors import Forbidden, InvalidValues
 from app.records import service as records
 from app.rest.converters import UuidPath
+from app.types import JSONMapping
 
 MAX_HITS = 10
 MAX_SEARCHED_FIELDS = 5
@@ -29,7 +29,7 @@ def label_fields(access: Access) -> list[str]:
     return [name for name in texts if name in access.comparable]
 
 
-def label(record: Mapping[str, Any], names: Iterable[str]) -> str:
+def label(record: JSONMapping, names: Iterable[str]) -> str:
     """The label of a record: its first text that is not empty, else its id."""
     texts = (str(record[name]) for name in names if record.get(name))
     text = next(texts, record["id"])

@@ -98,7 +98,7 @@ def records_chart(account_id: str, collections: Sequence[Definition], *, count_a
     return _chart("records", "Records created", [CREATED], rows, limit)
 
 
-def _select_records(account_id: str, collection: Definition, limit: int | None) -> Any:
+def _select_records(account_id: str, collection: Definition, limit: int | None) -> object:
     table = collection.table.c
     kind, source = sa.literal(CREATED).label("kind"), sa.literal(collection.id).label("source")
     query = sa.select(_day(table.created_at), kind, source).where(
@@ -136,7 +136,7 @@ def sign_ins_chart(accounts: Sequence[str], *, count_all: bool) -> Chart:
     return _chart("sign-ins", "Sign-ins", ["api", "console"], rows, limit)
 
 
-def _limit_per_source(limit: int, sources: Sequence[Any], count_all: bool) -> int | None:
+def _limit_per_source(limit: int, sources: Sequence[object], count_all: bool) -> int | None:
     return None if count_all else max(1, limit // max(1, len(sources)))
 
 
@@ -169,7 +169,7 @@ def _newest_rows(
     return _count_days([recent.where(table.account_id == account_id) for account_id in accounts])
 
 
-def _day(moment: Any) -> Any:
+def _day(moment: object) -> Any:
     if db.connection().dialect.name == "sqlite":
         return sa.func.substr(moment, 1, 10, type_=sa.Text()).label("day")
     return sa.func.to_char(sa.func.timezone("UTC", moment), "YYYY-MM-DD").label("day")

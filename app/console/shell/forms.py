@@ -13,9 +13,11 @@ from werkzeug.wrappers import Response as BaseResponse
 from app import clock
 from app.errors import AppError, Conflict, InvalidValues, RecentSignInRequired, problem
 from app.rest.schemas import Schema
+from app.types import JSONObject
 
 Page = tuple[str, int]  # HTML and status
-Problem = dict[str, Any]  # as `errors.problem` returns it
+Problem = JSONObject  # as `errors.problem` returns it
+TemplateContext = dict[str, Any]
 # Errors with these statuses show in the form; others get a page of their own.
 FORM_STATUSES = (400, 401, 403, 409, 428, 429)
 SIGNATURE_REQUIRED = "This changes records that require an electronic signature. Sign it."
@@ -86,7 +88,7 @@ def check_unchanged(form: Form, updated_at: datetime) -> None:
         raise Conflict(CHANGED)
 
 
-def validated(schema: Schema, body: dict[str, Any]) -> dict[str, Any]:
+def validated(schema: Schema, body: JSONObject) -> JSONObject:
     """The body if it fits the API's schema. Raises InvalidValues."""
     errors = schema.validate(body)
     problems = [problem(name, "too_long", _first_message(error)) for name, error in errors.items()]

@@ -65,7 +65,7 @@ def retry_stale(view: View) -> View:
     """
 
     @wraps(view)
-    def run(*args: Any, **options: Any) -> Any:
+    def run(*args: object, **options: object) -> object:
         for _ in range(MAX_ATTEMPTS):
             try:
                 with versioned_cache.reloading():
@@ -90,7 +90,7 @@ def retry_stale_steps(steps: Callable[[], Iterator[Step]]) -> Iterator[Step]:
     raise Unavailable
 
 
-def _reload_caller(error: versioned_cache.Stale | DBAPIError, view: Callable[..., Any]) -> None:
+def _reload_caller(error: versioned_cache.Stale | DBAPIError, view: Callable[..., object]) -> None:
     if isinstance(error, DBAPIError) and not errors.is_stale_schema(error):
         raise error
     g.pop("console_caller")
@@ -123,7 +123,7 @@ def authorize() -> Any:
     return sign_in_page(form, offered=())
 
 
-def sign_in_page(form: Form, offered: Sequence[Any]) -> tuple[str, int]:
+def sign_in_page(form: Form, offered: Sequence[object]) -> tuple[str, int]:
     """The sign-in page with the identity providers of the account."""
     lacks_file, sso = resubmit.lacks_file(form[resubmit.FIELD]), providers.has_enabled()
     return form.render(SIGN_IN, offered=offered, sso=sso, lacks_file=lacks_file)
@@ -153,7 +153,7 @@ def load_caller() -> None:
     g.console_caller, g.console_session_id = session_caller or (None, None)
 
 
-def _check_role(caller: Principal, view: Callable[..., Any]) -> None:
+def _check_role(caller: Principal, view: Callable[..., object]) -> None:
     if getattr(view, "superadmins_only", False) and not caller.is_superadmin:
         raise Forbidden("This page is for superadmins only.")
     if getattr(view, "admins_only", False) and not caller.is_admin:

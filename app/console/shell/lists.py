@@ -11,6 +11,7 @@ from typing import Any
 from flask import request, url_for
 
 from app import clock
+from app.types import JSONMapping, JSONObject
 
 PAGE_SIZE = 25
 MAX_VALUE_LENGTH = 500  # characters of a value that a list loads; it shows fewer
@@ -22,7 +23,7 @@ MAX_INPUT_LENGTH = 100  # of a search or a filter
 INVALID_TIME = "{} is not a date and time, such as 2026-01-31T10:00."
 TIME_FILTERS = {"from_date": "From, in UTC", "to_date": "Until, in UTC"}
 Choices = Mapping[str, Sequence[str] | Mapping[str, str]]
-UrlArgs = dict[str, Any]  # of `url_for`
+UrlArgs = JSONObject  # of `url_for`
 
 
 @dataclass
@@ -36,7 +37,7 @@ class Listing:
     times: Mapping[str, str] = field(default_factory=dict)
     page: int = 1
     search: str = ""
-    filters: dict[str, Any] = field(default_factory=dict)
+    filters: JSONObject = field(default_factory=dict)
     items: list[Any] = field(default_factory=list)
     total: int = 0
     unlimited: set[str] = field(default_factory=set)
@@ -56,7 +57,7 @@ class Listing:
                 self.errors[name] = [INVALID_TIME.format(self.filters[name])]
 
     @property
-    def filter_values(self) -> Mapping[str, Any]:
+    def filter_values(self) -> JSONMapping:
         """The filters as services take them, if all are valid."""
         return {**self.filters, **self.parsed}
 
@@ -124,7 +125,7 @@ class Listing:
         after = self.scan_newest(find_cutoff) if self.search else None
         return self.with_page(load({**self.page_args, "after": after}, max_total=self.count_limit))
 
-    def scan_newest(self, find_cutoff: Callable[[int], Any]) -> Any:
+    def scan_newest(self, find_cutoff: Callable[[int], object]) -> Any:
         """The cutoff that limits the query to the newest rows; None to scan all.
 
         `find_cutoff(n)` returns the sort key of the row after the n newest ones, if there is one.
@@ -144,7 +145,7 @@ def from_request(
     choices: Choices | None = None,
     texts: Mapping[str, str] | None = None,
     times: Mapping[str, str] | None = None,
-    **url_args: Any,
+    **url_args: object,
 ) -> Listing:
     """The page of the list at `endpoint` that the query string asks for.
 

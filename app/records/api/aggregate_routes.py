@@ -7,7 +7,6 @@ from flask import Response, request
 
 from app import rest
 from app.auth.guard import optimistic, principal
-from app.errors import JSONObject
 from app.records.api.streaming import limit_size
 from app.records.read import aggregate
 from app.rest import fields
@@ -16,6 +15,7 @@ from app.rest.blueprint import Blueprint
 from app.rest.paging import LARGEST_SKIP
 from app.rest.responses import json_response
 from app.rest.schemas import Schema
+from app.types import JSONObject
 
 MAX_RESULTS = 1000
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import marshmallow as ma
 from flask import Response
 
 from app import config, rest
 from app.auth.guard import optimistic, principal
-from app.errors import BadRequest, JSONObject
+from app.errors import BadRequest
 from app.records import batch
 from app.records.api.routes import EXAMPLE, Record
 from app.rest import fields
@@ -19,6 +18,7 @@ from app.rest.blueprint import Blueprint
 from app.rest.current_request import get_header
 from app.rest.responses import json_response
 from app.rest.schemas import Schema
+from app.types import JSONObject
 
 blueprint = Blueprint(
     "Record batches",
@@ -28,7 +28,7 @@ blueprint = Blueprint(
 )
 
 
-def _check_length(items: Sequence[Any]) -> None:
+def _check_length(items: Sequence[object]) -> None:
     max_records = config.current().batch_max
     if not 1 <= len(items) <= max_records:
         raise ma.ValidationError(f"Must have 1 to {max_records} entries.")
@@ -83,7 +83,7 @@ class BatchArgs(Schema):
     )
 
     @ma.validates_schema
-    def check(self, args: JSONObject, **options: Any) -> None:
+    def check(self, args: JSONObject, **options: object) -> None:
         """Require `on` with upsert, and only then."""
         if ("on" in args) != (args["mode"] == "upsert"):
             raise ma.ValidationError("Required with mode=upsert, and only then.", "on")

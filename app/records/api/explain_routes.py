@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import marshmallow as ma
 
 from app import rules
@@ -12,11 +10,11 @@ from app.collections import service as collections
 from app.collections.routes import blueprint
 from app.collections.rule_schemas import OWNER, Asker, operation_field
 from app.db import versioned_cache
-from app.errors import JSONObject
 from app.records import explain
 from app.rest import fields
 from app.rest.access import superadmin
 from app.rest.schemas import Schema
+from app.types import JSONObject
 
 SIGNED_IN_ONLY = ("email", "role", "groups", "is_superadmin")
 NOT_SIGNED_IN = "Only who has signed in has this: give an id, too."
@@ -38,13 +36,13 @@ class WhatToExplain(Schema):
     )
 
     @ma.validates_schema
-    def one_caller(self, data: JSONObject, **options: Any) -> None:
+    def one_caller(self, data: JSONObject, **options: object) -> None:
         """A user and a made-up caller exclude each other."""
         if "user_id" in data and "auth" in data:
             raise ma.ValidationError("Give user_id or auth, not both.", "user_id")
 
     @ma.validates_schema
-    def nobody_has_nothing(self, data: JSONObject, **options: Any) -> None:
+    def nobody_has_nothing(self, data: JSONObject, **options: object) -> None:
         """Whoever has not signed in has neither role nor groups."""
         auth = data.get("auth")
         given = [name for name in SIGNED_IN_ONLY if auth and getattr(auth, name)]
@@ -52,7 +50,7 @@ class WhatToExplain(Schema):
             raise ma.ValidationError({"auth": {name: [NOT_SIGNED_IN] for name in given}})
 
     @ma.validates_schema
-    def one_body(self, data: JSONObject, **options: Any) -> None:
+    def one_body(self, data: JSONObject, **options: object) -> None:
         """Only what writes sends something, and a new record is not there yet."""
         if "data" in data and data.get("operation") not in explain.WRITE_OPERATIONS:
             raise ma.ValidationError("Only create and update send data.", "data")

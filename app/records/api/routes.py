@@ -7,7 +7,6 @@ from flask import Response
 
 from app import rest
 from app.auth.guard import optimistic, principal
-from app.errors import JSONObject
 from app.records import service as records
 from app.records.api.streaming import limit_size
 from app.records.history import service
@@ -20,6 +19,7 @@ from app.rest.current_request import get_header, get_request
 from app.rest.paging import Page, PageArgs, items_field, page_body
 from app.rest.responses import json_response
 from app.rest.schemas import Schema
+from app.types import JSONObject
 
 blueprint = Blueprint(
     "Records",

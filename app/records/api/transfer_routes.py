@@ -10,7 +10,7 @@ from werkzeug.datastructures import FileStorage
 
 from app import rest
 from app.auth.guard import optimistic, principal
-from app.errors import JSONObject, Malformed, UnsupportedMediaType
+from app.errors import Malformed, UnsupportedMediaType
 from app.records.api.routes import EXAMPLE, Record, RecordBody
 from app.records.transfer import exports, formats
 from app.rest import fields, json_input
@@ -18,6 +18,7 @@ from app.rest.access import Access, allow
 from app.rest.blueprint import Blueprint
 from app.rest.responses import json_response
 from app.rest.schemas import TEXT, Schema
+from app.types import JSONObject
 
 blueprint = Blueprint(
     "Record transfer",

@@ -21,10 +21,11 @@ from app.db import versioned_cache
 from app.errors import NotFound
 from app.records import store
 from app.records.store import reads
+from app.types import JSONObject
 
 AS_JSON = (rules.Type.NUMBER, rules.Type.BOOLEAN, rules.Type.JSON)
 CHANGE_COLUMNS = ("occurred_at", "request_id", "operation")  # shared by the entries of one change
-State = dict[str, Any]
+State = JSONObject
 Reader = Callable[[Definition, str, str], Sequence[Any]]
 
 
@@ -219,7 +220,7 @@ def to_stored(field: Field, text: str | None) -> Any:
     return value  # the field's options have become stricter
 
 
-def read_json(field: Field, text: str | None) -> Any:
+def read_json(field: Field, text: str | None) -> object:
     """Convert an entry's text to the JSON value of a field."""
     if text is None or field.rule_type not in AS_JSON:
         return text

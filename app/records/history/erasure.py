@@ -8,7 +8,6 @@ its job; it is idempotent.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -35,11 +34,12 @@ from app.records import service as records
 from app.records import store
 from app.records.history import service
 from app.records.store import reads
+from app.types import JSONMapping, JSONObject
 from app.webhooks.models import ATTEMPTS, DELIVERIES
 
 BATCH_SIZE = 200
 RECORD_GONE, USER_GONE = "The record is erased.", "The user is erased."
-Erased = dict[str, Any]
+Erased = JSONObject
 
 
 def record(collection: str, record_id: str, *, by: Principal) -> Erased:
@@ -80,13 +80,13 @@ def _find_erasable(collection: str, record_id: str, by: Principal) -> tuple[str,
 
 
 @jobs.job("records.erase")
-def finish_record(payload: Mapping[str, Any]) -> None:
+def finish_record(payload: JSONMapping) -> None:
     """Erase the traces of a deleted record."""
     if not payload.get("again") or not _was_recreated(payload):
         _erase_traces_of_record(payload)
 
 
-def _was_recreated(target: Mapping[str, Any]) -> bool:
+def _was_recreated(target: JSONMapping) -> bool:
     if _is_present(target):  # without audit entries if auditing is off
         return True
     # The creation of the erased record was erased, too, so this belongs to a later record.
@@ -97,7 +97,7 @@ def _was_recreated(target: Mapping[str, Any]) -> bool:
     return db.connection().scalar(sa.select(LOG.c.id).select_from(creations).limit(1)) is not None
 
 
-def _is_present(target: Mapping[str, Any]) -> bool:
+def _is_present(target: JSONMapping) -> bool:
     for definition in definitions.get_all():
         if definition.table_name == target["table_name"]:
             scoped = store.scope(definition, target["account_id"])
@@ -132,19 +132,19 @@ def user(user_id: str, *, by: Principal) -> Erased:
 
 
 @jobs.job("users.erase")
-def finish_user(payload: Mapping[str, Any]) -> None:
+def finish_user(payload: JSONMapping) -> None:
     """Erase the traces of a deleted user."""
     _erase_traces_of_user(payload)
 
 
-def _enqueue(kind: str, target: Mapping[str, Any]) -> None:
+def _enqueue(kind: str, target: JSONMapping) -> None:
     # Repeat once all requests and deliveries in flight have ended.
     jobs.enqueue(kind, target, account_id=target["account_id"])
     repeated = {**target, "again": True}
     jobs.enqueue(kind, repeated, account_id=target["account_id"], after=jobs.IN_FLIGHT_SECONDS)
 
 
-def _erase_traces_of_record(target: Mapping[str, Any]) -> Erased:
+def _erase_traces_of_record(target: JSONMapping) -> Erased:
     table, account_ids = idempotency.TABLE.c, (target["account_id"], SYSTEM_ACCOUNT_ID)
     superadmins = sa.select(User.id).where(User.account_id == SYSTEM_ACCOUNT_ID)
     # Superadmins act in other accounts, but their responses are stored in their own.
@@ -158,7 +158,7 @@ def _erase_traces_of_record(target: Mapping[str, Any]) -> Erased:
     return {"values_erased": erased, "actors_erased": 0, "deliveries_erased": deliveries}
 
 
-def _erase_traces_of_user(target: Mapping[str, Any]) -> Erased:
+def _erase_traces_of_user(target: JSONMapping) -> Erased:
     account_id, user_id = target["account_id"], target["user_id"]
     # Across accounts, as superadmins' responses about the user may be stored anywhere.
     with tenancy.across_accounts(), db.transaction():
@@ -190,12 +190,12 @@ def _erase_traces_of_user(target: Mapping[str, Any]) -> Erased:
     return {"values_erased": values, "actors_erased": actors, "deliveries_erased": deliveries}
 
 
-def _emails(target: Mapping[str, Any]) -> set[str]:
+def _emails(target: JSONMapping) -> set[str]:
     conditions = [CHANGES.c.record_id == target["user_id"]]
     return _logged_values(target["account_id"], "users", "email", conditions) - {""}
 
 
-def _stored_emails(target: Mapping[str, Any]) -> set[str]:
+def _stored_emails(target: JSONMapping) -> set[str]:
     # Skip addresses that another user or invitation has now.
     try:
         emails = orjson.loads(crypto.decrypt(target.get("emails", "")))

@@ -7,7 +7,7 @@ its id; references to it that were cleared stay cleared.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from operator import attrgetter
@@ -26,12 +26,13 @@ from app.collections.access import Access
 from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS, Field
 from app.db import versioned_cache
-from app.errors import Conflict, Forbidden, InvalidValues, JSONObject, NotFound
+from app.errors import Conflict, Forbidden, InvalidValues, NotFound
 from app.records import service as records
 from app.records.history import audit_view as pasts
 from app.records.read import query, views
 from app.records.store import references
 from app.records.store.sizes import Octets, SizeLimit
+from app.types import JSONMapping, JSONObject
 
 ENTRY_COLUMNS = (
     *("operation", "occurred_at", "user_id", "user_email", "user_name"),
@@ -39,11 +40,11 @@ ENTRY_COLUMNS = (
 )
 NOT_DELETED = "This record is not deleted."
 NOT_WRITABLE = "You may not write all fields of this state."
-View = dict[str, Any]
-State = dict[str, Any]
+View = JSONObject
+State = JSONObject
 
 
-def get(collection: str, record_id: str, args: Mapping[str, Any], *, by: Principal) -> View:
+def get(collection: str, record_id: str, args: JSONMapping, *, by: Principal) -> View:
     """A record's state at `as_of`. Raises NotFound if there was none, or it is hidden.
 
     The view rule must allow both the present and the former state.
@@ -192,14 +193,14 @@ def _load_visible(
     return past, view if is_visible else None
 
 
-def _allows(access: Access, state: Mapping[str, Any]) -> bool:
+def _allows(access: Access, state: JSONMapping) -> bool:
     if access.condition is None:
         return True
     linked = references.resolve_one(access.definition, state, access.follows)
     return access.allows({**state, **linked})
 
 
-def _render_state(access: Access, names: Sequence[str], state: Mapping[str, Any]) -> View:
+def _render_state(access: Access, names: Sequence[str], state: JSONMapping) -> View:
     fields = {name: access.readable[name] for name in names}
     return {
         name: _masked(access, name, None if state[name] is None else field.shown(state[name]))
@@ -207,7 +208,7 @@ def _render_state(access: Access, names: Sequence[str], state: Mapping[str, Any]
     }
 
 
-def _masked(access: Access, name: str, value: Any) -> Any:
+def _masked(access: Access, name: str, value: object) -> object:
     # By column name: system fields have none.
     return masking.masked(access.readable[name], value) if name in access.masked else value
 

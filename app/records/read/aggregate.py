@@ -19,13 +19,14 @@ from app.collections.definition import Definition
 from app.collections.fields import ComputedField, Field, Number, NumberField
 from app.db import versioned_cache
 from app.db.versioned_cache import VersionChecks
-from app.errors import InvalidValues, JSONObject, problem
+from app.errors import InvalidValues, problem
 from app.records import store
 from app.records.read import query
 from app.records.read.query import Conditions
 from app.records.store import sizes
 from app.rules import sql
 from app.rules.elements import CodePoints
+from app.types import JSONMapping, JSONObject
 
 OWN_PARAMETERS = {"functions", "group_by", "filter", "having", "skip", "limit"}
 CALL = r"\b(count|sum|avg|min|max)\(\s*([A-Za-z][A-Za-z0-9_]*)?\s*\)"
@@ -41,7 +42,7 @@ NOT_A_FUNCTION = (
     "is none of count(), count(field), sum(field), avg(field), min(field) and max(field)."
 )
 
-Problems = list[dict[str, Any]]
+Problems = list[JSONObject]
 Parameters = Mapping[str, Sequence[str]]
 
 
@@ -94,12 +95,12 @@ def aggregate(
 
 def _rows(
     definition: Definition,
-    where: Sequence[Any],
+    where: Sequence[object],
     parsed: Aggregate,
     skip: int,
     limit: int,
     version_checks: VersionChecks,
-    bound_values: Mapping[str, Any],
+    bound_values: JSONMapping,
 ) -> tuple[Sequence[Any], int]:
     """The rows of the answer, and where in them the stamps begin. Raises AnswerTooLarge."""
     width, long_results = (
@@ -210,13 +211,13 @@ def _build_result(definition: Definition, function: str, field: Field) -> Result
     return Result(type(field)(name), extreme)
 
 
-def _sum(column: Any) -> Any:
+def _sum(column: object) -> object:
     if db.connection().dialect.name == "sqlite":
         return sa.func.atrium_sum(column, type_=Number())
     return sa.func.atrium_number(sa.func.sum(column), type_=Number())
 
 
-def _average(column: Any) -> Any:
+def _average(column: Any) -> object:
     if db.connection().dialect.name == "sqlite":
         return sa.func.atrium_average(column, type_=Number())
     count = sa.cast(sa.func.count(column), sa.Numeric)

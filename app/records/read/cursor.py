@@ -19,8 +19,9 @@ from itsdangerous import BadSignature
 
 from app import clock, crypto, rules
 from app.collections.definition import Definition
-from app.errors import InvalidValues, JSONObject, problem
+from app.errors import InvalidValues, problem
 from app.records.store.reads import Part
+from app.types import JSONObject
 
 PURPOSE = "cursor"
 BEFORE = "<"  # stands before what a prev_cursor belongs to
@@ -60,7 +61,7 @@ class CursorPosition:
 
     binding: str
     backward: bool
-    position: Sequence[Any] | None
+    position: Sequence[object] | None
     """The values of the keys that the page comes after, or before; None at the very end."""
 
 
@@ -190,7 +191,7 @@ def _parts_after(keys: Sequence[Key], value: Any, backward: bool) -> Iterator[Pa
         yield Part([first.expression.is_not(sa.null())], present)
 
 
-def _equals(key: Key, value: Any) -> Any:
+def _equals(key: Key, value: object) -> Any:
     if value is None:
         return key.expression.is_(sa.null())
     return key.expression == _parameter(key, value)
@@ -211,7 +212,7 @@ class WrongDirection(Exception):
 
 def _position(
     text: str, keys: Sequence[Key], binding: str, *, forward: bool
-) -> Sequence[Any] | None:
+) -> Sequence[object] | None:
     bound, values = crypto.unsign(text, PURPOSE)
     if forward and bound == BEFORE + binding:
         raise WrongDirection

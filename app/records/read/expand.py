@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import orjson
 
@@ -18,17 +17,18 @@ from app.collections.access import Access
 from app.collections.definition import Definition
 from app.db import versioned_cache
 from app.db.versioned_cache import VersionCheck
-from app.errors import JSONObject, problem
+from app.errors import problem
 from app.records import store
 from app.records.store import Row, reads
 from app.records.store.sizes import SizeLimit
 from app.rest.responses import dumps
+from app.types import JSONObject
 
 NAME = "expand"
 MAX_DEPTH = 3
 MAX_NAMES = 50
 
-View = dict[str, Any]
+View = JSONObject
 Render = Callable[[Row, Sequence[str], Access], View]
 
 

@@ -15,11 +15,12 @@ from app.collections import definition as definitions
 from app.collections.access import Access
 from app.collections.fields import ComputedField, Field, InvalidValue
 from app.db.versioned_cache import VersionCheck
-from app.errors import InvalidValues, JSONObject, problem
+from app.errors import InvalidValues, problem
 from app.records.read import cursor, expand
 from app.records.read.cursor import CursorPosition, Key
 from app.records.read.expand import Branch, names_in
 from app.rules.elements import CodePoints
+from app.types import JSONMapping, JSONObject
 
 DEFAULT_SORT = "-created_at"
 MAX_SORT_KEYS = 8
@@ -34,7 +35,7 @@ class Conditions:
     """Which records a read is about."""
 
     where: Sequence[Any]
-    bound: Mapping[str, Any]
+    bound: JSONMapping
     """What the conditions are to be run with."""
     version_checks: Collection[VersionCheck]
     """What must be unchanged for the conditions to be still allowed."""
@@ -184,7 +185,7 @@ def _field_values(
     parameters: Mapping[str, Sequence[str]],
     excluded: Collection[str],
     problems: list[JSONObject],
-) -> list[Any]:
+) -> list[object]:
     conditions = []
     for name, texts in parameters.items():
         if name in excluded:

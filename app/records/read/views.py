@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Any
 
 from app.auth.principal import Principal
 from app.collections import access as accesses
@@ -13,21 +12,21 @@ from app.collections import masking
 from app.collections.access import Access
 from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS, encoders_of
-from app.errors import JSONObject
 from app.records import store
 from app.records.store import references
 from app.rest.responses import dumps
+from app.types import JSONMapping, JSONObject
 
 SYSTEM_COLUMNS = {name: one.like for name, one in SYSTEM_FIELDS.items()}
 SYSTEM_ENCODERS = encoders_of(SYSTEM_COLUMNS)
-EMPTY: Mapping[str, Any] = {}
+EMPTY: JSONMapping = {}
 ETAG_BYTES = 16
 
 
 class RecordView(JSONObject):
     """A record as one caller sees it, or some of its fields."""
 
-    def __init__(self, whole: Mapping[str, Any], unsettled: frozenset[str]) -> None:
+    def __init__(self, whole: JSONMapping, unsettled: frozenset[str]) -> None:
         super().__init__(whole)
         self._whole, self._unsettled = whole, unsettled
 
@@ -51,7 +50,7 @@ class RecordView(JSONObject):
 
 
 def rule_matches(
-    access: Access, rows: Sequence[store.Row], sent: Sequence[Mapping[str, Any]] = ()
+    access: Access, rows: Sequence[store.Row], sent: Sequence[JSONMapping] = ()
 ) -> list[bool]:
     """Whether each record meets the rule, given the body sent for it."""
     if access.condition is None:

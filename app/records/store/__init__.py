@@ -12,10 +12,11 @@ from sqlalchemy.dialects import postgresql
 from app import db
 from app.collections.definition import Definition
 from app.db.types import Text
+from app.types import JSONMapping
 
 Row = Mapping[str, Any]
 Condition = sa.ColumnElement[bool]
-NO_PARAMETERS: Mapping[str, Any] = {}
+NO_PARAMETERS: JSONMapping = {}
 ACCOUNT: Any = sa.bindparam("_account")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from app.db.versioned_cache import VersionChecks, version_columns
 from app.records import store
 from app.records.store import ACCOUNT, NO_PARAMETERS, Condition, Row, sizes
 from app.records.store.sizes import SizeLimit
+from app.types import JSONMapping
 
 
 class Part(NamedTuple):
@@ -30,7 +31,7 @@ def read_one(
     record_id: str,
     version_checks: VersionChecks,
     where: Condition | None = None,
-    parameters: Mapping[str, Any] = NO_PARAMETERS,
+    parameters: JSONMapping = NO_PARAMETERS,
     *,
     to_show: bool = False,
 ) -> Row | None:
@@ -48,7 +49,7 @@ def read_one(
 def one_row(
     definition: Definition,
     statement: PreparedStatement,
-    parameters: Mapping[str, Any],
+    parameters: JSONMapping,
     version_checks: VersionChecks,
 ) -> Row | None:
     """Execute a statement for one row, followed by version columns. Raises Stale."""
@@ -92,13 +93,13 @@ def read_page(
     definition: Definition,
     account_id: str | None,
     where: Condition | None,
-    conditions: Sequence[Any],
+    conditions: Sequence[object],
     parts: Callable[[], Sequence[Part]],
     skip: int,
     limit: int,
     count: bool,
     version_checks: VersionChecks,
-    parameters: Mapping[str, Any] = NO_PARAMETERS,
+    parameters: JSONMapping = NO_PARAMETERS,
     max_total: int | None = None,
     *,
     columns: frozenset[str],
@@ -173,7 +174,7 @@ def read_parts(
     parts: Sequence[Part],
     limit: int,
     version_checks: VersionChecks,
-    parameters: Mapping[str, Any] = NO_PARAMETERS,
+    parameters: JSONMapping = NO_PARAMETERS,
     *,
     columns: frozenset[str],
     room: SizeLimit,
@@ -211,7 +212,7 @@ def read_by_ids(
     scoped: Sequence[Any],
     record_ids: Sequence[str],
     version_checks: VersionChecks,
-    parameters: Mapping[str, Any] = NO_PARAMETERS,
+    parameters: JSONMapping = NO_PARAMETERS,
     *,
     wanted_names: frozenset[str],
     room: SizeLimit,
@@ -240,7 +241,7 @@ class _Reading:
     columns: Sequence[Any]
     within: Sequence[Any]
     """The conditions of the rows."""
-    parameters: Mapping[str, Any]
+    parameters: JSONMapping
     wanted: frozenset[str]
     room: SizeLimit
 
@@ -309,7 +310,7 @@ def existing_ids(
     definition: Definition,
     scoped: Sequence[Any],
     record_ids: Iterable[str],
-    parameters: Mapping[str, Any] = NO_PARAMETERS,
+    parameters: JSONMapping = NO_PARAMETERS,
 ) -> set[str]:
     """The ids that exist within a scope."""
     table = definition.table
@@ -322,7 +323,7 @@ def find_conflicts(definition: Definition, rows: Sequence[Row]) -> dict[int, lis
     table = definition.table
     result: dict[int, list[str]] = {}
     for name in (name for name, field in definition.fields.items() if field.unique):
-        places: dict[Any, int] = {}
+        places: dict[object, int] = {}
         keys = [(row["account_id"], row[name], row["id"]) for row in rows]
         same_values = (
             table.c.account_id.in_({key[0] for key in keys}),

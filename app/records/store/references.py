@@ -12,6 +12,7 @@ from app.collections.columns import TableColumns
 from app.collections.definition import Definition
 from app.records import store
 from app.records.store import NO_PARAMETERS, Row, writes
+from app.types import JSONMapping
 
 
 def lock_referring(
@@ -87,7 +88,7 @@ def resolve(
 
 def resolve_one(
     definition: Definition, row: Row, paths: Collection[tuple[str, ...]]
-) -> Mapping[str, Any]:
+) -> JSONMapping:
     """The values of dotted names for a record that is not stored."""
     if not paths:
         return NO_PARAMETERS

@@ -20,7 +20,7 @@ from app.collections.fields import ComputedField, Field, JsonField, TextField
 from app.errors import AnswerTooLarge
 
 LARGEST_ANSWER = 32 * 2**20  # bytes
-ROOM: Any = sa.bindparam("_room", type_=sa.BigInteger)
+ROOM: object = sa.bindparam("_room", type_=sa.BigInteger)
 
 
 class Octets(FunctionElement[int]):
@@ -73,7 +73,7 @@ def measured(
     for column, (name, expression) in zip(columns, definition.expressions.items(), strict=True):
         is_read = name in wanted
         if is_long(definition.columns[name]) and (cut is not None or not is_read):
-            value: Any = sa.func.substr(expression, 1, cut) if is_read else sa.null()
+            value: object = sa.func.substr(expression, 1, cut) if is_read else sa.null()
             column = sa.type_coerce(value, expression.type).label(column.name)
             is_read = False
         result.append(column)

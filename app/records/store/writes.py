@@ -12,9 +12,9 @@ from app.collections.definition import Definition
 from app.db import engine, sqlite_driver, versioned_cache
 from app.db.prepared import PreparedStatement
 from app.db.versioned_cache import VersionChecks
-from app.errors import JSONObject
 from app.records import store
 from app.records.store import ACCOUNT, Condition, Row, reads
+from app.types import JSONObject
 
 _PREFIX = "_value_"
 _MAX_PARAMETERS = 30_000  # SQLite takes 32,766
@@ -53,7 +53,7 @@ def _prepared_lock(
 
 
 def lock_by_value(
-    definition: Definition, account_id: str, name: str, values: Sequence[Any]
+    definition: Definition, account_id: str, name: str, values: Sequence[object]
 ) -> list[Row]:
     """Lock the records of an account with one of these values in a field."""
     table = definition.table

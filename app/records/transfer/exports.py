@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any
 
 from app import config
 from app.auth.principal import Principal
@@ -139,7 +138,7 @@ def _typed(definition: Definition, line: formats.Line) -> formats.Line:
     return number, {name: _value(fields.get(name), cell) for name, cell in cells.items()}
 
 
-def _value(field: Field | None, cell: str | None) -> Any:
+def _value(field: Field | None, cell: str | None) -> object:
     # Invalid numbers and JSON stay texts, which the field's validation refuses.
     try:
         if cell is not None and isinstance(field, NumberField | BooleanField):

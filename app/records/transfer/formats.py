@@ -11,13 +11,14 @@ import io
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import orjson
 
 from app.errors import Malformed
 from app.rest import json_input
+from app.types import JSONMapping
 
 FORMATS = {"csv": "text/csv", "json": "application/json", "jsonl": "application/x-ndjson"}
 BATCH_SIZE = 200
@@ -25,7 +26,7 @@ NEEDS_ESCAPE = re.compile(r"'*([=+\-@\t\r\n]|\Z)")
 ESCAPED = re.compile(r"'+([=+\-@\t\r\n]|\Z)")
 MAX_COLUMNS = 1000
 
-View = Mapping[str, Any]
+View = JSONMapping
 Line = tuple[int, Any]
 """Line number and record, or a Malformed error in its place."""
 

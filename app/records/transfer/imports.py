@@ -34,7 +34,6 @@ from app.errors import (
     Conflict,
     Forbidden,
     InvalidValues,
-    JSONObject,
     Malformed,
     problem,
 )
@@ -46,6 +45,7 @@ from app.records.write import changes
 from app.records.write.changes import Change
 from app.records.write.conflicts import TAKEN, WriteRefused
 from app.records.write.values import ProblemList, Problems
+from app.types import JSONObject
 
 BATCH_SIZE = 500
 MAX_VALUES = 3000
@@ -55,7 +55,7 @@ MAX_RETURNED = 5
 MASK = "This value is masked. Ask someone who sees it unmasked to export the data."
 DENIED = {"rule_denied", "field_denied"}
 
-Body = dict[str, Any]
+Body = JSONObject
 Placed = tuple[int, Body]
 """A record with its index in the file."""
 
@@ -128,7 +128,7 @@ class Import:
         self.faults = ImportProblems()
         self.lines: list[int] = []
         self.detached: dict[int, Body] = {}
-        self.taken: set[tuple[Any, ...]] = set()
+        self.taken: set[tuple[object, ...]] = set()
         """Values of unique fields of records that were checked but not stored."""
         self.first: list[RecordView] = []
         """The first records, as the caller may view them."""
@@ -314,7 +314,7 @@ class Import:
             changes.store_change(change)
 
 
-def _is_id(value: Any) -> bool:
+def _is_id(value: object) -> bool:
     try:
         return isinstance(value, str) and str(uuid.UUID(value)) == value
     except ValueError:

@@ -6,7 +6,7 @@ disconnected (`app/db/engine.py`), as an open snapshot blocks vacuuming.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -17,6 +17,7 @@ from app.collections.definition import Definition
 from app.db import engine
 from app.db.versioned_cache import VersionChecks
 from app.records.store import Row
+from app.types import JSONMapping
 
 BATCH_SIZE = 100  # rows, as in the largest page: each may be as large as a body
 
@@ -53,7 +54,7 @@ def open_stream(
     where: Sequence[Any],
     order_by: Sequence[Any],
     version_checks: VersionChecks,
-    parameters: Mapping[str, Any],
+    parameters: JSONMapping,
 ) -> Stream:
     """Open a stream of these fields, in a statement with version checks. Raises Stale."""
     selected = dict(zip(definition.columns, definition.selected, strict=True))

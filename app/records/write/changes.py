@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from app import clock, db, events
 from app.auth import principal as principals
@@ -102,7 +101,7 @@ def add_conflicts(change: Change) -> None:
         _note_clash(change, index, names)
 
 
-def add_duplicates(change: Change, taken: set[tuple[Any, ...]]) -> None:
+def add_duplicates(change: Change, taken: set[tuple[object, ...]]) -> None:
     """Add problems for unique values in `taken`, then add these records' values to it."""
     names = [name for name, field in change.access.definition.fields.items() if field.unique]
     before = frozenset(taken)

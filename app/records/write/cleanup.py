@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,6 +13,7 @@ from app.collections import service as collections
 from app.collections.definition import Definition
 from app.db import versioned_cache
 from app.records.store import writes
+from app.types import JSONMapping
 
 PIECE = 500
 # The audit log stays; jobs are forgotten when they are over, and this is one.
@@ -28,7 +28,7 @@ def _remove_later(event: events.AccountClosed) -> None:
 
 
 @jobs.job("records.remove_account")
-def remove_account(payload: Mapping[str, Any]) -> None:
+def remove_account(payload: JSONMapping) -> None:
     """Remove all that is an account's but its audit entries; run again, it goes on where it was."""
     account_id = payload["account_id"]
     with versioned_cache.reloading():

@@ -10,10 +10,11 @@ from sqlalchemy.exc import IntegrityError
 from app import db
 from app.collections.access import Access
 from app.db import errors, versioned_cache
-from app.errors import Conflict, InvalidValues, JSONObject, problem
+from app.errors import Conflict, InvalidValues, problem
 from app.records import store
 from app.records.store import reads, references
 from app.records.write.values import Body, Problems
+from app.types import JSONObject
 
 TAKEN = "Another record has this value already."
 GONE = "A record that this one refers to is gone."

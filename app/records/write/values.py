@@ -6,7 +6,7 @@ Reports every problem of every record at once. Nothing here writes.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -25,10 +25,11 @@ from app.records.read import views
 from app.records.read.views import SYSTEM_COLUMNS
 from app.records.store import reads
 from app.rest import json_input
+from app.types import JSONMapping, JSONObject
 
-Body = Mapping[str, Any]
+Body = JSONMapping
 Values = dict[str, Any]
-Problem = dict[str, Any]
+Problem = JSONObject
 EMPTY: Body = {}
 
 
@@ -205,7 +206,7 @@ def _seen_masked(
     return views.masked_fields(access.definition, rows, access.caller)
 
 
-def _is_masked_view(definition: Definition, row: Body, name: str, value: Any) -> bool:
+def _is_masked_view(definition: Definition, row: Body, name: str, value: object) -> bool:
     field = definition.fields.get(name)
     if field is None or row[name] is None or not field.pii:
         return False

@@ -12,6 +12,7 @@ from app.outbound.address_policy import RequestFailed, RequestRefused
 from app.rest import json_input
 from app.sso import validation
 from app.sso.refusals import SignInRefused
+from app.types import JSONObject
 
 LONGEST_ANSWER = 300_000
 
@@ -29,7 +30,7 @@ class ProviderResponse:
     def __init__(self, status_code: int, text: str) -> None:
         self.status_code, self.text = status_code, text
 
-    def json(self) -> Any:
+    def json(self) -> object:
         """Parse the body as JSON. Raises Unreachable."""
         try:
             return json_input.loads(self.text.encode())
@@ -79,7 +80,7 @@ class Session:
         return ProviderResponse(response.status, response.body)
 
 
-def json_object(response: ProviderResponse) -> dict[str, Any]:
+def json_object(response: ProviderResponse) -> JSONObject:
     """Parse a successful response as a JSON object. Raises Unreachable."""
     response.raise_for_status()
     body = response.json()

@@ -18,6 +18,7 @@ from app import clock
 from app.sso.connections import Connection
 from app.sso.oauth import exchange
 from app.sso.refusals import SignInRefused
+from app.types import JSONObject
 
 ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384"]
 LEEWAY_SECONDS = 60
@@ -29,11 +30,11 @@ TENANT = re.compile(r"[0-9a-fA-F-]{36}")
 CHECKS = {"iss": "issuer", "aud": "audience", "azp": "audience", "exp": "time", "nbf": "time"}
 CHECKS |= {"iat": "time", "nonce": "nonce", "at_hash": "access token", "sub": "subject"}
 
-_key_sets: dict[str, tuple[float, Any]] = {}
+_key_sets: dict[str, tuple[float, object]] = {}
 _lock = threading.Lock()
 
 
-def verify(connection: Connection, token: Any, nonce: str) -> dict[str, Any]:
+def verify(connection: Connection, token: Any, nonce: str) -> JSONObject:
     """Return the claims of a token response's ID token. Raises SignInRefused with the check."""
     text = token.get("id_token")
     if not isinstance(text, str) or len(text) > LONGEST_TOKEN:
@@ -67,7 +68,7 @@ def _decoded(connection: Connection, text: str) -> Any:
     raise SignInRefused("signature", f"Invalid ID token: {type(error).__name__}.")
 
 
-def _check_text(claims: Any) -> None:
+def _check_text(claims: object) -> None:
     try:
         json.dumps(claims, ensure_ascii=False).encode()
     except (ValueError, RecursionError):  # lone surrogates, which databases reject

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -19,6 +18,7 @@ from app.sso.models import Flow
 from app.sso.oauth import exchange, id_tokens
 from app.sso.oauth.addresses import callback_url
 from app.sso.refusals import SignInRefused
+from app.types import JSONMapping, JSONObject
 
 APPLE_SECRET = timedelta(minutes=5)
 LONGEST_CODE = 4000
@@ -39,7 +39,7 @@ def authorization_url(connection: Connection, started: StartedFlow) -> str:
     return str(url)
 
 
-def fetch_claims(connection: Connection, flow: Flow, code: str, user: Mapping[str, Any]) -> Claims:
+def fetch_claims(connection: Connection, flow: Flow, code: str, user: JSONMapping) -> Claims:
     """Exchange the provider's code for verified claims. Raises SignInRefused.
 
     `user` is what Apple posts beside the code at the first sign-in; only the name is used.
@@ -83,7 +83,7 @@ def client_secret(connection: Connection) -> str:
     return jwt.encode(claims, settings["private_key"], algorithm="ES256", headers=headers)
 
 
-def _token(connection: Connection, flow: Flow, code: str) -> Mapping[str, Any]:
+def _token(connection: Connection, flow: Flow, code: str) -> JSONMapping:
     if not code or len(code) > LONGEST_CODE:
         raise SignInRefused("code", "The provider sent no code.")
     try:
@@ -99,13 +99,11 @@ def _token(connection: Connection, flow: Flow, code: str) -> Mapping[str, Any]:
         raise exchange.Unreachable("The response is not a token response.") from None
     if not isinstance(token.get("access_token"), str):
         raise SignInRefused("code", "The provider sent no access token.")
-    result: Mapping[str, Any] = token
+    result: JSONMapping = token
     return result
 
 
-def _with_userinfo(
-    connection: Connection, token: Mapping[str, Any], claims: dict[str, Any]
-) -> dict[str, Any]:
+def _with_userinfo(connection: Connection, token: JSONMapping, claims: JSONObject) -> JSONObject:
     userinfo = _get_json(connection.address("userinfo_url"), token)
     if not isinstance(userinfo, dict) or userinfo.get("sub") != claims["sub"]:
         raise SignInRefused("subject", "The user info belongs to another user.")
@@ -116,9 +114,7 @@ def _with_userinfo(
     return userinfo | claims | {name: source.get(name) for name in EMAIL_CLAIMS}
 
 
-def _from_openid(
-    connection: Connection, claims: Mapping[str, Any], user: Mapping[str, Any]
-) -> Claims:
+def _from_openid(connection: Connection, claims: JSONMapping, user: JSONMapping) -> Claims:
     email, in_directory = claims.get("email"), connection.vouches_for_directory(claims.get("tid"))
     name = claims.get("name") or _posted_name(user)
     return Claims(
@@ -132,20 +128,20 @@ def _from_openid(
     )
 
 
-def _is_email_verified(connection: Connection, claims: Mapping[str, Any]) -> bool:
+def _is_email_verified(connection: Connection, claims: JSONMapping) -> bool:
     # Admins of a Microsoft directory can enter any address; `xms_edov` says the domain is verified.
     if connection.provider.name == "microsoft":
         return claims.get("xms_edov") in (True, 1, "1", "true")
     return claims.get("email_verified") in (True, "true")
 
 
-def _posted_name(user: Mapping[str, Any]) -> str | None:
+def _posted_name(user: JSONMapping) -> str | None:
     name = user.get("name")
     parts = (name.get("firstName"), name.get("lastName")) if isinstance(name, dict) else ()
     return " ".join(part for part in parts if isinstance(part, str)) or None
 
 
-def _from_github(connection: Connection, token: Mapping[str, Any]) -> Claims:
+def _from_github(connection: Connection, token: JSONMapping) -> Claims:
     address = connection.address("userinfo_url")
     profile = _get_json(address, token)
     if not isinstance(profile, dict) or type(profile.get("id")) is not int:
@@ -173,7 +169,7 @@ def _verified_email(emails: Any) -> str | None:
     return texts[0].strip() if texts else None
 
 
-def _get_json(address: str, token: Mapping[str, Any]) -> Any:
+def _get_json(address: str, token: JSONMapping) -> Any:
     response = exchange.Session().get(address, {"Authorization": f"Bearer {token['access_token']}"})
     response.raise_for_status()
     return response.json()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import binascii
 import re
 from base64 import b64decode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -27,6 +27,7 @@ from app.sso.connections import Connection
 from app.sso.identities import Claims, group_names
 from app.sso.refusals import SignInRefused
 from app.sso.saml import addresses, certificates, checks, xml_precheck
+from app.types import JSONMapping, JSONObject
 
 LONGEST_RESPONSE = 256 * 1024
 # Safe on raw XML: text and attributes contain no bare `<`, and comments were refused before.
@@ -143,7 +144,7 @@ def _document(response: str) -> bytes:
         raise SignInRefused("document", "The response is not valid base64.") from None
 
 
-def _encoded(raw: bytes) -> Any:
+def _encoded(raw: bytes) -> object:
     return OneLogin_Saml2_Utils.b64encode(raw)
 
 
@@ -181,7 +182,7 @@ def _settings(
     )
 
 
-def _identity_provider(config: Mapping[str, Any], convert: Callable[[str], str]) -> dict[str, Any]:
+def _identity_provider(config: JSONMapping, convert: Callable[[str], str]) -> JSONObject:
     return {
         "entityId": config["idp_entity_id"],
         "singleSignOnService": {
@@ -196,7 +197,7 @@ def _escape_xml(text: str) -> str:
     return quoteattr(text, {'"': "&quot;"})[1:-1]
 
 
-def _request_data(connection: Connection) -> Mapping[str, Any]:
+def _request_data(connection: Connection) -> JSONMapping:
     # From settings, never from the request.
     parts = urlsplit(addresses.consumer_url(connection))
     return {
@@ -252,9 +253,7 @@ def _read_assertion(connection: Connection, parsed: Any) -> Assertion:
     return Assertion(claimed, str(id), _expires_at(parsed))
 
 
-def _first(
-    attributes: Mapping[str, Any], custom: str | None, defaults: tuple[str, ...]
-) -> str | None:
+def _first(attributes: JSONMapping, custom: str | None, defaults: tuple[str, ...]) -> str | None:
     for name in (custom,) if custom else defaults:
         texts = [value for value in attributes.get(name, ()) if isinstance(value, str)]
         if texts:
@@ -262,7 +261,7 @@ def _first(
     return None
 
 
-def _name(attributes: Mapping[str, Any], custom: str | None) -> str | None:
+def _name(attributes: JSONMapping, custom: str | None) -> str | None:
     name = _first(attributes, custom, NAMES)
     if custom or (name and "@" not in name):  # Entra ID fills `name` with the user's address
         return name

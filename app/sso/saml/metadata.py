@@ -11,6 +11,7 @@ from onelogin.saml2.xmlparser import DTDForbidden, EntitiesForbidden
 
 from app.accounts import tenants
 from app.sso.saml import certificates, xml_precheck
+from app.types import JSONObject
 
 LONGEST = 500_000
 DEMANDS_SIGNATURES = (
@@ -23,7 +24,7 @@ class InvalidMetadata(ValueError):
     """Raised for unusable metadata, with the reason."""
 
 
-def parse(text: str) -> dict[str, Any]:
+def parse(text: str) -> JSONObject:
     """`idp_entity_id`, `idp_sso_url` and `idp_x509_cert`. Raises InvalidMetadata."""
     try:
         raw = xml_precheck.sanitize(text.encode(), LONGEST, strip_comments=True)
@@ -54,7 +55,7 @@ def _demands_signatures(document: Any) -> bool:
     return any(text.strip() in ("true", "1") for text in document.xpath(path))
 
 
-def _certificates(idp: dict[str, Any]) -> list[str]:
+def _certificates(idp: JSONObject) -> list[str]:
     single = idp.get("x509cert")
     multiple = idp.get("x509certMulti", {})
     texts = [single] if single else multiple.get("signing") or multiple.get("encryption") or []

@@ -16,6 +16,7 @@ from app.rest.access import account_admin
 from app.rest.blueprint import Blueprint
 from app.rest.paging import OffsetArgs, Page, items_field, page_body
 from app.rest.schemas import Schema
+from app.types import JSONObject
 from app.workflows import hooks, service
 from app.workflows.api.routes import (
     INSTANCE_ID,
@@ -157,7 +158,7 @@ class ExecutionPage(Page):
 @blueprint.arguments(HookArgs, location="query")
 @blueprint.response(200, HookPage, example=page_body([HOOK_EXAMPLE], 1, {"skip": 0, "limit": 50}))
 @account_admin
-def list_hooks(args: dict[str, Any]) -> dict[str, Any]:
+def list_hooks(args: JSONObject) -> JSONObject:
     """List the hooks of the own account, oldest first."""
     hooks_, total = service.page(args, args["skip"], args["limit"], by=principal(), kind=HOOK)
     return page_body(_views(hooks_), total, args)
@@ -168,7 +169,7 @@ def list_hooks(args: dict[str, Any]) -> dict[str, Any]:
 @blueprint.response(201, HookView, example=HOOK_EXAMPLE)
 @blueprint.fails(400, 409)
 @account_admin
-def create_hook(body: dict[str, Any]) -> dict[str, Any]:
+def create_hook(body: JSONObject) -> JSONObject:
     """Create a hook.
 
     Actions run like a workflow's steps: in order, with templates, with the rights of the user who
@@ -183,7 +184,7 @@ def create_hook(body: dict[str, Any]) -> dict[str, Any]:
 @blueprint.route("/<uuid:hook_id>", methods=["GET"])
 @blueprint.response(200, HookView, example=HOOK_EXAMPLE)
 @account_admin
-def get_hook(hook_id: str) -> dict[str, Any]:
+def get_hook(hook_id: str) -> JSONObject:
     """Get a hook."""
     return _view(service.get(hook_id, by=principal(), kind=HOOK))
 
@@ -193,7 +194,7 @@ def get_hook(hook_id: str) -> dict[str, Any]:
 @blueprint.response(200, HookView, example=HOOK_EXAMPLE)
 @blueprint.fails(400)
 @account_admin
-def change_hook(body: dict[str, Any], hook_id: str) -> dict[str, Any]:
+def change_hook(body: JSONObject, hook_id: str) -> JSONObject:
     """Change a hook; omitted properties keep their values.
 
     Only sending `actions` makes the caller their owner (`owner_id`). Actions see events as their
@@ -216,7 +217,7 @@ def delete_hook(hook_id: str) -> Response:
 @blueprint.arguments(Toggle, example={"enabled": False}, required=False)
 @blueprint.response(200, HookView, example=HOOK_EXAMPLE)
 @account_admin
-def toggle_hook(body: dict[str, Any], hook_id: str) -> dict[str, Any]:
+def toggle_hook(body: JSONObject, hook_id: str) -> JSONObject:
     """Enable or disable a hook."""
     return _view(service.toggle(hook_id, body.get("enabled"), by=principal(), kind=HOOK))
 
@@ -228,7 +229,7 @@ def toggle_hook(body: dict[str, Any], hook_id: str) -> dict[str, Any]:
 )
 @blueprint.fails(400, 409)
 @account_admin
-def trigger_hook(body: dict[str, Any], hook_id: str) -> dict[str, Any]:
+def trigger_hook(body: JSONObject, hook_id: str) -> JSONObject:
     """Start a hook manually, whatever its trigger; actions see the body as `trigger`."""
     id = service.trigger(hook_id, body, by=principal(), kind=HOOK)
     return {"message": "The hook is started.", "instance_id": id}
@@ -238,7 +239,7 @@ def trigger_hook(body: dict[str, Any], hook_id: str) -> dict[str, Any]:
 @blueprint.arguments(ExecutionArgs, location="query")
 @blueprint.response(200, ExecutionPage, example=page_body([EXECUTION], 1, {"skip": 0, "limit": 50}))
 @account_admin
-def list_executions(args: dict[str, Any], hook_id: str) -> dict[str, Any]:
+def list_executions(args: JSONObject, hook_id: str) -> JSONObject:
     """List the executions of a hook, newest first.
 
     Each is an instance (`/workflow-instances/{id}`) with a log of its actions, where failed ones
@@ -248,11 +249,11 @@ def list_executions(args: dict[str, Any], hook_id: str) -> dict[str, Any]:
     return page_body(executions, total, args)
 
 
-def _view(hook: Workflow) -> dict[str, Any]:
+def _view(hook: Workflow) -> JSONObject:
     return _views([hook])[0]
 
 
-def _views(hooks_: Sequence[Workflow]) -> list[dict[str, Any]]:
+def _views(hooks_: Sequence[Workflow]) -> list[JSONObject]:
     times = hooks.times(hooks_)
     warnings = missing_collections.warnings(hooks_)
     return [
@@ -261,7 +262,7 @@ def _views(hooks_: Sequence[Workflow]) -> list[dict[str, Any]]:
     ]
 
 
-def _with_times(hook: Workflow, last_time: Any, next_time: Any) -> dict[str, Any]:
+def _with_times(hook: Workflow, last_time: Any, next_time: Any) -> JSONObject:
     computed = {"actions", "warnings", "cron", "last_run_at", "next_run_at"}
     view = {name: getattr(hook, name) for name in HookView().fields.keys() - computed}
     times = {"cron": hook.trigger.get("cron"), "last_run_at": last_time, "next_run_at": next_time}

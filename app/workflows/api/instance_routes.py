@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import marshmallow as ma
 
 from app import rest
@@ -14,6 +12,7 @@ from app.rest.access import account_admin
 from app.rest.blueprint import Blueprint
 from app.rest.paging import OffsetArgs, Page, items_field, page_body
 from app.rest.schemas import Message, Schema
+from app.types import JSONObject
 from app.workflows import instances, service
 from app.workflows.api.routes import INSTANCE_ID, TIME, WORKFLOW, blueprint
 from app.workflows.models import STATES
@@ -170,7 +169,7 @@ class InstanceArgs(OffsetArgs):
     )
 
 
-def _moment(name: str, description: str) -> Any:
+def _moment(name: str, description: str) -> object:
     return fields.DateTime(
         data_key=name, attribute=f"{name}_date", metadata={"description": description}
     )
@@ -209,7 +208,7 @@ class ResumedCount(Message):
 @blueprint.arguments(InstanceArgs, location="query")
 @blueprint.response(200, InstancePage, example=page_body([INSTANCE], 1, {"skip": 0, "limit": 50}))
 @account_admin
-def list_instances_of_workflow(args: dict[str, Any], workflow_id: str) -> dict[str, Any]:
+def list_instances_of_workflow(args: JSONObject, workflow_id: str) -> JSONObject:
     """List the instances of a workflow, newest first."""
     workflow = service.get(workflow_id, by=principal())
     filters = {"status": args.get("status"), "workflow_id": workflow.id}
@@ -222,7 +221,7 @@ def list_instances_of_workflow(args: dict[str, Any], workflow_id: str) -> dict[s
     200, InstancePage, example=page_body([INSTANCE], 1, {"skip": 0, "limit": 50})
 )
 @account_admin
-def list_instances(args: dict[str, Any]) -> dict[str, Any]:
+def list_instances(args: JSONObject) -> JSONObject:
     """List the instances of all workflows of the account, newest first.
 
     Finished instances are deleted after 30 days by default.
@@ -233,7 +232,7 @@ def list_instances(args: dict[str, Any]) -> dict[str, Any]:
 @all_instances.route("/<uuid:instance_id>", methods=["GET"])
 @all_instances.response(200, InstanceWithLogs, example=WITH_LOGS)
 @account_admin
-def get_instance(instance_id: str) -> dict[str, Any]:
+def get_instance(instance_id: str) -> JSONObject:
     """Get an instance with the log of its first 100 steps."""
     return _known_fields(instances.get(instance_id, by=principal()))
 
@@ -242,7 +241,7 @@ def get_instance(instance_id: str) -> dict[str, Any]:
 @all_instances.arguments(StepLogArgs, location="query")
 @all_instances.response(200, StepLogPage, example=page_body([LOG], 1, {"skip": 0, "limit": 50}))
 @account_admin
-def list_step_logs(args: dict[str, Any], instance_id: str) -> dict[str, Any]:
+def list_step_logs(args: JSONObject, instance_id: str) -> JSONObject:
     """List an instance's step log, oldest first."""
     logs, total = instances.step_logs(instance_id, args["skip"], args["limit"], by=principal())
     return page_body(logs, total, args)
@@ -253,7 +252,7 @@ def list_step_logs(args: dict[str, Any], instance_id: str) -> dict[str, Any]:
 @all_instances.response(200, InstanceWithLogs, example={**WITH_LOGS, "status": "cancelled"})
 @all_instances.fails(409)
 @account_admin
-def cancel_instance(body: dict[str, Any], instance_id: str) -> dict[str, Any]:
+def cancel_instance(body: JSONObject, instance_id: str) -> JSONObject:
     """Cancel a pending, running or waiting instance.
 
     The current step is rolled back unless it has external effects. Returns 409 if it has finished.
@@ -276,7 +275,7 @@ def cancel_instance(body: dict[str, Any], instance_id: str) -> dict[str, Any]:
 )
 @all_instances.fails(409)
 @account_admin
-def resume_instance(body: dict[str, Any], instance_id: str) -> dict[str, Any]:
+def resume_instance(body: JSONObject, instance_id: str) -> JSONObject:
     """Resume a failed instance at the failed step.
 
     Completed steps do not run again. Returns 409 `not_failed` if it has not failed, also for all
@@ -292,24 +291,24 @@ def resume_instance(body: dict[str, Any], instance_id: str) -> dict[str, Any]:
     200, ResumedCount, example={"message": "The failed instances are resumed.", "count": 3}
 )
 @account_admin
-def resume_instances(body: dict[str, Any]) -> dict[str, Any]:
+def resume_instances(body: JSONObject) -> JSONObject:
     """Resume all failed instances that match the filters."""
     count = instances.resume_all(_filter(body), by=principal())
     return {"message": "The failed instances are resumed.", "count": count}
 
 
-def _filter(args: dict[str, Any]) -> dict[str, Any]:
+def _filter(args: JSONObject) -> JSONObject:
     id = args.get("workflow_id")
     filters = {name: args.get(name) for name in ("status", "from_date", "to_date")}
     # A given id may be a hook's; without one, hooks have their own lists.
     return {**filters, **({"workflow_id": str(id)} if id else {"kind": KIND})}
 
 
-def _page(filters: dict[str, Any], args: dict[str, Any]) -> dict[str, Any]:
+def _page(filters: JSONObject, args: JSONObject) -> JSONObject:
     rows, total = instances.page(filters, args["skip"], args["limit"], by=principal())
     return page_body(rows, total, args)
 
 
-def _known_fields(instance: dict[str, Any]) -> dict[str, Any]:
+def _known_fields(instance: JSONObject) -> JSONObject:
     names = InstanceWithLogs().fields.keys()
     return {name: value for name, value in instance.items() if name in names}

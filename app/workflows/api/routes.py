@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import marshmallow as ma
 from flask import Response
@@ -24,6 +23,7 @@ from app.rest.access import (
 from app.rest.blueprint import Blueprint
 from app.rest.paging import OffsetArgs, Page, items_field, page_body
 from app.rest.schemas import Message, Schema
+from app.types import JSONObject
 from app.workflows import service
 from app.workflows.language import missing_collections, step_headers
 from app.workflows.models import TRIGGERS, Workflow
@@ -195,7 +195,7 @@ class StartedInstance(Message):
 @blueprint.arguments(DefinitionArgs, location="query")
 @blueprint.response(200, WorkflowPage, example=page_body([WORKFLOW], 1, {"skip": 0, "limit": 50}))
 @account_admin
-def list_workflows(args: dict[str, Any]) -> dict[str, Any]:
+def list_workflows(args: JSONObject) -> JSONObject:
     """List the workflows of the own account, oldest first."""
     workflows, total = service.page(args, args["skip"], args["limit"], by=principal())
     return page_body(_views(workflows), total, args)
@@ -207,7 +207,7 @@ def list_workflows(args: dict[str, Any]) -> dict[str, Any]:
 @blueprint.fails(400, 409)
 @partial(shows_secret, where=lambda answer: "token" in answer["trigger"])
 @account_admin
-def create_workflow(body: dict[str, Any]) -> dict[str, Any]:
+def create_workflow(body: JSONObject) -> JSONObject:
     """Create a workflow.
 
     Validation reports all problems: `details` of a 400 names the place of each, such as
@@ -249,7 +249,7 @@ def create_workflow(body: dict[str, Any]) -> dict[str, Any]:
 @blueprint.route("/<uuid:workflow_id>", methods=["GET"])
 @blueprint.response(200, WorkflowView, example=WORKFLOW)
 @account_admin
-def get_workflow(workflow_id: str) -> dict[str, Any]:
+def get_workflow(workflow_id: str) -> JSONObject:
     """Get a workflow."""
     return view(service.get(workflow_id, by=principal()))
 
@@ -259,7 +259,7 @@ def get_workflow(workflow_id: str) -> dict[str, Any]:
 @blueprint.response(200, WorkflowView, example=WORKFLOW)
 @blueprint.fails(400)
 @account_admin
-def change_workflow(body: dict[str, Any], workflow_id: str) -> dict[str, Any]:
+def change_workflow(body: JSONObject, workflow_id: str) -> JSONObject:
     """Change a workflow; omitted properties keep their values.
 
     Only sending `steps` makes the caller their owner (`owner_id`). Steps see events as their owner
@@ -282,7 +282,7 @@ def delete_workflow(workflow_id: str) -> Response:
 @blueprint.arguments(Toggle, example={"enabled": False}, required=False)
 @blueprint.response(200, WorkflowView, example=WORKFLOW)
 @account_admin
-def toggle_workflow(body: dict[str, Any], workflow_id: str) -> dict[str, Any]:
+def toggle_workflow(body: JSONObject, workflow_id: str) -> JSONObject:
     """Enable or disable a workflow.
 
     A disabled workflow cannot be started; started instances continue.
@@ -295,7 +295,7 @@ def toggle_workflow(body: dict[str, Any], workflow_id: str) -> dict[str, Any]:
 @blueprint.response(202, StartedInstance, example=STARTED)
 @blueprint.fails(400, 409)
 @account_admin
-def trigger_workflow(body: dict[str, Any], workflow_id: str) -> dict[str, Any]:
+def trigger_workflow(body: JSONObject, workflow_id: str) -> JSONObject:
     """Start a workflow manually, whatever its trigger.
 
     Steps see the body as `trigger`. Returns 409 `disabled` if the workflow is disabled, and 429
@@ -312,7 +312,7 @@ def trigger_workflow(body: dict[str, Any], workflow_id: str) -> dict[str, Any]:
 @max_body(LARGEST_DOCUMENT)
 @public
 @across_accounts
-def trigger_by_webhook(body: dict[str, Any], token: str) -> dict[str, Any]:
+def trigger_by_webhook(body: JSONObject, token: str) -> JSONObject:
     """Start the workflow of a token, which is the credential.
 
     Steps see the body as `trigger`. Returns 404 for unknown tokens and disabled workflows. A
@@ -324,17 +324,17 @@ def trigger_by_webhook(body: dict[str, Any], token: str) -> dict[str, Any]:
     return {"message": "The workflow is started.", "instance_id": instance_id}
 
 
-def view(workflow: Workflow) -> dict[str, Any]:
+def view(workflow: Workflow) -> JSONObject:
     """A workflow as in responses."""
     return _views([workflow])[0]
 
 
-def _views(workflows: Sequence[Workflow]) -> list[dict[str, Any]]:
+def _views(workflows: Sequence[Workflow]) -> list[JSONObject]:
     warnings = missing_collections.warnings(workflows)
     return [_view(workflow, warnings[workflow.id]) for workflow in workflows]
 
 
-def _view(workflow: Workflow, warnings: list[dict[str, Any]]) -> dict[str, Any]:
+def _view(workflow: Workflow, warnings: list[JSONObject]) -> JSONObject:
     trigger = service.trigger_with_token(workflow)
     trigger_config = {name: value for name, value in trigger.items() if name != "type"}
     names = WorkflowView().fields.keys() - {"trigger", "trigger_config", "steps", "warnings"}

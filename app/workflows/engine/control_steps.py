@@ -11,6 +11,7 @@ from app.errors import NotFound
 from app.ids import new_id
 from app.records import service as records
 from app.rest import json_input
+from app.types import JSONMapping
 from app.workflows import serialization
 from app.workflows.engine import event_waits, record_steps
 from app.workflows.engine.position import Place
@@ -39,7 +40,7 @@ class Failed(Exception):
 class Outcome:
     """The result of a step: its output and the next step, or that it waits or was entered."""
 
-    output: Any = None
+    output: object = None
     target: str | None = None
     input: Any = None
     waits: bool = False
@@ -122,7 +123,7 @@ def _wait_condition(run: Any, place: Place) -> Outcome:
     return Outcome(input=input, waits=True)
 
 
-def _record_now(run: Any, expression: str) -> Mapping[str, Any]:
+def _record_now(run: Any, expression: str) -> JSONMapping:
     """The current record of the trigger, if the condition names it."""
     if not expressions.names_root(expression, "record"):
         return {}

@@ -7,7 +7,7 @@ before the wait starts or finds it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -17,6 +17,7 @@ from app.db import counts
 from app.db.functions import database_now
 from app.errors import Forbidden
 from app.ids import new_id
+from app.types import JSONMapping, JSONObject
 from app.workflows import serialization, versions
 from app.workflows.engine import queue
 from app.workflows.engine.position import Place
@@ -55,7 +56,7 @@ def subscribe(run: Any, place: Place) -> None:
     db.connection().execute(sa.insert(SUBSCRIPTIONS).values(**row))
 
 
-def arrived_events(run: Any) -> dict[str, Any]:
+def arrived_events(run: Any) -> JSONObject:
     """The events that arrived for an instance, by subscription."""
     same_instance = (
         SUBSCRIPTIONS.c.account_id == run.account_id,
@@ -120,7 +121,7 @@ def get_version(subscription: Any) -> versions.Version | None:
     return versions.get(subscription.account_id, row.workflow_id, row.version)
 
 
-def deliver(subscription: Any, event: Mapping[str, Any] | None, personal: bool = False) -> None:
+def deliver(subscription: Any, event: JSONMapping | None, personal: bool = False) -> None:
     """Store the event of a waiting instance and make it due, in the open transaction.
 
     Without an event: it arrived, but its owner may no longer act.

@@ -20,6 +20,7 @@ from app.db import versioned_cache
 from app.errors import AppError, Forbidden
 from app.ids import new_id
 from app.outbound import mail
+from app.types import JSONMapping, JSONObject
 from app.workflows import serialization, versions
 from app.workflows.engine import external_steps, mail_limits, queue
 from app.workflows.engine.control_steps import Failed, Outcome
@@ -33,13 +34,13 @@ WORKER_LOST = "The worker was lost. Whether the request was sent is unknown."
 UNREADABLE_HEADERS = (
     "No key in SERVICE_ENCRYPTION_KEY decrypts the headers of this step. Enter them again."
 )
-Result = dict[str, Any] | str  # the output, or why it failed
+Result = JSONObject | str  # the output, or why it failed
 
 
 def run_steps(run: Any, places: Sequence[Place]) -> None:
     """Run the external steps at these places, and move on."""
     with run.slot():
-        inputs: dict[str, Any] = {}
+        inputs: JSONObject = {}
         for place in places:
             try:
                 inputs[place.path] = _render_input(run, place)
@@ -71,7 +72,7 @@ def _render_input(run: Any, place: Place) -> Any:
     return input
 
 
-def _record_start(run: Any, places: Sequence[Place], inputs: Mapping[str, Any]) -> None:
+def _record_start(run: Any, places: Sequence[Place], inputs: JSONMapping) -> None:
     lost_entries = [
         Entry(place, FAILED, error=WORKER_LOST) for place in places if "log" in place.spot
     ]

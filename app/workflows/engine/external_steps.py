@@ -17,6 +17,7 @@ from app import config
 from app.errors import AppError
 from app.outbound import address_policy, client, header_values, mail
 from app.rest import json_input
+from app.types import JSONMapping, JSONObject
 from app.webhooks import delivery
 from app.workflows.language import templates
 from app.workflows.language.action_checks import MAX_ADDRESSES, address
@@ -38,11 +39,11 @@ def idempotency_key(instance_id: str, path: str) -> str:
 
 def carry_out(
     kind: str,
-    input: Mapping[str, Any],
+    input: JSONMapping,
     key: str,
     extra_headers: Mapping[str, str],
     sender: mail.Sender,
-) -> dict[str, Any]:
+) -> JSONObject:
     """Send once, and return the step's output. Raises Failed.
 
     `about` are additional request headers.
@@ -52,14 +53,14 @@ def carry_out(
     return _send_request(input, {"Idempotency-Key": key, **extra_headers})
 
 
-def seconds(kind: str, input: Mapping[str, Any]) -> int:
+def seconds(kind: str, input: JSONMapping) -> int:
     """The time limit of an attempt; nobody repeats it before."""
     if kind == "send_email":
         return SECONDS_PER_MAIL * min(len(_recipients(input)), MAX_ADDRESSES)
     return config.current().webhook_timeout_seconds
 
 
-def loggable(input: Mapping[str, Any]) -> dict[str, Any]:
+def loggable(input: JSONMapping) -> JSONObject:
     """The settings for the log, with masked headers."""
     headers = input.get("headers")
     if not isinstance(headers, Mapping):
@@ -67,7 +68,7 @@ def loggable(input: Mapping[str, Any]) -> dict[str, Any]:
     return {**input, "headers": dict.fromkeys(headers, header_values.MASK)}
 
 
-def _send_request(input: Mapping[str, Any], extra_headers: Mapping[str, str]) -> dict[str, Any]:
+def _send_request(input: JSONMapping, extra_headers: Mapping[str, str]) -> JSONObject:
     url, method = input.get("url"), str(input.get("method") or "POST").upper()
     if not isinstance(url, str):
         raise Failed("The template of the url did not return text.")
@@ -111,7 +112,7 @@ def _parse_body(text: str) -> Any:
         return text  # not JSON that we can store
 
 
-def addresses(input: Mapping[str, Any]) -> list[str]:
+def addresses(input: JSONMapping) -> list[str]:
     """The normalized recipients of a mail. Raises Failed."""
     recipients = _recipients(input)
     if not 1 <= len(recipients) <= MAX_ADDRESSES:
@@ -124,7 +125,7 @@ def addresses(input: Mapping[str, Any]) -> list[str]:
     return normalized
 
 
-def _send_mail(input: Mapping[str, Any], key: str, sender: mail.Sender) -> dict[str, Any]:
+def _send_mail(input: JSONMapping, key: str, sender: mail.Sender) -> JSONObject:
     to = addresses(input)
     subject = " ".join(templates.to_text(input.get("subject")).split())[:LONGEST_SUBJECT]
     text, started = templates.to_text(input.get("body")), time.monotonic()
@@ -139,6 +140,6 @@ def _send_mail(input: Mapping[str, Any], key: str, sender: mail.Sender) -> dict[
     return {"sent": True, "to": to}
 
 
-def _recipients(input: Mapping[str, Any]) -> list[Any]:
+def _recipients(input: JSONMapping) -> list[Any]:
     to = input.get("to")
     return to if isinstance(to, list) else [to]

@@ -5,9 +5,6 @@ Their authors, admins of an account, are unknown to recipients outside the accou
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import sqlalchemy as sa
 
 from app import config, db
@@ -16,6 +13,7 @@ from app.accounts.models import User
 from app.errors import TooManyRequests
 from app.http import rate_limits
 from app.http.rate_limits import Allowance, Limit
+from app.types import JSONMapping
 from app.workflows.engine import external_steps
 from app.workflows.engine.control_steps import Failed
 
@@ -36,7 +34,7 @@ TOO_MANY_PER_MAILBOX = (
 )
 
 
-def admit(account_id: str, input: Mapping[str, Any]) -> None:
+def admit(account_id: str, input: JSONMapping) -> None:
     """Check and count the recipients of a `send_email`. Raises Failed."""
     try:
         addresses = external_steps.addresses(input)

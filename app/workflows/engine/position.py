@@ -7,13 +7,13 @@ a number, which retries and resumes keep.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from app.types import JSONMapping, JSONObject
 from app.workflows.language.definition import LOOP, Series, Step
 
-Spot = dict[str, Any]
+Spot = JSONObject
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Place:
     """The next step, and the steps around it."""
 
     frames: Sequence[Frame]
-    names: Mapping[str, Any] = field(default_factory=dict)
+    names: JSONMapping = field(default_factory=dict)
     """`item` and `index`, within a loop."""
     path: str = field(init=False)
     """Identifies this visit within the instance; the same for all attempts."""
@@ -66,7 +66,7 @@ class Place:
 class Position:
     """The spots of an instance; `state` is their JSON, which changes as it moves on."""
 
-    def __init__(self, series: Series, state: dict[str, Any]) -> None:
+    def __init__(self, series: Series, state: JSONObject) -> None:
         self.series, self.state = series, state
         if not state:
             state["visits"] = 0
@@ -77,7 +77,7 @@ class Position:
         spot = self.state["spot"]
         return list(_within((Frame(self.series, spot),), {})) if spot else []
 
-    def enter(self, place: Place, items: list[Any] | None = None) -> bool:
+    def enter(self, place: Place, items: list[object] | None = None) -> bool:
         """Enter a loop or a parallel step; False if a loop has no items."""
         step = place.step
         if step.type == LOOP and not items:
@@ -115,7 +115,7 @@ class Position:
         return {"step": name, "visit": self.state["visits"]}
 
 
-def _within(frames: tuple[Frame, ...], names: Mapping[str, Any]) -> Iterator[Place]:
+def _within(frames: tuple[Frame, ...], names: JSONMapping) -> Iterator[Place]:
     frame = frames[-1]
     inner = frame.spot.get("inner")
     if inner is None:

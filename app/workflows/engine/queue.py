@@ -7,7 +7,7 @@ has taken the instance over, or it was cancelled, the step is rolled back.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -19,6 +19,7 @@ from app.db.functions import database_now
 from app.db.prepared import PreparedStatement
 from app.db.types import UtcDateTime
 from app.jobs import leases
+from app.types import JSONMapping, JSONObject
 from app.workflows.models import FAILED, INSTANCES, LOGS, QUEUE, RUNNING, WAITING
 
 LARGEST_LOOK = 100
@@ -104,9 +105,7 @@ def close_logs(account_id: str, id: str, status: str, message: str | None = None
     db.connection().execute(begun.values(**over))
 
 
-def write(
-    work: Any, values: Mapping[str, Any], new: Sequence[Mapping[str, Any]], old: Mapping[str, Any]
-) -> None:
+def write(work: Any, values: JSONMapping, new: Sequence[JSONMapping], old: JSONMapping) -> None:
     """Store the new state of an instance and its log rows, in the open transaction.
 
     `new` are new log rows, `old` changes of existing ones by id. Raises Lost.
@@ -144,7 +143,7 @@ def _change(names: tuple[str, ...]) -> sa.Update:
     `look_again` is no column: it is when to look again at what waits, or at once where an event
     has come since `nudges` was read.
     """
-    columns: dict[str, Any] = {
+    columns: JSONObject = {
         n: sa.bindparam(f"_{n}", type_=INSTANCES.c[n].type) for n in names if n not in _WAIT
     }
     if "look_again" in names:

@@ -6,38 +6,38 @@ The change and the step's log commit together, so record steps are executed exac
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from app.auth.principal import Principal
 from app.collections import definition as definitions
 from app.collections import masking
 from app.errors import InvalidValues, problem
 from app.records import service as records
+from app.types import JSONMapping, JSONObject
 from app.workflows import serialization
 
 DEFAULT_LIMIT = 100
-Config = Mapping[str, Any]
+Config = JSONMapping
 
 
-def create(config: Config, by: Principal) -> Any:
+def create(config: Config, by: Principal) -> object:
     """Create a record; returns it as the owner sees it."""
     return records.create(_text(config, "collection"), _fields(config), by=by)
 
 
-def update(config: Config, by: Principal) -> Any:
+def update(config: Config, by: Principal) -> object:
     """Update fields of a record; returns it as the owner sees it."""
     name, id = _text(config, "collection"), _text(config, "record_id")
     return records.patch(name, id, _fields(config), by=by)
 
 
-def delete(config: Config, by: Principal) -> Any:
+def delete(config: Config, by: Principal) -> object:
     """Delete a record."""
     name, id = _text(config, "collection"), _text(config, "record_id")
     records.delete(name, id, by=by)
     return {"id": id, "deleted": True}
 
 
-def query(config: Config, by: Principal) -> Any:
+def query(config: Config, by: Principal) -> object:
     """Records that the owner may list, up to a limit."""
     params = {name: [_text(config, name)] for name in ("filter", "sort") if config.get(name)}
     limit = config.get("limit")
@@ -51,7 +51,7 @@ def query(config: Config, by: Principal) -> Any:
     return {"records": items, "first": first, "count": len(items), "total": total}
 
 
-RECORDS: Mapping[str, Callable[[Config, Principal], Any]] = {
+RECORDS: Mapping[str, Callable[[Config, Principal], object]] = {
     "create_record": create,
     "update_record": update,
     "delete_record": delete,
@@ -59,7 +59,7 @@ RECORDS: Mapping[str, Callable[[Config, Principal], Any]] = {
 }
 
 
-def carry_out(kind: str, config: Config, by: Principal) -> Any:
+def carry_out(kind: str, config: Config, by: Principal) -> object:
     """Run an action on records, and return its output. Raises AppError."""
     return serialization.plain(RECORDS[kind](config, by))
 
@@ -78,7 +78,7 @@ def _text(config: Config, name: str) -> str:
     return value
 
 
-def _fields(config: Config) -> dict[str, Any]:
+def _fields(config: Config) -> JSONObject:
     value = config.get("data")
     if not isinstance(value, dict):
         message = "The template did not return an object."

@@ -23,6 +23,7 @@ from app.db.errors import UNAVAILABLE
 from app.errors import AppError
 from app.outbound import mail
 from app.records.write import conflicts
+from app.types import JSONObject
 from app.workflows import serialization, versions
 from app.workflows.engine import (
     control_steps,
@@ -59,7 +60,7 @@ class Run:
         self._begun, self._now = time.monotonic(), row.now
         self._texts = (row.position, row.context)
         self.step_began = self.now
-        self.happened: dict[str, Any] = {}
+        self.happened: JSONObject = {}
         self.stopped = False
 
     @property
@@ -155,7 +156,7 @@ class Run:
         """The renderer of a step's templates."""
         return Rendering(self.names(place), self.now)
 
-    def names(self, place: Place) -> dict[str, Any]:
+    def names(self, place: Place) -> JSONObject:
         """The names that expressions may use at a place."""
         return {"trigger": None, "steps": {}, **self.context, **place.names}
 
@@ -182,7 +183,7 @@ class Run:
             raise Failed(f"Stopped after {MAX_VISITS:,} steps: possible infinite loop.")
         self._save(entries)
 
-    def _put(self, name: str, output: Any) -> None:
+    def _put(self, name: str, output: object) -> None:
         self.context.setdefault("steps", {})[name] = {"output": output}
 
     def _save(self, entries: Sequence[Entry]) -> None:
@@ -214,11 +215,11 @@ class Run:
     def restore(self) -> None:
         """Return to the last committed state."""
         position, context = self._texts
-        self.context: dict[str, Any] = serialization.loads(context)
+        self.context: JSONObject = serialization.loads(context)
         self.position = Position(self.version.series, serialization.loads(position))
         self.stopped = False
 
-    def _state(self) -> dict[str, Any]:
+    def _state(self) -> JSONObject:
         places = self.position.places()
         if not places:
             completed = {"status": COMPLETED, "due_at": None, "current_step": None}
@@ -260,8 +261,8 @@ class Run:
         with db.transaction():
             self._over(message, {}, rows([], self))
 
-    def _over(self, message: str, values: dict[str, Any], log_rows: Any) -> None:
-        result: dict[str, Any] = {
+    def _over(self, message: str, values: JSONObject, log_rows: Any) -> None:
+        result: JSONObject = {
             "status": FAILED,
             "error_message": message[:LONGEST_MESSAGE],
             "due_at": None,

@@ -14,6 +14,7 @@ from typing import Any
 
 from app import clock
 from app.ids import new_id
+from app.types import JSONObject
 from app.workflows import serialization
 from app.workflows.engine.position import Place
 from app.workflows.models import RUNNING, WAITING
@@ -37,8 +38,8 @@ class Entry:
 
     place: Place
     status: str
-    input: Any = None
-    output: Any = None
+    input: object = None
+    output: object = None
     error: str | None = None
 
 
@@ -46,8 +47,8 @@ class Entry:
 class Rows:
     """Entries to store: new rows, and changes of existing ones by id."""
 
-    new: Sequence[dict[str, Any]]
-    old: dict[str, dict[str, Any]]
+    new: Sequence[JSONObject]
+    old: dict[str, JSONObject]
 
 
 def rows(entries: Sequence[Entry], run: Any) -> Rows:
@@ -64,7 +65,7 @@ def rows(entries: Sequence[Entry], run: Any) -> Rows:
     return Rows(new, old)
 
 
-def _result(entry: Entry, now: datetime) -> dict[str, Any]:
+def _result(entry: Entry, now: datetime) -> JSONObject:
     is_finished = entry.status not in (WAITING, RUNNING)
     return {
         "status": entry.status,
@@ -74,7 +75,7 @@ def _result(entry: Entry, now: datetime) -> dict[str, Any]:
     }
 
 
-def _columns(entry: Entry, began: datetime) -> dict[str, Any]:
+def _columns(entry: Entry, began: datetime) -> JSONObject:
     spot, since = entry.place.spot, entry.place.spot.get("since")
     return {
         "place": entry.place.path,
@@ -86,7 +87,7 @@ def _columns(entry: Entry, began: datetime) -> dict[str, Any]:
     }
 
 
-def _within_quota(entry: Entry, position: dict[str, Any]) -> Entry:
+def _within_quota(entry: Entry, position: JSONObject) -> Entry:
     """The entry with input and output as stored."""
     texts = {name: getattr(entry, name) for name in ("input", "output")}
     for name in (name for name, value in texts.items() if value is not None):

@@ -51,7 +51,7 @@ def _address_problems(value: Any) -> Iterator[tuple[str, str]]:
             yield "to", f"{item[:80]!r} is not an email address."
 
 
-def _header_problems(headers: Any) -> Iterator[tuple[str, str]]:
+def _header_problems(headers: object) -> Iterator[tuple[str, str]]:
     if headers is None:
         return
     if not isinstance(headers, dict) or len(headers) > 50:
@@ -74,11 +74,11 @@ def _is_reserved(header: str) -> bool:
     )
 
 
-def _is_template(value: Any) -> bool:
+def _is_template(value: object) -> bool:
     return isinstance(value, str) and bool(templates.TEMPLATE.fullmatch(value.strip()))
 
 
-def _is_between(value: Any, low: int, high: int) -> bool:
+def _is_between(value: object, low: int, high: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 

@@ -13,6 +13,7 @@ from app import config, db, rules
 from app.collections.schema import COLLECTION_NAME
 from app.errors import problem
 from app.outbound import client
+from app.types import JSONObject
 from app.webhooks import delivery
 from app.workflows.language import action_checks, durations, expressions, templates
 from app.workflows.language.definition import (
@@ -37,10 +38,10 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 # Properties for clients; ignored here.
 CLIENT_PROPERTIES = ("id", "description", "label", "position_x", "position_y")
 COMMON_PROPERTIES = ("name", "type", "next")
-Problem = dict[str, Any]
+Problem = JSONObject
 
 
-def problems(steps: Any) -> list[Problem]:
+def problems(steps: object) -> list[Problem]:
     """The problems of a definition's steps; a draft may have none."""
     if steps == []:
         return []
@@ -60,7 +61,7 @@ def problems(steps: Any) -> list[Problem]:
     return check.found
 
 
-def condition_problems(text: Any, place: str, names: AvailableNames) -> list[Problem]:
+def condition_problems(text: object, place: str, names: AvailableNames) -> list[Problem]:
     """The problems of a condition."""
     if not isinstance(text, str) or not text.strip():
         return [problem(place, "required", "A condition must be text.")]
@@ -71,14 +72,14 @@ def condition_problems(text: Any, place: str, names: AvailableNames) -> list[Pro
     return []
 
 
-def collection_problems(value: Any, place: str) -> list[Problem]:
+def collection_problems(value: object, place: str) -> list[Problem]:
     """The problems of a collection's name; the collection may be created later."""
     if isinstance(value, str) and COLLECTION_NAME.fullmatch(value):
         return []
     return [problem(place, "name_invalid", "This is not a valid collection name.")]
 
 
-def event_problems(value: Any, place: str) -> list[Problem]:
+def event_problems(value: object, place: str) -> list[Problem]:
     """The problems of an event's name."""
     if event_name(value):
         return []
@@ -94,10 +95,10 @@ class _Check:
         # One deadline for all DNS look-ups; none within a transaction, which would block others.
         self.until = 0 if db.in_transaction() else time.monotonic() + client.BODY_SECONDS
 
-    def add(self, place: str, code: str, message: str, **extra: Any) -> None:
+    def add(self, place: str, code: str, message: str, **extra: object) -> None:
         self.found.append(problem(place, code, message, **extra))
 
-    def names(self, steps: Any, place: str, depth: int) -> None:
+    def names(self, steps: object, place: str, depth: int) -> None:
         """Collect the names of all steps, and check that they are objects."""
         if not isinstance(steps, list) or not steps:
             self.add(place, "required", "Add at least one step.")
@@ -115,7 +116,7 @@ class _Check:
             for inner_path, inner in _inner(step, path):
                 self.names(inner, inner_path, depth + 1)
 
-    def _name(self, name: Any, path: str) -> None:
+    def _name(self, name: object, path: str) -> None:
         if not isinstance(name, str) or not NAME.fullmatch(name):
             message = "Use up to 63 letters, digits and _, not starting with a digit."
             self.add(f"{path}.name", "name_invalid", message)
@@ -124,7 +125,7 @@ class _Check:
         else:
             self.known.add(name)
 
-    def series(self, steps: Any, place: str, extra: frozenset[str]) -> None:
+    def series(self, steps: object, place: str, extra: frozenset[str]) -> None:
         """Check a list of steps, whose expressions may use some more root names."""
         if not isinstance(steps, list):
             return
@@ -147,7 +148,7 @@ class _Check:
             message = f"No step {str(target)[:63]} in this list."
             self.add(f"{path}.{name}", "invalid_reference", message)
 
-    def _reach(self, steps: list[Any], place: str) -> None:
+    def _reach(self, steps: list[object], place: str) -> None:
         reached, pending = set(), [0]
         places = {name: steps.index(step) for name, step in _by_name(steps).items()}
         while pending:
@@ -267,17 +268,17 @@ class _Check:
         if message:
             self.add(place, "invalid_url", message)
 
-    def _templates(self, value: Any, place: str, available: AvailableNames) -> None:
+    def _templates(self, value: object, place: str, available: AvailableNames) -> None:
         for path, message, position in templates.problems(value, available, place):
             self.add(path, "template_invalid", message, position=position)
 
 
-def _by_name(steps: list[Any]) -> dict[str, Written]:
+def _by_name(steps: list[object]) -> dict[str, Written]:
     objects = (step for step in steps if isinstance(step, dict))
     return {step["name"]: step for step in objects if isinstance(step.get("name"), str)}
 
 
-def _inner(step: Written, path: str) -> Iterator[tuple[str, Any]]:
+def _inner(step: Written, path: str) -> Iterator[tuple[str, object]]:
     for index, steps in enumerate(lists_in(step)):
         name = "steps" if step.get("type") == LOOP else f"branches[{index}]"
         yield f"{path}.{name}", steps

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from app.types import JSONMapping, JSONObject
+
 ACTION, CONDITION, LOOP, PARALLEL = "action", "condition", "loop", "parallel"
 WAIT_DELAY, WAIT_CONDITION, WAIT_EVENT = "wait_delay", "wait_condition", "wait_event"
 # Properties of each type besides name, type and next; `*` marks required ones.
@@ -31,7 +33,7 @@ ACTIONS: Mapping[str, tuple[str, ...]] = {
     "query_records": ("*collection", "filter", "sort", "limit"),
 }
 EVENTS = ("records.create", "records.update", "records.delete")
-Written = Mapping[str, Any]
+Written = JSONMapping
 
 
 @dataclass(frozen=True)
@@ -94,14 +96,14 @@ def lists_in(step: Written) -> list[Any]:
     return list(branches) if isinstance(branches, list) else []
 
 
-def normal(steps: Any) -> Any:
+def normal(steps: object) -> Any:
     """Steps with the properties of `config` moved to the step, except for actions."""
     if not isinstance(steps, list):
         return steps
     return [_normal_step(step) if isinstance(step, dict) else step for step in steps]
 
 
-def _normal_step(step: dict[str, Any]) -> dict[str, Any]:
+def _normal_step(step: JSONObject) -> JSONObject:
     result = dict(step)
     if result.get("type") != ACTION and isinstance(result.get("config"), dict):
         result = {**result.pop("config"), **result}
@@ -112,7 +114,7 @@ def _normal_step(step: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def event_name(text: Any) -> str | None:
+def event_name(text: object) -> str | None:
     """The full name of an event, with `records.`; None if there is no such event."""
     if not isinstance(text, str):
         return None

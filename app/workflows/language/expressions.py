@@ -14,6 +14,7 @@ from typing import Any
 
 from app import rules
 from app.rules.nodes import Sent
+from app.types import JSONMapping, JSONObject
 
 MAX_PATH_LENGTH = 12
 GLOBAL_NAMES = frozenset({"trigger", "steps", "now"})
@@ -61,23 +62,23 @@ def check(node: rules.Node, available: AvailableNames) -> None:
             raise rules.RuleError(message, part.start)
 
 
-def holds(text: str, names: Mapping[str, Any], now: datetime) -> bool:
+def holds(text: str, names: JSONMapping, now: datetime) -> bool:
     """Evaluate a condition."""
     context = rules.Context({**names, "now": now}, now=now)
     return rules.holds(condition(text), context)
 
 
-def evaluate(text: str, names: Mapping[str, Any], now: datetime) -> Any:
+def evaluate(text: str, names: JSONMapping, now: datetime) -> Any:
     """Evaluate an expression."""
     return rules.evaluate(value(text), rules.Context({**names, "now": now}, now=now))
 
 
 def holds_for(
     text: str | None,
-    event: Mapping[str, Any],
+    event: JSONMapping,
     caller: rules.Asker,
     now: datetime,
-    instance_values_: Mapping[str, Any],
+    instance_values_: JSONMapping,
 ) -> bool:
     """Evaluate a condition on an event; `known` has the instance's values by name or path."""
     if not text:
@@ -96,7 +97,7 @@ def holds_for(
     return rules.holds(condition(text, True), context)
 
 
-def instance_values(text: str | None, names: Mapping[str, Any]) -> dict[str, Any]:
+def instance_values(text: str | None, names: JSONMapping) -> JSONObject:
     """The instance's values that an event's condition uses."""
     if not text:
         return {}
@@ -107,7 +108,7 @@ def instance_values(text: str | None, names: Mapping[str, Any]) -> dict[str, Any
     return result
 
 
-def get_path(names: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+def get_path(names: JSONMapping, path: tuple[str, ...]) -> Any:
     """The value at a path; None if there is none. List indexes start at 0."""
     value: Any = names
     for key in path:

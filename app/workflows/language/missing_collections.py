@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import sqlalchemy as sa
 
 from app import db
 from app.collections.models import Collection
 from app.errors import problem
+from app.types import JSONObject
 from app.workflows.language import templates
 from app.workflows.language.definition import ACTION, WAIT_EVENT, Written, lists_in
 from app.workflows.models import HOOK, Workflow
@@ -17,7 +17,7 @@ from app.workflows.models import HOOK, Workflow
 CODE = "collection_missing"
 
 
-def warnings(workflows: Sequence[Workflow]) -> dict[str, list[dict[str, Any]]]:
+def warnings(workflows: Sequence[Workflow]) -> dict[str, list[JSONObject]]:
     """The warnings of each workflow, by its id."""
     named = {workflow.id: list(_named(workflow)) for workflow in workflows}
     keys = {name.lower() for places in named.values() for _, name in places}
@@ -29,7 +29,7 @@ def warnings(workflows: Sequence[Workflow]) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def _warning(place: str, name: str) -> dict[str, Any]:
+def _warning(place: str, name: str) -> JSONObject:
     return problem(
         place, CODE, f"The collection {name} does not exist. Create it or correct the name."
     )

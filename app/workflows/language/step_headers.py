@@ -15,6 +15,7 @@ from app.db import reencryption
 from app.errors import problem
 from app.outbound import header_values
 from app.outbound.header_values import MASK
+from app.types import JSONObject
 from app.workflows.language.definition import ACTION, CONDITION, LOOP, Written, lists_in
 
 HOST = re.compile(r"https?://[^/?#\\]+[/?#]", re.IGNORECASE)
@@ -28,19 +29,19 @@ Steps = Sequence[Written]
 Change = Callable[[str, Written, str, Any], Any]  # of place, step, name and value of a header
 
 
-def masked(steps: Steps) -> list[dict[str, Any]]:
+def masked(steps: Steps) -> list[JSONObject]:
     """Steps with masked header values."""
     return _changed(steps, lambda *_: MASK)
 
 
-def comparable(steps: Steps) -> list[dict[str, Any]]:
+def comparable(steps: Steps) -> list[JSONObject]:
     """Steps with decrypted header values where a configured key reads them, for comparison."""
     return _changed(
         steps, lambda place, step, name, value: header_values.decrypt_or(value, default=value)
     )
 
 
-def decrypted(config: Written) -> dict[str, Any]:
+def decrypted(config: Written) -> JSONObject:
     """The config of an action with decrypted headers. Raises InvalidToken."""
     headers = config.get("headers")
     if not isinstance(headers, Mapping):
@@ -51,11 +52,11 @@ def decrypted(config: Written) -> dict[str, Any]:
     }
 
 
-def problems(steps: Steps, stored_steps: Steps) -> list[dict[str, Any]]:
+def problems(steps: Steps, stored_steps: Steps) -> list[JSONObject]:
     """Problems of `***` values that cannot keep a stored value."""
-    stored_headers, problems_ = _StoredHeaders(steps, stored_steps), list[dict[str, Any]]()
+    stored_headers, problems_ = _StoredHeaders(steps, stored_steps), list[JSONObject]()
 
-    def check(place: str, step: Written, name: str, value: Any) -> Any:
+    def check(place: str, step: Written, name: str, value: object) -> object:
         if value == MASK and (message := stored_headers.problem(step, name)):
             problems_.append(problem(f"{place}.config.headers.{name}", "required", message))
         return value
@@ -64,11 +65,11 @@ def problems(steps: Steps, stored_steps: Steps) -> list[dict[str, Any]]:
     return problems_
 
 
-def encrypted(steps: Steps, stored_steps: Steps) -> list[dict[str, Any]]:
+def encrypted(steps: Steps, stored_steps: Steps) -> list[JSONObject]:
     """Steps to store; unchanged values stay encrypted as they are."""
     stored_headers = _StoredHeaders(steps, stored_steps)
 
-    def seal(place: str, step: Written, name: str, value: Any) -> Any:
+    def seal(place: str, step: Written, name: str, value: Any) -> object:
         stored = stored_headers.stored(step, name)
         if stored is None or value not in (MASK, header_values.decrypt_or(stored)):
             return header_values.encrypt(value)
@@ -79,7 +80,7 @@ def encrypted(steps: Steps, stored_steps: Steps) -> list[dict[str, Any]]:
 
 @reencryption.json_column("workflows", "steps")
 @reencryption.json_column("workflow_versions", "steps")
-def reencrypted(steps: Steps) -> tuple[list[dict[str, Any]], int]:
+def reencrypted(steps: Steps) -> tuple[list[JSONObject], int]:
     """Steps encrypted with the newest key, and how many values were re-encrypted.
 
     Raises InvalidToken.
@@ -135,11 +136,11 @@ def _has_fixed_host(url: str) -> bool:
     return not template or bool(HOST.match(prefix))
 
 
-def _changed(steps: Steps, change: Change, place: str = "steps") -> list[dict[str, Any]]:
+def _changed(steps: Steps, change: Change, place: str = "steps") -> list[JSONObject]:
     return [_changed_step(step, change, f"{place}[{i}]") for i, step in enumerate(steps)]
 
 
-def _changed_step(step: Written, change: Change, place: str) -> dict[str, Any]:
+def _changed_step(step: Written, change: Change, place: str) -> JSONObject:
     result = dict(step)
     config = result.get("config")
     headers = config.get("headers") if step["type"] == ACTION and config else None

@@ -16,6 +16,7 @@ import orjson
 
 from app import clock, rules
 from app.rules import values
+from app.types import JSONMapping
 from app.workflows.language import expressions
 from app.workflows.language.expressions import AvailableNames
 
@@ -33,11 +34,11 @@ class TooLarge(Exception):
 class Rendering:
     """Renders templates, up to a number of characters."""
 
-    names: Mapping[str, Any]
+    names: JSONMapping
     now: datetime
     remaining: int = field(default=MAX_CHARACTERS)
 
-    def value(self, template: Any) -> Any:
+    def value(self, template: Any) -> object:
         """A value with its templates rendered. Raises TooLarge."""
         if isinstance(template, str):
             return self._text(template)
@@ -51,7 +52,7 @@ class Rendering:
             text, lambda position, value: _literal(value, _quote_at(text, position))
         )
 
-    def _text(self, text: str) -> Any:
+    def _text(self, text: str) -> object:
         if "{{" not in text:
             return text
         match = TEMPLATE.fullmatch(text.strip())
@@ -137,7 +138,7 @@ def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
             yield from _texts(item, f"{path}[{index}]")
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> object:
     """The value of an expression as JSON."""
     if isinstance(value, datetime):
         return clock.iso(value)
@@ -166,7 +167,7 @@ def _quote_at(text: str, end: int) -> str | None:
     return quote
 
 
-def _literal(value: Any, quote: str | None) -> str:
+def _literal(value: object, quote: str | None) -> str:
     if quote:
         return _escape(to_text(value), quote)
     if isinstance(value, list):

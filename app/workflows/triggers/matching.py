@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from app.errors import problem
+from app.types import JSONMapping, JSONObject
 from app.workflows.language import checks, cron
 from app.workflows.language.definition import event_name
 from app.workflows.language.expressions import AvailableNames
@@ -17,10 +15,10 @@ PROPERTIES = {
     MANUAL: (),
     WEBHOOK: ("token",),
 }
-Problem = dict[str, Any]
+Problem = JSONObject
 
 
-def normal(trigger: Mapping[str, Any]) -> dict[str, Any]:
+def normal(trigger: JSONMapping) -> JSONObject:
     """A trigger with the properties of its `config` and the full event name."""
     config = trigger.get("config")
     rest = {name: value for name, value in trigger.items() if name != "config"}
@@ -33,7 +31,7 @@ def normal(trigger: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def problems(trigger: Mapping[str, Any], allowed: tuple[str, ...] = TRIGGERS) -> list[Problem]:
+def problems(trigger: JSONMapping, allowed: tuple[str, ...] = TRIGGERS) -> list[Problem]:
     """The problems of a trigger."""
     kind = trigger.get("type")
     if not isinstance(kind, str) or kind not in allowed:
@@ -48,16 +46,16 @@ def problems(trigger: Mapping[str, Any], allowed: tuple[str, ...] = TRIGGERS) ->
     return problems_ + {EVENT: _event, SCHEDULE: _schedule}.get(kind, _nothing)(trigger)
 
 
-def _nothing(trigger: Mapping[str, Any]) -> list[Problem]:
+def _nothing(trigger: JSONMapping) -> list[Problem]:
     return []
 
 
-def _schedule(trigger: Mapping[str, Any]) -> list[Problem]:
+def _schedule(trigger: JSONMapping) -> list[Problem]:
     message = cron.problem(trigger.get("cron"))
     return [problem("trigger.cron", "cron_invalid", message)] if message else []
 
 
-def _event(trigger: Mapping[str, Any]) -> list[Problem]:
+def _event(trigger: JSONMapping) -> list[Problem]:
     result = checks.event_problems(trigger.get("event"), "trigger.event")
     if "collection" in trigger:
         result += checks.collection_problems(trigger["collection"], "trigger.collection")

@@ -12,6 +12,7 @@ from app.collections import access, masking
 from app.errors import Forbidden
 from app.ids import new_id
 from app.records.read import event_view, views
+from app.types import JSONObject
 from app.workflows import serialization, versions
 from app.workflows.engine import event_waits
 from app.workflows.language import expressions
@@ -66,14 +67,14 @@ class _EventView:
     def __init__(self, event: events.RecordChanged, name: str) -> None:
         self.event, self.name = event, name
         self._caller = access.rule_caller(event.by)
-        self._views: dict[tuple[str, str, str], tuple[dict[str, Any], bool]] = {}
+        self._views: dict[tuple[str, str, str], tuple[JSONObject, bool]] = {}
         self._owners: dict[tuple[str, str, str], Principal | None] = {}
 
     def holds(self, condition: str | None, visible: Any, instance_values: Any) -> bool:
         """Whether a condition holds for the owner's view and the instance's values."""
         return expressions.holds_for(condition, visible, self._caller, clock.now(), instance_values)
 
-    def view_for(self, *owner: str) -> tuple[dict[str, Any], bool]:
+    def view_for(self, *owner: str) -> tuple[JSONObject, bool]:
         """The owner's view of the event, and whether it has unmasked personal data."""
         if owner not in self._views:
             self._views[owner] = self._render(*owner)  # type: ignore[index]
@@ -94,14 +95,14 @@ class _EventView:
             self._owners[owner] = _current_owner(*owner)  # type: ignore[index]
         return self._owners[owner]  # type: ignore[index]
 
-    def _render(self, *owner: str) -> tuple[dict[str, Any], bool]:
+    def _render(self, *owner: str) -> tuple[JSONObject, bool]:
         definition, records, by = self.event.definition, {}, self.acting(*owner)
         for part in ("record", "previous"):
             row = getattr(self.event, part)
             records[part] = None if row is None else _visible_record(definition, row, by)
         visible = {"event": self.name, "collection": definition.name, **records}
         personal = bool(definition.personal) and by is not None and not masking.masks_for(by)
-        plain: dict[str, Any] = serialization.plain(visible)
+        plain: JSONObject = serialization.plain(visible)
         return plain, personal
 
 

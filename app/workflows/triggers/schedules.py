@@ -17,6 +17,7 @@ from app.auth import principal as principals
 from app.db.errors import UNAVAILABLE
 from app.db.functions import database_now
 from app.db.types import UtcDateTime
+from app.types import JSONObject
 from app.workflows.language import cron
 from app.workflows.models import SCHEDULE, SCHEDULES, Workflow
 from app.workflows.triggers import start
@@ -65,7 +66,7 @@ def forget(account_id: str, workflow_id: str | None = None) -> None:
     db.connection().execute(sa.delete(SCHEDULES).where(*conditions))
 
 
-def times(account_id: str, workflow_ids: list[str]) -> dict[str, Any]:
+def times(account_id: str, workflow_ids: list[str]) -> JSONObject:
     """The schedules of workflows, by id."""
     conditions = (SCHEDULES.c.account_id == account_id, SCHEDULES.c.workflow_id.in_(workflow_ids))
     due = sa.func.nullif(SCHEDULES.c.next_at, sa.literal(NEVER, UtcDateTime()), type_=UtcDateTime())

@@ -13,6 +13,7 @@ from app.context import trigger_depth
 from app.db.functions import database_now
 from app.errors import InvalidValues, problem
 from app.ids import new_id
+from app.types import JSONObject
 from app.workflows.models import INSTANCES, LARGEST_CONTEXT, PENDING
 from app.workflows.triggers import start_limits
 
@@ -30,12 +31,12 @@ _INSERT = sa.insert(INSTANCES).values(
 
 def row(
     workflow: Any,
-    trigger: Any,
+    trigger: object,
     trigger_type: str,
     *,
     holds_pii: bool = False,
     root_id: str | None = None,
-) -> dict[str, Any] | None:
+) -> JSONObject | None:
     """A new instance of a workflow (an object with account_id, id, kind and version).
 
     None if a limit is exceeded and enough refused instances are recorded. `root_id` is the same for
@@ -56,7 +57,7 @@ def row(
     return {**start_limits.refused(instance, refusal), "over_bound": limit_message is not None}
 
 
-def _row(workflow: Any, trigger_type: str, holds_pii: bool, root_id: str | None) -> dict[str, Any]:
+def _row(workflow: Any, trigger_type: str, holds_pii: bool, root_id: str | None) -> JSONObject:
     id = new_id()
     return {
         "account_id": workflow.account_id,
