@@ -43,7 +43,7 @@ def set_source(source: Callable[[], Actor]) -> None:
 
 
 def act_as(user_id: str, email: str, name: str | None) -> None:
-    """Set a user as the actor, such as the one whose mailed link was followed."""
+    """Set a user as the actor, such as the recipient of a mailed link."""
     source, name = _source.get(), name or email
     set_source(lambda: source()._replace(user_id=user_id, user_email=email, user_name=name))
 

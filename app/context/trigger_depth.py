@@ -1,9 +1,9 @@
-"""Trigger depth of the current request or job; stops loops. 0 where no workflow led to it.
+"""Trigger depth of the current request or job; stops loops. 0 outside of workflows.
 
-A workflow's steps run at its depth, and so does a request that one of them sends: what it changes
-may start further workflows. Between requests the depth travels in a signed header, so that nobody
-can claim a depth at which nothing starts any more; it is valid for an hour, so that a receiver
-cannot use it later. The root travels with it: all that one event leads to is counted together
+A workflow's steps run at its depth, and so does a request that a step sends, as its changes may
+start further workflows. A signed header carries the depth between requests, so that callers cannot
+forge a depth at which nothing starts; it expires after an hour, so that a receiver cannot reuse it.
+The root identifies all instances that one event leads to, which are counted together
 (`app/workflows/triggers/start_limits.py`).
 """
 
@@ -51,12 +51,12 @@ def headers(depth: int, root: str = "") -> dict[str, str]:
 
 
 def from_header(header: str | None) -> int:
-    """The depth in a request's header; 0 where it is missing or not valid."""
+    """The depth in a request's header; 0 if it is missing or invalid."""
     return int(_signed(header, PURPOSE, 0))
 
 
 def root_from_header(header: str | None) -> str:
-    """The root in a request's header; empty where it is missing or not valid."""
+    """The root in a request's header; empty if it is missing or invalid."""
     return str(_signed(header, ROOT_PURPOSE, ""))
 
 

@@ -404,7 +404,7 @@ def test_no_sign_in_makes_an_admin_without_a_second_setting(stage: Stage) -> Non
     off = alice.patch("account", {**mapping, "sso_allow_admin": False})
     assert (off.status_code, off.json["sso_ignored_groups"]) == (200, ["Bosses"])
     page = Browser(stage.app, alice).get(f"sso/{alice.account_id}").text
-    assert "These groups give no role at present: Bosses." in page
+    assert "These groups currently give no role: Bosses." in page
     assert alice.post("account/sso/plan").status_code == 200
     others = {"sso_group_roles": [{"group": "Others", "role": "admin"}]}
     assert alice.patch("account", others).status_code == 400

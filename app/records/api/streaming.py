@@ -13,9 +13,9 @@ from app.rest.responses import dumps
 
 def limit_size(items: Iterable[Any]) -> list[orjson.Fragment]:
     """The items as JSON. Raises AnswerTooLarge as soon as they exceed the limit."""
-    room, found = SizeLimit(), []
+    room, fragments = SizeLimit(), []
     for item in items:
         text = dumps(item)
         room.take(len(text))
-        found.append(orjson.Fragment(text))
-    return found
+        fragments.append(orjson.Fragment(text))
+    return fragments

@@ -1,7 +1,7 @@
-"""Records as files: CSV, JSON and JSON lines, written in pieces and read line by line.
+"""File formats of records: CSV, JSON and JSON lines, written in chunks and read by line.
 
-In CSV an empty cell is null. A cell that a spreadsheet would run, and an empty text, stand behind
-an apostrophe, and so does whatever would read like one of these: every value comes back exactly.
+In CSV an empty cell is null. An apostrophe escapes cells that a spreadsheet would execute, empty
+texts, and cells that look escaped, so that every value can be read back exactly.
 """
 
 from __future__ import annotations
@@ -21,61 +21,61 @@ from app.rest import json_input
 from app.types import JSONMapping
 
 FORMATS = {"csv": "text/csv", "json": "application/json", "jsonl": "application/x-ndjson"}
-PIECE = 200
-ARMED = re.compile(r"'*([=+\-@\t\r\n]|\Z)")
-DISARMED = re.compile(r"'+([=+\-@\t\r\n]|\Z)")
-MOST_COLUMNS = 1000
+BATCH_SIZE = 200
+NEEDS_ESCAPE = re.compile(r"'*([=+\-@\t\r\n]|\Z)")
+ESCAPED = re.compile(r"'+([=+\-@\t\r\n]|\Z)")
+MAX_COLUMNS = 1000
 
-Shown = JSONMapping
+View = JSONMapping
 Line = tuple[int, Any]
-"""Where a record starts, and the record; a Malformed in its place tells what is wrong with it."""
+"""Line number and record, or a Malformed error in its place."""
 
-csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # how long a body may be is bounded elsewhere
+csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # bodies are limited elsewhere
 
 
-def write(format: str, names: Sequence[str], records: Iterable[Shown]) -> Iterator[bytes]:
-    """The text of a file with these records, in pieces."""
+def write(format: str, names: Sequence[str], records: Iterable[View]) -> Iterator[bytes]:
+    """Serialize records in chunks."""
     writers = {"csv": _csv, "json": _json, "jsonl": _jsonl}
     return writers[format](names, records)
 
 
 def read(format: str, raw: bytes) -> Iterator[Line]:
-    """The records of a file with the lines they start at. Raises Malformed (422)."""
+    """Read the records of a file with their line numbers. Raises Malformed (422)."""
     readers = {"csv": _rows, "json": json_input.iter_records, "jsonl": _lines}
     return readers[format](raw)
 
 
 def escape_formula(text: str) -> str:
-    """A text as it stands in a cell."""
-    return f"'{text}" if ARMED.match(text) else text
+    """Escape a text for a cell."""
+    return f"'{text}" if NEEDS_ESCAPE.match(text) else text
 
 
 def unescape_formula(cell: str) -> str | None:
-    """The text that a cell stands for; None for an empty one."""
+    """Unescape a cell; None if it is empty."""
     if not cell:
         return None
-    return cell[1:] if DISARMED.match(cell) else cell
+    return cell[1:] if ESCAPED.match(cell) else cell
 
 
-def _json(names: Sequence[str], records: Iterable[Shown]) -> Iterator[bytes]:
+def _json(names: Sequence[str], records: Iterable[View]) -> Iterator[bytes]:
     start = b"["
-    for piece in _pieces(records):
-        yield start + b"\n" + b",\n".join(map(orjson.dumps, piece))
+    for batch in _batches(records):
+        yield start + b"\n" + b",\n".join(map(orjson.dumps, batch))
         start = b","
     yield b"[]\n" if start == b"[" else b"\n]\n"
 
 
-def _jsonl(names: Sequence[str], records: Iterable[Shown]) -> Iterator[bytes]:
-    for piece in _pieces(records):
-        yield b"".join(orjson.dumps(record) + b"\n" for record in piece)
+def _jsonl(names: Sequence[str], records: Iterable[View]) -> Iterator[bytes]:
+    for batch in _batches(records):
+        yield b"".join(orjson.dumps(record) + b"\n" for record in batch)
 
 
-def _csv(names: Sequence[str], records: Iterable[Shown]) -> Iterator[bytes]:
+def _csv(names: Sequence[str], records: Iterable[View]) -> Iterator[bytes]:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\r\n")
     writer.writerow(names)
-    for piece in _pieces(records):
-        writer.writerows([_cell(record[name]) for name in names] for record in piece)
+    for batch in _batches(records):
+        writer.writerows([_cell(record[name]) for name in names] for record in batch)
         yield buffer.getvalue().encode()
         buffer.seek(0)
         buffer.truncate()
@@ -88,15 +88,15 @@ def _cell(value: Any) -> str:
     return escape_formula(value) if isinstance(value, str) else orjson.dumps(value).decode()
 
 
-def _pieces(records: Iterable[Shown]) -> Iterator[list[Shown]]:
-    piece: list[Shown] = []
+def _batches(records: Iterable[View]) -> Iterator[list[View]]:
+    batch: list[View] = []
     for record in records:
-        piece.append(record)
-        if len(piece) == PIECE:
-            yield piece
-            piece = []
-    if piece:
-        yield piece
+        batch.append(record)
+        if len(batch) == BATCH_SIZE:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
 
 
 def _lines(raw: bytes) -> Iterator[Line]:
@@ -118,22 +118,25 @@ def _rows(raw: bytes) -> Iterator[Line]:
         except StopIteration:
             break
         except csv.Error as error:
-            raise _misread(line, f"This is not CSV: {error}.") from None
+            raise _invalid_csv(line, f"This is not CSV: {error}.") from None
         if header is None:
             header = _header(row)
         elif len(row) == len(header):
             yield line, dict(zip(header, map(unescape_formula, row), strict=True))
-        elif row:  # an empty line is none
-            yield line, _misread(line, f"Has {len(row)} cells; the first line names {len(header)}.")
+        elif row:  # skip empty lines
+            yield (
+                line,
+                _invalid_csv(line, f"Has {len(row)} cells; the first line names {len(header)}."),
+            )
     if header is None:
         raise Malformed.at("body", msg="The first line must name the fields.", type="missing")
 
 
 def _header(row: Sequence[str]) -> list[str]:
     names = [name.strip() for name in row]
-    if not names or len(names) > MOST_COLUMNS or max(Counter(names).values()) > 1:
-        msg = f"The first line must name each field once, at most {MOST_COLUMNS:,}."
-        raise _misread(1, msg)
+    if not names or len(names) > MAX_COLUMNS or max(Counter(names).values()) > 1:
+        msg = f"The first line must name each field once, at most {MAX_COLUMNS:,}."
+        raise _invalid_csv(1, msg)
     return names
 
 
@@ -147,5 +150,5 @@ def _text(raw: bytes) -> str:
     return text
 
 
-def _misread(line: int, msg: str) -> Malformed:
+def _invalid_csv(line: int, msg: str) -> Malformed:
     return Malformed.at("body", line, msg=msg, type="csv")

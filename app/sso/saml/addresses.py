@@ -1,4 +1,4 @@
-"""Our addresses as a service provider: they carry the account, and come from settings only."""
+"""Our addresses as a service provider, with the account; from settings only."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from app.sso.connections import Connection
 
 
 def entity_id(connection: Connection) -> str:
-    """Who we are to the identity provider."""
+    """Return our entity id."""
     return str(connection.config.get("sp_entity_id") or _ours(connection, ""))
 
 
 def consumer_url(connection: Connection) -> str:
-    """Where the identity provider posts its responses to."""
+    """Return our assertion consumer URL."""
     return str(connection.config.get("assertion_consumer_url") or _ours(connection, "/acs"))
 
 

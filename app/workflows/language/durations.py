@@ -11,8 +11,8 @@ LONGEST = 366 * 86400
 
 def seconds(text: object) -> int | None:
     """The seconds of a duration; None if it is invalid or longer than a year."""
-    found = FORM.fullmatch(text) if isinstance(text, str) else None
-    if found is None:
+    match = FORM.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
         return None
-    length = int(found[1]) * UNITS[found[2]]
+    length = int(match[1]) * UNITS[match[2]]
     return length if length <= LONGEST else None

@@ -38,38 +38,46 @@ class Listeners:
     started: Mapping[tuple[str, str], Sequence[Listener]]
     awaited: frozenset[str]
 
-    def of(self, event: str, collection: str) -> list[Listener]:
+    def started_by(self, event: str, collection: str) -> list[Listener]:
         """The workflows that an event starts."""
         keys = ((event, collection), (event, ""))
-        return [one for key in keys for one in self.started.get(key, ())]
+        return [listener for key in keys for listener in self.started.get(key, ())]
 
     def may_await(self, event: str, collection: str) -> bool:
         """Whether any instance may wait for an event."""
         return event in self.awaited or f"{event} {collection}" in self.awaited
 
 
-def of_account(account_id: str) -> Listeners:
+def for_account(account_id: str) -> Listeners:
     """The listeners of an account in the open transaction."""
     version = outbox.checked_version(account_id)
     cache = versioned_cache.cache("workflow_listeners")
-    found = cache.get(account_id, lambda: None)
-    if found is None or found[0] != version:
-        found = (version, _load(account_id))
-        cache.put(account_id, found)
-    listeners: Listeners = found[1]
+    cached = cache.get(account_id, lambda: None)
+    if cached is None or cached[0] != version:
+        cached = (version, _load(account_id))
+        cache.put(account_id, cached)
+    listeners: Listeners = cached[1]
     return listeners
 
 
 def _load(account_id: str) -> Listeners:
-    mine = (Workflow.account_id == account_id, Workflow.enabled, Workflow.trigger_type == EVENT)
+    conditions = (
+        Workflow.account_id == account_id,
+        Workflow.enabled,
+        Workflow.trigger_type == EVENT,
+    )
     table: Any = Workflow.__table__
     started: dict[tuple[str, str], list[Listener]] = {}
-    for row in db.connection().execute(sa.select(table).where(*mine).order_by(table.c.id)):
-        asked = tuple(filter(None, (row.condition, row.trigger.get("condition"))))
-        about = (row.account_id, row.id, row.kind, row.version)
-        listener = Listener(*about, asked, row.owner_id, row.owner_home)
+    for row in db.connection().execute(sa.select(table).where(*conditions).order_by(table.c.id)):
+        conditions_text = tuple(filter(None, (row.condition, row.trigger.get("condition"))))
+        identity = (row.account_id, row.id, row.kind, row.version)
+        listener = Listener(*identity, conditions_text, row.owner_id, row.owner_home)
         key = (row.trigger["event"], row.trigger.get("collection", "").lower())
         started.setdefault(key, []).append(listener)
-    kept = sa.select(VERSIONS.c.awaits).where(VERSIONS.c.account_id == account_id)
-    awaited = {one for row in db.connection().execute(kept) for one in row.awaits}
+    awaits_query = sa.select(VERSIONS.c.awaits).where(VERSIONS.c.account_id == account_id)
+    awaited = {
+        awaited_event
+        for row in db.connection().execute(awaits_query)
+        for awaited_event in row.awaits
+    }
     return Listeners(started, frozenset(awaited))
