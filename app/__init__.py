@@ -131,7 +131,7 @@ def create_app(settings: Config | None = None) -> Flask:
 def _with_collections(spec: JSONObject) -> JSONObject:
     caller = guard.signed_in_caller()
     with tenancy.scoped_to(caller.tenancy):
-        return typed_spec.added(spec, by=caller)
+        return typed_spec.add_collections(spec, by=caller)
 
 
 def _configure(app: Flask, settings: Config) -> None:

@@ -1,4 +1,4 @@
-"""What auditing a created record of 8 columns costs, in milliseconds of CPU, on both databases.
+"""The CPU cost of auditing a new record of 8 columns, in milliseconds, on both databases.
 
     python -m bench.audit [records]
 

@@ -1,4 +1,4 @@
-"""The floor: a bare Flask application that does what is necessary, and nothing else.
+"""The floor: a bare Flask application that does only the necessary work.
 
 It is served by the same server under the same settings as the product. Each view runs the one
 necessary statement through the bare driver and answers the same JSON. It knows no callers, rules,
@@ -73,7 +73,7 @@ def driver() -> Any:
 
 
 def rows(statement: str, *values: Any) -> list[Any]:
-    """What a statement gives."""
+    """Execute a statement and return its rows."""
     if ON_SQLITE:
         return list(driver().execute(statement, values).fetchall())
     with driver().cursor() as cursor:
@@ -109,19 +109,19 @@ def audit(through: Any, changes: Sequence[append.Change], moment: datetime) -> N
 
 
 def shown(row: Sequence[Any]) -> dict[str, Any]:
-    """A record as it is answered."""
+    """A record as in responses."""
     return dict(zip((*SYSTEM, *FIELDS), map(text, row), strict=False))
 
 
 def text(value: Any) -> Any:
-    """A value as it is answered."""
+    """A value as in responses."""
     if isinstance(value, datetime):
         return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     return int(value) if isinstance(value, Decimal) else value
 
 
 def answer(body: Any, status: int = 200) -> Response:
-    """JSON."""
+    """Return a JSON response."""
     return Response(orjson.dumps(body), status, mimetype=JSON)
 
 
@@ -133,7 +133,7 @@ def get(record_id: str) -> Response:
 
 @app.get("/api/v1/records/posts")
 def page() -> Response:
-    """The 30 newest, or those with the most views, with how many there are."""
+    """The 30 newest records, or those with the most views, and the total."""
     asked = request.args.get("filter")
     if asked:
         least = int(asked.rpartition(" ")[2])
@@ -146,7 +146,7 @@ def page() -> Response:
 
 @app.get("/health")
 def health() -> str:
-    """Whether it is up."""
+    """Liveness."""
     return "ok"
 
 
@@ -158,7 +158,7 @@ def values_of(body: dict[str, Any], moment: datetime) -> tuple[Any, ...]:
 
 
 def created(row: Sequence[Any], body: dict[str, Any]) -> append.Change:
-    """What the audit log tells of a new record."""
+    """The audit entries of a new record."""
     told = [(name, None, append.text(body.get(name))) for name in FIELDS]
     place = (append.CREATE, "col_posts", row[1])
     return append.Change(ACCOUNT, place, [("id", None, row[1]), *told], None, None)
@@ -210,7 +210,7 @@ def batch() -> Response:
 
 @app.post("/api/v1/auth/login")
 def login() -> Response:
-    """Whether a password is right."""
+    """Verify a password."""
     body = orjson.loads(request.data)
     ((id, email, hash, slug, name),) = rows(LOGIN, body["account"], body["email"])
     hasher.verify(hash, body["password"])

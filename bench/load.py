@@ -1,4 +1,4 @@
-"""Load on a server of this machine: prepared requests over connections that stay open."""
+"""Generates load on a local server: prepared requests over keep-alive connections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SESSION = 3  # which field of a process says so: those of a server have one, but
 
 @dataclass
 class Figures:
-    """What a server did under load."""
+    """The figures of a server under load."""
 
     rate: float  # requests a second
     p50: float  # milliseconds
@@ -34,7 +34,7 @@ def middle(found: Sequence[Figures]) -> Figures:
 
 
 class Connection:
-    """A connection with one request under way; raises LookupError where one is refused."""
+    """A connection with one request at a time; raises LookupError for an error response."""
 
     def __init__(self, port: int, request: Callable[[], bytes]) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=60)
@@ -49,7 +49,7 @@ class Connection:
         self.socket.sendall(self.request())
 
     def read(self) -> bool:
-        """Take what has come; whether that was all of the answer."""
+        """Receive data; returns whether the response is complete."""
         self.answer += self.socket.recv(LARGEST_READ)
         if self.length < 0 and (end := self.answer.find(b"\r\n\r\n")) > 0:
             if self.answer[9:10] != b"2":
@@ -85,7 +85,7 @@ def run(
 
 
 def cpu_of(session: int) -> float:
-    """Seconds of the processor that the processes of a session have taken so far."""
+    """The CPU seconds of a session's processes so far."""
     ticks = 0
     for fields in map(_stat_of, _processes()):
         if fields and int(fields[SESSION]) == session:
@@ -94,7 +94,7 @@ def cpu_of(session: int) -> float:
 
 
 def pss_of(session: int) -> list[float]:
-    """MiB of each process of a session, with its share of what several have; the largest first."""
+    """Proportional memory (PSS, MiB) of each process of a session, largest first."""
     found = []
     for process in _processes():
         fields = _stat_of(process)

@@ -1,4 +1,4 @@
-"""How fast this machine is, beside the one that bounds are meant for."""
+"""Compares the speed of this machine with the reference machine of the bounds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def stay_on_one_core() -> None:
 
 
 def say(url: str) -> None:
-    """Print how this machine compares, by a PostgreSQL at hand."""
+    """Print the comparison, with a local PostgreSQL."""
     here = select_by_key(url)
     sys.stdout.write(
         f"a SELECT by key takes {here:.0f} us here, {here / SELECT_BY_KEY_US:.1f} times"
@@ -34,7 +34,7 @@ def say(url: str) -> None:
 
 
 def select_by_key(url: str) -> float:
-    """Microseconds of a SELECT by key: the median of some blocks."""
+    """The median microseconds of a SELECT by key."""
     with closing(psycopg2.connect(url)) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE TEMPORARY TABLE t AS SELECT i FROM generate_series(1, 10000) AS i")
         cursor.execute("ALTER TABLE t ADD PRIMARY KEY (i)")

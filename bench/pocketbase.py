@@ -61,7 +61,7 @@ def serving(program: str, folder: Path) -> Iterator[Served]:
 
 
 def asked(port: int, path: str, body: Any, token: str = "") -> Any:
-    """What it answers to a POST."""
+    """Send a POST and return the response."""
     url = f"http://127.0.0.1:{port}/api/collections{path}"
     answer = requests.post(url, json=body, headers={"Authorization": token}, timeout=30)
     answer.raise_for_status()
@@ -79,7 +79,7 @@ def furnish(port: int) -> None:
 
 
 def fill(database: Path, records: int) -> list[str]:
-    """So many records; the ids of some."""
+    """Insert `records` records; returns some ids."""
     with closing(sqlite3.connect(database)) as connection:
         cursor = connection.execute("SELECT * FROM posts")
         names = [column[0] for column in cursor.description]
@@ -101,7 +101,7 @@ def fill(database: Path, records: int) -> list[str]:
 
 
 def cases(ids: list[str], records: int, token: str) -> dict[str, Callable[[], bytes]]:
-    """What is asked, under the names of `bench.serve`."""
+    """The cases under the names of `bench.serve`."""
     around, numbers = itertools.cycle(ids), itertools.count()
 
     def of(method: str, path: str, body: Any = None) -> bytes:

@@ -1,4 +1,4 @@
-"""The product as what measures it within its own process takes it."""
+"""The application for in-process measurements."""
 
 import logging
 
@@ -10,7 +10,7 @@ from tests import conftest
 
 
 def application(settings: Config) -> Flask:
-    """The application, which logs what goes wrong alone."""
+    """Create the application; logs errors only."""
     app = conftest.make_app(settings)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     return app

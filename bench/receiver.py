@@ -1,4 +1,4 @@
-"""A receiver of webhooks that costs little: notes when each delivery came, in its own process."""
+"""A cheap webhook receiver in its own process: records when each delivery arrived."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ times: list[float] = []
 
 
 async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer one request; `GET /` tells what came so far."""
+    """Handle a request; `GET /` returns the deliveries so far."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
         if head.startswith(b"GET"):

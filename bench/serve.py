@@ -66,7 +66,7 @@ class Served:
 
 @dataclass
 class Case:
-    """What is asked: the same bytes of the product and the floor."""
+    """A benchmark case: the same requests for the product and the floor."""
 
     name: str
     request: Callable[[], bytes]
@@ -81,7 +81,7 @@ def say(text: str) -> None:
 
 
 def filled(app: Flask, cast: builders.Cast, count: int) -> list[str]:
-    """A collection with so many records; the ids of some."""
+    """Create a collection with `count` records; returns some ids."""
     builders.make_collection(cast.root, schema=FIELDS)
     builders.make_record(cast.alice, **NEW)
     columns = "updated_at, created_by, title, code, live, at, account_id"
@@ -105,7 +105,7 @@ def filled(app: Flask, cast: builders.Cast, count: int) -> list[str]:
 def message(
     method: str, path: str, credential: str, body: Any = None, *, prefix: str = "/api/v1"
 ) -> bytes:
-    """A request as it is sent."""
+    """The bytes of a request."""
     head = [f"{method} {prefix}/{path} HTTP/1.1", "Host: 127.0.0.1", f"Authorization: {credential}"]
     sent = b"" if body is None else json.dumps(body).encode()
     if body is not None:
@@ -114,7 +114,7 @@ def message(
 
 
 def cases(ids: Sequence[str], count: int, bearer: str, key: str) -> Iterator[Case]:
-    """All that is asked."""
+    """All cases."""
     around = itertools.cycle(ids)
     sign_in = {
         "account": "acme",
@@ -217,7 +217,7 @@ def measure(database: str, records: int, seconds: float, only: str, server: str)
 
 
 def warn(rate: float) -> None:
-    """Say so where this machine is not like the one of reference."""
+    """Warn if this machine differs from the reference machine."""
     if abs(rate / USUAL_FLOOR - 1) > APART:
         say(f"  ! the floor's {rate:,.0f}/s are more than 30 % beside the usual {USUAL_FLOOR:,}/s")
 

@@ -63,7 +63,7 @@ def received(url: str) -> list[float]:
 
 
 def await_all(url: str, number: int) -> None:
-    """Wait until so many deliveries have come; raises TimeoutError where they stop coming."""
+    """Wait for `number` deliveries. Raises TimeoutError if they stop arriving."""
     before, end = -1.0, 0.0
     while (found := received(url)[0]) < number:
         now = time.monotonic()
@@ -75,7 +75,7 @@ def await_all(url: str, number: int) -> None:
 
 
 def add_webhook(account_id: str, url: str) -> str:
-    """A webhook, past the checks of the API."""
+    """Insert a webhook directly, without the API's checks."""
     with db.transaction() as session:
         webhook = Webhook(
             account_id=account_id,
@@ -90,7 +90,7 @@ def add_webhook(account_id: str, url: str) -> str:
 
 
 def queue_up(account_id: str, webhook_id: str, number: int) -> None:
-    """Deliveries that are due at once."""
+    """Insert due deliveries."""
     text = '{"event":"records.create","record":{"title":"%s"}}' % ("x" * 500)
     for done in range(0, number, BATCH):
         with db.transaction():
@@ -117,7 +117,7 @@ def seconds_of_cpu(pid: int) -> float:
 
 @dataclass(frozen=True)
 class Drained:
-    """What it took to deliver what was queued."""
+    """The cost of delivering the queue."""
 
     distinct: int
     requests: int
@@ -129,7 +129,7 @@ class Drained:
 
 
 def drained(app: Flask, cast: Cast, folder: Path, number: int) -> Drained:
-    """Have one worker deliver so many to a local receiver."""
+    """Deliver `number` with one worker to a local receiver."""
     with receiver() as url:
         with app.app_context():
             account_id = cast.alice.account_id
@@ -148,7 +148,7 @@ def drained(app: Flask, cast: Cast, folder: Path, number: int) -> Drained:
 
 
 def drain(app: Flask, cast: Cast, folder: Path, number: int) -> None:
-    """How fast one worker delivers, and what memory it takes."""
+    """Measure the rate and memory of one worker."""
     found = drained(app, cast, folder, number)
     rate = (found.distinct - 1) / found.seconds
     say(f"{found.distinct} delivered in {found.seconds:.1f} s: {rate:.0f}/s")
@@ -157,7 +157,7 @@ def drain(app: Flask, cast: Cast, folder: Path, number: int) -> None:
 
 
 def hang(app: Flask, cast: Cast, folder: Path, number: int) -> None:
-    """How long healthy receivers wait, without and with twenty that never answer."""
+    """Measure the delay of healthy receivers, without and with twenty that never respond."""
     with receiver() as url, app.app_context():
         healthy = add_webhook(cast.alice.account_id, url)
         hanging = [add_webhook(cast.charlie.account_id, f"{url}/hang") for _ in range(HANGING)]
@@ -188,26 +188,26 @@ def _p95(cast: Cast, webhook_id: str, number: int) -> float:
 
 
 def create(app: Flask, cast: Cast, folder: Path, number: int) -> None:
-    """What one matching webhook adds to the CPU time of creating a record."""
+    """Measure the CPU time that a matching webhook adds to creating a record."""
     del folder
 
     make_collection(cast.root, "pages")
     body = {"url": "http://127.0.0.1:9/", "collection": "posts", "events": ["create"]}
     cast.alice.post("webhooks", body)
     spent: dict[str, list[float]] = {"pages": [], "posts": []}
-    # By turns, so that whatever else the machine does weighs on both alike.
+    # Interleaved, so that other load affects both alike.
     for _ in range(number):
         for collection, times in spent.items():
             before = time.process_time()
             assert cast.alice.post(f"records/{collection}", {"title": "x"}).status_code == 201  # noqa: S101
             times.append(time.process_time() - before)
-    # A low quartile: what the machine does beside this only ever adds.
+    # The lower quartile: other load only adds time.
     without, with_one = (quantiles(times)[0] * 1000 for times in spent.values())
     say(f"create: {without:.3f} ms of CPU, {with_one - without:+.3f} ms with a webhook")
 
 
 def main() -> None:
-    """Measure what the command line names."""
+    """Run the benchmark named on the command line."""
     what, database = sys.argv[1], (sys.argv[2:] or ["postgresql"])[0]
     number = int((sys.argv[3:] or ["2000"])[0])
     logging.disable()

@@ -54,7 +54,7 @@ def five_steps(owner: builders.Caller) -> dict[str, object]:
 
 
 def begun(app: Flask, owner: builders.Caller, number: int) -> None:
-    """So many instances that are due."""
+    """Insert due instances."""
     start(owner, five_steps(owner))
     with app.app_context(), db.transaction():
         due = sa.select(INSTANCES).where(INSTANCES.c.due_at.is_not(None))
@@ -64,7 +64,7 @@ def begun(app: Flask, owner: builders.Caller, number: int) -> None:
 
 
 def store(app: Flask, number: int) -> None:
-    """So many instances besides: nine of ten over, the others waiting."""
+    """Insert further instances: 90 % finished, 10 % waiting."""
     with app.app_context():
         row = db.connection().execute(sa.select(INSTANCES).limit(1)).mappings().one()
         later = db.connection().scalar(sa.select(database_now(86400)))
@@ -81,7 +81,7 @@ def store(app: Flask, number: int) -> None:
 
 
 def carried_out(app: Flask, account_id: str) -> tuple[float, float]:
-    """Seconds by the clock and by the processor until nothing of an account is due."""
+    """Wall-clock and CPU seconds until nothing of an account is due."""
     mine = (INSTANCES.c.account_id == account_id, INSTANCES.c.status.in_(("pending", "running")))
     left = sa.select(INSTANCES.c.id).where(*mine).limit(1)
     with app.app_context():
@@ -97,7 +97,7 @@ def carried_out(app: Flask, account_id: str) -> tuple[float, float]:
 
 
 def explain(app: Flask) -> list[str]:
-    """How the database finds what is due."""
+    """The query plan of the search for due instances."""
     due = leases.due_statement(QUEUE, 100, INSTANCES.c.status)
     with app.app_context(), db.transaction() as session:
         with tenancy.as_owner():
@@ -139,7 +139,7 @@ def main() -> None:
 
 
 def report(app: Flask, owner: builders.Caller, number: int, beside: str) -> None:
-    """Carry out what is due, and say how fast."""
+    """Run due instances and print the rate."""
     seconds, cpu = carried_out(app, owner.account_id)
     rate, by_cpu = number / seconds, number / cpu
     say(f"{rate:.0f} instances/s of five steps{beside} ({by_cpu:.0f} per second of CPU)")

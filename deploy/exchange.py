@@ -1,7 +1,7 @@
-"""One request and its response, by granian's threads: none of them waits for a client.
+"""Handles one request on granian's threads without blocking on the client.
 
-A thread that would have to wait leaves the exchange, and whichever thread granian tells of what
-arrived, or was taken, goes on with it. What takes longer than `deploy/serving.py` says is given up.
+Instead of waiting, a thread leaves the exchange; the thread that granian notifies of received or
+sent bytes resumes it. Requests that exceed the timeouts of `deploy/serving.py` are aborted.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from urllib.parse import unquote_to_bytes
 
 from deploy import serving
 
-IN_MEMORY = 64 * 1024  # bytes of a body; a longer one is in a temporary file
-MOST_ON_DISK = 256 * 2**20  # bytes of all bodies that a process has in temporary files
-MOST_BYTES = 10 * 1024 * 1024  # where the application does not say
+MAX_MEMORY_BYTES = 64 * 1024  # longer bodies go to a temporary file
+MAX_DISK_BYTES = 256 * 2**20  # of all temporary files of a process
+DEFAULT_MAX_BYTES = 10 * 1024 * 1024  # if the application sets no limit
 STEP_SECONDS = 0.25
-COMMON = {
+BASE_ENVIRON = {
     "SCRIPT_NAME": "",
     "SERVER_SOFTWARE": "granian",
     "wsgi.errors": sys.stderr,
@@ -36,29 +36,29 @@ COMMON = {
     "wsgi.run_once": False,
     "wsgi.version": (1, 0),
 }
-NEEDED = {b"content-type": "CONTENT_TYPE", b"content-length": "CONTENT_LENGTH"}
-GONE = {"type": "http.disconnect"}
+UNPREFIXED_HEADERS = {b"content-type": "CONTENT_TYPE", b"content-length": "CONTENT_LENGTH"}
+DISCONNECT = {"type": "http.disconnect"}
 Application = Callable[..., Iterable[bytes]]
 
 log = logging.getLogger("_granian")  # granian's own
 
 
 class Deadlines:
-    """Cancels futures that are pending for too long."""
+    """Cancels futures that are pending past their deadline."""
 
     def __init__(self) -> None:
         self._pending: dict[Exchange, tuple[Any, float]] = {}
 
     def start(self) -> None:
-        """Begin to watch, in a thread."""
+        """Start the watcher thread."""
         threading.Thread(target=self._watch, name="deadlines", daemon=True).start()
 
     def set(self, exchange: Exchange, future: Any, moment: float) -> None:
-        """Have a future be cancelled at a moment."""
+        """Cancel a future at a moment (monotonic seconds)."""
         self._pending[exchange] = future, moment
 
     def clear(self, exchange: Exchange) -> None:
-        """Leave the future of an exchange alone."""
+        """Remove the deadline of an exchange."""
         self._pending.pop(exchange, None)
 
     def _watch(self) -> None:
@@ -67,7 +67,7 @@ class Deadlines:
             self._cancel_overdue()
 
     def _cancel_overdue(self) -> None:
-        # A function of its own, or the thread's variables would keep the last connection open.
+        # A separate function: its locals would otherwise keep the last connection open.
         now = time.monotonic()
         for future, moment in self._pending.copy().values():
             if now > moment:
@@ -75,21 +75,21 @@ class Deadlines:
 
 
 class DiskSpace:
-    """Counts the bytes of bodies in temporary files: anybody may send many at once."""
+    """Limits the bytes that all temporary files take, as anyone can send many bodies at once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._used = 0
 
-    def take(self, size: int) -> None:
-        """Take space. Raises OSError where there is not as much left."""
+    def reserve(self, size: int) -> None:
+        """Reserve space. Raises OSError if not enough is left."""
         with self._lock:
-            if self._used + size > MOST_ON_DISK:
+            if self._used + size > MAX_DISK_BYTES:
                 raise OSError("too many large bodies at once")
             self._used += size
 
     def release(self, size: int) -> None:
-        """Give space back."""
+        """Release reserved space."""
         with self._lock:
             self._used -= size
 
@@ -98,19 +98,19 @@ disk_space = DiskSpace()
 
 
 class UnreadableBody:
-    """A body that is malformed, or broke off."""
+    """A body that is malformed or incomplete."""
 
     def read(self, size: int = -1) -> bytes:
-        """Refuse, in the way that the application makes a 400 of."""
-        raise OSError("the body broke off")
+        """Raise the error that the application answers with a 400."""
+        raise OSError("incomplete request body")
 
     readline = read
 
 
-def begin(request: Any, application: Application, most_bytes: int, deadlines: Deadlines) -> None:
-    """Begin to answer one of granian's requests."""
+def begin(request: Any, application: Application, max_bytes: int, deadlines: Deadlines) -> None:
+    """Start to handle a request of granian."""
     try:
-        exchange = Exchange(request, application, most_bytes, deadlines)
+        exchange = Exchange(request, application, max_bytes, deadlines)
     except BaseException as error:  # noqa: BLE001 - nobody else would hear of it
         request.err(error)
     else:
@@ -118,16 +118,16 @@ def begin(request: Any, application: Application, most_bytes: int, deadlines: De
 
 
 class Exchange:
-    """A request that is read, answered and sent, in steps: `granian` is its side of it."""
+    """A request that is received, answered and sent in steps; `granian` is granian's request."""
 
     def __init__(
-        self, granian: Any, application: Application, most_bytes: int, deadlines: Deadlines
+        self, granian: Any, application: Application, max_bytes: int, deadlines: Deadlines
     ) -> None:
         self._granian, self._protocol = granian, granian.proto
         self._application, self._deadlines = application, deadlines
-        self._context = copy_context()  # of the application, whichever thread goes on
-        self._environ = environ_of(granian.scope)
-        self._most_bytes = most_bytes
+        self._context = copy_context()  # the application's, on whichever thread it resumes
+        self._environ = build_environ(granian.scope)
+        self._max_bytes = max_bytes
         self._status, self._headers = "", list[tuple[str, str]]()
         self._pieces: Iterator[bytes] = iter(())
         self._result: Iterable[bytes] = ()
@@ -135,18 +135,18 @@ class Exchange:
         self._on_disk = 0
 
     def begin(self) -> None:
-        """Answer, or receive the body first."""
-        self._guarded(self._begin)
+        """Receive the body, if any, and respond."""
+        self._run_step(self._begin)
 
     def _begin(self) -> None:
         self._length = int(self._environ.get("CONTENT_LENGTH") or 0)
         chunked = "HTTP_TRANSFER_ENCODING" in self._environ
-        if not chunked and not 0 < self._length <= self._most_bytes:
+        if not chunked and not 0 < self._length <= self._max_bytes:
             self._environ["wsgi.input"] = BytesIO()
             self._answer()
             return
         if chunked:
-            self._length = self._most_bytes + 1
+            self._length = self._max_bytes + 1
         self._body: IO[bytes] = BytesIO()
         self._received = 0
         self._deadline = time.monotonic() + serving.REQUEST_SECONDS
@@ -154,52 +154,54 @@ class Exchange:
 
     def _receive(self, future: Any) -> None:
         while not _is_pending(future):
-            if self._take(_result_of(future)):
+            if self._take(_future_result(future)):
                 return
             future = self._protocol.receive()
         moment = min(self._deadline, time.monotonic() + serving.READ_SECONDS)
-        self._leave(future, moment, self._receive)
+        self._resume_later(future, moment, self._receive)
 
     def _take(self, message: dict[str, Any] | None) -> bool:
-        """Whether that was the last of the body."""
+        """Handle a message; returns whether the body is complete or refused."""
         if message is None:
-            self._refuse(*serving.too_slow())
+            self._refuse(*serving.timeout_response())
             return True
         if message["type"] != "http.request":
             self._environ["wsgi.input"] = UnreadableBody()
             self._answer()
             return True
         try:
-            self._keep(message["body"])
+            self._append(message["body"])
         except OSError:
-            self._refuse("503 Service Unavailable", "There is no room for the body of the request.")
+            self._refuse(
+                "503 Service Unavailable", "Too many large requests at once. Try again later."
+            )
             return True
         if self._received < self._length and message["more_body"]:
             return False
         self._answer_received()
         return True
 
-    def _keep(self, piece: bytes) -> None:
-        before, self._received = self._received, self._received + len(piece)
-        if self._received > IN_MEMORY:
+    def _append(self, chunk: bytes) -> None:
+        before, self._received = self._received, self._received + len(chunk)
+        if self._received > MAX_MEMORY_BYTES:
             size = self._received - self._on_disk
-            disk_space.take(size)
+            disk_space.reserve(size)
             self._on_disk += size
-        if self._received > IN_MEMORY >= before:
-            start, self._body = self._body, TemporaryFile()  # noqa: SIM115 - closed with itself
-            start.seek(0)
-            self._body.write(start.read())
-        self._body.write(piece)
+        if self._received > MAX_MEMORY_BYTES >= before:
+            memory, self._body = self._body, TemporaryFile()  # noqa: SIM115 - closed with itself
+            memory.seek(0)
+            self._body.write(memory.read())
+        self._body.write(chunk)
 
-    def _leave(self, future: Any, moment: float, then: Callable[[Any], None]) -> None:
-        def go_on(future: Any) -> None:
+    def _resume_later(self, future: Any, moment: float, step: Callable[[Any], None]) -> None:
+        def resume(completed: Any) -> None:
             self._deadlines.clear(self)
-            self._guarded(then, future)
+            self._run_step(step, completed)
 
         self._deadlines.set(self, future, moment)
-        future.add_done_callback(go_on)
+        future.add_done_callback(resume)
 
-    def _guarded(self, step: Callable[..., None], *arguments: Any) -> None:
+    def _run_step(self, step: Callable[..., None], *arguments: Any) -> None:
         try:
             step(*arguments)
         except BaseException as error:  # noqa: BLE001 - nobody else would hear of it
@@ -211,7 +213,7 @@ class Exchange:
         self._release_disk_space()
         log.warning("request refused: %s", status)
         self._status = status
-        self._headers, body = serving.refusal(status, message)
+        self._headers, body = serving.error_response(status, message)
         self._send_whole(body)
 
     def _answer_received(self) -> None:
@@ -255,10 +257,10 @@ class Exchange:
         self._granian.done()
 
     def _watch_client(self, future: Any) -> None:
-        # It tells of a body that is none first, and then that nobody is there any more.
+        # The first message is an empty body, the second the disconnect.
         if _is_pending(future):
             future.add_done_callback(self._watch_client)
-        elif _result_of(future)["type"] == "http.request":
+        elif _future_result(future)["type"] == "http.request":
             self._watch_client(self._protocol.receive())
         else:
             self._gone = True
@@ -267,17 +269,17 @@ class Exchange:
         while future is not None and not _is_pending(future):
             future = self._context.run(self._send_next, future)
         if future is not None:
-            self._leave(future, time.monotonic() + serving.WRITE_SECONDS, self._stream)
+            self._resume_later(future, time.monotonic() + serving.WRITE_SECONDS, self._stream)
 
-    def _send_next(self, taken: Any) -> Any:
-        client_waits = not self._gone and _result_of(taken) is not None
+    def _send_next(self, sent: Any) -> Any:
+        client_waits = not self._gone and _future_result(sent) is not None
         piece = next(self._pieces, None) if client_waits else None
         if piece is not None:
             return self._send(piece)
         if client_waits:
             self._send(b"", more=False)
         self._close()
-        self._granian.done()  # which breaks off an answer that is not over
+        self._granian.done()  # aborts an incomplete response
         return None
 
     def _release_disk_space(self) -> None:
@@ -295,28 +297,28 @@ def _is_pending(future: Any) -> bool:
     return hasattr(future, "done") and not future.done()
 
 
-def _result_of(future: Any) -> Any:
-    """The message that a future is about; None where it was cancelled."""
-    if not hasattr(future, "result"):  # there was nothing to wait for
-        return GONE
+def _future_result(future: Any) -> Any:
+    """The future's message; None if it was cancelled."""
+    if not hasattr(future, "result"):  # it completed at once
+        return DISCONNECT
     try:
-        return future.result() or GONE
+        return future.result() or DISCONNECT
     except CancelledError:
         return None
 
 
 @lru_cache(1024)
-def _key_of(name: bytes) -> str:
-    # An underscore would make a header count as another, which a proxy may vouch for.
+def _environ_key(name: bytes) -> str:
+    # With underscores, X_Forwarded_For would pass for the proxy's X-Forwarded-For.
     if b"_" in name:
         return ""
-    return NEEDED.get(name) or "HTTP_" + name.decode("latin1").upper().replace("-", "_")
+    return UNPREFIXED_HEADERS.get(name) or "HTTP_" + name.decode("latin1").upper().replace("-", "_")
 
 
-def environ_of(scope: dict[str, Any]) -> dict[str, Any]:
-    """The environment of WSGI that says what a scope of ASGI does."""
+def build_environ(scope: dict[str, Any]) -> dict[str, Any]:
+    """Convert an ASGI scope to a WSGI environ."""
     server, port = scope["server"]
-    environ = COMMON | {
+    environ = BASE_ENVIRON | {
         "QUERY_STRING": scope["query_string"].decode("latin1"),
         "PATH_INFO": unquote_to_bytes(scope["raw_path"]).decode("latin1"),
         "REMOTE_ADDR": scope["client"][0],
@@ -327,10 +329,10 @@ def environ_of(scope: dict[str, Any]) -> dict[str, Any]:
         "wsgi.url_scheme": scope["scheme"],
     }
     for name, value in scope["headers"]:
-        if not (key := _key_of(name)):
+        if not (key := _environ_key(name)):
             continue
         text = value.decode("latin1")
-        if key in environ and name not in NEEDED:
+        if key in environ and name not in UNPREFIXED_HEADERS:
             text = f"{environ[key]}{'; ' if name == b'cookie' else ','}{text}"
         environ[key] = text
     return environ

@@ -1,12 +1,12 @@
 """Serve Atrium by granian instead of gunicorn: `python -m deploy.granian_server [application]`.
 
-PORT, SERVICE_ENV and WEB_CONCURRENCY adjust it as they do gunicorn. docs/deployment.md says when.
+PORT, SERVICE_ENV and WEB_CONCURRENCY configure it as they do gunicorn; docs/deployment.md says when
+to use it.
 
-granian's WSGI interface reads a body in the thread that answers, without a timeout. Its ASGI one
-waits in no thread, but asyncio's loop and a pool of threads cost a quarter to two fifths more of
-the processor for a request. So granian's own threads answer what its ASGI worker takes in, and
-stand for the loop: with nothing but what comes from its modules with an underscore and its worker,
-which tests/test_granian.py and tests/test_slow_clients.py hold.
+granian's WSGI interface reads a body in the thread that responds, without a timeout. Its ASGI
+interface blocks no thread, but asyncio's loop and a thread pool cost 25 to 40 % more CPU. So
+granian's own threads run the application on what its ASGI worker receives, and replace the loop.
+This uses private modules of granian; tests/test_granian.py and tests/test_slow_clients.py pin them.
 """
 
 import ctypes
@@ -30,15 +30,15 @@ from granian.server.mp import WorkerProcess
 
 from deploy import exchange, serving
 
-CONNECTIONS = 512  # of a process, as a half-sent request holds no more than one
+CONNECTIONS = 512  # per process: an incomplete request occupies one
 SET_PARENT_DEATH_SIGNAL = 1
 LOGGING = LOGGING_CONFIG | {
-    "formatters": {name: {"()": serving.Lines} for name in ("generic", "access")}
+    "formatters": {name: {"()": serving.JsonFormatter} for name in ("generic", "access")}
 }
 
 
 class _Loop:
-    """Stands for asyncio's: who awaits a future goes on in the thread that tells of its result."""
+    """Replaces asyncio's loop: a future's callbacks run in the thread that completes it."""
 
     @staticmethod
     def call_soon(callback: Callable[[Any], None], future: Any, context: Any = None) -> None:
@@ -48,17 +48,17 @@ class _Loop:
 
 
 class _Scheduler(CallbackScheduler):
-    """Has granian's threads answer requests, where its own hands them to a loop."""
+    """Handles requests on granian's threads instead of an event loop."""
 
     def __init__(self, loop: _Loop, application: exchange.Application, *_: Any) -> None:
         super().__init__()
         config = getattr(application, "config", {})
-        most_bytes = config.get("MAX_CONTENT_LENGTH") or exchange.MOST_BYTES
+        max_bytes = config.get("MAX_CONTENT_LENGTH") or exchange.DEFAULT_MAX_BYTES
         deadlines = exchange.Deadlines()
         deadlines.start()
 
         def schedule(request: Any) -> None:
-            exchange.begin(request, application, most_bytes, deadlines)
+            exchange.begin(request, application, max_bytes, deadlines)
 
         self._schedule_fn = schedule
 
@@ -68,15 +68,15 @@ def _stop(number: int, frame: object) -> None:
 
 
 def load(target: str) -> exchange.Application:
-    """The application that a name such as `wsgi:app` stands for, in the process that serves it."""
-    if sys.platform == "linux":  # or a process whose parent was killed would keep the port
+    """Import the application, such as `wsgi:app`, in the worker process."""
+    if sys.platform == "linux":  # else a worker whose parent was killed would hold the port
         ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-    signal.signal(signal.SIGTERM, _stop)  # until granian heeds it here: the parent's way is no use
-    os.setpgrp()  # a terminal's Ctrl-C is the parent's: told twice, a process at work does not end
+    signal.signal(signal.SIGTERM, _stop)  # until granian installs its own handler
+    os.setpgrp()  # only the parent handles Ctrl-C: a second signal would block a busy worker's exit
     serving.share_freed_memory()
-    from app.db import engine  # not in the parent, which serves nothing
+    from app.db import engine  # not needed in the parent
 
-    Finalize(None, engine.close, exitpriority=0)  # these processes heed no atexit
+    Finalize(None, engine.close, exitpriority=0)  # worker processes skip atexit
     module, _, name = target.partition(":")
     application: exchange.Application = getattr(import_module(module), name)
     return application
@@ -84,7 +84,7 @@ def load(target: str) -> exchange.Application:
 
 @WorkerProcess.wrap_target
 def work(number: int, application: exchange.Application, addresses: Any, *_: Any) -> None:
-    """Serve in a process of its own, as granian's own function for WSGI does."""
+    """Serve in a worker process; replaces granian's function for WSGI."""
     loop, stopped, signals = _Loop(), Event(), set_sync_signals()
     signals.add_cb(stopped.set)
     worker = ASGIWorker(
@@ -100,7 +100,7 @@ def work(number: int, application: exchange.Application, addresses: Any, *_: Any
 
 
 def _listener(address: Any, shared: Any) -> Any:
-    # Of a client who takes nothing the system ends the connection: nothing else would.
+    # The kernel closes connections whose client reads nothing: granian has no timeout for that.
     listener = shared or address.build()
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         with socket.socket(fileno=os.dup(listener.get_fd())) as options:
@@ -110,9 +110,9 @@ def _listener(address: Any, shared: Any) -> Any:
 
 
 def main(application: str = "wsgi:app") -> None:
-    """Serve until a signal says to stop."""
+    """Serve until a signal stops it."""
     port, processes = serving.port(), serving.processes()
-    serving.count_together()
+    serving.share_metrics()
     server = Granian(
         application,
         address=serving.host(),
@@ -128,7 +128,7 @@ def main(application: str = "wsgi:app") -> None:
     )
     try:
         server.serve(work, load)
-    except (RuntimeError, ValueError) as error:  # of an address in use, say; a backtrace follows
+    except (RuntimeError, ValueError) as error:  # e.g. the address is in use
         sys.exit(f"granian cannot serve: {str(error).partition(chr(10))[0]}")
 
 

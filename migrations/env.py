@@ -13,19 +13,19 @@ metadata = current_app.extensions["migrate"].db.metadata
 
 
 def ours(object: object, name: str | None, type_: str, *rest: object) -> bool:
-    """Tables of collections are no business of Alembic's."""
+    """Exclude the tables of collections."""
     return not (type_ == "table" and (name or "").startswith("col_"))
 
 
 def rendered(kind: str, item: object, autogenerate: object) -> str | bool:
-    """Write our column types by their names in `app.db.types`."""
+    """Render our column types by their names in `app.db.types`."""
     if kind == "type" and isinstance(item, UtcDateTime):
         return "UtcDateTime()"
     return "Text" if item is Text else False
 
 
 def run() -> None:
-    """Apply the revisions. Two processes that start at once take turns."""
+    """Apply the revisions; serializes concurrent processes."""
     postgres = engine.dialect.name == "postgresql"
     options = {"isolation_level": "READ COMMITTED"} if postgres else {}
     with (

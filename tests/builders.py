@@ -1,4 +1,4 @@
-"""Plain functions that make what tests need, and the callers that they act as."""
+"""Builders of test data, and the callers of tests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OPEN = dict.fromkeys(
 
 
 class Caller:
-    """A client of the API; sends JSON, and the token of the user that it stands for."""
+    """An API client that sends JSON and a user's token."""
 
     def __init__(self, app: Flask, user: User | None = None, **headers: str) -> None:
         self.app, self.headers = app, headers
@@ -42,7 +42,7 @@ class Caller:
         headers: Mapping[str, str] = {},
         **options: Any,
     ) -> TestResponse:
-        """Send a request; a path that does not start with a slash is one of the API's."""
+        """Send a request; paths without a leading slash are relative to the API."""
         url = path if path.startswith("/") else f"/api/v1/{path}"
         if json is not None:
             options |= {"data": dumps(json), "content_type": "application/json"}
@@ -78,7 +78,7 @@ class Caller:
 
 @dataclass
 class Cast:
-    """Who plays in the tests."""
+    """The callers of the tests."""
 
     alice: Caller
     bob: Caller
@@ -88,7 +88,7 @@ class Cast:
 
 @lru_cache
 def password_hash() -> str:
-    """The hash of PASSWORD, made once."""
+    """The hash of PASSWORD, cached."""
     return passwords.hash(PASSWORD)
 
 
@@ -119,7 +119,7 @@ def make_user(
 
 
 def change_user(app: Flask, user_id: str, **values: Any) -> None:
-    """Change columns of a user, as a later feature would: its version grows."""
+    """Change columns of a user and increment its version."""
     with app.app_context(), transaction() as session:
         user = session.query(User).filter_by(id=user_id).one()
         for name, value in values.items():
@@ -128,7 +128,7 @@ def change_user(app: Flask, user_id: str, **values: Any) -> None:
 
 
 def change_passwords(app: Flask) -> None:
-    """Hash everyone's password anew."""
+    """Hash all passwords again."""
     with app.app_context(), transaction() as session:
         session.execute(sa.update(User).values(password_hash=password_hash()))
 
@@ -139,7 +139,7 @@ def make_cast(app: Flask) -> Cast:
 
 
 def make_people(app: Flask) -> list[User]:
-    """The users that the cast stands for: alice, bob, charlie and root."""
+    """Create the users of the cast: alice, bob, charlie and root."""
     acme, globex = make_account(app, "acme"), make_account(app, "globex")
     alice = make_user(app, acme, "alice@acme.example", ADMIN)
     bob = make_user(app, acme, "bob@acme.example", VIEWER)

@@ -1,4 +1,4 @@
-"""What every test starts from: servers of its own, an application per database, a cast."""
+"""Fixtures of all tests: servers, an application per database, and the cast."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _made: dict[str, Made] = {}
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Start the servers once, before any test process: its children inherit their addresses."""
+    """Start the servers once, before the test processes, which inherit their addresses."""
     if "PYTEST_XDIST_WORKER" in os.environ or config.option.collectonly:
         return
     for server in (services.Postgres(), services.Redis()):
@@ -42,13 +42,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionstart() -> None:
-    """Hash for nothing: thousands of logins would take a minute."""
+    """Use cheap password hashes: thousands of logins would take a minute."""
     hash_with(QUICK_HASHER)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave to `make slow` what runs on one database and would run on the other too."""
+    """Run most tests on one database only; `make slow` runs them on the other."""
     for item in items:
         if databases.is_left_to_slow(item):
             item.add_marker(pytest.mark.slow)
@@ -63,7 +63,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Stop what was started."""
+    """Stop the servers."""
     for server in _started:
         server.stop()
     for made in _made.values():
@@ -71,7 +71,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def hash_with(hasher: PasswordHasher) -> None:
-    """Hash passwords so from now on; what has been hashed otherwise is forgotten."""
+    """Set the hasher, and forget hashes of the previous one."""
     passwords._hasher = hasher
     passwords._dummy.cache_clear()
     builders.password_hash.cache_clear()
@@ -79,7 +79,7 @@ def hash_with(hasher: PasswordHasher) -> None:
 
 @pytest.fixture
 def real_hashes(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Passwords hashed as in earnest, for tests of what that costs, or that need it to last."""
+    """Real password hashes, for tests of their cost or duration."""
     hash_with(REAL_HASHER)
     if "cast" in request.fixturenames:
         builders.change_passwords(request.getfixturevalue("app"))
@@ -94,7 +94,7 @@ def database(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def app(database: str, request: pytest.FixtureRequest) -> Iterator[Flask]:
-    """The application on an empty database, or on one with the cast where a test asks for it."""
+    """The application on an empty database, or with the cast if the test requests it."""
     if database not in _made:
         _made[database] = Made(database)
     made = _made[database]
@@ -105,7 +105,7 @@ def app(database: str, request: pytest.FixtureRequest) -> Iterator[Flask]:
 
 
 class Made:
-    """An application that many tests share, with the states that they start from."""
+    """An application that tests share, with the initial states of its database."""
 
     def __init__(self, database: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="atrium-test-"))
@@ -115,7 +115,7 @@ class Made:
         self.peopled = states.State(self.app, "peopled")
 
     def restore(self, peopled: bool) -> None:
-        """Put one of the states back."""
+        """Restore a state."""
         with self.app.app_context():
             db.db.session.remove()
         (self.peopled if peopled else self.empty).restore()
@@ -123,7 +123,7 @@ class Made:
 
 
 def settings_for(database: str, folder: Path, **changes: object) -> Config:
-    """Settings for a new database of that kind."""
+    """Create a database of a kind; returns its settings."""
     url = f"sqlite:///{folder / 'atrium.db'}"
     if database == "postgresql":
         url = services.Postgres().create_database(f"test_{secrets.token_hex(6)}")
@@ -140,7 +140,7 @@ def settings_for(database: str, folder: Path, **changes: object) -> Config:
 
 
 def make_app(settings: Config) -> Flask:
-    """An application whose database is built by the real migrations."""
+    """An application whose database is created by the real migrations."""
     made = create_app(settings)
     cli.bind_migrate(made)
     with made.app_context():
@@ -150,7 +150,7 @@ def make_app(settings: Config) -> Flask:
 
 @pytest.fixture
 def anyone(app: Flask) -> Caller:
-    """A client that has not signed in."""
+    """An anonymous client."""
     return Caller(app)
 
 

@@ -1,4 +1,4 @@
-"""The database that a test runs on where one is enough: `make slow` runs it on the other."""
+"""Chooses the database of tests that need only one; `make slow` runs them on the other."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ TESTS = PurePath(__file__).parent
 
 
 def is_left_to_slow(item: pytest.Item) -> bool:
-    """Whether a test runs on another database already, so that this one can wait."""
+    """Whether a test runs on the other database, so that `make slow` covers this one."""
     database = getattr(item, "callspec", None) and item.callspec.params.get("database")  # type: ignore[attr-defined]
     return database in DATABASES and _one_is_enough(item) and database != chosen(item)
 
 
 def chosen(item: Any) -> str:
-    """The database of a test: always the same, and about half of the tests have each."""
+    """The database of a test: deterministic, about half of the tests each."""
     path = PurePath(item.path).relative_to(TESTS).as_posix()
     if path in STRICTEST:
         return "postgresql"
@@ -74,7 +74,7 @@ def _asks_for_it(item: Any) -> bool:
 
 
 def _names(function: FunctionType, seen: set[str]) -> Iterator[str]:
-    """The names that a function uses, with those that functions of its module use for it."""
+    """The names that a function uses, directly or by functions of its module."""
     for name in set(_names_in(function.__code__)) - seen:
         seen.add(name)
         yield name

@@ -35,7 +35,7 @@ def free_port() -> int:
 
 
 def environment(folder: Path, **settings: str) -> dict[str, str]:
-    """A shell's environment in which nothing but `settings` is set for the service."""
+    """An environment in which only `settings` are set for the service."""
     return {
         "PATH": f"{PROGRAMS}:/usr/local/bin:/usr/bin:/bin",
         "HOME": str(folder),
@@ -63,7 +63,7 @@ def unit(name: str, instance: str) -> list[str]:
 def started(
     command: Sequence[str], env: Mapping[str, str], log: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process with all that it starts; what still runs at the end gets Ctrl-C's signal."""
+    """A process with its children; those that still run at the end get SIGINT."""
     with log.open("a") as output:
         process = subprocess.Popen(
             command,
@@ -82,7 +82,7 @@ def started(
 
 
 def forked(target: Callable[..., None], *args: Any) -> BaseProcess:
-    """A process of our own, started where all is loaded: loading takes longer than the rest."""
+    """A fork of a preloaded process, as imports take longer than the rest."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["app", "pytest"])
     process = context.Process(target=target, args=args)
@@ -102,7 +102,7 @@ def mebibytes(pid: int, line: str) -> float:
 
 
 def wait_for(url: str, log: Path) -> None:
-    """Wait until a server answers well."""
+    """Wait until a server responds successfully."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         try:
@@ -123,7 +123,7 @@ def post(url: str, body: Mapping[str, Any]) -> Any:
 
 
 def wait_for_mail(outbox: Path) -> str:
-    """The first mail that is written down."""
+    """Wait for the first saved mail."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         for mail in outbox.glob("*.eml"):

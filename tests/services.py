@@ -48,7 +48,7 @@ CHROMIUM_NAMES = (
 
 
 class ServiceError(Exception):
-    """A server or browser the tests need cannot be found, installed or started."""
+    """Raised if a server or browser for the tests cannot be found, installed or started."""
 
 
 # --- Finding programs ---------------------------------------------------------
@@ -201,7 +201,7 @@ rm -rf "$folder"
 
 
 class Server(ABC):
-    """A server on a free local port, with its data in a folder that goes with it.
+    """A server on a free local port, with a temporary data folder.
 
     The data outlives kill() and restart(), as does the port; stop() drops both.
     """
@@ -213,7 +213,7 @@ class Server(ABC):
     orderly_signal: ClassVar[signal.Signals]
 
     def __init__(self, *, private: bool = False) -> None:
-        """Use the server named in the environment, unless `private` asks for an own one."""
+        """Use the server of the environment, unless `private`."""
         variable = f"TEST_{self.name.upper()}_URL"
         self._given_url = None if private else os.environ.get(variable)
         self._folder: Path | None = None
@@ -253,7 +253,7 @@ class Server(ABC):
             raise
 
     def stop(self) -> None:
-        """End the server and remove its data."""
+        """Stop the server and remove its data."""
         if self._watchdog is not None:
             self._end_process(self.abrupt_signal)
             self._end_watchdog()
@@ -261,7 +261,7 @@ class Server(ABC):
         self._port = 0
 
     def restart(self) -> None:
-        """End the server in order and start it with the same data and port."""
+        """Shut down the server, and start it with the same data and port."""
         self._must_be_own()
         self._end_process(self.orderly_signal)
         self.start()
@@ -372,7 +372,7 @@ class Server(ABC):
 
 
 class Postgres(Server):
-    """A PostgreSQL server that trusts everybody and never waits for the disk."""
+    """A PostgreSQL server without authentication and fsync."""
 
     name = "postgres"
     abrupt_signal = signal.SIGQUIT
@@ -390,7 +390,7 @@ class Postgres(Server):
     }
 
     def __init__(self, *, private: bool = False) -> None:
-        """Use the server named in TEST_POSTGRES_URL, unless `private` asks for an own one."""
+        """Use the server of TEST_POSTGRES_URL, unless `private`."""
         super().__init__(private=private)
         self._created: list[str] = []
 
@@ -406,19 +406,19 @@ class Postgres(Server):
         return urlunsplit(urlsplit(self.url)._replace(path=f"/{name}"))
 
     def drop_database(self, name: str) -> None:
-        """Drop a database, whoever is still connected to it."""
+        """Drop a database, even with open connections."""
         statement = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)")
         self._execute(statement.format(sql.Identifier(name)))
 
     def disconnect(self, name: str) -> None:
-        """End whatever sessions a database has, such as those that wait in pools."""
+        """Terminate all sessions of a database, such as pooled ones."""
         statement = sql.SQL(
             "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = {}"
         )
         self._execute(statement.format(sql.Literal(name)))
 
     def stop(self) -> None:
-        """End the server; one given by the environment only loses the databases made here."""
+        """Stop the server; drop only the databases created here on one of the environment."""
         if self._given_url is not None:
             for name in self._created:
                 self.drop_database(name)
@@ -470,14 +470,14 @@ class Postgres(Server):
 
 
 class Redis(Server):
-    """A Redis server that keeps its data in memory only, so restart() empties it."""
+    """A Redis server without persistence: restart() empties it."""
 
     name = "redis"
     abrupt_signal = signal.SIGTERM
     orderly_signal = signal.SIGTERM
 
     def emptied(self) -> str:
-        """The address of a database that is this test process's alone, with nothing in it."""
+        """The address of an empty database of this test process."""
         worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
         url = f"{self.url.rpartition('/')[0]}/{1 + int(worker)}"
         with redis.Redis.from_url(url) as client:
@@ -502,7 +502,7 @@ class Redis(Server):
 
 
 class Nginx(Server):
-    """nginx with a site of ours, as an ordinary user; `site` is told folder and port."""
+    """nginx with one of our sites, unprivileged; `site` receives folder and port."""
 
     name = "nginx"
     abrupt_signal = signal.SIGTERM
@@ -523,7 +523,7 @@ class Nginx(Server):
 
     @property
     def logs(self) -> dict[str, str]:
-        """All that it has written, by the name of the file."""
+        """The contents of its log files by name."""
         assert self._folder is not None
         return {file.name: file.read_text() for file in self._folder.glob("*log*")}
 

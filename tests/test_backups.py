@@ -100,7 +100,7 @@ def test_it_ends_however_much_is_written_meanwhile(
         with closing(sqlite3.connect(address, isolation_level=None)) as other:
             other.execute(f"PRAGMA user_version = {changes}")
 
-    monkeypatch.setattr(backups, "PAGES_AT_ONCE", 1)
+    monkeypatch.setattr(backups, "PAGES_PER_STEP", 1)
     monkeypatch.setattr(backups, "_sqlite", lambda: sqlite3.connect(address, factory=Source))
     assert run(app, "backup", str(tmp_path / "atrium.backup")).exit_code == 0
 
@@ -109,7 +109,7 @@ def test_a_database_without_atrium_is_not_backed_up(database: str, tmp_path: Pat
     app = create_app(settings_for(database, tmp_path))
     refused = run(app, "backup", str(tmp_path / "atrium.backup"))
     assert refused.exit_code == 1
-    assert "nothing of Atrium: see SERVICE_DATABASE_URL" in refused.output
+    assert "no tables of Atrium: check SERVICE_DATABASE_URL" in refused.output
     assert not (tmp_path / "atrium.backup").exists()
 
 
@@ -226,7 +226,7 @@ def test_a_backup_does_not_wait_long_for_a_locked_table(
     with closing(connected(app)) as other:
         other.cursor().execute("LOCK TABLE webhooks")
         told = run(app, "backup", str(tmp_path / "atrium.backup"))
-    assert (told.exit_code, "keeps a table locked" in told.output) == (1, True)
+    assert (told.exit_code, "a table is locked" in told.output) == (1, True)
     assert list(tmp_path.glob("atrium.backup*")) == []
 
 

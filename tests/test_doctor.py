@@ -114,7 +114,7 @@ def test_a_disk_that_fills_up_is_told_before_it_is_full(
         ("migrations", bring_a_revision, "db upgrade"),
         ("audit", run("UPDATE audit_heads SET last_id = last_id + 1"), "audit verify"),
         ("audit", run("UPDATE audit_heads SET checksum = 'x'"), "audit verify"),
-        ("secrets", settings(encryption_key=(Fernet.generate_key().decode(),)), "add the former"),
+        ("secrets", settings(encryption_key=(Fernet.generate_key().decode(),)), "add the old key"),
         ("queue", settings(redis_url="redis://127.0.0.1:1/0"), "Redis does not answer"),
         ("mail", settings(mail_url=f"smtp://127.0.0.1:{free_port()}"), "SERVICE_MAIL_URL"),
         ("worker", let_a_job_wait, "flask --app wsgi worker"),
@@ -204,7 +204,7 @@ def test_without_a_database_the_rest_is_told(tmp_path: Path, url: str, reason: s
 def test_a_server_that_logs_what_failed_statements_carry_is_told_of(used: Flask) -> None:
     code, parts = told(used)
     assert (code, parts["database"][0]) == (0, "ok")
-    assert "its log keeps the values of failed statements" in parts["database"][1]
+    assert "its log keeps values of failed statements" in parts["database"][1]
     with used.app_context(), tenancy.as_owner(), db.transaction() as session:
         login = session.scalar(sa.text("SELECT session_user"))
         name = session.scalar(sa.text("SELECT current_database()"))

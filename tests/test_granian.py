@@ -50,7 +50,7 @@ def pieces(path):
 HASTY = """
 from deploy import exchange, granian_server, serving
 serving.WRITE_SECONDS = 2
-exchange.MOST_ON_DISK = 2**20
+exchange.MAX_DISK_BYTES = 2**20
 granian_server.main("streams:serve")
 """
 LENGTH = 200 * 65_536

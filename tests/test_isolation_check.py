@@ -76,7 +76,7 @@ def test_an_instance_without_collections_is_isolated(app: Flask, cast: Cast) -> 
 def remaining(app: Flask) -> dict[str, int]:
     """How many rows each table has, but for those of the audit log."""
     with app.app_context():
-        tables = [*filling.owned(), Account.__table__, *(d.table for d in get_all())]
+        tables = [*filling.tenant_tables(), Account.__table__, *(d.table for d in get_all())]
         counted = {t.name: sa.select(sa.func.count()).select_from(t) for t in tables}
         kept = counted.keys() - filling.AUDIT
         return {name: db.connection().scalar(counted[name]) for name in kept}
@@ -90,7 +90,7 @@ def list_all(patch: pytest.MonkeyPatch, app: Flask) -> None:
     real = reads.read_page
 
     def page(
-        one: Any, account: Any, where: Any, given: Any, *rest: Any, kept: bool, **options: Any
+        one: Any, account: Any, where: Any, given: Any, *rest: Any, cacheable: bool, **options: Any
     ) -> Any:
         return real(one, None, None, (), *rest, **options)
 
@@ -161,17 +161,17 @@ def without(module: Any, name: str) -> Any:
 
 RECORDS = "/api/v1/records/<collection>"
 PLANTED = {
-    "a record": (without(store, "scope"), f"{RECORDS}/<record_id>$", "tells"),
-    "a list": (list_all, f"{RECORDS}$", "tells"),
-    "a total": (count_all, f"{RECORDS}$", "changes as"),
-    "a sum": (without(store, "scope"), f"{RECORDS}/aggregate", "tells"),
-    "an export": (without(store, "scope"), f"{RECORDS}/export", "tells"),
-    "an expanded reference": (expand_all, f"{RECORDS}$", "tells"),
-    "the audit log": (open_the_audit_log, "/api/v1/audit-logs$", "tells"),
-    "webhooks": (without(webhooks, "_visible"), "/api/v1/webhooks$", "tells"),
-    "an instance": (without(instances, "_visible"), "/api/v1/workflow-instances/<", "tells"),
-    "a page": (any_place, "/console/webhooks/<uuid:account_id>$", "tells"),
-    "another 404": (tell_what_is_anothers, "/api/v1/groups/<uuid:group_id>$", "otherwise than"),
+    "a record": (without(store, "scope"), f"{RECORDS}/<record_id>$", "leaks"),
+    "a list": (list_all, f"{RECORDS}$", "leaks"),
+    "a total": (count_all, f"{RECORDS}$", "changes when"),
+    "a sum": (without(store, "scope"), f"{RECORDS}/aggregate", "leaks"),
+    "an export": (without(store, "scope"), f"{RECORDS}/export", "leaks"),
+    "an expanded reference": (expand_all, f"{RECORDS}$", "leaks"),
+    "the audit log": (open_the_audit_log, "/api/v1/audit-logs$", "leaks"),
+    "webhooks": (without(webhooks, "_visible"), "/api/v1/webhooks$", "leaks"),
+    "an instance": (without(instances, "_visible"), "/api/v1/workflow-instances/<", "leaks"),
+    "a page": (any_place, "/console/webhooks/<uuid:account_id>$", "leaks"),
+    "another 404": (tell_what_is_anothers, "/api/v1/groups/<uuid:group_id>$", "differs from"),
     "a write": (without(api_keys, "_visible"), "/api/v1/api-keys/.*/revoke", "api_keys changed"),
 }
 
@@ -192,8 +192,8 @@ def test_what_is_made_to_leak_is_found(
 
 def test_a_pattern_that_names_no_route_is_told_of(furnished: Flask) -> None:
     for only, code, told in [
-        ("/nowhere", 1, "Error: No route begins as /nowhere says."),
-        ("[", 2, "[ is no regular expression: unterminated character set"),
+        ("/nowhere", 1, "Error: No route matches /nowhere."),
+        ("[", 2, "[ is not a regular expression: unterminated character set"),
     ]:
         result = furnished.test_cli_runner().invoke(args=["isolation-check", "--only", only])
         assert isinstance(result.exception, SystemExit)
@@ -205,7 +205,7 @@ def test_a_route_that_nobody_says_how_to_call_is_not_covered(
 ) -> None:
     only = ["isolation-check", "--only", "/api/v1/groups/<uuid:group_id>$"]
     assert furnished.test_cli_runner().invoke(args=only).exit_code == 0
-    monkeypatch.delitem(tenants.THINGS, "group_id")
+    monkeypatch.delitem(tenants.TABLE_BY_PARAMETER, "group_id")
     result = furnished.test_cli_runner().invoke(args=only)
     assert result.exit_code == 1
-    assert "nothing is known of <group_id>" in result.output
+    assert "unknown path parameter <group_id>" in result.output

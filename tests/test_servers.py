@@ -278,7 +278,7 @@ def test_gunicorn_stops_at_once_also_where_it_was_handing_out_a_request(tmp_path
 RELOADED = """
 import os, runpy, sys
 
-first, again = (runpy.run_path("deploy/gunicorn.conf.py")["_counts"] for _ in range(2))
+first, again = (runpy.run_path("deploy/gunicorn.conf.py")["_metrics_folder"] for _ in range(2))
 assert first == again
 if os.fork() == 0:
     sys.exit()
@@ -302,7 +302,7 @@ COUNTING = """
 import sys, time
 from deploy import serving
 
-print(serving.count_together(), flush=True)
+print(serving.share_metrics(), flush=True)
 time.sleep(60)
 """
 

@@ -28,10 +28,10 @@ SORTABLE = {
 }
 
 
-def page(scope: str | None, query: Query, most: int | None = None) -> tuple[list[User], int]:
+def page(scope: str | None, query: Query, max_total: int | None = None) -> tuple[list[User], int]:
     """One page of the users that match, and the total, counted to `most` + 1 at most."""
     conditions = _conditions(scope, query)
-    total = counts.count_up_to(User, conditions, most)
+    total = counts.count_up_to(User, conditions, max_total)
     statement = sa.select(User).where(*conditions).order_by(*_order(query))
     return list(db.db.session.scalars(statement.offset(query["skip"]).limit(query["limit"]))), total
 

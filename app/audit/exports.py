@@ -66,7 +66,7 @@ def read(path: Path) -> Iterator[Entry]:
     if path.suffix == ".csv":
         csv.field_size_limit(sys.maxsize)
         with path.open(newline="", encoding="utf-8") as file:
-            yield from map(_entry_of, csv.DictReader(file))
+            yield from map(_parse_row, csv.DictReader(file))
     elif path.suffix == ".json":
         yield from orjson.loads(path.read_bytes())["items"]
     else:
@@ -74,7 +74,7 @@ def read(path: Path) -> Iterator[Entry]:
             yield from (orjson.loads(line) for line in file if line.strip())
 
 
-def _entry_of(row: Mapping[str, str]) -> Entry:
+def _parse_row(row: Mapping[str, str]) -> Entry:
     entry: Entry = {name: CELLS.unescape(cell) for name, cell in row.items()}
     entry["id"], entry["masked"] = int(entry["id"]), entry["masked"] == "true"
     if entry["extra_metadata"] is not None:

@@ -88,19 +88,19 @@ def _record_bulk(
 def record_account_closed(event: events.AccountClosed) -> None:
     """One entry for a closed account, with the number of its records and users."""
     account_id = event.account_id
-    counts = {"count": _records_of(account_id), "users": _users_of(account_id)}
+    counts = {"count": _count_records(account_id), "users": _count_users(account_id)}
     value = ("id", account_id, None)
     append.record(account_id, DELETE, "accounts", account_id, [value], counts)
 
 
-def _records_of(account_id: str) -> int:
+def _count_records(account_id: str) -> int:
     tables = [
         definitions.from_row(row).table for row in db.db.session.scalars(sa.select(Collection))
     ]
     return sum(_count(table, table.c.account_id == account_id) for table in tables)
 
 
-def _users_of(account_id: str) -> int:
+def _count_users(account_id: str) -> int:
     return _count(User.__table__, User.account_id == account_id)
 
 

@@ -30,16 +30,18 @@ SORTABLE = (
 FILTERS = ("account_id", "table_name", "record_id", "user_id", "operation")
 
 
-def page(query: Query, *, by: Principal, most: int | None = None) -> tuple[list[Entry], int | None]:
+def page(
+    query: Query, *, by: Principal, max_total: int | None = None
+) -> tuple[list[Entry], int | None]:
     """One page of the entries that match, by default the newest first, and the total.
 
-    The total is approximate beyond `most`.
+    The total is approximate beyond `max_total`.
     """
     total = None
     if query["include_total"]:
-        counts = sa.select(CHANGES.c.entries).where(*_where(query, CHANGES))
-        if most is not None:
-            counts = counts.limit(most + 1)  # changes, which have at least one entry each
+        counts = sa.select(CHANGES.c.entries).where(*_conditions(query, CHANGES))
+        if max_total is not None:
+            counts = counts.limit(max_total + 1)  # changes, which have at least one entry each
         changes = counts.subquery()
         total = int(db.connection().scalar(sa.select(sa.func.sum(changes.c.entries))) or 0)
     rows = db.connection().execute(_page_query(query))
@@ -48,7 +50,10 @@ def page(query: Query, *, by: Principal, most: int | None = None) -> tuple[list[
 
 def _page_query(query: Query) -> sa.Select[Any]:
     name, ascending = _sort_column(query), query["sort_order"] == "asc"
-    changes, last = CHANGES.select().where(*_where(query, CHANGES)), query["skip"] + query["limit"]
+    changes, last = (
+        CHANGES.select().where(*_conditions(query, CHANGES)),
+        query["skip"] + query["limit"],
+    )
     end_column = "first_id" if ascending else "last_id"
     by = end_column if name == "id" else name
     if by in CHANGES.c:
@@ -74,7 +79,7 @@ def get(id: int, *, by: Principal) -> Entry:
 
 def export(query: Query, *, by: Principal) -> Iterator[Entry]:
     """All entries that match, chain by chain in order of their ids."""
-    return map(Mask(by), entries.iter_entries(_where(query, LOG)))
+    return map(Mask(by), entries.iter_entries(_conditions(query, LOG)))
 
 
 def count_hidden(query: Query, *, by: Principal) -> dict[str, int]:
@@ -89,7 +94,7 @@ def count_hidden(query: Query, *, by: Principal) -> dict[str, int]:
     first, total = sa.func.min(LOG.c.occurred_at), sa.func.count()
     counts = sa.select(*groups, first.label("first"), total.label("total")).group_by(*groups)
     statement = counts.select_from(LOG.outerjoin(Collection, is_collection)).where(
-        *_where(query, LOG)
+        *_conditions(query, LOG)
     )
     totals = {"values_masked": 0, "values_erased": 0}
     for row in db.connection().execute(statement):
@@ -100,7 +105,7 @@ def count_hidden(query: Query, *, by: Principal) -> dict[str, int]:
     return totals
 
 
-def _where(query: Query, table: sa.Table) -> list[sa.ColumnElement[bool]]:
+def _conditions(query: Query, table: sa.Table) -> list[sa.ColumnElement[bool]]:
     conditions = [table.c[name] == query[name] for name in FILTERS if name in query]
     if "from_date" in query:
         conditions.append(table.c.occurred_at >= query["from_date"])

@@ -91,7 +91,7 @@ def create(body: Body, *, by: Principal, id: str | None = None) -> tuple[ApiKey,
 
 
 def page(
-    skip: int, limit: int, *, by: Principal, most: int | None = None
+    skip: int, limit: int, *, by: Principal, max_total: int | None = None
 ) -> tuple[list[ApiKey], int]:
     """One page of the caller's keys (for admins, the account's), newest first, and the total.
 
@@ -100,7 +100,7 @@ def page(
     visible = _visible(by)
     query = sa.select(ApiKey).where(*visible).order_by(ApiKey.id.desc())
     rows = db.db.session.scalars(query.offset(skip).limit(limit))
-    return list(rows), counts.count_up_to(ApiKey, visible, most)
+    return list(rows), counts.count_up_to(ApiKey, visible, max_total)
 
 
 def get(key_id: str, *, by: Principal) -> ApiKey:

@@ -37,7 +37,7 @@ def require_enabled() -> None:
 
 
 def page(
-    account_id: str | None, skip: int, limit: int, status: str | None, most: int | None = None
+    account_id: str | None, skip: int, limit: int, status: str | None, max_total: int | None = None
 ) -> tuple[list[Invitation], int]:
     """One page of an account's invitations (None: all accounts), newest first, and the total.
 
@@ -52,7 +52,7 @@ def page(
     query = sa.select(Invitation).where(*conditions)
     query = query.order_by(Invitation.id.desc())
     rows = db.db.session.scalars(query.offset(skip).limit(limit))
-    return list(rows), counts.count_up_to(Invitation, conditions, most)
+    return list(rows), counts.count_up_to(Invitation, conditions, max_total)
 
 
 def create(account_id: str, body: Body, *, by: str | None) -> tuple[Invitation, str]:

@@ -27,7 +27,7 @@ from app.rules import depth, sql
 from app.types import JSONMapping, JSONObject
 
 MAX_CACHED_LENGTH, MAX_CACHED_NODES = 500, 50
-MASKED = "You see {} masked, so it can be neither filtered nor sorted by."
+MASKED = "You see {} masked, so you cannot filter or sort by it."
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,11 +56,11 @@ class Access:
     def _compiled(self) -> sql.Compiled | None:
         if self.condition is None:
             return None
-        known = self.definition.compiled
-        if self.condition not in known:
+        cache_ = self.definition.compiled
+        if self.condition not in cache_:
             columns = TableColumns(self.definition, self.definition.table)
-            known[self.condition] = sql.condition(self.condition, columns)
-        return known[self.condition]
+            cache_[self.condition] = sql.condition(self.condition, columns)
+        return cache_[self.condition]
 
     @property
     def where(self) -> sa.ColumnElement[bool] | None:
@@ -75,7 +75,7 @@ class Access:
     @cached_property
     def comparable(self) -> Mapping[str, Field]:
         """The fields that the caller may filter, sort and group by."""
-        return {name: one for name, one in self.readable.items() if name not in self.masked}
+        return {name: field for name, field in self.readable.items() if name not in self.masked}
 
     @cached_property
     def follows(self) -> frozenset[tuple[str, ...]]:
@@ -103,12 +103,12 @@ class Access:
 
 def for_operation(caller: Principal, definition: Definition, operation: str) -> Access:
     """The caller's access for an operation. Raises Unauthorized or Forbidden if it is closed."""
-    return definition.access_memo.get(_of, caller, definition, operation)
+    return definition.access_memo.get(_compute, caller, definition, operation)
 
 
-def _of(caller: Principal, definition: Definition, operation: str) -> Access:
+def _compute(caller: Principal, definition: Definition, operation: str) -> Access:
     if not _in_scope(caller, definition, operation):
-        message = "This API key was not made for this collection and operation."
+        message = "This API key's scopes do not include this collection and operation."
         raise Forbidden(message, error="scope_denied")
     readable = _readable(caller, definition, operation if operation == "list" else "view")
     access = Access(
@@ -127,13 +127,13 @@ def _of(caller: Principal, definition: Definition, operation: str) -> Access:
     return access if condition is None else _under_rule(access, condition)
 
 
-def _under_rule(access: Access, whole: rules.Node) -> Access:
-    about_caller = rules.about_caller(whole)
-    left = rules.partial_evaluate(whole, access.asker)
-    known = rules.truth(left)
-    if known is False and about_caller and not access.caller.signed_in:
+def _under_rule(access: Access, rule: rules.Node) -> Access:
+    depends_on_caller = rules.depends_on_caller(rule)
+    condition = rules.partial_evaluate(rule, access.asker)
+    truth = rules.truth(condition)
+    if truth is False and depends_on_caller and not access.caller.signed_in:
         raise Unauthorized
-    return replace(access, condition=None if known else left, about_caller=about_caller)
+    return replace(access, condition=None if truth else condition, about_caller=depends_on_caller)
 
 
 def if_open(caller: Principal, definition: Definition, operation: str) -> Access | None:
@@ -206,7 +206,7 @@ class Filter:
     @cached_property
     def is_same_for_all(self) -> bool:
         """Whether its SQL is cached and the same for all callers."""
-        return self.is_cached and not rules.about_caller(self.node)
+        return self.is_cached and not rules.depends_on_caller(self.node)
 
 
 def read_filter(access: Access, text: str) -> Filter:
@@ -250,11 +250,11 @@ def _follow(access: Access, name: str) -> rules.Scope | None:
     return filter_scope(for_operation(access.caller, target, "view"))
 
 
-def filter_condition(access: Access, asked: Filter) -> sql.Compiled:
+def filter_condition(access: Access, parsed: Filter) -> sql.Compiled:
     """The filter in SQL; references reach only records that the caller may view."""
-    if asked.is_same_for_all:
-        return access.definition.memo.get(_shared_condition, access.definition, asked)
-    left = rules.partial_evaluate(asked.node, access.asker)
+    if parsed.is_same_for_all:
+        return access.definition.memo.get(_shared_condition, access.definition, parsed)
+    left = rules.partial_evaluate(parsed.node, access.asker)
     if _is_cacheable(left):
         return access.definition.memo.get(_cached_condition, access.definition, left)
 
@@ -275,8 +275,8 @@ def _is_cacheable(node: rules.Node) -> bool:
     return len(parts) <= MAX_CACHED_NODES and not dotted
 
 
-def _shared_condition(definition: Definition, asked: Filter) -> sql.Compiled:
-    return _cached_condition(definition, rules.partial_evaluate(asked.node, rules.Asker()))
+def _shared_condition(definition: Definition, parsed: Filter) -> sql.Compiled:
+    return _cached_condition(definition, rules.partial_evaluate(parsed.node, rules.Asker()))
 
 
 def _cached_condition(definition: Definition, node: rules.Node) -> sql.Compiled:
@@ -310,8 +310,8 @@ def _readable(caller: Principal, definition: Definition, operation: str) -> Mapp
         return definition.columns
     listed = {*SYSTEM_FIELDS, *open_fields}
     return {
-        name: one
-        for name, one in definition.columns.items()
+        name: field
+        for name, field in definition.columns.items()
         if name in listed and definition.inputs(name) <= listed
     }
 

@@ -1,6 +1,6 @@
-"""What an update of a collection comes to: operations, statements, and rows that break it.
+"""Changes of a collection: operations, statements, and rows that conflict with them.
 
-The plan and the update are made of the same things, so a plan shows what an update does.
+Plan and update use the same code, so a plan shows exactly what an update does.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from app.db.types import json_equal
 from app.errors import Conflict, InvalidValues, problem
 from app.types import JSONMapping, JSONObject
 
-# A clash of values is a conflict (409); the others are values that the schema refuses (400).
-CLASH = "not_unique"
+# Duplicates are a conflict (409); other codes are invalid values (400).
+DUPLICATE = "not_unique"
 
 
 @dataclass(frozen=True)
 class Change:
-    """A collection as it is and as it shall be."""
+    """The old and the new definition of a collection."""
 
     old: Definition
     new: Definition
 
     @cached_property
     def operations(self) -> list[JSONObject]:
-        """What changes, field by field."""
+        """The changes by field."""
         before = {spec["name"]: spec for spec in self.old.schema}
         return [
             operation
@@ -43,12 +43,12 @@ class Change:
 
     @cached_property
     def statements(self) -> list[str]:
-        """The SQL that the database is changed by."""
+        """The DDL of the change."""
         return table.change(self.old.table, self.new.table)
 
     @property
     def fills(self) -> JSONObject:
-        """The defaults that present records are given, by field."""
+        """The defaults that existing records get, by field."""
         old, new = self.old.table.c, self.new.table.c
         return {
             column.name: column.info["default"]
@@ -60,8 +60,16 @@ class Change:
     @property
     def description(self) -> str:
         """The revision's description."""
-        added = [one["field"] for one in self.operations if one["operation"] == "add_field"]
-        changed = [one["field"] for one in self.operations if one["operation"] != "add_field"]
+        added = [
+            operation["field"]
+            for operation in self.operations
+            if operation["operation"] == "add_field"
+        ]
+        changed = [
+            operation["field"]
+            for operation in self.operations
+            if operation["operation"] != "add_field"
+        ]
         parts = []
         if added:
             parts.append(f"add {', '.join(added)} to")
@@ -70,82 +78,83 @@ class Change:
         return f"{' and '.join(parts)} collection {self.old.name}"
 
     def row_problems(self) -> list[JSONObject]:
-        """What keeps the present rows from following, each with a count; in one statement."""
-        asked = list(self._questions())
-        if not asked:
+        """The problems of existing rows, each with a count; in one statement."""
+        checks = list(self._questions())
+        if not checks:
             return []
-        counts = [count.scalar_subquery().label(f"count_{i}") for i, (_, count) in enumerate(asked)]
-        found = db.connection().execute(sa.select(*counts)).one()
+        counts = [
+            count.scalar_subquery().label(f"count_{i}") for i, (_, count) in enumerate(checks)
+        ]
+        counts_by_check = db.connection().execute(sa.select(*counts)).one()
         return [
-            found_problem
-            | {"message": found_problem["message"].format(count=count), "count": count}
-            for (found_problem, _), count in zip(asked, found, strict=True)
+            problem_ | {"message": problem_["message"].format(count=count), "count": count}
+            for (problem_, _), count in zip(checks, counts_by_check, strict=True)
             if count
         ]
 
     def _questions(self) -> Iterator[tuple[JSONObject, sa.Select[Any]]]:
         for name, field in self.new.fields.items():
-            before = self.old.fields.get(name)
+            old = self.old.fields.get(name)
             if name in self.new.table.c:
-                yield from self._questions_of(field, before, self._value(name))
+                yield from self._questions_of(field, old, self._value(name))
 
     def _questions_of(
-        self, field: Field, before: Field | None, value: Any
+        self, field: Field, old: Field | None, value: Any
     ) -> Iterator[tuple[JSONObject, sa.Select[Any]]]:
-        rows, count = self.old.table, sa.func.count()
-        if field.required and field.default is None and not (before and before.required):
-            message = "{count} records have no value here; a default would fill them."
-            empty = sa.select(count).select_from(rows).where(value.is_(None))
+        table_, count = self.old.table, sa.func.count()
+        if field.required and field.default is None and not (old and old.required):
+            message = "{count} records have no value. Set a default to fill them."
+            empty = sa.select(count).select_from(table_).where(value.is_(None))
             yield problem(field.name, "required", message), empty
-        if field.unique and not (before and before.unique and value is rows.c[field.name]):
+        if field.unique and not (old and old.unique and value is table_.c[field.name]):
             message = "{count} values occur more than once in an account."
-            yield problem(field.name, CLASH, message), _clashes(rows, value)
-        if before and field.indexed and not before.indexed and _is_text(value):
+            yield problem(field.name, DUPLICATE, message), _duplicates(table_, value)
+        if old and field.indexed and not old.indexed and _is_text(value):
             message = f"{{count}} records have more than the {LONGEST_INDEXED} bytes of an index."
-            long = sa.select(count).select_from(rows).where(_bytes(value) > LONGEST_INDEXED)
+            long = sa.select(count).select_from(table_).where(_bytes(value) > LONGEST_INDEXED)
             yield problem(field.name, "too_long", message), long
 
     def _value(self, name: str) -> object:
-        # What the field will hold in a present row.
-        column, before = self.new.table.c[name], self.old.table.c.get(name)
+        # The field's value in an existing row after the change.
+        column, old = self.new.table.c[name], self.old.table.c.get(name)
         default = sa.literal(column.info["default"], column.type)
-        if before is None:
+        if old is None:
             return default
-        if before.nullable and not column.nullable and column.info["default"] is not None:
-            return sa.func.coalesce(before, default)
-        return before
+        if old.nullable and not column.nullable and column.info["default"] is not None:
+            return sa.func.coalesce(old, default)
+        return old
 
 
 def refuse(problems: Sequence[JSONMapping]) -> None:
-    """Raise what rows that break a change amount to: InvalidValues, or Conflict for clashes."""
+    """Raise InvalidValues for problems of rows, or Conflict for duplicates only."""
     if not problems:
         return
-    if any(one["code"] != CLASH for one in problems):
+    if any(problem_["code"] != DUPLICATE for problem_ in problems):
         raise InvalidValues(problems)
     first = problems[0]
     raise Conflict(f"{first['field']}: {first['message']}", field=first["field"], details=problems)
 
 
-def _operations(before: JSONMapping | None, after: JSONMapping) -> Iterator[Any]:
-    if before is None:
-        yield {"operation": "add_field", "field": after["name"], "property": None}
+def _operations(old: JSONMapping | None, new: JSONMapping) -> Iterator[Any]:
+    if old is None:
+        yield {"operation": "add_field", "field": new["name"], "property": None}
         return
-    for key, value in after.items():
-        if not json_equal(before.get(key), value):
+    for key, value in new.items():
+        if not json_equal(old.get(key), value):
             yield {
                 "operation": "change_field",
-                "field": after["name"],
+                "field": new["name"],
                 "property": key,
-                "before": before.get(key),
+                "before": old.get(key),
                 "after": value,
             }
 
 
-def _clashes(rows: sa.Table, value: Any) -> sa.Select[Any]:
-    held = sa.select(rows.c.account_id, value.label("value")).where(value.is_not(None)).subquery()
-    grouped = sa.select(held.c.account_id).group_by(held.c.account_id, held.c.value)
-    several = grouped.having(sa.func.count() > 1).subquery()
-    return sa.select(sa.func.count()).select_from(several)
+def _duplicates(rows: sa.Table, value: Any) -> sa.Select[Any]:
+    values = sa.select(rows.c.account_id, value.label("value")).where(value.is_not(None)).subquery()
+    grouped = sa.select(values.c.account_id).group_by(values.c.account_id, values.c.value)
+    duplicates = grouped.having(sa.func.count() > 1).subquery()
+    return sa.select(sa.func.count()).select_from(duplicates)
 
 
 def _is_text(value: Any) -> bool:

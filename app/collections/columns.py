@@ -73,26 +73,26 @@ class TableColumns:
         if not steps:
             return self._own(name)
         conditions: list[sa.ColumnElement[bool]] = []
-        here = self
+        columns = self
         for step in steps:
-            here, joined = here._followed(step)
-            conditions += joined
-        found = sa.select(here._own(name)).where(*conditions).correlate(self.source)
-        return found.scalar_subquery()
+            columns, join_conditions = columns._followed(step)
+            conditions += join_conditions
+        query = sa.select(columns._own(name)).where(*conditions).correlate(self.source)
+        return query.scalar_subquery()
 
     def _own(self, name: str) -> Expression:
         if name in self.definition.computed:
             return self._computed(name)
-        found: Expression = self.source.c[name]
-        return found
+        column_: Expression = self.source.c[name]
+        return column_
 
     def _computed(self, name: str) -> Expression:
         node, field = self.definition.computed[name], self.definition.columns[name]
-        found = sql.value(node, self, depth.INNER).expression
+        expression = sql.value(node, self, depth.INNER).expression
         if not any(isinstance(part, Name) for part in walk(node)):
             # PostgreSQL takes a constant that it sorts or groups by for the number of a column.
-            return Parameter(found, type_=field.like.column_type)
-        return CodePoints(found) if field.return_type == "text" else found
+            return Parameter(expression, type_=field.like.column_type)
+        return CodePoints(expression) if field.return_type == "text" else expression
 
     def _followed(self, name: str) -> tuple[TableColumns, list[sa.ColumnElement[bool]]]:
         # Names that lead the same way do so by the same alias, each in a subquery of its own: the
@@ -106,9 +106,9 @@ class TableColumns:
         if target is None:
             raise LookupError(name)  # not before the check of the expression let it through
         source = target.table.alias()
-        joined = [
+        conditions = [
             source.c.account_id == self.source.c.account_id,
             source.c.id == self.source.c[name],
             *self.reach(target, source),
         ]
-        return TableColumns(target, source, self.reach), joined
+        return TableColumns(target, source, self.reach), conditions

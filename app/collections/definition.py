@@ -86,12 +86,12 @@ class Definition:
     @cached_property
     def columns(self) -> Mapping[str, Field]:
         """Every field by name, the system's first."""
-        return {name: one.like for name, one in SYSTEM_FIELDS.items()} | dict(self.declared)
+        return {name: field.like for name, field in SYSTEM_FIELDS.items()} | dict(self.declared)
 
     @cached_property
     def table(self) -> sa.Table:
         """The table that holds the records."""
-        return table.of(self.table_name, self.fields.values())
+        return table.build_table(self.table_name, self.fields.values())
 
     @cached_property
     def computed(self) -> Mapping[str, Node]:
@@ -127,7 +127,7 @@ class Definition:
     def expressions(self) -> Mapping[str, sa.ColumnElement[Any]]:
         """Each field of `columns` as an expression over the table."""
         source = TableColumns(self, self.table)
-        return {name: source.column((name,)) for name in self.columns}
+        return {field_name: source.column((field_name,)) for field_name in self.columns}
 
     @cached_property
     def selected(self) -> Sequence[sa.ColumnElement[Any]]:
@@ -135,15 +135,17 @@ class Definition:
 
         Labels are neutral: SQLite reads even a quoted "true" of a subquery as the value.
         """
-        return [one.label(f"c{i}") for i, one in enumerate(self.expressions.values())]
+        return [expression.label(f"c{i}") for i, expression in enumerate(self.expressions.values())]
 
     @cached_property
     def listed(self) -> Sequence[sa.ColumnElement[Any]]:
         """`selected` for read-only use: timestamps stay in their stored form."""
-        stored = {n for n, one in self.columns.items() if isinstance(one.column_type, UtcDateTime)}
+        stored = {
+            n for n, field in self.columns.items() if isinstance(field.column_type, UtcDateTime)
+        }
         return [
-            sa.type_coerce(one, RawUtcDateTime()).label(f"c{i}") if name in stored else label
-            for i, (label, (name, one)) in enumerate(
+            sa.type_coerce(field, RawUtcDateTime()).label(f"c{i}") if name in stored else label
+            for i, (label, (name, field)) in enumerate(
                 zip(self.selected, self.expressions.items(), strict=True)
             )
         ]
@@ -178,9 +180,11 @@ class Definition:
     def _judged(self) -> tuple[frozenset[VersionCheck], Mapping[str, Node | None]]:
         # Versions first: they must not be newer than the trees.
         texts = (self.rule(operation) or "" for operation in OPERATIONS)
-        led = {one.version_check for text in texts for one in referenced_definitions(self, text)}
+        referenced = {
+            one.version_check for text in texts for one in referenced_definitions(self, text)
+        }
         trees = {operation: self._condition(operation) for operation in OPERATIONS}
-        return frozenset({self.version_check} | led), trees
+        return frozenset({self.version_check} | referenced), trees
 
     def _condition(self, operation: str) -> Node | None:
         text = self.rule(operation) or ""
@@ -234,25 +238,25 @@ def referenced_definitions(start: Definition, text: str) -> Iterator[Definition]
         return
     with suppress(RuleError, NotFound):
         for part in walk(parse(text)):
-            here: Definition | None = start
+            current: Definition | None = start
             for step in part.path[:-1] if isinstance(part, Name) else ():
-                here = here.target(step) if here else None
-                if here:
-                    yield here
+                current = current.target(step) if current else None
+                if current:
+                    yield current
 
 
 def field_types(fields: Mapping[str, Field]) -> dict[str, Type]:
     """The types of system and stored fields by name."""
-    system = {name: one.like.rule_type for name, one in SYSTEM_FIELDS.items()}
-    stored = (one for one in fields.items() if not isinstance(one[1], ComputedField))
+    system = {name: item.like.rule_type for name, item in SYSTEM_FIELDS.items()}
+    stored = (item for item in fields.items() if not isinstance(item[1], ComputedField))
     return system | {name: field.rule_type for name, field in stored}
 
 
 def computed_node(field: Field, fields: Mapping[str, Field]) -> Node:
     """The checked expression of a computed field. Raises RuleError."""
     scope = Scope(field_types(fields), caller=False)
-    wanted = RETURN_TYPES[field.return_type or ""].rule_type
-    return value(field.expression or "", scope, wanted)
+    return_type = RETURN_TYPES[field.return_type or ""].rule_type
+    return value(field.expression or "", scope, return_type)
 
 
 def parse_field(spec: JSONMapping) -> Field:
@@ -303,19 +307,19 @@ def get_all() -> list[Definition]:
     """The current definitions of all collections; loads only outdated ones."""
     cached = versioned_cache.cache("definitions")
     versions = sa.select(Collection.name_key, Collection.id, Collection.version)
-    known: dict[str, Definition] = {}
+    definitions: dict[str, Definition] = {}
     outdated: list[str] = []
     for key, id, version in db.db.session.execute(versions.order_by(Collection.name_key)):
-        one = cached.get(key, _nothing)
-        if one is not None and (one.id, one.version) == (id, version):
-            known[key] = one
+        definition = cached.get(key, _nothing)
+        if definition is not None and (definition.id, definition.version) == (id, version):
+            definitions[key] = definition
         else:
             outdated.append(key)
     if outdated:
         for row in _rows(Collection.name_key.in_(outdated)):
-            known[row.name_key] = from_row(row)
-            cached.put(row.name_key, known[row.name_key])
-    return list(known.values())
+            definitions[row.name_key] = from_row(row)
+            cached.put(row.name_key, definitions[row.name_key])
+    return list(definitions.values())
 
 
 def _nothing() -> Definition | None:
@@ -326,6 +330,6 @@ def _load(name_key: str) -> Definition | None:
     return next((from_row(row) for row in _rows(Collection.name_key == name_key)), None)
 
 
-def _rows(which: Any) -> Iterator[Collection]:
-    statement = sa.select(Collection).where(which)
+def _rows(condition: Any) -> Iterator[Collection]:
+    statement = sa.select(Collection).where(condition)
     yield from db.db.session.scalars(statement.execution_options(populate_existing=True))

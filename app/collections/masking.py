@@ -1,4 +1,4 @@
-"""Masks: what those without access to personal data see in its place (contract section 4)."""
+"""Masks, shown instead of personal data to users without access (contract section 4)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHAPES = {
     "phone": r"\*{3}-\*{3}-[0-9]{4}",
     "name": r"\S\*{3}( \S\*{3})*",
 }
-KEPT = re.compile(r"\{(first|last):([0-9]{1,3})\}")
+PLACEHOLDER = re.compile(r"\{(first|last):([0-9]{1,3})\}")
 
 
 def masks_for(caller: Principal | Asker) -> bool:
@@ -30,7 +30,7 @@ def masks_for(caller: Principal | Asker) -> bool:
 
 
 def masked(field: Field, value: object) -> Any:
-    """The JSON form of a field's value as it is shown masked; null stays null."""
+    """Mask a field's value for JSON; null stays null."""
     if value is None:
         return None
     if not isinstance(value, str) or isinstance(field, ComputedField):
@@ -39,26 +39,26 @@ def masked(field: Field, value: object) -> Any:
 
 
 def is_mask(field: Field, text: str) -> bool:
-    """Whether a text has the form that the field's values are masked to."""
+    """Whether a text looks like a masked value of the field."""
     kind = field.mask_type or "full"
     shape = _custom_shape(field.options["mask"]) if kind == "custom" else SHAPES.get(kind)
     return text == FULL or bool(shape and re.fullmatch(shape, text, re.DOTALL))
 
 
 def _custom_shape(mask: str) -> str:
-    parts = KEPT.split(mask)  # text, "first" or "last", count, text, and so on
-    kept = (f".{{{int(count)}}}" for count in parts[2::3])
+    parts = PLACEHOLDER.split(mask)  # text, "first" or "last", count, text, and so on
+    patterns = (f".{{{int(count)}}}" for count in parts[2::3])
     texts = map(re.escape, parts[::3])
-    return "".join(part for pair in zip_longest(texts, kept, fillvalue="") for part in pair)
+    return "".join(part for pair in zip_longest(texts, patterns, fillvalue="") for part in pair)
 
 
 def problems(spec: JSONMapping) -> Iterator[tuple[str, str]]:
-    """Why a field's mask cannot be: code and message."""
+    """The problems of a field's mask: code and message."""
     kind, mask = spec.get("mask_type"), (spec.get("options") or {}).get("mask")
     if kind is not None and kind not in MASKS:
         yield "mask_type_invalid", f"A mask is one of: {', '.join(MASKS)}."
     if kind is not None and not spec.get("pii"):
-        yield "mask_type_requires_pii", "Only a field with pii has a mask."
+        yield "mask_type_requires_pii", "Only fields with pii can have a mask."
     if kind == "custom" and not _is_mask(mask):
         message = f"A custom mask needs options.mask: a text with *, at most {LONGEST_MASK} long."
         yield "invalid_option", f"{message} {{first:n}} and {{last:n}} keep characters."
@@ -71,8 +71,8 @@ def _is_mask(mask: object) -> bool:
 
 
 def _email(field: Field, value: str) -> str:
-    local, at, domain = value.rpartition("@")
-    return f"{local[0]}***@{domain}" if local and at else FULL
+    local, separator, domain = value.rpartition("@")
+    return f"{local[0]}***@{domain}" if local and separator else FULL
 
 
 def _ssn(field: Field, value: str) -> str:
@@ -99,14 +99,14 @@ def _full(field: Field, value: str) -> str:
 
 def _custom(field: Field, value: str) -> str:
     mask = field.options["mask"]
-    if sum(int(count) for _, count in KEPT.findall(mask)) >= len(value):
+    if sum(int(count) for _, count in PLACEHOLDER.findall(mask)) >= len(value):
         return FULL  # it would hide nothing
 
     def kept(match: re.Match[str]) -> str:
         count = int(match[2])
         return value[:count] if match[1] == "first" else value[len(value) - count :]
 
-    return KEPT.sub(kept, mask)
+    return PLACEHOLDER.sub(kept, mask)
 
 
 MASKS: Mapping[str, Callable[[Field, str], str]] = {

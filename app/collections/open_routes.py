@@ -47,5 +47,7 @@ def list_open_collections(args: JSONObject) -> JSONObject:
 
     Each shows the fields that the caller may read.
     """
-    found = collections.open_to(principal())
-    return page_body(found[args["skip"] : args["skip"] + args["limit"]], len(found), args)
+    open_collections = collections.open_to(principal())
+    return page_body(
+        open_collections[args["skip"] : args["skip"] + args["limit"]], len(open_collections), args
+    )

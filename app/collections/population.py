@@ -1,8 +1,8 @@
-"""What proposed rules would change for the people there are, on the records there are (contract 6).
+"""Compares present and proposed rules on the existing users and records (contract 6).
 
 For each role and operation: the records that at least one active user of that role, in the
-record's own account, gains or loses. The database computes it over users and records together:
-what a rule asks of the caller becomes a column of `users`. Nobody signed in is a role of its own.
+record's account, gains or loses. The database computes it from users and records together: caller
+properties in rules become columns of `users`. Anonymous callers count as a role.
 """
 
 from __future__ import annotations
@@ -24,26 +24,28 @@ from app.types import JSONMapping, JSONObject
 OPERATIONS = ("list", "view", "update", "delete")
 ANONYMOUS = "anonymous"
 SAMPLE = 10
-NONE: JSONMapping = {"count": 0, "sample": []}
+NO_RECORDS: JSONMapping = {"count": 0, "sample": []}
 EVERYTHING, NOTHING = (Literal(0, 0, value, type=rules.Type.BOOLEAN) for value in (True, False))
 
 
 @dataclass(frozen=True)
 class _Users:
-    """The users of a role as those who ask."""
+    """The users of a role as callers."""
 
     role: Role
 
     def attribute(self, name: str) -> sa.ColumnElement[Any]:
-        """The column with a value of the caller's."""
+        """The column of a caller's property."""
         if name == "role":
             return sa.literal(self.role.name, Text)
-        found: sa.ColumnElement[Any] = getattr(User, name)
-        return found
+        column: sa.ColumnElement[Any] = getattr(User, name)
+        return column
 
     def asked(self, node: Call) -> sa.ColumnElement[Any]:
-        """`@has_group`: whether the user is in it. The rest the role has answered."""
-        words = [one.value for one in node.arguments if isinstance(one, Literal)]
+        """`@has_group`: whether the user is a member. Partial evaluation has decided the others."""
+        group_names = [
+            argument.value for argument in node.arguments if isinstance(argument, Literal)
+        ]
         member = sa.select(GroupMember.user_id).join(
             Group,
             sa.and_(Group.account_id == GroupMember.account_id, Group.id == GroupMember.group_id),
@@ -51,7 +53,7 @@ class _Users:
         return member.where(
             GroupMember.account_id == User.account_id,
             GroupMember.user_id == User.id,
-            Group.name.in_(words),
+            Group.name.in_(group_names),
         ).exists()
 
 
@@ -63,7 +65,7 @@ class _Side:
     expression: Any
 
     def beyond(self, other: _Side) -> object:
-        """What is met where this holds and the other does not; None where that is nowhere."""
+        """The records that match this side only; None if there are none."""
         if self.truth is False or other.truth is True:
             return None
         return sa.and_(self.expression, other.expression.is_not(sa.true()))
@@ -72,53 +74,62 @@ class _Side:
 def differences(
     present: Definition, proposed: Definition, account_id: str | None
 ) -> list[JSONObject]:
-    """For each role and operation, how many records are gained and lost, and some of them."""
+    """The number and a sample of gained and lost records for each role and operation."""
     roles = list(db.db.session.scalars(sa.select(Role).order_by(Role.id)))
-    changed = {one for one in OPERATIONS if present.rule(one) != proposed.rule(one)}
-    told = []
+    changed_operations = {
+        definition
+        for definition in OPERATIONS
+        if present.rule(definition) != proposed.rule(definition)
+    }
+    result = []
     for role in (*roles, None):
         for operation in OPERATIONS:
-            named = {"role": role.name if role else ANONYMOUS, "operation": operation}
-            gained = lost = NONE
-            if operation in changed:
-                was, will = (_left(one, operation, role) for one in (present, proposed))
-                gained, lost = _changes(present, was, will, role, account_id)
-            told.append(named | {"gained": gained, "lost": lost})
-    return told
+            entry = {"role": role.name if role else ANONYMOUS, "operation": operation}
+            gained = lost = NO_RECORDS
+            if operation in changed_operations:
+                before, after = (
+                    _partial_condition(definition, operation, role)
+                    for definition in (present, proposed)
+                )
+                gained, lost = _gained_and_lost(present, before, after, role, account_id)
+            result.append(entry | {"gained": gained, "lost": lost})
+    return result
 
 
-def _changes(
+def _gained_and_lost(
     definition: Definition,
-    was: rules.Node,
-    will: rules.Node,
+    before_node: rules.Node,
+    after_node: rules.Node,
     role: Role | None,
     account_id: str | None,
 ) -> tuple[JSONMapping, JSONMapping]:
-    """The records that one condition closes and another opens, and the other way round."""
-    if program.written(was) == program.written(will):
-        return NONE, NONE
+    """The records gained and lost by replacing one condition with another."""
+    if program.serialize(before_node) == program.serialize(after_node):
+        return NO_RECORDS, NO_RECORDS
     columns = TableColumns(definition, definition.table)
     users = _Users(role) if role else None
-    before, after = (
-        _Side(rules.truth(one), sql.condition(one, columns, users).expression)
-        for one in (was, will)
+    before_side, after_side = (
+        _Side(rules.truth(node), sql.condition(node, columns, users).expression)
+        for node in (before_node, after_node)
     )
-    gained, lost = after.beyond(before), before.beyond(after)
-    return _found(definition, gained, role, account_id), _found(definition, lost, role, account_id)
+    gained, lost = after_side.beyond(before_side), before_side.beyond(after_side)
+    return _count_records(definition, gained, role, account_id), _count_records(
+        definition, lost, role, account_id
+    )
 
 
-def _found(
+def _count_records(
     definition: Definition, condition: Any, role: Role | None, account_id: str | None
 ) -> JSONMapping:
-    """The records that meet a condition for some user of a role; None is met by none."""
+    """Count the records that match for some user of a role, with a sample."""
     if condition is None:
-        return NONE
+        return NO_RECORDS
     table = definition.table
-    scoped = [table.c.account_id == account_id] if account_id else []
-    reached = _by_some_user(table, role, condition) if role else condition
-    chosen = sa.select(sa.func.count().over(), table.c.id).where(*scoped, reached)
-    newest = chosen.order_by(table.c.created_at.desc(), table.c.id).limit(SAMPLE)
-    rows = db.connection().execute(newest).all()
+    conditions = [table.c.account_id == account_id] if account_id else []
+    matches = _by_some_user(table, role, condition) if role else condition
+    query = sa.select(sa.func.count().over(), table.c.id).where(*conditions, matches)
+    newest_first = query.order_by(table.c.created_at.desc(), table.c.id).limit(SAMPLE)
+    rows = db.connection().execute(newest_first).all()
     return {"count": rows[0][0] if rows else 0, "sample": [row[1] for row in rows]}
 
 
@@ -127,7 +138,7 @@ def _by_some_user(table: sa.Table, role: Role, condition: Any) -> Any:
     return (
         active.where(
             User.account_id == table.c.account_id,
-            User.account_id != SYSTEM_ACCOUNT_ID,  # whose users pass every rule
+            User.account_id != SYSTEM_ACCOUNT_ID,  # superadmins pass every rule
             User.role_id == role.id,
             User.is_active,
             condition,
@@ -137,18 +148,18 @@ def _by_some_user(table: sa.Table, role: Role, condition: Any) -> Any:
     )
 
 
-def _left(definition: Definition, operation: str, role: Role | None) -> rules.Node:
-    """What of a rule remains to be asked of a role's users and of the records."""
+def _partial_condition(definition: Definition, operation: str, role: Role | None) -> rules.Node:
+    """The part of a rule that depends on a role's users and on records."""
     text, node = definition.rule(operation), definition.conditions[operation]
     if text is None:
         return NOTHING
     if node is None:
         return EVERYTHING if text == "" or role else NOTHING
-    return rules.partial_evaluate(node, _asker(role))
+    return rules.partial_evaluate(node, _caller_of_role(role))
 
 
-def _asker(role: Role | None) -> rules.Asker:
+def _caller_of_role(role: Role | None) -> rules.Asker:
     if role is None:
         return rules.Asker()
-    some = rules.UNKNOWN
-    return rules.Asker(some, some, role.name, some, some)
+    unknown = rules.UNKNOWN
+    return rules.Asker(unknown, unknown, role.name, unknown, unknown)

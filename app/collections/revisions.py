@@ -1,7 +1,7 @@
 """Revisions: the core's from Alembic's files, the collections' from rows (contract section 11).
 
-A change of a collection's table writes its revision in the same transaction, so that the list and
-the tables never disagree, also where a process has no lasting disk.
+A change of a collection's table writes its revision in the same transaction, so that list and
+tables always agree, even without persistent disks.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from app.ids import new_id
 from app.types import JSONObject
 
 MIGRATIONS = config.PROJECT / "migrations"
-# As they were when this process began: its folder may be another version's by now.
+# Read at start: the folder may belong to another version later.
 CORE = frozenset(path.name[:4] for path in (MIGRATIONS / "versions").glob("[0-9]*.py"))
 
 
 def record(collection_id: str, description: str, statements: Sequence[str]) -> str:
-    """Write down a change of a collection's table. Returns the revision's id."""
+    """Record a change of a collection's table. Returns the revision's id."""
     session = db.db.session
     last = session.scalar(sa.select(Revision).order_by(Revision.number.desc()).limit(1))
     revision = Revision(
@@ -48,7 +48,7 @@ def listing() -> JSONObject:
     if dynamic:
         dynamic[0]["is_head"] = True
     core = _core()
-    applied = [one for one in (*dynamic, *core) if one["is_applied"]]
+    applied = [revision_ for revision_ in (*dynamic, *core) if revision_["is_applied"]]
     return {
         "revisions": [*dynamic, *core],
         "total": len(dynamic) + len(core),
@@ -57,19 +57,19 @@ def listing() -> JSONObject:
 
 
 def applied_core_revision() -> str | None:
-    """The core revision that the database is at."""
+    """The core revision of the database."""
     query = sa.text("SELECT version_num FROM alembic_version")
     revision: str | None = db.connection().scalar(query)
     return revision
 
 
 def core_head() -> str:
-    """The newest core revision that this version of the application brings."""
+    """The newest core revision of this version of the application."""
     return max(CORE)
 
 
 def lacks_core() -> bool:
-    """Whether the database is of an older version, or of none; a newer one's will do."""
+    """Whether the database is older than this version, or empty; newer ones are fine."""
     applied = applied_core_revision()
     return applied is None or (applied in CORE and applied != core_head())
 
@@ -82,10 +82,10 @@ def _scripts() -> Any:
 
 def _core() -> list[JSONObject]:
     applied_head = applied_core_revision()
-    found, applied = [], False
+    result, applied = [], False
     for script in _scripts().walk_revisions():
         applied = applied or script.revision == applied_head
-        found.append(
+        result.append(
             {
                 "revision": script.revision,
                 "description": script.doc,
@@ -97,7 +97,7 @@ def _core() -> list[JSONObject]:
                 "created_at": _created_at(Path(script.path)),
             }
         )
-    return found
+    return result
 
 
 def _created_at(path: Path) -> str | None:

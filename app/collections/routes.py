@@ -75,14 +75,14 @@ def list_collections(args: JSONObject) -> JSONObject:
 def create_collection(body: JSONObject) -> JSONObject:
     """Create a collection.
 
-    Makes its table in the same transaction. Without rules every operation is closed to all but
-    superadmins: null closes, `true` opens to whoever has signed in to the account, `""` opens to
-    everyone, and anything else is an expression of the rule language. The field types `select`,
-    `multi_select`, `phone` and `file` are refused for now.
+    Without rules, only superadmins may use it: null closes an operation, `true` opens it to
+    signed-in users of the account, `""` opens it to everyone, and anything else is an expression of
+    the rule language. The field types `select`, `multi_select`, `phone` and `file` are not
+    supported yet.
 
-    A reference says what becomes of it when its target is deleted: `restrict` (the default) keeps
-    the target (409), `cascade` deletes the referring record too, and so on from there, `set_null`
-    empties the reference, which then cannot be required.
+    `on_delete` of a reference applies when its target is deleted: `restrict` (the default) refuses
+    (409), `cascade` deletes the referring record too, recursively, and `set_null` clears the
+    reference, which must not be required.
     """
     name, specs = body.pop("name"), body.pop("schema")
     return _views([collections.create(name, specs, body)])[0]
@@ -113,15 +113,14 @@ def get_collection(collection_id: str) -> JSONObject:
 def update_collection(body: JSONObject, collection_id: str) -> JSONObject:
     """Update a collection's schema, and rules if they are sent.
 
-    The schema lists every present field and new ones; a property that is left out takes its usual
-    value. Fields are never removed, and keep their type and the collection they refer to; a
-    collection keeps its name. Constraints and indexes of the database follow.
+    The schema lists all present and new fields; omitted properties get their defaults. Fields
+    cannot be removed, nor change their type or target; a collection cannot be renamed. Database
+    constraints and indexes follow.
 
-    Present records: one without a value for a field that becomes required takes the field's
-    default, and without a default it is a 400 `required` with the count. Values that clash where
-    `unique` is switched on are a 409 with the count of such values. Options that get narrower
-    (lengths, bounds, pattern, choices) act on what is written from then on: what is stored stays
-    as it is. Filling records is no change of theirs: `updated_at` stays, and no event is sent.
+    Existing records without a value for a newly required field get its default; without a default,
+    it is a 400 `required` with the count. Duplicates of a newly unique field are a 409 with the
+    count. Narrower options (lengths, bounds, pattern, choices) apply to new values only. Filling
+    defaults does not change `updated_at` and sends no events.
     """
     return _updated(collection_id, body, partial=False)
 
@@ -136,8 +135,7 @@ def update_collection(body: JSONObject, collection_id: str) -> JSONObject:
 def patch_collection(body: JSONObject, collection_id: str) -> JSONObject:
     """Change some fields or rules of a collection.
 
-    As PUT, but fields and properties that are left out stay as they are. `options` are one
-    property: they are replaced as a whole.
+    As PUT, but omitted fields and properties stay. `options` is replaced as a whole.
     """
     return _updated(collection_id, body, partial=True)
 
@@ -170,8 +168,8 @@ def _updated(collection_id: str, body: JSONObject, *, partial: bool) -> JSONObje
 def plan_collection(body: JSONObject, collection_id: str) -> JSONObject:
     """Plan an update without doing it.
 
-    Tells the operations, the SQL as the update would run it, and, with counts, what of the present
-    records would break it. A schema that no records could follow is a 400, as at the update.
+    Returns the operations, the SQL, and problems of existing records with counts. An invalid schema
+    is a 400, as for the update.
     """
     return updates.plan(collection_id, body["schema"])
 
@@ -195,11 +193,13 @@ def plan_collection(body: JSONObject, collection_id: str) -> JSONObject:
 def delete_collection(args: JSONObject, collection_id: str) -> JSONObject:
     """Delete a collection with the records of all accounts.
 
-    While another refers to it, it is a 409. Collections that refer to each other in a circle can
-    only go together: `with` names the others.
+    Returns 409 while another collection refers to it. Collections that refer to each other must be
+    deleted together: name the others in `with`.
     """
-    named = args.get("along", "").split(",")
-    return removal.delete(collection_id, [one.strip() for one in named if one.strip()])
+    references = args.get("along", "").split(",")
+    return removal.delete(
+        collection_id, [reference.strip() for reference in references if reference.strip()]
+    )
 
 
 @blueprint.route("/<collection_name>/rules", methods=["GET"])
@@ -207,7 +207,7 @@ def delete_collection(args: JSONObject, collection_id: str) -> JSONObject:
 @superadmin
 def get_rules(collection_name: str) -> JSONObject:
     """Get the rules of a collection, flat and as the permission structure."""
-    return collections.rules_of(collections.find(collection_name))
+    return collections.rules_view(collections.find(collection_name))
 
 
 @blueprint.route("/<collection_name>/rules", methods=["PUT"])
@@ -218,7 +218,7 @@ def get_rules(collection_name: str) -> JSONObject:
 def update_rules(body: JSONObject, collection_name: str) -> JSONObject:
     """Change rules and field lists.
 
-    They act on the next request of every process. Where `list_rule` and `read.rule` are both
-    given, the flat form counts. What GET answers can be changed and sent back.
+    Takes effect with the next request of every process. If both `list_rule` and `read.rule` are
+    sent, the flat form wins. Accepts the format of GET.
     """
-    return collections.rules_of(collections.change_rules(collection_name, body))
+    return collections.rules_view(collections.change_rules(collection_name, body))

@@ -1,4 +1,4 @@
-"""Is a schema one that we can keep? Every problem of every field, all at once (contract 4)."""
+"""Validates schemas; reports all problems of all fields (contract 4)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Spec = JSONMapping
 
 
 def complete(spec: Spec) -> JSONObject:
-    """A field definition with every property, as it is stored and answered."""
+    """A field definition with every property, as stored and returned."""
     full = {"name": spec["name"], "type": spec["type"], **DEFAULTS, **spec}
     if full["type"] == "reference":
         full["on_delete"] = full["on_delete"] or "restrict"
@@ -53,9 +53,9 @@ def complete(spec: Spec) -> JSONObject:
 
 
 def name_problems(name: str) -> list[Problem]:
-    """Why a text is no name for a collection."""
+    """The problems of a collection name."""
     if not COLLECTION_NAME.fullmatch(name):
-        message = "A name has 3 to 56 letters, digits and underscores, a letter first."
+        message = "Use 3 to 56 letters, digits and underscores, starting with a letter."
         return [problem("name", "name_invalid", message)]
     if name.lower() in RESERVED_COLLECTIONS:
         return [problem("name", "name_reserved", "This name is reserved.")]
@@ -63,62 +63,62 @@ def name_problems(name: str) -> list[Problem]:
 
 
 def problems(specs: Sequence[Spec], targets: Mapping[str, str]) -> list[Problem]:
-    """Everything wrong with a schema. `targets` are the names that references may name."""
-    found: list[Problem] = []
-    seen: set[str] = set()
+    """All problems of a schema; `targets` are the collections that references may name."""
+    result: list[Problem] = []
+    seen_names: set[str] = set()
     for spec in specs:
-        found += _name(spec["name"], seen)
-        seen.add(spec["name"].lower())
+        result += _name(spec["name"], seen_names)
+        seen_names.add(spec["name"].lower())
         if spec["type"] not in TYPES:
             types = ", ".join(TYPES)
-            found.append(problem(spec["name"], "type_invalid", f"A type is one of: {types}."))
+            result.append(problem(spec["name"], "type_invalid", f"A type is one of: {types}."))
         else:
-            found += [*_properties(spec), *_computed(spec)]
-            found += [*_reference(spec, targets), *_options(spec)]
+            result += [*_properties(spec), *_computed(spec)]
+            result += [*_reference(spec, targets), *_options(spec)]
     if all(spec["type"] in TYPES for spec in specs):
-        found += _expressions(specs)
-    return found
+        result += _expressions(specs)
+    return result
 
 
 def change_problems(old: Definition, specs: Sequence[Spec]) -> list[Problem]:
-    """Why a complete schema cannot follow the present one: types stay, and so does every field."""
+    """The problems of replacing the present schema: fields and their types must stay."""
     new = {spec["name"]: spec for spec in specs}
-    found = []
-    for before in old.schema:
-        name = before["name"]
-        after = new.get(name)
-        if after is None:
-            message = "A field cannot be removed; list every field there is."
-            found.append(problem(name, "field_deletion_not_allowed", message))
-        elif after["type"] != before["type"]:
-            message = f"The type is {before['type']} and cannot change."
-            found.append(problem(name, "type_change_not_allowed", message))
-        elif after["collection"] != before["collection"]:
-            message = f"The field refers to {before['collection']}, which cannot change."
-            found.append(problem(name, "type_change_not_allowed", message))
-        elif after["return_type"] != before["return_type"]:
-            message = f"The return_type is {before['return_type']} and cannot change."
-            found.append(problem(name, "type_change_not_allowed", message))
-    return found
+    result = []
+    for old_spec in old.schema:
+        name = old_spec["name"]
+        new_spec = new.get(name)
+        if new_spec is None:
+            message = "Fields cannot be removed: list all present fields."
+            result.append(problem(name, "field_deletion_not_allowed", message))
+        elif new_spec["type"] != old_spec["type"]:
+            message = f"The type is {old_spec['type']} and cannot change."
+            result.append(problem(name, "type_change_not_allowed", message))
+        elif new_spec["collection"] != old_spec["collection"]:
+            message = f"The field refers to {old_spec['collection']}, which cannot change."
+            result.append(problem(name, "type_change_not_allowed", message))
+        elif new_spec["return_type"] != old_spec["return_type"]:
+            message = f"The return_type is {old_spec['return_type']} and cannot change."
+            result.append(problem(name, "type_change_not_allowed", message))
+    return result
 
 
 def merged(old: Definition, parts: Sequence[Spec]) -> list[JSONObject]:
-    """The present schema with the properties that were sent, and with the fields that are new."""
+    """Merge sent properties and new fields into the present schema."""
     sent = {part["name"]: part for part in reversed(parts)}
     present = {spec["name"] for spec in old.schema}
-    kept = [{**spec, **sent.get(spec["name"], {})} for spec in old.schema]
-    # What names a field a second time stays, to be found wrong.
-    first = [id(part) for part in sent.values() if part["name"] in present]
-    return kept + [{"type": "", **part} for part in parts if id(part) not in first]
+    result = [{**spec, **sent.get(spec["name"], {})} for spec in old.schema]
+    # Keep duplicates, so that validation reports them.
+    used = [id(part) for part in sent.values() if part["name"] in present]
+    return result + [{"type": "", **part} for part in parts if id(part) not in used]
 
 
-def _name(name: str, seen: set[str]) -> Iterator[Problem]:
+def _name(name: str, seen_names: set[str]) -> Iterator[Problem]:
     if not FIELD_NAME.fullmatch(name):
-        message = "A name has up to 63 letters, digits and underscores, a letter first."
+        message = "Use up to 63 letters, digits and underscores, starting with a letter."
         yield problem(name, "name_invalid", message)
     elif name.lower() in RESERVED_FIELDS:
-        yield problem(name, "name_reserved", "Every record has a field of this name already.")
-    elif name.lower() in seen:
+        yield problem(name, "name_reserved", "This name is reserved for a system field.")
+    elif name.lower() in seen_names:
         yield problem(name, "name_duplicate", "Another field has this name (case is ignored).")
 
 
@@ -150,8 +150,8 @@ def _computed(spec: Spec) -> Iterator[Problem]:
 def _expressions(specs: Sequence[Spec]) -> Iterator[Problem]:
     fields = {spec["name"]: parse_field(spec) for spec in specs}
     for name, field in fields.items():
-        told = not field.expression or field.return_type not in RETURN_TYPES
-        if isinstance(field, ComputedField) and not told:
+        is_incomplete = not field.expression or field.return_type not in RETURN_TYPES
+        if isinstance(field, ComputedField) and not is_incomplete:
             try:
                 computed_node(field, fields)
             except RuleError as error:
@@ -166,7 +166,7 @@ def _reference(spec: Spec, targets: Mapping[str, str]) -> Iterator[Problem]:
                 yield problem(name, "invalid_option", f"Only a reference has {key}.")
         return
     if not target or target.lower() not in targets:
-        message = "Name the existing collection that this refers to, in collection."
+        message = "Set collection to the name of an existing collection."
         yield problem(name, "reference_collection_required", message)
     if spec.get("on_delete") not in (None, *ON_DELETE):
         message = f"on_delete is one of: {', '.join(ON_DELETE)}."
@@ -175,7 +175,7 @@ def _reference(spec: Spec, targets: Mapping[str, str]) -> Iterator[Problem]:
         message = "A required reference cannot be set to null."
         yield problem(name, "on_delete_invalid", message)
     if spec.get("default") is not None:
-        message = "A reference has no default: every account has records of its own."
+        message = "References cannot have a default, as each account has its own records."
         yield problem(name, "invalid_reference", message)
 
 
@@ -187,11 +187,11 @@ def _options(spec: Spec) -> Iterator[Problem]:
     if not isinstance(options.get("index", False), bool):
         yield problem(name, "invalid_option", "index must be true or false.")
     field = parse_field({"options": {}, **spec})
-    wrong = list(field.definition_problems())
-    for message in wrong:
+    messages = list(field.definition_problems())
+    for message in messages:
         yield problem(name, "invalid_option", message)
     has_default = spec.get("default") is not None and kind not in (ReferenceField, ComputedField)
-    if has_default and not wrong:
+    if has_default and not messages:
         try:
             field.clean(spec["default"])
         except InvalidValue as error:

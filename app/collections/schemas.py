@@ -96,8 +96,8 @@ def schema_field(
 
 
 def _schema_as_fields(field: type[FieldDefinition] = FieldDefinition) -> object:
-    about = {"description": "Another name for schema."}
-    return ma.fields.List(ma.fields.Nested(field), data_key="fields", metadata=about)
+    metadata = {"description": "Another name for schema."}
+    return ma.fields.List(ma.fields.Nested(field), data_key="fields", metadata=metadata)
 
 
 def _present_name() -> object:
@@ -117,10 +117,10 @@ class WithSchema(Schema):
         """Take `fields` for `schema`."""
         if not isinstance(data, dict) or "fields" not in data:
             return data
-        rest_of = {key: value for key, value in data.items() if key != "fields"}
-        if rest_of.setdefault("schema", data["fields"]) != data["fields"]:
+        without_fields = {key: value for key, value in data.items() if key != "fields"}
+        if without_fields.setdefault("schema", data["fields"]) != data["fields"]:
             raise ma.ValidationError("Differs from schema, whose other name it is.", "fields")
-        return rest_of
+        return without_fields
 
     @ma.validates_schema
     def needs_schema(self, data: JSONObject, **options: object) -> None:

@@ -1,9 +1,9 @@
-"""From a definition to its table, and the DDL that makes, changes and drops it.
+"""Builds a definition's table, and the DDL that creates, changes and drops it.
 
-One table serves all accounts. The account leads every key: the primary key, unique indexes and
-references, so that no clash and no reference can cross accounts, even by mistake. PostgreSQL
-alters tables in place. SQLite cannot add constraints, so there the table is built anew, its rows
-are copied, and it takes the old one's name, all in the same transaction.
+One table serves all accounts. The account comes first in every key: primary key, unique indexes and
+references, so that neither conflicts nor references can cross accounts. PostgreSQL alters tables in
+place. SQLite cannot add constraints, so the table is rebuilt there: its rows are copied to a new
+table, which takes the old name, in the same transaction.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ Column = sa.Column[Any]
 
 PREFIX = "col_"
 LONGEST_IDENTIFIER = 63
-# Columns that PostgreSQL keeps for itself in every table.
+# PostgreSQL's system columns.
 DATABASE_COLUMNS = {"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}
 
 
-def name_of(collection_name: str) -> str:
+def table_name_for(collection_name: str) -> str:
     """The table of a collection."""
     return PREFIX + collection_name.lower()
 
 
-def of(table_name: str, fields: Iterable[Field]) -> sa.Table:
+def build_table(table_name: str, fields: Iterable[Field]) -> sa.Table:
     """The table with its columns, constraints and indexes."""
     fields = list(fields)
     metadata = sa.MetaData()
-    for target in {name_of(f.collection) for f in fields if f.collection} - {table_name}:
+    for target in {table_name_for(f.collection) for f in fields if f.collection} - {table_name}:
         _stub(target, metadata)
     table = sa.Table(
         table_name,
@@ -73,16 +73,16 @@ def of(table_name: str, fields: Iterable[Field]) -> sa.Table:
 
 
 def creation(table: sa.Table, missing: Collection[str] = ()) -> list[str]:
-    """The statements that make the table. References to `missing` tables can be left for later."""
-    if _dialect().name == "sqlite":  # which takes references to what is not there yet
+    """The statements that create the table, without references to `missing` tables."""
+    if _dialect().name == "sqlite":  # which accepts references to missing tables
         return _texts([CreateTable(table), *map(CreateIndex, _sorted(table.indexes))])
-    keys = [one for one in _sorted(table.foreign_key_constraints) if _target(one) not in missing]
+    keys = [key for key in _sorted(table.foreign_key_constraints) if _target(key) not in missing]
     return _texts(
         [
             CreateTable(table, include_foreign_key_constraints=[]),
             *(
-                _alter(table, f"ALTER COLUMN {_quoted(one)} {_default(one)}")
-                for one in _preset(table)
+                _alter(table, f"ALTER COLUMN {_quoted(key)} {_default(key)}")
+                for key in _preset(table)
             ),
             *map(AddConstraint, keys),
             *map(CreateIndex, _sorted(table.indexes)),
@@ -91,37 +91,39 @@ def creation(table: sa.Table, missing: Collection[str] = ()) -> list[str]:
 
 
 def references(table: sa.Table, missing: Collection[str]) -> list[str]:
-    """The statements that `creation` left for when the missing tables are there."""
+    """The statements that add the references which `creation` omitted."""
     if _dialect().name == "sqlite":
         return []
     keys = _sorted(table.foreign_key_constraints)
-    return _texts([AddConstraint(one) for one in keys if _target(one) in missing])
+    return _texts([AddConstraint(key) for key in keys if _target(key) in missing])
 
 
-def removal(table: sa.Table, later: Iterable[sa.Table] = ()) -> list[str]:
+def removal(table: sa.Table, remaining: Iterable[sa.Table] = ()) -> list[str]:
     """The statements that drop the table with its records, and the references of `later` ones."""
-    if _dialect().name == "sqlite":  # which lets a table go that others refer to
+    if _dialect().name == "sqlite":  # which can drop referenced tables
         return _texts([DropTable(table)])
-    keys = [key for other in later for key in _sorted(other.foreign_key_constraints)]
-    held = [DropConstraint(key) for key in keys if _target(key) == table.name]
-    return _texts([*held, DropTable(table)])
+    keys = [key for table_ in remaining for key in _sorted(table_.foreign_key_constraints)]
+    dropped_keys = [DropConstraint(key) for key in keys if _target(key) == table.name]
+    return _texts([*dropped_keys, DropTable(table)])
 
 
 def change(old: sa.Table, new: sa.Table) -> list[str]:
-    """The statements that turn the old table into the new one, which lacks no column of it."""
-    before, after = _indexes(old), _indexes(new)
-    dropped = [before[name] for name in sorted(before.keys() - after.keys())]
-    made = [CreateIndex(after[name]) for name in sorted(after.keys() - before.keys())]
+    """The statements that turn the old table into the new one, which keeps all columns."""
+    old_indexes, new_indexes = _indexes(old), _indexes(new)
+    removed = [old_indexes[name] for name in sorted(old_indexes.keys() - new_indexes.keys())]
+    created = [
+        CreateIndex(new_indexes[name]) for name in sorted(new_indexes.keys() - old_indexes.keys())
+    ]
     if _dialect().name == "sqlite":
         if any(_differs(old, column) for column in new.columns):
             return _texts([*_rebuild(old, new), *map(CreateIndex, _sorted(new.indexes))])
-        return _texts([*map(DropIndex, dropped), *made])
-    altered = [one for column in new.columns for one in _column_changes(old, column)]
-    return _texts([*map(DropIndex, dropped), *altered, *made])
+        return _texts([*map(DropIndex, removed), *created])
+    statements = [statement for column in new.columns for statement in _column_changes(old, column)]
+    return _texts([*map(DropIndex, removed), *statements, *created])
 
 
 def make(table: sa.Table, statements: Iterable[str]) -> None:
-    """Run the statements of `creation`, and have the database keep accounts apart in the table."""
+    """Run the statements of `creation`, and enable row-level security."""
     run(statements)
     if _dialect().name == "postgresql":
         with tenancy.as_owner():
@@ -132,52 +134,52 @@ def run(statements: Iterable[str]) -> None:
     """Run statements of this module."""
     with tenancy.as_owner():
         for statement in statements:
-            # Without parameters the driver takes the text as it is: a "%" in it means nothing.
+            # Without parameters the driver does not interpret "%".
             db.connection().exec_driver_sql(statement, execution_options={"no_parameters": True})
 
 
 def is_sound(table: sa.Table) -> bool:
-    """Whether all references in the table lead somewhere, which SQLite leaves to us meanwhile."""
+    """Whether all references in the table have a target; SQLite does not check during rebuilds."""
     if _dialect().name != "sqlite":
         return True
-    # Of this table alone: a look at all of them keeps every writer waiting for seconds.
+    # Only this table: checking all would block writers for seconds.
     check = f"PRAGMA foreign_key_check({_quoted(table)})"
     return db.connection().exec_driver_sql(check).first() is None
 
 
 def lock(table: sa.Table) -> None:
-    """Keep everybody else from the table until the transaction ends."""
-    # At once: who has read already and wants to write would wait for us, and we for them.
+    """Lock the table exclusively until the transaction ends."""
+    # Exclusive at once: upgrading a lock could deadlock.
     if _dialect().name == "postgresql":
         run([f"LOCK TABLE {_quoted(table)} IN ACCESS EXCLUSIVE MODE"])
 
 
 def _column_changes(old: sa.Table, column: Column) -> Iterator[object]:
     table, name = column.table, _quoted(column)
-    before = old.c.get(column.name)
-    if before is None:
-        # The default stays: a writer who does not know of the field yet must not leave it empty.
+    old_column = old.c.get(column.name)
+    if old_column is None:
+        # Keep the default for processes that do not know the field yet.
         preset = f" {_default(column).removeprefix('SET ')}" if _is_preset(column) else ""
         spec = CreateColumn(column).compile(dialect=_dialect())
         yield _alter(table, f"ADD COLUMN {spec}{preset}")
         yield from map(AddConstraint, _foreign_keys(column))
         return
-    if not json_equal(before.info, column.info):
+    if not json_equal(old_column.info, column.info):
         yield _alter(table, f"ALTER COLUMN {name} {_default(column)}")
-    if before.nullable and not column.nullable:
+    if old_column.nullable and not column.nullable:
         if _is_preset(column):
             value = _literal(column)
             yield f"UPDATE {_quoted(table)} SET {name} = {value} WHERE {name} IS NULL"  # noqa: S608 - quoted
         yield _alter(table, f"ALTER COLUMN {name} SET NOT NULL")
-    if column.nullable and not before.nullable:
+    if column.nullable and not old_column.nullable:
         yield _alter(table, f"ALTER COLUMN {name} DROP NOT NULL")
 
 
 def _differs(old: sa.Table, column: Column) -> bool:
-    # Whether SQLite has to build the table anew. It knows no defaults: nobody writes there while a
-    # transaction changes the schema, so none are needed.
-    before = old.c.get(column.name)
-    return before is None or before.nullable != column.nullable
+    # Whether SQLite must rebuild the table. It needs no defaults, as nobody else writes there
+    # during a schema change.
+    old_column = old.c.get(column.name)
+    return old_column is None or old_column.nullable != column.nullable
 
 
 def _rebuild(old: sa.Table, new: sa.Table) -> list[str]:
@@ -185,9 +187,9 @@ def _rebuild(old: sa.Table, new: sa.Table) -> list[str]:
     create_draft = _text(CreateTable(new)).replace(
         f"CREATE TABLE {_quoted(new)}", f"CREATE TABLE {draft}", 1
     )
-    kept = [column for column in new.columns if column.name in old.c or _is_preset(column)]
-    names = ", ".join(map(_quoted, kept))
-    values = ", ".join(_copied(old, column) for column in kept)
+    copied = [column for column in new.columns if column.name in old.c or _is_preset(column)]
+    names = ", ".join(map(_quoted, copied))
+    values = ", ".join(_copied(old, column) for column in copied)
     return [
         create_draft,
         f"INSERT INTO {draft} ({names}) SELECT {values} FROM {table}",  # noqa: S608 - quoted
@@ -197,20 +199,22 @@ def _rebuild(old: sa.Table, new: sa.Table) -> list[str]:
 
 
 def _copied(old: sa.Table, column: Column) -> str:
-    before = old.c.get(column.name)
-    if before is None:
+    old_column = old.c.get(column.name)
+    if old_column is None:
         return _literal(column)
-    if before.nullable and not column.nullable and _is_preset(column):
+    if old_column.nullable and not column.nullable and _is_preset(column):
         return f"COALESCE({_quoted(column)}, {_literal(column)})"
     return _quoted(column)
 
 
-def _alter(table: object, what: str) -> str:
-    return f"ALTER TABLE {_quoted(table)} {what}"
+def _alter(table: object, action: str) -> str:
+    return f"ALTER TABLE {_quoted(table)} {action}"
 
 
 def _texts(statements: Iterable[object]) -> list[str]:
-    return [one if isinstance(one, str) else _text(one) for one in statements]
+    return [
+        statement if isinstance(statement, str) else _text(statement) for statement in statements
+    ]
 
 
 def _text(statement: Any) -> str:
@@ -225,9 +229,9 @@ def _quoted(part: Any) -> str:
 
 
 def _dialect() -> Dialect:
-    # Not the connection's own, which doubles every "%" for its driver.
-    known: JSONObject = {"sqlite": sqlite.dialect, "postgresql": postgresql.dialect}
-    dialect: Dialect = known[db.connection().dialect.name](paramstyle="named")
+    # Not the connection's dialect, which doubles "%".
+    dialects: JSONObject = {"sqlite": sqlite.dialect, "postgresql": postgresql.dialect}
+    dialect: Dialect = dialects[db.connection().dialect.name](paramstyle="named")
     return dialect
 
 
@@ -250,7 +254,7 @@ def _literal(column: Column) -> str:
 
 def _column(field: Field) -> Column:
     default = None if field.default is None else field.clean(field.default)
-    # Quoted always: the toolkit's lists of keywords lack some that a database has.
+    # Always quoted: SQLAlchemy's keyword lists are incomplete.
     return sa.Column(
         field.name,
         field.column_type,
@@ -263,9 +267,9 @@ def _column(field: Field) -> Column:
 def _constraints(table_name: str, field: Field) -> list[sa.ForeignKeyConstraint]:
     if not isinstance(field, ReferenceField) or field.collection is None:
         return []
-    target = name_of(field.collection)
-    # What `on_delete` asks for is done by the records' service, which tells of it; the database
-    # only keeps references from pointing at nothing.
+    target = table_name_for(field.collection)
+    # The records service applies `on_delete` and publishes events; the database only guarantees
+    # that references have a target.
     return [
         sa.ForeignKeyConstraint(
             ["account_id", field.name],
@@ -278,7 +282,7 @@ def _constraints(table_name: str, field: Field) -> list[sa.ForeignKeyConstraint]
 def _foreign_keys(column: Column) -> list[sa.ForeignKeyConstraint]:
     table: Any = column.table
     name = _name("fk", table.name, column.name)
-    return [one for one in table.foreign_key_constraints if one.name == name]
+    return [key for key in table.foreign_key_constraints if key.name == name]
 
 
 def _target(constraint: sa.ForeignKeyConstraint) -> str:
@@ -294,12 +298,12 @@ def _index(table: sa.Table, field: Field) -> None:
     if field.unique:
         sa.Index(_name("uq", table.name, field.name), *columns, unique=True)
     elif field.indexed:
-        # The id breaks ties of an order.
+        # The id makes the order unique.
         sa.Index(_name("ix", table.name, field.name), *columns, table.c.id)
 
 
 def _name(kind: str, *parts: str) -> str:
-    # No name of ours has a "$": "abc" + "x_y" and "abc_x" + "y" must not share an index's name.
+    # "$" occurs in no name, so "abc" + "x_y" and "abc_x" + "y" get different index names.
     name = f"{kind}_{'$'.join(parts)}"
     if len(name) <= LONGEST_IDENTIFIER:
         return name

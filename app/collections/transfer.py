@@ -1,4 +1,4 @@
-"""Definitions moved between instances: exported, and imported all or nothing (contract 4)."""
+"""Exports definitions, and imports them all or nothing (contract 4)."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def exported(references: Sequence[str] | None) -> list[JSONObject]:
     """The definitions of some collections (ids or names), or of all, by name."""
     rows = list(db.db.session.scalars(sa.select(Collection).order_by(Collection.name_key)))
     if references is not None:
-        wanted = {reference.lower() for reference in references}
-        unknown = wanted - {key for row in rows for key in (row.id, row.name_key)}
+        requested = {reference.lower() for reference in references}
+        unknown = requested - {key for row in rows for key in (row.id, row.name_key)}
         if unknown:
             message = f"There is no such collection: {', '.join(sorted(unknown))[:200]}."
             raise InvalidValues([problem("collection_ids", "invalid_reference", message)])
-        rows = [row for row in rows if wanted & {row.id, row.name_key}]
+        rows = [row for row in rows if requested & {row.id, row.name_key}]
     flat = (*collections.RULES, *collections.LISTS)
     return [
         {
@@ -46,142 +46,160 @@ def exported(references: Sequence[str] | None) -> list[JSONObject]:
 
 @dataclass
 class _Import:
-    """What an import comes to, before anything is done."""
+    """A planned import."""
 
     made: list[Collection] = field(default_factory=list)
     updated: list[tuple[Collection, Change]] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     given: dict[str, JSONMapping] = field(default_factory=dict)
-    """The rules and options that were sent, by the key of the collection's name."""
+    """The sent rules and options by name key."""
     problems: list[JSONObject] = field(default_factory=list)
 
     def definitions(self) -> dict[str, Definition]:
-        """The collections as they shall be, by the keys of their names."""
-        shall_be = [definition.from_row(row) for row in self.made]
-        return {one.name.lower(): one for one in [*shall_be, *(c.new for _, c in self.updated)]}
+        """The resulting definitions by name key."""
+        created = [definition.from_row(row) for row in self.made]
+        return {
+            definition_.name.lower(): definition_
+            for definition_ in [*created, *(c.new for _, c in self.updated)]
+        }
 
 
 @collections.schema_change
-@versioned_cache.reloading()  # for the collections that rules lead to
+@versioned_cache.reloading()  # for referenced collections
 def imported(items: Sequence[Item], strategy: str) -> JSONObject:
-    """Make or update collections, which may refer to each other in any order.
+    """Create or update collections, which may refer to each other in any order.
 
     All or nothing. Raises InvalidValues, or Conflict for names that exist or rows that clash.
     """
-    present = _present(items)
-    if strategy == "error" and present:
-        taken = [problem(row.name, "not_unique", "This name is taken.") for row in present.values()]
-        raise Conflict("Collections of these names exist already.", field="name", details=taken)
-    planned = _planned(items, present, strategy)
-    rules = _rules(planned)
-    if planned.problems:
-        raise InvalidValues(planned.problems)
-    for row, change in planned.updated:
-        planned.problems += [_within(row.name, one) for one in updates.row_problems(change)]
-    changes.refuse(planned.problems)
-    for row in planned.made:
+    existing = _existing(items)
+    if strategy == "error" and existing:
+        problems_ = [
+            problem(row.name, "not_unique", "This name is taken.") for row in existing.values()
+        ]
+        raise Conflict(
+            "Collections with these names exist already.", field="name", details=problems_
+        )
+    import_ = _plan(items, existing, strategy)
+    rules = _rules(import_)
+    if import_.problems:
+        raise InvalidValues(import_.problems)
+    for row, change in import_.updated:
+        import_.problems += [
+            _with_name(row.name, problem_) for problem_ in updates.row_problems(change)
+        ]
+    changes.refuse(import_.problems)
+    for row in import_.made:
         row.rules = {**row.rules, **rules[row.name_key]}
-        row.options = dict(planned.given[row.name_key].get("options", {}))
-    db.db.session.add_all(planned.made)
-    for row, change in planned.updated:
-        given = planned.given[row.name_key].get("options", {})
-        updates.write_down(row, change, rules[row.name_key], given)
+        row.options = dict(import_.given[row.name_key].get("options", {}))
+    db.db.session.add_all(import_.made)
+    for row, change in import_.updated:
+        options = import_.given[row.name_key].get("options", {})
+        updates.store(row, change, rules[row.name_key], options)
     db.db.session.flush()
-    made = _make_tables(planned.made)
-    altered = [updates.carry_out(row, change) for row, change in planned.updated]
-    return _report(items, planned, [*made, *(one for one in altered if one)])
+    created = _make_tables(import_.made)
+    altered = [updates.execute(row, change) for row, change in import_.updated]
+    return _report(items, import_, [*created, *(problem_ for problem_ in altered if problem_)])
 
 
-def _present(items: Sequence[Item]) -> dict[str, Collection]:
+def _existing(items: Sequence[Item]) -> dict[str, Collection]:
     keys = [item["name"].lower() for item in items]
-    chosen = sa.select(Collection).where(Collection.name_key.in_(keys))
-    locked = chosen.order_by(Collection.name_key).with_for_update()
-    rows = db.db.session.scalars(locked.execution_options(populate_existing=True))
+    query = sa.select(Collection).where(Collection.name_key.in_(keys))
+    locked_query = query.order_by(Collection.name_key).with_for_update()
+    rows = db.db.session.scalars(locked_query.execution_options(populate_existing=True))
     return {row.name_key: row for row in rows}
 
 
-def _planned(items: Sequence[Item], present: Mapping[str, Collection], strategy: str) -> _Import:
-    # What exists keeps the name that it has, whatever the case of the import's.
-    known = {item["name"].lower(): item["name"] for item in items} | collections.targets()
-    planned, seen = _Import(), set[str]()
+def _plan(items: Sequence[Item], existing: Mapping[str, Collection], strategy: str) -> _Import:
+    # Existing collections keep the case of their name.
+    names_by_key = {item["name"].lower(): item["name"] for item in items} | collections.targets()
+    import_, seen_keys = _Import(), set[str]()
     for item in items:
-        name, key, found = item["name"], item["name"].lower(), list[JSONObject]()
-        if key in seen:
-            found.append(problem("name", "name_duplicate", "The import has this name twice."))
-        elif key in present and strategy == "skip":
-            planned.skipped.append(name)
+        name, key, problems = item["name"], item["name"].lower(), list[JSONObject]()
+        if key in seen_keys:
+            problems.append(
+                problem("name", "name_duplicate", "This name occurs twice in the import.")
+            )
+        elif key in existing and strategy == "skip":
+            import_.skipped.append(name)
         else:
-            planned.given[key] = {**item["rules"], "options": item.get("options", {})}
-            if key in present:
-                change = updates.change_of(present[key], item["schema"], False, found, known)
-                planned.updated.append((present[key], change))
+            import_.given[key] = {**item["rules"], "options": item.get("options", {})}
+            if key in existing:
+                change = updates.plan_change(
+                    existing[key], item["schema"], False, problems, names_by_key
+                )
+                import_.updated.append((existing[key], change))
             else:
-                found += [*schema.name_problems(name), *schema.problems(item["schema"], known)]
-                planned.made.append(collections.new(name, item["schema"], known))
-        seen.add(key)
-        planned.problems += [_within(name, one) for one in found]
-    return planned
+                problems += [
+                    *schema.name_problems(name),
+                    *schema.problems(item["schema"], names_by_key),
+                ]
+                import_.made.append(collections.new(name, item["schema"], names_by_key))
+        seen_keys.add(key)
+        import_.problems += [_with_name(name, problem_) for problem_ in problems]
+    return import_
 
 
-def _rules(planned: _Import) -> dict[str, JSONObject]:
-    # Judged when all schemas are known: a rule may lead into another collection of the import.
-    settled, shall_be = {}, planned.definitions()
-    wrong_schemas = list(planned.problems)
-    changes_of = {row.name_key: change for row, change in planned.updated}
-    with definition.override(shall_be):
-        for key, one in shall_be.items():
-            found = list(wrong_schemas)
-            settled[key] = collections.settle_rules(planned.given[key], one, found)
-            del found[: len(wrong_schemas)]
-            if key in changes_of:
-                found += updates.broken_rules(changes_of[key], settled[key])
-            planned.problems += [_within(one.name, wrong) for wrong in found]
-    if not planned.problems:
-        planned.problems += updates.broken_elsewhere(list(changes_of.values()))
-    return settled
+def _rules(import_: _Import) -> dict[str, JSONObject]:
+    # Checked with all schemas: rules may refer to other collections of the import.
+    rules_by_key, future = {}, import_.definitions()
+    schema_problems = list(import_.problems)
+    changes_by_key = {row.name_key: change for row, change in import_.updated}
+    with definition.override(future):
+        for key, definition_ in future.items():
+            problems = list(schema_problems)
+            rules_by_key[key] = collections.normalize_rules(
+                import_.given[key], definition_, problems
+            )
+            del problems[: len(schema_problems)]
+            if key in changes_by_key:
+                problems += updates.invalid_kept_rules(changes_by_key[key], rules_by_key[key])
+            import_.problems += [_with_name(definition_.name, problem_) for problem_ in problems]
+    if not import_.problems:
+        import_.problems += updates.invalid_rules_elsewhere(list(changes_by_key.values()))
+    return rules_by_key
 
 
 def _make_tables(rows: Sequence[Collection]) -> list[str]:
-    made: list[str] = []
+    revision_ids: list[str] = []
     tables = {row.id: definition.from_row(row).table for row in rows}
-    waiting = {one.name for one in tables.values()}
-    later: list[tuple[Collection, list[str]]] = []
+    missing = {table_.name for table_ in tables.values()}
+    deferred: list[tuple[Collection, list[str]]] = []
     for row in rows:
-        own = tables[row.id]
-        waiting.discard(own.name)
-        later.append((row, table.references(own, frozenset(waiting))))
-        statements = table.creation(own, frozenset(waiting))
-        table.make(own, statements)
-        made.append(revisions.record(row.id, f"create collection {row.name}", statements))
-    for row, statements in later:
+        own_table = tables[row.id]
+        missing.discard(own_table.name)
+        deferred.append((row, table.references(own_table, frozenset(missing))))
+        statements = table.creation(own_table, frozenset(missing))
+        table.make(own_table, statements)
+        revision_ids.append(revisions.record(row.id, f"create collection {row.name}", statements))
+    for row, statements in deferred:
         if statements:
             table.run(statements)
             description = f"add references to collection {row.name}"
-            made.append(revisions.record(row.id, description, statements))
-    return made
+            revision_ids.append(revisions.record(row.id, description, statements))
+    return revision_ids
 
 
-def _within(name: str, found: JSONMapping) -> JSONObject:
-    return {**found, "field": f"{name[:80]}.{found['field']}"}
+def _with_name(name: str, problem_: JSONMapping) -> JSONObject:
+    return {**problem_, "field": f"{name[:80]}.{problem_['field']}"}
 
 
-def _report(items: Sequence[Item], planned: _Import, migrations: list[str]) -> JSONObject:
-    made = {row.name for row in planned.made}
-    told = []
+def _report(items: Sequence[Item], import_: _Import, migrations: list[str]) -> JSONObject:
+    created = {row.name for row in import_.made}
+    items_report = []
     for item in items:
         name = item["name"]
-        if name in made:
-            told.append({"name": name, "status": "imported", "message": "The collection is made."})
-        elif name in planned.skipped:
-            told.append({"name": name, "status": "skipped", "message": "It exists already."})
+        if name in created:
+            items_report.append({"name": name, "status": "imported", "message": "Created."})
+        elif name in import_.skipped:
+            items_report.append({"name": name, "status": "skipped", "message": "Exists already."})
         else:
-            told.append({"name": name, "status": "updated", "message": "It is as imported now."})
+            items_report.append({"name": name, "status": "updated", "message": "Updated."})
     return {
         "success": True,
-        "imported_count": len(made),
-        "skipped_count": len(planned.skipped),
-        "updated_count": len(planned.updated),
+        "imported_count": len(created),
+        "skipped_count": len(import_.skipped),
+        "updated_count": len(import_.updated),
         "failed_count": 0,
-        "collections": told,
+        "collections": items_report,
         "migrations_created": migrations,
     }

@@ -1,4 +1,4 @@
-"""`/collections/export` and `/collections/import`: definitions moved between instances."""
+"""`/collections/export` and `/collections/import`: transfer of definitions."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ blueprint = Blueprint(
     "Collection transfer",
     __name__,
     url_prefix=f"{rest.PREFIX}/collections",
-    description="The definitions of collections, without records, moved between instances.",
+    description="Transfer of collection definitions between instances, without records.",
 )
 
-MOST_COLLECTIONS = 500  # a transaction holds a lock for each table and index
+MAX_COLLECTIONS = 500  # a transaction holds a lock for each table and index
 EXPORT = {
     "version": transfer.VERSION,
     "exported_at": "2026-11-20T12:00:00.123456Z",
@@ -32,7 +32,7 @@ EXPORT = {
 
 
 class ExportArgs(Schema):
-    """Which collections to export."""
+    """The collections to export."""
 
     collection_ids = fields.Text(
         longest=40_000,
@@ -58,12 +58,12 @@ class Definitions(Schema):
     collections = ma.fields.List(
         ma.fields.Nested(ExportedCollection),
         required=True,
-        validate=ma.validate.Length(max=MOST_COLLECTIONS),
+        validate=ma.validate.Length(max=MAX_COLLECTIONS),
     )
 
 
 class DefinitionsView(Schema):
-    """Definitions of collections, as an import takes them."""
+    """Definitions of collections, in the format of an import."""
 
     version = ma.fields.String(required=True)
     exported_at = fields.Timestamp(required=True)
@@ -72,18 +72,20 @@ class DefinitionsView(Schema):
 
 
 class ImportBody(Schema):
-    """What to import, and what to do about collections that exist."""
+    """What to import, and how to treat existing collections."""
 
     data = ma.fields.Nested(Definitions, required=True)
     strategy = ma.fields.String(
         load_default="error",
         validate=ma.validate.OneOf(transfer.STRATEGIES),
-        metadata={"description": "error refuses, skip keeps and update changes what exists."},
+        metadata={
+            "description": "If collections exist: error refuses, skip keeps, update changes them."
+        },
     )
 
 
 class ImportedCollection(Schema):
-    """What became of one collection."""
+    """The result for one collection."""
 
     name = ma.fields.String(required=True)
     status = ma.fields.String(
@@ -93,7 +95,7 @@ class ImportedCollection(Schema):
 
 
 class ImportReport(Schema):
-    """What an import did."""
+    """The result of an import."""
 
     success = ma.fields.Boolean(required=True)
     imported_count = ma.fields.Integer(required=True)
@@ -112,15 +114,17 @@ class ImportReport(Schema):
 def export_collections(args: JSONObject) -> JSONObject:
     """Export the definitions of collections.
 
-    With rules and field lists, without records. An import makes the same of it.
+    With rules and field lists, without records; can be imported elsewhere.
     """
-    named = args.get("collection_ids")
-    wanted = [one.strip() for one in named.split(",") if one.strip()] if named else None
+    ids = args.get("collection_ids")
+    references = (
+        [reference.strip() for reference in ids.split(",") if reference.strip()] if ids else None
+    )
     return {
         "version": transfer.VERSION,
         "exported_at": clock.now(),
         "exported_by": principal().email,
-        "collections": transfer.exported(wanted),
+        "collections": transfer.exported(references),
     }
 
 
@@ -135,9 +139,7 @@ def export_collections(args: JSONObject) -> JSONObject:
         "skipped_count": 0,
         "updated_count": 0,
         "failed_count": 0,
-        "collections": [
-            {"name": "posts", "status": "imported", "message": "The collection is made."}
-        ],
+        "collections": [{"name": "posts", "status": "imported", "message": "Created."}],
         "migrations_created": ["019a9f00000070008000000000000001"],
     },
 )
@@ -146,9 +148,9 @@ def export_collections(args: JSONObject) -> JSONObject:
 def import_collections(body: JSONObject) -> JSONObject:
     """Import definitions of collections, all or nothing.
 
-    Collections may refer to each other in any order, also in circles and to themselves. Of what
-    exists already, `error` (the default) makes a 409, `skip` leaves it, and `update` changes it as
-    PUT does: fields can be added and changed, but not left out; rules that are given replace the
-    present ones. Problems are named `<collection>.<field>`.
+    Collections may refer to each other in any order, in cycles and to themselves. For existing
+    collections, `error` (the default) returns 409, `skip` keeps them, and `update` changes them as
+    PUT does: fields can be added and changed, but not omitted; given rules replace the present
+    ones. Problems are named `<collection>.<field>`.
     """
     return transfer.imported(body["data"]["collections"], body["strategy"])

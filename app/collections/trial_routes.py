@@ -115,8 +115,12 @@ def validate_rule(body: JSONObject) -> JSONObject:
     Against the fields of a collection, or against names alone, or else only its form.
     """
     scope = trials.scope_for(body.get("collection"), body.get("collection_fields", ()))
-    found = trials.rule_problems(body["rule"], scope)
-    return {"valid": not found, "errors": [one["message"] for one in found], "details": found}
+    problems = trials.rule_problems(body["rule"], scope)
+    return {
+        "valid": not problems,
+        "errors": [problem_["message"] for problem_ in problems],
+        "details": problems,
+    }
 
 
 @blueprint.route("/test", methods=["POST"])
@@ -135,9 +139,9 @@ def test_rule(body: JSONObject) -> JSONObject:
     comparison false; system fields have their types, so that moments compare as moments.
     References are followed into nested objects.
     """
-    given = {**body, **body.get("context", {})}
-    asker = given.get("auth") or rules.Asker()
-    return {"result": trials.judge(body["rule"], given.get("record", {}), asker)}
+    situation = {**body, **body.get("context", {})}
+    caller = situation.get("auth") or rules.Asker()
+    return {"result": trials.evaluate(body["rule"], situation.get("record", {}), caller)}
 
 
 @collections_blueprint.route("/<collection_name>/rules/diff", methods=["POST"])

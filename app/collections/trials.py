@@ -1,4 +1,4 @@
-"""Rules tried out before they are saved: is it one, and what would it let through (contract 6)."""
+"""Validates and evaluates rules before they are saved (contract 6)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ANY_NAME = rules.Scope(SYSTEM_TYPES, open=True)
 
 
 def scope_for(collection: str | None, names: Sequence[str]) -> rules.Scope:
-    """The names a rule is checked against: a collection's, or those given, of any type."""
+    """The scope of a rule: a collection's fields, or the given names, of any type."""
     if collection is not None:
         return definition.get(collection).scope
     if not names:
@@ -30,22 +30,22 @@ def scope_for(collection: str | None, names: Sequence[str]) -> rules.Scope:
 
 
 def rule_problems(rule: str | None, scope: rules.Scope) -> list[JSONObject]:
-    """Why a text is no rule; null, empty and `true` always are."""
-    found = access.rule_problem(rule, scope) if rule is not None else None
-    return [found | {"field": "rule"}] if found else []
+    """The problems of a rule; null, empty and `true` have none."""
+    problem_ = access.rule_problem(rule, scope) if rule is not None else None
+    return [problem_ | {"field": "rule"}] if problem_ else []
 
 
-def judge(rule: str | None, record: JSONMapping, asker: rules.Asker) -> bool:
-    """Whether a rule lets a made-up caller at a made-up record. Raises InvalidValues."""
-    found = rule_problems(rule, ANY_NAME)
-    if found:
-        raise InvalidValues(found)
-    if rule is None or asker.is_superadmin:
-        return asker.is_superadmin
+def evaluate(rule: str | None, record: JSONMapping, caller: rules.Asker) -> bool:
+    """Evaluate a rule for a sample record and caller. Raises InvalidValues."""
+    problems = rule_problems(rule, ANY_NAME)
+    if problems:
+        raise InvalidValues(problems)
+    if rule is None or caller.is_superadmin:
+        return caller.is_superadmin
     if not definition.is_expression(rule):
-        return rule == "" or asker.id is not None
+        return rule == "" or caller.id is not None
     node = rules.condition(rule, ANY_NAME)
-    return rules.holds(node, rules.Context(_read(record), asker, now=clock.now()))
+    return rules.holds(node, rules.Context(_read(record), caller, now=clock.now()))
 
 
 def _read(record: JSONMapping) -> JSONObject:
@@ -53,20 +53,20 @@ def _read(record: JSONMapping) -> JSONObject:
 
 
 def _value(name: str, value: object) -> object:
-    if isinstance(value, Mapping):  # what a reference leads to
+    if isinstance(value, Mapping):  # a referenced record
         return _read(value)
-    # System fields are what they are in every collection: moments do not compare as texts.
+    # System timestamps must be compared as such, not as texts.
     if isinstance(value, str) and SYSTEM_TYPES.get(name) is rules.Type.DATETIME:
         with suppress(ValueError):
             return values.moment(value)
     return value
 
 
-def caller_of(user_id: str) -> Principal:
-    """The user, as the caller that a request of theirs has. Raises InvalidValues."""
+def load_caller(user_id: str) -> Principal:
+    """Load a user as the caller of a request. Raises InvalidValues."""
     account_id = db.db.session.scalar(sa.select(User.account_id).where(User.id == user_id.lower()))
-    found = principals.for_user(account_id, user_id.lower()) if account_id else None
-    if found is None:
+    principal = principals.for_user(account_id, user_id.lower()) if account_id else None
+    if principal is None:
         message = "There is no such active user."
         raise InvalidValues([problem("user_id", "invalid_reference", message)])
-    return found
+    return principal

@@ -1,7 +1,7 @@
-"""The API description with the collections of this instance, typed, for generators of clients.
+"""The API description with typed schemas of this instance's collections, for client generators.
 
-It tells a caller of what the rules open to it and of nothing else: an operation that is closed is
-not there, a field that is hidden is in no schema, and one that the caller sees masked is a text.
+It contains only what the rules open to the caller: closed operations and hidden fields are missing,
+and masked fields are texts.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ from app.types import JSONObject
 Spec = JSONObject
 
 LIST = "/api/v1/records/{collection}"
-ONE = f"{LIST}/{{record_id}}"
-# By operation: the path and verb that the plain description has it at.
+BY_ID = f"{LIST}/{{record_id}}"
+# Path and verb of each operation in the generic description.
 PLACES = {
     "list": [(LIST, "get")],
     "create": [(LIST, "post")],
-    "view": [(ONE, "get")],
-    "update": [(ONE, "put"), (ONE, "patch")],
-    "delete": [(ONE, "delete")],
+    "view": [(BY_ID, "get")],
+    "update": [(BY_ID, "put"), (BY_ID, "patch")],
+    "delete": [(BY_ID, "delete")],
 }
 SUMMARIES = {
-    "get": {LIST: "List", ONE: "Get"},
+    "get": {LIST: "List", BY_ID: "Get"},
     "post": {LIST: "Create"},
-    "put": {ONE: "Replace"},
-    "patch": {ONE: "Change"},
-    "delete": {ONE: "Delete"},
+    "put": {BY_ID: "Replace"},
+    "patch": {BY_ID: "Change"},
+    "delete": {BY_ID: "Delete"},
 }
 
 
-def added(description: Spec, *, by: Principal) -> Spec:
-    """The description with schemas and paths of every collection that is open to the caller."""
+def add_collections(description: Spec, *, by: Principal) -> Spec:
+    """Add schemas and paths of every collection that is open to the caller."""
     for definition in definitions.get_all():
-        opened = {
-            one: accesses.for_operation(by, definition, one)
-            for one in OPERATIONS
-            if accesses.is_open(by, definition, one)
+        accesses_ = {
+            operation: accesses.for_operation(by, definition, operation)
+            for operation in OPERATIONS
+            if accesses.is_open(by, definition, operation)
         }
-        if opened:
-            _Collection(definition, opened, description).add()
+        if accesses_:
+            _Collection(definition, accesses_, description).add()
     return description
 
 
 class _Collection:
-    """What one collection adds; its schemas are called `<collection>_record` and so on."""
+    """Adds one collection; its schemas are named `<collection>_record` and so on."""
 
     def __init__(
         self, definition: Definition, opened: Mapping[str, Access], description: Spec
@@ -63,52 +63,54 @@ class _Collection:
 
     def add(self) -> None:
         """Add the schemas and the paths."""
-        known = self.paths
+        paths = self.paths
         for operation in self.opened:
             for template, verb in PLACES[operation]:
                 path = template.replace("{collection}", self.definition.name)
-                item = known.setdefault(path, {"parameters": _shared(known[template])})
-                item[verb] = self._operation(operation, verb, template, known[template][verb])
+                item = paths.setdefault(path, {"parameters": _shared(paths[template])})
+                item[verb] = self._operation(operation, verb, template, paths[template][verb])
 
-    def _operation(self, operation: str, verb: str, template: str, plain: Spec) -> Spec:
-        made, name = deepcopy(plain), self.definition.name
-        word = SUMMARIES[verb][template]
-        made["summary"] = f"{word} {'records' if operation == 'list' else 'a record'} of {name}."
-        made["operationId"] = f"{word.lower()}_{name}"
-        if "requestBody" in made:
+    def _operation(self, operation: str, verb: str, template: str, description: Spec) -> Spec:
+        result, name = deepcopy(description), self.definition.name
+        verb_text = SUMMARIES[verb][template]
+        result["summary"] = (
+            f"{verb_text} {'records' if operation == 'list' else 'a record'} of {name}."
+        )
+        result["operationId"] = f"{verb_text.lower()}_{name}"
+        if "requestBody" in result:
             body = self._body(operation, verb)
-            made["requestBody"]["content"] = {"application/json": {"schema": body}}
-        for status, response in made["responses"].items():
+            result["requestBody"]["content"] = {"application/json": {"schema": body}}
+        for status, response in result["responses"].items():
             if status.startswith("2") and "content" in response:
                 schema = self._page() if operation == "list" else self._answer()
                 response["content"] = {"application/json": {"schema": schema}}
         if operation == "list":
-            made["parameters"] = [*made["parameters"], *self._comparisons(made["parameters"])]
-        return made
+            result["parameters"] = [*result["parameters"], *self._comparisons(result["parameters"])]
+        return result
 
     def _page(self) -> Spec:
-        seen = self.opened["list"]
+        list_access = self.opened["list"]
         view = self.opened.get("view")
-        same = view is not None and view.readable.keys() == seen.readable.keys()
-        item = self._record(view) if view and same else self._record(seen, "item")
+        is_same = view is not None and view.readable.keys() == list_access.readable.keys()
+        item = self._record(view) if view and is_same else self._record(list_access, "item")
         page = deepcopy(self.schemas["RecordPage"])
         page["properties"]["items"]["items"] = item
         return self._named("page", page)
 
     def _answer(self) -> Spec:
         view = self.opened.get("view")
-        plain = {"$ref": "#/components/schemas/Record"}
+        system_only = {"$ref": "#/components/schemas/Record"}
         if view is None:
-            return plain
-        # Whoever may write a record but not view it gets the system's fields.
+            return system_only
+        # Without view access, callers get only the system fields of what they write.
         record = self._record(view)
-        return record if view.condition is None else {"anyOf": [record, plain]}
+        return record if view.condition is None else {"anyOf": [record, system_only]}
 
     def _record(self, access: Access, kind: str = "record") -> Spec:
         schema = _record(access)
-        # What answers have beside the fields, such as what was expanded.
-        beside = self.schemas["Record"]["properties"]
-        schema["properties"] = {**beside, **schema["properties"]}
+        # Properties of responses besides the fields, such as `expand`.
+        extra = self.schemas["Record"]["properties"]
+        schema["properties"] = {**extra, **schema["properties"]}
         return self._named(kind, schema)
 
     def _body(self, operation: str, verb: str) -> Spec:
@@ -116,13 +118,13 @@ class _Collection:
         return self._named(kind, _body(self.opened[operation], partial=verb == "patch"))
 
     def _named(self, kind: str, schema: Spec) -> Spec:
-        # No schema of the service has an underscore in its name.
+        # Schemas of the service have no underscores, so names cannot collide.
         name = f"{self.definition.name}_{kind}"
         self.schemas[name] = schema
         return {"$ref": f"#/components/schemas/{name}"}
 
-    def _comparisons(self, taken: Iterable[Spec]) -> Iterable[Spec]:
-        names = {one["name"] for one in taken if "name" in one}
+    def _comparisons(self, parameters: Iterable[Spec]) -> Iterable[Spec]:
+        names = {parameter["name"] for parameter in parameters if "name" in parameter}
         for name, field in self.opened["list"].comparable.items():
             if field.filterable and name not in names:
                 yield {
@@ -135,18 +137,18 @@ class _Collection:
 
 
 def _shared(item: Spec) -> list[Spec]:
-    return [one for one in item["parameters"] if one.get("name") != "collection"]
+    return [parameter for parameter in item["parameters"] if parameter.get("name") != "collection"]
 
 
 def _record(access: Access) -> Spec:
     properties = {
-        name: _shown(name, field, masked=name in access.masked)
+        name: _field_schema(name, field, masked=name in access.masked)
         for name, field in access.readable.items()
     }
     return {"type": "object", "properties": properties, "required": list(properties)}
 
 
-def _shown(name: str, field: Field, *, masked: bool) -> Spec:
+def _field_schema(name: str, field: Field, *, masked: bool) -> Spec:
     if name in SYSTEM_FIELDS:
         schema = dict(SYSTEM_FIELDS[name].like.json_schema)
         return _nullable(schema) if SYSTEM_FIELDS[name].nullable else schema
@@ -155,14 +157,14 @@ def _shown(name: str, field: Field, *, masked: bool) -> Spec:
 
 
 def _body(access: Access, *, partial: bool) -> Spec:
-    fields = {n: one for n, one in access.definition.fields.items() if n in access.writable}
+    fields = {n: field for n, field in access.definition.fields.items() if n in access.writable}
     properties = {
-        name: _value(one) if one.required else _nullable(_value(one))
-        for name, one in fields.items()
+        name: _value(field) if field.required else _nullable(_value(field))
+        for name, field in fields.items()
     }
-    needed = [n for n, one in fields.items() if one.required and one.default is None]
+    required = [n for n, field in fields.items() if field.required and field.default is None]
     schema: Spec = {"type": "object", "properties": properties}
-    return schema if partial or not needed else {**schema, "required": needed}
+    return schema if partial or not required else {**schema, "required": required}
 
 
 def _value(field: Field) -> Spec:

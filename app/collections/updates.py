@@ -1,4 +1,4 @@
-"""Collections changed, or the change only planned (contract section 4)."""
+"""Changes collections, or plans the change (contract section 4)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from app.types import JSONMapping, JSONObject
 
 
 @collections.schema_change
-@versioned_cache.reloading()  # for the collections that rules lead to
+@versioned_cache.reloading()  # for referenced collections
 def update(
     collection_id: str,
     specs: Sequence[schema.Spec] | None,
@@ -26,72 +26,72 @@ def update(
     *,
     name: str | None = None,
     partial: bool = False,
-    seen: str | None = None,
+    expected_version: str | None = None,
 ) -> Collection:
-    """Add fields, change properties, and rules. Raises InvalidValues, NotFound or Conflict.
+    """Add fields, and change properties and rules. Raises InvalidValues, NotFound or Conflict.
 
-    `specs` are the whole schema, or with `partial` only what changes of it; `seen` is the version
-    that the change was made from, if that matters.
+    `specs` is the whole schema, or with `partial` only its changes. Raises Conflict if the version
+    is not `expected_version`.
     """
     row = collections.locked(collection_id)
-    collections.check_seen(row, seen)
-    found = collections.renaming(row, "name", name)
-    change = change_of(row, specs, partial, found)
-    settled = collections.settle_rules(rules, change.new, found)
-    _refuse_wrong(found, change, settled)
+    collections.check_version(row, expected_version)
+    problems = collections.rename_problems(row, "name", name)
+    change = plan_change(row, specs, partial, problems)
+    new_rules = collections.normalize_rules(rules, change.new, problems)
+    _check(problems, change, new_rules)
     changes.refuse(row_problems(change))
-    write_down(row, change, settled, rules.get("options", {}))
-    carry_out(row, change)
+    store(row, change, new_rules, rules.get("options", {}))
+    execute(row, change)
     return row
 
 
-@versioned_cache.reloading()  # for the collections that rules lead to
+@versioned_cache.reloading()  # for referenced collections
 def plan(collection_id: str, specs: Sequence[schema.Spec]) -> JSONObject:
-    """What an update would do, and which rows would break it; nothing is changed."""
+    """The operations and SQL of an update, and problems of existing rows; changes nothing."""
     row = collections.find(collection_id)
-    found: list[JSONObject] = []
-    change = change_of(row, specs, False, found)
-    _refuse_wrong(found, change, {})
+    problems_: list[JSONObject] = []
+    change = plan_change(row, specs, False, problems_)
+    _check(problems_, change, {})
     try:
         problems = change.row_problems()
     except DBAPIError as error:
         if not errors.is_stale_schema(error):
             raise
-        raise Conflict("The collection was changed meanwhile. Plan again.") from error
+        raise Conflict("The collection was changed concurrently. Plan again.") from error
     return {"operations": change.operations, "sql": change.statements, "problems": problems}
 
 
-def change_of(
+def plan_change(
     row: Collection,
     specs: Sequence[schema.Spec] | None,
     partial: bool,
-    found: list[JSONObject],
+    problems: list[JSONObject],
     targets: Mapping[str, str] | None = None,
 ) -> Change:
-    """The change from a stored collection to a schema; what is wrong with it goes to `found`."""
+    """The change from a stored collection to a schema; adds problems to `problems`."""
     old = definition.from_row(row)
     targets = targets or collections.targets()
-    whole = schema.merged(old, specs or ()) if partial or specs is None else specs
-    stored = [collections.stored(spec, targets) for spec in whole]
-    wrong = [*schema.problems(whole, targets), *schema.change_problems(old, stored)]
-    if wrong:
-        found += wrong
+    specs_ = schema.merged(old, specs or ()) if partial or specs is None else specs
+    stored = [collections.stored(spec, targets) for spec in specs_]
+    new_problems = [*schema.problems(specs_, targets), *schema.change_problems(old, stored)]
+    if new_problems:
+        problems += new_problems
         return Change(old, old)
     new = {spec["name"]: spec for spec in stored}
-    # Present fields keep their places, whatever the order in which they were sent.
+    # Existing fields keep their order.
     order = dict.fromkeys([*(spec["name"] for spec in old.schema), *new])
     return Change(old, replace(old, schema=tuple(new[name] for name in order)))
 
 
 def row_problems(change: Change) -> list[JSONObject]:
-    """What keeps the present rows from following; until the transaction ends they stay so."""
+    """The problems of existing rows, which stay locked until the transaction ends."""
     if change.statements:
         table.lock(change.old.table)
     return change.row_problems()
 
 
-def write_down(row: Collection, change: Change, rules: JSONMapping, options: JSONMapping) -> None:
-    """Store the definition that a change leads to."""
+def store(row: Collection, change: Change, rules: JSONMapping, options: JSONMapping) -> None:
+    """Store the new definition."""
     new_rules, new_options = {**row.rules, **rules}, {**row.options, **options}
     if change.operations or (new_rules, new_options) != (row.rules, row.options):
         row.schema, row.rules = [dict(spec) for spec in change.new.schema], new_rules
@@ -100,54 +100,74 @@ def write_down(row: Collection, change: Change, rules: JSONMapping, options: JSO
         db.db.session.flush()
 
 
-def carry_out(row: Collection, change: Change) -> str | None:
-    """Run the statements of a change that is written down. Returns its revision, if it has one."""
+def execute(row: Collection, change: Change) -> str | None:
+    """Run the statements of a stored change. Returns its revision, if any."""
     if not change.statements:
         return None
     events.publish(events.DefaultsBackfilled(change.old, change.fills))
     try:
         table.run(change.statements)
     except IntegrityError as error:
-        raise Conflict("The records there are do not fit the new schema.") from error
+        raise Conflict("Existing records do not fit the new schema.") from error
     if not table.is_sound(change.new.table):
-        raise Conflict("A reference would point at nothing.")
+        raise Conflict("A reference would have no target.")
     return revisions.record(row.id, change.description, change.statements)
 
 
-def _refuse_wrong(found: Sequence[JSONMapping], change: Change, settled: JSONMapping) -> None:
-    wrong = [*found, *broken_rules(change, settled)] or broken_elsewhere([change])
-    if wrong:
-        raise InvalidValues(wrong)
+def _check(problems: Sequence[JSONMapping], change: Change, new_rules: JSONMapping) -> None:
+    all_problems = [*problems, *invalid_kept_rules(change, new_rules)] or invalid_rules_elsewhere(
+        [change]
+    )
+    if all_problems:
+        raise InvalidValues(all_problems)
 
 
-def broken_rules(change: Change, settled: JSONMapping) -> list[JSONObject]:
-    """Rules that stay, and name a computed field whose new expression makes them too long."""
-    kept = {key: change.new.rules.get(key) for key in collections.RULES if key not in settled}
-    judged = {
-        key: access.rule_problem(rule, change.new.scope) for key, rule in kept.items() if rule
+def invalid_kept_rules(change: Change, new_rules: JSONMapping) -> list[JSONObject]:
+    """Unchanged rules that a computed field's new expression makes too long."""
+    kept_rules = {
+        key: change.new.rules.get(key) for key in collections.RULES if key not in new_rules
     }
-    return [wrong | {"field": key} for key, wrong in judged.items() if wrong]
+    problems = {
+        key: access.rule_problem(rule, change.new.scope) for key, rule in kept_rules.items() if rule
+    }
+    return [problem_ | {"field": key} for key, problem_ in problems.items() if problem_]
 
 
-def broken_elsewhere(changed: Sequence[Change]) -> list[JSONObject]:
-    """Rules of other collections that fit as these are, and would not as they shall be."""
-    if not any(_expressions_change(one) for one in changed):
+def invalid_rules_elsewhere(changes_: Sequence[Change]) -> list[JSONObject]:
+    """Rules of other collections that these changes would make invalid."""
+    if not any(_expressions_change(definition_) for definition_ in changes_):
         return []
-    shall_be = {one.new.name.lower(): one.new for one in changed}
-    others = [one for one in definition.get_all() if one.name.lower() not in shall_be]
-    with definition.override(shall_be):
-        after = dict(wrong for one in others for wrong in _misfits(one))
-    before = dict(wrong for one in others for wrong in _misfits(one)) if after else {}
-    return [wrong | {"field": place} for place, wrong in after.items() if place not in before]
+    future = {definition_.new.name.lower(): definition_.new for definition_ in changes_}
+    other_definitions = [
+        definition_
+        for definition_ in definition.get_all()
+        if definition_.name.lower() not in future
+    ]
+    with definition.override(future):
+        after = dict(
+            problem_
+            for definition_ in other_definitions
+            for problem_ in _invalid_rules(definition_)
+        )
+    before = (
+        dict(
+            problem_
+            for definition_ in other_definitions
+            for problem_ in _invalid_rules(definition_)
+        )
+        if after
+        else {}
+    )
+    return [problem_ | {"field": place} for place, problem_ in after.items() if place not in before]
 
 
 def _expressions_change(change: Change) -> bool:
-    return any(one["property"] == "expression" for one in change.operations)
+    return any(operation["property"] == "expression" for operation in change.operations)
 
 
-def _misfits(one: definition.Definition) -> Iterator[tuple[str, JSONObject]]:
+def _invalid_rules(definition_: definition.Definition) -> Iterator[tuple[str, JSONObject]]:
     for key in collections.RULES:
-        rule = one.rules.get(key) or ""
-        wrong = access.rule_problem(rule, one.scope) if "." in rule else None
-        if wrong:
-            yield f"{one.name}.{key}", wrong
+        rule = definition_.rules.get(key) or ""
+        problem_ = access.rule_problem(rule, definition_.scope) if "." in rule else None
+        if problem_:
+            yield f"{definition_.name}.{key}", problem_

@@ -43,7 +43,7 @@ def boolean(value: str) -> bool:
 
 
 def integer(lowest: int, highest: int) -> Callable[[str], int]:
-    """An integer within bounds."""
+    """Return a parser for integers within bounds."""
 
     def parse(value: str) -> int:
         if not DIGITS.fullmatch(value) or not lowest <= int(value) <= highest:
@@ -54,7 +54,7 @@ def integer(lowest: int, highest: int) -> Callable[[str], int]:
 
 
 def choice(*allowed: str) -> Callable[[str], str]:
-    """One of several words."""
+    """Return a parser for one of several words."""
 
     def parse(value: str) -> str:
         if value not in allowed:
@@ -65,7 +65,7 @@ def choice(*allowed: str) -> Callable[[str], str]:
 
 
 def comma_separated(*allowed: str) -> Callable[[str], tuple[str, ...]]:
-    """A comma-separated list, optionally of certain words."""
+    """Return a parser for comma-separated lists, optionally limited to certain words."""
 
     def parse(value: str) -> tuple[str, ...]:
         items = _items(value)
@@ -86,7 +86,7 @@ def _items(value: str) -> tuple[str, ...]:
 
 
 def url(*schemes: str) -> Callable[[str], str]:
-    """A URL with one of these schemes, without its trailing slash."""
+    """Return a parser for URLs with one of these schemes; strips the trailing slash."""
 
     def parse(value: str) -> str:
         if _parts(value).scheme not in schemes:
@@ -118,7 +118,7 @@ def base_url(value: str) -> str:
     """An http or https URL without a query."""
     parts = _parts(value)
     if parts.query or parts.fragment or parts.username or any(map(str.isspace, value)):
-        raise ValueError("must have no user, query, fragment or blank")
+        raise ValueError("must not contain a user, query, fragment or whitespace")
     return url("http", "https")(value)
 
 
@@ -143,10 +143,10 @@ def mail_url(value: str) -> str:
     """The URL of a mail server."""
     parts = _parts(value)
     if not f"{unquote(parts.username or '')}{unquote(parts.password or '')}".isascii():
-        raise ValueError("must have a user and password of ASCII characters")
+        raise ValueError("must have an ASCII user and password")
     # A misspelt starttls would send passwords in the clear.
     if parts.query not in ("", "starttls=0", "starttls=1"):
-        raise ValueError("takes no option but starttls=0 or starttls=1")
+        raise ValueError("allows only the option starttls=0 or starttls=1")
     return url("console", "smtp", "smtps")(value)
 
 
@@ -180,7 +180,9 @@ def host(value: str) -> str:
 def account_slug(value: str) -> str:
     """The slug of an account, but not of the system account."""
     # Users of the system account are superadmins.
-    problem = "It is the superadmins' account." if value == SYSTEM_SLUG else slug_problem(value)
+    problem = (
+        "This one is reserved for superadmins." if value == SYSTEM_SLUG else slug_problem(value)
+    )
     if problem:
         raise ValueError(f"must be the slug of an account. {problem}")
     return value
@@ -196,7 +198,7 @@ def single_line(value: str) -> str:
 def token(value: str) -> str:
     """Visible ASCII characters, as for an HTTP header."""
     if not TOKEN.fullmatch(value):
-        raise ValueError("must be of visible ASCII characters")
+        raise ValueError("must contain only visible ASCII characters")
     return value
 
 

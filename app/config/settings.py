@@ -35,10 +35,12 @@ class Config:
     env: str = _setting(
         parsing.choice("development", "test", "production"),
         "development",
-        "production refuses weak secrets",
+        "production requires strong secrets",
     )
     instance_dir: Path = _setting(  # noqa: RUF009 - metadata, not a default
-        Path, PROJECT / "instance", "where SQLite is by default, and keys and mail of development"
+        Path,
+        PROJECT / "instance",
+        "folder of the default SQLite database, and of keys and mails in development",
     )
     database_url: str = _setting(
         urls.database, "", "default: SQLite in the instance folder", unprefixed=True, secret=True
@@ -46,7 +48,7 @@ class Config:
     redis_url: str = _setting(
         urls.redis,
         "",
-        "default: none, the embedded worker runs jobs",
+        "default: none; the embedded worker runs jobs",
         unprefixed=True,
         secret=True,
     )
@@ -58,17 +60,21 @@ class Config:
         parsing.comma_separated(), (), "Fernet keys for stored secrets, newest first", secret=True
     )
     base_url: str = _setting(
-        parsing.base_url, "http://127.0.0.1:8000", "the address users reach this service at"
+        parsing.base_url, "http://127.0.0.1:8000", "the public URL of this service"
     )
-    base_domain: str = _setting(parsing.host, "", "<slug>.<this domain> names the account")
+    base_domain: str = _setting(
+        parsing.host, "", "selects the account by host name: <slug>.<this domain>"
+    )
     access_token_expire_minutes: int = _setting(
         parsing.integer(1, 1440), 60, "access token lifetime"
     )
     refresh_token_expire_days: int = _setting(parsing.integer(1, 365), 7, "refresh token lifetime")
     session_max_days: int = _setting(
-        parsing.integer(1, 3650), 30, "after which who signed in must do so again, days"
+        parsing.integer(1, 3650), 30, "days until a session ends and the user must sign in again"
     )
-    single_tenant: bool = _setting(parsing.boolean, False, "one account, which need not be named")
+    single_tenant: bool = _setting(
+        parsing.boolean, False, "serve one account only; requests need not name it"
+    )
     single_tenant_account: str = _setting(
         parsing.account_slug, "default", "the slug of the one account"
     )
@@ -78,43 +84,47 @@ class Config:
     registration: str = _setting(
         parsing.choice("open", "invite", "off"),
         "open",
-        "who may register: anyone, the invited, nobody",
+        "who may register: anyone, invited users, nobody",
     )
     cors_origins: tuple[str, ...] = _setting(parsing.origins, (), "origins of browser applications")
     login_rate_limit: str = _setting(
-        parsing.choice("on", "off"), "on", "lock-out of password guessers"
+        parsing.choice("on", "off"), "on", "lock-out after failed sign-ins"
     )
     login_tries: int = _setting(
-        parsing.integer(1, 10_000), 10, "failures per user and address, 15 min"
+        parsing.integer(1, 10_000), 10, "failed sign-ins per user and address, in 15 min"
     )
     login_tries_per_address: int = _setting(
-        parsing.integer(1, 10_000), 50, "failures per address, 15 min"
+        parsing.integer(1, 10_000), 50, "failed sign-ins per address, in 15 min"
     )
     login_tries_per_user: int = _setting(
-        parsing.integer(1, 10_000), 100, "failures per user, 15 min"
+        parsing.integer(1, 10_000), 100, "failed sign-ins per user, in 15 min"
     )
     mail_tries: int = _setting(
-        parsing.integer(1, 10_000), 10, "mails asked for per account and mailbox, in 1 hour"
+        parsing.integer(1, 10_000), 10, "requested mails per account and mailbox, in 1 hour"
     )
     mail_tries_per_mailbox: int = _setting(
-        parsing.integer(1, 10_000), 50, "the same per mailbox, by all accounts; resets excepted"
+        parsing.integer(1, 10_000),
+        50,
+        "the same per mailbox over all accounts, except password resets",
     )
     mail_tries_per_address: int = _setting(
-        parsing.integer(1, 100_000), 500, "registrations and mails asked for per address, in 1 hour"
+        parsing.integer(1, 100_000), 500, "registrations and requested mails per address, in 1 hour"
     )
     sign_in_starts_per_address: int = _setting(
-        parsing.integer(1, 100_000), 200, "sign-ins by providers started per address, 15 min"
+        parsing.integer(1, 100_000), 200, "single sign-ons started per address, in 15 min"
     )
     rate_limit: str = _setting(
-        parsing.rate, "off", "requests of one caller, or of one address that nobody signed in from"
+        parsing.rate, "off", "requests per user or key, or per address if anonymous"
     )
-    password_min_length: int = _setting(parsing.integer(8, 128), 12, "shortest password")
+    password_min_length: int = _setting(parsing.integer(8, 128), 12, "minimum password length")
     password_require: tuple[str, ...] = _setting(
         parsing.comma_separated("upper", "lower", "digit", "special"),
         ("upper", "lower", "digit", "special"),
-        "character classes every password needs",
+        "character classes required in passwords",
     )
-    superadmin_email: str = _setting(parsing.email, "", "first superadmin, made when none exists")
+    superadmin_email: str = _setting(
+        parsing.email, "", "e-mail of the first superadmin, created if none exists"
+    )
     superadmin_password: str = _setting(str, "", "the first superadmin's password", secret=True)
     mail_url: str = _setting(
         parsing.mail_url,
@@ -123,26 +133,22 @@ class Config:
         secret=True,
     )
     mail_from: str = _setting(parsing.sender, "Atrium <atrium@localhost>", "sender of mails")
-    audit_logging_enabled: bool = _setting(parsing.boolean, True, "whether changes are audited")
+    audit_logging_enabled: bool = _setting(parsing.boolean, True, "record changes in the audit log")
     row_security_enabled: bool = _setting(
-        parsing.boolean, True, "whether PostgreSQL itself keeps accounts apart, too"
+        parsing.boolean, True, "row-level security: PostgreSQL isolates accounts, too"
     )
     audit_checkpoint_key: tuple[str, ...] = _setting(
         parsing.comma_separated(), (), "keys that sign audit checkpoints, newest first", secret=True
     )
-    audit_checkpoint_email: str = _setting(
-        parsing.email, "", "where audit checkpoints are mailed to"
-    )
-    webhooks_per_account: int = _setting(
-        parsing.integer(1, 1000), 20, "webhooks that an account may have"
-    )
+    audit_checkpoint_email: str = _setting(parsing.email, "", "recipient of audit checkpoints")
+    webhooks_per_account: int = _setting(parsing.integer(1, 1000), 20, "webhooks per account")
     webhook_timeout_seconds: int = _setting(
-        parsing.integer(1, 120), 30, "time for one delivery's attempt"
+        parsing.integer(1, 120), 30, "timeout of one delivery attempt"
     )
     webhook_log_bytes: int = _setting(
         parsing.integer(1024, 2**40),
         2**30,
-        "bytes of payloads that an account's deliveries may take",
+        "bytes of stored delivery payloads per account",
     )
     webhook_retry_delays: tuple[int, ...] = _setting(
         parsing.seconds, (60, 300, 1800, 7200, 43200), "seconds before each retry, comma-separated"
@@ -150,50 +156,54 @@ class Config:
     webhook_allow_private: bool | None = _setting(
         parsing.boolean,
         None,
-        "whether webhooks may reach private addresses; default: not in production",
+        "allow webhooks to private addresses; default: not in production",
     )
     workflows_per_account: int = _setting(
-        parsing.integer(1, 1000), 50, "workflows that an account may have, and as many hooks"
+        parsing.integer(1, 1000), 50, "workflows per account, and as many hooks"
     )
     workflow_concurrency: int = _setting(
-        parsing.integer(1, 1000), 20, "instances of an account's workflows that run at once"
+        parsing.integer(1, 1000), 20, "workflow instances per account that run at once"
     )
     workflow_lease_seconds: int = _setting(
-        parsing.integer(1, 600), 20, "after which a step of a lost worker is taken over"
+        parsing.integer(1, 600),
+        20,
+        "seconds until another worker takes over the steps of a lost one",
     )
     workflow_retention_days: int = _setting(
-        parsing.integer(1, 3650), 30, "days that instances of workflows are kept when they are over"
+        parsing.integer(1, 3650), 30, "days until finished workflow instances are deleted"
     )
     workflow_pending_max: int = _setting(
-        parsing.integer(1, 1_000_000), 10_000, "pending instances that an account may have"
+        parsing.integer(1, 1_000_000), 10_000, "pending workflow instances per account"
     )
     workflow_waiting_max: int = _setting(
-        parsing.integer(1, 1_000_000), 50_000, "waiting instances, past which none begins"
+        parsing.integer(1, 1_000_000),
+        50_000,
+        "waiting workflow instances per account; no more start beyond it",
     )
     workflow_mail_recipients: str = _setting(
         parsing.choice("members", "anyone"),
         "members",
-        "whom workflows may mail: verified members of their account, or anyone",
+        "recipients of workflow mails: verified members of the account, or anyone",
     )
     workflow_mails_per_day: int = _setting(
-        parsing.integer(0, 1_000_000), 500, "mails that an account's workflows send in a day"
+        parsing.integer(0, 1_000_000), 500, "workflow mails per account and day"
     )
     workflow_mails_per_mailbox: int = _setting(
-        parsing.integer(0, 10_000), 30, "mails that workflows send to one mailbox, in 1 hour"
+        parsing.integer(0, 10_000), 30, "workflow mails per mailbox, in 1 hour"
     )
     max_body_bytes: int = _setting(parsing.integer(1024, 2**30), 10 * 2**20, "largest request body")
     max_anonymous_body_bytes: int = _setting(
-        parsing.integer(1024, 2**30), 2**18, "largest body of who is not signed in, for records"
+        parsing.integer(1024, 2**30), 2**18, "largest body of anonymous requests for records"
     )
     batch_max: int = _setting(parsing.integer(1, 10_000), 1000, "records in one batch")
     import_max_rows: int = _setting(
         parsing.integer(1, 1_000_000), 50_000, "records in one imported file"
     )
     sqlite_transaction_seconds: int = _setting(
-        parsing.integer(1, 3600), 1, "how long one request may keep others from writing to SQLite"
+        parsing.integer(1, 3600), 1, "how long one request may block other writers on SQLite"
     )
     metrics_token: str = _setting(
-        parsing.token, "", "the Bearer token for /metrics, closed without one", secret=True
+        parsing.token, "", "Bearer token for /metrics, which is off without one", secret=True
     )
     trusted_proxies: int = _setting(
         parsing.integer(0, 10), 0, "reverse proxies in front of the service"
@@ -220,7 +230,7 @@ class Config:
 
     @property
     def production(self) -> bool:
-        """Whether to refuse what is only fit for development."""
+        """Whether this is production, which requires secure settings."""
         return self.env == "production"
 
     @property
@@ -234,10 +244,10 @@ class Config:
         rows = []
         for name, meta in _settings():
             value = getattr(self, name)
-            shown = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
             if meta.get("secret"):
-                shown = "(set)" if value else ""
-            rows.append((f"SERVICE_{name.upper()}", shown, meta["help"]))
+                text = "(set)" if value else ""
+            rows.append((f"SERVICE_{name.upper()}", text, meta["help"]))
         return rows
 
 
@@ -303,9 +313,9 @@ def _not_writable(error: OSError) -> ConfigError:
 
 
 def _dev_keys(config: Config, folder: Path) -> dict[str, object]:
-    made: dict[str, object] = {}
+    keys: dict[str, Any] = {}
     if not config.secret_key:
-        made["secret_key"] = dev_keys.load_or_create(
+        keys["secret_key"] = dev_keys.load_or_create(
             folder / "secret_key", dev_keys.random_secret, bool
         )
     for name, is_key in (
@@ -313,8 +323,8 @@ def _dev_keys(config: Config, folder: Path) -> dict[str, object]:
         ("audit_checkpoint_key", parsing.is_32_bytes),
     ):
         if not getattr(config, name):
-            made[name] = (dev_keys.load_or_create(folder / name, dev_keys.fernet_key, is_key),)
-    return made
+            keys[name] = (dev_keys.load_or_create(folder / name, dev_keys.fernet_key, is_key),)
+    return keys
 
 
 def _unsafe(config: Config) -> list[str]:
@@ -333,7 +343,7 @@ def _unfit_for_production(config: Config) -> list[str]:
     if not all(map(_is_strong, (config.secret_key, *config.secret_key_previous))):
         problems.append(
             f"SERVICE_SECRET_KEY and its predecessors need {SHORTEST_SECRET} or more"
-            " random characters in production"
+            " random characters each in production"
         )
     if config.metrics_token and len(config.metrics_token) < SHORTEST_TOKEN:
         problems.append(

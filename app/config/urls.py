@@ -38,10 +38,10 @@ def database(text: str) -> str:
 def _check_database(url: sa.URL) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", SAWarning)  # for SQLite options that it ignores
-        places, options = url.get_dialect()().create_connect_args(url)
+        addresses, options = url.get_dialect()().create_connect_args(url)
     if url.drivername == "sqlite":
         # In memory every process would have its own database, without tables.
-        if any(":memory:" in place or "mode=memory" in place for place in places):
+        if any(":memory:" in place or "mode=memory" in place for place in addresses):
             raise ValueError
         return
     make_dsn(**options)

@@ -70,7 +70,7 @@ def _activity(accounts: Sequence[Account], caller: Principal) -> TemplateContext
             charts.sign_ins_chart(list(names), count_all=count_all),
         ],
         "webhooks": failing,
-        "instances": instances.failed_of(list(names), dashboard.MAX_FAILING),
+        "instances": instances.failed_in_accounts(list(names), dashboard.MAX_FAILING),
     }
 
 

@@ -1,1 +1,1 @@
-"""Who acts, in which account, and how deep in a chain of triggers: set per request or job."""
+"""Context of a request or job: actor, tenant scope and trigger depth."""

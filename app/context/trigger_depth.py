@@ -1,9 +1,9 @@
-"""Trigger depth of the current request or job; stops loops. 0 where no workflow led to it.
+"""Trigger depth of the current request or job; stops loops. 0 outside of workflows.
 
-A workflow's steps run at its depth, and so does a request that one of them sends: what it changes
-may start further workflows. Between requests the depth travels in a signed header, so that nobody
-can claim a depth at which nothing starts any more; it is valid for an hour, so that a receiver
-cannot use it later. The root travels with it: all that one event leads to is counted together
+A workflow's steps run at its depth, and so does a request that a step sends, as its changes may
+start further workflows. A signed header carries the depth between requests, so that callers cannot
+forge a depth at which nothing starts; it expires after an hour, so that a receiver cannot reuse it.
+The root identifies all instances that one event leads to, which are counted together
 (`app/workflows/triggers/start_limits.py`).
 """
 
@@ -45,7 +45,7 @@ def headers(depth: int, root: str = "") -> dict[str, str]:
 
 
 def from_headers(depth: str | None, root: str | None) -> Chain:
-    """The chain in a request's headers; a header that is missing or not valid counts as none."""
+    """The chain in a request's headers; missing or invalid ones count as 0 and an empty root."""
     return Chain(int(_signed(depth, PURPOSE, 0)), str(_signed(root, ROOT_PURPOSE, "")))
 
 

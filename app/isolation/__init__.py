@@ -1,1 +1,1 @@
-"""`flask isolation-check`: two throw-away accounts, one of which tries to reach the other."""
+"""`flask isolation-check`: two temporary accounts, one of which tries to access the other."""

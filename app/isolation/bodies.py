@@ -1,34 +1,35 @@
-"""Bodies of requests: examples of the API description, with what belongs to an account."""
+"""Request bodies: examples of the API description, with an account's ids and marks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import count
+from typing import Any
 
 from app.isolation.rows import STEPS
-from app.isolation.tenants import MAIL_DOMAIN, THINGS, Tenant
+from app.isolation.tenants import MAIL_DOMAIN, TABLE_BY_PARAMETER, Tenant
 
-_numbers = count(1)
+_counter = count(1)
 
 
-def body(method: str, route: str, example: object, of: Tenant) -> object:
-    """The body of a request, which an example shows unless there is one of our own."""
-    own = OWN.get((method, route))
-    return own(of) if own else _adapted(example, of)
+def body(method: str, route: str, example: object, tenant: Tenant) -> object:
+    """Build a request body: from BODIES, or from the description's example."""
+    build = BODIES.get((method, route))
+    return build(tenant) if build else _adapted(example, tenant)
 
 
 def _unique() -> str:
-    # No other request has this word.
-    return f"unique{next(_numbers):07d}"
+    # Occurs in no other request.
+    return f"unique{next(_counter):07d}"
 
 
-def _adapted(example: object, of: Tenant, name: str = "") -> object:
+def _adapted(example: object, tenant: Tenant, name: str = "") -> object:
     if isinstance(example, dict):
-        return {key: _adapted(value, of, key) for key, value in example.items()}
+        return {key: _adapted(value, tenant, key) for key, value in example.items()}
     if isinstance(example, list):
-        return [_adapted(value, of, name) for value in example]
-    if name in THINGS:
-        return of.id_of(THINGS[name])
+        return [_adapted(value, tenant, name) for value in example]
+    if name in TABLE_BY_PARAMETER:
+        return tenant.id_of(TABLE_BY_PARAMETER[name])
     if name == "email":
         return f"{_unique()}@{MAIL_DOMAIN}"
     if name == "account":
@@ -36,33 +37,33 @@ def _adapted(example: object, of: Tenant, name: str = "") -> object:
     return _unique() if name == "name" else example
 
 
-def _a_webhook(of: Tenant) -> object:
+def _webhook(tenant: Tenant) -> Any:
     address = f"https://{MAIL_DOMAIN}/"
     return {"url": address, "collection": "none", "events": ["create"], "enabled": False}
 
 
-def _a_flow(of: Tenant) -> object:
+def _workflow(tenant: Tenant) -> Any:
     return {"name": _unique(), "trigger": {"type": "manual"}, "steps": STEPS}
 
 
-def _a_hook(of: Tenant) -> object:
-    config = {"collection": "none", "record_id": of.id_of("users")}
+def _hook(tenant: Tenant) -> Any:
+    config = {"collection": "none", "record_id": tenant.id_of("users")}
     action = {"type": "delete_record", "config": config}
     return {"name": _unique(), "trigger": {"type": "manual"}, "actions": [action]}
 
 
-# Bodies that must not be as the description's examples are: nothing is to be sent, and names lead
-# to what is the account's.
-OWN: dict[tuple[str, str], Callable[[Tenant], object]] = {
-    ("POST", "/webhooks"): _a_webhook,
-    ("POST", "/workflows"): _a_flow,
-    ("POST", "/hooks"): _a_hook,
-    ("POST", "/invitations"): lambda of: {
+# Bodies that differ from the description's examples, so that nothing is sent, and names refer to
+# the account's objects.
+BODIES: dict[tuple[str, str], Callable[[Tenant], Any]] = {
+    ("POST", "/webhooks"): _webhook,
+    ("POST", "/workflows"): _workflow,
+    ("POST", "/hooks"): _hook,
+    ("POST", "/invitations"): lambda tenant: {
         "email": f"{_unique()}@{MAIL_DOMAIN}",
-        "groups": [f"{of.mark}-groups-name"],
+        "groups": [f"{tenant.mark}-groups-name"],
     },
-    ("POST", "/auth/change-password"): lambda of: {
-        "current_password": of.mark,
+    ("POST", "/auth/change-password"): lambda tenant: {
+        "current_password": tenant.mark,
         "new_password": "Correct-horse-1",
     },
 }

@@ -1,4 +1,4 @@
-"""Who calls: the people of one account, and those who name another account than their own."""
+"""Callers: the users of one account, and callers who name an account other than their own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from app.rest.access import Access, access_of
 
 @dataclass
 class Caller:
-    """A client of the application, with what it sends along."""
+    """A client of the application, with its headers."""
 
     app: Flask
     name: str
@@ -28,23 +28,23 @@ class Caller:
     headers: dict[str, str] = field(default_factory=dict)
 
     def send(self, call: Call) -> TestResponse:
-        """Send a request, and read all of the answer."""
+        """Send a request and read the whole response."""
         options: dict[str, Any] = {}
         if call.body is not None:
-            sent = "data" if not call.of_api else "json"
-            options[sent] = call.body
+            body_option = "data" if not call.of_api else "json"
+            options[body_option] = call.body
         client = self.app.test_client(use_cookies=False)
         headers = {"X-Correlation-ID": "isolation-check", **self.headers, **call.headers}
-        # Else requests would share the context of the command, and what they keep in it.
+        # A context of its own: requests would otherwise share the state of the command's.
         with self.app.app_context():
             return client.open(
                 call.path, method=call.method, headers=headers, buffered=True, **options
             )
 
 
-def of_tenant(app: Flask, tenant: Tenant) -> dict[str, Caller]:
-    """The account's people, by role: with tokens and a key at the API, and in the console."""
-    found = {}
+def for_tenant(app: Flask, tenant: Tenant) -> dict[str, Caller]:
+    """Return the account's callers by name: users by role at API and console, and an API key."""
+    callers = {}
     for role, user in tenant.users.items():
         token = tokens.access(
             user_id=user.id,
@@ -53,29 +53,29 @@ def of_tenant(app: Flask, tenant: Tenant) -> dict[str, Caller]:
             role=role,
             authenticated_at=clock.now(),
         )
-        found[role] = Caller(app, role, True, {"Authorization": f"Bearer {token}"})
+        callers[role] = Caller(app, role, True, {"Authorization": f"Bearer {token}"})
         secret = sessions.start_in_console(user, Origin(None, None))
         cookie = {"Cookie": f"{guard.cookie_name()}={secret}"}
-        found[f"console {role}"] = Caller(app, f"{role} in the console", False, cookie)
-    found["key"] = Caller(app, "API key", True, {"X-API-Key": tenant.key})
-    return found
+        callers[f"console {role}"] = Caller(app, f"{role} in the console", False, cookie)
+    callers["key"] = Caller(app, "API key", True, {"X-API-Key": tenant.key})
+    return callers
 
 
-def naming(app: Flask, admin: Caller, other: Tenant) -> list[Caller]:
-    """An admin, and nobody, who name an account that is not theirs."""
-    named = [("header", {"X-Account-ID": other.slug})]
+def naming_account(app: Flask, admin: Caller, victim: Tenant) -> list[Caller]:
+    """Return an admin and an anonymous caller who name another account."""
+    named = [("header", {"X-Account-ID": victim.slug})]
     domain = config.current().base_domain
     if domain:
-        named.append(("host name", {"Host": f"{other.slug}.{domain}"}))
-    found = [
+        named.append(("host name", {"Host": f"{victim.slug}.{domain}"}))
+    callers = [
         Caller(app, f"{ADMIN} naming the other by {by}", True, admin.headers | more)
         for by, more in named
     ]
-    return [*found, *(Caller(app, f"nobody by {by}", True, more) for by, more in named)]
+    return [*callers, *(Caller(app, f"nobody by {by}", True, more) for by, more in named)]
 
 
 def is_public(app: Flask, endpoint: str) -> bool:
-    """Whether a view does not ask who calls."""
+    """Whether a view needs no authentication."""
     view = app.view_functions[endpoint]
     if view.__module__.startswith("app.console"):
         return bool(getattr(view, "allow_anonymous", False))
@@ -83,5 +83,5 @@ def is_public(app: Flask, endpoint: str) -> bool:
 
 
 def is_open(app: Flask, endpoint: str) -> bool:
-    """Whether who is not signed in may name any account at a view."""
+    """Whether anonymous callers may name any account at a view."""
     return access_of(app.view_functions[endpoint]) is Access.ANONYMOUS

@@ -20,7 +20,7 @@ def _pattern(context: click.Context, option: click.Parameter, text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise click.BadParameter(f"{text} is no regular expression: {error}") from error
+        raise click.BadParameter(f"{text} is not a regular expression: {error}") from error
     return text
 
 
@@ -30,24 +30,24 @@ def _pattern(context: click.Context, option: click.Parameter, text: str) -> str:
     default="",
     metavar="PATTERN",
     callback=_pattern,
-    help="Try only routes that begin so: a regular expression.",
+    help="Try only routes that match this regular expression from their start.",
 )
 @with_appcontext
 def isolation_check(only: str) -> None:
-    """Try every route as another account, and fail on one byte that leaks."""
-    from app.isolation import prover  # which takes memory that only this command is worth
+    """Try every route as another account; fails if anything leaks."""
+    from app.isolation import prover  # only this command is worth the memory
 
     report = prover.prove(current_app._get_current_object(), only)  # type: ignore[attr-defined]
     for leak in report.leaks:
         click.echo(f"leak   {leak}")
-    for one in report.uncovered:
-        click.echo(f"blind  {one}")
+    for finding in report.uncovered:
+        click.echo(f"blind  {finding}")
     click.echo(
         f"{report.routes} routes, {report.requests} requests, {report.tables} tables and"
         f" {report.collections} collections: {len(report.leaks)} leaks,"
         f" {len(report.uncovered)} not covered"
     )
     if not report.routes:
-        raise click.ClickException(f"No route begins as {only} says.")
+        raise click.ClickException(f"No route matches {only}.")
     if report.leaks or report.uncovered:
         raise click.exceptions.Exit(1)

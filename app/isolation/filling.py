@@ -1,7 +1,6 @@
-"""Throw-away accounts in the database: filled, looked at, and removed.
+"""Temporary accounts in the database: created, compared and removed.
 
-The rows are written as they are stored, not through the services: so a new table is filled without
-a line here.
+Rows are inserted directly, not through the services, so that a new table needs no code here.
 """
 
 from __future__ import annotations
@@ -23,31 +22,31 @@ from app.isolation.tenants import Tenant
 from app.records.store import writes
 
 ROLES = (ADMIN, EDITOR, VIEWER)
-# Kept for ever, or changed by what goes on in the whole instance.
+# Append-only, or changed by activity of the whole instance.
 AUDIT = frozenset({"audit_log", "audit_changes", "audit_heads", "audit_checkpoints"})
 
 
-def owned() -> list[sa.Table]:
-    """The tables whose rows belong to accounts, those that others refer to first."""
+def tenant_tables() -> list[sa.Table]:
+    """Return the tables with rows of accounts; referenced tables come first."""
     return [table for table in Base.metadata.sorted_tables if "account_id" in table.c]
 
 
-def fill(tenant: Tenant) -> None:
-    """Make the account with a row in every table, a record in every collection, and a chain."""
+def create_tenant(tenant: Tenant) -> None:
+    """Create the account with a row in every table, a record per collection, and an audit entry."""
     with db.transaction():
         account = accounts.create_account(f"{tenant.mark}-name", tenant.slug)
         tenant.account_id, tenant.code = account.id, account.account_code
         tenant.ids["accounts"] = account.id
         for role in reversed(ROLES):
             _make_user(tenant, role)
-        tables = [table for table in owned() if table.name not in AUDIT | {"users"}]
+        tables = [table for table in tenant_tables() if table.name not in AUDIT | {"users"}]
         for table in tables:
             tenant.new_id(table.name)
         for table in tables:
             _write(table, rows.row(tenant, table))
         _write(Base.metadata.tables["workflows"], rows.hook(tenant))
-        for one in records.imagine(tenant):
-            _write(one.table, tenant.records[one.name])
+        for definition in records.build_records(tenant):
+            _write(definition.table, tenant.records[definition.name])
         value = f"{tenant.mark}-audited"
         append.record(
             account.id, "UPDATE", "groups", tenant.ids["groups"], [("name", value, value)]
@@ -55,7 +54,7 @@ def fill(tenant: Tenant) -> None:
 
 
 def _write(table: sa.Table, row: Mapping[str, object]) -> None:
-    # As it is: nothing is audited, and nobody is told.
+    # Directly: no audit entry, no webhook.
     db.connection().execute(sa.insert(table), row)
 
 
@@ -74,33 +73,33 @@ def _make_user(tenant: Tenant, role: str) -> None:
     tenant.users[role] = user
 
 
-def state(tenant: Tenant) -> dict[str, str]:
-    """A digest of the account's rows in each table."""
-    tables = [*owned(), *(one.table for one in definitions.get_all())]
-    found = {
+def digest_tables(tenant: Tenant) -> dict[str, str]:
+    """Return a digest of the account's rows for each table."""
+    tables = [*tenant_tables(), *(definition.table for definition in definitions.get_all())]
+    digests = {
         table.name: _digest(table, table.c.account_id == tenant.account_id) for table in tables
     }
-    # Checkpoints are made of all chains, at any moment.
-    del found["audit_checkpoints"], found["audit_heads"]
+    # Checkpoints cover all chains and may be created at any moment.
+    del digests["audit_checkpoints"], digests["audit_heads"]
     account: Any = Account.__table__
-    return found | {"accounts": _digest(account, account.c.id == tenant.account_id)}
+    return digests | {"accounts": _digest(account, account.c.id == tenant.account_id)}
 
 
-def _digest(table: Any, mine: Any) -> str:
-    found = db.connection().execute(sa.select(table).where(mine).order_by(*table.primary_key))
-    return hashlib.sha256(repr(found.all()).encode()).hexdigest()
+def _digest(table: Any, condition: Any) -> str:
+    rows = db.connection().execute(sa.select(table).where(condition).order_by(*table.primary_key))
+    return hashlib.sha256(repr(rows.all()).encode()).hexdigest()
 
 
-def remove(tenants: Iterable[Tenant]) -> None:
-    """Remove all of it but the chains of the audit log, which nothing removes."""
-    ids = [one.account_id for one in tenants]
-    collections = [one.table for one in definitions.get_all()]
+def remove_tenants(tenants: Iterable[Tenant]) -> None:
+    """Remove everything except the audit log."""
+    ids = [tenant.account_id for tenant in tenants]
+    collections = [tenant.table for tenant in definitions.get_all()]
     with db.transaction() as session:
         if collections:
             writes.execute_deletes(
-                [sa.delete(one).where(one.c.account_id.in_(ids)) for one in collections]
+                [sa.delete(tenant).where(tenant.c.account_id.in_(ids)) for tenant in collections]
             )
-        for table in reversed(owned()):
+        for table in reversed(tenant_tables()):
             if table.name not in AUDIT:
                 db.connection().execute(sa.delete(table).where(table.c.account_id.in_(ids)))
         session.expunge_all()

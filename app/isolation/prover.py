@@ -1,8 +1,8 @@
-"""The check itself: every route as the other account, and what its answers must not tell.
+"""The check itself: calls every route as another account and looks for leaks.
 
-Each request is sent twice, with what is the victim's and with what is nobody's: the answers must
-be the same but for what was sent. What belongs to the caller is read before and after the victim
-gets its things: it must be the same, to the last total. And the victim's rows must not change.
+Each request is sent twice, with the victim's ids and with ids that do not exist: the responses must
+be the same except for those ids. The caller's own data is read before and after the victim is
+created: it must not change, not even in a total. And the victim's rows must not change.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import structlog
 from flask import Flask
@@ -21,24 +22,24 @@ from app import config, db, jobs
 from app.accounts.models import ADMIN
 from app.isolation import callers, filling, records
 from app.isolation.callers import Caller
-from app.isolation.calls import Book, Call, Unknown
+from app.isolation.calls import Call, RouteBook, UnknownParameter
 from app.isolation.tenants import Tenant
 
-# What differs from one answer to the next, whoever asks for whatever.
-PASSING = re.compile(
+# Parts that differ between any two responses.
+VOLATILE = re.compile(
     rb'(?<=name="csrf_token" value=")[^"]+|(?<=name="as" value=")[^"]+'
     rb'|unique\d{7}|(state|nonce|code_challenge)=[^&"]+'
     rb"|\d\d:\d\d(:\d\d(\.\d+)?)?|\d+ (second|minute)s? ago"
 )
-OWN_HEADERS = {"X-Correlation-ID", "Date", "Set-Cookie", "Content-Length", "ETag"}
-# What tells of the whole instance, and of no account.
-UNSTEADY = ("/metrics", "/health", "/live", "/ready")
-LONGEST_EXCERPT = 60
+VOLATILE_HEADERS = {"X-Correlation-ID", "Date", "Set-Cookie", "Content-Length", "ETag"}
+# Routes about the whole instance, not about accounts.
+INSTANCE_ROUTES = ("/metrics", "/health", "/live", "/ready")
+EXCERPT_CHARACTERS = 60
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that leaked, or a route that is not covered."""
+    """A leak, or a route that is not covered."""
 
     method: str
     route: str
@@ -51,7 +52,7 @@ class Finding:
 
 @dataclass
 class Report:
-    """What was done, and what was found."""
+    """The counts and findings of a run."""
 
     routes: int = 0
     requests: int = 0
@@ -61,33 +62,33 @@ class Report:
     uncovered: list[Finding] = field(default_factory=list)
 
 
-def prove(app: Flask, only: str = "") -> Report:
-    """Try the routes that begin as a pattern says, with two accounts that are removed again."""
+def prove(app: Flask, pattern: str = "") -> Report:
+    """Check the routes that match a pattern, with two temporary accounts."""
     victim, stranger = Tenant("victim"), Tenant("stranger")
     with _quietly(app):
         try:
-            filling.fill(stranger)
-            proof = Proof(app, victim, stranger, only)
+            filling.create_tenant(stranger)
+            proof = Proof(app, victim, stranger, pattern)
             proof.run()
         finally:
             db.db.session.rollback()
-            filling.remove([victim, stranger])
+            filling.remove_tenants([victim, stranger])
             app.extensions.pop("atrium.caches", None)
     return proof.report
 
 
 @contextmanager
 def _quietly(app: Flask) -> Iterator[None]:
-    """Without limits, form tokens, jobs or a line in the log for each request."""
-    kept, processors = config.current(), structlog.get_config()["processors"]
+    """Turn off rate limits, CSRF tokens, jobs and request logs within the block."""
+    settings, processors = config.current(), structlog.get_config()["processors"]
     methods = app.config.get("WTF_CSRF_METHODS")
-    with ExitStack() as after:
-        after.callback(app.extensions.__setitem__, "atrium.config", kept)
-        after.callback(app.config.__setitem__, "WTF_CSRF_METHODS", methods)
-        after.callback(processors.remove, _drop)
-        after.enter_context(jobs.discard_enqueued())
-        unlimited = replace(kept, login_rate_limit="off", rate_limit="off")
-        app.extensions["atrium.config"] = unlimited
+    with ExitStack() as stack:
+        stack.callback(app.extensions.__setitem__, "atrium.config", settings)
+        stack.callback(app.config.__setitem__, "WTF_CSRF_METHODS", methods)
+        stack.callback(processors.remove, _drop)
+        stack.enter_context(jobs.discard_enqueued())
+        changed = replace(settings, login_rate_limit="off", rate_limit="off")
+        app.extensions["atrium.config"] = changed
         app.config["WTF_CSRF_METHODS"] = set()
         processors.insert(0, _drop)
         yield
@@ -100,50 +101,52 @@ def _drop(logger: object, method: str, event: object) -> object:
 class Proof:
     """One run of the check."""
 
-    def __init__(self, app: Flask, victim: Tenant, stranger: Tenant, only: str) -> None:
+    def __init__(self, app: Flask, victim: Tenant, stranger: Tenant, pattern: str) -> None:
         self.app, self.victim, self.stranger = app, victim, stranger
         self.nobody = Tenant("nobody")
-        records.imagine(self.nobody)
-        self.book, self.report = Book.of(app), Report()
-        self.rules = list(self.book.routes(only))
-        self.own = callers.of_tenant(app, stranger)
+        records.build_records(self.nobody)
+        self.book, self.report = RouteBook.of(app), Report()
+        self.rules = list(self.book.routes(pattern))
+        self.own = callers.for_tenant(app, stranger)
 
     def run(self) -> None:
-        """All of it, in the order that tells most: reads first, then what changes something."""
-        before = [(call, self._told(call, self.stranger)) for call in self._own_reads()]
-        filling.fill(self.victim)
-        self._control()
-        untouched = filling.state(self.victim)
-        for call, told in before:
-            self._compare_own(call, told)
-        # Reads first: afterwards what was copied from the victim is the stranger's own.
+        """Run the whole check, reads first."""
+        before = [(call, self._own_response(call, self.stranger)) for call in self._own_reads()]
+        filling.create_tenant(self.victim)
+        self._check_victim_access()
+        state_before = filling.digest_tables(self.victim)
+        for call, expected in before:
+            self._compare_own(call, expected)
+        # Reads first: data copied from the victim would be the stranger's own afterwards.
         for method, rule in sorted(self.rules, key=lambda one: one[0] != "GET"):
-            self._try(method, rule)
-        self._compare_state(untouched)
+            self._try_route(method, rule)
+        self._compare_state(state_before)
         self.report.routes = len(self.rules)
-        self.report.tables = len(filling.owned())
+        self.report.tables = len(filling.tenant_tables())
         self.report.collections = len(self.book.collections)
 
     def _own_reads(self) -> Iterator[Call]:
         for method, rule in self.rules:
-            if method == "GET" and not rule.rule.startswith(UNSTEADY):
+            if method == "GET" and not rule.rule.startswith(INSTANCE_ROUTES):
                 yield from self._calls(method, rule, self.stranger)
                 yield from self._queries(rule, self.stranger)
 
-    def _calls(self, method: str, rule: Rule, of: Tenant, own: Tenant | None = None) -> list[Call]:
+    def _calls(
+        self, method: str, rule: Rule, owner: Tenant, caller: Tenant | None = None
+    ) -> list[Call]:
         try:
-            return list(self.book.calls(method, rule, of, own or of))
-        except Unknown as unknown:
-            found = Finding(method, rule.rule, "anybody", str(unknown))
-            if found not in self.report.uncovered:
-                self.report.uncovered.append(found)
+            return list(self.book.calls(method, rule, owner, caller or owner))
+        except UnknownParameter as error:
+            finding = Finding(method, rule.rule, "any caller", str(error))
+            if finding not in self.report.uncovered:
+                self.report.uncovered.append(finding)
             return []
 
-    def _queries(self, rule: Rule, of: Tenant) -> list[Call]:
+    def _queries(self, rule: Rule, owner: Tenant) -> list[Call]:
         try:
-            return list(self.book.queries(rule, of, self.stranger))
-        except Unknown:
-            return []  # as the calls say
+            return list(self.book.queries(rule, owner, self.stranger))
+        except UnknownParameter:
+            return []  # `_calls` has reported it
 
     def _endpoint(self, call: Call) -> str:
         endpoint: str = next(rule.endpoint for _, rule in self.rules if rule.rule == call.route)
@@ -156,69 +159,81 @@ class Proof:
     def _admin(self, call: Call) -> Caller:
         return self.own[ADMIN if call.of_api else f"console {ADMIN}"]
 
-    def _told(self, call: Call, of: Tenant) -> tuple[object, ...]:
-        return _gist(self._send(self._admin(call), call), of)
+    def _own_response(self, call: Call, owner: Tenant) -> tuple[Any, ...]:
+        return _stable_parts(self._send(self._admin(call), call), owner)
 
-    def _control(self) -> None:
-        """The victim itself must be shown its things, else the check would be blind there."""
-        theirs = callers.of_tenant(self.app, self.victim)
+    def _check_victim_access(self) -> None:
+        """Check that the victim itself can read its data; else the check proves nothing."""
+        callers_by_name = callers.for_tenant(self.app, self.victim)
         for method, rule in self.rules:
             if method != "GET" or callers.is_public(self.app, rule.endpoint):
                 continue
             for call in self._calls(method, rule, self.victim):
-                answer = self._send(theirs[ADMIN if call.of_api else f"console {ADMIN}"], call)
+                answer = self._send(
+                    callers_by_name[ADMIN if call.of_api else f"console {ADMIN}"], call
+                )
                 if answer.status_code >= 400 and answer.status_code != 403:
-                    told = f"even the account's own admin gets {answer.status_code}"
-                    self._uncovered(call, ADMIN, told)
+                    message = f"the account's own admin gets {answer.status_code}"
+                    self._uncovered(call, ADMIN, message)
 
-    def _compare_own(self, call: Call, told: tuple[object, ...]) -> None:
+    def _compare_own(self, call: Call, expected: tuple[Any, ...]) -> None:
         answer = self._send(self._admin(call), call)
         self._search(call, self._admin(call), answer)
-        if _gist(answer, self.stranger) != told:
-            self._leak(call, self._admin(call), "changes as the other account gets its things")
+        if _stable_parts(answer, self.stranger) != expected:
+            self._leak(call, self._admin(call), "changes when the other account is created")
 
-    def _try(self, method: str, rule: Rule) -> None:
+    def _try_route(self, method: str, rule: Rule) -> None:
         of_api = not rule.rule.startswith("/console")
-        people = [one for one in self.own.values() if one.of_api is of_api]
-        hers = self._calls(method, rule, self.victim, self.stranger)
-        none = self._calls(method, rule, self.nobody, self.stranger)
-        for call, twin in zip(hers, none, strict=True):
-            self._twice(self._admin(call), call, twin)
-            # Who may not call it at all is told so whatever the path says: once is enough.
-            others = [*people, *self._naming(rule)] if call is hers[0] else people
-            for caller in others:
+        people = [item for item in self.own.values() if item.of_api is of_api]
+        calls = self._calls(method, rule, self.victim, self.stranger)
+        twins = self._calls(method, rule, self.nobody, self.stranger)
+        for call, twin in zip(calls, twins, strict=True):
+            self._compare_twins(self._admin(call), call, twin)
+            # For these callers the response does not depend on the path: once is enough.
+            callers_to_try = [*people, *self._naming(rule)] if call is calls[0] else people
+            for caller in callers_to_try:
                 if caller is not self._admin(call) and (call.reads or "viewer" not in caller.name):
                     self._search(call, caller, self._send(caller, call))
         if method == "GET":
-            asked = zip(
+            queries = zip(
                 self._queries(rule, self.victim), self._queries(rule, self.nobody), strict=True
             )
-            for call, twin in asked:
-                self._twice(self._admin(call), call, twin)
+            for call, twin in queries:
+                self._compare_twins(self._admin(call), call, twin)
 
     def _naming(self, rule: Rule) -> list[Caller]:
         if rule.rule.startswith("/console") or callers.is_public(self.app, rule.endpoint):
             return []
-        found = callers.naming(self.app, self.own[ADMIN], self.victim)
-        # Collections may be open to all, in whichever account.
-        may = callers.is_open(self.app, rule.endpoint)
-        return [one for one in found if not (may and one.name.startswith("nobody"))]
+        naming_callers = callers.naming_account(self.app, self.own[ADMIN], self.victim)
+        # Collections of any account may be open to anonymous callers.
+        is_open = callers.is_open(self.app, rule.endpoint)
+        return [
+            caller
+            for caller in naming_callers
+            if not (is_open and caller.name.startswith("nobody"))
+        ]
 
-    def _twice(self, caller: Caller, call: Call, twin: Call) -> None:
-        answer, other = self._send(caller, call), self._send(caller, twin)
+    def _compare_twins(self, caller: Caller, call: Call, twin: Call) -> None:
+        answer, twin_answer = self._send(caller, call), self._send(caller, twin)
         self._search(call, caller, answer)
-        if call.route.startswith(UNSTEADY):
+        if call.route.startswith(INSTANCE_ROUTES):
             return
-        hers, none = _gist(answer, self.victim), _gist(other, self.nobody)
+        actual, expected = (
+            _stable_parts(answer, self.victim),
+            _stable_parts(twin_answer, self.nobody),
+        )
         written = not call.reads and answer.status_code < 300
-        if hers[:1] != none[:1] if written else hers != none:
-            told = f"answers {answer.status_code} otherwise than the {other.status_code} for none"
-            self._leak(call, caller, told)
+        if actual[:1] != expected[:1] if written else actual != expected:
+            message = (
+                f"the {answer.status_code} differs from the {twin_answer.status_code}"
+                " for unknown ids"
+            )
+            self._leak(call, caller, message)
         refused = answer.status_code in (400, 422) and not call.reads and call.of_api
-        # What refers to the victim's is refused; else the request must have been understood.
+        # References to the victim may be refused; any other refusal means an invalid example.
         refused = refused and not callers.is_public(self.app, self._endpoint(call))
         if refused and not _sent(replace(call, path=""), caller, self.victim):
-            self._uncovered(call, caller.name, f"not understood: {answer.get_data(as_text=True)}")
+            self._uncovered(call, caller.name, f"example refused: {answer.get_data(as_text=True)}")
 
     def _search(self, call: Call, caller: Caller, answer: TestResponse) -> None:
         text = answer.get_data(as_text=True)
@@ -226,52 +241,54 @@ class Proof:
         for sent in sorted(_sent(call, caller, self.victim), key=len, reverse=True):
             text = text.replace(sent, "")
         for needle in self.victim.needles:
-            at = text.find(needle)
-            if at >= 0:
-                start = max(0, at - LONGEST_EXCERPT)
-                excerpt = text[start : at + len(needle) + LONGEST_EXCERPT]
-                self._leak(call, caller, f"tells {excerpt!r}")
+            position = text.find(needle)
+            if position >= 0:
+                start = max(0, position - EXCERPT_CHARACTERS)
+                excerpt = text[start : position + len(needle) + EXCERPT_CHARACTERS]
+                self._leak(call, caller, f"leaks {excerpt!r}")
                 return
         if answer.status_code >= 500:
-            self._uncovered(call, caller.name, f"breaks with {answer.status_code}")
+            self._uncovered(call, caller.name, f"fails with {answer.status_code}")
 
     def _compare_state(self, before: dict[str, str]) -> None:
-        after = filling.state(self.victim)
+        after = filling.digest_tables(self.victim)
         for table in sorted(before):
             if after[table] != before[table]:
-                told = f"rows of the other account in {table} changed"
-                self.report.leaks.append(Finding("ANY", "any of these routes", "somebody", told))
+                message = f"rows of the other account in {table} changed"
+                self.report.leaks.append(
+                    Finding("ANY", "any of these routes", "any caller", message)
+                )
 
-    def _leak(self, call: Call, caller: Caller, told: str) -> None:
-        self.report.leaks.append(Finding(call.method, call.route, caller.name, told))
+    def _leak(self, call: Call, caller: Caller, message: str) -> None:
+        self.report.leaks.append(Finding(call.method, call.route, caller.name, message))
 
-    def _uncovered(self, call: Call, caller: str, told: str) -> None:
-        found = Finding(call.method, call.route, caller, told[:300])
-        if found not in self.report.uncovered:
-            self.report.uncovered.append(found)
+    def _uncovered(self, call: Call, caller: str, message: str) -> None:
+        finding = Finding(call.method, call.route, caller, message[:300])
+        if finding not in self.report.uncovered:
+            self.report.uncovered.append(finding)
 
 
 def _sent(call: Call, caller: Caller, victim: Tenant) -> set[str]:
-    """What is the victim's in a request: an answer may repeat it."""
+    """The victim's values in a request, which the response may repeat."""
     text = f"{call.path} {call.body} {call.headers} {caller.headers}"
     marks = re.findall(rf"{victim.mark}[\w.@-]*", text)
     ids = re.findall(rf"[0-9a-f-]{{24}}{victim.tail}", text)
-    others = [one for one in (victim.account_id, *map(str, victim.numbers)) if one in text]
-    return {*marks, *ids, *others}
+    values = [value for value in (victim.account_id, *map(str, victim.numbers)) if value in text]
+    return {*marks, *ids, *values}
 
 
-def _gist(answer: TestResponse, of: Tenant) -> tuple[object, ...]:
-    """What of an answer must not depend on whose things were asked for."""
+def _stable_parts(answer: TestResponse, owner: Tenant) -> tuple[Any, ...]:
+    """The parts of a response that must not depend on the owner of the ids."""
     headers = sorted(
-        (name, _plain(value.encode(), of))
+        (name, _without_values(value.encode(), owner))
         for name, value in answer.headers
-        if name not in OWN_HEADERS
+        if name not in VOLATILE_HEADERS
     )
-    return (answer.status_code, _plain(answer.get_data(), of), headers)
+    return (answer.status_code, _without_values(answer.get_data(), owner), headers)
 
 
-def _plain(text: bytes, of: Tenant) -> bytes:
-    text = re.sub(rf"[0-9a-f-]{{24}}{of.tail}".encode(), b"<known>", text)
-    for known in (of.mark, of.account_id, *map(str, of.numbers)):
-        text = text.replace(known.encode(), b"<known>")
-    return PASSING.sub(b"", text)
+def _without_values(text: bytes, owner: Tenant) -> bytes:
+    text = re.sub(rf"[0-9a-f-]{{24}}{owner.tail}".encode(), b"<known>", text)
+    for value in (owner.mark, owner.account_id, *map(str, owner.numbers)):
+        text = text.replace(value.encode(), b"<known>")
+    return VOLATILE.sub(b"", text)

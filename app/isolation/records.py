@@ -1,8 +1,9 @@
-"""A record of each collection, of which each value is the mark of its account."""
+"""A record of each collection whose values contain the account's mark."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from app import clock
 from app.collections import definition as definitions
@@ -10,38 +11,42 @@ from app.collections.definition import Definition
 from app.isolation.tenants import MAIL_DOMAIN, Tenant
 
 
-def imagine(tenant: Tenant) -> list[Definition]:
-    """Make up a record for each collection; returns these, those that others refer to first."""
-    remaining, made = definitions.get_all(), list[Definition]()
+def build_records(tenant: Tenant) -> list[Definition]:
+    """Build a record for each collection; returns the collections, referenced ones first."""
+    remaining, ordered = definitions.get_all(), list[Definition]()
     while remaining:
-        ready = [one for one in remaining if not _waits(tenant, one)]
-        for one in ready or remaining:
-            tenant.records[one.name] = _record(tenant, one)
-        made += ready or remaining
-        remaining = [one for one in remaining if one.name not in tenant.records]
-    return made
+        ready = [definition for definition in remaining if not _waits(tenant, definition)]
+        for definition in ready or remaining:
+            tenant.records[definition.name] = _record(tenant, definition)
+        ordered += ready or remaining
+        remaining = [
+            definition for definition in remaining if definition.name not in tenant.records
+        ]
+    return ordered
 
 
-def _waits(tenant: Tenant, one: Definition) -> bool:
-    wanted = {
+def _waits(tenant: Tenant, definition: Definition) -> bool:
+    targets = {
         target.name
-        for name, spec in one.fields.items()
-        if spec.collection and (target := one.target(name)) and target.name != one.name
+        for name, spec in definition.fields.items()
+        if spec.collection
+        and (target := definition.target(name))
+        and target.name != definition.name
     }
-    return not wanted <= tenant.records.keys()
+    return not targets <= tenant.records.keys()
 
 
-def _record(tenant: Tenant, one: Definition) -> dict[str, object]:
-    id, now, user = tenant.new_id(one.table_name), clock.now(), tenant.id_of("users")
+def _record(tenant: Tenant, definition: Definition) -> dict[str, object]:
+    id, now, user = tenant.new_id(definition.table_name), clock.now(), tenant.id_of("users")
     row = {"id": id, "account_id": tenant.account_id, "created_at": now, "updated_at": now}
     row |= {"created_by": user, "updated_by": user}
-    return row | {name: _content(tenant, one, name) for name in one.fields}
+    return row | {name: _content(tenant, definition, name) for name in definition.fields}
 
 
-def _content(tenant: Tenant, one: Definition, name: str) -> object:
-    text = f"{tenant.mark}-{one.table_name}-{name}"
-    target = one.target(name)
-    made: dict[str, Callable[[], object]] = {
+def _content(tenant: Tenant, definition: Definition, name: str) -> object:
+    text = f"{tenant.mark}-{definition.table_name}-{name}"
+    target = definition.target(name)
+    values: dict[str, Callable[[], Any]] = {
         "text": lambda: text,
         "email": lambda: f"{text}@{MAIL_DOMAIN}",
         "url": lambda: f"https://{MAIL_DOMAIN}/{text}",
@@ -52,4 +57,4 @@ def _content(tenant: Tenant, one: Definition, name: str) -> object:
         "json": lambda: {"value": text},
         "reference": lambda: tenant.ids.get(target.table_name) if target else None,
     }
-    return made[one.fields[name].type]()
+    return values[definition.fields[name].type]()

@@ -1,6 +1,6 @@
-"""A row of each table, of which each value is the mark of its account.
+"""A row of each table whose values contain the account's mark.
 
-A new table needs no line here, unless its columns mean more than their types say (`GIVEN`).
+A new table needs no code here, unless its columns need particular values (`COLUMN_VALUES`).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from app.auth import tokens
 from app.collections import definition as definitions
 from app.db import Base
 from app.db.types import UtcDateTime
-from app.isolation.tenants import THINGS, Tenant
+from app.isolation.tenants import TABLE_BY_PARAMETER, Tenant
 
 LATER = timedelta(days=3650)
 RESUMED = "2026-01-31T10:00:00.000000Z"
 STEPS = [{"name": "rest", "type": "wait_delay", "duration": "1h"}]
 WRITERS = ("created_by", "owner_id", "invited_by", "updated_by")
-REFERS = THINGS | dict.fromkeys(WRITERS, "users")
+REFERS = TABLE_BY_PARAMETER | dict.fromkeys(WRITERS, "users")
 
 
 def _json(tenant: Tenant) -> str:
@@ -39,11 +39,11 @@ def _now(tenant: Tenant) -> object:
 
 
 def _first_collection(tenant: Tenant) -> str:
-    return next((one.name for one in definitions.get_all()), "posts")
+    return next((definition.name for definition in definitions.get_all()), "posts")
 
 
-# Columns that mean more than their type says: a value, or what makes one for an account.
-GIVEN: dict[str, dict[str, object]] = {
+# Columns that need particular values: a value, or a function that builds it for an account.
+COLUMN_VALUES: dict[str, dict[str, Any]] = {
     "invitations": {
         "email": lambda t: t.email("invited"),
         "email_key": lambda t: t.email("invited"),
@@ -72,7 +72,7 @@ GIVEN: dict[str, dict[str, object]] = {
         "events": ["create", "update", "delete"],
         "filter": None,
         "headers": lambda t: {"X-Mark": t.mark},
-        # What the other account does must not reach the victim's; its own are not to be sent.
+        # The other account's actions must not trigger the victim's; its own must send nothing.
         "enabled": lambda t: t.name == "victim",
         "secret": lambda t: crypto.encrypt(t.mark),
         "previous_secret": None,
@@ -122,14 +122,16 @@ GIVEN: dict[str, dict[str, object]] = {
 
 
 def row(tenant: Tenant, table: sa.Table) -> dict[str, object]:
-    """A row of a table."""
-    given = {name: _made(value, tenant) for name, value in GIVEN.get(table.name, {}).items()}
-    others = (column for column in table.c if column.name not in given)
-    return {column.name: _value(tenant, table, column) for column in others} | given
+    """Build a row of a table."""
+    explicit = {
+        name: _resolve(value, tenant) for name, value in COLUMN_VALUES.get(table.name, {}).items()
+    }
+    columns = (column for column in table.c if column.name not in explicit)
+    return {column.name: _value(tenant, table, column) for column in columns} | explicit
 
 
 def hook(tenant: Tenant) -> dict[str, object]:
-    """A second row of the table of workflows: hooks are workflows of a kind."""
+    """Build a hook: a row of workflows with another kind."""
     step = {
         "name": "one",
         "type": "action",
@@ -140,8 +142,8 @@ def hook(tenant: Tenant) -> dict[str, object]:
     return row(tenant, Base.metadata.tables["workflows"]) | own
 
 
-def _made(given: object, tenant: Tenant) -> object:
-    return given(tenant) if callable(given) else given
+def _resolve(value: Any, tenant: Tenant) -> Any:
+    return value(tenant) if callable(value) else value
 
 
 def _value(tenant: Tenant, table: sa.Table, column: sa.Column[Any]) -> object:

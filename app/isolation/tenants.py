@@ -1,4 +1,4 @@
-"""A throw-away account: its ids, its marks, and what of it must not be told to another."""
+"""A temporary account: its ids and marks, and the texts that must not leak."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from app.auth import api_keys
 from app.ids import new_id
 
 MAIL_DOMAIN = "isolation.example"
-# What ids are of, by their name in paths, queries, bodies and columns.
-THINGS = {
+# Tables by the name of their ids in paths, queries, bodies and columns.
+TABLE_BY_PARAMETER = {
     "account_id": "accounts",
     "user_id": "users",
     "group_id": "groups",
@@ -33,7 +33,7 @@ THINGS = {
 
 @dataclass
 class Tenant:
-    """An account of the check, or (`nobody`) ids and marks that nothing in the database has."""
+    """An account of the check, or (`nobody`) ids and marks that do not exist in the database."""
 
     name: str
     mark: str = field(default_factory=lambda: f"isolation-{secrets.token_hex(10)}")
@@ -42,9 +42,9 @@ class Tenant:
     code: str = "ZZ9999"
     numbers: list[int] = field(default_factory=list)
     ids: dict[str, str] = field(default_factory=dict)
-    """Of each table the id of its row; of hooks and users by their role, too."""
+    """The id of each table's row; also of the hook, and of users by role."""
     records: dict[str, dict[str, object]] = field(default_factory=dict)
-    """Of each collection, by its name, the row of the record."""
+    """The record's row by collection name."""
     users: dict[str, User] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -67,20 +67,20 @@ class Tenant:
         return f"{self.mark}-{local}@{MAIL_DOMAIN}"
 
     def new_id(self, name: str) -> str:
-        """An id that ends like all of this account's, noted under a name."""
+        """Generate and store an id, which ends like all ids of this account."""
         self.ids[name] = new_id()[:24] + self.tail
         return self.ids[name]
 
     def id_of(self, name: str) -> str:
-        """The id noted under a name, made where there is none: only nobody lacks one."""
+        """Return a stored id, generated if missing (only `nobody` lacks one)."""
         return self.ids.get(name) or self.new_id(name)
 
     def number(self) -> int:
-        """A number that nobody guesses."""
+        """Generate an unguessable number."""
         self.numbers.append(10**11 + secrets.randbelow(8 * 10**11))
         return self.numbers[-1]
 
     @property
     def needles(self) -> list[str]:
-        """What in an answer would be a leak."""
+        """Texts whose occurrence in a response is a leak."""
         return [self.mark, self.tail, self.account_id, self.code, *map(str, self.numbers)]

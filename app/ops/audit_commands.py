@@ -34,7 +34,9 @@ def verify_log(account: str | None, file: Path | None, checkpoint: Path | None) 
                 account, verify.verify_all(account, expected, _show_progress)
             )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise click.ClickException("The file is neither an export nor checkpoints.") from error
+        raise click.ClickException(
+            "The file is neither an audit export nor a list of checkpoints."
+        ) from error
     if file and account and not result["chains"]:
         raise click.ClickException(f"The file has no entries of the account {account}.")
     for fault in verify.faults(result):

@@ -26,9 +26,9 @@ from app.ops.audit_commands import audit
 
 def init_app(app: Flask) -> None:
     """Register the commands."""
-    own = (setup, settings, doctor, create_superadmin, reencrypt, work, revisions, audit)
-    keeping = (backup, restore)
-    for command in (*own, *keeping, Migrations("db", help="Migrate the database.")):
+    general = (setup, settings, doctor, create_superadmin, reencrypt, work, revisions, audit)
+    backup_commands = (backup, restore)
+    for command in (*general, *backup_commands, Migrations("db", help="Migrate the database.")):
         app.cli.add_command(command)
 
 
@@ -77,11 +77,14 @@ def setup() -> None:
 
     upgrade()
     bootstrap.create_from_settings()
-    made = bootstrap.create_for_development()
+    credentials = bootstrap.create_for_development()
     base_url = config.current().base_url
-    if made:
+    if credentials:
         click.echo("\n  The first superadmin; this is shown only once:\n")
-        click.echo(f"    account   system\n    email     {made[0]}\n    password  {made[1]}\n")
+        click.echo(
+            f"    account   system\n    email     {credentials[0]}"
+            f"\n    password  {credentials[1]}\n"
+        )
     click.echo(f"  Console          {base_url}/console")
     click.echo(f"  API description  {base_url}/docs\n")
 
@@ -127,8 +130,8 @@ def reencrypt() -> None:
     renewed, unreadable = reencryption.run()
     click.echo(f"{renewed} secrets re-encrypted.")
     if unreadable:
-        places = "\n  ".join(unreadable)
-        raise click.ClickException(f"No key of SERVICE_ENCRYPTION_KEY decrypts\n  {places}")
+        locations = "\n  ".join(unreadable)
+        raise click.ClickException(f"No key of SERVICE_ENCRYPTION_KEY decrypts\n  {locations}")
 
 
 @click.command(cls=commands.Command)
@@ -137,7 +140,9 @@ def reencrypt() -> None:
 def backup(file: Path) -> None:
     """Back up the whole database to a new FILE; the service may keep running."""
     backups.create(file)
-    click.echo(f"{file} holds the database, but no keys: keep SERVICE_ENCRYPTION_KEY, too.")
+    click.echo(
+        f"Saved the database to {file}. Keep SERVICE_ENCRYPTION_KEY, too: the file holds no keys."
+    )
 
 
 @click.command(cls=commands.Command)

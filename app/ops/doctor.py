@@ -51,17 +51,17 @@ def _settings() -> Iterator[Finding]:
     settings = config.current()
     warnings = {
         "mails are only written to files: set SERVICE_MAIL_URL": mail.is_saved_to_files(),
-        "nobody's proxy is trusted, so all callers have its address: set SERVICE_TRUSTED_PROXIES": (
+        "no proxy is trusted, so all clients have its address: set SERVICE_TRUSTED_PROXIES": (
             not settings.trusted_proxies
         ),
-        "no checkpoints are made: set SERVICE_AUDIT_CHECKPOINT_KEY": (
+        "no audit checkpoints are created: set SERVICE_AUDIT_CHECKPOINT_KEY": (
             not settings.audit_checkpoint_key
         ),
         "changes are not audited: SERVICE_AUDIT_LOGGING_ENABLED is off": (
             not settings.audit_logging_enabled
         ),
     }
-    active = [text for text, applies in warnings.items() if applies and settings.production]
+    active = [text for text, is_warning in warnings.items() if is_warning and settings.production]
     for text in active:
         yield Finding("settings", "warn", text)
     if not active:
@@ -69,12 +69,12 @@ def _settings() -> Iterator[Finding]:
 
 
 def _unusable() -> Finding:
-    why = "but did when asked again"
+    reason = "but did on the second attempt"
     try:
         db.connection().execute(sa.select(sa.literal(1)))
     except SQLAlchemyError as error:
-        why = error_summary(error)
-    return Finding("database", "fail", f"does not answer ({why}): see SERVICE_DATABASE_URL")
+        reason = error_summary(error)
+    return Finding("database", "fail", f"does not answer ({reason}): check SERVICE_DATABASE_URL")
 
 
 def _database(migrations: str) -> Iterator[Finding]:
@@ -93,9 +93,13 @@ def _database(migrations: str) -> Iterator[Finding]:
         yield Finding("migrations", "fail", f"{migrations}{_why_unread()}")
         return
     if revisions.applied_core_revision() == revisions.core_head():
-        yield Finding("migrations", "ok", "all are applied")
+        yield Finding("migrations", "ok", "up to date")
     else:
-        yield Finding("migrations", "warn", "are a newer version's: restart this one as that")
+        yield Finding(
+            "migrations",
+            "warn",
+            "the database belongs to a newer version: update and restart this process",
+        )
     for part, check in (("secrets", _secrets), ("audit", _chains), ("worker", _workers)):
         yield _run_check(part, check)
 
@@ -108,9 +112,7 @@ def _logged() -> str:
     level = connection.scalar(sa.text("SHOW log_min_error_statement"))
     if level in ("fatal", "panic"):
         return ""
-    return (
-        "; its log keeps the values of failed statements (docs/deployment.md says how to stop that)"
-    )
+    return "; its log keeps values of failed statements (docs/deployment.md says how to stop that)"
 
 
 def _why_unread() -> str:
@@ -125,7 +127,7 @@ def _run_check(part: str, check: Callable[[], Finding]) -> Finding:
     try:
         return check()
     except SQLAlchemyError as error:  # a table is damaged, missing or not readable by the login
-        message = f"cannot be looked at ({error_summary(error)}): see the database and its login"
+        message = f"cannot be read ({error_summary(error)}): check the database and its login"
         return Finding(part, "fail", message)
 
 
@@ -133,31 +135,33 @@ def _accounts_apart() -> Finding:
     """Check row-level security (docs/scaling.md)."""
     connection = db.connection()
     if connection.dialect.name != "postgresql":
-        return Finding("accounts", "ok", "are kept apart by the application; PostgreSQL does, too")
+        return Finding(
+            "accounts", "ok", "isolated by the application; on PostgreSQL also by the database"
+        )
     if not config.current().row_security_enabled:
-        message = "are kept apart by the application alone: SERVICE_ROW_SECURITY_ENABLED is off"
+        message = "isolated by the application alone: SERVICE_ROW_SECURITY_ENABLED is off"
         return Finding("accounts", "warn", message)
     roles = row_security.active_roles(connection)
     if roles is None:
         return Finding("accounts", "warn", row_security.setup_advice(connection))
-    bare = row_security.uncovered(connection, roles)
-    if bare:
-        message = f"are not kept apart by the database in {', '.join(bare[:MAX_NAMED])}"
+    unprotected = row_security.uncovered(connection, roles)
+    if unprotected:
+        message = f"row-level security is missing for {', '.join(unprotected[:MAX_NAMED])}"
         return Finding("accounts", "warn", f"{message}: run flask --app wsgi db upgrade")
-    return Finding("accounts", "ok", f"are kept apart by the database, too; {_numbers(connection)}")
+    return Finding("accounts", "ok", f"isolated by the database, too; {_numbers(connection)}")
 
 
 def _numbers(connection: Connection) -> str:
     if row_security.comparisons_are_leakproof(connection):
-        return "numbers are found by index"
-    return "numbers are compared without index (docs/scaling.md says what a superuser can do)"
+        return "numeric filters use indexes"
+    return "numeric filters use no index (docs/scaling.md says how a superuser can change that)"
 
 
 def _clock() -> Finding:
     database_time = db.connection().scalar(sa.select(sa.type_coerce(database_now(), UtcDateTime)))
     drift = abs((clock.now() - database_time).total_seconds()) if database_time else 0.0
     if drift > MAX_DRIFT_SECONDS:
-        message = f"{drift:.0f} s from the database's: set both by a time server (NTP)"
+        message = f"differs from the database's by {drift:.0f} s: synchronize both (NTP)"
         return Finding("clock", "fail", message)
     return Finding("clock", "ok", "agrees with the database's")
 
@@ -165,19 +169,20 @@ def _clock() -> Finding:
 def _secrets() -> Finding:
     unreadable = reencryption.undecryptable()
     if unreadable:
-        some = ", ".join(unreadable[:MAX_NAMED])
+        examples = ", ".join(unreadable[:MAX_NAMED])
         message = (
-            f"no key of SERVICE_ENCRYPTION_KEY reads {len(unreadable)}, as {some}: add the former"
+            f"SERVICE_ENCRYPTION_KEY cannot decrypt {len(unreadable)} (e.g. {examples}):"
+            " add the old key"
         )
         return Finding("secrets", "fail", message)
-    return Finding("secrets", "ok", "stored secrets can be read")
+    return Finding("secrets", "ok", "all stored secrets can be decrypted")
 
 
 def _chains() -> Finding:
     """Check the end of each chain only; `flask audit verify` checks all of it."""
-    of_account = AuditEntry.account_id == AuditHead.account_id
-    newest = sa.select(sa.func.max(AuditEntry.id)).where(of_account).scalar_subquery()
-    stored = sa.select(AuditEntry.checksum).where(of_account, AuditEntry.id == AuditHead.last_id)
+    same_account = AuditEntry.account_id == AuditHead.account_id
+    newest = sa.select(sa.func.max(AuditEntry.id)).where(same_account).scalar_subquery()
+    stored = sa.select(AuditEntry.checksum).where(same_account, AuditEntry.id == AuditHead.last_id)
     differs = sa.or_(
         newest.is_distinct_from(AuditHead.last_id),
         stored.scalar_subquery().is_distinct_from(AuditHead.checksum),
@@ -188,38 +193,40 @@ def _chains() -> Finding:
     if broken:
         message = f"the chain of {', '.join(broken)} is broken: run flask --app wsgi audit verify"
         return Finding("audit", "fail", message)
-    return Finding("audit", "ok", "every chain ends where its head says")
+    return Finding("audit", "ok", "every chain matches its head")
 
 
 def _workers() -> Finding:
     _, waiting = leases.backlog(jobs.QUEUE)
     if waiting > MAX_DUE_SECONDS:
-        message = f"a job is due for {waiting:.0f} s: start one with flask --app wsgi worker"
+        message = (
+            f"a job is overdue by {waiting:.0f} s: start a worker with flask --app wsgi worker"
+        )
         return Finding("worker", "fail", message)
     if not jobs.has_had_worker():
-        message = "none has run yet, and nothing is done without: flask --app wsgi worker"
+        message = "none has run yet: start one with flask --app wsgi worker"
         return Finding("worker", "warn", message)
     return Finding("worker", "ok", "no job is late")
 
 
 def _disk(state: str) -> Finding:
     file = str(db.sqlite_file())
-    left = disk.free_bytes(file)
-    message = f"of {file}" if left is None else f"of {file}: {left // disk.MIB:,} MiB free"
+    free = disk.free_bytes(file)
+    message = f"of {file}" if free is None else f"of {file}: {free // disk.MIB:,} MiB free"
     if state != "ok":
-        return Finding("disk", "fail", f"{message}; {state}: free some, or nothing can be written")
-    if left is not None and left < disk.WARN_BYTES:
-        return Finding("disk", "warn", f"{message}: free some before it is full")
+        return Finding("disk", "fail", f"{message}; {state}: free disk space, or writes fail")
+    if free is not None and free < disk.WARN_BYTES:
+        return Finding("disk", "warn", f"{message}: free disk space soon")
     return Finding("disk", "ok", message)
 
 
 def _queue(state: str | None) -> Finding:
     if state is None:
-        return Finding("queue", "ok", "the embedded one, without Redis")
+        return Finding("queue", "ok", "embedded, without Redis")
     if state == "ok":
         return Finding("queue", "ok", "Redis answers")
     message = (
-        "Redis does not answer: start it, or correct SERVICE_REDIS_URL; jobs start seconds later"
+        "Redis does not answer, so jobs start seconds late: start it, or check SERVICE_REDIS_URL"
     )
     return Finding("queue", "fail", message)
 
@@ -228,6 +235,6 @@ def _mail() -> Finding:
     try:
         mail.check()
     except (OSError, smtplib.SMTPException) as error:
-        message = f"cannot be sent ({type(error).__name__}): see SERVICE_MAIL_URL"
+        message = f"cannot be sent ({type(error).__name__}): check SERVICE_MAIL_URL"
         return Finding("mail", "fail", message)
     return Finding("mail", "ok", "can be sent")

@@ -10,7 +10,7 @@ from app.collections import revisions
 from app.db import disk, sqlite_driver
 
 LONGEST_LOCK_SECONDS = 2
-LOCKED = "locked: one writer has blocked all others for seconds"
+LOCKED = "locked: one writer has blocked all others for several seconds"
 
 
 def checks() -> dict[str, str]:
@@ -35,7 +35,7 @@ def checks() -> dict[str, str]:
 
 
 def _disk(file: str) -> str:
-    left = disk.free_bytes(file)
-    if left is not None and left < disk.LOW_BYTES:
+    free = disk.free_bytes(file)
+    if free is not None and free < disk.LOW_BYTES:
         return f"full: less than {disk.LOW_BYTES // disk.MIB} MiB free"
     return "ok" if disk.may_write(file) else "not writable"

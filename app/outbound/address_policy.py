@@ -1,4 +1,4 @@
-"""Which targets outgoing requests may have: the form of a URL, and what its host resolves to."""
+"""Policy for targets of outgoing requests: the form of a URL, and the addresses of its host."""
 
 from __future__ import annotations
 
@@ -117,8 +117,8 @@ def parse_target(url: str, rules: Rules) -> Target:
         raise RequestRefused("Must not contain a user name or password.")
     host = _ascii_host(host)
     secure = parts.scheme == "https"
-    shown = f"[{host}]" if ":" in host else host
-    netloc = shown if port is None else f"{shown}:{port}"
+    bracketed = f"[{host}]" if ":" in host else host
+    netloc = bracketed if port is None else f"{bracketed}:{port}"
     target = quote(parts.path or "/", safe=SAFE_IN_TARGET)
     if parts.query:
         target += "?" + quote(parts.query, safe=SAFE_IN_TARGET)
@@ -144,7 +144,7 @@ def _ascii_host(host: str) -> str:
 
 
 def _encode_idna_2008(host: str) -> str:
-    # Python's codec follows IDNA 2003, where ß is ss: that may be somebody else's host.
+    # Python's codec follows IDNA 2003, where ß is ss: that may be another owner's host.
     return idna.encode(host, uts46=True).decode()
 
 
@@ -167,7 +167,7 @@ def _look_up(target: Target, resolve: Resolve, deadline: float) -> Sequence[str]
         return [str(ipaddress.ip_address(target.host))]
     except ValueError:
         pass
-    left, results = deadline - time.monotonic(), list[Sequence[str] | Exception]()
+    remaining, results = deadline - time.monotonic(), list[Sequence[str] | Exception]()
 
     def resolve_host() -> None:
         try:
@@ -175,11 +175,11 @@ def _look_up(target: Target, resolve: Resolve, deadline: float) -> Sequence[str]
         except (OSError, UnicodeError) as error:
             results.append(error)
 
-    if left > 0:
+    if remaining > 0:
         # getaddrinfo has no timeout.
         thread = threading.Thread(target=resolve_host, daemon=True)
         thread.start()
-        thread.join(left)
+        thread.join(remaining)
     if not results:
         raise RequestFailed("The host name was not resolved in time.")
     if isinstance(results[0], Exception):

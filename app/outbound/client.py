@@ -53,9 +53,9 @@ def url_problem(url: str, rules: Rules, deadline: float | None = None) -> str | 
     """
     deadline = time.monotonic() + BODY_SECONDS if deadline is None else deadline
     try:
-        place = parse_target(url, rules)
+        target = parse_target(url, rules)
         if not rules.allow_private:
-            resolve_allowed(place, rules, deadline)
+            resolve_allowed(target, rules, deadline)
     except RequestRefused as error:
         return str(error)
     except RequestFailed:
@@ -70,20 +70,20 @@ def send(
     body: bytes | None,
     rules: Rules,
     *,
-    longest: int = MAX_CHARACTERS,
+    max_characters: int = MAX_CHARACTERS,
 ) -> Response:
     """Send one request. Raises RequestRefused or RequestFailed.
 
     Reads at most `longest` characters of the body.
     """
     deadline = time.monotonic() + rules.seconds
-    place = parse_target(url, rules)
-    connection = _Connection(place, rules, deadline)
+    target = parse_target(url, rules)
+    connection = _Connection(target, rules, deadline)
     try:
-        connection.request(method, place.target, body, {"Host": place.netloc, **headers})
+        connection.request(method, target.target, body, {"Host": target.netloc, **headers})
         response = connection.getresponse()
         connection.limit(BODY_SECONDS)
-        return Response(response.status, _beginning(response, longest))
+        return Response(response.status, _beginning(response, max_characters))
     except (ssl.SSLError, ssl.CertificateError) as error:
         raise RequestFailed(
             f"TLS failed: {getattr(error, 'reason', None) or 'no trust'}"
@@ -153,13 +153,13 @@ class _Connection(http.client.HTTPConnection):
             self._bounded.socket.close()
 
     def _open(self, address: str) -> socket.socket:
-        opened = socket.create_connection((address, self._place.port), _left(self._deadline))
+        opened = socket.create_connection((address, self._place.port), _remaining(self._deadline))
         # Send the body without waiting for the acknowledgement of the headers.
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not self._place.secure:
             return opened
         try:
-            opened.settimeout(_left(self._deadline))
+            opened.settimeout(_remaining(self._deadline))
             return _tls().wrap_socket(opened, server_hostname=self._place.host)
         except (OSError, ValueError):
             opened.close()
@@ -176,7 +176,7 @@ class _Bounded(io.RawIOBase):
         """Send all data."""
         rest = memoryview(data)
         while rest:
-            self.socket.settimeout(_left(self.deadline))
+            self.socket.settimeout(_remaining(self.deadline))
             rest = rest[self.socket.send(rest) :]
 
     def makefile(self, mode: str) -> io.BufferedReader:
@@ -189,28 +189,28 @@ class _Bounded(io.RawIOBase):
 
     def readinto(self, buffer: WriteableBuffer) -> int:
         """Read available data, waiting until the deadline."""
-        self.socket.settimeout(_left(self.deadline))
+        self.socket.settimeout(_remaining(self.deadline))
         return self.socket.recv_into(buffer)
 
     def close(self) -> None:
         """Do nothing: http.client closes before it has read the response."""
 
 
-def _left(deadline: float) -> float:
-    left = deadline - time.monotonic()
-    if left <= 0:
+def _remaining(deadline: float) -> float:
+    remaining = deadline - time.monotonic()
+    if remaining <= 0:
         raise TimeoutError
-    return left
+    return remaining
 
 
-def _beginning(response: http.client.HTTPResponse, longest: int) -> str:
+def _beginning(response: http.client.HTTPResponse, max_characters: int) -> str:
     # A character has at most four bytes. Errors in the body do not matter once there is a status.
-    left, parts = longest * 4, []
+    remaining, parts = max_characters * 4, []
     try:
-        while left > 0 and (part := response.read1(left)):
+        while remaining > 0 and (part := response.read1(remaining)):
             parts.append(part)
-            left -= len(part)
+            remaining -= len(part)
     except (OSError, ValueError, http.client.HTTPException):
         pass
     text = b"".join(parts).decode(errors="replace").replace("\0", "\ufffd")
-    return text[:longest]
+    return text[:max_characters]

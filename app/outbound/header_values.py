@@ -1,6 +1,6 @@
-"""Values of headers that are sent to others: encrypted in the database, `***` in answers.
+"""Values of outgoing headers: encrypted in the database, `***` in responses.
 
-They hold others' credentials. `***` in a request keeps the stored value.
+They hold credentials for other services. `***` in a request keeps the stored value.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ ENCRYPTED = "encrypted"  # the one property of a stored value
 
 
 def encrypt(text: str) -> dict[str, str]:
-    """A value as it is stored."""
+    """Encrypt a value for storage."""
     return {ENCRYPTED: crypto.encrypt(text)}
 
 
 def decrypt(stored: object) -> object:
-    """A stored value in plain text, as former versions stored it. Raises InvalidToken."""
+    """Decrypt a stored value; former versions stored plain text. Raises InvalidToken."""
     return crypto.decrypt(stored[ENCRYPTED]) if isinstance(stored, dict) else stored
 
 
 def decrypt_or(stored: object, default: object = None) -> Any:
-    """A stored value in plain text; `default` where none of the configured keys reads it."""
+    """Decrypt a stored value; returns `default` if no configured key fits."""
     try:
         return decrypt(stored)
     except InvalidToken:
@@ -34,7 +34,10 @@ def decrypt_or(stored: object, default: object = None) -> Any:
 
 
 def reencrypt(stored: Any) -> object:
-    """A value under the newest key: the same object if it was. Raises InvalidToken."""
+    """Re-encrypt a value with the newest key; returns the same object if it has that key.
+
+    Raises InvalidToken.
+    """
     if not isinstance(stored, dict):
         return encrypt(stored)
     text = crypto.reencrypt(stored[ENCRYPTED])

@@ -1,4 +1,4 @@
-"""Mails: rendered from `templates/email/`, sent by a job, never by a request."""
+"""Mails, rendered from `templates/email/` and sent by jobs, never by requests."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ TIMEOUT_SECONDS = 20
 
 @dataclass(frozen=True)
 class Sender:
-    """The account whose users wrote a mail that the service sends for them."""
+    """The account on whose behalf the service sends a mail."""
 
     name: str
     code: str
 
 
 def send(to: str, template: str, *, key: str | None = None, **context: object) -> None:
-    """Send `templates/email/<template>`. Raises OSError or SMTPException when it cannot.
+    """Send `templates/email/<template>`. Raises OSError or SMTPException.
 
-    What is sent again under one key has one Message-ID.
+    Mails with the same key have the same Message-ID.
     """
     _deliver(_compose(config.current(), to, template, context), key)
 
 
 def send_for(sender: Sender, to: str, template: str, *, key: str, **context: object) -> None:
-    """The same for an account: the mail names it beside the service, and no person as its author.
+    """Send a mail on behalf of an account, which From names beside the service.
 
-    The template knows the account as `sender`.
+    The account is `sender` in the template.
     """
     settings = config.current()
     message = _compose(settings, to, template, {**context, "sender": sender})
@@ -63,7 +63,7 @@ def _deliver(message: EmailMessage, key: str | None) -> None:
         message.replace_header("Message-ID", f"<{digest}@atrium>")
     url = urlsplit(settings.mail_url)
     if url.scheme == "console":
-        _write_down(settings, message)
+        _save_to_file(settings, message)
     else:
         with _connect(url) as smtp:
             smtp.send_message(message)
@@ -71,7 +71,7 @@ def _deliver(message: EmailMessage, key: str | None) -> None:
 
 @dataclass(frozen=True)
 class SavedMail:
-    """A mail in a file."""
+    """A mail saved to a file."""
 
     name: str
     to: str
@@ -86,12 +86,12 @@ def is_saved_to_files() -> bool:
 
 
 def saved_names() -> list[str]:
-    """The names of the files that mails were written to, the newest first."""
+    """Return the file names of saved mails, newest first."""
     return sorted((path.name for path in _outbox(config.current()).glob("*.eml")), reverse=True)
 
 
 def load_saved(name: str) -> SavedMail:
-    """The mail in a file."""
+    """Load a saved mail."""
     message = message_from_bytes((_outbox(config.current()) / name).read_bytes(), policy=SMTP)
     part = message.get_body(("plain",))
     text = part.get_content() if part else ""
@@ -100,7 +100,7 @@ def load_saved(name: str) -> SavedMail:
 
 
 def check() -> None:
-    """Raises OSError or SMTPException where mails could not be sent now; sends none."""
+    """Check the mail server without sending. Raises OSError or SMTPException."""
     settings = config.current()
     url = urlsplit(settings.mail_url)
     if url.scheme == "console":
@@ -114,12 +114,12 @@ def _compose(settings: config.Config, to: str, template: str, context: JSONObjec
     text = render_template(f"email/{template}.txt", **context)
     # The first line of the text template is the subject.
     subject, _, body = text.partition("\n")
-    # The policy refuses CR and LF in headers; lines of up to 998 characters, which is what mail
-    # servers take, keep links whole. What has a longer one is encoded.
+    # The policy refuses CR and LF in headers. 998 characters, the limit of mail servers, keep links
+    # on one line; longer lines are encoded.
     message = EmailMessage(policy=SMTP.clone(max_line_length=998))
     sender, address = settings.mail_from, parseaddr(settings.mail_from)[1]
-    message["From"] = sender.replace(address, _for_any_server(address))
-    message["To"], message["Subject"] = _for_any_server(to), subject.strip()
+    message["From"] = sender.replace(address, _ascii_address(address))
+    message["To"], message["Subject"] = _ascii_address(to), subject.strip()
     message["Date"], message["Message-ID"] = clock.now(), make_msgid(domain="atrium")
     message.set_content(body.strip() + "\n")
     html = render_template(f"email/{template}.html", **context)
@@ -130,12 +130,13 @@ def _compose(settings: config.Config, to: str, template: str, context: JSONObjec
 def _from_account(settings: config.Config, sender: Sender) -> Address:
     name, address = parseaddr(settings.mail_from)
     account = " ".join(sender.name.split())
-    shown = f"{account} by {name}" if name else account
-    return Address(shown, addr_spec=_for_any_server(address))
+    display_name = f"{account} by {name}" if name else account
+    return Address(display_name, addr_spec=_ascii_address(address))
 
 
-def _for_any_server(address: str) -> str:
-    # Not every server takes addresses in other scripts; a domain has a form that all take.
+def _ascii_address(address: str) -> str:
+    # Not every server accepts internationalized addresses, but all accept the ASCII form of a
+    # domain.
     if address.isascii():
         return address
     try:
@@ -144,11 +145,11 @@ def _for_any_server(address: str) -> str:
         return address
 
 
-def _write_down(settings: config.Config, message: EmailMessage) -> None:
+def _save_to_file(settings: config.Config, message: EmailMessage) -> None:
     name = f"{clock.now():%Y%m%dT%H%M%S%f}-{message['Message-ID'].strip('<>')[:40]}.eml"
     path = _outbox(settings) / name
     draft = path.with_suffix(".tmp")
-    draft.touch(mode=0o600)  # it carries links that sign people in
+    draft.touch(mode=0o600)  # it contains sign-in links
     draft.write_bytes(message.as_bytes())
     draft.rename(path)
     log.info("mail written", file=str(path))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from app.auth.principal import Principal
 from app.collections import access as accesses
@@ -18,7 +19,7 @@ from app.records.write import cascade, changes, values
 from app.records.write.values import Body, Problems
 from app.types import JSONMapping
 
-TWICE = "Another record of this request has the same."
+DUPLICATE = "Another record of this request has the same."
 
 
 def create(collection: str, bodies: Sequence[Body], *, by: Principal) -> list[RecordView]:
@@ -32,7 +33,7 @@ def create(collection: str, bodies: Sequence[Body], *, by: Principal) -> list[Re
 
 def update(collection: str, items: Sequence[JSONMapping], *, by: Principal) -> list[RecordView]:
     """Set the fields that were sent for each `{id, data}`. Raises what `service.patch` raises."""
-    ids, bodies = [one["id"] for one in items], [one["data"] for one in items]
+    ids, bodies = [item["id"] for item in items], [item["data"] for item in items]
     problems = Problems(range(len(items)))
     _check_once("id", ids, problems)
     problems.check()
@@ -70,8 +71,8 @@ def upsert(
             return _upsert(definition, bodies, on, hidden, by)
     except Conflict as error:
         # Somebody has made such a record since we looked: next time it is there.
-        told = error.extra.get("details", ())
-        if any(one["field"] == on and one["index"] not in hidden for one in told):
+        details = error.extra.get("details", ())
+        if any(detail["field"] == on and detail["index"] not in hidden for detail in details):
             raise versioned_cache.Stale from error
         raise
 
@@ -85,41 +86,53 @@ def _upsert(
     problems.check()
     rows = writes.lock_by_value(definition, by.require_account_id(), on, keys)
     # What a record was found by is not sent to be changed.
-    left = [{n: v for n, v in body.items() if n != on} for body in bodies]
-    sent = dict(zip(keys, left, strict=True))
-    seen = _in_sight(definition, rows, [sent[row[on]] for row in rows], by)
-    present = {row[on]: row for row, open_ in zip(rows, seen, strict=True) if open_}
-    found_by = {row[on] for row in rows}
-    hidden |= {n for n, key in enumerate(keys) if key in found_by and key not in present}
+    changed_fields = [{n: v for n, v in body.items() if n != on} for body in bodies]
+    sent = dict(zip(keys, changed_fields, strict=True))
+    visible = _is_visible_or_updatable(definition, rows, [sent[row[on]] for row in rows], by)
+    present = {row[on]: row for row, is_visible in zip(rows, visible, strict=True) if is_visible}
+    matched_values = {row[on] for row in rows}
+    hidden |= {n for n, key in enumerate(keys) if key in matched_values and key not in present}
     new = [place for place, key in enumerate(keys) if key not in present]
     old = [place for place, key in enumerate(keys) if key in present]
-    made = _new(definition, [bodies[place] for place in new], problems.subset(new), by)
-    found = [present[keys[place]] for place in old]
-    changed = _changed(definition, found, [left[place] for place in old], problems.subset(old), by)
-    changes.check_batch(*made, *changed)
-    created = [shown for one in made for shown in changes.store_change(one)]
-    return created, [shown for one in changed for shown in changes.store_change(one)]
+    new_changes = _prepare_new(
+        definition, [bodies[place] for place in new], problems.subset(new), by
+    )
+    rows_to_update = [present[keys[place]] for place in old]
+    changed = _prepare_changed(
+        definition,
+        rows_to_update,
+        [changed_fields[place] for place in old],
+        problems.subset(old),
+        by,
+    )
+    changes.check_batch(*new_changes, *changed)
+    created = [view for change in new_changes for view in changes.store_change(change)]
+    return created, [view for change in changed for view in changes.store_change(change)]
 
 
-def _in_sight(
+def _is_visible_or_updatable(
     definition: Definition, rows: Sequence[store.Row], sent: Sequence[Body], by: Principal
 ) -> list[bool]:
     """Which records the caller may view, or at least update."""
-    view, update = (accesses.if_open(by, definition, one) for one in ("view", "update"))
-    seen = views.rule_matches(view, rows) if view else [False] * len(rows)
-    if update is None or all(seen):
-        return seen
-    may = views.rule_matches(update, rows, values.rule_inputs(update, sent))
-    return [one or other for one, other in zip(seen, may, strict=True)]
+    view_access, update_access = (
+        accesses.if_open(by, definition, other_operation) for other_operation in ("view", "update")
+    )
+    viewable = views.rule_matches(view_access, rows) if view_access else [False] * len(rows)
+    if update_access is None or all(viewable):
+        return viewable
+    updatable = views.rule_matches(update_access, rows, values.rule_inputs(update_access, sent))
+    return [
+        other_operation or other for other_operation, other in zip(viewable, updatable, strict=True)
+    ]
 
 
-def _new(
+def _prepare_new(
     definition: Definition, bodies: Sequence[Body], problems: Problems, by: Principal
 ) -> list[changes.Change]:
     return [changes.prepare_create(definition, bodies, problems, by)] if bodies else []
 
 
-def _changed(
+def _prepare_changed(
     definition: Definition,
     rows: Sequence[store.Row],
     bodies: Sequence[Body],
@@ -136,8 +149,8 @@ def _changed(
 def _key_field(definition: Definition, on: str, by: Principal) -> Field:
     field = definition.fields.get(on)
     # Whoever may not see the values shall not find out by them which there are.
-    seen = on in accesses.for_operation(by, definition, "create").comparable
-    if field is None or not field.unique or not seen:
+    is_visible = on in accesses.for_operation(by, definition, "create").comparable
+    if field is None or not field.unique or not is_visible:
         message = "Name a unique field of the collection that you see."
         raise InvalidValues([problem("on", "invalid_option", message)])
     return field
@@ -162,8 +175,8 @@ def _key(field: Field, body: Body, index: int, problems: Problems) -> object:
 
 
 def _check_once(name: str, keys: Sequence[object], problems: Problems) -> None:
-    seen: set[object] = set()
+    known: set[Any] = set()
     for index, key in enumerate(keys):
-        if key is not None and key in seen:
-            problems.add(index, [problem(name, "not_unique", TWICE)])
-        seen.add(key)
+        if key is not None and key in known:
+            problems.add(index, [problem(name, "not_unique", DUPLICATE)])
+        known.add(key)

@@ -27,10 +27,10 @@ from app.records.write import changes, values
 from app.rules import sql
 from app.types import JSONMapping, JSONObject
 
-WRITING = ("create", "update")
+WRITE_OPERATIONS = ("create", "update")
 ACCOUNT = "auth.account_id"
-NO_ACCOUNT = "The rule asks for the account of the new record: name it."
-LOST_ACCOUNT = "There is no such active account."
+ACCOUNT_MISSING = "The rule asks for the account of the new record: name it."
+ACCOUNT_NOT_FOUND = "There is no such active account."
 
 
 @dataclass(frozen=True)
@@ -54,88 +54,94 @@ class _Case:
     sent: JSONMapping | None
     words: str = ""
 
-    def context(self, asker: rules.Asker) -> rules.Context:
+    def context(self, caller: rules.Asker) -> rules.Context:
         """What the rule is evaluated on."""
         unknown: list[type[rules.Node]] = []
         unknown += [rules.Name] if self.record is None else []
         unknown += [rules.Sent] if self.sent is None else []
-        return rules.Context(self.record or {}, asker, self.sent or {}, clock.now(), tuple(unknown))
+        return rules.Context(
+            self.record or {}, caller, self.sent or {}, clock.now(), tuple(unknown)
+        )
 
 
-def explain(collection: Definition, asked: Question) -> JSONObject:
+def explain(collection: Definition, question: Question) -> JSONObject:
     """Whether a caller may do it, and what decides.
 
     Raises NotFound, or InvalidValues for what a write would get as far as finding at fault.
     """
-    rule, node = collection.rule(asked.operation), collection.conditions[asked.operation]
-    told = {"collection": collection.name, "operation": asked.operation, "rule": rule}
-    told |= {"clause": None, "sql": None, "parameters": None}
-    before = _stored(collection, asked)
-    if node is None or asked.asker.is_superadmin:
-        verdicts = _without_expression(collection, asked, before)
+    rule, node = collection.rule(question.operation), collection.conditions[question.operation]
+    result = {"collection": collection.name, "operation": question.operation, "rule": rule}
+    result |= {"clause": None, "sql": None, "parameters": None}
+    stored = _load_record(collection, question)
+    if node is None or question.asker.is_superadmin:
+        verdicts = _without_expression(collection, question, stored)
     elif node is NEVER:
         reason = "The rule does not fit the schema any more: closed to all but superadmins."
         verdicts = iter([{"allowed": False, "reason": reason}])
     else:
-        told |= _statement(collection, node, asked)
-        verdicts = _by_expression(collection, node, asked, before)
+        result |= _statement(collection, node, question)
+        verdicts = _by_expression(collection, node, question, stored)
     for verdict in verdicts:
         if verdict["allowed"] is False:
             break
-    return told | verdict
+    return result | verdict
 
 
 def _without_expression(
-    collection: Definition, asked: Question, before: Row | None
+    collection: Definition, question: Question, stored: Row | None
 ) -> Iterator[JSONObject]:
-    yield _by_form(collection.rule(asked.operation), asked.asker)
-    yield from _by_field_list(collection, asked)
+    yield _decide_without_rule(collection.rule(question.operation), question.asker)
+    yield from _check_field_list(collection, question)
     # A superadmin's body may name another account, of which nothing is known here.
-    if _is_foreseen(asked, before) and not asked.asker.is_superadmin:
-        _made_ready(collection, asked, before)
+    if _has_result(question, stored) and not question.asker.is_superadmin:
+        _prepared_row(collection, question, stored)
 
 
 def _by_expression(
-    collection: Definition, node: rules.Node, asked: Question, before: Row | None
+    collection: Definition, node: rules.Node, question: Question, stored: Row | None
 ) -> Iterator[JSONObject]:
     """What a write asks, in its order: the first refusal ends it."""
-    rule = collection.rule(asked.operation) or ""
-    if before is not None:
-        before = references.resolve(collection, [before], access.dotted_names(node))[0]
-    yield _by_rule(node, rule, asked, _as_it_is(collection, asked, before))
-    yield from _by_field_list(collection, asked)
-    if _is_foreseen(asked, before):
-        yield _by_rule(node, rule, asked, _as_it_would_be(collection, node, asked, before))
+    rule = collection.rule(question.operation) or ""
+    if stored is not None:
+        stored = references.resolve(collection, [stored], access.dotted_names(node))[0]
+    yield _evaluate_rule(node, rule, question, _current_case(collection, question, stored))
+    yield from _check_field_list(collection, question)
+    if _has_result(question, stored):
+        yield _evaluate_rule(
+            node, rule, question, _resulting_case(collection, node, question, stored)
+        )
 
 
-def _is_foreseen(asked: Question, before: Row | None) -> bool:
-    return asked.data is not None and (asked.operation == "create" or before is not None)
+def _has_result(question: Question, stored: Row | None) -> bool:
+    return question.data is not None and (question.operation == "create" or stored is not None)
 
 
-def _stored(collection: Definition, asked: Question) -> Row | None:
-    if asked.record_id is None:
+def _load_record(collection: Definition, question: Question) -> Row | None:
+    if question.record_id is None:
         return None
-    row = reads.read_one(collection, asked.account_id, asked.record_id, versioned_cache.NO_CHECKS)
+    row = reads.read_one(
+        collection, question.account_id, question.record_id, versioned_cache.NO_CHECKS
+    )
     if row is None:
         raise NotFound(changes.NO_RECORD)
     return row
 
 
-def _by_form(rule: str | None, asker: rules.Asker) -> JSONObject:
-    if asker.is_superadmin:
+def _decide_without_rule(rule: str | None, caller: rules.Asker) -> JSONObject:
+    if caller.is_superadmin:
         return {"allowed": True, "reason": "Superadmins pass every rule."}
     if rule is None:
         return {"allowed": False, "reason": "The rule is null: closed to all but superadmins."}
     if rule == "":
         return {"allowed": True, "reason": "The rule is empty: open to everyone."}
-    signed_in = asker.id is not None
+    signed_in = caller.id is not None
     reason = "The rule is true: open to whoever has signed in to the account."
     return {"allowed": signed_in, "reason": reason}
 
 
-def _by_field_list(collection: Definition, asked: Question) -> Iterator[JSONObject]:
-    opened, data = collection.field_list(asked.operation), asked.data or {}
-    if opened == ALL_FIELDS or asked.asker.is_superadmin:
+def _check_field_list(collection: Definition, question: Question) -> Iterator[JSONObject]:
+    opened, data = collection.field_list(question.operation), question.data or {}
+    if opened == ALL_FIELDS or question.asker.is_superadmin:
         return
     denied = [name for name in collection.fields if name in data and name not in opened]
     if denied:
@@ -143,109 +149,117 @@ def _by_field_list(collection: Definition, asked: Question) -> Iterator[JSONObje
         yield {"allowed": False, "reason": reason}
 
 
-def _as_it_is(collection: Definition, asked: Question, before: Row | None) -> _Case:
+def _current_case(collection: Definition, question: Question, stored: Row | None) -> _Case:
     """What the rule has to hold for before anything is made of what is sent."""
-    if asked.operation not in WRITING:
-        return _Case(before, {})  # nothing is sent
-    if asked.data is None or asked.operation == "create":
-        return _Case(before, None)
-    words = "" if before is None else " for the record as it is"
-    return _Case(before, values.clean_valid(collection, asked.data), words)
+    if question.operation not in WRITE_OPERATIONS:
+        return _Case(stored, {})  # nothing is sent
+    if question.data is None or question.operation == "create":
+        return _Case(stored, None)
+    suffix = "" if stored is None else " for the record as it is"
+    return _Case(stored, values.clean_valid(collection, question.data), suffix)
 
 
-def _as_it_would_be(
-    collection: Definition, node: rules.Node, asked: Question, before: Row | None
+def _resulting_case(
+    collection: Definition, node: rules.Node, question: Question, stored: Row | None
 ) -> _Case:
-    if before is None:
-        _check_account(node, asked)
-    after = _made_ready(collection, asked, before)
+    if stored is None:
+        _check_account(node, question)
+    after = _prepared_row(collection, question, stored)
     after |= references.resolve_one(collection, after, access.dotted_names(node))
-    words = "" if before is None else " for the record as it would be"
-    return _Case(after, values.clean_valid(collection, asked.data or {}), words)
+    suffix = "" if stored is None else " for the record as it would be"
+    return _Case(after, values.clean_valid(collection, question.data or {}), suffix)
 
 
-def _check_account(node: rules.Node, asked: Question) -> None:
+def _check_account(node: rules.Node, question: Question) -> None:
     """Ask for the account of a new record where the rule does: references lead to records there."""
-    left = rules.walk(rules.partial_evaluate(node, asked.asker))
-    paths = {part.path for part in left if isinstance(part, rules.Name)}
+    names = rules.walk(rules.partial_evaluate(node, question.asker))
+    paths = {part.path for part in names if isinstance(part, rules.Name)}
     if all(len(path) == 1 and path != ("account_id",) for path in paths):
         return
-    if asked.account_id is None:
-        raise InvalidValues([problem(ACCOUNT, "required", NO_ACCOUNT)])
-    account = principals.reload_active_account(asked.account_id)
-    if account is None or account.id != asked.account_id:
-        raise InvalidValues([problem(ACCOUNT, "invalid_reference", LOST_ACCOUNT)])
+    if question.account_id is None:
+        raise InvalidValues([problem(ACCOUNT, "required", ACCOUNT_MISSING)])
+    account = principals.reload_active_account(question.account_id)
+    if account is None or account.id != question.account_id:
+        raise InvalidValues([problem(ACCOUNT, "invalid_reference", ACCOUNT_NOT_FOUND)])
 
 
-def _made_ready(collection: Definition, asked: Question, before: Row | None) -> JSONObject:
-    found: list[JSONObject] = []
-    given = changes.new_system_values([asked.account_id], asked.asker.id)[0]
-    body = asked.data or {}
-    if before is None:
-        row = values.clean_create(collection, body, given, found)
+def _prepared_row(collection: Definition, question: Question, stored: Row | None) -> JSONObject:
+    problems: list[JSONObject] = []
+    system_values = changes.new_system_values([question.account_id], question.asker.id)[0]
+    body = question.data or {}
+    if stored is None:
+        row = values.clean_create(collection, body, system_values, problems)
     else:
-        stamp = {"updated_at": given["updated_at"], "updated_by": given["updated_by"]}
+        audit_columns = {
+            "updated_at": system_values["updated_at"],
+            "updated_by": system_values["updated_by"],
+        }
         body = values.without_echoed_masks(
-            collection, before, body, _seen_masked(collection, asked.asker, before)
+            collection, stored, body, _masked_for_caller(collection, question.asker, stored)
         )
-        row = {**before, **values.clean_update(collection, before, body, found), **stamp}
-    if found:
-        raise InvalidValues([{**one, "field": f"data.{one['field']}"} for one in found])
+        row = {**stored, **values.clean_update(collection, stored, body, problems), **audit_columns}
+    if problems:
+        raise InvalidValues([{**item, "field": f"data.{item['field']}"} for item in problems])
     return row
 
 
-def _seen_masked(collection: Definition, asker: rules.Asker, row: Row) -> set[str]:
+def _masked_for_caller(collection: Definition, caller: rules.Asker, row: Row) -> set[str]:
     """The fields of a record that the caller sees masked, where it views or lists it."""
-    found: set[str] = set()
-    if not masking.masks_for(asker):
-        return found
+    masked: set[str] = set()
+    if not masking.masks_for(caller):
+        return masked
     for operation in ("view", "list"):
-        node, opened = collection.conditions[operation], collection.field_list(operation)
+        node, field_list = collection.conditions[operation], collection.field_list(operation)
         if node is None:
-            sees = _by_form(collection.rule(operation), asker)["allowed"]
+            is_visible = _decide_without_rule(collection.rule(operation), caller)["allowed"]
         else:
-            led = references.resolve(collection, [row], access.dotted_names(node))[0]
-            sees = rules.holds(node, rules.Context(led, asker, now=clock.now()))
-        if sees:
-            found |= collection.personal.intersection(
-                collection.columns if opened == ALL_FIELDS else opened
+            linked_row = references.resolve(collection, [row], access.dotted_names(node))[0]
+            is_visible = rules.holds(node, rules.Context(linked_row, caller, now=clock.now()))
+        if is_visible:
+            masked |= collection.personal.intersection(
+                collection.columns if field_list == ALL_FIELDS else field_list
             )
-    return found
+    return masked
 
 
-def _by_rule(node: rules.Node, rule: str, asked: Question, case: _Case) -> JSONObject:
-    context = case.context(asked.asker)
+def _evaluate_rule(node: rules.Node, rule: str, question: Question, case: _Case) -> JSONObject:
+    context = case.context(question.asker)
     allowed = rules.surely(node, context)
     if allowed is None:
-        return _undecided(node, rule, asked, context)
+        return _undecided(node, rule, question, context)
     clause = rules.deciding(node, rule, context)
-    words = "" if allowed else case.words
-    reason = f"`{clause.text}` {'holds' if clause.holds else 'does not hold'}{words}."
-    return {"allowed": allowed, "reason": reason, "clause": _shown(clause)}
+    suffix = "" if allowed else case.words
+    reason = f"`{clause.text}` {'holds' if clause.holds else 'does not hold'}{suffix}."
+    return {"allowed": allowed, "reason": reason, "clause": _clause_view(clause)}
 
 
-def _undecided(node: rules.Node, rule: str, asked: Question, context: rules.Context) -> JSONObject:
+def _undecided(
+    node: rules.Node, rule: str, question: Question, context: rules.Context
+) -> JSONObject:
     part = rules.undecided(node, context)
-    kinds = {type(one) for one in rules.walk(part)} & set(context.unknown)
-    record = "the new record" if asked.operation == "create" else "the record"
-    words = {rules.Name: record, rules.Sent: "what is sent"}
-    on = " and on ".join(word for kind, word in words.items() if kind in kinds)
+    kinds = {type(node_) for node_ in rules.walk(part)} & set(context.unknown)
+    record = "the new record" if question.operation == "create" else "the record"
+    descriptions = {rules.Name: record, rules.Sent: "what is sent"}
+    dependencies = " and on ".join(word for kind, word in descriptions.items() if kind in kinds)
     source = rule[part.start : part.end]
-    return {"allowed": None, "reason": f"It depends on {on}.", "depends_on": source}
+    return {"allowed": None, "reason": f"It depends on {dependencies}.", "depends_on": source}
 
 
-def _statement(collection: Definition, node: rules.Node, asked: Question) -> JSONObject:
+def _statement(collection: Definition, node: rules.Node, question: Question) -> JSONObject:
     """What finds the records for which the rule holds, as the database is sent it."""
     table = collection.table
     compiled = sql.condition(
-        rules.partial_evaluate(node, asked.asker), TableColumns(collection, table)
+        rules.partial_evaluate(node, question.asker), TableColumns(collection, table)
     )
-    scoped = store.scope(collection, asked.account_id, compiled.expression)
-    scoped += [table.c.id == asked.record_id] if asked.record_id is not None else []
-    built = sa.select(table.c.id).where(*scoped).compile(dialect=_dialect())
-    sent = values.clean_valid(collection, asked.data or {})
-    bound = built.construct_params(compiled.parameters(asked.asker, sent))
-    return {"sql": str(built), "parameters": {name: _json(one) for name, one in bound.items()}}
+    scoped = store.scope(collection, question.account_id, compiled.expression)
+    scoped += [table.c.id == question.record_id] if question.record_id is not None else []
+    statement = sa.select(table.c.id).where(*scoped).compile(dialect=_dialect())
+    body = values.clean_valid(collection, question.data or {})
+    parameters = statement.construct_params(compiled.parameters(question.asker, body))
+    return {
+        "sql": str(statement),
+        "parameters": {name: _json(value) for name, value in parameters.items()},
+    }
 
 
 def _dialect() -> Dialect:
@@ -254,10 +268,10 @@ def _dialect() -> Dialect:
     return sqlite.dialect(paramstyle="named") if dialect.positional else dialect
 
 
-def _shown(clause: rules.Clause) -> JSONObject:
-    looked_at = {text: _json(value) for text, value in clause.values.items()}
-    plain = {"text": clause.text, "position": clause.position, "holds": clause.holds}
-    return plain | {"values": looked_at}
+def _clause_view(clause: rules.Clause) -> JSONObject:
+    values = {text: _json(value) for text, value in clause.values.items()}
+    view = {"text": clause.text, "position": clause.position, "holds": clause.holds}
+    return view | {"values": values}
 
 
 def _json(value: object) -> object:

@@ -45,72 +45,74 @@ def page(
     limit: int,
     count: bool,
     by: Principal,
-    most: int | None = None,
+    max_total: int | None = None,
     since: datetime | None = None,
     cut: int | None = None,
 ) -> tuple[list[JSONObject], int | None]:
     """A page of the records that the caller may list, and their total.
 
-    The total stops at `most` + 1. `since` leaves out older records; `cut` truncates long values to
-    that many characters. Raises AnswerTooLarge.
+    The total stops at `max_total` + 1. `since` leaves out older records; `cut` truncates long
+    values to that many characters. Raises AnswerTooLarge.
     """
-    access, asked = _asked(collection, parameters, by)
+    access, parsed = _parse_list(collection, parameters, by)
     definition = access.definition
     recent = [] if since is None else [definition.table.c.created_at >= since]
     rows, total = reads.read_page(
         definition,
         by.account_id,
         access.where,
-        [*asked.conditions.where, *recent],
-        cursor.OffsetParts(tuple(asked.keys)),
+        [*parsed.conditions.where, *recent],
+        cursor.OffsetParts(tuple(parsed.keys)),
         skip,
         limit,
         count,
         versioned_cache.combine(
-            *by.version_checks, *definition.version_checks, *asked.version_checks
+            *by.version_checks, *definition.version_checks, *parsed.version_checks
         ),
-        {**access.parameters, **asked.conditions.bound},
-        most,
-        wanted=asked.wanted,
+        {**access.parameters, **parsed.conditions.bound},
+        max_total,
+        columns=parsed.wanted,
         room=(room := SizeLimit()),
-        kept=asked.kept and not recent,
+        cacheable=parsed.kept and not recent,
         cut=cut,
     )
-    return _listed(rows, access, asked, room), total
+    return _render_list(rows, access, parsed, room), total
 
 
 def walk(collection: str, parameters: Parameters, *, limit: int, by: Principal) -> JSONObject:
     """The page at a cursor, with the next and previous cursors (contract section 5)."""
-    access, asked = _asked(collection, parameters, by)
-    definition, way = access.definition, asked.walk
-    if way is None:
+    access, parsed = _parse_list(collection, parameters, by)
+    definition, position = access.definition, parsed.walk
+    if position is None:
         raise LookupError("a walk without a cursor")
     rows = reads.read_parts(
         definition,
-        [*store.scope(definition, by.account_id, access.where), *asked.conditions.where],
-        cursor.parts(asked.keys, way),
+        [*store.scope(definition, by.account_id, access.where), *parsed.conditions.where],
+        cursor.parts(parsed.keys, position),
         limit,
         versioned_cache.combine(
-            *by.version_checks, *definition.version_checks, *asked.version_checks
+            *by.version_checks, *definition.version_checks, *parsed.version_checks
         ),
-        {**access.parameters, **asked.conditions.bound},
-        wanted=asked.wanted,
+        {**access.parameters, **parsed.conditions.bound},
+        columns=parsed.wanted,
         room=(room := SizeLimit()),
     )
-    shown, links = cursor.answer(rows, limit, way, asked.keys, definition)
-    return {"items": _listed(shown, access, asked, room), **links}
+    page_rows, links = cursor.answer(rows, limit, position, parsed.keys, definition)
+    return {"items": _render_list(page_rows, access, parsed, room), **links}
 
 
-def _asked(collection: str, parameters: Parameters, by: Principal) -> tuple[Access, query.Query]:
+def _parse_list(
+    collection: str, parameters: Parameters, by: Principal
+) -> tuple[Access, query.Query]:
     access = accesses.for_operation(by, definitions.get(collection), "list")
     return access, query.parse(access, parameters)
 
 
-def _listed(
-    rows: Sequence[store.Row], access: Access, asked: query.Query, room: SizeLimit
+def _render_list(
+    rows: Sequence[store.Row], access: Access, parsed: query.Query, room: SizeLimit
 ) -> list[JSONObject]:
-    items = views.render_all(rows, asked.names, access)
-    expand.add(asked.expanded, rows, items, access.caller, views.render, room)
+    items = views.render_all(rows, parsed.names, access)
+    expand.add(parsed.expanded, rows, items, access.caller, views.render, room)
     return items
 
 
@@ -125,22 +127,22 @@ def get(
     """One record. Raises NotFound, also for records of other accounts."""
     definition = definitions.get(collection)
     access = accesses.for_operation(by, definition, "view")
-    found: list[JSONObject] = []
-    names, tree = query.shape_of(access, fields, expanded, found)
-    if found:
-        raise InvalidValues(found)
-    checked = versioned_cache.combine(
+    problems: list[JSONObject] = []
+    names, tree = query.parse_shape(access, fields, expanded, problems)
+    if problems:
+        raise InvalidValues(problems)
+    version_checks = versioned_cache.combine(
         *by.version_checks, *definition.version_checks, *set(expand.version_checks(tree))
     )
-    asked = (by.account_id, record_id, checked, access.where, access.parameters)
-    row = reads.read_one(definition, *asked, to_show=True)
+    arguments = (by.account_id, record_id, version_checks, access.where, access.parameters)
+    row = reads.read_one(definition, *arguments, to_show=True)
     if row is None:
         raise changes.not_found(access)
-    shown = views.render_full(row, access)
+    view = views.render_full(row, access)
     if fields is not None:
-        shown.keep(names)
-    expand.add(tree, [row], [shown], by, views.render, SizeLimit())
-    return shown
+        view.keep(names)
+    expand.add(tree, [row], [view], by, views.render, SizeLimit())
+    return view
 
 
 def create(

@@ -105,7 +105,7 @@ SHARED = {
         "content": {
             "application/json": {
                 "schema": {"$ref": "#/components/schemas/Error"},
-                "example": AppError("The address is too long.", error="uri_too_long").body(),
+                "example": AppError("The URL is too long.", error="uri_too_long").body(),
             }
         },
     }

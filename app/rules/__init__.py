@@ -50,7 +50,7 @@ from app.rules.evaluate import UNKNOWN, Asker, Context, evaluate, holds
 from app.rules.explain import Clause, deciding, surely, undecided
 from app.rules.nodes import Name, Node, RuleError, Sent, Type, required_fields, walk
 from app.rules.parser import parse
-from app.rules.partial_eval import about_caller, depends_on_time, partial_evaluate, truth
+from app.rules.partial_eval import depends_on_caller, depends_on_time, partial_evaluate, truth
 
 OPERATIONS = ("list", "view", "create", "update", "delete")
 """What a collection has a rule for each."""
@@ -67,9 +67,9 @@ __all__ = [
     "Scope",
     "Sent",
     "Type",
-    "about_caller",
     "condition",
     "deciding",
+    "depends_on_caller",
     "depends_on_time",
     "evaluate",
     "holds",

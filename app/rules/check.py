@@ -36,7 +36,7 @@ from app.rules.nodes import (
 from app.rules.parser import FURTHEST, parse
 
 # With the expressions of the computed fields that it names.
-MOST_NODES = 1000
+MAX_NODES = 1000
 
 
 @dataclass(frozen=True)
@@ -63,19 +63,19 @@ def condition(text: str, scope: Scope) -> Node:
     return _Checker(scope).whole(text, Type.BOOLEAN)
 
 
-def value(text: str, scope: Scope, wanted: Type = Type.ANY) -> Node:
+def value(text: str, scope: Scope, expected: Type = Type.ANY) -> Node:
     """The checked tree of an expression that gives a value of a type. Raises RuleError."""
-    return _Checker(scope).whole(text, wanted)
+    return _Checker(scope).whole(text, expected)
 
 
 class _Checker:
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
 
-    def whole(self, text: str, wanted: Type) -> Node:
-        checked = expect(self.check(parse(text, self.scope.furthest)), wanted)
-        if sum(1 for _ in walk(checked)) > MOST_NODES:
-            raise RuleError("With the computed fields that it names this is too long.", 0)
+    def whole(self, text: str, expected: Type) -> Node:
+        checked = expect(self.check(parse(text, self.scope.furthest)), expected)
+        if sum(1 for _ in walk(checked)) > MAX_NODES:
+            raise RuleError("The expression is too long, including its computed fields.", 0)
         return checked
 
     def check(self, node: Node) -> Node:
@@ -92,12 +92,12 @@ class _Checker:
         for step in steps:
             target = scope.follow(step)
             if target is None:
-                known = f"{step} is no reference that may be followed here."
-                message = known if step in scope.fields else _no_field(step, scope)
+                message_ = f"{step} is not a reference that can be followed here."
+                message = message_ if step in scope.fields else _no_field(step, scope)
                 raise RuleError(message, node.start)
             scope = target
         if last in scope.computed:
-            return _rooted(scope.computed[last], tuple(steps), node)
+            return _through_references(scope.computed[last], tuple(steps), node)
         if last not in scope.fields:
             raise RuleError(_no_field(last, scope), node.start)
         return replace(node, type=scope.fields[last])
@@ -118,7 +118,9 @@ class _Checker:
         return node
 
     def list_of(self, node: ListOf) -> Node:
-        raise RuleError("A list stands only after IN, or where a function takes one.", node.start)
+        raise RuleError(
+            "A list is allowed only after IN, or as an argument of some functions.", node.start
+        )
 
     def arithmetic(self, node: Arithmetic) -> Node:
         left = expect(self.check(node.left), Type.NUMBER)
@@ -178,11 +180,11 @@ class _Checker:
 
     def _plain(self, node: Call) -> Node:
         function = PLAIN[node.name]
-        most = len(function.parameters)
-        self._count(node, most - function.optional, most)
+        maximum = len(function.parameters)
+        self._count(node, maximum - function.optional, maximum)
         checked = [
-            expect(self.check(argument), wanted)
-            for argument, wanted in zip(node.arguments, function.parameters, strict=False)
+            expect(self.check(argument), expected)
+            for argument, expected in zip(node.arguments, function.parameters, strict=False)
         ]
         if function.unit:
             self._unit(checked[-1])
@@ -215,7 +217,7 @@ class _Checker:
         return _typed(node)
 
     def _word_call(self, node: Call, arguments: Sequence[Node]) -> Node:
-        return _typed(replace(node, arguments=tuple(_word(one) for one in arguments)))
+        return _typed(replace(node, arguments=tuple(_word(argument) for argument in arguments)))
 
     def _concat(self, node: Call) -> Node:
         self._count(node, 1, None)
@@ -231,8 +233,8 @@ class _Checker:
 
     def _if(self, node: Call) -> Node:
         self._count(node, 3, 3)
-        asked, *choices = node.arguments
-        return self._chosen(node, choices, expect(self.check(asked), Type.BOOLEAN))
+        condition, *choices = node.arguments
+        return self._chosen(node, choices, expect(self.check(condition), Type.BOOLEAN))
 
     def _coalesce(self, node: Call) -> Node:
         self._count(node, 1, None)
@@ -243,7 +245,7 @@ class _Checker:
         return self._chosen(node, node.arguments)
 
     def _chosen(self, node: Call, choices: Sequence[Node], *before: Node) -> Node:
-        """A function that gives one of some values, after the arguments that come before them."""
+        """A function that returns one of several values, after other arguments."""
         checked, kind = united([self.check(choice) for choice in choices])
         if kind is Type.NULL:
             return Literal(node.start, node.end, None, type=kind)
@@ -251,13 +253,19 @@ class _Checker:
 
     def _about_caller(self, node: Node) -> None:
         if not self.scope.caller:
-            raise RuleError("Nothing here may depend on who asks.", node.start)
+            raise RuleError("The caller cannot be used here.", node.start)
 
-    def _count(self, node: Call, least: int, most: int | None) -> None:
-        given = len(node.arguments)
-        if given < least or (most is not None and given > most):
-            wanted = str(least) if least == most else f"{least} to {most}" if most else f"{least}+"
-            message = f"{node.name} takes {wanted} arguments, found {given}."
+    def _count(self, node: Call, minimum: int, maximum: int | None) -> None:
+        count = len(node.arguments)
+        if count < minimum or (maximum is not None and count > maximum):
+            expected = (
+                str(minimum)
+                if minimum == maximum
+                else f"{minimum} to {maximum}"
+                if maximum
+                else f"{minimum}+"
+            )
+            message = f"{node.name} takes {expected} arguments, found {count}."
             raise RuleError(message, node.start)
 
 
@@ -285,7 +293,7 @@ def _typed(node: Node) -> Node:
 def _no_field(name: str, scope: Scope) -> str:
     if name in scope.refused:
         return scope.refused[name]
-    like = next((known for known in scope.fields if known.lower() == name.lower()), None)
+    like = next((field for field in scope.fields if field.lower() == name.lower()), None)
     hint = f" Did you mean {like}?" if like else ""
     return f"There is no field {name[:63]}.{hint}"
 
@@ -299,11 +307,11 @@ def _word(node: Node) -> Node:
     raise RuleError("Expected a name, bare or in quotes.", node.start)
 
 
-def _rooted(node: Node, path: tuple[str, ...], place: Node) -> Node:
-    """A computed field's expression, seen from where references lead to it from."""
-    moved = replace(node, start=place.start, end=place.end)
+def _through_references(node: Node, path: tuple[str, ...], name: Node) -> Node:
+    """A computed field's expression with its names prefixed by a reference path."""
+    moved = replace(node, start=name.start, end=name.end)
     if isinstance(moved, Name):
         if len(path) + len(moved.path) > FURTHEST + 1:
-            raise RuleError(f"A name follows at most {FURTHEST} references.", place.start)
+            raise RuleError(f"A name follows at most {FURTHEST} references.", name.start)
         moved = replace(moved, path=(*path, *moved.path))
-    return map_children(moved, lambda part: _rooted(part, path, place))
+    return map_children(moved, lambda part: _through_references(part, path, name))

@@ -40,7 +40,7 @@ def _cuts(node: Node, room: int, needed: dict[int, int]) -> Iterator[Node]:
         yield from _cuts(child, room - (further if index else first), needed)
 
 
-def layers_of(node: Node) -> Iterator[Node]:
+def split_layers(node: Node) -> Iterator[Node]:
     """The node, and before it the parts that stand a layer deeper, and before them theirs."""
     found, left = [], [(node, 0)]
     while left:

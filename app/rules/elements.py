@@ -13,7 +13,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 Expression = sa.ColumnElement[Any]
 ColumnType = sa.types.TypeEngine[Any]
-MOST_PARTS = 60  # of a call; some builds of SQLite take no more than 100, as does PostgreSQL
+MAX_PARTS = 60  # of a call; some builds of SQLite take no more than 100, as does PostgreSQL
 
 
 class Parameter(FunctionElement[Any]):
@@ -155,9 +155,9 @@ def _postgres_joined(element: Joined, compiler: SQLCompiler, **options: object) 
 
 
 def _in_groups(parts: Sequence[str], call: Callable[[Sequence[str]], str]) -> str:
-    while len(parts) > MOST_PARTS:
-        firsts = range(0, len(parts), MOST_PARTS)
-        parts = [call(parts[first : first + MOST_PARTS]) for first in firsts]
+    while len(parts) > MAX_PARTS:
+        firsts = range(0, len(parts), MAX_PARTS)
+        parts = [call(parts[first : first + MAX_PARTS]) for first in firsts]
     return call(parts)
 
 

@@ -222,8 +222,8 @@ def _concat(node: Call, context: Context) -> str | None:
 
 
 def _if(node: Call, context: Context) -> object:
-    asked, yes, no = node.arguments
-    return evaluate(yes if holds(asked, context) else no, context)
+    condition, yes, no = node.arguments
+    return evaluate(yes if holds(condition, context) else no, context)
 
 
 def _coalesce(node: Call, context: Context) -> object:
@@ -241,8 +241,8 @@ def _midnight(node: Call, context: Context) -> object:
     return values.midnight(day) if _kind(day) is Type.DATE else _as_moment(day)
 
 
-def asked_of(node: Call, asker: Asker) -> bool | None:
-    """What a function about the caller answers; None where that is not known yet."""
+def answer_call(node: Call, asker: Asker) -> bool | None:
+    """Evaluate a function about the caller; None if unknown."""
     words = {argument.value for argument in node.arguments if isinstance(argument, Literal)}
     if node.name == "@is_superadmin":
         return asker.is_superadmin
@@ -251,8 +251,8 @@ def asked_of(node: Call, asker: Asker) -> bool | None:
     return asker.role in words
 
 
-def _asked(node: Call, context: Context) -> bool:
-    return asked_of(node, context.asker) is True
+def _call_about_caller(node: Call, context: Context) -> bool:
+    return answer_call(node, context.asker) is True
 
 
 CALLS: Mapping[str, Callable[[Call, Context], object]] = {
@@ -261,10 +261,10 @@ CALLS: Mapping[str, Callable[[Call, Context], object]] = {
     "coalesce": _coalesce,
     "nullif": _nullif,
     "midnight": _midnight,
-    "@has_role": _asked,
-    "@has_any_role": _asked,
-    "@has_group": _asked,
-    "@is_superadmin": _asked,
+    "@has_role": _call_about_caller,
+    "@has_any_role": _call_about_caller,
+    "@has_group": _call_about_caller,
+    "@is_superadmin": _call_about_caller,
 }
 EVALUATE: Mapping[type[Node], Callable[[Any, Context], object]] = {
     Literal: _literal,

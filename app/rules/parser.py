@@ -28,7 +28,7 @@ from app.rules.nodes import (
 )
 
 LONGEST = 2000
-MOST_NODES = 200
+MAX_NODES = 200
 DEEPEST = 32
 FURTHEST = 3  # references that a dotted name may follow
 COMPARISONS = ("=", "!=", "<=", ">=", "<", ">", "~", "!~")
@@ -257,8 +257,8 @@ class _Parser:
 
     def made(self, node: Node) -> Node:
         self.count += 1
-        if self.count > MOST_NODES:
-            raise RuleError(f"An expression has at most {MOST_NODES} parts.", node.start)
+        if self.count > MAX_NODES:
+            raise RuleError(f"An expression has at most {MAX_NODES} parts.", node.start)
         return node
 
     def fail(self, expected: str) -> Token:

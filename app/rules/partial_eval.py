@@ -1,14 +1,14 @@
-"""What is left of an expression once it is known who asks: often nothing, which saves the database.
+"""Partial evaluation of expressions for a caller; often nothing is left for the database.
 
-Nothing is left of the functions about the caller, which SQL does not know. The caller's values stay
-names, so that one compiled expression serves many callers.
+Functions about the caller are evaluated completely, as SQL lacks them. The caller's properties stay
+parameters, so that one compiled expression serves many callers.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from app.rules.evaluate import UNKNOWN, Asker, asked_of, treats_anonymous_as_empty
+from app.rules.evaluate import UNKNOWN, Asker, answer_call, treats_anonymous_as_empty
 from app.rules.nodes import (
     Call,
     Caller,
@@ -27,23 +27,23 @@ from app.rules.nodes import (
 
 
 def partial_evaluate(node: Node, asker: Asker) -> Node:
-    """An expression with the same value for every record, without what only the caller decides."""
+    """Simplify an expression by everything that depends only on the caller."""
     if isinstance(node, Junction):
         return _junction(node, asker)
     node = map_children(node, lambda part: partial_evaluate(part, asker))
     answer = _answer(node, asker)
-    return node if answer is None else _known(node, answer)
+    return node if answer is None else _boolean_literal(node, answer)
 
 
 def truth(node: Node) -> bool | None:
-    """Whether a condition always or never holds; None where it depends on the record."""
+    """Whether a condition always or never holds; None if it depends on the record."""
     if isinstance(node, Literal):
         return node.value is True
     return None
 
 
-def about_caller(node: Node) -> bool:
-    """Whether an expression mentions who asks."""
+def depends_on_caller(node: Node) -> bool:
+    """Whether an expression depends on the caller."""
     return any(
         isinstance(part, Caller) or (isinstance(part, Call) and part.name.startswith("@"))
         for part in walk(node)
@@ -51,7 +51,7 @@ def about_caller(node: Node) -> bool:
 
 
 def depends_on_time(node: Node) -> bool:
-    """Whether an expression's value changes by itself as time goes by."""
+    """Whether an expression's value changes with time."""
     return any(
         isinstance(part, Now) or (isinstance(part, Call) and part.name == "now")
         for part in walk(node)
@@ -60,24 +60,26 @@ def depends_on_time(node: Node) -> bool:
 
 def _junction(node: Junction, asker: Asker) -> Node:
     decisive = node.operator == "or"
-    left: list[Node] = []
+    remaining: list[Node] = []
     for part in node.parts:
         rest = partial_evaluate(part, asker)
-        known = truth(rest)
-        if known is decisive:
-            return _known(node, decisive)
-        if known is None:
-            left.append(rest)
-    return replace(node, parts=tuple(left)) if left else _known(node, not decisive)
+        decided = truth(rest)
+        if decided is decisive:
+            return _boolean_literal(node, decisive)
+        if decided is None:
+            remaining.append(rest)
+    return (
+        replace(node, parts=tuple(remaining)) if remaining else _boolean_literal(node, not decisive)
+    )
 
 
 def _answer(node: Node, asker: Asker) -> bool | None:
-    """What a condition gives for every record; None where that differs."""
+    """The result of a condition if it is the same for every record, else None."""
     if isinstance(node, Call) and node.name.startswith("@"):
-        return asked_of(node, asker)
+        return answer_call(node, asker)
     if isinstance(node, Not):
-        known = truth(node.part)
-        return None if known is None else not known
+        decided = truth(node.part)
+        return None if decided is None else not decided
     if isinstance(node, IsNull) and isinstance(node.value, Caller):
         return _is_missing(node.value, asker) is not node.negated
     if isinstance(node, Membership) and _is_missing(node.value, asker):
@@ -104,5 +106,5 @@ def _is_missing(node: Node, asker: Asker) -> bool:
     return isinstance(node, Caller) and getattr(asker, node.attribute) is None
 
 
-def _known(node: Node, value: bool) -> Literal:
+def _boolean_literal(node: Node, value: bool) -> Literal:
     return Literal(node.start, node.end, value, type=Type.BOOLEAN)

@@ -1,7 +1,7 @@
-"""A checked tree as text and back: for SQLite, whose parser stops where an expression nests deep.
+"""Serializes checked trees for SQLite, whose parser limits the depth of expressions.
 
-What the database alone knows are the tree's leaves: they become numbered names, whose values the
-database hands over with the text. The rest is evaluated in Python (`evaluate`).
+Values that only the database knows become numbered names, which the database passes along with the
+text. The rest is evaluated in Python (`evaluate`).
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ KINDS: dict[str, Callable[..., Node]] = {
 
 @dataclass(frozen=True)
 class Program:
-    """An expression without the text that it stood in, and how its leaves are read."""
+    """A deserialized expression, and the types of its leaves."""
 
     node: Node
     leaves: Mapping[str, Type]
 
-    def run(self, given: Sequence[object]) -> object:
-        """The value for leaves as SQLite keeps them, in its form too."""
-        record = {name: _read(given[int(name)], kind) for name, kind in self.leaves.items()}
-        return _kept(evaluate(self.node, Context(record)))
+    def run(self, leaf_values: Sequence[Any]) -> object:
+        """Evaluate with leaves in SQLite's format; returns the value in the same format."""
+        record = {name: _read(leaf_values[int(name)], kind) for name, kind in self.leaves.items()}
+        return _encode(evaluate(self.node, Context(record)))
 
 
-def written(node: Node) -> tuple[str, list[Node]]:
-    """The text of a tree, and its leaves in the order in which their values are expected."""
+def serialize(node: Node) -> tuple[str, list[Node]]:
+    """Serialize a tree; returns the text and its leaves in order."""
     leaves: dict[Node, int] = {}
 
     def numbered(part: Node) -> Node:
@@ -51,32 +51,34 @@ def written(node: Node) -> tuple[str, list[Node]]:
 
 
 @lru_cache(maxsize=1024)
-def read(text: str) -> Program:
-    """The program that a text holds."""
+def parse_program(text: str) -> Program:
+    """Deserialize a program."""
     node = json.loads(text, object_hook=_node)
     names = (part for part in walk(node) if isinstance(part, Name))
     return Program(node, {name.path[0]: name.type for name in names})
 
 
 def is_leaf(node: Node) -> bool:
-    """Whether the database, or who asks, decides what this is."""
-    about_caller = isinstance(node, Call) and node.name.startswith("@")
-    return about_caller or isinstance(node, Name | Caller | Sent | Now)
+    """Whether the database or the caller provides the value."""
+    asks_caller = isinstance(node, Call) and node.name.startswith("@")
+    return asks_caller or isinstance(node, Name | Caller | Sent | Now)
 
 
 def _fields(part: Any) -> object:
     if isinstance(part, Node):
-        named = ((one.name, getattr(part, one.name)) for one in fields(part))
+        named = ((field_.name, getattr(part, field_.name)) for field_ in fields(part))
         return {"kind": type(part).__name__} | {k: v for k, v in named if k not in PLACE}
     return part.value if isinstance(part, Type) else part.isoformat()
 
 
-def _node(found: dict[str, Any]) -> Node:
-    made: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}
-    kind, made["type"] = KINDS[made.pop("kind")], Type(made["type"])
+def _node(properties: dict[str, Any]) -> Node:
+    arguments: dict[str, Any] = {
+        k: tuple(v) if isinstance(v, list) else v for k, v in properties.items()
+    }
+    kind, arguments["type"] = KINDS[arguments.pop("kind")], Type(arguments["type"])
     if kind is Literal:
-        made["value"] = _read(made["value"], made["type"])
-    return kind(0, 0, **made)
+        arguments["value"] = _read(arguments["value"], arguments["type"])
+    return kind(0, 0, **arguments)
 
 
 def _read(value: object, kind: Type) -> object:
@@ -92,17 +94,17 @@ READ: Mapping[Type, Any] = {
 }
 
 
-def _kept(value: object) -> object:
+def _encode(value: Any) -> Any:
     if isinstance(value, datetime):
         return stored(value)
     return value.isoformat() if isinstance(value, date) else value
 
 
 def stored(moment: datetime) -> str:
-    """A moment as SQLite keeps it."""
+    """A moment in SQLite's format."""
     return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
-def groups(leaves: Sequence[object], most: int) -> Iterator[Sequence[Any]]:
-    """The leaves in groups, as no function of SQLite takes more than so many."""
-    return (leaves[first : first + most] for first in range(0, len(leaves), most))
+def groups(leaves: Sequence[object], size: int) -> Iterator[Sequence[Any]]:
+    """Split the leaves into groups, as SQLite limits the arguments of functions."""
+    return (leaves[first : first + size] for first in range(0, len(leaves), size))

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 
 from app.rules import program, values
-from app.rules.depth import ROOM, cuts, layers_of
+from app.rules.depth import ROOM, cuts, split_layers
 from app.rules.elements import (
     CodePoints,
     Evaluated,
@@ -52,14 +52,14 @@ ARITHMETIC = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide", "%": 
 NATIVE = ("length",)
 NULL: Expression = sa.null()
 FunctionFactory = Callable[..., Expression]
-MOST_ARGUMENTS = 64  # some builds of SQLite take no more than 100
+MAX_ARGUMENTS = 64  # some builds of SQLite take no more than 100
 
 
 class Columns(Protocol):
     """Where the values of names come from."""
 
     types: Mapping[Type, Any]
-    """The column type of each type of value, for what is bound and what comes back."""
+    """The column type of each value type."""
 
     def column(self, path: tuple[str, ...]) -> Expression:
         """The expression that a name stands for."""
@@ -71,39 +71,39 @@ class Columns(Protocol):
 
 
 class Callers(Protocol):
-    """Those who may ask, where a statement is about many of them at once."""
+    """Many callers at once, as columns of a statement."""
 
     def attribute(self, name: str) -> Expression:
-        """What `@request.auth.<name>` is."""
+        """The column of `@request.auth.<name>`."""
         ...
 
     def asked(self, node: Call) -> Expression:
-        """What a function about the caller answers."""
+        """The expression for a function about the caller."""
         ...
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """A condition or value as SQL, and the parameters that a request brings along."""
+    """A condition or value as SQL, and the fields of the request body that it uses."""
 
     expression: Expression
     sent: tuple[str, ...] = ()
 
     def parameters(self, asker: Asker, sent: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """What is to be bound when a statement with the expression runs."""
-        asked = {f"_caller_{name}": getattr(asker, name) for name in CALLER}
-        return asked | {f"_sent_{name}": (sent or {}).get(name) for name in self.sent}
+        """The bind parameters of the expression."""
+        caller_values = {f"_caller_{name}": getattr(asker, name) for name in CALLER}
+        return caller_values | {f"_sent_{name}": (sent or {}).get(name) for name in self.sent}
 
 
 def condition(
     node: Node, columns: Columns, callers: Callers | None = None, room: int = ROOM
 ) -> Compiled:
-    """A checked condition, for WHERE; the caller's values are parameters, or those of many."""
+    """Compile a checked condition for WHERE; caller properties are parameters or columns."""
     return _compiled(_builder(node, columns, callers, room).condition(node), node)
 
 
 def value(node: Node, columns: Columns, room: int = ROOM) -> Compiled:
-    """A checked expression as a column; conditions as true or false."""
+    """Compile a checked expression as a column; conditions become true or false."""
     return _compiled(_builder(node, columns, None, room, Nothing()).value(node), node)
 
 
@@ -111,8 +111,8 @@ def _builder(
     node: Node, columns: Columns, callers: Callers | None, room: int, nothing: Expression = NULL
 ) -> _Builder:
     plain = _Builder(columns, callers, {}, nothing)
-    known = {id(part): plain.evaluated(part) for part in cuts(node, room)}
-    return _Builder(columns, callers, known, nothing)
+    evaluated = {id(part): plain.evaluated(part) for part in cuts(node, room)}
+    return _Builder(columns, callers, evaluated, nothing)
 
 
 def _compiled(expression: Expression, node: Node) -> Compiled:
@@ -139,26 +139,26 @@ class _Builder:
         return self.known[id(node)] if id(node) in self.known else BUILD[type(node)](self, node)
 
     def evaluated(self, node: Node) -> Expression:
-        """What is SQL on PostgreSQL, and on SQLite a program."""
-        text, leaves = program.written(node)
-        given = [
+        """An expression that is SQL on PostgreSQL and a program on SQLite."""
+        text, leaves = program.serialize(node)
+        leaf_values = [
             sa.func.atrium_values(*map(self.value, group))
-            for group in program.groups(leaves, MOST_ARGUMENTS)
+            for group in program.groups(leaves, MAX_ARGUMENTS)
         ]
-        written = sa.literal(text, sa.Text())
-        return Evaluated(self.nested(node), written, *given, type_=self.types[node.type])
+        serialized = sa.literal(text, sa.Text())
+        return Evaluated(self.nested(node), serialized, *leaf_values, type_=self.types[node.type])
 
     def nested(self, node: Node) -> Nested:
-        """The expression in layers, as the toolkit cannot compile one of any depth."""
+        """The expression in layers, as SQLAlchemy limits the depth."""
         layered = _Builder(self.columns, self.callers, {}, self.nothing)
         layers: list[Expression] = []
-        for part in layers_of(node):
+        for part in split_layers(node):
             layers.append(layered.condition(part))
             layered.known[id(part)] = Nested.layer(len(layers) - 1, self.types[part.type])
         return Nested(*layers)
 
     def value(self, node: Node) -> Expression:
-        """An expression for the value; that of a condition is never null."""
+        """The expression of a value; conditions are never null."""
         built = self.condition(node)
         never_null = isinstance(node, Comparison | Membership | Junction)
         return built.is_(sa.true()) if never_null else built
@@ -180,9 +180,9 @@ class _Builder:
         return self.parameter(f"_sent_{node.field}", node.type)
 
     def parameter(self, name: str, kind: Type) -> Expression:
-        """What a request brings along; null too has the type then."""
-        brought = sa.bindparam(name, None, type_=self.types[kind])
-        return Parameter(brought, type_=self.types[kind])
+        """A typed parameter of the request, also for null."""
+        bound = sa.bindparam(name, None, type_=self.types[kind])
+        return Parameter(bound, type_=self.types[kind])
 
     def now(self, node: Now) -> Expression:
         return self.columns.now()
@@ -191,7 +191,7 @@ class _Builder:
         return self.ours(ARITHMETIC[node.operator], node.type, node.left, node.right)
 
     def ours(self, name: str, result: Type, *arguments: Node) -> Expression:
-        """A function that we give the database ourselves."""
+        """Call one of our own database functions."""
         function: FunctionFactory = getattr(sa.func, f"atrium_{name}")
         return function(*map(self.value, arguments), type_=self.types[result])
 
@@ -213,10 +213,10 @@ class _Builder:
         return left.bool_op(operator)(right)
 
     def membership(self, node: Membership) -> Expression:
-        found: Expression = sa.false()  # of an empty list the toolkit makes a parameter of any name
+        matches: Expression = sa.false()  # for an empty list SQLAlchemy would generate a parameter
         if node.items:
-            found = self.value(node.value).in_([self.value(item) for item in node.items])
-        return found.is_not(sa.true()) if node.negated else found
+            matches = self.value(node.value).in_([self.value(item) for item in node.items])
+        return matches.is_not(sa.true()) if node.negated else matches
 
     def is_null(self, node: IsNull) -> Expression:
         tested = self.value(node.value)
@@ -242,7 +242,9 @@ class _Builder:
         return self.ours(node.name, node.type, *node.arguments, *absent)
 
     def concat(self, node: Call) -> Expression:
-        return Joined(*(sa.func.coalesce(self.written(one), "") for one in node.arguments))
+        return Joined(
+            *(sa.func.coalesce(self.written(argument), "") for argument in node.arguments)
+        )
 
     def written(self, node: Node) -> Expression:
         if node.type is Type.NUMBER:
@@ -252,9 +254,9 @@ class _Builder:
         return self.value(node)
 
     def choice(self, node: Call) -> Expression:
-        asked, yes, no = node.arguments
+        condition, yes, no = node.arguments
         return self.cast(
-            sa.case((self.condition(asked), self.value(yes)), else_=self.value(no)), node
+            sa.case((self.condition(condition), self.value(yes)), else_=self.value(no)), node
         )
 
     def coalesce(self, node: Call) -> Expression:
@@ -264,7 +266,7 @@ class _Builder:
         return self.cast(sa.func.nullif(*map(self.value, node.arguments)), node)
 
     def cast(self, expression: Expression, node: Node) -> Expression:
-        """The expression with its type, which untyped parameters do not tell."""
+        """Set the type of an expression, which untyped parameters lack."""
         return sa.type_coerce(expression, self.types[node.type])
 
     def midnight(self, node: Call) -> Expression:
@@ -298,13 +300,13 @@ BUILD: Mapping[type[Node], Callable[[_Builder, Any], Expression]] = {
 }
 
 
-def _first(found: Sequence[Expression]) -> Expression:
-    if len(found) <= MOST_ARGUMENTS:
-        return sa.func.coalesce(*found) if len(found) > 1 else found[0]
-    return _first([_first(group) for group in program.groups(found, MOST_ARGUMENTS)])
+def _first(expressions: Sequence[Expression]) -> Expression:
+    if len(expressions) <= MAX_ARGUMENTS:
+        return sa.func.coalesce(*expressions) if len(expressions) > 1 else expressions[0]
+    return _first([_first(group) for group in program.groups(expressions, MAX_ARGUMENTS)])
 
 
 def _like(pattern: str) -> str:
-    """A pattern of the language as one of LIKE, with `!` as its escape."""
-    kept = values.lower(pattern).replace("!", "!!").replace("_", "!_")
-    return kept.replace("\\%", "!%")
+    """Convert a pattern to LIKE with `!` as escape."""
+    escaped = values.lower(pattern).replace("!", "!!").replace("_", "!_")
+    return escaped.replace("\\%", "!%")

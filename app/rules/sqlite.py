@@ -80,4 +80,4 @@ def _values(*leaves: object) -> str:
 
 def _expression(text: str, *groups: str) -> Any:
     leaves = [leaf for group in groups for leaf in json.loads(group)]
-    return program.read(text).run(leaves)
+    return program.parse_program(text).run(leaves)

@@ -33,7 +33,7 @@ MOMENT = re.compile(
     re.ASCII,
 )
 FURTHEST = 10**9  # characters; no text of ours has as many
-MOST_PLACES = 400  # digits; no number of ours has as many on either side of the point
+MAX_PLACES = 400  # digits; no number of ours has as many on either side of the point
 
 Number = int | float
 
@@ -89,7 +89,7 @@ def remainder(left: Number, right: Number) -> Number | None:
 
 def round_half_away(number: Number, digits: Number = 0) -> Number | None:
     """The nearest number with so many digits after the point; halves away from zero."""
-    places = math.trunc(max(-MOST_PLACES, min(MOST_PLACES, digits)))
+    places = math.trunc(max(-MAX_PLACES, min(MAX_PLACES, digits)))
     exact = decimal(number)
     if places >= -exact.as_tuple().exponent:  # type: ignore[operator]
         return number

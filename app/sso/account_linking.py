@@ -1,7 +1,7 @@
-"""Whom an identity belongs to: a user of this account, a new one, or nobody (contract 10).
+"""Links identities to users: a present one, a new one, or none (contract 10).
 
-The identity itself first; else a proved address; else, where the account lets in whom it does not
-know, a new user. Nobody is ever made in the system account, and nothing crosses accounts.
+Matches by identity, then by verified address, then by invitation; otherwise creates a user if the
+account allows it. Never creates users in the system account, and never crosses accounts.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ LONGEST_SUBJECT = 500
 
 @dataclass(frozen=True)
 class Match:
-    """What an identity comes to: a present user, or none and a new one is due."""
+    """The result of matching an identity; without a user, a new one is to be created."""
 
     how: str  # "identity", "email", "invitation" or "new"
     user: User | None
     identity: Identity | None
-    role: Role | None  # that the account's mapping gives, or the invitation
+    role: Role | None  # from the account's mapping, or the invitation
     invitation: Invitation | None = None
 
 
 def find(connection: Connection, claimed: Claims) -> Match:
-    """Whom this identity belongs to. Raises SignInRefused or NotInvited; changes nothing."""
+    """Match an identity without changes. Raises SignInRefused or NotInvited."""
     if not claimed.subject or len(claimed.subject) > LONGEST_SUBJECT or "\0" in claimed.subject:
-        raise SignInRefused("subject", "The provider names nobody.")
+        raise SignInRefused("subject", "The provider sent no valid user id.")
     role = roles.mapped_role(connection, claimed.groups)
-    identity = db.db.session.scalar(_known(connection, claimed))
+    identity = db.db.session.scalar(_identity_query(connection, claimed))
     if identity is not None:
         known = db.db.session.get_one(User, (identity.account_id, identity.user_id))
         _refuse_member(connection, known.id)
@@ -63,27 +63,29 @@ def find(connection: Connection, claimed: Claims) -> Match:
 
 
 def link(session: Session, connection: Connection, claimed: Claims) -> tuple[User, bool]:
-    """The user of an identity, found or made, as part of the transaction; whether it is new.
+    """Find or create the user of an identity in the open transaction; returns it and if it is new.
 
-    Raises Conflict where somebody else was faster: then it is found at the next try.
+    Raises Conflict after a concurrent change: a retry then finds the user.
     """
     match = find(connection, claimed)
     user = match.user
     if user is not None and not connection.admits_pii_members:
         users.get_for_update(
             session, user.account_id, user.id
-        )  # who lets the user in waits, or was first
+        )  # serializes with joining pii_access
         _refuse_member(connection, user.id)
     new = user is None
-    given = match.how == "new"
+    role_is_mapped = match.how == "new"
     if match.invitation is not None:
         user = _invited(connection, claimed, match.invitation)
     elif user is None:
         user = _provision(connection, claimed, match.role)
     elif match.how == "email":
-        user = _locked(session, user, claimed)
-        given = _trust(user, connection)
-    identity = match.identity or _link(session, connection, claimed, user, given=given)
+        user = _lock(session, user, claimed)
+        role_is_mapped = _take_over_unverified(user, connection)
+    identity = match.identity or _link(
+        session, connection, claimed, user, role_is_mapped=role_is_mapped
+    )
     if not new:
         roles.apply_mapping(user, identity, connection, claimed.groups)
     identity.groups, identity.last_used_at = claimed.groups, clock.now()
@@ -95,7 +97,7 @@ def link(session: Session, connection: Connection, claimed: Claims) -> tuple[Use
 
 
 def _refuse_member(connection: Connection, user_id: str) -> None:
-    # Whoever says where the provider points to could sign in as anybody whom it vouches for.
+    # Whoever controls the provider's settings could sign in as any of its users.
     account_id = connection.account.id
     if not connection.admits_pii_members and pii.is_member(account_id, user_id):
         raise MemberRefused
@@ -107,15 +109,15 @@ def _refuse_invited(connection: Connection, invitation: Invitation) -> None:
 
 
 @events.subscribe(events.PiiMemberAdmitted)
-def _end_of_untrusted(event: events.PiiMemberAdmitted) -> None:
-    # By settings that no member stood for somebody else may have come in as this user.
-    mine = (Identity.account_id == event.account_id, Identity.user_id == event.user_id)
-    untrusted = sa.select(Identity.id).where(*mine, Identity.is_trusted.is_(False)).limit(1)
+def _verify_address_if_untrusted(event: events.PiiMemberAdmitted) -> None:
+    # Under settings that no member confirmed, someone else may have signed in as this user.
+    same_user = (Identity.account_id == event.account_id, Identity.user_id == event.user_id)
+    untrusted = sa.select(Identity.id).where(*same_user, Identity.is_trusted.is_(False)).limit(1)
     if db.db.session.scalar(untrusted) is not None:
         events.publish(events.AddressVerified(event.account_id, event.user_id))
 
 
-def _known(connection: Connection, claimed: Claims) -> sa.Select[Identity]:
+def _identity_query(connection: Connection, claimed: Claims) -> sa.Select[Identity]:
     return sa.select(Identity).where(
         Identity.account_id == connection.account.id,
         Identity.provider_name == connection.provider.name,
@@ -131,8 +133,8 @@ def _with_address(connection: Connection, claimed: Claims) -> User | None:
 
 
 def _owner(account_id: str, email: str) -> User | None:
-    mine = (User.account_id == account_id, User.email_key == accounts.email_key(email))
-    return db.db.session.scalar(sa.select(User).where(*mine))
+    conditions = (User.account_id == account_id, User.email_key == accounts.email_key(email))
+    return db.db.session.scalar(sa.select(User).where(*conditions))
 
 
 def _active(user: User) -> User:
@@ -152,43 +154,44 @@ def _invited(connection: Connection, claimed: Claims, invitation: Invitation) ->
     try:
         name = _clean_name(claimed.name)
         return invitations.accept_by_sign_in(invitation, name, connection.provider.name)
-    except BadRequest:  # accepted or taken back meanwhile: seen at the next try
-        raise Conflict("This invitation has just been closed.") from None
+    except BadRequest:  # accepted or revoked concurrently: the retry sees it
+        raise Conflict("This invitation was closed concurrently.") from None
 
 
 def _check_may_join(connection: Connection, claimed: Claims) -> None:
     account = connection.account
     if account.id == SYSTEM_ACCOUNT_ID:
-        raise NotInvited("provisioning", "Nobody becomes a superadmin by signing in.")
+        raise NotInvited("provisioning", "Single sign-on does not create superadmins.")
     if not claimed.in_directory:
-        raise NotInvited("tenant", "The directory is not the tenant that the settings name.")
+        raise NotInvited("tenant", "The directory is not the tenant of the settings.")
     _check_lets_in(connection)
     if not claimed.email or not accounts.is_email(claimed.email):
-        raise NotInvited("email", "The provider tells no address.")
+        raise NotInvited("email", "The provider sent no e-mail address.")
     domains = account.settings.get("sso_email_domains") or []
     domain = accounts.domain_key(claimed.email.rpartition("@")[2])
     if domains and not (claimed.email_verified and domain in domains):
-        raise NotInvited("email", "The address is of no domain of the account, or not proved.")
+        raise NotInvited(
+            "email", "The address is not verified, or its domain is not in sso_email_domains."
+        )
     if _owner(account.id, claimed.email):
-        # Made since it was looked for, perhaps by this very sign-in in another window: found at
-        # the next try.
-        if claimed.email_verified or db.db.session.scalar(_known(connection, claimed)):
-            raise Conflict("Somebody of this address has just joined.")
-        raise NotInvited("email", "The address is a user's, and the provider does not prove it.")
+        # Created concurrently, perhaps by the same sign-in in another window: a retry finds it.
+        if claimed.email_verified or db.db.session.scalar(_identity_query(connection, claimed)):
+            raise Conflict("A user with this address has just joined.")
+        raise NotInvited("email", "A user has this address, and the provider does not verify it.")
 
 
 def _check_lets_in(connection: Connection) -> None:
     settings = connection.account.settings
-    wanted = settings.get("sso_provisioning")
-    if not (connection.is_own if wanted is None else wanted):
-        raise NotInvited("provisioning", "The account lets in nobody whom it does not know.")
+    provisioning = settings.get("sso_provisioning")
+    if not (connection.is_own if provisioning is None else provisioning):
+        raise NotInvited("provisioning", "The account does not admit new users by single sign-on.")
     if connection.provider.category == SAML or settings.get("sso_email_domains"):
         return
-    # A directory that the row names is as good as domains; a server of the admins' own counts
-    # only where they say so themselves.
-    named = connection.provider.has_tenants and not connection.is_open_to_all
-    if not named and (wanted is None or connection.is_open_to_all):
-        raise NotInvited("provisioning", "Set sso_email_domains: anybody could join otherwise.")
+    # A directory named in the settings is as good as domains; the admins' own server counts only
+    # if they set sso_provisioning.
+    names_directory = connection.provider.has_tenants and not connection.is_open_to_all
+    if not names_directory and (provisioning is None or connection.is_open_to_all):
+        raise NotInvited("provisioning", "Set sso_email_domains; otherwise anyone could join.")
 
 
 def _provision(connection: Connection, claimed: Claims, role: Role | None) -> User:
@@ -204,36 +207,36 @@ def _provision(connection: Connection, claimed: Claims, role: Role | None) -> Us
     )
 
 
-def _locked(session: Session, user: User, claimed: Claims) -> User:
+def _lock(session: Session, user: User, claimed: Claims) -> User:
     user = users.get_for_update(session, user.account_id, user.id)
     if user.email_key != accounts.email_key(claimed.email or ""):
-        raise Conflict("This user has just been given another address.")
+        raise Conflict("This user's address was changed concurrently.")
     return user
 
 
-def _trust(user: User, connection: Connection) -> bool:
-    """Whether the role of the user came from an identity that is the user's no more."""
+def _take_over_unverified(user: User, connection: Connection) -> bool:
+    """Take over an unverified user; returns whether its role came from a removed identity."""
     if user.email_verified:
         return False
-    # Whoever came first never proved that the address is theirs: nothing of them stays.
+    # The previous owner never verified the address: remove their credentials.
     user.password_hash, user.auth_provider = None, connection.provider.name
-    given = roles.is_from_sign_in(user)
+    role_is_mapped = roles.is_from_sign_in(user)
     accounts.verify_email(user)
-    return given
+    return role_is_mapped
 
 
 @events.subscribe(events.AddressVerified)
-def _forget(event: events.AddressVerified) -> None:
+def _remove_identities(event: events.AddressVerified) -> None:
     user = db.db.session.get_one(User, (event.account_id, event.user_id))
     roles.revoke_mapped_role(user)
     for identity in roles.identities(user):
         db.db.session.delete(identity)
-    begun = (Flow.account_id == event.account_id, Flow.user_id == event.user_id)
-    db.db.session.execute(sa.update(Flow).where(*begun).values(code_hash=None))
+    flows = (Flow.account_id == event.account_id, Flow.user_id == event.user_id)
+    db.db.session.execute(sa.update(Flow).where(*flows).values(code_hash=None))
 
 
 def _link(
-    session: Session, connection: Connection, claimed: Claims, user: User, *, given: bool
+    session: Session, connection: Connection, claimed: Claims, user: User, *, role_is_mapped: bool
 ) -> Identity:
     identity = Identity(
         account_id=user.account_id,
@@ -242,9 +245,9 @@ def _link(
         issuer=claimed.issuer,
         subject=claimed.subject,
         groups=claimed.groups,
-        given_role_id=user.role_id if given else None,
+        given_role_id=user.role_id if role_is_mapped else None,
     )
-    column, message = "subject", "This identity is a user's already."
+    column, message = "subject", "This identity is already linked to a user."
     with errors.conflict_on_unique("identities", column, column, message):
         session.add(identity)
         session.flush()

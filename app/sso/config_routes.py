@@ -1,4 +1,4 @@
-"""Provider settings, and what an account's admins see of its sign-ins (contract section 10)."""
+"""Provider settings, refused sign-ins and group roles for admins (contract section 10)."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ blueprint = Blueprint(
     "Provider settings",
     __name__,
     url_prefix=f"{rest.PREFIX}/admin/configuration",
-    description="How people sign in by providers: of an account, or of the system for all.",
+    description="Identity providers of an account, or of the system for all accounts.",
 )
 own = Blueprint(
     "Sign-ins of the account",
     __name__,
     url_prefix=f"{rest.PREFIX}/account/sso",
-    description="Refused sign-ins by providers, and the mapping of groups to roles.",
+    description="Refused single sign-ons, and the mapping of groups to roles.",
 )
-ONE = "/<uuid:configuration_id>"
+BY_ID = "/<uuid:configuration_id>"
 PAGE = {"skip": 0, "limit": 25}
-WORKS = "The provider answers, and takes the settings."
-FAILS = "Something is not right yet."
+WORKS = "The provider accepts the settings."
+FAILS = "At least one check failed."
 
 
 @blueprint.route("", methods=["GET"])
@@ -41,9 +41,9 @@ FAILS = "Something is not right yet."
 @blueprint.response(200, schemas.ProviderRowPage, example=page_body([schemas.ROW], 1, PAGE))
 @account_admin
 def list_provider_settings(args: JSONObject) -> JSONObject:
-    """List the provider settings of the account acted in; of the system for superadmins."""
-    wanted = {"account": args.get("account_id"), "category": args.get("category")}
-    rows, total = service.page(args["skip"], args["limit"], by=principal(), **wanted)
+    """List the provider settings of the current account; of the system for superadmins."""
+    filters = {"account": args.get("account_id"), "category": args.get("category")}
+    rows, total = service.page(args["skip"], args["limit"], by=principal(), **filters)
     return page_body([_view(row) for row in rows], total, args)
 
 
@@ -53,10 +53,10 @@ def list_provider_settings(args: JSONObject) -> JSONObject:
 @blueprint.fails(400, 403, 404, 409)
 @account_admin
 def create_provider_settings(body: JSONObject) -> JSONObject:
-    """Set a provider up; with `idp_metadata` a SAML provider needs nothing else.
+    """Set up a provider; for SAML, `idp_metadata` is enough.
 
-    With `enabled: false` it need not be complete yet, so that the provider can have our metadata
-    first; enabling it needs the rest.
+    With `enabled: false` the settings may be incomplete, so that you can give our metadata to the
+    provider first; enabling requires the rest.
     """
     return _view(service.create(body, by=principal()))
 
@@ -82,12 +82,12 @@ def list_providers() -> JSONObject:
     """List the providers that can be set up."""
     items = [
         {
-            "category": one.category,
-            "provider_name": one.name,
-            "display_name": one.title,
+            "category": provider.category,
+            "provider_name": provider.name,
+            "display_name": provider.title,
             "is_builtin": True,
         }
-        for one in providers.PROVIDERS
+        for provider in providers.PROVIDERS
     ]
     return {"items": items, "total": len(items)}
 
@@ -100,7 +100,7 @@ def list_providers() -> JSONObject:
 )
 @account_admin
 def get_provider_schema(category: str, provider: str) -> Response:
-    """Get the JSON schema of a provider's `config`; what is `writeOnly` is never shown."""
+    """Get the JSON schema of a provider's `config`; `writeOnly` properties are never returned."""
     return json_response(providers.get(category, provider).schema())
 
 
@@ -110,13 +110,13 @@ def get_provider_schema(category: str, provider: str) -> Response:
 @blueprint.fails(400, 403, 404, 429)
 @account_admin
 def test_connection(body: JSONObject) -> JSONObject:
-    """Try settings: whether the provider answers, and knows the client."""
+    """Test settings: whether the provider answers and accepts the client."""
     steps = dry_run.run(body, by=principal())
     success = all(step.ok for step in steps)
     return {"success": success, "message": WORKS if success else FAILS, "details": steps}
 
 
-@blueprint.route(ONE, methods=["GET"])
+@blueprint.route(BY_ID, methods=["GET"])
 @blueprint.response(200, schemas.ProviderRow, example=schemas.ROW)
 @account_admin
 def get_provider_settings(configuration_id: str) -> JSONObject:
@@ -124,47 +124,47 @@ def get_provider_settings(configuration_id: str) -> JSONObject:
     return _view(service.get(configuration_id, by=_caller(configuration_id)))
 
 
-@blueprint.route(ONE, methods=["PATCH"])
+@blueprint.route(BY_ID, methods=["PATCH"])
 @blueprint.arguments(schemas.ChangedProviderRow, example={"enabled": False})
 @blueprint.response(200, schemas.ProviderRow, example=schemas.ROW)
 @blueprint.fails(400, 403)
 @account_admin
 def update_provider_settings(body: JSONObject, configuration_id: str) -> JSONObject:
-    """Change a provider's settings, or switch it on and off.
+    """Change a provider's settings, or enable or disable it.
 
-    Who moves `token_url` must send the secret anew. What somebody outside `pii_access` changes of
-    where it points to keeps the members from signing in by it, until one sets `admits_pii_members`.
+    Send the secret again when you change `token_url`. If someone outside `pii_access` changes its
+    addresses, members of that group cannot sign in until one of them sets `admits_pii_members`.
     """
     return _view(service.change(configuration_id, body, by=_caller(configuration_id)))
 
 
-@blueprint.route(ONE, methods=["DELETE"])
+@blueprint.route(BY_ID, methods=["DELETE"])
 @blueprint.response(204)
 @blueprint.fails(403)
 @account_admin
 def delete_provider_settings(configuration_id: str) -> Response:
-    """Remove a provider's settings; its users stay, and cannot sign in by it any more."""
+    """Delete a provider's settings; its users remain, but cannot sign in with it."""
     service.delete(configuration_id, by=_caller(configuration_id))
     return Response(status=204)
 
 
-@blueprint.route(f"{ONE}/values", methods=["GET"])
+@blueprint.route(f"{BY_ID}/values", methods=["GET"])
 @blueprint.response(200, schemas.ConfigValues, example=schemas.ROW["config"])
 @account_admin
 def get_provider_values(configuration_id: str) -> Response:
-    """Get the `config` of a provider alone; a secret is `***`, or null where it is not set."""
+    """Get only the `config` of a provider; secrets are `***`, or null if not set."""
     return json_response(
         service.mask_secrets(service.get(configuration_id, by=_caller(configuration_id)))
     )
 
 
-@blueprint.route(f"{ONE}/values", methods=["PATCH"])
+@blueprint.route(f"{BY_ID}/values", methods=["PATCH"])
 @blueprint.arguments(schemas.ConfigValues, example={"client_secret": "GOCSPX-..."})
 @blueprint.response(200, schemas.ConfigValues, example=schemas.ROW["config"])
 @blueprint.fails(400, 403)
 @account_admin
 def update_provider_values(body: JSONObject, configuration_id: str) -> Response:
-    """Change what of a provider's `config` is named; null takes out."""
+    """Change the given properties of a provider's `config`; null removes one."""
     row = service.change(configuration_id, {"config": body}, by=_caller(configuration_id))
     return json_response(service.mask_secrets(row))
 
@@ -174,7 +174,7 @@ def update_provider_values(body: JSONObject, configuration_id: str) -> Response:
 @own.response(200, schemas.RefusalPage, example=page_body([schemas.REFUSAL], 1, PAGE))
 @account_admin
 def list_refusals(args: JSONObject) -> JSONObject:
-    """List the last refused sign-ins of the account, and by which check; at most 100 are kept."""
+    """List the account's last refused sign-ins with the failed check; at most 100 are stored."""
     account_id = principal().require_account_id()
     return page_body(*refusals.page(account_id, args["skip"], args["limit"]), args)
 
@@ -189,13 +189,13 @@ def list_refusals(args: JSONObject) -> JSONObject:
 @own.fails(400)
 @account_admin
 def plan_group_roles(body: JSONObject) -> JSONObject:
-    """Tell whose role a mapping of groups would change at the next sign-in; changes nothing."""
+    """Preview whose role a group mapping would change at the next sign-in."""
     changes = roles.preview(body, by=principal())
     return {"changes": changes, "total": len(changes)}
 
 
 def _caller(setting_id: str) -> Principal:
-    return service.acting_in_account_of(setting_id, by=principal())
+    return service.act_in_account_of(setting_id, by=principal())
 
 
 def _view(row: ProviderSetting) -> JSONObject:
@@ -204,7 +204,7 @@ def _view(row: ProviderSetting) -> JSONObject:
     return {
         **view,
         "shared_callback": row.shared_callback and not connections.has_custom_endpoints(row.config),
-        "callback_url": addresses.callback_url_of(row),
+        "callback_url": addresses.callback_url_for_row(row),
         "admits_pii_members": row.admits_pii_members is not False,
         "is_system": row.account_id == SYSTEM_ACCOUNT_ID,
         "config": service.mask_secrets(row),

@@ -1,4 +1,4 @@
-"""What provider settings, refusals and the mapping of groups take and answer."""
+"""Schemas of provider settings, refusals and group roles."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ NEW_ROW = {
 }
 TESTED = {
     "success": True,
-    "message": "The provider answers, and takes the credentials.",
-    "details": [{"check": "key set", "ok": True, "message": "2 of its keys can be used."}],
+    "message": "The provider accepts the settings.",
+    "details": [{"check": "key set", "ok": True, "message": "2 usable keys."}],
 }
 REFUSAL = {
     "id": "019a9f00-0000-7000-8000-0000000000a2",
@@ -52,17 +52,17 @@ PLANNED = {
 
 
 SHARED = (
-    "Whether the address is the one that older settings share, without the account's code. Only"
-    " settings with the provider's usual endpoints can share it."
+    "Whether the redirect address is the shared one of older settings, without the account's code."
+    " Possible only with the provider's default endpoints."
 )
 MEMBERS = (
-    "Whether members of `pii_access` sign in by it. False once somebody outside the group set it"
-    " up, or changed where it points to; only a member sets it to true again."
+    "Whether members of `pii_access` may sign in with it. Becomes false when someone outside the"
+    " group creates it or changes its addresses; only a member can set it to true again."
 )
 
 
 class ProviderRow(Schema):
-    """How people sign in by a provider. A secret in `config` is shown as `***`, or null."""
+    """Settings of an identity provider. Secrets in `config` are `***`, or null."""
 
     id = ma.fields.String(required=True)
     category = ma.fields.String(required=True)
@@ -91,7 +91,7 @@ class ProviderRowPage(Page):
 
 
 CATEGORY = ma.validate.OneOf([OAUTH, SAML])
-PRIORITY = "Among those that a sign-in page offers, the greatest comes first."
+PRIORITY = "Order on the sign-in page: the highest comes first."
 CONFIG = "As `/admin/configuration/schema/{category}/{provider}` describes it."
 
 
@@ -104,7 +104,7 @@ class NewProviderRow(Schema):
     account_id = fields.Text(
         longest=100,
         allow_none=True,
-        metadata={"description": "The account; for superadmins, the system's where it is absent."},
+        metadata={"description": "The account; for superadmins the system account by default."},
     )
     config = ma.fields.Dict(
         keys=fields.Text(longest=100), required=True, metadata={"description": CONFIG}
@@ -115,7 +115,7 @@ class NewProviderRow(Schema):
 
 
 class ChangedProviderRow(Schema):
-    """What of a provider's settings to change; of `config` what is named, null takes out."""
+    """Changes to a provider's settings; in `config` only the given properties, null removes one."""
 
     display_name = fields.Text(longest=100, shortest=1)
     config = ma.fields.Dict(keys=fields.Text(longest=100), metadata={"description": CONFIG})
@@ -126,25 +126,23 @@ class ChangedProviderRow(Schema):
 
 
 class ProviderRowArgs(PageArgs):
-    """Which settings to list."""
+    """Filters of the list of settings."""
 
-    account_id = fields.Text(
-        longest=100, metadata={"description": "For superadmins: of that account."}
-    )
-    category = ma.fields.String(validate=CATEGORY, metadata={"description": "Of these only."})
+    account_id = fields.Text(longest=100, metadata={"description": "For superadmins: the account."})
+    category = ma.fields.String(validate=CATEGORY, metadata={"description": "Only this category."})
 
 
 class ConfigValues(Schema):
     """A provider's settings, by name."""
 
     class Meta:
-        """As the provider's schema has them; that is checked by the service."""
+        """The service validates by the provider's schema."""
 
         unknown = ma.INCLUDE
 
 
 class Trial(Schema):
-    """Settings to try. A secret left out, or `***`, is the one that is kept."""
+    """Settings to test. If a secret is absent or `***`, the stored one is used."""
 
     category = ma.fields.String(required=True, validate=CATEGORY)
     provider_name = fields.Text(longest=100, required=True)
@@ -155,7 +153,7 @@ class Trial(Schema):
 
 
 class TrialStep(Schema):
-    """One thing that was tried."""
+    """The result of one check."""
 
     check = ma.fields.String(required=True)
     ok = ma.fields.Boolean(required=True)
@@ -163,7 +161,7 @@ class TrialStep(Schema):
 
 
 class Tried(Schema):
-    """What came of trying the settings."""
+    """The result of a test of settings."""
 
     success = ma.fields.Boolean(required=True)
     message = ma.fields.String(required=True)
@@ -174,7 +172,7 @@ class JsonSchema(Schema):
     """A JSON schema (draft 2020-12) of `config`."""
 
     class Meta:
-        """Whatever a JSON schema has."""
+        """Any keyword of JSON schema."""
 
         unknown = ma.INCLUDE
 
@@ -196,7 +194,7 @@ class ProviderKinds(Schema):
 
 
 class RefusalView(Schema):
-    """A sign-in that was refused, and by which check."""
+    """A refused sign-in with the failed check."""
 
     id = ma.fields.String(required=True)
     category = ma.fields.String(required=True)
@@ -214,14 +212,14 @@ class RefusalPage(Page):
 
 
 class MappedGroup(Schema):
-    """A provider's group, and the role that its members would have."""
+    """A provider's group and the role of its members."""
 
     group = fields.Text(shortest=1, longest=300, required=True)
     role = fields.Text(shortest=1, longest=100, required=True)
 
 
 class PlanBody(Schema):
-    """A mapping to try; the present one where it is absent."""
+    """A mapping to preview; the current one by default."""
 
     sso_group_roles = ma.fields.List(
         ma.fields.Nested(MappedGroup), validate=ma.validate.Length(max=200)
@@ -241,7 +239,7 @@ class PlannedChange(Schema):
 
 
 class Planned(Schema):
-    """Who would change."""
+    """The users whose role would change."""
 
     changes = ma.fields.List(ma.fields.Nested(PlannedChange), required=True)
     total = ma.fields.Integer(required=True)

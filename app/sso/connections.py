@@ -1,4 +1,4 @@
-"""A provider's settings as sign-in uses them."""
+"""Provider settings with secrets, for signing in."""
 
 from __future__ import annotations
 
@@ -13,45 +13,45 @@ from app.types import JSONMapping
 
 @dataclass(frozen=True)
 class Connection:
-    """A provider as an account's people sign in by it: the settings, secrets among them."""
+    """A provider with the settings and secrets that apply to an account."""
 
     account: Account
     provider: Provider
     config: JSONMapping
     is_own: bool
-    """Whether the account itself set it up, and not the system for all."""
+    """Whether the settings are the account's, not the system's."""
     row_id: str = ""
     shared_callback: bool = False
-    """Whether the provider was told the shared redirect address, when the row was made."""
+    """Whether the shared redirect address is registered at the provider (older settings)."""
     admits_pii_members: bool = True
-    """Whether members of the account's `pii_access` may sign in by it."""
+    """Whether members of the account's `pii_access` may sign in with it."""
 
     @property
     def row_account_code(self) -> str:
-        """The code of the account whose row it is: the account's own, or the system's."""
+        """The code of the account that owns the settings: this account, or the system."""
         return self.account.account_code if self.is_own else SYSTEM_CODE
 
     @property
     def shares_callback(self) -> bool:
         """Whether it uses the shared redirect address.
 
-        Only where every endpoint is the provider's own: there nobody else is sent a code.
+        Only if all endpoints are the provider's own, so that no one else receives a code.
         """
         return self.shared_callback and not has_custom_endpoints(self.config)
 
     def address(self, name: str) -> str:
-        """An address of the provider: as it is set, else its usual one; empty where it has none."""
+        """An address of the provider: the configured one, else its default, else empty."""
         usual = self.provider.addresses.get(name, "")
         return str(self.config.get(name) or usual.replace("{tenant}", self.tenant))
 
     def answers_as(self, issuer: str) -> bool:
-        """Whether a browser that comes back with this issuer comes from the provider."""
+        """Whether an `iss` parameter of a callback (RFC 9207) is the provider's."""
         usual = self.address("issuer")
         return issuer in (usual, f"{usual}{self.provider.answers_below}")
 
     @property
     def is_open_to_all(self) -> bool:
-        """Whether anybody can have an account there: no directory, and no server of the admins."""
+        """Whether anyone can have an account there: no single directory, no own server."""
         if self.provider.has_tenants:
             return not self.provider.names_directory(self.config)
         return any(providers.is_public(self.address(name)) for name in self.provider.addresses)
@@ -62,10 +62,10 @@ class Connection:
         return str(self.config.get("tenant_id") or "common")
 
     def vouches_for_directory(self, tenant: object) -> bool:
-        """Whether an admin named the directory that a token is of.
+        """Whether the settings name the directory of a token.
 
-        Microsoft signs for every directory, and whoever runs one writes its groups: they count
-        only where the settings name that tenant by its id.
+        Microsoft signs tokens for every directory, and a directory's admin controls its groups, so
+        groups count only if the settings name that tenant by id.
         """
         if not self.provider.has_tenants:
             return True
@@ -74,7 +74,7 @@ class Connection:
 
 
 def has_custom_endpoints(config: JSONMapping) -> bool:
-    """Whether settings name another endpoint or issuer than the provider's own."""
+    """Whether settings replace an endpoint or issuer of the provider."""
     return any(config.get(name) for name in providers.ENDPOINTS)
 
 

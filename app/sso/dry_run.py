@@ -1,4 +1,4 @@
-"""Trying a provider's settings before anybody depends on them."""
+"""Tests provider settings without signing in."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from app.sso.refusals import SignInRefused
 from app.sso.saml import certificates
 from app.types import JSONMapping
 
-AT_ONCE, WAIT_SECONDS = 2, 5
-# What providers say of a code that is none, once they have taken the client for what it is.
-ABOUT_THE_CODE = ("invalid_grant", "bad_verification_code", "invalid_request")
-_trials = threading.BoundedSemaphore(AT_ONCE)
+MAX_CONCURRENT, WAIT_SECONDS = 2, 5
+# Errors for an invalid code, which providers return once they have accepted the client.
+INVALID_CODE_ERRORS = ("invalid_grant", "bad_verification_code", "invalid_request")
+_trials = threading.BoundedSemaphore(MAX_CONCURRENT)
 
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that was tried."""
+    """The result of one check."""
 
     check: str
     ok: bool
@@ -38,39 +38,39 @@ class Step:
 
 
 def run(body: JSONMapping, *, by: Principal) -> list[Step]:
-    """Try settings; a secret left out is the one that is kept. Raises InvalidValues."""
+    """Test settings; stored secrets replace missing ones. Raises InvalidValues."""
     by.refuse_key(service.NO_KEYS)
     account_id = service.resolve_account(body.get("account_id"), by)
     provider = providers.get(body["category"], body["provider_name"])
-    kept = db.db.session.scalar(
+    saved = db.db.session.scalar(
         sa.select(ProviderSetting).where(
             ProviderSetting.account_id == account_id,
             ProviderSetting.category == provider.category,
             ProviderSetting.provider_name == provider.name,
         )
     )
-    given = service.merge_config(kept, body["config"]) if kept else body["config"]
-    config, found = validation.validate(provider, given, kept.config if kept else {})
-    if found:
-        raise InvalidValues(found)
+    merged = service.merge_config(saved, body["config"]) if saved else body["config"]
+    config, problems = validation.validate(provider, merged, saved.config if saved else {})
+    if problems:
+        raise InvalidValues(problems)
     account = db.db.session.get_one(Account, account_id)
-    shared = kept is not None and kept.shared_callback
+    shared = saved is not None and saved.shared_callback
     connection = Connection(account, provider, config, is_own=True, shared_callback=shared)
-    db.db.session.remove()  # no connection is held while others think
-    with _one_of_few():
-        return _of_oauth(connection) if provider.category == OAUTH else _of_saml(connection)
+    db.db.session.remove()  # hold no connection during requests
+    with _limited():
+        return _oauth_steps(connection) if provider.category == OAUTH else _saml_steps(connection)
 
 
 def run_stored(setting_id: str, *, by: Principal) -> list[Step]:
-    """Try settings as they are kept. Raises NotFound."""
+    """Test stored settings. Raises NotFound."""
     row = service.get(setting_id, by=by)
     named = {"category": row.category, "provider_name": row.provider_name}
     return run({**named, "config": {}, "account_id": row.account_id}, by=by)
 
 
 @contextmanager
-def _one_of_few() -> Iterator[None]:
-    # Providers that hang must not take all of a web process's threads.
+def _limited() -> Iterator[None]:
+    # Slow providers must not occupy all threads of a process.
     if not _trials.acquire(timeout=WAIT_SECONDS):
         raise TooManyRequests(validation.TIMEOUT_SECONDS)
     try:
@@ -79,16 +79,16 @@ def _one_of_few() -> Iterator[None]:
         _trials.release()
 
 
-def _of_oauth(connection: Connection) -> list[Step]:
-    steps = [_tried("key set", _keys, connection)] if connection.provider.openid else []
-    return [*steps, _tried("client", _client, connection)]
+def _oauth_steps(connection: Connection) -> list[Step]:
+    steps = [_try_step("key set", _keys, connection)] if connection.provider.openid else []
+    return [*steps, _try_step("client", _client, connection)]
 
 
 def _keys(connection: Connection) -> str:
-    from app.sso.oauth import id_tokens  # large: where it is used only
+    from app.sso.oauth import id_tokens  # imported on use: large
 
-    found = exchange.json_object(exchange.Session().get(connection.address("jwks_url")))
-    return f"{len(id_tokens.key_set(found).keys)} of its keys can be used."
+    key_set = exchange.json_object(exchange.Session().get(connection.address("jwks_url")))
+    return f"{len(id_tokens.key_set(key_set).keys)} usable keys."
 
 
 def _client(connection: Connection) -> str:
@@ -104,36 +104,38 @@ def _client(connection: Connection) -> str:
     }
     headers = {"Content-Type": "application/x-www-form-urlencoded"}
     answer = exchange.Session().post(connection.address("token_url"), form, headers)
-    found = answer.json()
-    error = found.get("error") if isinstance(found, dict) else None
-    if error not in ABOUT_THE_CODE:
-        raise exchange.Unreachable(f"The provider says: {str(error)[:100]}")
-    return "The provider takes the client's credentials."
+    body = answer.json()
+    error = body.get("error") if isinstance(body, dict) else None
+    if error not in INVALID_CODE_ERRORS:
+        raise exchange.Unreachable(f"The provider returned the error {str(error)[:100]}")
+    return "The provider accepts the client's credentials."
 
 
-def _of_saml(connection: Connection) -> list[Step]:
+def _saml_steps(connection: Connection) -> list[Step]:
     return [
-        _tried("certificates", _certificates, connection),
-        _tried("sign-in address", _answers, connection),
+        _try_step("certificates", _certificates, connection),
+        _try_step("sign-in address", _answers, connection),
     ]
 
 
 def _certificates(connection: Connection) -> str:
-    ends = [certificates.expires_at(one) for one in connection.config["idp_x509_cert"]]
-    if max(ends) <= clock.now():
+    expiry_dates = [
+        certificates.expires_at(certificate) for certificate in connection.config["idp_x509_cert"]
+    ]
+    if max(expiry_dates) <= clock.now():
         expired = ", ".join(map(certificates.describe, connection.config["idp_x509_cert"]))
         raise exchange.Unreachable(f"Expired: {expired}.")
-    return f"Good until {max(ends):%Y-%m-%d}."
+    return f"Valid until {max(expiry_dates):%Y-%m-%d}."
 
 
 def _answers(connection: Connection) -> str:
     answer = exchange.Session().get(connection.config["idp_sso_url"])
     if answer.status_code >= 500:
-        raise exchange.Unreachable(f"It answered {answer.status_code}.")
-    return "It answers."
+        raise exchange.Unreachable(f"The provider answered {answer.status_code}.")
+    return "The provider answers."
 
 
-def _tried(check: str, act: Any, connection: Connection) -> Step:
+def _try_step(check: str, act: Any, connection: Connection) -> Step:
     try:
         return Step(check, True, act(connection))
     except SignInRefused as error:

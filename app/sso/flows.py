@@ -1,7 +1,7 @@
-"""Started sign-ins: single use, ten minutes, bound to the browser, the provider and the account.
+"""Started sign-ins: single use, ten minutes, bound to browser, provider and account.
 
-A flow is found by its state, which travels to the provider and back and leads with the account's
-code. When it ends well it carries a one-time code, which the client trades for tokens.
+A flow is identified by its state, which begins with the account's code and passes through the
+provider. A completed flow has a one-time code, which the client exchanges for tokens.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ALREADY_USED = "The state was used before."
 
 @dataclass(frozen=True)
 class StartedFlow:
-    """A flow with what is kept only by others: the provider its state, the browser its cookie."""
+    """A flow with its plain secrets: the state for the provider, the cookie for the browser."""
 
     flow: Flow
     state: str
@@ -49,7 +49,7 @@ def start(
     client_state: str | None,
     callback_url: str | None = None,
 ) -> StartedFlow:
-    """Start a flow; an OAuth provider is told `callback_url` as the address to return to."""
+    """Start a flow; `callback_url` is the redirect address at an OAuth provider."""
     state, browser = tokens.random_token(connection.account.account_code), secrets.token_urlsafe(32)
     verifier = secrets.token_urlsafe(48)
     flow = Flow(
@@ -75,49 +75,51 @@ def start(
 
 
 def find(state: str) -> Flow | None:
-    """The flow of a state, whatever has become of it."""
+    """Find the flow of a state, also if it is used or expired."""
     if not state or len(state) > LONGEST_STATE or "\0" in state:
         return None
-    mine = _account_of(state)
-    found = sa.select(Flow).where(Flow.account_id == mine, Flow.state_hash == tokens.digest(state))
-    return db.db.session.scalar(found)
+    account_id = _account_id(state)
+    query = sa.select(Flow).where(
+        Flow.account_id == account_id, Flow.state_hash == tokens.digest(state)
+    )
+    return db.db.session.scalar(query)
 
 
 def consume(flow: Flow, category: str, provider: str, browser: str | None) -> None:
-    """Use a flow up. Raises StateRefused for any but its own provider and browser, or too late."""
+    """Mark a flow as used. Raises StateRefused if it is used, expired or of another browser."""
     if (flow.category, flow.provider_name) != (category, provider):
         raise StateRefused("state", "The state belongs to another provider.")
-    if flow.used_at is not None:  # before the cookie, which is gone with its use
+    if flow.used_at is not None:  # checked before the cookie, which is deleted on use
         raise StateRefused("state", ALREADY_USED)
-    # A client of the API may have no cookies; it knows its own state instead.
-    if flow.purpose != API and not is_of_browser(flow, browser):
-        raise StateRefused("state", "The sign-in was begun in another browser.")
+    # API clients may have no cookies; they prove themselves by their own state.
+    if flow.purpose != API and not is_from_browser(flow, browser):
+        raise StateRefused("state", "The sign-in was started in another browser.")
     if flow.expires_at <= clock.now():
         raise StateRefused("state", "The sign-in took longer than ten minutes.")
-    mine = (Flow.account_id == flow.account_id, Flow.id == flow.id, Flow.used_at.is_(None))
+    unused = (Flow.account_id == flow.account_id, Flow.id == flow.id, Flow.used_at.is_(None))
     with db.transaction() as session:
-        taken: Any = session.execute(sa.update(Flow).where(*mine).values(used_at=clock.now()))
-    if taken.rowcount != 1:
+        result: Any = session.execute(sa.update(Flow).where(*unused).values(used_at=clock.now()))
+    if result.rowcount != 1:
         raise StateRefused("state", ALREADY_USED)
 
 
 def pkce_verifier(flow: Flow) -> str:
-    """The secret of PKCE. Raises StateRefused where no key reads it any more."""
+    """Decrypt the PKCE verifier. Raises StateRefused if its key was removed."""
     return decrypt(flow.verifier)
 
 
 def decrypt(stored: str) -> str:
-    """What a flow keeps encrypted. Raises StateRefused where no key reads it any more."""
+    """Decrypt a secret of a flow. Raises StateRefused if its key was removed."""
     try:
         return crypto.decrypt(stored)
     except InvalidToken:
-        raise StateRefused("state", "It was begun under a key that is gone.") from None
+        raise StateRefused("state", "Its encryption key was removed.") from None
 
 
 def issue_code(
     session: Session, flow: Flow, account: Account, *, needs_state: bool, **outcome: object
 ) -> str:
-    """A one-time code for what a flow came to, as part of the open transaction."""
+    """Issue a flow's one-time code in the open transaction."""
     code = tokens.random_token(account.account_code)
     values = {
         "code_hash": tokens.digest(code),
@@ -125,44 +127,46 @@ def issue_code(
         "code_expires_at": clock.now() + CODE_LIFETIME,
         **outcome,
     }
-    mine = (Flow.account_id == flow.account_id, Flow.id == flow.id)
-    session.execute(sa.update(Flow).where(*mine).values(**values))
+    same_flow = (Flow.account_id == flow.account_id, Flow.id == flow.id)
+    session.execute(sa.update(Flow).where(*same_flow).values(**values))
     return code
 
 
 def find_code(code: str) -> Flow | None:
-    """The flow that a code was given for and that has not been redeemed, old or not."""
+    """Find the flow of an unused code, also if expired."""
     if not code or len(code) > LONGEST_STATE or "\0" in code:
         return None
-    mine = (Flow.account_id == _account_of(code), Flow.code_hash == tokens.digest(code))
-    return db.db.session.scalar(sa.select(Flow).where(*mine))
+    same_code = (Flow.account_id == _account_id(code), Flow.code_hash == tokens.digest(code))
+    return db.db.session.scalar(sa.select(Flow).where(*same_code))
 
 
 def redeem(flow: Flow) -> None:
-    """Use the code of a flow up. Raises StateRefused when it is too old, or another was faster."""
+    """Mark a flow's code as used. Raises StateRefused if it is expired or used."""
     if flow.code_expires_at is None or flow.code_expires_at <= clock.now():
-        raise StateRefused("code", "The one-time code is too old.")
-    mine = (Flow.account_id == flow.account_id, Flow.id == flow.id)
-    given = (Flow.code_hash == flow.code_hash, Flow.code_hash.is_not(None))
+        raise StateRefused("code", "The one-time code has expired.")
+    same_flow = (Flow.account_id == flow.account_id, Flow.id == flow.id)
+    same_code = (Flow.code_hash == flow.code_hash, Flow.code_hash.is_not(None))
     with db.transaction() as session:
-        taken: Any = session.execute(sa.update(Flow).where(*mine, *given).values(code_hash=None))
-    if taken.rowcount != 1:
+        result: Any = session.execute(
+            sa.update(Flow).where(*same_flow, *same_code).values(code_hash=None)
+        )
+    if result.rowcount != 1:
         raise StateRefused("code", "The one-time code was used before.")
 
 
-def is_of_browser(flow: Flow, browser: str | None) -> bool:
-    """Whether a flow was begun in the browser that shows this cookie."""
+def is_from_browser(flow: Flow, browser: str | None) -> bool:
+    """Whether the cookie is that of the browser which started the flow."""
     return hmac.compare_digest(flow.browser_hash, tokens.digest(browser or ""))
 
 
-def _account_of(secret: str) -> object:
+def _account_id(secret: str) -> Any:
     code = secret.partition("-")[0]
     return sa.select(Account.id).where(Account.account_code == code).scalar_subquery()
 
 
 @jobs.periodic(900, "sso.purge")
 def purge(payload: object) -> None:
-    """Remove flows, seen assertions and refusals that are over."""
+    """Delete expired flows, seen assertions and refusals."""
     now = clock.now()
     db.purge(Flow.__table__, Flow.expires_at <= now - RETENTION)
     db.purge(SeenAssertion.__table__, SeenAssertion.expires_at <= now)

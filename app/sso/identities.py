@@ -1,13 +1,14 @@
-"""What a provider asserts about a user, once it is verified."""
+"""Verified claims of a provider about a user."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
 class Claims:
-    """What a provider says of somebody who signed in there, once that was verified."""
+    """Verified claims about a user who signed in at the provider."""
 
     issuer: str
     subject: str
@@ -16,14 +17,14 @@ class Claims:
     name: str | None = None
     groups: list[str] = field(default_factory=list)
     in_directory: bool = True
-    """Whether it is of the directory that the settings name; others sign in only if known."""
+    """Whether the user is in the directory of the settings; others need a linked identity."""
 
 
-MOST_GROUPS = 500
+MAX_GROUPS = 500
 
 
-def group_names(found: object) -> list[str]:
-    """The groups in a claim, as far as they are names."""
-    listed = [found] if isinstance(found, str) else found if isinstance(found, list) else []
-    names = [one[:300].replace("\0", "") for one in listed if isinstance(one, str) and one]
-    return list(dict.fromkeys(names))[:MOST_GROUPS]
+def group_names(claim: Any) -> list[str]:
+    """The valid group names in a claim."""
+    listed = [claim] if isinstance(claim, str) else claim if isinstance(claim, list) else []
+    names = [name[:300].replace("\0", "") for name in listed if isinstance(name, str) and name]
+    return list(dict.fromkeys(names))[:MAX_GROUPS]

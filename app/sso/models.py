@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
@@ -17,16 +18,16 @@ OAUTH, SAML = "auth_providers", "saml_providers"
 BROWSER, API, CONSOLE, TEST = "browser", "api", "console", "test"
 
 
-def _of_account() -> object:
+def _account_key() -> Any:
     return sa.ForeignKeyConstraint(["account_id"], ["accounts.id"])
 
 
 class ProviderSetting(Base):
-    """How people of an account, or of all accounts (the system's rows), sign in by a provider."""
+    """Settings of a provider for one account; the system's rows apply to all accounts."""
 
     __tablename__ = "provider_settings"
     __table_args__ = (
-        _of_account(),
+        _account_key(),
         sa.UniqueConstraint("account_id", "category", "provider_name"),
     )
 
@@ -39,9 +40,9 @@ class ProviderSetting(Base):
     priority: Mapped[int] = mapped_column(default=0)
     config: Mapped[JSONObject] = mapped_column(sa.JSON)
     secrets: Mapped[str] = mapped_column(Text)  # JSON, encrypted
-    # Rows made before each had a redirect address of its own.
+    # Created before each row had its own redirect address.
     shared_callback: Mapped[bool] = mapped_column(default=False, server_default=sa.false())
-    # false: somebody outside pii_access says where it points to; null: from before that was noted
+    # false: someone outside pii_access set its addresses; null: not recorded yet
     admits_pii_members: Mapped[bool | None] = mapped_column()
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
     updated_at: Mapped[datetime] = mapped_column(
@@ -50,7 +51,7 @@ class ProviderSetting(Base):
 
 
 class Identity(Base):
-    """Who a user is to a provider. It never leaves its account."""
+    """A user's identity at a provider, within one account."""
 
     __tablename__ = "identities"
     __table_args__: object = (
@@ -67,20 +68,20 @@ class Identity(Base):
     provider_name: Mapped[str] = mapped_column(Text)
     issuer: Mapped[str] = mapped_column(Text)
     subject: Mapped[str] = mapped_column(Text)
-    groups: Mapped[list[str]] = mapped_column(sa.JSON)  # as the provider named them last
-    given_role_id: Mapped[int | None] = mapped_column()  # null: the role is set by hand
-    # false: used by settings that no member of pii_access stands for; null: from before
+    groups: Mapped[list[str]] = mapped_column(sa.JSON)  # at the last sign-in
+    given_role_id: Mapped[int | None] = mapped_column()  # null: the role was set manually
+    # false: used under settings that no member of pii_access confirmed; null: not recorded yet
     is_trusted: Mapped[bool | None] = mapped_column()
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
     last_used_at: Mapped[datetime] = mapped_column(UtcDateTime, default=created_at_default)
 
 
 class Flow(Base):
-    """One started sign-in: single use, ten minutes; then its one-time code, a minute."""
+    """A started sign-in (single use, ten minutes) and its one-time code (one minute)."""
 
     __tablename__ = "sso_flows"
     __table_args__ = (
-        _of_account(),
+        _account_key(),
         sa.Index("ix_sso_flows_state", "account_id", "state_hash"),
         sa.Index("ix_sso_flows_code", "account_id", "code_hash"),
         sa.Index("ix_sso_flows_expires_at", "expires_at"),
@@ -96,8 +97,10 @@ class Flow(Base):
     verifier: Mapped[str] = mapped_column(Text)  # of PKCE, encrypted
     nonce: Mapped[str] = mapped_column(Text)
     request_id: Mapped[str] = mapped_column(Text)  # of SAML
-    row_id: Mapped[str | None] = mapped_column(Id)  # the settings that it was begun with
-    callback_url: Mapped[str | None] = mapped_column(Text)  # ours, as the provider was told it
+    row_id: Mapped[str | None] = mapped_column(Id)  # of the settings in use
+    callback_url: Mapped[str | None] = mapped_column(
+        Text
+    )  # our redirect address, as sent to the provider
     redirect_uri: Mapped[str | None] = mapped_column(Text)
     client_state: Mapped[str | None] = mapped_column(Text)
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
@@ -112,11 +115,11 @@ class Flow(Base):
 
 
 class SeenAssertion(Base):
-    """That an assertion was used: none is taken twice."""
+    """A used assertion; prevents replays."""
 
     __tablename__ = "sso_assertions"
     __table_args__ = (
-        _of_account(),
+        _account_key(),
         sa.Index("ix_sso_assertions_expires_at", "expires_at"),
     )
 
@@ -126,11 +129,11 @@ class SeenAssertion(Base):
 
 
 class Refusal(Base):
-    """A sign-in that was refused, and by which check: for the account's admins."""
+    """A refused sign-in with the failed check, for the account's admins."""
 
     __tablename__ = "sso_refusals"
     __table_args__ = (
-        _of_account(),
+        _account_key(),
         sa.Index("ix_sso_refusals_created_at", "created_at"),
     )
 

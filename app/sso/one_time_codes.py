@@ -1,4 +1,4 @@
-"""One-time codes: traded for tokens by client applications, taken by the console (contract 10)."""
+"""One-time codes, which client applications and the console exchange (contract 10)."""
 
 from __future__ import annotations
 
@@ -21,71 +21,71 @@ from app.types import JSONObject
 def exchange(
     code: str, state: str | None, origin: Origin, account: str | None = None
 ) -> tuple[SignIn, Flow]:
-    """Trade a one-time code of the account, if one is named, for tokens. Raises StateRefused."""
+    """Exchange a one-time code for tokens; checks the account if given. Raises StateRefused."""
     flow = flows.find_code(code)
-    with _noted(flow, origin):
+    with _recording(flow, origin):
         if flow is not None:
             sign_in.check_account(flow, account)
         return _trade(flow, state, origin)
 
 
-def end_for_client(came: OAuthCallback, cookie: Cookie, origin: Origin) -> tuple[SignIn, Flow]:
-    """Sign in a client that was returned with a code: ours, or still the provider's."""
-    flow = flows.find_code(came.code)
+def end_for_client(callback: OAuthCallback, cookie: Cookie, origin: Origin) -> tuple[SignIn, Flow]:
+    """Complete a client's sign-in with our one-time code or the provider's code."""
+    flow = flows.find_code(callback.code)
     if flow is None:
-        ended = sign_in.complete_oauth(came, cookie, origin)
-        return exchange(ended.code, ended.flow.client_state, origin)
-    with _noted(flow, origin):
-        if flow.provider_name != came.provider or came.state != flow.client_state:
-            raise StateRefused("state", "The code is of another sign-in.")
-        sign_in.check_account(flow, came.account)
-        sign_in.check_target(flow, came)
-        return _trade(flow, came.state, origin)
+        completed = sign_in.complete_oauth(callback, cookie, origin)
+        return exchange(completed.code, completed.flow.client_state, origin)
+    with _recording(flow, origin):
+        if flow.provider_name != callback.provider or callback.state != flow.client_state:
+            raise StateRefused("state", "The code belongs to another sign-in.")
+        sign_in.check_account(flow, callback.account)
+        sign_in.check_target(flow, callback)
+        return _trade(flow, callback.state, origin)
 
 
 def redeem_in_console(code: str, cookie: Cookie, origin: Origin) -> tuple[Flow, User | None]:
-    """What a sign-in of the console came to, in the browser that began it. Raises StateRefused."""
+    """Redeem the code of a console sign-in in the browser that started it. Raises StateRefused."""
     flow = flows.find_code(code)
-    with _noted(flow, origin):
+    with _recording(flow, origin):
         if flow is None or flow.purpose not in (CONSOLE, TEST):
             raise StateRefused("code", "There is no such one-time code.")
-        if not flows.is_of_browser(flow, cookie(flow)):
-            raise StateRefused("state", "The sign-in was begun in another browser.")
+        if not flows.is_from_browser(flow, cookie(flow)):
+            raise StateRefused("state", "The sign-in was started in another browser.")
         if flow.purpose == TEST:
             flows.redeem(flow)
             return flow, None
-        return flow, _redeemed(flow)
+        return flow, _redeem(flow)
 
 
 def test_result(flow: Flow) -> JSONObject:
-    """What a test came to."""
-    found: JSONObject = orjson.loads(flows.decrypt(flow.outcome)) if flow.outcome else {}
-    return found
+    """The result of a test sign-in."""
+    result: JSONObject = orjson.loads(flows.decrypt(flow.outcome)) if flow.outcome else {}
+    return result
 
 
 def _trade(flow: Flow | None, state: str | None, origin: Origin) -> tuple[SignIn, Flow]:
     if flow is None or flow.purpose not in (BROWSER, API):
         raise StateRefused("code", "There is no such one-time code.")
     if flow.code_needs_state and state != flow.client_state:
-        raise StateRefused("state", "The client does not know its state.")
-    return auth.sign_in(_redeemed(flow), origin), flow
+        raise StateRefused("state", "The client sent the wrong state.")
+    return auth.sign_in(_redeem(flow), origin), flow
 
 
-def _noted(flow: Flow | None, origin: Origin) -> AbstractContextManager[None]:
+def _recording(flow: Flow | None, origin: Origin) -> AbstractContextManager[None]:
     if flow is None:
         return refusals.recording(None, OAUTH, "", origin.ip_address)
     return refusals.recording(flow.account_id, flow.category, flow.provider_name, origin.ip_address)
 
 
-def _redeemed(flow: Flow) -> User:
-    # Read while the code is good: a session begins for the user as of then, or not at all.
+def _redeem(flow: Flow) -> User:
+    # In one transaction, so that the user cannot change between the check and the code's use.
     with db.transaction():
-        user = _user_of(flow)
+        user = _active_user(flow)
         flows.redeem(flow)
         return user
 
 
-def _user_of(flow: Flow) -> User:
+def _active_user(flow: Flow) -> User:
     user = db.db.session.get(User, (flow.account_id, flow.user_id or ""))
     if user is None or not user.may_sign_in:
         raise StateRefused("user", "The user is not active.")

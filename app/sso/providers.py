@@ -1,4 +1,4 @@
-"""The providers there are: what their settings hold, and where they answer (contract 10)."""
+"""The supported providers with their settings and endpoints (contract 10)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from app.types import JSONMapping, JSONObject
 TEXT, URL, URLS, TEXTS, ROLE, FLAG = "text", "url", "urls", "texts", "role", "flag"
 KEY, CERTIFICATES, METADATA, WORD = "key", "certificates", "metadata", "word"
 LONGEST = {TEXT: 2000, URL: 2000, ROLE: 100, WORD: 200, KEY: 10_000, METADATA: 500_000}
-MOST_ITEMS = 50
+MAX_ITEMS = 50
 ENDPOINTS = ("authorize_url", "token_url", "userinfo_url", "jwks_url", "issuer")
 IDENTITY_PROVIDER = ("idp_entity_id", "idp_sso_url", "idp_x509_cert")
-HIDDEN = "***"  # what is shown of a secret that is set
+HIDDEN = "***"  # shown for a secret that is set
 TENANT_HELP = (
     "The id of your Entra directory, as 8-4-4-4-12 hexadecimal digits. Without it, or with common,"
-    " organizations or consumers, anybody's directory may sign in: then nobody becomes a user by a"
-    " first sign-in, and groups give no roles."
+    " organizations or consumers, users of any directory can sign in. Then single sign-on creates"
+    " no users, and groups map to no roles."
 )
 TENANT_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 PERSONAL_ACCOUNTS = "9188040d-6c67-4c5b-b112-36a304b66dad"  # the id behind `consumers`
@@ -53,29 +53,29 @@ class Provider:
     openid: bool = True
     posts_callback: bool = False
     answers_below: str = ""
-    """The path below its issuer of the name that it answers browsers under, where that is one."""
+    """The path after its issuer in the `iss` parameter of callbacks, if any."""
 
     @property
     def secrets(self) -> list[str]:
-        """The names of what is kept encrypted, and never shown."""
-        return [one.name for one in self.settings if one.secret]
+        """The names of encrypted settings, which are never shown."""
+        return [setting.name for setting in self.settings if setting.secret]
 
     @property
     def needed(self) -> list[str]:
-        """The names of what somebody can sign in with only once it is set."""
-        of_saml = list(IDENTITY_PROVIDER) if self.category == SAML else []
-        return [one.name for one in self.settings if one.required] + of_saml
+        """The names of the settings that signing in requires."""
+        saml_settings = list(IDENTITY_PROVIDER) if self.category == SAML else []
+        return [setting.name for setting in self.settings if setting.required] + saml_settings
 
     @property
     def has_tenants(self) -> bool:
-        """Whether it signs for many directories, each run by somebody else."""
-        return any(one.name == "tenant_id" for one in self.settings)
+        """Whether it signs for many directories with different admins."""
+        return any(setting.name == "tenant_id" for setting in self.settings)
 
     def names_directory(self, config: JSONMapping) -> bool:
-        """Whether only one directory is meant, and it is no tenant that everybody can be in."""
+        """Whether settings name a single directory, not a tenant that is open to everyone."""
         tenant = str(config.get("tenant_id") or "").lower()
-        named = TENANT_ID.fullmatch(tenant) is not None and tenant != PERSONAL_ACCOUNTS
-        return named or not self.has_tenants
+        is_single = TENANT_ID.fullmatch(tenant) is not None and tenant != PERSONAL_ACCOUNTS
+        return is_single or not self.has_tenants
 
     def schema(self) -> JSONObject:
         """The JSON schema of `config`."""
@@ -83,16 +83,16 @@ class Provider:
             "$schema": "https://json-schema.org/draft/2020-12/schema",
             "title": self.title,
             "type": "object",
-            "properties": {one.name: _property(one) for one in self.settings},
-            "required": [one.name for one in self.settings if one.required],
+            "properties": {setting.name: _property(setting) for setting in self.settings},
+            "required": [setting.name for setting in self.settings if setting.required],
             "additionalProperties": False,
-            **({"anyOf": _ways_of_saml()} if self.category == SAML else {}),
+            **({"anyOf": _saml_alternatives()} if self.category == SAML else {}),
         }
 
 
 def _property(setting: Setting) -> JSONObject:
     text = {"type": "string", "maxLength": LONGEST.get(setting.kind, 2000)}
-    items = {"type": "array", "items": text, "maxItems": MOST_ITEMS}
+    items = {"type": "array", "items": text, "maxItems": MAX_ITEMS}
     shapes: dict[str, JSONObject] = {
         URL: {**text, "format": "uri"},
         URLS: {**items, "items": {**text, "format": "uri"}},
@@ -101,11 +101,11 @@ def _property(setting: Setting) -> JSONObject:
         CERTIFICATES: {"type": ["string", "array"], "items": {"type": "string"}, "maxItems": 10},
     }
     shape = shapes.get(setting.kind, text)
-    about = {"title": setting.title} | ({"description": setting.help} if setting.help else {})
-    return {**shape, **about, **({"writeOnly": True} if setting.secret else {})}
+    description = {"title": setting.title} | ({"description": setting.help} if setting.help else {})
+    return {**shape, **description, **({"writeOnly": True} if setting.secret else {})}
 
 
-def _ways_of_saml() -> list[JSONObject]:
+def _saml_alternatives() -> list[JSONObject]:
     return [
         {"required": ["idp_metadata"]},
         {"required": list(IDENTITY_PROVIDER)},
@@ -116,7 +116,7 @@ _ALLOWED = Setting(
     "allowed_redirect_uris",
     URLS,
     "Redirect addresses of client applications",
-    help="Beside the account's own: where browsers may return to, one per line, compared exactly.",
+    help="In addition to the account's: allowed return addresses, one per line, exact.",
 )
 _DEFAULT_ROLE = Setting("default_role", ROLE, "Role of new users", help="Default: viewer.")
 _CLIENT_ID = Setting("client_id", TEXT, "Client ID", required=True)
@@ -219,14 +219,14 @@ PROVIDERS = (
     Provider(SAML, "azure_ad", "Microsoft Entra ID", _SAML),
     Provider(SAML, "generic", "SAML 2.0", _SAML),
 )
-_KNOWN = {(one.category, one.name): one for one in PROVIDERS}
+_BY_NAME = {(one.category, one.name): one for one in PROVIDERS}
 
-_USUAL = [address for one in PROVIDERS for address in one.addresses.values()]
-PUBLIC_HOSTS = frozenset(urlsplit(address).hostname for address in _USUAL)
+_DEFAULT_ADDRESSES = [address for one in PROVIDERS for address in one.addresses.values()]
+PUBLIC_HOSTS = frozenset(urlsplit(address).hostname for address in _DEFAULT_ADDRESSES)
 
 
 def is_public(address: str) -> bool:
-    """Whether an address or issuer is of a provider where anybody can have an account."""
+    """Whether an address or issuer belongs to a provider where anyone can have an account."""
     text = address if "//" in address else f"//{address}"
     try:
         return urlsplit(text).hostname in PUBLIC_HOSTS
@@ -235,15 +235,19 @@ def is_public(address: str) -> bool:
 
 
 def find_by_issuer(issuer: str) -> Provider | None:
-    """The OAuth provider whose usual issuer this is, however it is written; None for any other."""
+    """Find the OAuth provider by its default issuer, in any spelling."""
     host = urlsplit(issuer if "//" in issuer else f"//{issuer}").hostname
-    hosts = {urlsplit(one.addresses["issuer"]).hostname: one for one in PROVIDERS if one.addresses}
+    hosts = {
+        urlsplit(provider.addresses["issuer"]).hostname: provider
+        for provider in PROVIDERS
+        if provider.addresses
+    }
     return hosts.get(host)
 
 
 def get(category: str, name: str) -> Provider:
-    """A provider. Raises NotFound."""
-    found = _KNOWN.get((category, ALIASES.get((category, name), name)))
-    if found is None:
+    """Return a provider. Raises NotFound."""
+    provider = _BY_NAME.get((category, ALIASES.get((category, name), name)))
+    if provider is None:
         raise NotFound("There is no such provider.")
-    return found
+    return provider

@@ -1,7 +1,4 @@
-"""Sign-ins that are refused: the caller learns that, the account's admins learn why.
-
-The answer tells nothing of the check that failed; the log line and the account's list do.
-"""
+"""Refused sign-ins: the response names no reason; the log and the account's admins see it."""
 
 from __future__ import annotations
 
@@ -23,70 +20,70 @@ LONGEST_DETAIL = 300
 
 
 class SignInRefused(AppError):
-    """A sign-in that is not what it says; `check` and `detail` are for the account's admins."""
+    """A refused sign-in; `check` and `detail` are for the account's admins."""
 
     status = 401
     error = "sign_in_refused"
-    message = "This sign-in was refused. Begin again, or ask an admin of the account."
+    message = "Sign-in refused. Try again, or ask an administrator of the account."
 
     def __init__(self, check: str, detail: str = "") -> None:
         headers = {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
         super().__init__(headers=headers)
         self.check, self.detail = check, detail
-        self.flow: Flow | None = None  # of the browser, once it has proved that it began it
+        self.flow: Flow | None = None  # set once the browser has proved that it started it
 
 
 class Cancelled(SignInRefused):
-    """A sign-in that ended at the provider, by the person's choice or the provider's."""
+    """A sign-in that the user or the provider cancelled at the provider."""
 
-    message = "The sign-in was cancelled at the provider. Begin again."
+    message = "The sign-in was cancelled at the provider. Try again."
 
 
 class StateRefused(SignInRefused):
-    """A sign-in that nobody began here, or not like this."""
+    """A sign-in with an unknown, used or mismatched state."""
 
     status = 400
     error = "invalid_state"
-    message = "This sign-in cannot be completed. Begin again."
+    message = "This sign-in has expired or was already used. Start again."
 
 
 class TooLarge(SignInRefused):
-    """A sign-in that is larger than any provider sends one."""
+    """A response of a provider that is too large."""
 
     status = 413
     error = "payload_too_large"
-    message = "This is larger than any provider's answer: at most 256 KiB are read."
+    message = "The provider's response is too large: the limit is 256 KiB."
 
 
 class NotInvited(SignInRefused):
-    """Somebody whom the account does not know, and does not let in."""
+    """An unknown user whom the account does not admit."""
 
     status = 403
     error = "not_invited"
-    message = "This account does not know you. Ask one of its admins for an invitation."
+    message = "You are not a member of this account. Ask an administrator for an invitation."
 
 
-UNTIL_CONFIRMED = "Members cannot sign in this way until one of them confirms it."
+CONFIRMATION_NEEDED = "Members cannot sign in with it until one of them confirms it."
 
 
 class MemberRefused(NotInvited):
-    """A member of `pii_access`, or somebody invited into it, by settings of somebody outside it."""
+    """A present or invited member of `pii_access`, under settings that no member confirmed."""
 
-    def __init__(self, why: str = "Somebody outside pii_access set this provider up.") -> None:
-        super().__init__("pii_access", f"{why} {UNTIL_CONFIRMED}")
+    def __init__(self, reason: str = "Someone outside pii_access set up this provider.") -> None:
+        super().__init__("pii_access", f"{reason} {CONFIRMATION_NEEDED}")
 
 
 class ProviderDisabled(SignInRefused):
-    """A sign-in by a provider that the account has not, or has no more."""
+    """A sign-in with a provider that the account does not offer (any more)."""
 
     status = 404
     error = "not_found"
-    message = "This account has no such sign-in."
+    message = "This account does not offer this sign-in."
 
 
 @contextmanager
 def attach_flow(flow: Flow) -> Iterator[None]:
-    """Inside, a refusal bears the flow that it ends, so that its client application is told."""
+    """Attach the flow to refusals in the block, so that its client application is notified."""
     try:
         yield
     except SignInRefused as error:
@@ -98,15 +95,15 @@ def attach_flow(flow: Flow) -> Iterator[None]:
 def recording(
     account_id: str | None, category: str, provider: str, ip: str | None
 ) -> Iterator[None]:
-    """Inside, every refusal is logged, kept for the admins, and counted by address."""
+    """Log and store refusals in the block, and count them by address."""
     lockout.check_sso_failures(ip)
     try:
         yield
     except SignInRefused as error:
-        about = {"category": category, "provider": provider, "check": error.check}
-        log.warning("sign-in refused", account=account_id, **about)
+        fields = {"category": category, "provider": provider, "check": error.check}
+        log.warning("sign-in refused", account=account_id, **fields)
         if account_id is not None:
-            _keep(account_id, category, provider, error, ip)
+            _save(account_id, category, provider, error, ip)
             if isinstance(error, MemberRefused):
                 pii_notices.notify_of_refusal(account_id, provider)
         lockout.count_sso_failure(ip)
@@ -114,18 +111,22 @@ def recording(
 
 
 def page(account_id: str, skip: int, limit: int) -> tuple[list[Refusal], int]:
-    """The last refusals of an account, newest first, and how many are kept."""
-    mine = Refusal.account_id == account_id
-    counted = sa.select(sa.func.count()).select_from(Refusal).where(mine)
-    chosen = sa.select(Refusal).where(mine).order_by(Refusal.id.desc()).offset(skip).limit(limit)
-    return list(db.db.session.scalars(chosen)), db.db.session.scalar(counted) or 0
+    """Return a page of an account's refusals, newest first, and their number."""
+    same_account = Refusal.account_id == account_id
+    count = sa.select(sa.func.count()).select_from(Refusal).where(same_account)
+    rows = (
+        sa.select(Refusal).where(same_account).order_by(Refusal.id.desc()).offset(skip).limit(limit)
+    )
+    return list(db.db.session.scalars(rows)), db.db.session.scalar(count) or 0
 
 
-def _keep(
+def _save(
     account_id: str, category: str, provider: str, error: SignInRefused, ip: str | None
 ) -> None:
-    mine = Refusal.account_id == account_id
-    detail = "".join(one if one.isprintable() else "\ufffd" for one in error.detail)
+    same_account = Refusal.account_id == account_id
+    detail = "".join(
+        character if character.isprintable() else "\ufffd" for character in error.detail
+    )
     with db.transaction() as session:
         session.add(
             Refusal(
@@ -139,13 +140,13 @@ def _keep(
             )
         )
         session.flush()
-        newest = (
+        query = (
             sa.select(Refusal.id)
-            .where(mine)
+            .where(same_account)
             .order_by(Refusal.id.desc())
             .offset(MAX_STORED)
             .limit(1)
         )
-        oldest_kept = session.scalar(newest)
-        if oldest_kept is not None:
-            session.execute(sa.delete(Refusal).where(mine, Refusal.id <= oldest_kept))
+        last_removed = session.scalar(query)
+        if last_removed is not None:
+            session.execute(sa.delete(Refusal).where(same_account, Refusal.id <= last_removed))

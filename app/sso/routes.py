@@ -1,4 +1,4 @@
-"""Sign-in by OAuth 2.0 and SAML 2.0, for browsers and for clients without one (contract 10)."""
+"""Sign-in with OAuth 2.0 and SAML 2.0, for browsers and for API clients (contract 10)."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ blueprint = Blueprint(
     "Single sign-on",
     __name__,
     url_prefix=f"{rest.PREFIX}/auth",
-    description="Signing in by OAuth 2.0 and SAML 2.0.",
+    description="Sign-in with OAuth 2.0 and SAML 2.0.",
 )
 browsers = Blueprint(
     "Single sign-on in browsers",
     __name__,
-    description="Where browsers begin and end it; without the version prefix.",
+    description="Start and callback addresses for browsers, without the version prefix.",
 )
 OAUTH_FORM = ("code", "state", "error", "iss", "user")
 TO_PROVIDER = "To the provider."
@@ -68,10 +68,10 @@ def _form(properties: JSONObject, example: dict[str, str]) -> JSONObject:
 @public
 @across_accounts
 def authorize_for_client(body: JSONObject, provider_name: str) -> object:
-    """Begin an OAuth sign-in for a client application.
+    """Start an OAuth sign-in for a client application.
 
-    The browser goes to `authorization_url` and comes back to `redirect_uri` with a one-time `code`
-    and the client's `state` (one is made where it has none).
+    Send the browser to `authorization_url`. It returns to `redirect_uri` with a one-time `code` and
+    the client's `state` (generated if absent).
     """
     args = {**body, "client_state": body.get("state")}
     url, begun, connection = start_flow(OAUTH, provider_name, API, args)
@@ -94,19 +94,21 @@ def authorize_for_client(body: JSONObject, provider_name: str) -> object:
 @public
 @across_accounts
 def end_for_client(body: JSONObject, provider_name: str) -> Response:
-    """End an OAuth sign-in without a browser's redirect.
+    """Complete an OAuth sign-in without a browser redirect.
 
-    `code` and `state` are those that the client application was returned with: a one-time code of
-    ours with the client's own state, or the provider's code with the state that travelled there.
+    `code` and `state` are those of the redirect to the client application: our one-time code with
+    the client's state, or the provider's code with the provider's state.
     """
-    came = OAuthCallback(
+    callback = OAuthCallback(
         provider=service.canonical_name(OAUTH, provider_name),
         state=body["state"],
         code=body["code"],
         account=account_of_request(),
         redirect_uri=body.get("redirect_uri"),
     )
-    return provider_sign_in_response(*one_time_codes.end_for_client(came, flow_cookie, origin()))
+    return provider_sign_in_response(
+        *one_time_codes.end_for_client(callback, flow_cookie, origin())
+    )
 
 
 @blueprint.route("/exchange", methods=["POST"])
@@ -116,7 +118,7 @@ def end_for_client(body: JSONObject, provider_name: str) -> Response:
 @public
 @across_accounts
 def exchange(body: JSONObject) -> Response:
-    """Trade the one-time code of a sign-in for tokens, within 60 seconds, once."""
+    """Exchange the one-time code of a sign-in for tokens, once and within 60 seconds."""
     return provider_sign_in_response(
         *one_time_codes.exchange(body["code"], body.get("state"), origin(), account_of_request())
     )
@@ -132,9 +134,10 @@ def exchange(body: JSONObject) -> Response:
 @public
 @across_accounts
 def begin_saml(args: JSONObject) -> object:
-    """Begin a SAML sign-in: a redirect, or its address to who accepts JSON only.
+    """Start a SAML sign-in: returns a redirect, or its address for clients that accept only JSON.
 
-    A script's `fetch` (`Sec-Fetch-Mode: cors`) gets the address, too: it could not go there.
+    A script's `fetch` (`Sec-Fetch-Mode: cors`) gets the address, too, as it cannot follow
+    redirects.
     """
     as_json = request.accept_mimetypes.best == "application/json"
     as_json = as_json or request.headers.get("Sec-Fetch-Mode") == "cors"
@@ -158,11 +161,11 @@ def begin_saml(args: JSONObject) -> object:
 @public
 @across_accounts
 def get_saml_metadata(args: JSONObject) -> Response:
-    """Get our metadata as a service provider, for the identity provider of an account.
+    """Get our service provider metadata for an account's identity provider.
 
-    It is there as soon as the provider is set up, complete or not, enabled or not.
+    Available as soon as the provider is set up, even if incomplete or disabled.
     """
-    from app.sso.saml import assertions  # large: where it is used only
+    from app.sso.saml import assertions  # imported on use: large
 
     account = requested_account(args.get("account"))
     connection = service.as_service_provider(account, args["provider"])
@@ -180,17 +183,17 @@ def get_saml_metadata(args: JSONObject) -> Response:
 @public
 @across_accounts
 def end_saml_for_client(body: JSONObject) -> Response:
-    """End a SAML sign-in with a response that the client application was posted."""
+    """Complete a SAML sign-in with a response that was posted to the client application."""
     names = ("relay_state", "relay_state_too", "RelayState")
     relay_state = next((body[name] for name in names if name in body), "")
-    told = account_of_request()
-    named = body.get("provider")
-    provider = service.canonical_name(SAML, named) if named else ""
-    account = body.get("account") or told
+    requested = account_of_request()
+    provider_name = body.get("provider")
+    provider = service.canonical_name(SAML, provider_name) if provider_name else ""
+    account = body.get("account") or requested
     posted = SamlCallback(provider, body["SAMLResponse"], relay_state, account)
-    ended = sign_in.complete_saml(posted, flow_cookie, origin())
+    completed = sign_in.complete_saml(posted, flow_cookie, origin())
     return provider_sign_in_response(
-        *one_time_codes.exchange(ended.code, ended.flow.client_state, origin())
+        *one_time_codes.exchange(completed.code, completed.flow.client_state, origin())
     )
 
 
@@ -201,7 +204,7 @@ def end_saml_for_client(body: JSONObject) -> Response:
 @public
 @across_accounts
 def begin_oauth(args: JSONObject, provider: str) -> BaseResponse:
-    """Begin an OAuth sign-in in a browser."""
+    """Start an OAuth sign-in in a browser."""
     return begin(OAUTH, provider, BROWSER, args)
 
 
@@ -212,7 +215,7 @@ def begin_oauth(args: JSONObject, provider: str) -> BaseResponse:
 @public
 @across_accounts
 def end_oauth(args: JSONObject, provider: str) -> BaseResponse:
-    """End an OAuth sign-in: where the provider returns the browser to."""
+    """Complete an OAuth sign-in: the redirect address for providers."""
     return _end_oauth(provider, None, args)
 
 
@@ -223,7 +226,7 @@ def end_oauth(args: JSONObject, provider: str) -> BaseResponse:
 @public
 @across_accounts
 def end_oauth_of_row(args: JSONObject, provider: str, account_code: str) -> BaseResponse:
-    """End an OAuth sign-in at the redirect address of one account's provider settings."""
+    """Complete an OAuth sign-in at the redirect address of one account's settings."""
     return _end_oauth(provider, account_code, args)
 
 
@@ -235,8 +238,8 @@ def end_oauth_of_row(args: JSONObject, provider: str, account_code: str) -> Base
 @public
 @across_accounts
 def end_oauth_by_form(provider: str) -> BaseResponse:
-    """End an OAuth sign-in whose provider posts a form, as Apple does."""
-    return _end_oauth(provider, None, _sent(OAUTH_FORM))
+    """Complete an OAuth sign-in with a provider that posts a form, such as Apple."""
+    return _end_oauth(provider, None, _form_values(OAUTH_FORM))
 
 
 @browsers.route("/oauth/<provider>/callback/<account_code>", methods=["POST"])
@@ -246,8 +249,8 @@ def end_oauth_by_form(provider: str) -> BaseResponse:
 @public
 @across_accounts
 def end_oauth_of_row_by_form(provider: str, account_code: str) -> BaseResponse:
-    """End an OAuth sign-in by a form, at the redirect address of one account's settings."""
-    return _end_oauth(provider, account_code, _sent(OAUTH_FORM))
+    """Complete an OAuth sign-in by form at the redirect address of one account's settings."""
+    return _end_oauth(provider, account_code, _form_values(OAUTH_FORM))
 
 
 @browsers.route("/saml/<provider>/sso", methods=["GET"])
@@ -257,7 +260,7 @@ def end_oauth_of_row_by_form(provider: str, account_code: str) -> BaseResponse:
 @public
 @across_accounts
 def begin_saml_in_browser(args: JSONObject, provider: str) -> BaseResponse:
-    """Begin a SAML sign-in in a browser."""
+    """Start a SAML sign-in in a browser."""
     return begin(SAML, provider, BROWSER, args)
 
 
@@ -272,12 +275,12 @@ def begin_saml_in_browser(args: JSONObject, provider: str) -> BaseResponse:
 @public
 @across_accounts
 def consume_assertion(args: JSONObject, provider: str) -> BaseResponse:
-    """End a SAML sign-in: where the identity provider posts its response to."""
+    """Complete a SAML sign-in: the assertion consumer address for providers."""
     name = service.canonical_name(SAML, provider)
-    told = account_of_request()
-    account = args.get("account") or told
+    requested = account_of_request()
+    account = args.get("account") or requested
     try:
-        form = _sent(("SAMLResponse", "RelayState"))
+        form = _form_values(("SAMLResponse", "RelayState"))
     except RequestEntityTooLarge:
         sign_in.refuse_large(name, account, origin())
     posted = SamlCallback(name, form["SAMLResponse"], form["RelayState"], account)
@@ -290,7 +293,7 @@ def _end_oauth(provider: str, account_code: str | None, args: JSONObject) -> Bas
     )
 
 
-def _sent(names: tuple[str, ...]) -> dict[str, str]:
+def _form_values(names: tuple[str, ...]) -> dict[str, str]:
     return {name: request.form.get(name, "").replace("\0", "") for name in names}
 
 
@@ -311,7 +314,7 @@ def _returned(provider: str, account_code: str | None, args: JSONObject) -> OAut
 
 def _posted_user(text: str) -> JSONObject:
     try:
-        found = orjson.loads(text)
+        value = orjson.loads(text)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}

@@ -1,4 +1,4 @@
-"""What sign-in by providers takes and answers."""
+"""Schemas of single sign-on."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from app.rest.schemas import Schema
 from app.types import JSONObject
 
 LONGEST_STATE = 1000
-ACCOUNT_TEXT = {"description": "Slug, code or id; may be left out where the host name tells it."}
-STATE_TEXT = {"description": "Comes back to the client application unchanged."}
+ACCOUNT_TEXT = {"description": "Slug, code or id; optional if the host name selects the account."}
+STATE_TEXT = {"description": "Returned to the client application unchanged."}
 REDIRECT_TEXT = {
-    "description": "An address of the account's list, exactly; else the account's usual one."
+    "description": "An address on the account's list, exactly; by default the account's default."
 }
 SIGNED_IN = {
     **PAIR,
@@ -32,7 +32,7 @@ STARTED = {
 
 
 class AuthorizeBody(Schema):
-    """A sign-in to be started by a client application."""
+    """A sign-in that a client application starts."""
 
     account = fields.Text(longest=200, metadata=ACCOUNT_TEXT)
     redirect_uri = fields.Text(longest=2000, metadata=REDIRECT_TEXT)
@@ -40,7 +40,7 @@ class AuthorizeBody(Schema):
 
 
 class Started(Schema):
-    """Where the browser goes now, under both of its names; `state` is the client's."""
+    """The address for the browser, under both names; `state` is the client's."""
 
     authorization_url = ma.fields.String(required=True)
     url = ma.fields.String(required=True)
@@ -49,7 +49,7 @@ class Started(Schema):
 
 
 class CallbackBody(Schema):
-    """What a client application was returned with."""
+    """The parameters of the redirect to a client application."""
 
     code = fields.Text(longest=5000, required=True)
     state = fields.Text(longest=LONGEST_STATE, required=True)
@@ -57,21 +57,21 @@ class CallbackBody(Schema):
 
 
 class ExchangeBody(Schema):
-    """The one-time code of a sign-in; `state` where the client started it without cookies."""
+    """The one-time code of a sign-in; `state` if the client started it without cookies."""
 
     code = fields.Text(longest=500, required=True)
     state = fields.Text(longest=LONGEST_STATE)
 
 
 class ProviderSignedIn(SignedIn):
-    """Tokens, whose they are, and whether the user is new."""
+    """Tokens with user and account, and whether the user is new."""
 
     isNewUser = ma.fields.Boolean(required=True)
     isNewAccount = ma.fields.Boolean(required=True)
 
 
 class StartArgs(Schema):
-    """Who wants to sign in where, and where to return to."""
+    """The account to sign in to, and where to return to."""
 
     account = fields.Text(longest=200, metadata=ACCOUNT_TEXT)
     redirect_uri = fields.Text(longest=2000, metadata=REDIRECT_TEXT)
@@ -81,14 +81,14 @@ class StartArgs(Schema):
 
     @ma.post_load
     def settle(self, args: JSONObject, **options: object) -> JSONObject:
-        """One name for what goes by three."""
+        """Merge the three names of the state into one."""
         names = ("client_state", "relay_state", "relay_state_too")
-        given = [args.pop(name, None) for name in names]
-        return args | {"client_state": next((one for one in given if one is not None), None)}
+        values = [args.pop(name, None) for name in names]
+        return args | {"client_state": next((value for value in values if value is not None), None)}
 
 
 class SamlStartArgs(StartArgs):
-    """The same, by one of the providers of SAML."""
+    """The same for a SAML provider."""
 
     provider = fields.Text(
         longest=100, required=True, metadata={"description": "okta, azure_ad or generic."}
@@ -105,7 +105,7 @@ class SamlArgs(Schema):
 
 
 class Address(Schema):
-    """Where the browser goes now."""
+    """The address for the browser."""
 
     url = ma.fields.String(required=True)
     state = ma.fields.String(required=True, allow_none=True)
@@ -122,21 +122,24 @@ class AssertionBody(Schema):
     provider = fields.Text(longest=100)
 
 
-RELAY_STATE_TEXT = "Not needed: the one that the sign-in was begun with comes back to the client."
+RELAY_STATE_TEXT = "Optional: the client gets back the state with which the sign-in was started."
 
 
 class CallbackArgs(Schema):
-    """What a provider returns a browser with; of what it adds nothing is looked at."""
+    """The parameters of a provider's redirect; others are ignored."""
 
     code = fields.Text(longest=5000, metadata={"description": "The provider's code."})
-    state = fields.Text(longest=5000, metadata={"description": "The sign-in that this ends."})
+    state = fields.Text(longest=5000, metadata={"description": "The state of the sign-in."})
     relay_state = fields.Text(longest=5000, metadata={"description": RELAY_STATE_TEXT})
-    error = fields.Text(longest=5000, metadata={"description": "Why the provider refused."})
-    iss = fields.Text(longest=5000, metadata={"description": "The provider that answers."})
-    user = fields.Text(longest=5000, metadata={"description": "By Apple, once: the name, as JSON."})
+    error = fields.Text(longest=5000, metadata={"description": "The provider's error."})
+    iss = fields.Text(longest=5000, metadata={"description": "The issuer of the response."})
+    user = fields.Text(
+        longest=5000,
+        metadata={"description": "From Apple, at the first sign-in: the name, as JSON."},
+    )
 
 
 class ConsumerArgs(Schema):
-    """The account that an assertion is for."""
+    """The account of an assertion."""
 
     account = fields.Text(longest=200, metadata=ACCOUNT_TEXT)

@@ -26,43 +26,43 @@ from app.types import JSONMapping, JSONObject
 
 log = structlog.get_logger()
 Body = JSONMapping
-# What says nothing of who somebody is, and leads no browser anywhere.
+# Settings that affect neither identities nor redirects.
 UNTRUSTED_CHANGEABLE = ("default_role", "scopes", "name_attribute", "groups_attribute", "key_id")
-NO_KEYS = "An API key cannot change how people sign in."
+NO_KEYS = "API keys cannot change sign-in settings."
 CHANGEABLE = ("display_name", "enabled", "priority", "shared_callback")
-TAKEN = "This provider is set up already at this level."
+ALREADY_CONFIGURED = "This provider is already set up at this level."
 
 
 def page(
     skip: int, limit: int, *, by: Principal, account: str | None = None, category: str | None = None
 ) -> tuple[list[ProviderSetting], int]:
-    """The settings of a level, by category and name, and how many there are."""
-    where = [ProviderSetting.account_id == resolve_account(account, by)]
+    """Return a page of the settings of an account or the system, and their number."""
+    conditions = [ProviderSetting.account_id == resolve_account(account, by)]
     if category:
-        where.append(ProviderSetting.category == category)
-    counted = sa.select(sa.func.count()).select_from(ProviderSetting).where(*where)
+        conditions.append(ProviderSetting.category == category)
+    count = sa.select(sa.func.count()).select_from(ProviderSetting).where(*conditions)
     order = (ProviderSetting.priority.desc(), ProviderSetting.category, ProviderSetting.id)
-    chosen = sa.select(ProviderSetting).where(*where).order_by(*order).offset(skip).limit(limit)
-    return list(db.db.session.scalars(chosen)), db.db.session.scalar(counted) or 0
+    query = sa.select(ProviderSetting).where(*conditions).order_by(*order).offset(skip).limit(limit)
+    return list(db.db.session.scalars(query)), db.db.session.scalar(count) or 0
 
 
 def get(setting_id: str, *, by: Principal) -> ProviderSetting:
-    """One row of settings. Raises NotFound, also for another account's."""
-    mine = (
+    """Return settings. Raises NotFound, also for another account's."""
+    conditions = (
         ProviderSetting.account_id == by.require_account_id(),
         ProviderSetting.id == setting_id.lower(),
     )
-    return _found(db.db.session.scalar(sa.select(ProviderSetting).where(*mine)))
+    return _require(db.db.session.scalar(sa.select(ProviderSetting).where(*conditions)))
 
 
-def acting_in_account_of(setting_id: str, *, by: Principal) -> Principal:
-    """The caller; a superadmin who names no account acts in that of the row. Raises NotFound."""
+def act_in_account_of(setting_id: str, *, by: Principal) -> Principal:
+    """Return the caller; superadmins act in the account of the settings. Raises NotFound."""
     if not by.may_act_elsewhere or by.account_id != SYSTEM_ACCOUNT_ID:
         return by
-    chosen = sa.select(ProviderSetting.account_id).where(ProviderSetting.id == setting_id.lower())
+    query = sa.select(ProviderSetting.account_id).where(ProviderSetting.id == setting_id.lower())
     with tenancy.across_accounts():
-        account_ids = db.db.session.scalars(chosen.limit(2)).all()
-    if len(account_ids) != 1:  # ids of several rows may be alike where accounts were copied
+        account_ids = db.db.session.scalars(query.limit(2)).all()
+    if len(account_ids) != 1:  # copied accounts may share ids
         return by
     account = principals.find_active_account(account_ids[0])
     if account is None:
@@ -71,7 +71,7 @@ def acting_in_account_of(setting_id: str, *, by: Principal) -> Principal:
 
 
 def create(body: Body, *, by: Principal) -> ProviderSetting:
-    """New settings. Raises InvalidValues, Forbidden, NotFound, or Conflict for a second row."""
+    """Create settings. Raises InvalidValues, Forbidden, NotFound, or Conflict if they exist."""
     by.refuse_key(NO_KEYS)
     by.require_recent_sign_in()
     account_id = resolve_account(body.get("account_id"), by)
@@ -81,11 +81,11 @@ def create(body: Body, *, by: Principal) -> ProviderSetting:
         unknown = problem("provider_name", "invalid_option", error.message)
         raise InvalidValues([unknown]) from None
     enabled = body.get("enabled", True)
-    config, found = validation.validate(provider, body["config"], complete=enabled)
+    config, problems = validation.validate(provider, body["config"], complete=enabled)
     shared = bool(body.get("shared_callback"))
-    found += _problems_of_sharing(provider, config, shared)
-    _refuse([*_unreadable(body), *found, *_problems_of_all(account_id, config)])
-    with db.transaction() as session, _one_each():
+    problems += _sharing_problems(provider, config, shared)
+    _raise_problems([*_name_problems(body), *problems, *_system_wide_problems(account_id, config)])
+    with db.transaction() as session, _unique_provider():
         row = ProviderSetting(
             account_id=account_id,
             category=provider.category,
@@ -103,89 +103,93 @@ def create(body: Body, *, by: Principal) -> ProviderSetting:
 
 
 def change(setting_id: str, body: Body, *, by: Principal) -> ProviderSetting:
-    """Change settings; of `config` what is named, null takes out. Raises as `create` does."""
+    """Change settings; in `config` only given properties, null removes one. Raises as `create`."""
     by.refuse_key(NO_KEYS)
     by.require_recent_sign_in()
     row = get(setting_id, by=by)
     while True:
-        # Looking names up takes its time, so no lock is held meanwhile; every change of a config
-        # encrypts its secrets anew, which tells whether somebody else was faster.
-        seen, changed = row.secrets, _changed(row, body)
+        # Validation may do slow DNS look-ups, so it holds no lock. Every change of a config
+        # re-encrypts its secrets, so comparing them detects concurrent changes.
+        secrets_before, changes = row.secrets, _changed_values(row, body)
         with db.transaction() as session:
-            row = _locked(row.account_id, row.id)
-            if "config" not in body or row.secrets == seen:
-                _settle_trust(row, changed, body, by)
-                for name, value in changed.items():
+            row = _lock(row.account_id, row.id)
+            if "config" not in body or row.secrets == secrets_before:
+                _settle_trust(row, changes, body, by)
+                for name, value in changes.items():
                     setattr(row, name, value)
                 session.flush()
                 return row
 
 
 def delete(setting_id: str, *, by: Principal) -> None:
-    """Remove settings: nobody signs in by them any more. Raises NotFound."""
+    """Delete settings. Raises NotFound."""
     by.refuse_key(NO_KEYS)
     by.require_recent_sign_in()
     row = get(setting_id, by=by)
     with db.transaction() as session:
-        session.delete(_locked(row.account_id, row.id))
+        session.delete(_lock(row.account_id, row.id))
 
 
-def _settle_trust(row: ProviderSetting, changed: Body, body: Body, by: Principal) -> None:
-    trusted = pii.is_trusted(row.account_id, by.user_id)
-    if "config" in changed and not trusted and _points(row.config) != _points(changed["config"]):
+def _settle_trust(row: ProviderSetting, changes: Body, body: Body, by: Principal) -> None:
+    is_trusted = pii.is_trusted(row.account_id, by.user_id)
+    if (
+        "config" in changes
+        and not is_trusted
+        and _trust_relevant(row.config) != _trust_relevant(changes["config"])
+    ):
         row.admits_pii_members = False
-    wanted = body.get("admits_pii_members")
-    if wanted and not trusted:
+    admits = body.get("admits_pii_members")
+    if admits and not is_trusted:
         raise Forbidden(pii.ONLY_MEMBERS)
-    if wanted is not None:
-        row.admits_pii_members = wanted
+    if admits is not None:
+        row.admits_pii_members = admits
 
 
-def _points(config: Body) -> JSONObject:
+def _trust_relevant(config: Body) -> JSONObject:
     return {name: value for name, value in config.items() if name not in UNTRUSTED_CHANGEABLE}
 
 
-def _changed(row: ProviderSetting, body: Body) -> JSONObject:
-    changed = {name: body[name] for name in CHANGEABLE if name in body}
-    unreadable = _unreadable(body)
-    provider, enabled = provider_of(row), changed.get("enabled", row.enabled)
+def _changed_values(row: ProviderSetting, body: Body) -> JSONObject:
+    changes = {name: body[name] for name in CHANGEABLE if name in body}
+    unreadable = _name_problems(body)
+    provider, enabled = get_provider(row), changes.get("enabled", row.enabled)
     shared = bool(body.get("shared_callback"))
     if "config" not in body:
         missing = _missing(row) if enabled and not row.enabled else ()
-        _refuse([*unreadable, *missing, *_problems_of_sharing(provider, row.config, shared)])
-        return changed
-    whole = merge_config(row, body["config"])
-    config, found = validation.validate(provider, whole, row.config, complete=enabled)
-    found += _problems_of_sharing(provider, config, shared)
-    _refuse([*unreadable, *found, *_problems_of_all(row.account_id, config)])
-    return changed | _split(provider, config)
+        _raise_problems([*unreadable, *missing, *_sharing_problems(provider, row.config, shared)])
+        return changes
+    merged = merge_config(row, body["config"])
+    config, problems = validation.validate(provider, merged, row.config, complete=enabled)
+    problems += _sharing_problems(provider, config, shared)
+    _raise_problems([*unreadable, *problems, *_system_wide_problems(row.account_id, config)])
+    return changes | _split(provider, config)
 
 
 def _missing(row: ProviderSetting) -> list[validation.Problem]:
-    return validation.missing(provider_of(row), {**row.config, **_secrets(row)})
+    return validation.missing(get_provider(row), {**row.config, **_secrets(row)})
 
 
-def _locked(account_id: str, setting_id: str) -> ProviderSetting:
-    mine = (ProviderSetting.account_id == account_id, ProviderSetting.id == setting_id)
-    locked = sa.select(ProviderSetting).where(*mine).with_for_update()
-    return _found(db.db.session.scalar(locked.execution_options(populate_existing=True)))
+def _lock(account_id: str, setting_id: str) -> ProviderSetting:
+    conditions = (ProviderSetting.account_id == account_id, ProviderSetting.id == setting_id)
+    query = sa.select(ProviderSetting).where(*conditions).with_for_update()
+    return _require(db.db.session.scalar(query.execution_options(populate_existing=True)))
 
 
-def _found(row: ProviderSetting | None) -> ProviderSetting:
+def _require(row: ProviderSetting | None) -> ProviderSetting:
     if row is None:
         raise NotFound("There are no such settings.")
     return row
 
 
-def merge_config(row: ProviderSetting, given: Body) -> JSONObject:
-    """The whole config of a row with what is given in it; a secret shown as such stays."""
-    # Whoever moves the address must know the secret that is sent there.
-    moved = "token_url" in given and _address(given) != _address(row.config)
-    kept = {**row.config, **({} if moved else _secrets(row))}
-    if given.get("idp_metadata"):
-        kept = {n: v for n, v in kept.items() if n not in ("idp_sso_url", "idp_x509_cert")}
-    shown = {name for name in provider_of(row).secrets if given.get(name) == HIDDEN}
-    return {**kept, **{name: value for name, value in given.items() if name not in shown}}
+def merge_config(row: ProviderSetting, changes: Body) -> JSONObject:
+    """Merge changes into the config of a row; secrets sent as `***` stay."""
+    # Whoever changes the token address must know the secret that is sent there.
+    moved = "token_url" in changes and _address(changes) != _address(row.config)
+    saved = {**row.config, **({} if moved else _secrets(row))}
+    if changes.get("idp_metadata"):
+        saved = {n: v for n, v in saved.items() if n not in ("idp_sso_url", "idp_x509_cert")}
+    masked = {name for name in get_provider(row).secrets if changes.get(name) == HIDDEN}
+    return {**saved, **{name: value for name, value in changes.items() if name not in masked}}
 
 
 def _address(config: Body) -> str:
@@ -193,33 +197,35 @@ def _address(config: Body) -> str:
 
 
 def mask_secrets(row: ProviderSetting) -> JSONObject:
-    """The config as people see it: of secrets only whether they are set."""
-    kept = _secrets(row)
+    """Return the config with `***` for secrets that are set."""
+    secrets = _secrets(row)
     return {
         **row.config,
-        **{name: HIDDEN if kept.get(name) else None for name in provider_of(row).secrets},
+        **{name: HIDDEN if secrets.get(name) else None for name in get_provider(row).secrets},
     }
 
 
-def provider_of(row: ProviderSetting) -> Provider:
-    """The provider that a row is of."""
+def get_provider(row: ProviderSetting) -> Provider:
+    """Return the provider of a row."""
     return providers.get(row.category, row.provider_name)
 
 
 def connection(
-    account: Account | None, category: str, name: str, *, tried: bool = False
+    account: Account | None, category: str, name: str, *, include_disabled: bool = False
 ) -> Connection:
-    """How people of an account sign in by a provider. Raises NotFound where they do not.
+    """Return the settings with which an account's users sign in. Raises NotFound.
 
-    `tried`: also by settings of the account that are not enabled yet.
+    `include_disabled`: also the account's own settings that are not enabled yet.
     """
     provider = providers.get(category, name)
-    row = _effective(account.id, provider, tried) if account else None
+    row = _effective(account.id, provider, include_disabled) if account else None
     if account is None or row is None or not account.is_active:
         raise NotFound("This account has no such sign-in.")
     secrets = _secrets(row)
     if not secrets.keys() >= set(provider.secrets):
-        raise NotFound("This sign-in misses its secret. An admin of the account can send it anew.")
+        raise NotFound(
+            "This sign-in lacks its secret. An administrator of the account must enter it again."
+        )
     if validation.missing(provider, {**row.config, **secrets}):
         raise NotFound("The settings of this sign-in are not complete.")
     is_own = row.account_id == account.id
@@ -230,15 +236,15 @@ def connection(
         is_own,
         row_id=row.id,
         shared_callback=row.shared_callback,
-        # The system's settings are the operator's: they count as such in every other account.
+        # The operator's settings are trusted in all accounts.
         admits_pii_members=row.admits_pii_members is not False or not is_own,
     )
 
 
 def as_service_provider(account: Account | None, name: str) -> Connection:
-    """What of a SAML row our metadata tells, complete or not, enabled or not. Raises NotFound.
+    """Return the settings for our SAML metadata, even if incomplete or disabled. Raises NotFound.
 
-    A provider may want our metadata before it gives us its own.
+    A provider may need our metadata before it gives us its own.
     """
     provider = providers.get(SAML, name)
     row = _row(account.id, provider) if account else None
@@ -248,45 +254,45 @@ def as_service_provider(account: Account | None, name: str) -> Connection:
 
 
 def canonical_name(category: str, name: str) -> str:
-    """A provider's own name, where it goes by several. Raises NotFound."""
+    """Resolve the aliases of a provider's name. Raises NotFound."""
     return providers.get(category, name).name
 
 
 def list_for_sign_in(reference: str | None) -> tuple[Account | None, list[ProviderSetting]]:
-    """What the sign-in page of an account offers: own rows instead of the system's, by priority."""
+    """Return the enabled settings for an account's sign-in page; its own replace the system's."""
     account = find_active_account(reference)
     if account is None:
         return None, []
     levels = [account.id, SYSTEM_ACCOUNT_ID]
     order = (ProviderSetting.priority.desc(), ProviderSetting.id)
-    chosen = sa.select(ProviderSetting).where(ProviderSetting.account_id.in_(levels))
+    query = sa.select(ProviderSetting).where(ProviderSetting.account_id.in_(levels))
     with tenancy.across_accounts():
-        rows = list(db.db.session.scalars(chosen.where(ProviderSetting.enabled).order_by(*order)))
+        rows = list(db.db.session.scalars(query.where(ProviderSetting.enabled).order_by(*order)))
     rows.sort(key=lambda row: row.account_id != account.id)
-    kept = {(row.category, row.provider_name): row for row in reversed(rows)}
-    return account, sorted(kept.values(), key=lambda row: (-row.priority, row.id))
+    by_provider = {(row.category, row.provider_name): row for row in reversed(rows)}
+    return account, sorted(by_provider.values(), key=lambda row: (-row.priority, row.id))
 
 
-def any_enabled() -> bool:
-    """Whether anybody at all may sign in by a provider."""
+def has_enabled() -> bool:
+    """Whether any account has an enabled provider."""
     enabled = sa.select(ProviderSetting.id).where(ProviderSetting.enabled).limit(1)
     with tenancy.across_accounts():
         return db.db.session.scalar(enabled) is not None
 
 
 def find_active_account(reference: str | None) -> Account | None:
-    """The active account that a slug, code or id names, read anew."""
+    """Find an active account by slug, code or id, bypassing caches."""
     if not reference:
         return None
-    found = principals.find_account(reference)
-    return found if found and found.is_active else None
+    account = principals.find_account(reference)
+    return account if account and account.is_active else None
 
 
-def resolve_account(named: str | None, by: Principal) -> str:
-    """The account whose settings are meant. Raises Forbidden for another's, or NotFound."""
-    if named is None:
+def resolve_account(reference: str | None, by: Principal) -> str:
+    """Return the id of the account to act on. Raises Forbidden for another's, or NotFound."""
+    if reference is None:
         return by.require_account_id()
-    account = find_active_account(named)
+    account = find_active_account(reference)
     if not by.may_act_elsewhere and (account is None or account.id != by.account_id):
         raise Forbidden(OTHER_ACCOUNT)
     if account is None:
@@ -294,69 +300,71 @@ def resolve_account(named: str | None, by: Principal) -> str:
     return account.id
 
 
-def _effective(account_id: str, provider: Provider, tried: bool) -> ProviderSetting | None:
-    own = sa.and_(sa.literal(tried), ProviderSetting.account_id == account_id)
+def _effective(
+    account_id: str, provider: Provider, include_disabled: bool
+) -> ProviderSetting | None:
+    own = sa.and_(sa.literal(include_disabled), ProviderSetting.account_id == account_id)
     return _row(account_id, provider, sa.or_(ProviderSetting.enabled, own))
 
 
-def _row(account_id: str, provider: Provider, *where: Any) -> ProviderSetting | None:
+def _row(account_id: str, provider: Provider, *conditions: Any) -> ProviderSetting | None:
     levels = [account_id, SYSTEM_ACCOUNT_ID]
-    own_first = sa.case((ProviderSetting.account_id == account_id, 0), else_=1)
-    chosen = sa.select(ProviderSetting).where(
+    order = sa.case((ProviderSetting.account_id == account_id, 0), else_=1)
+    query = sa.select(ProviderSetting).where(
         ProviderSetting.account_id.in_(levels),
         ProviderSetting.category == provider.category,
         ProviderSetting.provider_name == provider.name,
-        *where,
+        *conditions,
     )
     with tenancy.across_accounts():
-        return db.db.session.scalar(chosen.order_by(own_first).limit(1))
+        return db.db.session.scalar(query.order_by(order).limit(1))
 
 
 def _split(provider: Provider, config: JSONMapping) -> JSONObject:
     secrets = {name: config[name] for name in provider.secrets if name in config}
-    told = {name: value for name, value in config.items() if name not in secrets}
-    return {"config": told, "secrets": crypto.encrypt(orjson.dumps(secrets).decode())}
+    plain = {name: value for name, value in config.items() if name not in secrets}
+    return {"config": plain, "secrets": crypto.encrypt(orjson.dumps(secrets).decode())}
 
 
 def _secrets(row: ProviderSetting) -> JSONObject:
     try:
-        found: JSONObject = orjson.loads(crypto.decrypt(row.secrets))
-    except InvalidToken:  # encrypted with a key that the settings do not name any more
+        secrets: JSONObject = orjson.loads(crypto.decrypt(row.secrets))
+    except InvalidToken:  # its key was removed from the settings
         log.error("secrets cannot be read", account=row.account_id, provider=row.provider_name)
         return {}
-    return found
+    return secrets
 
 
-def _one_each() -> Any:
-    return errors.conflict_on_unique("provider_settings", "provider_name", "provider_name", TAKEN)
+def _unique_provider() -> Any:
+    return errors.conflict_on_unique(
+        "provider_settings", "provider_name", "provider_name", ALREADY_CONFIGURED
+    )
 
 
-def _problems_of_all(account_id: str, config: Body) -> list[validation.Problem]:
+def _system_wide_problems(account_id: str, config: Body) -> list[validation.Problem]:
     if account_id != SYSTEM_ACCOUNT_ID or not config.get("allow_idp_initiated"):
         return []
-    message = "An account allows this for itself, with settings of its own."
+    message = "Only an account can allow this, in its own settings."
     return [problem("config.allow_idp_initiated", "invalid_option", message)]
 
 
-def _problems_of_sharing(
-    provider: Provider, config: Body, shared: bool
-) -> list[validation.Problem]:
+def _sharing_problems(provider: Provider, config: Body, shared: bool) -> list[validation.Problem]:
     if not shared or (provider.category == OAUTH and not has_custom_endpoints(config)):
         return []
-    message = "Only a provider with its usual endpoints can share the redirect address."
+    message = "Only a provider with its default endpoints can share the redirect address."
     return [problem("shared_callback", "invalid_option", message)]
 
 
-def _unreadable(body: Body) -> list[validation.Problem]:
-    # It is what the button on the page to sign in says.
+def _name_problems(body: Body) -> list[validation.Problem]:
+    # The label of the button on the sign-in page.
     name = body.get("display_name")
-    wrong = None if name is None else accounts.label_problem(name, "display_name")
-    return [wrong] if wrong else []
+    invalid = None if name is None else accounts.label_problem(name, "display_name")
+    return [invalid] if invalid else []
 
 
-def _refuse(found: list[validation.Problem]) -> None:
-    if found:
-        raise InvalidValues(found)
+def _raise_problems(problems: list[validation.Problem]) -> None:
+    if problems:
+        raise InvalidValues(problems)
 
 
 @events.subscribe(events.AccountClosed)

@@ -1,4 +1,4 @@
-"""Signing in by a provider, from the first redirect to the one-time code (contract section 10)."""
+"""Sign-in with a provider, from the first redirect to the one-time code (contract section 10)."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from app.sso.refusals import (
 from app.types import JSONMapping, JSONObject
 
 Cookie = Callable[[Flow], str | None]
-Keep = Callable[[Session], None]
+AfterClaims = Callable[[Session], None]
 
 
 @dataclass(frozen=True)
 class OAuthCallback:
-    """What came back from the provider of an OAuth sign-in."""
+    """The callback of an OAuth provider."""
 
     provider: str
     state: str
@@ -51,16 +51,16 @@ class OAuthCallback:
     error: str | None = None
     issuer: str | None = None
     user: JSONMapping = field(default_factory=dict)
-    account: str | None = None  # that the host name carries
-    redirect_uri: str | None = None  # where a client says that it was returned to
-    path: str | None = None  # of our own address that the browser was returned to
+    account: str | None = None  # from the host name
+    redirect_uri: str | None = None  # as the client reports it
+    path: str | None = None  # of our callback
 
 
 @dataclass(frozen=True)
 class SamlCallback:
-    """What was posted to an assertion consumer."""
+    """A POST to the assertion consumer."""
 
-    provider: str  # empty: that of the sign-in which the relay state names
+    provider: str  # empty: determined by the relay state
     response: str
     relay_state: str
     account: str | None = None
@@ -68,7 +68,7 @@ class SamlCallback:
 
 @dataclass(frozen=True)
 class CompletedFlow:
-    """A flow that came to its end: whose it is, and the code to be traded for tokens."""
+    """A completed flow with its user and one-time code."""
 
     flow: Flow
     account: Account
@@ -82,171 +82,181 @@ def start(
 ) -> tuple[str, StartedFlow]:
     """Start a flow; returns the provider's address for it. Raises InvalidValues.
 
-    `redirect_uri` is the client application's, or for the console the page to go on to.
+    `redirect_uri` is the client application's, or for the console the page to show.
     """
-    of_console = purpose in (CONSOLE, TEST)
-    target = redirect_uri if of_console else resolve_redirect_uri(connection, redirect_uri)
+    is_console = purpose in (CONSOLE, TEST)
+    target = redirect_uri if is_console else resolve_redirect_uri(connection, redirect_uri)
     if purpose == API and client_state is None:
         client_state = secrets.token_urlsafe(24)
     state = {"redirect_uri": target, "client_state": client_state}
     if connection.provider.category == OAUTH:
-        from app.sso.oauth import sign_in  # large: where it is used only
+        from app.sso.oauth import sign_in  # imported on use: large
 
         callback_url = addresses.callback_url(connection)
-        begun = flows.start(connection, purpose, callback_url=callback_url, **state)
-        return sign_in.authorization_url(connection, begun), begun
+        started = flows.start(connection, purpose, callback_url=callback_url, **state)
+        return sign_in.authorization_url(connection, started), started
     from app.sso.saml import assertions
 
-    begun = flows.start(connection, purpose, **state)
-    relay_state = b64encode(begun.state.encode()).decode()
-    return assertions.authn_url(connection, begun.flow.request_id, relay_state), begun
+    started = flows.start(connection, purpose, **state)
+    relay_state = b64encode(started.state.encode()).decode()
+    return assertions.authn_url(connection, started.flow.request_id, relay_state), started
 
 
-def resolve_redirect_uri(connection: Connection, wanted: str | None) -> str:
-    """Where a browser returns to: an address of the list, exactly. Raises InvalidValues."""
+def resolve_redirect_uri(connection: Connection, requested: str | None) -> str:
+    """Return an address if it is on the account's list, or the default. Raises InvalidValues."""
     settings = connection.account.settings
     allowed = [
         *settings.get("allowed_redirect_uris", ()),
         *connection.config.get("allowed_redirect_uris", ()),
     ]
-    usual = settings.get("default_redirect_uri")
-    if wanted is None:
-        wanted = usual or next(iter(allowed), None)
-    if wanted is None:
-        message = "Name the address to return to; the account has no usual one."
+    default = settings.get("default_redirect_uri")
+    if requested is None:
+        requested = default or next(iter(allowed), None)
+    if requested is None:
+        message = "Send the address to return to; the account has no default."
         raise InvalidValues([problem("redirect_uri", "required", message)])
-    if wanted not in allowed and wanted != usual:
+    if requested not in allowed and requested != default:
         message = "This address is not on the account's list."
         raise InvalidValues([problem("redirect_uri", "invalid_option", message)])
-    return wanted
+    return requested
 
 
-def complete_oauth(came: OAuthCallback, cookie: Cookie, origin: Origin) -> CompletedFlow:
-    """End an OAuth sign-in. Raises SignInRefused, which tells nothing; the refusal is kept."""
-    found = flows.find(came.state)
-    with refusals.recording(_account_of(found), OAUTH, came.provider, origin.ip_address):
-        flow, account = _begun(found, came.account)
-        check_target(flow, came)
-        _check_callback(flow, came)
-        flows.consume(flow, OAUTH, came.provider, cookie(flow))
+def complete_oauth(callback: OAuthCallback, cookie: Cookie, origin: Origin) -> CompletedFlow:
+    """Complete an OAuth sign-in. Raises SignInRefused and records the reason."""
+    flow_or_none = flows.find(callback.state)
+    with refusals.recording(_account_id(flow_or_none), OAUTH, callback.provider, origin.ip_address):
+        flow, account = _require_started(flow_or_none, callback.account)
+        check_target(flow, callback)
+        _check_callback(flow, callback)
+        flows.consume(flow, OAUTH, callback.provider, cookie(flow))
         with refusals.attach_flow(flow):
-            return _end_oauth(flow, account, came, cookie(flow))
+            return _end_oauth(flow, account, callback, cookie(flow))
 
 
 def _end_oauth(
-    flow: Flow, account: Account, came: OAuthCallback, cookie: str | None
+    flow: Flow, account: Account, callback: OAuthCallback, cookie: str | None
 ) -> CompletedFlow:
     from app.sso.oauth import sign_in
 
     connection = _connection(account, flow)
     _check_row(flow, connection)
 
-    def ask() -> Claims:
-        if came.error:
-            raise Cancelled("provider", f"It says: {came.error}")
-        if came.issuer and not connection.answers_as(came.issuer):
-            raise SignInRefused("issuer", f"The answer is of {came.issuer}.")
-        db.db.session.remove()  # no connection is held while others think
-        return sign_in.fetch_claims(connection, flow, came.code, came.user)
+    def fetch() -> Claims:
+        if callback.error:
+            raise Cancelled("provider", f"The provider returned the error {callback.error}")
+        if callback.issuer and not connection.answers_as(callback.issuer):
+            raise SignInRefused("issuer", f"The response is from {callback.issuer}.")
+        db.db.session.remove()  # hold no connection during requests
+        return sign_in.fetch_claims(connection, flow, callback.code, callback.user)
 
-    return _conclude(connection, flow, cookie, ask, lambda session: None)
+    return _conclude(connection, flow, cookie, fetch, lambda session: None)
 
 
-def complete_saml(came: SamlCallback, cookie: Cookie, origin: Origin) -> CompletedFlow:
-    """End a SAML sign-in. Raises SignInRefused, which tells nothing; the refusal is kept."""
+def complete_saml(callback: SamlCallback, cookie: Cookie, origin: Origin) -> CompletedFlow:
+    """Complete a SAML sign-in. Raises SignInRefused and records the reason."""
     from app.sso.saml import assertions
 
-    flow = flows.find(_state_in(came.relay_state))
-    named = service.find_active_account(came.account)
-    account_id = _account_of(flow) if flow else named.id if named else None
-    provider = came.provider or (flow.provider_name if flow else "")
+    flow = flows.find(_decode_state(callback.relay_state))
+    account_or_none = service.find_active_account(callback.account)
+    account_id = _account_id(flow) if flow else account_or_none.id if account_or_none else None
+    provider = callback.provider or (flow.provider_name if flow else "")
     with refusals.recording(account_id, SAML, provider, origin.ip_address):
         if flow is None:
-            connection, flow = _unasked(named, came)
+            connection, flow = _start_unsolicited(account_or_none, callback)
             request_id = None
         else:
-            _, account = _begun(flow, came.account)
+            _, account = _require_started(flow, callback.account)
             flows.consume(flow, SAML, provider, cookie(flow))
             connection, request_id = _connection(account, flow), flow.request_id
-        seen: list[assertions.Assertion] = []
+        parsed: list[assertions.Assertion] = []
 
-        def ask() -> Claims:
-            seen.append(assertions.parse_response(connection, came.response, request_id))
-            return seen[0].claimed
+        def fetch() -> Claims:
+            parsed.append(assertions.parse_response(connection, callback.response, request_id))
+            return parsed[0].claimed
 
-        def keep(session: Session) -> None:
-            _take_once(session, connection, seen[0].id, seen[0].expires_at)
+        def mark_used(session: Session) -> None:
+            _mark_used(session, connection, parsed[0].id, parsed[0].expires_at)
 
         with refusals.attach_flow(flow):
-            return _conclude(connection, flow, cookie(flow), ask, keep)
+            return _conclude(connection, flow, cookie(flow), fetch, mark_used)
 
 
 def refuse_large(provider: str, account: str | None, origin: Origin) -> NoReturn:
-    """Refuse a response that is too large to be read. Raises TooLarge."""
-    named = service.find_active_account(account)
-    with refusals.recording(named.id if named else None, SAML, provider, origin.ip_address):
-        raise TooLarge("size", "The response is larger than any provider sends one.")
+    """Refuse a response that is too large to read. Raises TooLarge."""
+    account_or_none = service.find_active_account(account)
+    with refusals.recording(
+        account_or_none.id if account_or_none else None, SAML, provider, origin.ip_address
+    ):
+        raise TooLarge("size", "The response is too large.")
 
 
 def with_query(address: str, values: Mapping[str, str]) -> str:
-    """An address with more in its query."""
+    """Add query parameters to a URL."""
     parts = urlsplit(address)
     query = "&".join(filter(None, (parts.query, urlencode(values))))
     return urlunsplit(parts._replace(query=query))
 
 
 def _conclude(
-    connection: Connection, flow: Flow, cookie: str | None, ask: Callable[[], Claims], keep: Keep
+    connection: Connection,
+    flow: Flow,
+    cookie: str | None,
+    fetch: Callable[[], Claims],
+    on_commit: AfterClaims,
 ) -> CompletedFlow:
     if flow.purpose == TEST:
-        return _conclude_test(connection, flow, ask)
-    claimed = ask()
-    needs_state = flow.client_state is not None and not flows.is_of_browser(flow, cookie)
+        return _conclude_test(connection, flow, fetch)
+    claimed = fetch()
+    needs_state = flow.client_state is not None and not flows.is_from_browser(flow, cookie)
     needs_state = needs_state and flow.purpose == API
     try:
-        return _conclude_once(connection, flow, claimed, keep, needs_state)
-    except Conflict:  # the same person, by another sign-in at the same moment: known by now
-        return _conclude_once(connection, flow, claimed, keep, needs_state)
+        return _conclude_once(connection, flow, claimed, on_commit, needs_state)
+    except Conflict:  # a concurrent sign-in of the same user: a retry finds it
+        return _conclude_once(connection, flow, claimed, on_commit, needs_state)
 
 
 def _conclude_once(
-    verified_by: Connection, flow: Flow, claimed: Claims, keep: Keep, needs_state: bool
+    verified_by: Connection, flow: Flow, claimed: Claims, on_commit: AfterClaims, needs_state: bool
 ) -> CompletedFlow:
     with db.transaction() as session:
-        # The provider took its time: what its account says now is what counts.
+        # The request to the provider took time: use the account's current state.
         account = session.get_one(Account, flow.account_id, populate_existing=True)
         connection = _connection(account, flow)
-        # Settings that a member confirms meanwhile do not vouch for what others said before.
+        # A confirmation during the request does not apply to claims fetched before.
         admits = connection.admits_pii_members and verified_by.admits_pii_members
         connection = replace(connection, admits_pii_members=admits)
-        keep(session)
+        on_commit(session)
         user, new = account_linking.link(session, connection, claimed)
         _check_return(session, flow, account, user)
         outcome: JSONObject = {"user_id": user.id, "is_new_user": new}
         if flow.purpose == CONSOLE and flow.client_state:
-            # It ends at the host name where it was begun, and in the browser that has this there.
+            # It returns to the host name where it was started; the browser's cookie there.
             outcome["browser_hash"] = flow.client_state.rpartition(".")[2]
         code = flows.issue_code(session, flow, account, needs_state=needs_state, **outcome)
     return CompletedFlow(flow, account, user, new, code)
 
 
 def _check_return(session: Session, flow: Flow, account: Account, user: User) -> None:
-    # Whoever is at the address has the code, and so the user's session.
+    # Whoever controls the address gets the code, and with it the user's session.
     if (
         flow.redirect_uri in account.settings.get(UNTRUSTED_REDIRECTS, ())
         and flow.purpose != CONSOLE
     ):
-        users.get_for_update(session, user.account_id, user.id)  # who lets the user in waits
+        users.get_for_update(
+            session, user.account_id, user.id
+        )  # serializes with joining pii_access
         if pii.is_member(user.account_id, user.id):
-            raise MemberRefused(f"Somebody outside pii_access added {flow.redirect_uri}.")
+            raise MemberRefused(f"Someone outside pii_access added {flow.redirect_uri}.")
 
 
-def _conclude_test(connection: Connection, flow: Flow, ask: Callable[[], Claims]) -> CompletedFlow:
+def _conclude_test(
+    connection: Connection, flow: Flow, fetch: Callable[[], Claims]
+) -> CompletedFlow:
     try:
-        told = _told(connection, ask())
+        outcome_data = _describe_match(connection, fetch())
     except SignInRefused as error:
-        told = {"refused": error.check, "detail": error.detail}
-    outcome = crypto.encrypt(orjson.dumps(told).decode())
+        outcome_data = {"refused": error.check, "detail": error.detail}
+    outcome = crypto.encrypt(orjson.dumps(outcome_data).decode())
     with db.transaction() as session:
         code = flows.issue_code(
             session, flow, connection.account, needs_state=False, outcome=outcome
@@ -254,8 +264,8 @@ def _conclude_test(connection: Connection, flow: Flow, ask: Callable[[], Claims]
     return CompletedFlow(flow, connection.account, None, False, code)
 
 
-def _told(connection: Connection, claimed: Claims) -> JSONObject:
-    told: JSONObject = {
+def _describe_match(connection: Connection, claimed: Claims) -> JSONObject:
+    result: JSONObject = {
         "issuer": claimed.issuer,
         "subject": claimed.subject,
         "email": claimed.email,
@@ -266,109 +276,113 @@ def _told(connection: Connection, claimed: Claims) -> JSONObject:
     try:
         match = account_linking.find(connection, claimed)
     except SignInRefused as error:
-        return told | {"refused": error.check, "detail": error.detail}
+        return result | {"refused": error.check, "detail": error.detail}
     user, role = match.user, match.role
-    return told | {
+    return result | {
         "how": match.how,
         "user": user.email if user else None,
         "role": role.name if role else None,
     }
 
 
-def check_target(flow: Flow, came: OAuthCallback) -> None:
-    """Refuse a client that was returned to elsewhere. Raises StateRefused."""
-    if came.redirect_uri is not None and came.redirect_uri != flow.redirect_uri:
-        raise StateRefused("redirect_uri", "The sign-in returns to another address.")
+def check_target(flow: Flow, callback: OAuthCallback) -> None:
+    """Refuse a client with another redirect address. Raises StateRefused."""
+    if callback.redirect_uri is not None and callback.redirect_uri != flow.redirect_uri:
+        raise StateRefused("redirect_uri", "The redirect address differs from that of the sign-in.")
 
 
-def _check_callback(flow: Flow, came: OAuthCallback) -> None:
-    """Refuse what came back to another row's address. Raises StateRefused.
+def _check_callback(flow: Flow, callback: OAuthCallback) -> None:
+    """Refuse a callback to the address of other settings. Raises StateRefused.
 
-    A code that was issued for that row must reach neither this one's provider nor its account.
+    A code issued for those settings must not reach this provider or account (mix-up attack).
     """
     shared = addresses.callback_path(flow.provider_name)
     path = urlsplit(flow.callback_url).path if flow.callback_url else shared
-    if came.path is not None and not path.endswith(came.path):
-        raise StateRefused("state", "It came back to the address of other settings.")
+    if callback.path is not None and not path.endswith(callback.path):
+        raise StateRefused("state", "The callback used the address of other settings.")
 
 
 def _check_row(flow: Flow, connection: Connection) -> None:
-    """Refuse a code that was requested with other settings. Raises SwitchedOff."""
-    if flow.callback_url is None:  # begun by a former version, at the address that all rows shared
+    """Refuse a code that was requested with other settings. Raises ProviderDisabled."""
+    if flow.callback_url is None:  # started by an older version, at the shared address
         same = not connections.has_custom_endpoints(connection.config)
     else:
-        present = (connection.row_id, addresses.callback_url(connection))
-        same = (flow.row_id, flow.callback_url) == present
+        current = (connection.row_id, addresses.callback_url(connection))
+        same = (flow.row_id, flow.callback_url) == current
     if not same:
-        raise ProviderDisabled("provider", "Its settings were replaced since the sign-in began.")
+        raise ProviderDisabled("provider", "The settings were replaced during the sign-in.")
 
 
-def check_account(flow: Flow, named: str | None) -> None:
-    """Refuse a sign-in of another account than the one that is named. Raises StateRefused."""
-    if named is None:
+def check_account(flow: Flow, reference: str | None) -> None:
+    """Refuse a sign-in to another account than the requested one. Raises StateRefused."""
+    if reference is None:
         return
-    account = service.find_active_account(named)
+    account = service.find_active_account(reference)
     if account is None or account.id != flow.account_id:
         raise StateRefused("state", "The sign-in belongs to another account.")
 
 
-def _account_of(flow: Flow | None) -> str | None:
+def _account_id(flow: Flow | None) -> str | None:
     return flow.account_id if flow else None
 
 
-def _begun(flow: Flow | None, named: str | None) -> tuple[Flow, Account]:
+def _require_started(flow: Flow | None, reference: str | None) -> tuple[Flow, Account]:
     if flow is None:
-        raise StateRefused("state", "Nobody began this sign-in here.")
+        raise StateRefused("state", "The sign-in was not started here.")
     account = db.db.session.get_one(Account, flow.account_id)
-    check_account(flow, named)
+    check_account(flow, reference)
     return flow, account
 
 
 def _connection(account: Account, flow: Flow) -> Connection:
     try:
         return service.connection(
-            account, flow.category, flow.provider_name, tried=flow.purpose == TEST
+            account, flow.category, flow.provider_name, include_disabled=flow.purpose == TEST
         )
     except NotFound:
-        raise ProviderDisabled("provider", "It was switched off since the sign-in began.") from None
+        raise ProviderDisabled(
+            "provider", "The provider was disabled during the sign-in."
+        ) from None
 
 
-def _unasked(named: Account | None, came: SamlCallback) -> tuple[Connection, Flow]:
-    if not came.provider or named is None:
-        raise StateRefused("state", "Nobody began this sign-in here.")
+def _start_unsolicited(
+    account_or_none: Account | None, callback: SamlCallback
+) -> tuple[Connection, Flow]:
+    if not callback.provider or account_or_none is None:
+        raise StateRefused("state", "The sign-in was not started here.")
     try:
-        connection = service.connection(named, SAML, came.provider)
+        connection = service.connection(account_or_none, SAML, callback.provider)
     except NotFound:
-        raise ProviderDisabled("provider", "The account has no such sign-in.") from None
-    # What the system sets up for all would let one response into every account.
+        raise ProviderDisabled("provider", "The account does not offer this sign-in.") from None
+    # With the system's settings, one response would be valid for every account.
     if not (connection.is_own and connection.config.get("allow_idp_initiated")):
-        raise StateRefused("unsolicited", "Nobody began this sign-in here.")
+        raise StateRefused("unsolicited", "The sign-in was not started here.")
     try:
         target = resolve_redirect_uri(connection, None)
     except InvalidValues:
-        raise SignInRefused("redirect_uri", "The account has no address to return to.") from None
-    begun = flows.start(
-        connection, BROWSER, redirect_uri=target, client_state=came.relay_state[:1000] or None
+        raise SignInRefused("redirect_uri", "The account has no redirect address.") from None
+    started = flows.start(
+        connection, BROWSER, redirect_uri=target, client_state=callback.relay_state[:1000] or None
     )
-    flows.consume(begun.flow, SAML, connection.provider.name, begun.browser)
-    return connection, begun.flow
+    flows.consume(started.flow, SAML, connection.provider.name, started.browser)
+    return connection, started.flow
 
 
-def _take_once(session: Session, connection: Connection, id: str, expires_at: Any) -> None:
+def _mark_used(session: Session, connection: Connection, id: str, expires_at: Any) -> None:
     issuer = connection.config["idp_entity_id"]
-    seen = SeenAssertion(
+    assertion = SeenAssertion(
         account_id=connection.account.id,
         assertion_hash=tokens.digest(f"{issuer}\n{id}"),
         expires_at=max(expires_at, clock.now()),
     )
     try:
-        session.add(seen)
+        session.add(assertion)
         session.flush()
     except IntegrityError:
         raise SignInRefused("replay", "The assertion was used before.") from None
 
 
-def _state_in(relay_state: str) -> str:
+def _decode_state(relay_state: str) -> str:
     try:
         return b64decode(relay_state, validate=True).decode()
     except (binascii.Error, ValueError):

@@ -1,4 +1,4 @@
-"""Whether a provider's `config` is one: every problem at once, and the form that is kept."""
+"""Validates a provider's `config`; reports all problems at once."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from app.sso.saml import certificates
 from app.types import JSONMapping, JSONObject
 
 TIMEOUT_SECONDS = 10
-FETCHED = ("token_url", "userinfo_url", "jwks_url")  # the service itself asks these
+FETCHED = ("token_url", "userinfo_url", "jwks_url")  # requested by the service itself
 Problem = JSONObject
 
 
 class InvalidSetting(ValueError):
-    """Why a value is none: a code and a sentence."""
+    """Raised for an invalid value, with a code and a message."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -33,71 +33,72 @@ class InvalidSetting(ValueError):
 
 
 def request_rules() -> Rules:
-    """Where requests to providers may go."""
+    """Return the policy of requests to providers."""
     settings = config.current()
     return Rules(settings.private_targets, settings.production, TIMEOUT_SECONDS)
 
 
 def validate(
     provider: Provider,
-    given: JSONMapping,
-    present: JSONMapping = MappingProxyType({}),
+    values: JSONMapping,
+    saved: JSONMapping = MappingProxyType({}),
     *,
     complete: bool = True,
 ) -> tuple[JSONObject, list[Problem]]:
-    """The settings as they are kept, and everything that is wrong with them.
+    """Return the settings to store, and all problems.
 
-    A role that stands in the present ones may stay: it may have been deleted since. What nobody
-    can sign in by yet need not be complete.
+    A stored role may stay even if it was deleted since. Disabled settings may be incomplete.
     """
-    known = {one.name: one for one in provider.settings}
-    kept: JSONObject = {}
-    found: list[Problem] = []
-    for name, value in given.items():
-        if name not in known:
-            found.append(problem(f"config.{name}"[:200], "unknown_field", "No such setting."))
-        elif known[name].kind == providers.ROLE and value and value == present.get(name):
-            kept[name] = value
+    settings = {item.name: item for item in provider.settings}
+    config_values: JSONObject = {}
+    problems: list[Problem] = []
+    for name, value in values.items():
+        if name not in settings:
+            problems.append(problem(f"config.{name}"[:200], "unknown_field", "No such setting."))
+        elif settings[name].kind == providers.ROLE and value and value == saved.get(name):
+            config_values[name] = value
         elif value is not None and value != "":
             try:
-                kept[name] = _clean(known[name], value)
-            except InvalidSetting as wrong:
-                found.append(problem(f"config.{name}", wrong.code, str(wrong)))
-    if "idp_metadata" in kept:
-        found += _take_metadata(kept)
-    found += _problems_of_issuer(provider, kept)
+                config_values[name] = _clean(settings[name], value)
+            except InvalidSetting as error:
+                problems.append(problem(f"config.{name}", error.code, str(error)))
+    if "idp_metadata" in config_values:
+        problems += _parse_metadata(config_values)
+    problems += _issuer_problems(provider, config_values)
     if complete:
-        wrong_already = {one["field"] for one in found}
-        found += [one for one in missing(provider, kept) if one["field"] not in wrong_already]
-    return kept, found
+        invalid_fields = {item["field"] for item in problems}
+        problems += [
+            item for item in missing(provider, config_values) if item["field"] not in invalid_fields
+        ]
+    return config_values, problems
 
 
-def missing(provider: Provider, present: JSONMapping) -> list[Problem]:
-    """What keeps people from signing in by these settings, as they are not complete."""
+def missing(provider: Provider, values: JSONMapping) -> list[Problem]:
+    """Return a problem for each missing setting that signing in requires."""
     return [
-        problem(f"config.{name}", "required", "This setting is needed.")
+        problem(f"config.{name}", "required", "This setting is required.")
         for name in provider.needed
-        if name not in present
+        if name not in values
     ]
 
 
-def _problems_of_issuer(provider: Provider, kept: JSONMapping) -> list[Problem]:
-    """An issuer's name goes with its own endpoints: others would speak in its name."""
-    named = providers.find_by_issuer(kept.get("issuer", ""))
-    if named is None:
+def _issuer_problems(provider: Provider, values: JSONMapping) -> list[Problem]:
+    """A known issuer requires its own endpoints; others could impersonate it."""
+    provider_of_issuer = providers.find_by_issuer(values.get("issuer", ""))
+    if provider_of_issuer is None:
         return []
-    others = [name for name in providers.ENDPOINTS if name != "issuer" and kept.get(name)]
-    if named is provider and not others:
+    endpoints = [name for name in providers.ENDPOINTS if name != "issuer" and values.get(name)]
+    if provider_of_issuer is provider and not endpoints:
         return []
-    message = f"This is {named.title}'s name: only its own endpoints can go with it."
+    message = f"This is {provider_of_issuer.title}'s issuer, which requires its own endpoints."
     return [problem("config.issuer", "invalid_option", message)]
 
 
-def _take_metadata(kept: JSONObject) -> list[Problem]:
-    from app.sso.saml import metadata  # its library is large: where it is used only
+def _parse_metadata(values: JSONObject) -> list[Problem]:
+    from app.sso.saml import metadata  # imported on use: large
 
     try:
-        kept |= metadata.parse(kept.pop("idp_metadata"))
+        values |= metadata.parse(values.pop("idp_metadata"))
     except metadata.InvalidMetadata as error:
         return [problem("config.idp_metadata", "pattern_mismatch", str(error))]
     return []
@@ -106,7 +107,7 @@ def _take_metadata(kept: JSONObject) -> list[Problem]:
 def _clean(setting: Setting, value: object) -> object:
     if setting.secret and isinstance(value, str) and value.strip() == providers.HIDDEN:
         raise InvalidSetting(
-            "invalid_option", "Send the secret itself: no secret is kept that *** is for."
+            "invalid_option", "Send the secret itself: there is no stored secret for ***."
         )
     if setting.kind in (providers.TEXTS, providers.URLS):
         return _list(setting, value)
@@ -115,12 +116,12 @@ def _clean(setting: Setting, value: object) -> object:
 
 def _list(setting: Setting, value: object) -> list[str]:
     items = value.split() if isinstance(value, str) else value
-    if not isinstance(items, list) or not all(isinstance(one, str) for one in items):
+    if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
         raise InvalidSetting("invalid_type", "Must be a list of texts.")
-    if len(items) > providers.MOST_ITEMS:
-        raise InvalidSetting("too_long", f"At most {providers.MOST_ITEMS} of them.")
-    clean = _returned_to if setting.kind == providers.URLS else _text
-    return [clean(setting, one) for one in items]
+    if len(items) > providers.MAX_ITEMS:
+        raise InvalidSetting("too_long", f"At most {providers.MAX_ITEMS} items.")
+    clean = _redirect_uri if setting.kind == providers.URLS else _text
+    return [clean(setting, item) for item in items]
 
 
 def _text(setting: Setting, value: object) -> str:
@@ -136,44 +137,45 @@ def _text(setting: Setting, value: object) -> str:
 
 def _word(setting: Setting, value: object) -> str:
     text = _text(setting, value)
-    if not all(one.isalnum() or one in "._-" for one in text) or not text.isascii():
+    if (
+        not all(character.isalnum() or character in "._-" for character in text)
+        or not text.isascii()
+    ):
         raise InvalidSetting(
-            "pattern_mismatch", "May hold letters, digits, dots, dashes, underscores only."
+            "pattern_mismatch", "May contain only letters, digits, dots, dashes and underscores."
         )
     return text
 
 
 def _url(setting: Setting, value: object) -> str:
     text = _text(setting, value)
-    wrong = None
+    problem_text = None
     if not tenants.is_safe_url(text) or "#" in text:
-        wrong = "This is no http or https address."
+        problem_text = "Must be an http or https URL without a fragment."
     elif setting.name in FETCHED:
-        wrong = client.url_problem(text, request_rules())
+        problem_text = client.url_problem(text, request_rules())
     elif config.current().production and not text.startswith("https://"):
-        wrong = "Must start with https://."
-    if wrong:
-        raise InvalidSetting("invalid_url", wrong)
+        problem_text = "Must start with https://."
+    if problem_text:
+        raise InvalidSetting("invalid_url", problem_text)
     return text
 
 
-def _returned_to(setting: Setting, value: object) -> str:
+def _redirect_uri(setting: Setting, value: Any) -> str:
     text = _text(setting, value)
     if not tenants.is_safe_url(text):
-        raise InvalidSetting("invalid_url", "This is no address to return to.")
+        raise InvalidSetting("invalid_url", "Must be an absolute URL to return to.")
     return text
 
 
 def _role(setting: Setting, value: object) -> str:
     text = _text(setting, value)
-    known = db.db.session.scalar(sa.select(Role.name).where(Role.name == text))
-    if known is None:
+    role = db.db.session.scalar(sa.select(Role.name).where(Role.name == text))
+    if role is None:
         raise InvalidSetting("invalid_reference", "There is no such role.")
-    if known == ADMIN:
-        raise InvalidSetting(
-            "invalid_option", "Nobody becomes an admin by signing in for the first time."
-        )
-    return known
+    if role == ADMIN:
+        raise InvalidSetting("invalid_option", "New users cannot become admins by single sign-on.")
+    return role
 
 
 def _flag(setting: Setting, value: object) -> bool:
@@ -190,20 +192,24 @@ def _key(setting: Setting, value: object) -> str:
 
 
 def _certificates(setting: Setting, value: Any) -> list[str]:
-    given = value if isinstance(value, list) else [value]
-    if not all(isinstance(one, str) for one in given):
-        raise InvalidSetting("invalid_type", "Must be a certificate in PEM, or a list of some.")
-    if len(given) > certificates.MOST or sum(map(len, given)) > certificates.LONGEST:
-        limit = f"{certificates.MOST} certificates of {certificates.LONGEST:,} characters in all"
+    items = value if isinstance(value, list) else [value]
+    if not all(isinstance(item, str) for item in items):
+        raise InvalidSetting("invalid_type", "Must be a PEM certificate, or a list of them.")
+    if (
+        len(items) > certificates.MAX_CERTIFICATES
+        or sum(map(len, items)) > certificates.MAX_CHARACTERS
+    ):
+        size = f"{certificates.MAX_CHARACTERS:,} characters in total"
+        limit = f"{certificates.MAX_CERTIFICATES} certificates of {size}"
         raise InvalidSetting("too_long", f"At most {limit}.")
     try:
-        return certificates.parse("\n".join(_apart(one) for one in given))
+        return certificates.parse("\n".join(_framed(item) for item in items))
     except ValueError as error:
         raise InvalidSetting("pattern_mismatch", str(error)) from None
 
 
-def _apart(text: str) -> str:
-    # One without its frame would run into the next.
+def _framed(text: str) -> str:
+    # Without its PEM lines, it would run into the next one.
     return text if "-----" in text else certificates.to_pem(text)
 
 

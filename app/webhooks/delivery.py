@@ -14,21 +14,21 @@ from app.webhooks import signing
 from app.webhooks.queue import Result, Target, Work
 
 USER_AGENT = "Atrium-Webhooks/1"
-FORMER_MAKER = "The payload shows what a previous owner could view and the current one may not."
-OURS = frozenset(
+PREVIOUS_OWNER = "The payload shows what a previous owner could view and the current one may not."
+RESERVED_HEADERS = frozenset(
     (
         *("accept-encoding", "connection", "content-encoding", "content-length", "content-type"),
         *("cookie", "expect", "host", "keep-alive", "proxy-authorization", "proxy-connection"),
         *("te", "trailer", "transfer-encoding", "upgrade", "user-agent"),
     )
 )
-OUR_PREFIXES = ("x-service-", "webhook-")
+RESERVED_PREFIXES = ("x-service-", "webhook-")
 
 
-def is_ours(header: str) -> bool:
+def is_reserved(header: str) -> bool:
     """Whether only the service may set a header."""
-    name = header.lower().replace("_", "-")  # many a receiver knows no difference
-    return name in OURS or name.startswith(OUR_PREFIXES)
+    name = header.lower().replace("_", "-")  # many receivers treat both alike
+    return name in RESERVED_HEADERS or name.startswith(RESERVED_PREFIXES)
 
 
 def rules(settings: config.Config) -> address_policy.Rules:
@@ -42,49 +42,52 @@ def rules(settings: config.Config) -> address_policy.Rules:
 
 def attempt(work: Work, allowed: address_policy.Rules) -> Result:
     """Send a delivery once."""
-    begun, at = time.perf_counter(), clock.now()
-    told: dict[str, object]
+    started, attempted_at = time.perf_counter(), clock.now()
+    result: dict[str, object]
     if work.target is None:
-        told = {"error": "The webhook was deleted.", "final": True}
+        result = {"error": "The webhook was deleted.", "final": True}
     elif not work.target.enabled:
-        told = {"held": True}
+        result = {"held": True}
     elif work.superadmin_id not in (None, work.target.created_by):
-        told = {
+        result = {
             "error": "It shows a superadmin's view, and the owner has changed.",
             "final": True,
         }
     elif work.viewed_by not in (None, NOBODY_ID, work.target.created_by):
-        # It may have been claimed before it was handed over: tried again, it is known.
-        told = {"error": FORMER_MAKER, "final": work.attempt_number > 0}
+        # It may have been claimed before the ownership changed: the first failure is not final.
+        result = {"error": PREVIOUS_OWNER, "final": work.attempt_number > 0}
     elif work.holds_pii and (work.pii_withheld or not work.target.include_pii):
-        told = {"error": "The webhook may no longer receive personal data.", "final": True}
-    elif not work.target.keys(at):
-        told = {"error": "The secret cannot be decrypted with the configured keys."}
+        result = {"error": "The webhook may no longer receive personal data.", "final": True}
+    elif not work.target.keys(attempted_at):
+        result = {"error": "The secret cannot be decrypted with the configured keys."}
     else:
-        told = _sent(work, work.target, at, allowed)
-    milliseconds = round((time.perf_counter() - begun) * 1000)
-    return Result(work, new_id(), at, milliseconds, **told)  # type: ignore[arg-type]
+        result = _send(work, work.target, attempted_at, allowed)
+    milliseconds = round((time.perf_counter() - started) * 1000)
+    return Result(work, new_id(), attempted_at, milliseconds, **result)  # type: ignore[arg-type]
 
 
-def _sent(
-    work: Work, target: Target, at: datetime, allowed: address_policy.Rules
+def _send(
+    work: Work, target: Target, attempted_at: datetime, allowed: address_policy.Rules
 ) -> dict[str, object]:
     body = work.payload.encode()
     try:
-        headers = _headers(work, target, at, body)
-        answer = client.send("POST", target.url, headers, body, allowed)
+        headers = _headers(work, target, attempted_at, body)
+        response = client.send("POST", target.url, headers, body, allowed)
     except (address_policy.RequestRefused, address_policy.RequestFailed) as error:
         return {"error": str(error)}
-    told: dict[str, object] = {"status_code": answer.status, "response_body": answer.body}
-    if not 200 <= answer.status < 300:
-        told["error"] = f"The receiver responded with {answer.status}."
-    return told
+    result: dict[str, object] = {"status_code": response.status, "response_body": response.body}
+    if not 200 <= response.status < 300:
+        result["error"] = f"The receiver responded with {response.status}."
+    return result
 
 
-def _headers(work: Work, target: Target, at: datetime, body: bytes) -> Mapping[str, str]:
-    custom = {name: value for name, value in target.headers.items() if not is_ours(name)}
+def _headers(work: Work, target: Target, attempted_at: datetime, body: bytes) -> Mapping[str, str]:
+    custom = {name: value for name, value in target.headers.items() if not is_reserved(name)}
     signed = signing.headers(
-        target.keys(at), delivery_id=work.id, timestamp=int(at.timestamp()), body=body
+        target.keys(attempted_at),
+        delivery_id=work.id,
+        timestamp=int(attempted_at.timestamp()),
+        body=body,
     )
     replay = {"X-Service-Replay-Of": work.replay_of} if work.replay_of else {}
     return {

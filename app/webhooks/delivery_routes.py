@@ -21,7 +21,7 @@ blueprint = Blueprint(
     "Deliveries of webhooks",
     __name__,
     url_prefix=f"{rest.PREFIX}/webhooks",
-    description="What became of each delivery, and making it again.",
+    description="Delivery log and redelivery.",
 )
 
 PAYLOAD = {
@@ -67,12 +67,12 @@ class DeliveryView(Schema):
     status = ma.fields.String(
         required=True,
         metadata={
-            "description": "pending, delivered, retrying or failed. What is pending or retrying"
-            " without `next_retry_at` while its webhook is disabled waits until it is enabled."
+            "description": "pending, delivered, retrying or failed. Without `next_retry_at`, a"
+            " pending or retrying delivery waits until its webhook is enabled."
         },
     )
     attempt_number = ma.fields.Integer(
-        required=True, metadata={"description": "How many attempts there were."}
+        required=True, metadata={"description": "Number of attempts."}
     )
     response_status = ma.fields.Integer(required=True, allow_none=True)
     response_body = ma.fields.String(required=True, allow_none=True)
@@ -117,8 +117,8 @@ class DeliveryArgs(OffsetArgs):
         validate=ma.validate.OneOf(payload.EVENTS),
         metadata={"description": "Only deliveries of this event."},
     )
-    from_date = fields.DateTime(metadata={"description": "Only what was asked for since then."})
-    to_date = fields.DateTime(metadata={"description": "Only what was asked for before then."})
+    from_date = fields.DateTime(metadata={"description": "Only deliveries created since then."})
+    to_date = fields.DateTime(metadata={"description": "Only deliveries created before then."})
 
 
 class Since(Schema):
@@ -147,8 +147,8 @@ def list_deliveries(args: JSONObject, webhook_id: str) -> JSONObject:
     beyond that, the oldest completed ones are deleted first.
     """
     webhook = service.get(webhook_id, by=principal())
-    wanted = {**args, "account_id": webhook.account_id, "webhook_id": webhook.id}
-    return page_body(*log.page(wanted, args["skip"], args["limit"], by=principal()), args)
+    filters = {**args, "account_id": webhook.account_id, "webhook_id": webhook.id}
+    return page_body(*log.page(filters, args["skip"], args["limit"], by=principal()), args)
 
 
 @blueprint.route("/<uuid:webhook_id>/deliveries/<uuid:delivery_id>", methods=["GET"])

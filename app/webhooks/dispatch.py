@@ -28,13 +28,13 @@ log = structlog.get_logger()
 
 THREADS = 64
 UNPROVEN_THREADS = 48
-LARGEST_LOOK = 200
-LARGEST_HOLDING = 16 * 2**20  # bytes of payloads, about
-LOOKS_PER_TURN = 50
-LANES = 5000
+PAGE_SIZE = 200
+MAX_CLAIMED_CHARACTERS = 16 * 2**20  # bytes of payloads, about
+MAX_PAGES_PER_TURN = 50
+MAX_LANES = 5000
 MARGIN_SECONDS = 5
 PAUSE_SECONDS = 0.02
-TOGETHER, TOGETHER_SECONDS = 64, 0.1
+BATCH_SIZE, BATCH_SECONDS = 64, 0.1
 
 
 class Dispatcher:
@@ -51,14 +51,14 @@ class Dispatcher:
         self._written_at = 0.0
         self._look_after = self._looked = 0.0
         self._one_each = False
-        """Whether threads are to end after one delivery, as others wait for them."""
+        """Whether threads should end after one delivery, as other lanes wait."""
 
     def turn(self, *, claiming: bool = True) -> None:
         """Record finished attempts, and start due deliveries."""
-        self._unwritten += _all_of(self._finished)
+        self._unwritten += _drain(self._finished)
         if self._unwritten and (self._is_time_to_write() or not claiming):
             self._write()
-        if claiming and len(self._unwritten) < LARGEST_LOOK:
+        if claiming and len(self._unwritten) < PAGE_SIZE:
             self._claim_due()
             self._learn_targets()
             self._begin()
@@ -86,36 +86,36 @@ class Dispatcher:
     def patience(self) -> float:
         """Seconds to wait without a notification."""
         if self._unwritten or not self._finished.empty():
-            return TOGETHER_SECONDS
+            return BATCH_SECONDS
         throttled = self._look_after - time.monotonic()
         return min(throttled, worker.sweep_seconds()) if throttled > 0 else worker.sweep_seconds()
 
     def _is_time_to_write(self) -> bool:
         waited = time.monotonic() - self._written_at
-        return len(self._unwritten) >= TOGETHER or waited >= TOGETHER_SECONDS
+        return len(self._unwritten) >= BATCH_SIZE or waited >= BATCH_SECONDS
 
     def _write(self) -> None:
         work = [result.work for result in self._unwritten]
         for account_id in queue.by_account(work):
-            # What cannot be written now is kept: better a late word than a second delivery.
-            _survive(partial(self._write_account, account_id))
+            # On failure the results are kept and written later, so that nothing is delivered twice.
+            _log_errors(partial(self._write_account, account_id))
         self._written_at = time.monotonic()
 
     def _write_account(self, account_id: str) -> None:
-        mine = [r for r in self._unwritten if r.work.account_id == account_id]
-        queue.record(account_id, mine)
+        results = [r for r in self._unwritten if r.work.account_id == account_id]
+        queue.record(account_id, results)
         self._unwritten = [r for r in self._unwritten if r.work.account_id != account_id]
-        upkeep.disable_failing(account_id, mine)
+        upkeep.disable_failing(account_id, results)
 
     def _claim_due(self) -> None:
         if time.monotonic() < self._look_after:
             return
         self._looked = 0.0
-        for _ in range(LOOKS_PER_TURN):
+        for _ in range(MAX_PAGES_PER_TURN):
             if not self._claim_page(time.monotonic()):
                 break
         end = time.monotonic()
-        # Passing over many rows of busy webhooks takes time: never more than a part of it.
+        # Skipping rows of busy webhooks takes time: limit it to a fraction of the total.
         with self._lock:
             passed_over = any(lane.room(end) <= 0 for lane in self._lanes.values())
         self._look_after = end + 3 * self._looked if passed_over else end
@@ -123,20 +123,22 @@ class Dispatcher:
 
     def _claim_page(self, now: float) -> bool:
         with self._lock:
-            rooms = {id: lane.room(now) for id, lane in self._lanes.items()}
-            held = sum(lane.characters for lane in self._lanes.values())
-        page = queue.look(LARGEST_LOOK, [id for id, room in rooms.items() if room <= 0])
+            free_slots = {id: lane.room(now) for id, lane in self._lanes.items()}
+            claimed_size = sum(lane.characters for lane in self._lanes.values())
+        page = queue.look(PAGE_SIZE, [id for id, free in free_slots.items() if free <= 0])
         self._looked += time.monotonic() - now
         chosen: dict[str, list[str]] = {}
         for row in page:
-            room = rooms.setdefault(row.webhook_id, Lane().room(now))
-            if room > 0 and (held == 0 or held + row.size <= LARGEST_HOLDING):
-                rooms[row.webhook_id] -= 1
-                held += row.size
+            free = free_slots.setdefault(row.webhook_id, Lane().room(now))
+            if free > 0 and (
+                claimed_size == 0 or claimed_size + row.size <= MAX_CLAIMED_CHARACTERS
+            ):
+                free_slots[row.webhook_id] -= 1
+                claimed_size += row.size
                 chosen.setdefault(row.account_id, []).append(row.id)
         for account_id in sorted(chosen):
             self._take_in(queue.claim(account_id, chosen[account_id], self._lease), now)
-        return bool(chosen) and len(page) == LARGEST_LOOK
+        return bool(chosen) and len(page) == PAGE_SIZE
 
     def _take_in(self, claimed: list[Work], now: float) -> None:
         with self._lock:
@@ -148,10 +150,15 @@ class Dispatcher:
     def _learn_targets(self) -> None:
         lanes = [lane for lane in self._lanes.values() if lane.waiting]
         accounts = sorted({lane.account_id for lane in lanes})
-        now, present = time.monotonic(), queue.versions(accounts) if accounts else {}
-        for id in accounts:
-            if id not in self._known or self._known[id][0] != present.get(id):
-                self._known[id] = (present.get(id), queue.targets(id))
+        now, current_versions = time.monotonic(), queue.versions(accounts) if accounts else {}
+        for account_id in accounts:
+            if account_id not in self._known or self._known[account_id][0] != current_versions.get(
+                account_id
+            ):
+                self._known[account_id] = (
+                    current_versions.get(account_id),
+                    queue.targets(account_id),
+                )
         with self._lock:
             for lane in lanes:
                 lane.learn(self._known[lane.account_id][1].get(lane.webhook_id), now)
@@ -160,19 +167,21 @@ class Dispatcher:
         now = time.monotonic()
         with self._lock:
             running = sum(len(lane.running) for lane in self._lanes.values())
-            poor = [lane for lane in self._lanes.values() if not lane.is_good(now)]
-            unproven = sum(len(lane.running) for lane in poor)
+            unproven_lanes = [lane for lane in self._lanes.values() if not lane.is_good(now)]
+            unproven = sum(len(lane.running) for lane in unproven_lanes)
             ready = [lane for lane in self._lanes.values() if lane.waiting]
             while ready and running < THREADS:
-                # One each by turns, the least served first.
-                lane = min(ready, key=lambda one: len(one.running))
-                good = lane.is_good(now)
-                work = lane.take(now, self._needed) if good or unproven < UNPROVEN_THREADS else None
+                # Round-robin, least served first.
+                lane = min(ready, key=lambda candidate: len(candidate.running))
+                is_good = lane.is_good(now)
+                work = (
+                    lane.take(now, self._needed) if is_good or unproven < UNPROVEN_THREADS else None
+                )
                 if work is None:
                     ready.remove(lane)
                     continue
-                running, unproven = running + 1, unproven + (not good)
-                # A thread of its own, which does not keep a process from ending.
+                running, unproven = running + 1, unproven + (not is_good)
+                # A daemon thread, which does not block the exit of the process.
                 threading.Thread(target=self._serve, args=[lane, work], daemon=True).start()
             self._one_each = bool(ready)
 
@@ -187,27 +196,27 @@ class Dispatcher:
                 lane.note(result)
                 self._finished.put(result)
                 now = time.monotonic()
-                go_on = lane.may_go_on(now) and not self._one_each
-                work = lane.take(now, self._needed) if go_on else None
-                asks = work is None or lane.wants_more
-            if asks or self._finished.qsize() >= TOGETHER:
+                may_continue = lane.may_go_on(now) and not self._one_each
+                work = lane.take(now, self._needed) if may_continue else None
+                needs_dispatcher = work is None or lane.wants_more
+            if needs_dispatcher or self._finished.qsize() >= BATCH_SIZE:
                 self._woken.set()
 
     def _try(self, work: Work) -> Result:
         try:
             return delivery.attempt(work, self._allowed)
-        except Exception as error:  # noqa: BLE001 - a lane must never wait for a thread that died
+        except Exception as error:  # noqa: BLE001 - the lane would wait for a dead thread
             log.error("delivery broke", delivery=work.id, error=type(error).__name__)
             return Result(work, new_id(), clock.now(), 0, error="The service failed.")
 
     def _forget_idle(self) -> None:
-        if len(self._lanes) > LANES:
+        if len(self._lanes) > MAX_LANES:
             with self._lock:
-                kept = {k: v for k, v in self._lanes.items() if v.running or v.waiting}
-                self._lanes, self._known = kept, {}
+                active = {k: v for k, v in self._lanes.items() if v.running or v.waiting}
+                self._lanes, self._known = active, {}
 
 
-def _all_of(results: SimpleQueue[Result]) -> Iterator[Result]:
+def _drain(results: SimpleQueue[Result]) -> Iterator[Result]:
     while True:
         try:
             yield results.get_nowait()
@@ -221,19 +230,19 @@ def work(stop: threading.Event, woken: threading.Event) -> None:
     dispatcher = Dispatcher(delivery.rules(config.current()), woken)
     while not stop.is_set():
         woken.clear()
-        _survive(dispatcher.turn)
+        _log_errors(dispatcher.turn)
         db.db.session.remove()
         woken.wait(dispatcher.patience())
         if dispatcher.busy:
-            # What is finished within a moment is written down together.
+            # Batch results that finish within a moment.
             stop.wait(PAUSE_SECONDS)
-    _survive(lambda: dispatcher.close(worker.STOP_SECONDS / 2))
+    _log_errors(lambda: dispatcher.close(worker.STOP_SECONDS / 2))
 
 
-def _survive(step: Callable[[], None]) -> None:
+def _log_errors(step: Callable[[], None]) -> None:
     try:
         step()
-    except Exception as error:  # noqa: BLE001 - the line outlives its database
+    except Exception as error:  # noqa: BLE001 - the loop must survive database failures
         log.warning("deliveries wait", error=type(error).__name__)
-        # A connection that broke must not stay with a worker that goes on.
+        # Do not reuse a broken connection.
         db.db.session.remove()

@@ -14,7 +14,7 @@ from app.events import RecordChanged
 from app.rules.nodes import Sent
 from app.types import JSONMapping, JSONObject
 
-MOST_KEPT = 1000
+MAX_CACHED = 1000
 _nodes: dict[tuple[str, int, str, frozenset[str]], rules.Node | None] = {}
 
 
@@ -48,14 +48,14 @@ def matches(
     node = _node(event.definition, text, hidden)
     if node is None:
         return True
-    asker = access.rule_caller(event.by)
-    return rules.holds(node, rules.Context(record, asker, now=clock.now()))
+    caller = access.rule_caller(event.by)
+    return rules.holds(node, rules.Context(record, caller, now=clock.now()))
 
 
 def _node(definition: Definition, text: str, hidden: frozenset[str]) -> rules.Node | None:
     key = (definition.id, definition.version, text, hidden)
     if key not in _nodes:
-        if len(_nodes) >= MOST_KEPT:
+        if len(_nodes) >= MAX_CACHED:
             _nodes.clear()
         fields = {k: v for k, v in definition.scope.fields.items() if k not in hidden}
         computed = {k: v for k, v in definition.computed.items() if k not in hidden}

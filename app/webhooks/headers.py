@@ -16,7 +16,7 @@ from app.outbound import header_values
 from app.outbound.header_values import MASK
 from app.types import JSONMapping, JSONObject
 
-ENTER_AGAIN = "Enter the value of {} again: *** keeps a stored value only on the same host."
+REENTER_VALUE = "Enter the value of {} again: *** keeps a stored value only on the same host."
 Stored = JSONMapping
 
 
@@ -27,14 +27,14 @@ def masked(stored: Stored | None) -> dict[str, str] | None:
 
 def decrypted(stored: Stored | None) -> dict[str, str]:
     """Headers to send; omits values that no configured key decrypts."""
-    read = {name: header_values.decrypt_or(value) for name, value in (stored or {}).items()}
-    return {name: value for name, value in read.items() if value is not None}
+    values = {name: header_values.decrypt_or(value) for name, value in (stored or {}).items()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def problems(headers: Mapping[str, str], stored: Stored | None, same_host: bool) -> list[Any]:
     """Problems of `***` values that cannot keep a stored value."""
     return [
-        problem("headers", "required", ENTER_AGAIN.format(name))
+        problem("headers", "required", REENTER_VALUE.format(name))
         for name, value in headers.items()
         if value == MASK and not (same_host and name in (stored or {}))
     ]
@@ -50,14 +50,14 @@ def encrypted(headers: Mapping[str, str] | None, stored: Stored | None) -> JSONO
     }
 
 
-def host_of(url: str) -> tuple[str, str | None, int | None]:
+def origin(url: str) -> tuple[str, str | None, int | None]:
     """Scheme, host and port of a URL."""
     parts = urlsplit(url)
     return parts.scheme, parts.hostname, parts.port
 
 
 @reencryption.json_column("webhooks", "headers")
-def renewed(stored: Stored | None) -> tuple[JSONObject | None, int]:
+def reencrypted(stored: Stored | None) -> tuple[JSONObject | None, int]:
     """Headers encrypted with the newest key, and how many were re-encrypted. Raises
     InvalidToken.
     """

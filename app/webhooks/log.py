@@ -27,65 +27,70 @@ from app.webhooks.models import (
 )
 from app.webhooks.queue import Result
 
-PIECE, LARGEST_PIECE = 500, 16 * 2**20  # deliveries, and bytes of their payloads
-A_WHILE = timedelta(minutes=10)
+BATCH_SIZE, MAX_BATCH_BYTES = 500, 16 * 2**20  # deliveries, and bytes of their payloads
+CLOCK_TOLERANCE = timedelta(minutes=10)
 EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
-Shown = JSONObject
+View = JSONObject
 Row = sa.RowMapping
 
 
 def page(
-    wanted: JSONMapping, skip: int, limit: int, *, by: Principal, most: int | None = None
-) -> tuple[list[Shown], int]:
-    """Deliveries, newest first, and the total (counted up to one more than `most`).
+    filters: JSONMapping,
+    skip: int,
+    limit: int,
+    *,
+    by: Principal,
+    max_total: int | None = None,
+) -> tuple[list[View], int]:
+    """Deliveries, newest first, and the total (counted up to one more than `max_total`).
 
     `wanted` may have account_id, webhook_id, status, event, from_date, to_date and `after`, the id
     of a delivery that all results are newer than.
     """
-    mine = [*_visible(by), *_wanted(wanted)]
-    total = counts.count_up_to(DELIVERIES, mine, most)
-    chosen = _with_last_attempt().where(*mine).order_by(DELIVERIES.c.id.desc())
-    found = db.connection().execute(chosen.offset(skip).limit(limit)).mappings()
+    conditions = [*_visible(by), *_conditions(filters)]
+    total = counts.count_up_to(DELIVERIES, conditions, max_total)
+    query = _with_last_attempt().where(*conditions).order_by(DELIVERIES.c.id.desc())
+    rows = db.connection().execute(query.offset(skip).limit(limit)).mappings()
     reader = redaction.Reader(by)
-    return [_shown(row, reader) for row in found], total
+    return [_view(row, reader) for row in rows], total
 
 
 def place(newer: int, *, by: Principal) -> str | None:
     """The id of the delivery after the `newer` newest ones, for `after`; None if there are
     fewer.
     """
-    found: str | None = counts.value_at_offset(DELIVERIES.c.id, _visible(by), newer)
-    return found
+    delivery_id: str | None = counts.value_at_offset(DELIVERIES.c.id, _visible(by), newer)
+    return delivery_id
 
 
 def _visible(by: Principal) -> list[Any]:
     return [] if by.account_id is None else [DELIVERIES.c.account_id == by.account_id]
 
 
-def _wanted(wanted: JSONMapping) -> Iterator[Any]:
+def _conditions(query: JSONMapping) -> Iterator[Any]:
     yield from filters.log_conditions(
-        DELIVERIES, wanted, ("account_id", "webhook_id", "status", "event")
+        DELIVERIES, query, ("account_id", "webhook_id", "status", "event")
     )
-    if wanted.get("after"):
-        yield DELIVERIES.c.id > wanted["after"]
+    if query.get("after"):
+        yield DELIVERIES.c.id > query["after"]
 
 
-def get(webhook: Webhook, delivery_id: str, *, by: Principal) -> Shown:
+def get(webhook: Webhook, delivery_id: str, *, by: Principal) -> View:
     """One delivery with all attempts, oldest first. Raises NotFound."""
-    one = (*_of(webhook), DELIVERIES.c.id == delivery_id.lower())
-    row = db.connection().execute(_with_last_attempt().where(*one)).mappings().first()
+    conditions = (*_of_webhook(webhook), DELIVERIES.c.id == delivery_id.lower())
+    row = db.connection().execute(_with_last_attempt().where(*conditions)).mappings().first()
     if row is None:
         raise NotFound("No delivery with this id.")
-    made = sa.select(ATTEMPTS).where(
+    query = sa.select(ATTEMPTS).where(
         ATTEMPTS.c.account_id == webhook.account_id, ATTEMPTS.c.delivery_id == row["id"]
     )
-    attempts = db.connection().execute(made.order_by(ATTEMPTS.c.id)).mappings()
-    shown = _shown(row, redaction.Reader(by))
-    told = [_withheld(attempt, shown["hidden_by"]) for attempt in attempts]
-    return {**shown, "attempts": told}
+    attempts = db.connection().execute(query.order_by(ATTEMPTS.c.id)).mappings()
+    view = _view(row, redaction.Reader(by))
+    attempt_views = [_withheld(attempt, view["hidden_by"]) for attempt in attempts]
+    return {**view, "attempts": attempt_views}
 
 
-def redeliver(webhook: Webhook, delivery_id: str, *, by: Principal) -> Shown:
+def redeliver(webhook: Webhook, delivery_id: str, *, by: Principal) -> View:
     """Send a delivery again under a new id. Raises NotFound, Conflict."""
     _check_enabled(webhook)
     with db.transaction():
@@ -98,81 +103,92 @@ def redeliver(webhook: Webhook, delivery_id: str, *, by: Principal) -> Shown:
             )
         if row["superadmin_id"] not in (None, webhook.created_by):
             raise Conflict(
-                "The payload shows a superadmin's view, and somebody else owns the webhook now."
+                "The payload shows a superadmin's view, and the webhook has another owner now."
             )
-        viewed = redaction.viewed_by_maker(webhook)
-        again = _copies(webhook, DELIVERIES.c.id == row["id"], viewed)
-        if not again:
-            raise Conflict(delivery.FORMER_MAKER)
-        outbox.write(again)
-    return get(webhook, again[0]["id"], by=by)
+        may_view = redaction.may_be_received(webhook)
+        copies = _copies(webhook, DELIVERIES.c.id == row["id"], may_view)
+        if not copies:
+            raise Conflict(delivery.PREVIOUS_OWNER)
+        outbox.write(copies)
+    return get(webhook, copies[0]["id"], by=by)
 
 
 def redeliver_failed(webhook: Webhook, since: datetime, until: datetime | None = None) -> int:
     """Send failed deliveries since a time again; returns how many.
 
-    `sent_again` reports the progress by the moment `until`, by default now.
+    `redelivery_counts` reports the progress for the same `until` (default: now).
     """
     _check_enabled(webhook)
     until = until or clock.now()
-    counted = sa.select(sa.func.count()).select_from(DELIVERIES)
+    query = sa.select(sa.func.count()).select_from(DELIVERIES)
     failed = _failed_since(webhook, since, until)
     with db.transaction() as session:
-        number = session.scalar(counted.where(*failed)) or 0
-        asked = {"since": clock.iso(since), "until": clock.iso(until), "webhook_id": webhook.id}
-        jobs.enqueue("webhooks.redeliver", asked, account_id=webhook.account_id)
-    return number
+        count = session.scalar(query.where(*failed)) or 0
+        job_payload = {
+            "since": clock.iso(since),
+            "until": clock.iso(until),
+            "webhook_id": webhook.id,
+        }
+        jobs.enqueue("webhooks.redeliver", job_payload, account_id=webhook.account_id)
+    return count
 
 
-def sent_again(webhook: Webhook, since: datetime, until: datetime) -> dict[str, int]:
+def redelivery_counts(webhook: Webhook, since: datetime, until: datetime) -> dict[str, int]:
     """The number of redelivered deliveries by status; those not yet queued count as pending."""
     table = DELIVERIES.c
-    # Ids begin with their time, so a key finds what was made then, give or take a while.
-    first, begun, last = (
-        first_id(one) for one in (max(since, EARLIEST) - A_WHILE, until, clock.now() + A_WHILE)
+    # Ids begin with their time, so the primary key finds them, with a tolerance for clocks.
+    first_key, start_key, last_key = (
+        first_id(moment)
+        for moment in (max(since, EARLIEST) - CLOCK_TOLERANCE, until, clock.now() + CLOCK_TOLERANCE)
     )
-    failed = (table.id.between(first, last), *_failed_since(webhook, since, until))
-    to_go = sa.select(sa.func.count()).where(*failed)
-    again = (*_of(webhook), table.replay_of.is_not(None), table.id.between(begun, last))
-    counted = sa.select(table.status, sa.func.count()).where(*again).group_by(table.status)
-    found = {row[0]: row[1] for row in db.connection().execute(counted)}
-    found[PENDING] = found.get(PENDING, 0) + (db.connection().scalar(to_go) or 0)
-    return {state: found.get(state, 0) for state in STATES}
+    failed = (table.id.between(first_key, last_key), *_failed_since(webhook, since, until))
+    not_queued = sa.select(sa.func.count()).where(*failed)
+    replayed = (
+        *_of_webhook(webhook),
+        table.replay_of.is_not(None),
+        table.id.between(start_key, last_key),
+    )
+    query = sa.select(table.status, sa.func.count()).where(*replayed).group_by(table.status)
+    by_status = {row[0]: row[1] for row in db.connection().execute(query)}
+    by_status[PENDING] = by_status.get(PENDING, 0) + (db.connection().scalar(not_queued) or 0)
+    return {state: by_status.get(state, 0) for state in STATES}
 
 
 @jobs.job("webhooks.redeliver")
-def _redeliver_pieces(asked: JSONMapping) -> None:
-    key = (asked["account_id"], asked["webhook_id"])
-    times = (clock.parse(asked["since"]), clock.parse(asked["until"]))
+def _redeliver_batches(payload: JSONMapping) -> None:
+    key = (payload["account_id"], payload["webhook_id"])
+    times = (clock.parse(payload["since"]), clock.parse(payload["until"]))
     while True:
         with db.transaction() as session:
-            # Locked, so that whoever asks twice at once does not send twice.
+            # Locked, so that concurrent requests do not send twice.
             webhook = session.get(Webhook, key, with_for_update=True)
             if webhook is None or not webhook.enabled:
                 return
-            again = _copies(webhook, *_failed_since(webhook, *times))
-            if not again:
+            copies = _copies(webhook, *_failed_since(webhook, *times))
+            if not copies:
                 return
-            outbox.write(again)
+            outbox.write(copies)
 
 
-def keep(result: Result) -> None:
+def record_test(result: Result) -> None:
     """Record a test, which is not retried."""
     work = result.work
     status = DELIVERED if result.delivered else FAILED
-    new = outbox.row(work.account_id, work.webhook_id, work.event, work.payload, status=status)
-    new |= {"id": work.id, "claim": work.claim, "last_claim": work.claim, "attempt_number": 1}
-    new["delivered_at"] = clock.now() if result.delivered else None
+    row = outbox.row(work.account_id, work.webhook_id, work.event, work.payload, status=status)
+    row |= {"id": work.id, "claim": work.claim, "last_claim": work.claim, "attempt_number": 1}
+    row["delivered_at"] = clock.now() if result.delivered else None
     with db.transaction() as session:
-        session.execute(sa.insert(DELIVERIES), [new])
+        session.execute(sa.insert(DELIVERIES), [row])
         session.execute(sa.insert(ATTEMPTS), [queue.attempt_row(result)])
         if result.delivered:
             queue.note_health(work.account_id, [result])
 
 
-def _copies(webhook: Webhook, *which: object) -> list[JSONObject]:
-    mine, is_cut = _of(webhook), outbox.payloads_cut(webhook.account_id)
-    chosen = sa.select(DELIVERIES).where(*mine, DELIVERIES.c.id.in_(_piece(*mine, *which)))
+def _copies(webhook: Webhook, *conditions: Any) -> list[JSONObject]:
+    same_webhook, is_cut = _of_webhook(webhook), outbox.payloads_cut(webhook.account_id)
+    query = sa.select(DELIVERIES).where(
+        *same_webhook, DELIVERIES.c.id.in_(_batch_ids(*same_webhook, *conditions))
+    )
     return [
         outbox.row(
             row.account_id,
@@ -181,21 +197,21 @@ def _copies(webhook: Webhook, *which: object) -> list[JSONObject]:
             payload.cut_text(row.payload) if is_cut else row.payload,
             holds_pii=row.holds_pii,
             superadmin_id=row.superadmin_id,
-            viewed_by=row.viewed_by and webhook.created_by,  # who may view it, too
+            viewed_by=row.viewed_by and webhook.created_by,  # who may view it, as checked
             replay_of=row.replay_of or row.id,
             depth=row.depth,
         )
-        for row in db.connection().execute(chosen.order_by(DELIVERIES.c.id))
+        for row in db.connection().execute(query.order_by(DELIVERIES.c.id))
     ]
 
 
-def _piece(*which: Any) -> list[str]:
-    # As many as memory has room for, and one at least.
-    table, ids, left = DELIVERIES.c, list[str](), LARGEST_PIECE
-    chosen = sa.select(table.id, table.size).where(*which).order_by(table.id).limit(PIECE)
-    for row in db.connection().execute(chosen):
-        left -= row.size
-        if ids and left < 0:
+def _batch_ids(*conditions: Any) -> list[str]:
+    # Limited by size, but at least one.
+    table, ids, remaining = DELIVERIES.c, list[str](), MAX_BATCH_BYTES
+    query = sa.select(table.id, table.size).where(*conditions).order_by(table.id).limit(BATCH_SIZE)
+    for row in db.connection().execute(query):
+        remaining -= row.size
+        if ids and remaining < 0:
             break
         ids.append(row.id)
     return ids
@@ -203,20 +219,29 @@ def _piece(*which: Any) -> list[str]:
 
 def _failed_since(webhook: Webhook, since: datetime, until: datetime) -> tuple[Any, ...]:
     table, account_id = DELIVERIES.c, webhook.account_id
-    again, first = DELIVERIES.alias(), DELIVERIES.alias()
-    # Of a delivery and its repetitions the last one counts, unless any of them did not fail.
+    later, original = DELIVERIES.alias(), DELIVERIES.alias()
+    # Only the last of a delivery and its replays, and only if all of them failed.
     repeated = sa.exists().where(
-        again.c.account_id == account_id,
-        again.c.replay_of == sa.func.coalesce(table.replay_of, table.id),
-        sa.or_(again.c.status != FAILED, again.c.id > table.id),
+        later.c.account_id == account_id,
+        later.c.replay_of == sa.func.coalesce(table.replay_of, table.id),
+        sa.or_(later.c.status != FAILED, later.c.id > table.id),
     )
-    arrived = sa.exists().where(
-        first.c.account_id == account_id, first.c.id == table.replay_of, first.c.status != FAILED
+    original_succeeded = sa.exists().where(
+        original.c.account_id == account_id,
+        original.c.id == table.replay_of,
+        original.c.status != FAILED,
     )
     period = (table.created_at >= since, table.created_at <= until)
-    fit = [] if visibility.is_sent_pii(webhook) else [~table.holds_pii]
-    fit.append(redaction.viewed_by_maker(webhook))
-    return (*_of(webhook), *fit, table.status == FAILED, *period, ~repeated, ~arrived)
+    receivable = [] if visibility.is_sent_pii(webhook) else [~table.holds_pii]
+    receivable.append(redaction.may_be_received(webhook))
+    return (
+        *_of_webhook(webhook),
+        *receivable,
+        table.status == FAILED,
+        *period,
+        ~repeated,
+        ~original_succeeded,
+    )
 
 
 def _check_enabled(webhook: Webhook) -> None:
@@ -224,7 +249,7 @@ def _check_enabled(webhook: Webhook) -> None:
         raise Conflict("This webhook is disabled. Enable it first.")
 
 
-def _of(webhook: Webhook) -> list[Any]:
+def _of_webhook(webhook: Webhook) -> list[Any]:
     table = DELIVERIES.c
     return [table.account_id == webhook.account_id, table.webhook_id == webhook.id]
 
@@ -240,15 +265,15 @@ def _with_last_attempt() -> sa.Select[Any]:
     return sa.select(DELIVERIES, *answer).select_from(joined)
 
 
-def _shown(row: Row, reader: redaction.Reader) -> Shown:
-    hidden_by, shown = reader.hidden_by(row), orjson.Fragment(row["payload"])
+def _view(row: Row, reader: redaction.Reader) -> View:
+    hidden_by, payload = reader.hidden_by(row), orjson.Fragment(row["payload"])
     if hidden_by:
-        shown = orjson.loads(row["payload"])
-        shown |= {name: None for name in ("record", "previous") if name in shown}
-    about = {"payload": shown, "response_status": row["status_code"], "hidden_by": hidden_by}
-    return {**_withheld(row, hidden_by), **about}
+        payload = orjson.loads(row["payload"])
+        payload |= {name: None for name in ("record", "previous") if name in payload}
+    details = {"payload": payload, "response_status": row["status_code"], "hidden_by": hidden_by}
+    return {**_withheld(row, hidden_by), **details}
 
 
-def _withheld(answer: Row, hidden_by: str | None) -> Shown:
-    # A receiver may answer with what it was sent.
-    return {**answer, "response_body": None} if hidden_by else dict(answer)
+def _withheld(row: Row, hidden_by: str | None) -> View:
+    # The response may echo the payload.
+    return {**row, "response_body": None} if hidden_by else dict(row)

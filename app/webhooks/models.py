@@ -30,7 +30,7 @@ class WebhookVersion(Base):
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     version: Mapped[int]
-    # Whether new deliveries hold ids only, as those that wait take too much already.
+    # Whether new deliveries have ids only, as pending ones exceed the limit.
     payloads_cut: Mapped[bool] = mapped_column(default=False, server_default=sa.false())
 
 
@@ -64,7 +64,7 @@ class WebhookDelivery(Base):
 
     __tablename__ = "webhook_deliveries"
     __table_args__ = (
-        # Holds only what waits; covering, as workers pass over webhooks that are busy.
+        # Partial and covering: workers skip many rows of busy webhooks.
         partial_index(
             "ix_webhook_deliveries_due",
             "due_at",
@@ -73,7 +73,7 @@ class WebhookDelivery(Base):
             "id",
             where="due_at IS NOT NULL",
         ),
-        # Covering, as SQLite finds what stands behind a payload by reading all of the payload.
+        # Covering: SQLite must read the whole payload to reach the columns after it.
         sa.Index("ix_webhook_deliveries_log", "account_id", "webhook_id", "id", "status", "size"),
         partial_index(
             "ix_webhook_deliveries_replay_of",
@@ -90,15 +90,15 @@ class WebhookDelivery(Base):
     payload: Mapped[str] = mapped_column(Text)
     size: Mapped[int]  # bytes of the payload
     holds_pii: Mapped[bool] = mapped_column(default=False)
-    # Whose view it is, which others may not have; null in those from before.
+    # The user whose view the payload shows; null in older rows.
     viewed_by: Mapped[str | None] = mapped_column(Id)
-    # The superadmin whose view it is, which an account's rules may hide from its own admins.
+    # The superadmin whose view it shows, which rules may hide from the account's admins.
     superadmin_id: Mapped[str | None] = mapped_column(Id)
     status: Mapped[str] = mapped_column(Text, default=PENDING)
-    attempt_number: Mapped[int] = mapped_column(default=0)  # how many there were
+    attempt_number: Mapped[int] = mapped_column(default=0)  # number of attempts
     due_at: Mapped[datetime | None] = mapped_column(UtcDateTime)  # or the end of a worker's lease
-    claim: Mapped[int] = mapped_column(default=0)  # how often a worker took it
-    last_claim: Mapped[int | None] = mapped_column()  # the one that made the last attempt
+    claim: Mapped[int] = mapped_column(default=0)  # number of claims
+    last_claim: Mapped[int | None] = mapped_column()  # of the last attempt
     next_retry_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     delivered_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     replay_of: Mapped[str | None] = mapped_column(Id)

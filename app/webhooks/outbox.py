@@ -25,11 +25,11 @@ from app.ids import new_id
 from app.types import JSONMapping, JSONObject
 from app.webhooks import filters, payload
 from app.webhooks.models import DELIVERIES, Webhook, WebhookVersion
-from app.webhooks.visibility import Sight, maker_now, maker_version_checks
+from app.webhooks.visibility import View, maker_now, maker_version_checks
 
-CHECKED, STORED = "webhooks.checked", "webhooks.stored"
-LARGEST_PAYLOAD = 256 * 1024  # bytes; a larger one tells the records' ids only
-MOST_STORED = 16 * 2**20  # bytes of payloads that one transaction stores whole
+CHECKED_KEY, STORED_BYTES_KEY = "webhooks.checked", "webhooks.stored"
+LARGEST_PAYLOAD = 256 * 1024  # bytes; larger ones have ids only
+MAX_STORED_BYTES = 16 * 2**20  # bytes of complete payloads per transaction
 
 
 @dataclass(frozen=True)
@@ -44,18 +44,21 @@ class Listener:
 
 @dataclass(frozen=True)
 class Listeners:
-    """The enabled webhooks of an account, by collection (in lower case) and operation."""
+    """The enabled webhooks of an account."""
 
     version_check: VersionCheck
-    of: Mapping[tuple[str, str], Sequence[Listener]]
+    by_event: Mapping[tuple[str, str], Sequence[Listener]]
+    """By collection (in lower case) and operation."""
     payloads_cut: bool = False
-    """Whether the account's deliveries take too much for payloads that hold more than ids."""
+    """Whether new payloads have ids only, as the account's deliveries exceed the limit."""
 
     @cached_property
     def makers(self) -> frozenset[str]:
         """The users who own them."""
-        made = (one.created_by for listeners in self.of.values() for one in listeners)
-        return frozenset(filter(None, made))
+        owner_ids = (
+            listener.created_by for listeners in self.by_event.values() for listener in listeners
+        )
+        return frozenset(filter(None, owner_ids))
 
 
 def version_checks(account_id: str | None) -> list[VersionCheck]:
@@ -63,7 +66,7 @@ def version_checks(account_id: str | None) -> list[VersionCheck]:
     if account_id is None:
         return []
     listeners = _cached(account_id)
-    db.notes().setdefault(CHECKED, {})[account_id] = listeners
+    db.notes().setdefault(CHECKED_KEY, {})[account_id] = listeners
     if not listeners.makers:
         return [listeners.version_check]
     return [listeners.version_check, *maker_version_checks(account_id, listeners.makers)]
@@ -83,33 +86,33 @@ def checked_version(account_id: str) -> int | None:
 def note(event: events.RecordChanged) -> None:
     """Write the deliveries of a change before its transaction commits."""
     key = (event.definition.name.lower(), event.operation)
-    listeners = _checked(event.account_id).of.get(key, ())
-    # What is shown, once for all webhooks of a maker that mask alike.
-    shown: dict[tuple[str | None, bool], JSONMapping] = {}
+    listeners = _checked(event.account_id).by_event.get(key, ())
+    # Payloads, shared by webhooks with the same owner and masking.
+    payloads: dict[tuple[str | None, bool], JSONMapping] = {}
     for listener in listeners:
-        sight = _sight(event, listener)
-        seen = _seen(event, sight) if sight else None
-        if sight is None or seen is None:
+        view = _view_for(event, listener)
+        visible = _visible_record(event, view) if view else None
+        if view is None or visible is None:
             continue
-        access, record = seen
-        if filters.matches(listener.filter, event, record, sight.hidden(access)):
-            who = (listener.created_by, listener.include_pii)
-            if who not in shown:
-                shown[who] = payload.facts(event, sight)
-            _add(event.account_id, listener.id, shown[who], sight)
+        access, record = visible
+        if filters.matches(listener.filter, event, record, view.hidden(access)):
+            viewer = (listener.created_by, listener.include_pii)
+            if viewer not in payloads:
+                payloads[viewer] = payload.facts(event, view)
+            _add(event.account_id, listener.id, payloads[viewer], view)
 
 
-def _sight(event: events.RecordChanged, listener: Listener) -> Sight | None:
+def _view_for(event: events.RecordChanged, listener: Listener) -> View | None:
     by, is_maker = maker_now(event.account_id, listener.created_by)
     if by is None:
         return None
-    return Sight(event.definition, by, listener.include_pii and is_maker)
+    return View(event.definition, by, listener.include_pii and is_maker)
 
 
-def _seen(event: events.RecordChanged, sight: Sight) -> tuple[Access, JSONMapping] | None:
+def _visible_record(event: events.RecordChanged, view: View) -> tuple[Access, JSONMapping] | None:
     """The access of a webhook to the new record, else to the previous one."""
     for record in filter(None, (event.record, event.previous)):
-        access = sight.access_to(event, record)
+        access = view.access_to(event, record)
         if access is not None:
             return access, record
     return None
@@ -136,7 +139,7 @@ def _bytes(text: str) -> int:
 
 def write(rows: Sequence[JSONMapping]) -> None:
     """Store deliveries that are due at once, in the open transaction."""
-    # A list of one would take the slower way of many.
+    # A list would use the slower executemany.
     db.connection().execute(_INSERT, list(rows) if len(rows) > 1 else rows[0])
     db.on_commit(jobs.wake)
 
@@ -144,51 +147,51 @@ def write(rows: Sequence[JSONMapping]) -> None:
 _INSERT = sa.insert(DELIVERIES).values(due_at=database_now())
 
 
-def _add(account_id: str, webhook_id: str, shown: JSONMapping, sight: Sight) -> None:
-    about: Any = {"at": clock.now(), "webhook_id": webhook_id, "account_id": account_id}
-    text = payload.text(shown, **about)
+def _add(account_id: str, webhook_id: str, facts: JSONMapping, view: View) -> None:
+    metadata: Any = {"timestamp": clock.now(), "webhook_id": webhook_id, "account_id": account_id}
+    text = payload.text(facts, **metadata)
     if payloads_cut(account_id) or not _fits(_bytes(text)):
-        text = payload.text(payload.cut(shown), **about)
-    seen = {"holds_pii": sight.holds_pii, "viewed_by": sight.by.user_id}
-    new = row(account_id, webhook_id, shown["event"], text, **seen)
-    beyond_rules = sight.by.is_superadmin and account_id != SYSTEM_ACCOUNT_ID
-    db.before_commit(write, {**new, "superadmin_id": sight.by.user_id if beyond_rules else None})
+        text = payload.text(payload.cut(facts), **metadata)
+    visibility_columns = {"holds_pii": view.holds_pii, "viewed_by": view.by.user_id}
+    new = row(account_id, webhook_id, facts["event"], text, **visibility_columns)
+    beyond_rules = view.by.is_superadmin and account_id != SYSTEM_ACCOUNT_ID
+    db.before_commit(write, {**new, "superadmin_id": view.by.user_id if beyond_rules else None})
 
 
 def _fits(size: int) -> bool:
     """Whether a payload is stored whole, by its own size and the transaction's total."""
-    stored = db.notes().get(STORED, 0) + size
-    if size > LARGEST_PAYLOAD or stored > MOST_STORED:
+    stored = db.notes().get(STORED_BYTES_KEY, 0) + size
+    if size > LARGEST_PAYLOAD or stored > MAX_STORED_BYTES:
         return False
-    db.notes()[STORED] = stored
+    db.notes()[STORED_BYTES_KEY] = stored
     return True
 
 
 def _checked(account_id: str) -> Listeners:
-    # Whoever changes records without the version_checks has them checked here.
-    known: dict[str, Listeners] = db.notes().setdefault(CHECKED, {})
-    if account_id not in known:
-        known[account_id] = _load(account_id)
-    return known[account_id]
+    # For writes that did not call version_checks().
+    checked: dict[str, Listeners] = db.notes().setdefault(CHECKED_KEY, {})
+    if account_id not in checked:
+        checked[account_id] = _load(account_id)
+    return checked[account_id]
 
 
 def _cached(account_id: str) -> Listeners:
-    found = versioned_cache.cache("webhooks").get(account_id, lambda: _load(account_id))
-    assert found is not None  # noqa: S101 - _load always finds something
-    return found
+    listeners = versioned_cache.cache("webhooks").get(account_id, lambda: _load(account_id))
+    assert listeners is not None  # noqa: S101 - _load never returns None
+    return listeners
 
 
 def _load(account_id: str) -> Listeners:
-    # The version first: what changes in between is then noticed by the next check.
-    mine = WebhookVersion.account_id == account_id
+    # Read the version first, so that the next check detects changes in between.
+    same_account = WebhookVersion.account_id == account_id
     columns = (WebhookVersion.version, WebhookVersion.payloads_cut)
-    row = db.connection().execute(sa.select(*columns).where(mine)).first()
+    row = db.connection().execute(sa.select(*columns).where(same_account)).first()
     version, is_cut = row if row else (None, False)
     enabled = (Webhook.account_id == account_id, Webhook.enabled)
     table: Any = Webhook.__table__
-    found: dict[tuple[str, str], list[Listener]] = {}
+    by_event: dict[tuple[str, str], list[Listener]] = {}
     for one in db.connection().execute(sa.select(table).where(*enabled).order_by(table.c.id)):
         listener = Listener(one.id, one.created_by, one.filter, one.include_pii)
         for operation in one.events:
-            found.setdefault((one.collection.lower(), operation), []).append(listener)
-    return Listeners(VersionCheck("webhook_versions", (account_id,), version), found, is_cut)
+            by_event.setdefault((one.collection.lower(), operation), []).append(listener)
+    return Listeners(VersionCheck("webhook_versions", (account_id,), version), by_event, is_cut)

@@ -13,10 +13,10 @@ from app.collections import masking
 from app.events import RecordChanged
 from app.types import JSONMapping, JSONObject
 from app.webhooks.models import OPERATIONS
-from app.webhooks.visibility import Sight
+from app.webhooks.visibility import View
 
 TEST_EVENT = "webhook.test"
-# As `facts` and `text` have it: what comes first need not be parsed to its end.
+# The beginning as `facts` and `text` write it; avoids parsing the whole payload.
 BEGINNING = re.compile(r'\{"event":"[\w.]+","collection":"(\w+)",', re.ASCII)
 EVENTS = (*(f"records.{operation}" for operation in OPERATIONS), TEST_EVENT)
 
@@ -26,35 +26,37 @@ def event_name(operation: str) -> str:
     return f"records.{operation}"
 
 
-def facts(event: RecordChanged, sight: Sight) -> JSONObject:
+def facts(event: RecordChanged, view: View) -> JSONObject:
     """The change as the webhook's owner may view it; hidden records are null."""
-    shown: JSONObject = {
+    content: JSONObject = {
         "event": event_name(event.operation),
         "collection": event.definition.name,
-        "record": _shown(event, event.record, sight),
+        "record": _visible_values(event, event.record, view),
     }
     if event.operation != "create":
-        shown["previous"] = _shown(event, event.previous, sight)
-    return shown
+        content["previous"] = _visible_values(event, event.previous, view)
+    return content
 
 
-def cut(shown: JSONMapping) -> JSONObject:
+def cut(content: JSONMapping) -> JSONObject:
     """The payload reduced to the ids of the records, if the whole would be too large."""
-    ids = {name: {"id": shown[name]["id"]} for name in ("record", "previous") if shown.get(name)}
-    return {**shown, **ids, "truncated": True}
+    ids = {
+        name: {"id": content[name]["id"]} for name in ("record", "previous") if content.get(name)
+    }
+    return {**content, **ids, "truncated": True}
 
 
 def cut_text(text: str) -> str:
     """The same for a payload's text; tests have nothing to cut."""
-    told = orjson.loads(text)
-    return text if told["event"] == TEST_EVENT else orjson.dumps(cut(told)).decode()
+    content = orjson.loads(text)
+    return text if content["event"] == TEST_EVENT else orjson.dumps(cut(content)).decode()
 
 
-def collection_of(text: str) -> str:
+def collection_name(text: str) -> str:
     """The collection of a payload's text; empty if it has none."""
-    found = BEGINNING.match(text)
-    told = {"collection": found[1]} if found else orjson.loads(text)
-    return str(told.get("collection") or "")
+    match = BEGINNING.match(text)
+    content = {"collection": match[1]} if match else orjson.loads(text)
+    return str(content.get("collection") or "")
 
 
 def beginnings(collection: str) -> list[str]:
@@ -68,18 +70,22 @@ def test_facts(collection: str) -> JSONObject:
     return {"event": TEST_EVENT, "collection": collection, "record": {}}
 
 
-def text(told: JSONMapping, *, at: datetime, webhook_id: str, account_id: str) -> str:
+def text(content: JSONMapping, *, timestamp: datetime, webhook_id: str, account_id: str) -> str:
     """The JSON text to send."""
-    about = {"timestamp": clock.iso(at), "webhook_id": webhook_id, "account_id": account_id}
-    return orjson.dumps({**told, **about}).decode()
+    metadata = {
+        "timestamp": clock.iso(timestamp),
+        "webhook_id": webhook_id,
+        "account_id": account_id,
+    }
+    return orjson.dumps({**content, **metadata}).decode()
 
 
-def _shown(event: RecordChanged, row: JSONMapping | None, sight: Sight) -> JSONObject | None:
-    access = sight.access_to(event, row)
+def _visible_values(event: RecordChanged, row: JSONMapping | None, view: View) -> JSONObject | None:
+    access = view.access_to(event, row)
     if row is None or access is None:
         return None
     return {
-        name: _value(field, row.get(name), name in sight.masked)
+        name: _value(field, row.get(name), name in view.masked)
         for name, field in event.definition.columns.items()
         if name in access.readable
     }
@@ -88,5 +94,5 @@ def _shown(event: RecordChanged, row: JSONMapping | None, sight: Sight) -> JSONO
 def _value(field: Any, value: object, masked: bool) -> object:
     if value is None:
         return None
-    shown = field.shown(value)
-    return masking.masked(field, shown) if masked else shown
+    plain = field.shown(value)
+    return masking.masked(field, plain) if masked else plain

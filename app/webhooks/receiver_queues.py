@@ -29,7 +29,7 @@ class Lane:
     slow: bool = False
     target: Target | None = None
     fresh_until: float = 0
-    """Until when `target` may be taken for what the database says."""
+    """Until when `target` may be used without reading it again."""
 
     def is_slow(self, now: float) -> bool:
         """Whether the last request was slow or a running one is."""

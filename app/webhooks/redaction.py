@@ -43,7 +43,7 @@ class Reader:
         return None if is_theirs or self._covers(row["payload"]) else RULES
 
     def _covers(self, text: str) -> bool:
-        key = payload.collection_of(text).lower()
+        key = payload.collection_name(text).lower()
         if key not in self._covered:
             definition = self._definitions.get(key)
             self._covered[key] = definition is not None and is_open(definition, self._by)
@@ -51,8 +51,8 @@ class Reader:
 
     @cached_property
     def _definitions(self) -> Mapping[str, Definition]:
-        # As they are now: one statement, whatever is cached.
-        return {one.name.lower(): one for one in definitions.get_all()}
+        # Uncached, in one statement.
+        return {definition.name.lower(): definition for definition in definitions.get_all()}
 
 
 def is_open(definition: Definition, by: Principal) -> bool:
@@ -62,37 +62,37 @@ def is_open(definition: Definition, by: Principal) -> bool:
     return access is not None and access.condition is None and access.readable.keys() == everything
 
 
-def viewed_by_maker(webhook: Webhook) -> Any:
+def may_be_received(webhook: Webhook) -> Any:
     """An SQL condition: deliveries whose payload the webhook's owner may receive."""
     table = DELIVERIES.c
-    theirs = table.viewed_by.in_([NOBODY_ID, webhook.created_by])
-    found = [table.viewed_by.is_(None), theirs, *_of_open_collection(webhook)]
+    is_own = table.viewed_by.in_([NOBODY_ID, webhook.created_by])
+    conditions = [table.viewed_by.is_(None), is_own, *_open_collection_conditions(webhook)]
     return sa.and_(
-        sa.or_(*found),
+        sa.or_(*conditions),
         sa.or_(table.superadmin_id.is_(None), table.superadmin_id == webhook.created_by),
     )
 
 
-def hand_over(webhook: Webhook) -> None:
+def transfer_pending(webhook: Webhook) -> None:
     """Keep pending deliveries that a webhook's new owner may view as well.
 
     The others fail at their next attempt (`delivery.attempt`).
     """
-    db.db.session.flush()  # the webhook first, as a worker that lays deliveries by
+    db.db.session.flush()  # lock the webhook first, in the workers' order
     table = DELIVERIES.c
-    mine = (table.account_id == webhook.account_id, table.webhook_id == webhook.id)
-    waiting = (table.status.in_((PENDING, RETRYING)), table.viewed_by.is_not(None))
-    change = sa.update(DELIVERIES).where(*mine, *waiting, viewed_by_maker(webhook))
+    same_webhook = (table.account_id == webhook.account_id, table.webhook_id == webhook.id)
+    is_pending = (table.status.in_((PENDING, RETRYING)), table.viewed_by.is_not(None))
+    change = sa.update(DELIVERIES).where(*same_webhook, *is_pending, may_be_received(webhook))
     db.connection().execute(change.values(viewed_by=webhook.created_by))
 
 
-def _of_open_collection(webhook: Webhook) -> list[sa.ColumnElement[bool]]:
+def _open_collection_conditions(webhook: Webhook) -> list[Any]:
     maker = principals.for_user_in_account(webhook.account_id, webhook.created_by)
     if maker and maker.is_superadmin:
         return [sa.true()]
-    known = {one.name.lower(): one for one in definitions.get_all()} if maker else {}
-    definition = known.get(webhook.collection.lower())
+    definitions_by_name = {one.name.lower(): one for one in definitions.get_all()} if maker else {}
+    definition = definitions_by_name.get(webhook.collection.lower())
     if maker is None or definition is None or not is_open(definition, maker):
         return []
-    starts = payload.beginnings(definition.name)
-    return [DELIVERIES.c.payload.startswith(one, autoescape=True) for one in starts]
+    prefixes = payload.beginnings(definition.name)
+    return [DELIVERIES.c.payload.startswith(one, autoescape=True) for one in prefixes]

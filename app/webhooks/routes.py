@@ -25,7 +25,7 @@ blueprint = Blueprint(
     "Webhooks",
     __name__,
     url_prefix=f"{rest.PREFIX}/webhooks",
-    description="Who is told of changes of records.",
+    description="Receivers of record changes.",
 )
 
 TIME = "2026-11-20T12:00:00.123456Z"
@@ -68,14 +68,14 @@ def _headers() -> object:
         keys=fields.Text(longest=200),
         values=fields.Text(longest=5000),
         allow_none=True,
-        metadata={"description": "Sent with every delivery, beside the service's own."},
+        metadata={"description": "Sent with every delivery, in addition to the service's headers."},
     )
 
 
-MAKER = "Where false, it is sent what any admin may view, masked, until an admin takes it over."
+MAKER = "If false, payloads show what any admin may view, masked, until an admin takes it over."
 WARNINGS = (
-    "What was probably not meant, such as a collection that does not exist; `payloads_cut` while"
-    " the account's deliveries take too much for more than ids."
+    "Likely mistakes, such as a missing collection; `payloads_cut` while payloads have ids only"
+    " because the account's deliveries exceed the limit."
 )
 
 
@@ -93,7 +93,7 @@ class WebhookView(Schema):
         metadata={
             "type": ["object", "null"],
             "additionalProperties": {"type": "string"},
-            "description": "Each value is shown as `***`; sent back, it keeps the stored one.",
+            "description": "Values are shown as `***`; sending `***` keeps the stored value.",
         },
         required=True,
     )
@@ -102,19 +102,21 @@ class WebhookView(Schema):
     failing_since = fields.Timestamp(
         required=True,
         allow_none=True,
-        metadata={"description": "Since when every attempt has failed."},
+        metadata={"description": "The time since which every attempt has failed."},
     )
     disabled_at = fields.Timestamp(
         required=True,
         allow_none=True,
-        metadata={"description": "When the service disabled it, as it had failed for five days."},
+        metadata={"description": "When the service disabled it after five days of failures."},
     )
     created_at = fields.Timestamp(required=True)
     updated_at = fields.Timestamp(required=True)
     created_by = ma.fields.String(
         required=True,
         allow_none=True,
-        metadata={"description": "Who made it or took it over: it is sent what they may view."},
+        metadata={
+            "description": "The owner (creator or last take-over): payloads show their view."
+        },
     )
     has_active_maker = ma.fields.Function(
         service.has_active_maker,
@@ -128,13 +130,13 @@ class WebhookView(Schema):
     )
 
 
-class MadeWebhook(WebhookView):
+class CreatedWebhook(WebhookView):
     """A new webhook with its secret, which is shown only once."""
 
     secret = ma.fields.String(required=True)
     signing_secret = ma.fields.String(
         required=True,
-        metadata={"description": "The secret as verifiers of Standard Webhooks take it."},
+        metadata={"description": "The secret in the format of Standard Webhooks."},
     )
 
 
@@ -159,12 +161,12 @@ class ChangedWebhook(Schema):
     secret = fields.Text(
         longest=256,
         allow_none=True,
-        metadata={"description": "The signing secret; made where it is absent."},
+        metadata={"description": "The signing secret; generated if absent."},
     )
     filter = fields.Text(
         longest=2000,
         allow_none=True,
-        metadata={"description": "An expression; only what it holds for is told."},
+        metadata={"description": "An expression; only matching changes are sent."},
     )
     headers = _headers()
     enabled = fields.StrictBoolean()
@@ -218,7 +220,7 @@ def list_webhooks(args: JSONObject) -> JSONObject:
 
 @blueprint.route("", methods=["POST"])
 @blueprint.arguments(NewWebhook, example=NEW)
-@blueprint.response(201, MadeWebhook, example={**WEBHOOK, **SECRET})
+@blueprint.response(201, CreatedWebhook, example={**WEBHOOK, **SECRET})
 @blueprint.fails(400, 409)
 @account_admin
 @shows_secret
@@ -280,7 +282,7 @@ def delete_webhook(webhook_id: str) -> Response:
 @account_admin
 def test_webhook(webhook_id: str) -> JSONObject:
     """Send a `webhook.test` to the webhook now, and return the response."""
-    return _tested(service.test(webhook_id, by=principal()))
+    return _test_body(service.test(webhook_id, by=principal()))
 
 
 @blueprint.route("/<uuid:webhook_id>/take-over", methods=["POST"])
@@ -310,6 +312,6 @@ def rotate_webhook_secret(webhook_id: str) -> Secret:
     return service.rotate_secret(webhook_id, by=principal())
 
 
-def _tested(result: Result) -> JSONObject:
+def _test_body(result: Result) -> JSONObject:
     names = ("status_code", "response_body", "error", "duration_ms")
     return {"success": result.delivered, **{name: getattr(result, name) for name in names}}

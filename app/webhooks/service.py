@@ -36,14 +36,14 @@ from app.webhooks import (
 from app.webhooks.models import Webhook, WebhookVersion
 from app.webhooks.queue import Result, Work
 
-MOST_HEADERS = 50
-SENT = ("url", "collection", "events", "filter", "include_pii")
+MAX_HEADERS = 50
+PAYLOAD_SETTINGS = ("url", "collection", "events", "filter", "include_pii")
 PREVIOUS_SECRET = timedelta(hours=24)
-TESTS_AT_ONCE = 2
+MAX_CONCURRENT_TESTS = 2
 WAIT_SECONDS = 5
 
 Body = JSONMapping
-_tests = threading.BoundedSemaphore(TESTS_AT_ONCE)
+_tests = threading.BoundedSemaphore(MAX_CONCURRENT_TESTS)
 
 
 @dataclass(frozen=True)
@@ -65,23 +65,25 @@ class Secret:
 
 def page(skip: int, limit: int, *, by: Principal) -> tuple[list[Webhook], int]:
     """The webhooks of the account, oldest first, and the total."""
-    mine = _visible(by)
-    total = db.db.session.scalar(sa.select(sa.func.count()).select_from(Webhook).where(*mine))
-    chosen = sa.select(Webhook).where(*mine).order_by(Webhook.id).offset(skip).limit(limit)
-    return list(db.db.session.scalars(chosen)), total or 0
+    conditions = _visible(by)
+    total = db.db.session.scalar(sa.select(sa.func.count()).select_from(Webhook).where(*conditions))
+    query = sa.select(Webhook).where(*conditions).order_by(Webhook.id).offset(skip).limit(limit)
+    return list(db.db.session.scalars(query)), total or 0
 
 
 def failing(limit: int, *, by: Principal) -> list[Webhook]:
     """Failing and disabled webhooks, longest failing first."""
-    table = Webhook.failing_since, Webhook.disabled_at
-    chosen = sa.select(Webhook).where(*_visible(by), sa.or_(*(one.is_not(None) for one in table)))
-    ordered = chosen.order_by(Webhook.failing_since, Webhook.id)
+    columns = Webhook.failing_since, Webhook.disabled_at
+    query = sa.select(Webhook).where(
+        *_visible(by), sa.or_(*(column.is_not(None) for column in columns))
+    )
+    ordered = query.order_by(Webhook.failing_since, Webhook.id)
     return list(db.db.session.scalars(ordered.limit(limit)))
 
 
 def get(webhook_id: str, *, by: Principal) -> Webhook:
     """One webhook. Raises NotFound."""
-    return _found(db.db.session.scalar(_named(webhook_id, by)))
+    return _require(db.db.session.scalar(_query(webhook_id, by)))
 
 
 def create(body: Body, *, by: Principal, id: str | None = None) -> Secret:
@@ -89,14 +91,14 @@ def create(body: Body, *, by: Principal, id: str | None = None) -> Secret:
     account_id = by.require_account_id()
     _check_personal(body.get("include_pii", False), by)
     _check(body)
-    wrong = headers.problems(body.get("headers") or {}, None, same_host=False)
-    if wrong:
-        raise InvalidValues(wrong)
+    invalid = headers.problems(body.get("headers") or {}, None, same_host=False)
+    if invalid:
+        raise InvalidValues(invalid)
     secret = body.get("secret") or signing.new_secret()
-    there = errors.conflict_on_unique(
+    conflict = errors.conflict_on_unique(
         "webhooks", "id", "id", "A webhook with this id already exists."
     )
-    with there, db.transaction() as session:
+    with conflict, db.transaction() as session:
         versions.outdate(account_id)
         _check_number(account_id)
         values = {name: value for name, value in body.items() if name != "secret"}
@@ -118,11 +120,11 @@ def change(webhook_id: str, body: Body, *, by: Principal) -> Webhook:
     """
     _check(body)
     with _changing(webhook_id, by) as webhook:
-        still_personal = body.get("include_pii", webhook.include_pii)
-        _check_personal(still_personal, by)
+        include_pii = body.get("include_pii", webhook.include_pii)
+        _check_personal(include_pii, by)
         _check_headers(webhook, body)
         secret, url = body.get("secret"), webhook.url
-        _take_over_what_is_sent(webhook, body, by)
+        _take_over_if_payload_changes(webhook, body, by)
         for name, value in body.items():
             if name == "headers":
                 webhook.headers = headers.encrypted(value, webhook.headers)
@@ -136,7 +138,7 @@ def change(webhook_id: str, body: Body, *, by: Principal) -> Webhook:
             webhook.failing_since = None
         webhook.updated_at = clock.now()
         if "enabled" in body:
-            db.db.session.flush()  # the webhook first, as a worker that lays deliveries by
+            db.db.session.flush()  # lock the webhook first, in the workers' order
             move = queue.resume if body["enabled"] else queue.lay_by
             move(webhook.account_id, webhook.id)
     return webhook
@@ -149,7 +151,7 @@ def take_over(webhook_id: str, *, by: Principal) -> Webhook:
     """
     by.refuse_key("API keys cannot take over webhooks: the webhook would outlive the key.")
     with _changing(webhook_id, by) as webhook:
-        _make_maker(webhook, by)
+        _set_owner(webhook, by)
         webhook.include_pii = webhook.include_pii and PII_GROUP in by.groups
         webhook.updated_at = clock.now()
     return webhook
@@ -159,19 +161,19 @@ def has_active_maker(webhook: Webhook) -> bool:
     """Whether the owner may still act; otherwise payloads show what any admin may view, masked."""
     homes = (webhook.account_id, SYSTEM_ACCOUNT_ID) if webhook.created_by else ()
     with tenancy.across_accounts():
-        found = [db.db.session.get(User, (home, webhook.created_by)) for home in homes]
-    return any(user and user.may_sign_in for user in found)
+        users = [db.db.session.get(User, (home, webhook.created_by)) for home in homes]
+    return any(user and user.may_sign_in for user in users)
 
 
 def warnings(webhook: Webhook) -> list[JSONObject]:
     """Likely mistakes in a webhook."""
-    found = payload_warnings(webhook.account_id)
+    problems = payload_warnings(webhook.account_id)
     try:
         definitions.get(webhook.collection)
     except NotFound:
         message = f"The collection {webhook.collection!r} does not exist yet. Nothing is sent."
-        found.append(problem("collection", "collection_missing", message))
-    return found
+        problems.append(problem("collection", "collection_missing", message))
+    return problems
 
 
 def payload_warnings(account_id: str) -> list[JSONObject]:
@@ -179,30 +181,30 @@ def payload_warnings(account_id: str) -> list[JSONObject]:
     version = db.db.session.get(WebhookVersion, account_id)
     if version is None or not version.payloads_cut:
         return []
-    most = config.current().webhook_log_bytes
-    message = f"Payloads have ids only: pending deliveries take more than {most:,} bytes."
+    max_bytes = config.current().webhook_log_bytes
+    message = f"Payloads have ids only: pending deliveries take more than {max_bytes:,} bytes."
     return [problem(None, "payloads_cut", message)]
 
 
-def _take_over_what_is_sent(webhook: Webhook, body: Body, by: Principal) -> None:
-    # Whoever says what is sent where gets it as they may view it, not as somebody else may.
-    if any(name in body and body[name] != getattr(webhook, name) for name in SENT):
-        _make_maker(webhook, by)
+def _take_over_if_payload_changes(webhook: Webhook, body: Body, by: Principal) -> None:
+    # Whoever changes what is sent becomes the owner, so payloads show their own view.
+    if any(name in body and body[name] != getattr(webhook, name) for name in PAYLOAD_SETTINGS):
+        _set_owner(webhook, by)
 
 
-def _make_maker(webhook: Webhook, by: Principal) -> None:
+def _set_owner(webhook: Webhook, by: Principal) -> None:
     if webhook.created_by != by.user_id:
         webhook.created_by = by.user_id
-        redaction.hand_over(webhook)
+        redaction.transfer_pending(webhook)
 
 
 def _check_headers(webhook: Webhook, body: Body) -> None:
-    host_of = headers.host_of
-    same_host = host_of(body.get("url", webhook.url)) == host_of(webhook.url)
-    kept = {} if same_host else headers.masked(webhook.headers)
-    wrong = headers.problems(body.get("headers", kept) or {}, webhook.headers, same_host)
-    if wrong:
-        raise InvalidValues(wrong)
+    origin = headers.origin
+    same_host = origin(body.get("url", webhook.url)) == origin(webhook.url)
+    default = {} if same_host else headers.masked(webhook.headers)
+    invalid = headers.problems(body.get("headers", default) or {}, webhook.headers, same_host)
+    if invalid:
+        raise InvalidValues(invalid)
 
 
 def rotate_secret(webhook_id: str, *, by: Principal) -> Secret:
@@ -218,33 +220,33 @@ def delete(webhook_id: str, *, by: Principal) -> None:
     """Delete a webhook; a job removes its deliveries."""
     with _changing(webhook_id, by) as webhook:
         db.db.session.delete(webhook)
-        payload_of_job = {"webhook_id": webhook.id}
-        jobs.enqueue("webhooks.remove", payload_of_job, account_id=webhook.account_id)
+        job_payload = {"webhook_id": webhook.id}
+        jobs.enqueue("webhooks.remove", job_payload, account_id=webhook.account_id)
 
 
 def test(webhook_id: str, *, by: Principal) -> Result:
     """Send a test now, and log it. Raises TooManyRequests while too many others run."""
     by.require_account_id()
     webhook = get(webhook_id, by=by)
-    work = _test_of(webhook, replace(queue.target(webhook), enabled=True))
-    # No connection is held while we wait for somebody else's server.
+    work = _test_work(webhook, replace(queue.target(webhook), enabled=True))
+    # Hold no database connection while waiting for the receiver.
     db.db.session.remove()
-    with _one_of_few():
+    with _limited():
         result = delivery.attempt(work, delivery.rules(config.current()))
-    log.keep(result)
+    log.record_test(result)
     return result
 
 
-def _test_of(webhook: Webhook, target: queue.Target) -> Work:
-    told = payload.test_facts(webhook.collection)
-    about = {"webhook_id": webhook.id, "account_id": webhook.account_id}
+def _test_work(webhook: Webhook, target: queue.Target) -> Work:
+    content = payload.test_facts(webhook.collection)
+    metadata = {"webhook_id": webhook.id, "account_id": webhook.account_id}
     return Work(
         account_id=webhook.account_id,
         id=new_id(),
         claim=1,
         webhook_id=webhook.id,
         event=payload.TEST_EVENT,
-        payload=payload.text(told, at=clock.now(), **about),
+        payload=payload.text(content, timestamp=clock.now(), **metadata),
         attempt_number=0,
         replay_of=None,
         target=target,
@@ -252,8 +254,8 @@ def _test_of(webhook: Webhook, target: queue.Target) -> Work:
 
 
 @contextmanager
-def _one_of_few() -> Iterator[None]:
-    # Receivers that hang must not take all of a web process's threads.
+def _limited() -> Iterator[None]:
+    # Slow receivers must not occupy all threads of a process.
     if not _tests.acquire(timeout=WAIT_SECONDS):
         raise TooManyRequests(config.current().webhook_timeout_seconds)
     try:
@@ -266,11 +268,11 @@ def _one_of_few() -> Iterator[None]:
 def _changing(webhook_id: str, by: Principal) -> Iterator[Webhook]:
     account_id = by.require_account_id()
     with db.transaction() as session:
-        chosen = _named(webhook_id, by)
-        _found(session.scalar(chosen))
+        query = _query(webhook_id, by)
+        _require(session.scalar(query))
         versions.outdate(account_id)
-        # Whoever was waited for may have changed or deleted it.
-        yield _found(session.scalar(chosen.execution_options(populate_existing=True)))
+        # Reload: another transaction may have changed or deleted it before we got the lock.
+        yield _require(session.scalar(query.execution_options(populate_existing=True)))
         session.flush()
 
 
@@ -281,49 +283,51 @@ def _replace_secret(webhook: Webhook, secret: str) -> None:
 
 
 def _check(body: Body) -> None:
-    found = filters.problems(body.get("filter"))
+    problems = filters.problems(body.get("filter"))
     if "collection" in body and not COLLECTION_NAME.fullmatch(body["collection"]):
         message = "This is not a valid collection name."
-        found.append(problem("collection", "name_invalid", message))
+        problems.append(problem("collection", "name_invalid", message))
     if "url" in body:
-        wrong = client.url_problem(body["url"], delivery.rules(config.current()))
-        if wrong:
-            found.append(problem("url", "invalid_url", wrong))
-    found += _header_problems(body.get("headers") or {})
-    if found:
-        raise InvalidValues(found)
+        url_problem = client.url_problem(body["url"], delivery.rules(config.current()))
+        if url_problem:
+            problems.append(problem("url", "invalid_url", url_problem))
+    problems += _header_problems(body.get("headers") or {})
+    if problems:
+        raise InvalidValues(problems)
 
 
 def _header_problems(headers: Mapping[str, str]) -> list[JSONObject]:
-    found = []
-    if len(headers) > MOST_HEADERS:
-        found.append(problem("headers", "too_long", f"At most {MOST_HEADERS} headers."))
+    problems = []
+    if len(headers) > MAX_HEADERS:
+        problems.append(problem("headers", "too_long", f"At most {MAX_HEADERS} headers."))
     if len({name.lower() for name in headers}) < len(headers):
-        found.append(problem("headers", "name_duplicate", "A header is given twice."))
+        problems.append(problem("headers", "name_duplicate", "A header is given twice."))
     for name, value in headers.items():
-        shown = name[:80]
+        short_name = name[:80]
         if not client.HEADER_NAME.fullmatch(name):
-            found.append(
-                problem("headers", "name_invalid", f"{shown!r} is not a valid header name.")
+            problems.append(
+                problem("headers", "name_invalid", f"{short_name!r} is not a valid header name.")
             )
-        elif delivery.is_ours(name):
-            found.append(problem("headers", "name_reserved", f"{shown} is set by the service."))
+        elif delivery.is_reserved(name):
+            problems.append(
+                problem("headers", "name_reserved", f"{short_name} is set by the service.")
+            )
         elif not client.HEADER_VALUE.fullmatch(value):
-            message = f"The value of {shown} has invalid characters."
-            found.append(problem("headers", "pattern_mismatch", message))
-    return found
+            message = f"The value of {short_name} has invalid characters."
+            problems.append(problem("headers", "pattern_mismatch", message))
+    return problems
 
 
 def _check_personal(include: bool, by: Principal) -> None:
-    # Also whoever moves such a webhook elsewhere would learn what it is told.
+    # Also applies to changes of the URL, which would reveal the data.
     if include and PII_GROUP not in by.groups:
         raise Forbidden(f"Only members of {PII_GROUP} may send personal data.")
 
 
 def _check_number(account_id: str) -> None:
     limit = config.current().webhooks_per_account
-    mine = sa.select(sa.func.count()).select_from(Webhook)
-    if (db.db.session.scalar(mine.where(Webhook.account_id == account_id)) or 0) >= limit:
+    query = sa.select(sa.func.count()).select_from(Webhook)
+    if (db.db.session.scalar(query.where(Webhook.account_id == account_id)) or 0) >= limit:
         message = f"An account may have at most {limit} webhooks."
         raise Conflict(message, error="limit_reached")
 
@@ -332,11 +336,11 @@ def _visible(by: Principal) -> list[Any]:
     return [] if by.account_id is None else [Webhook.account_id == by.account_id]
 
 
-def _named(webhook_id: str, by: Principal) -> sa.Select[Webhook]:
+def _query(webhook_id: str, by: Principal) -> sa.Select[Webhook]:
     return sa.select(Webhook).where(Webhook.id == webhook_id.lower(), *_visible(by))
 
 
-def _found(webhook: Webhook | None) -> Webhook:
+def _require(webhook: Webhook | None) -> Webhook:
     if webhook is None:
         raise NotFound("No webhook with this id.")
     return webhook
@@ -345,6 +349,6 @@ def _found(webhook: Webhook | None) -> Webhook:
 @events.subscribe(events.AccountClosed)
 def _remove_later(event: events.AccountClosed) -> None:
     versions.outdate(event.account_id)
-    mine = sa.delete(Webhook).where(Webhook.account_id == event.account_id)
-    db.connection().execute(mine)
+    statement = sa.delete(Webhook).where(Webhook.account_id == event.account_id)
+    db.connection().execute(statement)
     jobs.enqueue("webhooks.remove", {"webhook_id": None}, account_id=event.account_id)

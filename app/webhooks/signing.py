@@ -30,7 +30,7 @@ def headers(
 ) -> Mapping[str, str]:
     """The signature headers of a body for each valid key, newest first."""
     signed = f"{delivery_id}.{timestamp}.".encode() + body
-    found = {
+    result = {
         "X-Service-Signature": f"sha256={_digest(keys[0], body).hex()}",
         "webhook-id": delivery_id,
         "webhook-timestamp": str(timestamp),
@@ -38,9 +38,9 @@ def headers(
             f"v1,{base64.b64encode(_digest(key, signed)).decode()}" for key in keys
         ),
     }
-    for older in keys[1:]:
-        found["X-Service-Signature-Previous"] = f"sha256={_digest(older, body).hex()}"
-    return found
+    for previous_key in keys[1:]:
+        result["X-Service-Signature-Previous"] = f"sha256={_digest(previous_key, body).hex()}"
+    return result
 
 
 def _digest(key: str, text: bytes) -> bytes:

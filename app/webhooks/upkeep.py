@@ -30,74 +30,77 @@ from app.webhooks.queue import Result
 log = structlog.get_logger()
 
 DISABLE_AFTER_SECONDS = 5 * 86400
-PIECE, LARGEST_PIECE = 500, 16 * 2**20  # deliveries, and bytes of their payloads
-KEPT_DAYS = 30
-IS_OVER = DELIVERIES.c.status.in_((DELIVERED, FAILED))
+BATCH_SIZE, MAX_BATCH_BYTES = 500, 16 * 2**20  # deliveries, and bytes of their payloads
+RETENTION_DAYS = 30
+IS_COMPLETED = DELIVERIES.c.status.in_((DELIVERED, FAILED))
 
 
 def disable_failing(account_id: str, results: Sequence[Result]) -> None:
     """Disable webhooks that have only failed for five days, and notify the account's admins."""
-    tried = [one for one in results if not one.final and not one.held]
-    failed = {one.work.webhook_id for one in tried if not one.delivered}
-    late = Webhook.failing_since <= database_now(-DISABLE_AFTER_SECONDS)
-    mine = (Webhook.account_id == account_id, Webhook.id.in_(sorted(failed)), Webhook.enabled)
-    if not failed or not db.connection().execute(sa.select(Webhook.id).where(*mine, late)).all():
+    retried = [result for result in results if not result.final and not result.held]
+    failed = {result.work.webhook_id for result in retried if not result.delivered}
+    overdue = Webhook.failing_since <= database_now(-DISABLE_AFTER_SECONDS)
+    failing = (Webhook.account_id == account_id, Webhook.id.in_(sorted(failed)), Webhook.enabled)
+    if (
+        not failed
+        or not db.connection().execute(sa.select(Webhook.id).where(*failing, overdue)).all()
+    ):
         return
     with db.transaction() as session:
         versions.outdate(account_id)
         now = clock.now()
-        changed = {"enabled": False, "disabled_at": now, "updated_at": now}
-        change = sa.update(Webhook).where(*mine, late).values(changed)
-        for webhook_id in session.scalars(change.returning(Webhook.id)).all():
+        values = {"enabled": False, "disabled_at": now, "updated_at": now}
+        statement = sa.update(Webhook).where(*failing, overdue).values(values)
+        for webhook_id in session.scalars(statement.returning(Webhook.id)).all():
             queue.lay_by(account_id, webhook_id)
             for user_id in session.scalars(_admins(account_id)):
-                told = {"webhook_id": webhook_id, "user_id": user_id}
-                jobs.enqueue("webhooks.tell_disabled", told, account_id=account_id)
+                job_payload = {"webhook_id": webhook_id, "user_id": user_id}
+                jobs.enqueue("webhooks.tell_disabled", job_payload, account_id=account_id)
 
 
 def _admins(account_id: str) -> sa.Select[str]:
-    chosen = sa.select(User.id).join(Role, Role.id == User.role_id)
-    able = (User.is_active, User.email_verified, Role.name == ADMIN)
-    return chosen.where(User.account_id == account_id, *able)
+    query = sa.select(User.id).join(Role, Role.id == User.role_id)
+    is_eligible = (User.is_active, User.email_verified, Role.name == ADMIN)
+    return query.where(User.account_id == account_id, *is_eligible)
 
 
 @jobs.job("webhooks.tell_disabled", mails=True)
-def _tell_disabled(payload: JSONMapping) -> None:
+def _notify_disabled(payload: JSONMapping) -> None:
     account_id = payload["account_id"]
     webhook = db.db.session.get(Webhook, (account_id, payload["webhook_id"]))
     user = db.db.session.get(User, (account_id, payload["user_id"]))
     account = db.db.session.get(Account, account_id)
     if webhook and user and account and user.is_active and not webhook.enabled:
-        about = {"collection": webhook.collection, "webhook_id": webhook.id}
-        # The address without its path, which may be a secret.
+        details = {"collection": webhook.collection, "webhook_id": webhook.id}
+        # Only the host: the path may be a secret.
         host = urlsplit(webhook.url).hostname
-        mail.send(user.email, "webhook_disabled", host=host, account=account.name, **about)
+        mail.send(user.email, "webhook_disabled", host=host, account=account.name, **details)
 
 
 @jobs.job("webhooks.remove")
 def _remove(payload: JSONMapping) -> None:
-    mine = [DELIVERIES.c.account_id == payload["account_id"]]
+    conditions = [DELIVERIES.c.account_id == payload["account_id"]]
     if payload["webhook_id"]:
-        mine.append(DELIVERIES.c.webhook_id == payload["webhook_id"])
-    _remove_deliveries(*mine)
+        conditions.append(DELIVERIES.c.webhook_id == payload["webhook_id"])
+    _remove_deliveries(*conditions)
 
 
 @jobs.periodic(3600, "webhooks.purge")
 def purge(payload: JSONMapping) -> None:
     """Delete deliveries that completed long ago."""
-    old = DELIVERIES.c.id < first_id(clock.now() - timedelta(days=KEPT_DAYS))
+    old = DELIVERIES.c.id < first_id(clock.now() - timedelta(days=RETENTION_DAYS))
     accounts = sa.select(Account.id).order_by(Account.id)
     for account_id in db.db.session.scalars(accounts).all():
-        over = (DELIVERIES.c.account_id == account_id, DELIVERIES.c.due_at.is_(None))
-        _remove_deliveries(*over, old)
+        completed = (DELIVERIES.c.account_id == account_id, DELIVERIES.c.due_at.is_(None))
+        _remove_deliveries(*completed, old)
         _remove_stray_attempts(account_id)
 
 
 def _remove_stray_attempts(account_id: str) -> None:
     """Delete old attempts whose delivery no longer exists."""
-    table, first = ATTEMPTS.c, first_id(clock.now() - timedelta(days=KEPT_DAYS))
-    of_one = (DELIVERIES.c.account_id == account_id, DELIVERIES.c.id == table.delivery_id)
-    stray = (table.account_id == account_id, table.id < first, ~sa.exists().where(*of_one))
+    table, cutoff = ATTEMPTS.c, first_id(clock.now() - timedelta(days=RETENTION_DAYS))
+    same_delivery = (DELIVERIES.c.account_id == account_id, DELIVERIES.c.id == table.delivery_id)
+    stray = (table.account_id == account_id, table.id < cutoff, ~sa.exists().where(*same_delivery))
     with db.transaction() as session:
         session.execute(sa.delete(ATTEMPTS).where(*stray))
 
@@ -109,50 +112,52 @@ def bound(payload: JSONMapping) -> None:
     The oldest completed deliveries are deleted first, pending ones never. If those exceed the limit
     by themselves, new deliveries of the account have ids only until they take less.
     """
-    most = config.current().webhook_log_bytes
+    max_bytes = config.current().webhook_log_bytes
     columns = (WebhookVersion.account_id, WebhookVersion.payloads_cut)
-    known = sa.select(*columns).order_by(WebhookVersion.account_id)
-    for account_id, is_cut in db.db.session.execute(known).all():
-        over, waiting = _stored(account_id)
-        _remove_oldest(account_id, min(over, over + waiting - most))
-        if (waiting > most) != is_cut:
+    versions_query = sa.select(*columns).order_by(WebhookVersion.account_id)
+    for account_id, is_cut in db.db.session.execute(versions_query).all():
+        completed, waiting = _stored(account_id)
+        _remove_oldest(account_id, min(completed, completed + waiting - max_bytes))
+        if (waiting > max_bytes) != is_cut:
             with db.transaction():
-                versions.cut_payloads(account_id, waiting > most)
-            about = {"account": account_id, "waiting": waiting, "allowed": most}
-            log.warning("payloads cut" if waiting > most else "payloads whole again", **about)
+                versions.cut_payloads(account_id, waiting > max_bytes)
+            details = {"account": account_id, "waiting": waiting, "allowed": max_bytes}
+            log.warning(
+                "payloads cut" if waiting > max_bytes else "payloads whole again", **details
+            )
 
 
 def _stored(account_id: str) -> tuple[int, int]:
     size = DELIVERIES.c.size
-    parts = (sa.case((IS_OVER, size), else_=0), sa.case((IS_OVER, 0), else_=size))
-    sums = (sa.func.coalesce(sa.func.sum(part), 0) for part in parts)
-    mine = DELIVERIES.c.account_id == account_id
-    row = db.connection().execute(sa.select(*sums).where(mine)).one()
+    sizes = (sa.case((IS_COMPLETED, size), else_=0), sa.case((IS_COMPLETED, 0), else_=size))
+    sums = (sa.func.coalesce(sa.func.sum(part), 0) for part in sizes)
+    same_account = DELIVERIES.c.account_id == account_id
+    row = db.connection().execute(sa.select(*sums).where(same_account)).one()
     return int(row[0]), int(row[1])
 
 
 def _remove_oldest(account_id: str, excess: int) -> None:
     table = DELIVERIES.c
-    over = sa.select(table.id, table.size).where(table.account_id == account_id, IS_OVER)
-    oldest = over.order_by(table.id).limit(PIECE)
+    completed = sa.select(table.id, table.size).where(table.account_id == account_id, IS_COMPLETED)
+    oldest = completed.order_by(table.id).limit(BATCH_SIZE)
     while excess > 0 and (rows := db.connection().execute(oldest).all()):
         ids, freed = [], 0
         for row in rows:
-            if freed < min(excess, LARGEST_PIECE):
+            if freed < min(excess, MAX_BATCH_BYTES):
                 ids.append(row.id)
                 freed += row.size
         _remove_these(account_id, ids)
         excess -= freed
 
 
-def _remove_deliveries(*which: Any) -> None:
-    chosen = sa.select(DELIVERIES.c.account_id, DELIVERIES.c.id).where(*which).limit(PIECE)
-    while rows := db.connection().execute(chosen).all():
+def _remove_deliveries(*conditions: Any) -> None:
+    query = sa.select(DELIVERIES.c.account_id, DELIVERIES.c.id).where(*conditions).limit(BATCH_SIZE)
+    while rows := db.connection().execute(query).all():
         _remove_these(rows[0].account_id, [row.id for row in rows])
 
 
 def _remove_these(account_id: str, ids: Sequence[str]) -> None:
     with db.transaction() as session:
         for table, column in ((ATTEMPTS, ATTEMPTS.c.delivery_id), (DELIVERIES, DELIVERIES.c.id)):
-            mine = (table.c.account_id == account_id, column.in_(ids))
-            session.execute(sa.delete(table).where(*mine))
+            conditions = (table.c.account_id == account_id, column.in_(ids))
+            session.execute(sa.delete(table).where(*conditions))

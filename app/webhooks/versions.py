@@ -16,8 +16,8 @@ from app.webhooks.models import WebhookVersion
 def cut_payloads(account_id: str, cut: bool) -> None:
     """Set whether new deliveries of an account have ids only."""
     outdate(account_id)
-    mine = WebhookVersion.account_id == account_id
-    db.connection().execute(sa.update(WebhookVersion).where(mine).values(payloads_cut=cut))
+    same_account = WebhookVersion.account_id == account_id
+    db.connection().execute(sa.update(WebhookVersion).where(same_account).values(payloads_cut=cut))
 
 
 def outdate(account_id: str) -> None:
@@ -25,14 +25,14 @@ def outdate(account_id: str) -> None:
 
     Until the open transaction ends, no other transaction changes webhooks of the account.
     """
-    # In the order in which whoever closes the account locks them: what is made refers to it.
-    known = sa.select(Account.id).where(Account.id == account_id)
-    db.connection().execute(known.with_for_update(read=True, key_share=True))
+    # Lock in the same order as closing an account does: new rows refer to it.
+    account_lock = sa.select(Account.id).where(Account.id == account_id)
+    db.connection().execute(account_lock.with_for_update(read=True, key_share=True))
     dialect: Any = sqlite if engine.current_engine().dialect.name == "sqlite" else postgresql
-    first = dialect.insert(WebhookVersion).values(account_id=account_id, version=1)
+    insert = dialect.insert(WebhookVersion).values(account_id=account_id, version=1)
     next_version: Any = WebhookVersion.version + 1
     key = [WebhookVersion.account_id]
-    statement: sa.Insert = first.on_conflict_do_update(
+    statement: sa.Insert = insert.on_conflict_do_update(
         index_elements=key, set_={"version": next_version}
     )
     db.connection().execute(statement)

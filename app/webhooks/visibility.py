@@ -20,7 +20,7 @@ MAKERS = "webhooks.makers"
 
 
 @dataclass(frozen=True)
-class Sight:
+class View:
     """The view that a webhook has of a collection."""
 
     definition: Definition
@@ -30,34 +30,34 @@ class Sight:
     @cached_property
     def masked(self) -> frozenset[str]:
         """The fields with masked values."""
-        may = self.include_pii and PII_GROUP in self.by.groups
-        return frozenset() if may else frozenset(self.definition.personal)
+        may_see_pii = self.include_pii and PII_GROUP in self.by.groups
+        return frozenset() if may_see_pii else frozenset(self.definition.personal)
 
     @property
     def holds_pii(self) -> bool:
         """Whether the payload has unmasked personal data."""
         return bool(self.definition.personal) and not self.masked
 
-    def access_to(self, event: RecordChanged, row: object) -> Access | None:
+    def access_to(self, event: RecordChanged, row: Any) -> Access | None:
         """The access to a row; None if it is hidden."""
-        found: Access | None = event.access_to(self.definition, row, self.by)
-        return found
+        access: Access | None = event.access_to(self.definition, row, self.by)
+        return access
 
     def hidden(self, access: Access) -> frozenset[str]:
-        """The fields that the filter must not know, because deliveries would reveal them."""
+        """The fields that filters must not use, because deliveries would reveal them."""
         return self.masked | (self.definition.columns.keys() - access.readable.keys())
 
 
-def maker_version_checks(account_id: str, makers: Iterable[str]) -> list[VersionCheck]:
+def maker_version_checks(account_id: str, owner_ids: Iterable[str]) -> list[VersionCheck]:
     """The versions of the owners that the open transaction must check."""
-    known: dict[tuple[str, str | None], object] = db.notes().setdefault(MAKERS, {})
-    found: list[VersionCheck] = []
-    for user_id in makers:
-        maker = principals.for_user(account_id, user_id)
-        if maker is not None:
-            known[account_id, user_id] = (maker, True)
-            found += maker.version_checks
-    return found
+    makers_by_user: dict[tuple[str, str | None], Any] = db.notes().setdefault(MAKERS, {})
+    checks: list[VersionCheck] = []
+    for user_id in owner_ids:
+        owner = principals.for_user(account_id, user_id)
+        if owner is not None:
+            makers_by_user[account_id, user_id] = (owner, True)
+            checks += owner.version_checks
+    return checks
 
 
 def is_sent_pii(webhook: Any) -> bool:
@@ -70,10 +70,13 @@ def is_sent_pii(webhook: Any) -> bool:
 
 def maker_now(account_id: str, user_id: str | None) -> tuple[Principal | None, bool]:
     """Whose view a webhook has, and whether that is its owner; cached per transaction."""
-    known: dict[tuple[str, str | None], Any] = db.notes().setdefault(MAKERS, {})
-    if (account_id, user_id) not in known:
-        maker = principals.for_user_in_account(account_id, user_id)
-        is_maker = maker is not None
-        known[account_id, user_id] = (maker or principals.anonymous_admin(account_id), is_maker)
-    found: tuple[Principal | None, bool] = known[account_id, user_id]
-    return found
+    makers_by_user: dict[tuple[str, str | None], Any] = db.notes().setdefault(MAKERS, {})
+    if (account_id, user_id) not in makers_by_user:
+        owner = principals.for_user_in_account(account_id, user_id)
+        is_owner = owner is not None
+        makers_by_user[account_id, user_id] = (
+            owner or principals.anonymous_admin(account_id),
+            is_owner,
+        )
+    result: tuple[Principal | None, bool] = makers_by_user[account_id, user_id]
+    return result

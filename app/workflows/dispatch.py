@@ -26,8 +26,8 @@ from app.workflows.triggers import schedules
 log = structlog.get_logger()
 
 THREADS = 64
-SLOTS = 4  # of the pool's connections
-PATIENCE_SECONDS = 1  # waits and schedules end at a time, which nobody wakes for
+DATABASE_SLOTS = 4  # connections of the pool that instances may use
+POLL_SECONDS = 1  # time-based waits and schedules send no wake-up
 
 
 class Dispatcher:
@@ -37,7 +37,7 @@ class Dispatcher:
         self._woken, self._lock = woken, threading.Lock()
         self._stop, self._running = threading.Event(), 0
         on_sqlite = engine.current_engine().dialect.name == "sqlite"
-        self._slots = Slots(1 if on_sqlite else SLOTS)
+        self._slots = Slots(1 if on_sqlite else DATABASE_SLOTS)
         self._app = current_app._get_current_object()  # type: ignore[attr-defined]
 
     @property
@@ -49,13 +49,13 @@ class Dispatcher:
     def turn(self) -> None:
         """Fire the schedules, and start due instances."""
         schedules.fire()
-        passed_over: set[str] = set()
+        full_accounts: set[str] = set()
         while (free := min(THREADS - self._running, self._slots.room)) > 0:
-            found = queue.look(passed_over)
-            if not found:
+            due_by_account = queue.look(full_accounts)
+            if not due_by_account:
                 return
-            fair = free // len(found)
-            for account_id, due in found.items():
+            fair = free // len(due_by_account)
+            for account_id, due in due_by_account.items():
                 share = min(max(1, fair), free)
                 if share == 0:
                     break
@@ -63,16 +63,16 @@ class Dispatcher:
                 free -= len(rows)
                 for row in rows:
                     self._begin(row)
-                # Nothing to be had: it has as many running as it may.
+                # The account has reached its limit of running instances.
                 if not rows or len(rows) < min(len(due), share):
-                    passed_over.add(account_id)
+                    full_accounts.add(account_id)
 
     def close(self, seconds: float) -> None:
         """Wait until running instances finish their step, up to a time limit."""
         self._stop.set()
-        ended = threading.Event()
+        waiter = threading.Event()
         while self.busy and seconds > 0:
-            ended.wait(0.05)
+            waiter.wait(0.05)
             seconds -= 0.05
 
     def _begin(self, row: object) -> None:
@@ -86,11 +86,11 @@ class Dispatcher:
             try:
                 Run(row, self._slots).carry_out(self._stop)
             except (queue.Lost, DBAPIError) as error:
-                # Another has it, or will take it over when the lease has run out.
+                # Another worker has it, or takes it over when the lease expires.
                 log.info("workflow left", instance=row.id, error=type(error).__name__)
-            except Exception as error:  # noqa: BLE001 - it must not be taken up for ever
+            except Exception as error:  # noqa: BLE001 - it must not be retried forever
                 log.error("workflow broke", instance=row.id, error=type(error).__name__)
-                _survive(lambda: queue.give_up(row, "The service failed."))
+                _log_errors(lambda: queue.give_up(row, "The service failed."))
             finally:
                 actor.source.set(actor.system)
                 trigger_depth.chain.set(trigger_depth.NO_CHAIN)
@@ -107,16 +107,16 @@ def work(stop: threading.Event, woken: threading.Event) -> None:
     dispatcher = Dispatcher(woken)
     while not stop.is_set():
         woken.clear()
-        _survive(dispatcher.turn)
+        _log_errors(dispatcher.turn)
         db.db.session.remove()
-        woken.wait(min(worker.sweep_seconds(), PATIENCE_SECONDS))
-    _survive(lambda: dispatcher.close(worker.STOP_SECONDS / 2))
+        woken.wait(min(worker.sweep_seconds(), POLL_SECONDS))
+    _log_errors(lambda: dispatcher.close(worker.STOP_SECONDS / 2))
 
 
-def _survive(step: Callable[[], None]) -> None:
+def _log_errors(step: Callable[[], None]) -> None:
     try:
         step()
-    except Exception as error:  # noqa: BLE001 - the line outlives its database
+    except Exception as error:  # noqa: BLE001 - the loop must survive database failures
         log.warning("workflows wait", error=type(error).__name__)
-        # A connection that broke must not stay with a worker that goes on.
+        # Do not reuse a broken connection.
         db.db.session.remove()

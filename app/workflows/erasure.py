@@ -32,12 +32,12 @@ from app.workflows.models import (
     RUNNING,
     SUBSCRIPTIONS,
 )
-from app.workflows.triggers.start import NOT_BEGUN
+from app.workflows.triggers.start import INITIAL_POSITION
 
-PIECE = 100
+BATCH_SIZE = 100
 ERASED = "The data was erased."
-INSTEAD = "***"
-KEPT = {
+REPLACEMENT = "***"
+ERASABLE = {
     INSTANCES: (INSTANCES.c.context, INSTANCES.c.position, INSTANCES.c.error_message),
     LOGS: (LOGS.c.input, LOGS.c.output, LOGS.c.error_message),
     SUBSCRIPTIONS: (SUBSCRIPTIONS.c.happened, SUBSCRIPTIONS.c.known),
@@ -45,139 +45,149 @@ KEPT = {
 
 
 @events.subscribe(events.RecordErased)
-def _forget_record(event: events.RecordErased) -> None:
-    for account_id in sorted({event.account_id, *_makers(event)}):
-        _forget_in(account_id, event.record_id)
+def _erase_record(event: events.RecordErased) -> None:
+    for account_id in sorted({event.account_id, *_creating_accounts(event)}):
+        _erase_in_account(account_id, event.record_id)
 
 
-def _makers(event: events.RecordErased) -> set[str]:
+def _creating_accounts(event: events.RecordErased) -> set[str]:
     """The accounts whose instances created the record: a superadmin's may be of another account."""
-    of_record = (CHANGES.c[name] == getattr(event, name) for name in ("account_id", "record_id"))
-    made = join_entries(*of_record, CHANGES.c.operation == CREATE)
-    by = set(db.connection().scalars(sa.select(LOG.c.request_id).select_from(made).distinct()))
-    chosen = sa.select(INSTANCES.c.account_id).where(INSTANCES.c.id.in_(by))
-    return set(db.connection().scalars(chosen))
+    conditions = (CHANGES.c[name] == getattr(event, name) for name in ("account_id", "record_id"))
+    created = join_entries(*conditions, CHANGES.c.operation == CREATE)
+    request_ids = set(
+        db.connection().scalars(sa.select(LOG.c.request_id).select_from(created).distinct())
+    )
+    query = sa.select(INSTANCES.c.account_id).where(INSTANCES.c.id.in_(request_ids))
+    return set(db.connection().scalars(query))
 
 
-def _forget_in(account_id: str, record_id: str) -> None:
-    mine = INSTANCES.c.account_id == account_id
-    named = INSTANCES.c.id.in_(_naming(account_id, record_id))
-    chosen = sa.select(INSTANCES).where(mine, named).order_by(INSTANCES.c.id)
-    # Locked, so that no worker takes what has not begun, and none goes on with what has.
-    rows = db.connection().execute(chosen.with_for_update(of=INSTANCES)).all()
-    new = [row for row in rows if _has_not_begun(row)]
-    for row in new:
-        told = _without(serialization.loads(row.context), record_id)
-        one = (mine, INSTANCES.c.id == row.id)
-        change = sa.update(INSTANCES).where(*one).values(context=serialization.dumps_text(told))
-        db.connection().execute(change)
-    begun = [row for row in rows if row not in new]
-    for at in range(0, len(begun), PIECE):
-        _empty(account_id, begun[at : at + PIECE])
+def _erase_in_account(account_id: str, record_id: str) -> None:
+    same_account = INSTANCES.c.account_id == account_id
+    is_named = INSTANCES.c.id.in_(_instances_containing(account_id, record_id))
+    query = sa.select(INSTANCES).where(same_account, is_named).order_by(INSTANCES.c.id)
+    # Locked, so that no worker claims or continues them.
+    rows = db.connection().execute(query.with_for_update(of=INSTANCES)).all()
+    unstarted = [row for row in rows if _has_not_started(row)]
+    for row in unstarted:
+        redacted = _without_record(serialization.loads(row.context), record_id)
+        same_instance = (same_account, INSTANCES.c.id == row.id)
+        statement = (
+            sa.update(INSTANCES)
+            .where(*same_instance)
+            .values(context=serialization.dumps_text(redacted))
+        )
+        db.connection().execute(statement)
+    started = [row for row in rows if row not in unstarted]
+    for start in range(0, len(started), BATCH_SIZE):
+        _empty(account_id, started[start : start + BATCH_SIZE])
 
 
 @events.subscribe(events.UserErased)
-def _forget_user(event: events.UserErased) -> None:
+def _erase_user(event: events.UserErased) -> None:
     """Remove the id and addresses from all texts; instances continue."""
     written = [orjson.dumps(text).decode()[1:-1] for text in (event.user_id, *event.emails)]
-    # What the log cuts is JSON within JSON.
+    # Cut values in the log are JSON within JSON.
     written += [orjson.dumps(text).decode()[1:-1] for text in written]
     parts = sorted(set(map(filters.search_key, written)))
-    # Addresses are the same in all their spellings; the longest first, where one holds another.
-    told = re.compile("|".join(map(re.escape, sorted(written, key=len, reverse=True))), re.I)
-    mine = INSTANCES.c.account_id == event.account_id
-    named = INSTANCES.c.id.in_(_naming(event.account_id, *parts))
-    chosen = sa.select(INSTANCES.c.id).where(mine, named).order_by(INSTANCES.c.id)
-    if not db.connection().execute(chosen.with_for_update()).all():
+    # Case-insensitive, as addresses are; longest first, as one may contain another.
+    pattern = re.compile("|".join(map(re.escape, sorted(written, key=len, reverse=True))), re.I)
+    same_account = INSTANCES.c.account_id == event.account_id
+    is_named = INSTANCES.c.id.in_(_instances_containing(event.account_id, *parts))
+    query = sa.select(INSTANCES.c.id).where(same_account, is_named).order_by(INSTANCES.c.id)
+    if not db.connection().execute(query.with_for_update()).all():
         return
-    # A worker would write down again what it remembers: another takes over what is stored.
-    again = sa.update(INSTANCES).where(mine, named, INSTANCES.c.status == RUNNING)
-    taken = {"claim": INSTANCES.c.claim + 1, "due_at": database_now()}
-    db.connection().execute(again.values(**taken))
-    for table in KEPT:
-        _rewrite(table, event.account_id, parts, told)
+    # Invalidate running claims: the worker would write the data again from memory.
+    running = sa.update(INSTANCES).where(same_account, is_named, INSTANCES.c.status == RUNNING)
+    claimed = {"claim": INSTANCES.c.claim + 1, "due_at": database_now()}
+    db.connection().execute(running.values(**claimed))
+    for table in ERASABLE:
+        _rewrite(table, event.account_id, parts, pattern)
     db.on_commit(jobs.wake)
 
 
-def _rewrite(table: Any, account_id: str, parts: Sequence[str], told: re.Pattern[str]) -> None:
-    mine, columns = table.c.account_id == account_id, KEPT[table]
-    chosen = sa.select(table.c.id, *columns).where(mine, _names(columns, *parts))
-    chosen = chosen.order_by(table.c.id).limit(PIECE).with_for_update()
-    new = {one.name: sa.bindparam(f"_{one.name}", type_=one.type) for one in columns}
-    change = sa.update(table).where(mine, table.c.id == sa.bindparam("_id")).values(**new)
+def _rewrite(table: Any, account_id: str, parts: Sequence[str], pattern: re.Pattern[str]) -> None:
+    same_account, columns = table.c.account_id == account_id, ERASABLE[table]
+    query = sa.select(table.c.id, *columns).where(same_account, _contains_any(columns, *parts))
+    query = query.order_by(table.c.id).limit(BATCH_SIZE).with_for_update()
+    values = {column.name: sa.bindparam(f"_{column.name}", type_=column.type) for column in columns}
+    statement = (
+        sa.update(table).where(same_account, table.c.id == sa.bindparam("_id")).values(**values)
+    )
     last = ""
-    while rows := db.connection().execute(chosen.where(table.c.id > last)).mappings().all():
-        db.connection().execute(change, [_without_words(row, told) for row in rows])
+    while rows := db.connection().execute(query.where(table.c.id > last)).mappings().all():
+        db.connection().execute(statement, [_replace_texts(row, pattern) for row in rows])
         last = rows[-1]["id"]
 
 
-def _without_words(row: sa.RowMapping, told: re.Pattern[str]) -> JSONObject:
-    texts = {f"_{name}": text and told.sub(INSTEAD, text) for name, text in row.items()}
+def _replace_texts(row: sa.RowMapping, pattern: re.Pattern[str]) -> JSONObject:
+    texts = {f"_{name}": text and pattern.sub(REPLACEMENT, text) for name, text in row.items()}
     return {**texts, "_id": row["id"]}
 
 
-def _naming(account_id: str, *texts: str) -> object:
+def _instances_containing(account_id: str, *texts: str) -> Any:
     ids = {INSTANCES: INSTANCES.c.id, LOGS: LOGS.c.instance_id}
     ids[SUBSCRIPTIONS] = SUBSCRIPTIONS.c.instance_id
     return sa.union(
         *(
-            sa.select(ids[table]).where(table.c.account_id == account_id, _names(columns, *texts))
-            for table, columns in KEPT.items()
+            sa.select(ids[table]).where(
+                table.c.account_id == account_id, _contains_any(columns, *texts)
+            )
+            for table, columns in ERASABLE.items()
         )
     )
 
 
-def _names(columns: Any, *texts: str) -> Any:
+def _contains_any(columns: Any, *texts: str) -> Any:
     return sa.or_(
         *(filters.contains_ignoring_case(column, text) for column in columns for text in texts)
     )
 
 
-def _has_not_begun(row: Any) -> bool:
-    is_new = row.status == PENDING and row.position == NOT_BEGUN
+def _has_not_started(row: Any) -> bool:
+    is_new = row.status == PENDING and row.position == INITIAL_POSITION
     return bool(is_new and row.trigger_type == EVENT)
 
 
-def _without(value: object, record_id: str) -> object:
+def _without_record(value: Any, record_id: str) -> Any:
     if isinstance(value, list):
-        return [_without(one, record_id) for one in value]
+        return [_without_record(item, record_id) for item in value]
     if not isinstance(value, dict):
         return value
     if value.get("id") == record_id:
         return {"id": record_id}
-    return {name: _without(one, record_id) for name, one in value.items()}
+    return {name: _without_record(item, record_id) for name, item in value.items()}
 
 
 def _empty(account_id: str, rows: list[Any]) -> None:
     connection, ids = db.connection(), [row.id for row in rows]
-    mine = (INSTANCES.c.account_id == account_id, INSTANCES.c.id == sa.bindparam("_id"))
+    same_instance = (INSTANCES.c.account_id == account_id, INSTANCES.c.id == sa.bindparam("_id"))
     values = ("context", "position", "status", "error_message", "due_at", "completed_at")
-    change = sa.update(INSTANCES).where(*mine)
-    bound = {name: sa.bindparam(f"_{name}", type_=INSTANCES.c[name].type) for name in values}
-    connection.execute(change.values(**bound), [_emptied(row) for row in rows])
-    of_these = (LOGS.c.account_id == account_id, LOGS.c.instance_id.in_(ids))
+    statement = sa.update(INSTANCES).where(*same_instance)
+    parameters = {name: sa.bindparam(f"_{name}", type_=INSTANCES.c[name].type) for name in values}
+    connection.execute(statement.values(**parameters), [_emptied_values(row) for row in rows])
+    logs_of_instances = (LOGS.c.account_id == account_id, LOGS.c.instance_id.in_(ids))
     is_open, failed = LOGS.c.status.in_(ACTIVE), LOGS.c.error_message.is_not(None)
-    emptied = {
+    log_values = {
         "input": sa.null(),
         "output": sa.null(),
         "error_message": sa.case((failed, ERASED), else_=sa.null()),
         "status": sa.case((is_open, CANCELLED), else_=LOGS.c.status),
         "completed_at": sa.func.coalesce(LOGS.c.completed_at, database_now()),
     }
-    connection.execute(sa.update(LOGS).where(*of_these).values(**emptied))
-    waits = (SUBSCRIPTIONS.c.account_id == account_id, SUBSCRIPTIONS.c.instance_id.in_(ids))
-    connection.execute(sa.delete(SUBSCRIPTIONS).where(*waits))
+    connection.execute(sa.update(LOGS).where(*logs_of_instances).values(**log_values))
+    subscriptions = (SUBSCRIPTIONS.c.account_id == account_id, SUBSCRIPTIONS.c.instance_id.in_(ids))
+    connection.execute(sa.delete(SUBSCRIPTIONS).where(*subscriptions))
 
 
-def _emptied(row: Any) -> JSONObject:
-    # The names of the steps are nobody's data, and tell how far it came.
+def _emptied_values(row: Any) -> JSONObject:
+    # Step names are not personal, and show the progress.
     names = serialization.loads(row.context).get("steps", ())
     context = {"trigger": None, "steps": {name: {"output": None} for name in names}}
     is_done = row.status == COMPLETED
     return {
         "_id": row.id,
         "_context": serialization.dumps_text(context),
-        "_position": NOT_BEGUN,
+        "_position": INITIAL_POSITION,
         "_status": COMPLETED if is_done else CANCELLED,
         "_error_message": None if is_done else ERASED,
         "_due_at": None,

@@ -29,93 +29,108 @@ from app.workflows.models import (
     Workflow,
 )
 
-MOST_LOGS = 100  # of the steps of an instance, with it
-Shown = JSONObject
+MAX_LOGS = 100  # per response of an instance
+View = JSONObject
 LISTED = [one for one in INSTANCES.c if one.name not in ("position", "resumed_at")]
 
 
 def page(
-    wanted: JSONMapping, skip: int, limit: int, *, by: Principal, most: int | None = None
-) -> tuple[list[Shown], int]:
-    """Instances, newest first, and the total (counted up to one more than `most`).
+    filters: JSONMapping,
+    skip: int,
+    limit: int,
+    *,
+    by: Principal,
+    max_total: int | None = None,
+) -> tuple[list[View], int]:
+    """Instances, newest first, and the total (counted up to one more than `max_total`).
 
     `wanted` may have kind, workflow_id, status, from_date and to_date.
     """
-    mine = [*_visible(by), *_wanted(wanted)]
-    total = counts.count_up_to(INSTANCES, mine, most)
-    chosen = sa.select(*LISTED).where(*mine).order_by(INSTANCES.c.id.desc())
-    rows = db.connection().execute(chosen.offset(skip).limit(limit)).mappings()
-    return [_shown(row, by) for row in rows], total
+    conditions = [*_visible(by), *_conditions(filters)]
+    total = counts.count_up_to(INSTANCES, conditions, max_total)
+    query = sa.select(*LISTED).where(*conditions).order_by(INSTANCES.c.id.desc())
+    rows = db.connection().execute(query.offset(skip).limit(limit)).mappings()
+    return [_view(row, by) for row in rows], total
 
 
 def failed(limit: int, *, by: Principal) -> Sequence[sa.Row[*tuple[Any, ...]]]:
     """The newest failed instances with the name of their workflow, without their data."""
-    its = (Workflow.account_id == INSTANCES.c.account_id, Workflow.id == INSTANCES.c.workflow_id)
-    told = [INSTANCES.c[name] for name in ("account_id", "id", "kind", "completed_at")]
-    chosen = sa.select(*told, Workflow.name).outerjoin(Workflow, sa.and_(*its))
-    mine = chosen.where(*_visible(by), INSTANCES.c.status == FAILED)
-    return db.connection().execute(mine.order_by(INSTANCES.c.id.desc()).limit(limit)).all()
+    same_workflow = (
+        Workflow.account_id == INSTANCES.c.account_id,
+        Workflow.id == INSTANCES.c.workflow_id,
+    )
+    columns = [INSTANCES.c[name] for name in ("account_id", "id", "kind", "completed_at")]
+    query = sa.select(*columns, Workflow.name).outerjoin(Workflow, sa.and_(*same_workflow))
+    visible = query.where(*_visible(by), INSTANCES.c.status == FAILED)
+    return db.connection().execute(visible.order_by(INSTANCES.c.id.desc()).limit(limit)).all()
 
 
-def failed_of(accounts: Sequence[str], limit: int) -> Sequence[sa.Row[Any]]:
+def failed_in_accounts(accounts: Sequence[str], limit: int) -> Sequence[Any]:
     """The newest failed instances of some accounts."""
     table = INSTANCES.c
-    each = [
+    queries = [
         sa.select(table.account_id, table.id, table.workflow_id, table.completed_at)
         .where(table.account_id == account_id, table.status == FAILED)
         .order_by(table.id.desc())
         .limit(limit)
         for account_id in accounts
     ]
-    if not each:
+    if not queries:
         return ()
-    rows = sa.union_all(*(sa.select(one.subquery()) for one in each)).subquery()
-    its = (Workflow.account_id == rows.c.account_id, Workflow.id == rows.c.workflow_id)
-    chosen = sa.select(rows, Workflow.name).outerjoin(Workflow, sa.and_(*its))
-    return db.connection().execute(chosen.order_by(rows.c.id.desc()).limit(limit)).all()
+    rows = sa.union_all(*(sa.select(query.subquery()) for query in queries)).subquery()
+    same_workflow = (Workflow.account_id == rows.c.account_id, Workflow.id == rows.c.workflow_id)
+    query = sa.select(rows, Workflow.name).outerjoin(Workflow, sa.and_(*same_workflow))
+    return db.connection().execute(query.order_by(rows.c.id.desc()).limit(limit)).all()
 
 
-def get(instance_id: str, *, by: Principal, skip: int = 0, limit: int | None = None) -> Shown:
+def get(instance_id: str, *, by: Principal, skip: int = 0, limit: int | None = None) -> View:
     """One instance with a page of its step log, oldest first. Raises NotFound."""
-    row = _found(instance_id, by)
-    logs, total = _logs(row, skip, MOST_LOGS if limit is None else limit, by)
-    return {**_shown(row, by), "step_logs": logs, "step_logs_total": total}
+    row = _get_row(instance_id, by)
+    logs, total = _logs(row, skip, MAX_LOGS if limit is None else limit, by)
+    return {**_view(row, by), "step_logs": logs, "step_logs_total": total}
 
 
-def step_logs(instance_id: str, skip: int, limit: int, *, by: Principal) -> tuple[list[Shown], int]:
+def step_logs(instance_id: str, skip: int, limit: int, *, by: Principal) -> tuple[list[View], int]:
     """A page of an instance's step log, oldest first, and the total. Raises NotFound."""
-    return _logs(_found(instance_id, by), skip, limit, by)
+    return _logs(_get_row(instance_id, by), skip, limit, by)
 
 
-def _found(instance_id: str, by: Principal) -> sa.RowMapping:
-    mine = (*_visible(by), INSTANCES.c.id == instance_id.lower())
-    row = db.connection().execute(sa.select(*LISTED).where(*mine)).mappings().first()
+def _get_row(instance_id: str, by: Principal) -> sa.RowMapping:
+    conditions = (*_visible(by), INSTANCES.c.id == instance_id.lower())
+    row = db.connection().execute(sa.select(*LISTED).where(*conditions)).mappings().first()
     if row is None:
         raise NotFound("No instance with this id.")
     return row
 
 
-def _logs(row: sa.RowMapping, skip: int, limit: int, by: Principal) -> tuple[list[Shown], int]:
-    mine = (LOGS.c.account_id == row["account_id"], LOGS.c.instance_id == row["id"])
-    # Older versions kept whole what may be a million characters long.
-    long = [LOGS.c.input, LOGS.c.output]
-    texts = [sa.func.substr(one, 1, step_log.LONGEST_STORED).label(one.name) for one in long]
-    lengths = [sa.func.length(one).label(f"{one.name}_length") for one in long]
-    columns = [one for one in LOGS.c if one.name not in ("input", "output")]
-    chosen = sa.select(*columns, *texts, *lengths).where(*mine)
-    ordered = chosen.order_by(LOGS.c.started_at, LOGS.c.id).offset(skip).limit(limit)
-    logs = db.connection().execute(ordered).mappings()
-    return [_shown_log(one, row, by) for one in logs], counts.count_up_to(LOGS, mine, None)
+def _logs(row: sa.RowMapping, skip: int, limit: int, by: Principal) -> tuple[list[View], int]:
+    same_instance = (LOGS.c.account_id == row["account_id"], LOGS.c.instance_id == row["id"])
+    # Older versions stored values of up to a million characters.
+    long_columns = [LOGS.c.input, LOGS.c.output]
+    texts = [
+        sa.func.substr(column, 1, step_log.LONGEST_STORED).label(column.name)
+        for column in long_columns
+    ]
+    lengths = [sa.func.length(column).label(f"{column.name}_length") for column in long_columns]
+    columns = [column for column in LOGS.c if column.name not in ("input", "output")]
+    query = sa.select(*columns, *texts, *lengths).where(*same_instance)
+    page = query.order_by(LOGS.c.started_at, LOGS.c.id).offset(skip).limit(limit)
+    logs = db.connection().execute(page).mappings()
+    return [_log_view(column, row, by) for column in logs], counts.count_up_to(
+        LOGS, same_instance, None
+    )
 
 
-def cancel(instance_id: str, *, by: Principal) -> Shown:
+def cancel(instance_id: str, *, by: Principal) -> View:
     """Cancel an active instance. Raises NotFound, Conflict."""
     by.require_account_id()
-    over = {"status": CANCELLED, "due_at": None, "completed_at": database_now()}
+    values = {"status": CANCELLED, "due_at": None, "completed_at": database_now()}
     with db.transaction():
-        mine = (*_visible(by), INSTANCES.c.id == instance_id.lower())
-        change = sa.update(INSTANCES).where(*mine, INSTANCES.c.status.in_(ACTIVE)).values(**over)
-        row = db.connection().execute(change.returning(INSTANCES.c.account_id)).first()
+        conditions = (*_visible(by), INSTANCES.c.id == instance_id.lower())
+        statement = (
+            sa.update(INSTANCES).where(*conditions, INSTANCES.c.status.in_(ACTIVE)).values(**values)
+        )
+        row = db.connection().execute(statement.returning(INSTANCES.c.account_id)).first()
         if row is None:
             get(instance_id, by=by)
             raise Conflict("This instance has already finished.", error="already_over")
@@ -126,57 +141,59 @@ def cancel(instance_id: str, *, by: Principal) -> Shown:
 def _close(account_id: str, instance_id: str) -> None:
     queue.close_logs(account_id, instance_id, CANCELLED)
     table = SUBSCRIPTIONS.c
-    waits = (table.account_id == account_id, table.instance_id == instance_id)
-    db.connection().execute(sa.delete(SUBSCRIPTIONS).where(*waits))
+    conditions = (table.account_id == account_id, table.instance_id == instance_id)
+    db.connection().execute(sa.delete(SUBSCRIPTIONS).where(*conditions))
 
 
-def resume(instance_id: str, *, by: Principal) -> Shown:
+def resume(instance_id: str, *, by: Principal) -> View:
     """Resume a failed instance at the failed step. Raises NotFound, Conflict."""
     by.require_account_id()
     with db.transaction():
-        mine = (*_visible(by), INSTANCES.c.id == instance_id.lower())
-        if not _resumed(*mine):
+        conditions = (*_visible(by), INSTANCES.c.id == instance_id.lower())
+        if not _resume_where(*conditions):
             get(instance_id, by=by)
             raise Conflict("Only failed instances can be resumed.", error="not_failed")
     return get(instance_id, by=by)
 
 
-def resume_all(wanted: JSONMapping, *, by: Principal, at: datetime | None = None) -> int:
+def resume_all(filters: JSONMapping, *, by: Principal, resumed_at: datetime | None = None) -> int:
     """Resume all matching failed instances; returns how many.
 
     `after_resuming` reports their progress by the moment `at`.
     """
     by.require_account_id()
-    mine = (*_visible(by), *_wanted({**wanted, "status": FAILED}))
+    conditions = (*_visible(by), *_conditions({**filters, "status": FAILED}))
     with db.transaction():
-        return _resumed(*mine, resumed_at=at or clock.now())
+        return _resume_where(*conditions, resumed_at=resumed_at or clock.now())
 
 
-def after_resuming(at: datetime, *, by: Principal) -> dict[str, int]:
+def resumed_counts(resumed_at: datetime, *, by: Principal) -> dict[str, int]:
     """The number of instances resumed together, by status. Raises NotFound."""
-    mine = (*_visible(by), INSTANCES.c.resumed_at == at)
-    counted = sa.select(INSTANCES.c.status, sa.func.count()).where(*mine)
-    found = {row[0]: row[1] for row in db.connection().execute(counted.group_by("status"))}
-    if not found:
+    conditions = (*_visible(by), INSTANCES.c.resumed_at == resumed_at)
+    count_query = sa.select(INSTANCES.c.status, sa.func.count()).where(*conditions)
+    counts_by_status = {
+        row[0]: row[1] for row in db.connection().execute(count_query.group_by("status"))
+    }
+    if not counts_by_status:
         raise NotFound("No instances were resumed at this time, or they no longer exist.")
-    return {state: found.get(state, 0) for state in STATES}
+    return {state: counts_by_status.get(state, 0) for state in STATES}
 
 
-def _resumed(*which: Any, **noted: object) -> int:
-    # Whoever changes the status first has resumed it; the others find nothing that failed.
-    again = {"status": PENDING, "due_at": database_now(), "error_message": None, **noted}
-    change = sa.update(INSTANCES).where(*which, INSTANCES.c.status == FAILED)
-    done = db.connection().execute(change.values(**again, completed_at=None))
+def _resume_where(*conditions: Any, **extra: Any) -> int:
+    # Only the first of concurrent resumes finds the instance failed.
+    values = {"status": PENDING, "due_at": database_now(), "error_message": None, **extra}
+    statement = sa.update(INSTANCES).where(*conditions, INSTANCES.c.status == FAILED)
+    result = db.connection().execute(statement.values(**values, completed_at=None))
     db.on_commit(jobs.wake)
-    return int(done.rowcount)
+    return int(result.rowcount)
 
 
 def _visible(by: Principal) -> list[Any]:
     return [] if by.account_id is None else [INSTANCES.c.account_id == by.account_id]
 
 
-def _wanted(wanted: JSONMapping) -> Iterator[Any]:
-    return filters.log_conditions(INSTANCES, wanted, ("kind", "status", "workflow_id"))
+def _conditions(query: JSONMapping) -> Iterator[Any]:
+    return filters.log_conditions(INSTANCES, query, ("kind", "status", "workflow_id"))
 
 
 def is_hidden(row: sa.RowMapping, by: Principal) -> bool:
@@ -184,26 +201,26 @@ def is_hidden(row: sa.RowMapping, by: Principal) -> bool:
     return bool(row["holds_pii"]) and masking.masks_for(by)
 
 
-def _shown(row: sa.RowMapping, by: Principal) -> Shown:
-    shown: Shown = dict(row)
-    shown["withheld"], context = is_hidden(row, by), serialization.loads(row["context"])
-    shown["done"] = list(context.get("steps", ()))  # names, which are nobody's data
-    shown["context"] = {} if shown["withheld"] else context
-    shown["error_message"] = _withheld(row, shown["withheld"])
-    return shown
+def _view(row: sa.RowMapping, by: Principal) -> View:
+    view: View = dict(row)
+    view["withheld"], context = is_hidden(row, by), serialization.loads(row["context"])
+    view["done"] = list(context.get("steps", ()))  # names are not personal
+    view["context"] = {} if view["withheld"] else context
+    view["error_message"] = _withheld(row, view["withheld"])
+    return view
 
 
-def _shown_log(log: sa.RowMapping, row: sa.RowMapping, by: Principal) -> Shown:
-    shown: Shown = {**log, "workflow_id": row["workflow_id"]}
+def _log_view(log: sa.RowMapping, row: sa.RowMapping, by: Principal) -> View:
+    view: View = {**log, "workflow_id": row["workflow_id"]}
     hidden = is_hidden(row, by)
     for name in ("input", "output"):
-        length = shown.pop(f"{name}_length")
-        shown[name] = None if hidden else step_log.shown(log[name], length)
-    shown["error_message"] = _withheld(log, hidden)
-    return shown
+        length = view.pop(f"{name}_length")
+        view[name] = None if hidden else step_log.stored_value(log[name], length)
+    view["error_message"] = _withheld(log, hidden)
+    return view
 
 
 def _withheld(row: sa.RowMapping, hidden: bool) -> str | None:
-    # What a step failed of may quote what it was given.
+    # Error messages may quote the step's input.
     message: str | None = row["error_message"]
     return "Withheld: may have personal data." if hidden and message else message

@@ -49,7 +49,7 @@ class Workflow(Base):
     enabled: Mapped[bool] = mapped_column(default=True)
     version: Mapped[int] = mapped_column(default=1)
     token: Mapped[str | None] = mapped_column(Text)  # encrypted
-    token_key: Mapped[str | None] = mapped_column(Text)  # its digest, to be found by
+    token_key: Mapped[str | None] = mapped_column(Text)  # its digest, for look-up
     owner_id: Mapped[str] = mapped_column(Id)
     owner_home: Mapped[str] = mapped_column(Id)
     created_by: Mapped[str | None] = mapped_column(Id)
@@ -67,7 +67,7 @@ class WorkflowVersion(Base):
     version: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     steps: Mapped[list[JSONObject]] = mapped_column(sa.JSON)  # headers: values encrypted
     awaits: Mapped[list[str]] = mapped_column(sa.JSON)  # "event collection" of its wait_events
-    owner_id: Mapped[str] = mapped_column(Id)  # whose rights the steps have: who sent them
+    owner_id: Mapped[str] = mapped_column(Id)  # the steps run with this user's rights
     owner_home: Mapped[str] = mapped_column(Id)  # the owner's account
 
 
@@ -89,7 +89,7 @@ class WorkflowInstance(Base):
 
     __tablename__ = "workflow_instances"
     __table_args__ = (
-        # Holds only what is not over; covering, as workers pass over accounts that have enough.
+        # Partial and covering: workers skip many rows of accounts at their limit.
         partial_index(
             "ix_workflow_instances_due",
             "due_at",
@@ -120,13 +120,13 @@ class WorkflowInstance(Base):
     context: Mapped[str] = mapped_column(Text)
     current_step: Mapped[str | None] = mapped_column(Text)
     error_message: Mapped[str | None] = mapped_column(Text)
-    depth: Mapped[int] = mapped_column(default=1)  # of the chain of triggers that led here
-    root_id: Mapped[str | None] = mapped_column(Id)  # the same for all that one event led to
+    depth: Mapped[int] = mapped_column(default=1)  # trigger depth
+    root_id: Mapped[str | None] = mapped_column(Id)  # shared by all instances that one event led to
     holds_pii: Mapped[bool] = mapped_column(default=False)
     due_at: Mapped[datetime | None] = mapped_column(UtcDateTime)  # or the end of a worker's lease
-    claim: Mapped[int] = mapped_column(default=0)  # how often a worker took it
-    nudges: Mapped[int] = mapped_column(default=0)  # how many awaited events came
-    resumed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)  # with others, the last time
+    claim: Mapped[int] = mapped_column(default=0)  # number of claims
+    nudges: Mapped[int] = mapped_column(default=0)  # number of awaited events that arrived
+    resumed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)  # of the last bulk resume
     started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     completed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
@@ -169,7 +169,7 @@ class WorkflowSubscription(Base):
     event: Mapped[str] = mapped_column(Text)
     collection: Mapped[str | None] = mapped_column(Text)  # in lower case
     condition: Mapped[str | None] = mapped_column(Text)
-    known: Mapped[str] = mapped_column(Text)  # what its names of the instance stand for, as JSON
+    known: Mapped[str] = mapped_column(Text)  # instance values that the condition uses, as JSON
     owner_id: Mapped[str] = mapped_column(Id)
     owner_home: Mapped[str] = mapped_column(Id)
     happened: Mapped[str | None] = mapped_column(Text)

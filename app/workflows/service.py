@@ -32,38 +32,40 @@ from app.workflows.models import MANUAL, WEBHOOK, WORKFLOW, Workflow, WorkflowVe
 from app.workflows.triggers import matching, schedules, start
 
 Body = JSONMapping
-# The steps have their sender's rights for good: they would outlive the key.
+# Steps keep their owner's rights, so they would outlive the key.
 NO_KEYS = "API keys cannot create or change workflows and hooks. Sign in as a user."
-STARTING = ("trigger", "condition")  # what says when the steps are done
+TRIGGERING = ("trigger", "condition")  # decide when the steps run
 
 
 def page(
-    wanted: Body, skip: int, limit: int, *, by: Principal, kind: str = WORKFLOW
+    filters: Body, skip: int, limit: int, *, by: Principal, kind: str = WORKFLOW
 ) -> tuple[list[Workflow], int]:
     """The workflows of the account, oldest first, and the total."""
-    mine = [*_visible(by), Workflow.kind == kind]
+    conditions = [*_visible(by), Workflow.kind == kind]
     for name in ("trigger_type", "enabled"):
-        if wanted.get(name) is not None:
-            mine.append(getattr(Workflow, name) == wanted[name])
-    total = db.db.session.scalar(sa.select(sa.func.count()).select_from(Workflow).where(*mine))
-    chosen = sa.select(Workflow).where(*mine).order_by(Workflow.id).offset(skip).limit(limit)
-    return list(db.db.session.scalars(chosen)), total or 0
+        if filters.get(name) is not None:
+            conditions.append(getattr(Workflow, name) == filters[name])
+    total = db.db.session.scalar(
+        sa.select(sa.func.count()).select_from(Workflow).where(*conditions)
+    )
+    query = sa.select(Workflow).where(*conditions).order_by(Workflow.id).offset(skip).limit(limit)
+    return list(db.db.session.scalars(query)), total or 0
 
 
 def get(workflow_id: str, *, by: Principal, kind: str = WORKFLOW) -> Workflow:
     """One workflow. Raises NotFound."""
-    return _found(db.db.session.scalar(_named(workflow_id, by, kind)), kind)
+    return _require(db.db.session.scalar(_query(workflow_id, by, kind)), kind)
 
 
 def create(body: Body, *, by: Principal, kind: str = WORKFLOW, id: str | None = None) -> Workflow:
     """Create a workflow. Raises InvalidValues, Conflict."""
     by.refuse_key(NO_KEYS)
     account_id, (home, user_id) = by.require_account_id(), by.home_and_user()
-    values = _checked(body, None)
-    there = errors.conflict_on_unique(
+    values = _validated(body, None)
+    conflict = errors.conflict_on_unique(
         "workflows", "id", "id", f"A {kind} with this id already exists."
     )
-    with there, db.transaction() as session:
+    with conflict, db.transaction() as session:
         listeners.outdate(account_id)
         _check_number(account_id, kind)
         workflow = Workflow(
@@ -76,9 +78,9 @@ def create(body: Body, *, by: Principal, kind: str = WORKFLOW, id: str | None = 
             owner_home=home.id,
             **values,
         )
-        _settle_token(workflow)
+        _update_token(workflow)
         session.add(workflow)
-        _keep_version(workflow)
+        _save_version(workflow)
         session.flush()
         schedules.plan(workflow)
     return workflow
@@ -100,23 +102,25 @@ def change(
     by.refuse_key(NO_KEYS)
     home, user_id = by.home_and_user()
     takes_over = "steps" in body if takes_over is None else takes_over
-    _checked(body, get(workflow_id, by=by, kind=kind))  # out here names of hosts are looked up
+    _validated(
+        body, get(workflow_id, by=by, kind=kind)
+    )  # DNS look-ups happen outside the transaction
     with changing(workflow_id, by, kind) as workflow:
-        values = _checked(body, workflow)
-        acting = {name: values[name] for name in (*STARTING, "steps") if name in values}
-        changed = {name for name, value in acting.items() if _is_new(workflow, name, value)}
-        if not takes_over and changed & set(STARTING):
-            versions.check_sight(workflow, values.get("trigger", workflow.trigger), by)
+        values = _validated(body, workflow)
+        run_settings = {name: values[name] for name in (*TRIGGERING, "steps") if name in values}
+        changed = {name for name, value in run_settings.items() if _is_new(workflow, name, value)}
+        if not takes_over and changed & set(TRIGGERING):
+            versions.check_view(workflow, values.get("trigger", workflow.trigger), by)
         new_owner = takes_over and workflow.owner_id != user_id
         for name, value in values.items():
             setattr(workflow, name, value)
-        _settle_token(workflow)
+        _update_token(workflow)
         if new_owner:
             workflow.owner_id, workflow.owner_home = user_id, home.id
         if new_owner or changed:
             workflow.version += 1
-            _keep_version(workflow)
-        _settle(workflow)
+            _save_version(workflow)
+        _after_change(workflow)
     return workflow
 
 
@@ -126,7 +130,7 @@ def toggle(
     """Enable or disable a workflow; without `enabled`, switch it."""
     with changing(workflow_id, by, kind) as workflow:
         workflow.enabled = (not workflow.enabled) if enabled is None else enabled
-        _settle(workflow)
+        _after_change(workflow)
     return workflow
 
 
@@ -135,18 +139,18 @@ def delete(workflow_id: str, *, by: Principal, kind: str = WORKFLOW) -> None:
     with changing(workflow_id, by, kind) as workflow:
         schedules.forget(workflow.account_id, workflow.id)
         db.db.session.delete(workflow)
-        removed = {"workflow_id": workflow.id}
-        jobs.enqueue("workflows.remove", removed, account_id=workflow.account_id)
+        job_payload = {"workflow_id": workflow.id}
+        jobs.enqueue("workflows.remove", job_payload, account_id=workflow.account_id)
 
 
 def trigger(workflow_id: str, body: Body, *, by: Principal, kind: str = WORKFLOW) -> str:
     """Start an instance by hand; returns its id. Raises NotFound, Conflict, LimitReached."""
     by.require_account_id()
     with db.transaction() as session:
-        workflow = _found(session.scalar(_staying(_named(workflow_id, by, kind))), kind)
+        workflow = _require(session.scalar(_with_shared_lock(_query(workflow_id, by, kind))), kind)
         if not workflow.enabled:
             raise Conflict(f"The {kind} is disabled.", error="disabled")
-        return _begun(workflow, body, MANUAL)
+        return _start(workflow, body, MANUAL)
 
 
 def trigger_by_token(token: str, body: Body) -> str:
@@ -156,24 +160,26 @@ def trigger_by_token(token: str, body: Body) -> str:
     """
     with db.transaction() as session:
         code = token.partition("-")[0] if token.isprintable() else ""
-        mine = sa.select(Account.id).where(Account.account_code == code).scalar_subquery()
-        named = (Workflow.account_id == mine, Workflow.token_key == _digest(token))
-        workflow = session.scalar(_staying(sa.select(Workflow).where(*named, Workflow.enabled)))
+        account_id = sa.select(Account.id).where(Account.account_code == code).scalar_subquery()
+        has_token = (Workflow.account_id == account_id, Workflow.token_key == _digest(token))
+        workflow = session.scalar(
+            _with_shared_lock(sa.select(Workflow).where(*has_token, Workflow.enabled))
+        )
         if workflow is None or not _is_open(workflow.account_id):
             raise NotFound("No workflow with this token.")
-        return _begun(workflow, body, WEBHOOK)
+        return _start(workflow, body, WEBHOOK)
 
 
-def shown_trigger(workflow: Workflow) -> JSONObject:
+def trigger_with_token(workflow: Workflow) -> JSONObject:
     """The trigger, with its token if it has one."""
     try:
         token = crypto.decrypt(workflow.token) if workflow.token else None
-    except InvalidToken:  # encrypted with a key that the settings do not name any more
+    except InvalidToken:  # its key was removed from the settings
         token = None
     return {**workflow.trigger, "token": token} if token else dict(workflow.trigger)
 
 
-def _begun(workflow: Workflow, body: Body, trigger_type: str) -> str:
+def _start(workflow: Workflow, body: Body, trigger_type: str) -> str:
     return start.start(start.row(workflow, dict(body), trigger_type))
 
 
@@ -181,41 +187,41 @@ def _is_open(account_id: str) -> bool:
     return principals.reload_active_account(account_id) is not None
 
 
-def _checked(body: Body, before: Workflow | None) -> JSONObject:
-    values, found = dict(body), list[Any]()
+def _validated(body: Body, current: Workflow | None) -> JSONObject:
+    values, problems = dict(body), list[Any]()
     if "name" in values and (unreadable := accounts.label_problem(values["name"])):
-        found.append(unreadable)
+        problems.append(unreadable)
     if "trigger" in values:
         trigger = matching.normal(values["trigger"])
-        found += matching.problems(trigger) + _token_problems(trigger, before)
-        values["trigger"] = {name: one for name, one in trigger.items() if name != "token"}
+        problems += matching.problems(trigger) + _token_problems(trigger, current)
+        values["trigger"] = {name: value for name, value in trigger.items() if name != "token"}
         values["trigger_type"] = trigger.get("type")
     if "steps" in values:
-        steps, stored = definition.normal(values["steps"]), before.steps if before else []
-        found += checks.problems(steps) or step_headers.problems(steps, stored)
-        values["steps"] = steps if found else step_headers.encrypted(steps, stored)
-    if found:
-        raise InvalidValues(found)
+        steps, stored = definition.normal(values["steps"]), current.steps if current else []
+        problems += checks.problems(steps) or step_headers.problems(steps, stored)
+        values["steps"] = steps if problems else step_headers.encrypted(steps, stored)
+    if problems:
+        raise InvalidValues(problems)
     return values
 
 
-def _token_problems(trigger: Body, before: Workflow | None) -> list[JSONObject]:
-    sent = trigger.get("token")
-    known = shown_trigger(before).get("token") if before else None
-    if sent is None or sent == known:
+def _token_problems(trigger: Body, current: Workflow | None) -> list[JSONObject]:
+    sent_token = trigger.get("token")
+    current_token = trigger_with_token(current).get("token") if current else None
+    if sent_token is None or sent_token == current_token:
         return []
     message = "The service generates the token."
     return [problem("trigger.token", "field_read_only", message)]
 
 
 def _is_new(workflow: Workflow, name: str, value: Any) -> bool:
-    before = getattr(workflow, name)
+    current = getattr(workflow, name)
     if name == "steps":
-        value, before = step_headers.comparable(value), step_headers.comparable(before)
-    return not json_equal(value, before)
+        value, current = step_headers.comparable(value), step_headers.comparable(current)
+    return not json_equal(value, current)
 
 
-def _settle_token(workflow: Workflow) -> None:
+def _update_token(workflow: Workflow) -> None:
     if workflow.trigger_type != WEBHOOK:
         workflow.token = workflow.token_key = None
     elif not workflow.token:
@@ -228,8 +234,8 @@ def _digest(token: str) -> str:
     return hashlib.sha256(token.encode(errors="replace")).hexdigest()
 
 
-def _keep_version(workflow: Workflow) -> None:
-    series = definition.series_of(workflow.steps)
+def _save_version(workflow: Workflow) -> None:
+    series = definition.parse_series(workflow.steps)
     db.db.session.add(
         WorkflowVersion(
             account_id=workflow.account_id,
@@ -248,24 +254,24 @@ def changing(workflow_id: str, by: Principal, kind: str) -> Iterator[Workflow]:
     """A workflow in a transaction that serializes its changes. Raises NotFound."""
     account_id = by.require_account_id()
     with db.transaction() as session:
-        chosen = _named(workflow_id, by, kind)
-        _found(session.scalar(chosen), kind)
+        query = _query(workflow_id, by, kind)
+        _require(session.scalar(query), kind)
         listeners.outdate(account_id)
-        # Whoever was waited for may have changed or deleted it.
-        yield _found(session.scalar(chosen.execution_options(populate_existing=True)), kind)
+        # Reload: another transaction may have changed or deleted it before we got the lock.
+        yield _require(session.scalar(query.execution_options(populate_existing=True)), kind)
         session.flush()
 
 
-def _settle(workflow: Workflow) -> None:
+def _after_change(workflow: Workflow) -> None:
     workflow.updated_at = clock.now()
     schedules.plan(workflow)
 
 
 def _check_number(account_id: str, kind: str) -> None:
     limit = config.current().workflows_per_account
-    mine = (Workflow.account_id == account_id, Workflow.kind == kind)
-    counted = sa.select(sa.func.count()).select_from(Workflow).where(*mine)
-    if (db.db.session.scalar(counted) or 0) >= limit:
+    conditions = (Workflow.account_id == account_id, Workflow.kind == kind)
+    query = sa.select(sa.func.count()).select_from(Workflow).where(*conditions)
+    if (db.db.session.scalar(query) or 0) >= limit:
         message = f"An account may have at most {limit} {kind}s."
         raise Conflict(message, error="limit_reached")
 
@@ -274,17 +280,17 @@ def _visible(by: Principal) -> list[Any]:
     return [] if by.account_id is None else [Workflow.account_id == by.account_id]
 
 
-def _named(workflow_id: str, by: Principal, kind: str) -> sa.Select[Workflow]:
-    which = (Workflow.id == workflow_id.lower(), Workflow.kind == kind)
-    return sa.select(Workflow).where(*which, *_visible(by))
+def _query(workflow_id: str, by: Principal, kind: str) -> sa.Select[Workflow]:
+    conditions = (Workflow.id == workflow_id.lower(), Workflow.kind == kind)
+    return sa.select(Workflow).where(*conditions, *_visible(by))
 
 
-def _staying(chosen: sa.Select[Workflow]) -> sa.Select[Workflow]:
+def _with_shared_lock(query: sa.Select[Workflow]) -> sa.Select[Workflow]:
     """The same query, with a lock that prevents deletion until the transaction ends."""
-    return chosen.with_for_update(read=True, key_share=True)
+    return query.with_for_update(read=True, key_share=True)
 
 
-def _found(workflow: Workflow | None, kind: str) -> Workflow:
+def _require(workflow: Workflow | None, kind: str) -> Workflow:
     if workflow is None:
         raise NotFound(f"No {kind} with this id.")
     return workflow
@@ -294,6 +300,6 @@ def _found(workflow: Workflow | None, kind: str) -> Workflow:
 def _remove_later(event: events.AccountClosed) -> None:
     listeners.outdate(event.account_id)
     schedules.forget(event.account_id)
-    mine = sa.delete(Workflow).where(Workflow.account_id == event.account_id)
-    db.connection().execute(mine)
+    statement = sa.delete(Workflow).where(Workflow.account_id == event.account_id)
+    db.connection().execute(statement)
     jobs.enqueue("workflows.remove", {"workflow_id": None}, account_id=event.account_id)

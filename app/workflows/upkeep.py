@@ -13,59 +13,59 @@ from app.ids import first_id
 from app.types import JSONMapping
 from app.workflows.models import INSTANCES, LOGS, SUBSCRIPTIONS, VERSIONS, Workflow
 
-PIECE = 500
+BATCH_SIZE = 500
 
 
 @jobs.job("workflows.remove")
 def _remove(payload: JSONMapping) -> None:
     account_id, workflow_id = payload["account_id"], payload["workflow_id"]
-    mine = [INSTANCES.c.account_id == account_id]
+    conditions = [INSTANCES.c.account_id == account_id]
     versions = [VERSIONS.c.account_id == account_id]
     if workflow_id:
-        mine.append(INSTANCES.c.workflow_id == workflow_id)
+        conditions.append(INSTANCES.c.workflow_id == workflow_id)
         versions.append(VERSIONS.c.workflow_id == workflow_id)
     with db.transaction() as session:
         session.execute(sa.delete(VERSIONS).where(*versions))
-    _remove_instances(*mine)
+    _remove_instances(*conditions)
 
 
 @jobs.periodic(3600, "workflows.purge")
 def purge(payload: JSONMapping) -> None:
     """Delete instances that finished long ago, and versions that none uses."""
     days = config.current().workflow_retention_days
-    then = clock.now() - timedelta(days=days)
-    # What began later is not over for so long either: a key passes over it.
-    old = sa.and_(INSTANCES.c.id < first_id(then), INSTANCES.c.completed_at < then)
+    cutoff = clock.now() - timedelta(days=days)
+    # Instances created later cannot have completed before: the primary key excludes them.
+    old = sa.and_(INSTANCES.c.id < first_id(cutoff), INSTANCES.c.completed_at < cutoff)
     for account_id in db.db.session.scalars(sa.select(Account.id).order_by(Account.id)).all():
-        mine = INSTANCES.c.account_id == account_id
-        _remove_instances(mine, INSTANCES.c.due_at.is_(None), old)
+        same_account = INSTANCES.c.account_id == account_id
+        _remove_instances(same_account, INSTANCES.c.due_at.is_(None), old)
         _remove_versions(account_id)
 
 
 def _remove_versions(account_id: str) -> None:
     table: Any = Workflow.__table__
-    same = (
+    used_by_instance = (
         INSTANCES.c.account_id == account_id,
         INSTANCES.c.workflow_id == VERSIONS.c.workflow_id,
         INSTANCES.c.version == VERSIONS.c.version,
     )
-    current = (
+    is_current = (
         table.c.account_id == account_id,
         table.c.id == VERSIONS.c.workflow_id,
         table.c.version == VERSIONS.c.version,
     )
-    unused = (~sa.exists().where(*same), ~sa.exists().where(*current))
+    unused = (~sa.exists().where(*used_by_instance), ~sa.exists().where(*is_current))
     with db.transaction() as session:
-        gone = sa.delete(VERSIONS).where(VERSIONS.c.account_id == account_id, *unused)
-        session.execute(gone)
+        statement = sa.delete(VERSIONS).where(VERSIONS.c.account_id == account_id, *unused)
+        session.execute(statement)
 
 
-def _remove_instances(*which: Any) -> None:
-    chosen = sa.select(INSTANCES.c.account_id, INSTANCES.c.id).where(*which).limit(PIECE)
+def _remove_instances(*conditions: Any) -> None:
+    query = sa.select(INSTANCES.c.account_id, INSTANCES.c.id).where(*conditions).limit(BATCH_SIZE)
     while True:
         with db.transaction() as session:
-            # Locked: what is resumed by now is not chosen, and what is chosen is not resumed.
-            rows = session.execute(chosen.with_for_update()).all()
+            # Locked, so that no concurrent resume interferes.
+            rows = session.execute(query.with_for_update()).all()
             if not rows:
                 return
             account_id, ids = rows[0].account_id, [row.id for row in rows]
@@ -74,5 +74,5 @@ def _remove_instances(*which: Any) -> None:
                 (SUBSCRIPTIONS, SUBSCRIPTIONS.c.instance_id),
                 (INSTANCES, INSTANCES.c.id),
             ):
-                mine = (table.c.account_id == account_id, column.in_(ids))
-                session.execute(sa.delete(table).where(*mine))
+                rows_of_table = (table.c.account_id == account_id, column.in_(ids))
+                session.execute(sa.delete(table).where(*rows_of_table))

@@ -23,8 +23,8 @@ from app.workflows.models import EVENT, Workflow, WorkflowVersion
 
 OWNER_GONE = "The workflow's owner lost access. An admin must save the workflow again."
 SEES_LESS = (
-    "The owner may see more than you of the records that start this. Save the steps as well to"
-    " become the owner."
+    "The owner may see more of the triggering records than you. Save the steps as well to become"
+    " the owner."
 )
 NOT_ADMIN = "The workflow's owner is no longer an admin. Only admins may send requests and mails."
 
@@ -43,9 +43,8 @@ class Version:
     def owner(self) -> Principal:
         """The principal of the steps, as of now. Raises Forbidden.
 
-        If the owner may no longer act, the user who last saved exactly these steps: nobody lends
-        rights
-        to steps that they have not seen.
+        If the owner may no longer act, the user who last saved exactly these steps: rights never
+        apply to steps that their user has not seen.
         """
         try:
             return owner(self.account_id, self.owner_home, self.owner_id)
@@ -54,40 +53,40 @@ class Version:
 
     def latest_owner(self) -> tuple[str, str]:
         """Account and id of the user who last saved exactly these steps."""
-        chosen = sa.select(Workflow.owner_home, Workflow.owner_id, Workflow.steps).where(
+        query = sa.select(Workflow.owner_home, Workflow.owner_id, Workflow.steps).where(
             Workflow.account_id == self.account_id, Workflow.id == self.workflow_id
         )
-        row = db.connection().execute(chosen).first()
+        row = db.connection().execute(query).first()
         if row is None or not _are_same(row.steps, self.steps):
             return self.owner_home, self.owner_id
         return row.owner_home, row.owner_id
 
 
-def _are_same(steps: Sequence[Written], others: Sequence[Written]) -> bool:
-    return json_equal(step_headers.comparable(steps), step_headers.comparable(others))
+def _are_same(steps: Sequence[Written], other: Sequence[Written]) -> bool:
+    return json_equal(step_headers.comparable(steps), step_headers.comparable(other))
 
 
 def owner(account_id: str, home: str, user_id: str) -> Principal:
     """A user acting in an account. Raises Forbidden if that is no longer possible."""
-    found = principals.for_user(home, user_id)
-    if found is None or (home != account_id and not found.is_superadmin):
+    principal = principals.for_user(home, user_id)
+    if principal is None or (home != account_id and not principal.is_superadmin):
         raise Forbidden(OWNER_GONE)
-    return found if home == account_id else principals.choose_account(found, account_id)
+    return principal if home == account_id else principals.choose_account(principal, account_id)
 
 
 def current_owner(account_id: str, home: str, user_id: str) -> Principal:
     """The same, verified against the database. Raises Forbidden."""
     try:
-        found = owner(account_id, home, user_id)
-        with tenancy.scoped_to(found.tenancy):
-            versioned_cache.verify(found.version_checks)
+        principal = owner(account_id, home, user_id)
+        with tenancy.scoped_to(principal.tenancy):
+            versioned_cache.verify(principal.version_checks)
     except (Forbidden, versioned_cache.Stale):
         with versioned_cache.reloading():
             return owner(account_id, home, user_id)
-    return found
+    return principal
 
 
-def check_sight(workflow: Workflow, trigger: JSONMapping, by: Principal) -> None:
+def check_view(workflow: Workflow, trigger: JSONMapping, by: Principal) -> None:
     """Check that the caller may change the trigger of another owner's steps. Raises Forbidden.
 
     Conditions reveal what the owner sees of an event, so they need at least the owner's view.
@@ -95,11 +94,11 @@ def check_sight(workflow: Workflow, trigger: JSONMapping, by: Principal) -> None
     if trigger.get("type") != EVENT or by.is_superadmin:
         return
     try:
-        acting = current_owner(workflow.account_id, workflow.owner_home, workflow.owner_id)
+        owner_now = current_owner(workflow.account_id, workflow.owner_home, workflow.owner_id)
     except Forbidden:
         return
-    sees_more = masking.masks_for(by) and not masking.masks_for(acting)
-    if acting.is_superadmin or (sees_more and _may_be_personal(trigger.get("collection"))):
+    sees_more = masking.masks_for(by) and not masking.masks_for(owner_now)
+    if owner_now.is_superadmin or (sees_more and _may_be_personal(trigger.get("collection"))):
         raise Forbidden(SEES_LESS)
 
 
@@ -107,7 +106,7 @@ def _may_be_personal(collection: str | None) -> bool:
     try:
         return not collection or bool(definitions.get(collection).personal)
     except NotFound:
-        return True  # nobody knows what it will hold
+        return True  # created later, perhaps with personal fields
 
 
 def get(account_id: str, workflow_id: str, version: int) -> Version | None:
@@ -120,5 +119,5 @@ def _load(key: tuple[str, str, int]) -> Version | None:
     row = db.db.session.get(WorkflowVersion, key)
     if row is None:
         return None
-    series = definition.series_of(row.steps)
+    series = definition.parse_series(row.steps)
     return Version(row.account_id, row.workflow_id, row.steps, series, row.owner_id, row.owner_home)

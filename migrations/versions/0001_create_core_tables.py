@@ -267,7 +267,7 @@ def upgrade() -> None:
 
 
 def _seed() -> None:
-    """What every instance has: the system account, the roles, and the counter of codes."""
+    """Insert the system account, the roles and the counter of account codes."""
     now = clock.now()
     times = {"created_at": now, "updated_at": now}
     account = {"id": SYSTEM_ACCOUNT_ID, "account_code": "SY0000", "slug": "system"}
@@ -294,7 +294,7 @@ def _insert(table: str, row: dict[str, object]) -> None:
 
 
 def downgrade() -> None:
-    """Take the revision back."""
+    """Revert the revision."""
     op.drop_index("ix_sessions_user", table_name="sessions")
     op.drop_index("ix_sessions_hash", table_name="sessions")
     op.drop_index("ix_sessions_expires_at", table_name="sessions")

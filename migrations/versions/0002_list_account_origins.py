@@ -34,7 +34,7 @@ def upgrade() -> None:
 
 
 def _list_origins() -> None:
-    """What the accounts' settings list already."""
+    """The origins in the accounts' present settings."""
     accounts = sa.table(
         "accounts", sa.column("id"), sa.column("settings", sa.JSON()), sa.column("closed_at")
     )
@@ -50,7 +50,7 @@ def _list_origins() -> None:
 
 
 def downgrade() -> None:
-    """Take the revision back; invitations that have forgotten their role go."""
+    """Revert the revision; deletes invitations without a role."""
     op.execute("DELETE FROM invitations WHERE role_id IS NULL")
     with op.batch_alter_table("invitations") as invitations:
         invitations.alter_column("role_id", existing_type=sa.Integer(), nullable=False)

@@ -35,7 +35,7 @@ def upgrade() -> None:
 
 
 def _keyed(table: sa.TableClause, within: tuple[str, ...]) -> Iterator[tuple[sa.Row, str]]:
-    """Every row with its key, which of names that only case tells apart the oldest has."""
+    """Yield each row with its key; of names that differ only in case, the oldest gets it."""
     seen = set()
     rows = op.get_bind().execute(sa.select(table).order_by(table.c.created_at, table.c.id))
     for row in rows.all():
@@ -51,7 +51,7 @@ def _key(name: str) -> str:
 
 
 def downgrade() -> None:
-    """Take the revision back."""
+    """Revert the revision."""
     for table, _, within in reversed(KEYED):
         op.drop_index(f"uq_{table.name}_{'_'.join([*within, 'name_key'])}", table_name=table.name)
         op.drop_column(table.name, "name_key")

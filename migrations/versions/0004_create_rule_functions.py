@@ -13,14 +13,14 @@ down_revision = "0003"
 branch_labels = None
 depends_on = None
 
-# The first number that no double is near, and the largest that is nearest to zero.
+# The smallest number that overflows a double, and the largest that rounds to zero.
 TOO_LARGE = 2**1024 - 2**970
 TOO_SMALL = f"{5**1075}e-1075"
 
-# What `app/rules/values.py` does, for PostgreSQL; SQLite calls that module itself. Arguments are
-# used more than once, so these are functions rather than expressions: nesting them stays linear.
+# `app/rules/values.py` for PostgreSQL; SQLite calls that module itself. They are functions, as
+# expressions that use an argument repeatedly would grow exponentially when nested.
 FUNCTIONS = {
-    # The nearest of our numbers: a whole one of 64 bits, else a double.
+    # Rounds to one of our numbers: a 64-bit integer, else a double.
     "number(x numeric) RETURNS numeric": f"""
         BEGIN
             IF round(x) BETWEEN -9223372036854775808 AND 9223372036854775807
@@ -133,7 +133,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Undo the revision."""
+    """Revert the revision."""
     if op.get_bind().dialect.name == "postgresql":
         for head in reversed(FUNCTIONS):
             signature = head.partition(" RETURNS ")[0]

@@ -15,7 +15,7 @@ down_revision = "0004"
 branch_labels = None
 depends_on = None
 
-# What an erasure may set to null; nothing else may ever change.
+# Columns that an erasure may set to null; others never change.
 ERASABLE = (
     "old_value",
     "new_value",
@@ -59,8 +59,8 @@ INDEXES = {
     "ix_audit_log_account_operation": ["account_id", "operation", "occurred_at", "id"],
 }
 
-# Entries come as a JSON array, ordered by account. The id is drawn under the lock of the head, so
-# that ids ascend along every chain, and accounts wait only for themselves.
+# Entries are a JSON array, ordered by account. Ids are drawn under the lock of the head, so that
+# they ascend along every chain, and accounts do not wait for each other.
 APPEND = """
 CREATE FUNCTION append_audit(given json) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
@@ -167,14 +167,14 @@ def upgrade() -> None:
 
 
 def _changes(distinct: str) -> str:
-    """The condition that an UPDATE does more than erase."""
+    """The condition for an UPDATE that does more than erase."""
     fixed = [_differs(name, distinct) for name in FIXED]
     erasable = [f"(NEW.{n} IS NOT NULL AND {_differs(n, distinct)})" for n in ERASABLE]
     return " OR ".join([*fixed, *erasable])
 
 
 def _differs(name: str, distinct: str) -> str:
-    # PostgreSQL has no equality for json.
+    # PostgreSQL cannot compare json.
     cast = "::text" if name == "extra_metadata" and distinct == "IS DISTINCT FROM" else ""
     return f"NEW.{name}{cast} {distinct} OLD.{name}{cast}"
 
@@ -205,7 +205,7 @@ def _guard_sqlite() -> None:
 
 
 def downgrade() -> None:
-    """Take the revision back."""
+    """Revert the revision."""
     if op.get_bind().dialect.name == "postgresql":
         op.execute("DROP FUNCTION append_audit")
         op.execute("DROP FUNCTION move_audit_head")

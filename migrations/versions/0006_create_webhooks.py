@@ -103,6 +103,6 @@ def _create_attempts() -> None:
 
 
 def downgrade() -> None:
-    """Take the revision back."""
+    """Revert the revision."""
     for table in ("webhook_attempts", "webhook_deliveries", "webhooks", "webhook_versions"):
         op.drop_table(table)

@@ -28,9 +28,9 @@ BEGIN
   RETURN previous;
 END $$
 """
-# Of all entries the same is told of the actor; `digests` are those of the entries, in their order.
-# Ids are drawn under the lock of the head, so that they ascend along every chain, and accounts wait
-# only for themselves. One INSERT for all: each opens and closes every index of the table.
+# All entries share the actor; `digests` are those of the entries, in order. Ids are drawn under the
+# lock of the head, so that they ascend along every chain, and accounts do not wait for each other.
+# A single INSERT, as each one opens every index of the table.
 APPEND = """
 CREATE FUNCTION append_audit(account text, told json, digests text[], given json) RETURNS void
 LANGUAGE plpgsql AS $$
@@ -81,13 +81,13 @@ END $$
 def upgrade() -> None:
     """Apply the revision."""
     if op.get_bind().dialect.name == "postgresql":
-        # The former append_audit(json) stays for processes that are still to be restarted.
+        # Keeps append_audit(json) for processes that were not restarted yet.
         op.execute(LOCK)
         op.execute(APPEND)
 
 
 def downgrade() -> None:
-    """Take the revision back."""
+    """Revert the revision."""
     if op.get_bind().dialect.name == "postgresql":
         op.execute("DROP FUNCTION append_audit(text, json, text[], json)")
         op.execute("DROP FUNCTION lock_audit_head")

@@ -21,7 +21,7 @@ INVITATIONS = sa.table("invitations", *map(sa.column, ("account_id", "id", "emai
 
 
 def upgrade() -> None:
-    """Apply the revision: an address that another of the account now equals keeps its old key."""
+    """Apply the revision; addresses that now equal another of the account keep their old key."""
     for table in (USERS, INVITATIONS):
         rows = op.get_bind().execute(sa.select(table).order_by(table.c.id)).all()
         taken = {(row.account_id, row.email_key) for row in rows}
@@ -42,4 +42,4 @@ def _key(email: str) -> str:
 
 
 def downgrade() -> None:
-    """Take the revision back: the keys serve either way."""
+    """Revert the revision; the keys stay valid."""

@@ -140,7 +140,7 @@ def _create_flows() -> None:
 
 
 def downgrade() -> None:
-    """Take the revision back."""
+    """Revert the revision."""
     for table in (
         "sso_refusals",
         "sso_assertions",

@@ -29,7 +29,7 @@ BY = {
 SAME = ("operation", "table_name", "record_id", "user_id", "occurred_at")
 COLUMNS = f"account_id, first_id, last_id, entries, {', '.join(SAME)}"
 
-# Entries in a row of a chain that tell of the same change become one.
+# Consecutive entries of the same change become one row.
 COLLECT = f"""
 INSERT INTO audit_changes ({COLUMNS})
 SELECT account_id, min(id), max(id), count(*), {", ".join(f"min({name})" for name in SAME)}
@@ -43,7 +43,7 @@ FROM (
 ) AS changes
 GROUP BY account_id, change;
 """  # noqa: S608 - constants
-# Whoever appends to a chain moves its head afterwards.
+# Writers move the head after they append to a chain.
 NEW_ONES = COLLECT % "account_id = NEW.account_id AND id > OLD.last_id AND id <= NEW.last_id"
 ON_POSTGRES = f"""
 CREATE FUNCTION collect_audit_changes() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -78,7 +78,7 @@ def upgrade() -> None:
     )
     on_postgres = op.get_bind().dialect.name == "postgresql"
     if on_postgres:
-        # Nobody appends between the look at what there is and the trigger.
+        # Locked, so that nothing is appended before the trigger exists.
         op.execute("LOCK TABLE audit_log IN SHARE ROW EXCLUSIVE MODE")
     op.execute(COLLECT % "id IS NOT NULL")
     for name, columns in BY.items():
@@ -91,7 +91,7 @@ def upgrade() -> None:
 def _guard_postgres() -> None:
     op.execute(ON_POSTGRES)
     op.execute(REFUSE)
-    # A new head stands at 0, and is moved like any other.
+    # New heads start at 0 and are moved like any other.
     op.execute(
         "CREATE TRIGGER audit_heads_moved AFTER UPDATE OF last_id ON audit_heads"
         " FOR EACH ROW EXECUTE FUNCTION collect_audit_changes()"
@@ -103,7 +103,7 @@ def _guard_postgres() -> None:
 
 
 def _guard_sqlite() -> None:
-    # Who appends writes the changes, too: a trigger that does costs more than all the rest.
+    # Writers insert the changes themselves: a trigger would cost more than everything else.
     for event in ("UPDATE", "DELETE"):
         op.execute(
             f"CREATE TRIGGER audit_changes_{event.lower()} BEFORE {event} ON audit_changes"
@@ -112,7 +112,7 @@ def _guard_sqlite() -> None:
 
 
 def downgrade() -> None:
-    """Take the revision back."""
+    """Revert the revision."""
     for name, columns in BY.items():
         op.create_index(
             f"ix_audit_log_{name}", "audit_log", [*columns, "occurred_at", "id"], unique=False

@@ -142,7 +142,7 @@ def _create_subscriptions() -> None:
 
 
 def downgrade() -> None:
-    """Take the revision back."""
+    """Revert the revision."""
     for table in ("subscriptions", "step_logs", "instances", "schedules", "versions"):
         op.drop_table(f"workflow_{table}")
     op.drop_table("workflows")

@@ -13,8 +13,8 @@ down_revision = "0014"
 branch_labels = None
 depends_on = None
 
-# `told` is what all entries of the change have in common, `digests` are theirs, in their order.
-# Ids are drawn under the lock of the head, so that they ascend along every chain.
+# `told` has the columns shared by all entries of the change, `digests` theirs, in order. Ids are
+# drawn under the lock of the head, so that they ascend along every chain.
 APPEND = """
 CREATE FUNCTION append_audit_change(account text, told json, digests text[], entries json)
 RETURNS void LANGUAGE plpgsql AS $$
@@ -75,12 +75,12 @@ def upgrade() -> None:
     op.execute("UPDATE audit_heads SET listed_id = last_id")
     if op.get_bind().dialect.name == "postgresql":
         op.execute(APPEND)
-        # The trigger is left for processes that move heads and do not know of changes.
+        # Keeps the trigger for old processes that move heads without writing changes.
         _collect("WHEN (NEW.listed_id < NEW.last_id)")
 
 
 def downgrade() -> None:
-    """Take the revision back."""
+    """Revert the revision."""
     if op.get_bind().dialect.name == "postgresql":
         _collect("")
         op.execute("DROP FUNCTION append_audit_change")

@@ -12,8 +12,8 @@ down_revision = "0017"
 branch_labels = None
 depends_on = None
 
-# As of revision 0015, but for one array a column instead of one JSON object an entry: reading those
-# took more than all else. Arrays side by side in a select list are not stored before they are read.
+# As in revision 0015, with an array per column instead of a JSON object per entry, whose parsing
+# dominated the time. Arrays side by side in a select list are not materialized.
 ARRAYS = (
     "digests",
     "fields",
@@ -76,12 +76,12 @@ END $$
 
 
 def upgrade() -> None:
-    """Apply the revision; what processes of the former version call stays."""
+    """Apply the revision; keeps the function for processes of the previous version."""
     if op.get_bind().dialect.name == "postgresql":
         op.execute(APPEND)
 
 
 def downgrade() -> None:
-    """Take the revision back."""
+    """Revert the revision."""
     if op.get_bind().dialect.name == "postgresql":
         op.execute(f"DROP FUNCTION append_audit_change({SIGNATURE})")

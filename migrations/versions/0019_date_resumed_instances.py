@@ -31,6 +31,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Take the revision back."""
+    """Revert the revision."""
     op.drop_index("ix_workflow_instances_resumed", "workflow_instances")
     op.drop_column("workflow_instances", "resumed_at")

@@ -12,10 +12,10 @@ down_revision = "0019"
 branch_labels = None
 depends_on = None
 
-# As of revision 0018, but what all entries of a change have in common comes as an array, in the
-# order of the declarations, and the hashes as one text, column by column: to read JSON and arrays
-# of them took longer than to make the chain. A numbered array is planned once: of generate_series
-# the planner expects so many rows that it plans each call anew.
+# As in revision 0018, but the columns shared by all entries are an array, in the order of the
+# declarations, and the hashes one text, column by column: parsing JSON and arrays took longer than
+# building the chain. A numbered array is planned once, while generate_series has such a high row
+# estimate that each call is planned again.
 SIGNATURE = "account text, told text[], joined text, fields text[], olds text[], news text[]"
 APPEND = f"""
 CREATE FUNCTION append_audit_change({SIGNATURE})
@@ -82,15 +82,15 @@ END $$
 
 
 def upgrade() -> None:
-    """Apply the revision; what processes of the former version call stays."""
-    # Superadmins alone ask for an entry by its id only, and heads lead to it.
+    """Apply the revision; keeps the function for processes of the previous version."""
+    # Only superadmins look up entries by id alone, which the heads make possible.
     op.drop_index("ix_audit_log_id", "audit_log")
     if op.get_bind().dialect.name == "postgresql":
         op.execute(APPEND)
 
 
 def downgrade() -> None:
-    """Take the revision back."""
+    """Revert the revision."""
     if op.get_bind().dialect.name == "postgresql":
         op.execute(f"DROP FUNCTION append_audit_change({SIGNATURE})")
     op.create_index("ix_audit_log_id", "audit_log", ["id"], unique=False)

@@ -15,13 +15,12 @@ depends_on = None
 
 def upgrade() -> None:
     """Apply the revision."""
-    # With the group: SQLite reads all of an account's memberships from the primary key rather than
-    # a user's few from an index that it has to look into the table for.
+    # Covering: otherwise SQLite prefers to scan all of an account's memberships in the primary key.
     op.drop_index("ix_group_members_user", "group_members")
     op.create_index("ix_group_members_user", "group_members", ["account_id", "user_id", "group_id"])
 
 
 def downgrade() -> None:
-    """Take the revision back."""
+    """Revert the revision."""
     op.drop_index("ix_group_members_user", "group_members")
     op.create_index("ix_group_members_user", "group_members", ["account_id", "user_id"])

@@ -32,7 +32,7 @@ def upgrade() -> None:
     op.add_column("provider_settings", shared)
     op.add_column("sso_flows", sa.Column("row_id", Id, nullable=True))
     op.add_column("sso_flows", sa.Column("callback_url", Text, nullable=True))
-    # Their providers know the shared address, which is safe as long as the endpoints are their own.
+    # The shared address is registered at their providers; it is safe with the default endpoints.
     connection = op.get_bind()
     rows = sa.select(settings.c.account_id, settings.c.id, settings.c.config)
     rows = rows.where(settings.c.category == "auth_providers")
@@ -43,7 +43,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Take the revision back."""
+    """Revert the revision."""
     op.drop_column("sso_flows", "callback_url")
     op.drop_column("sso_flows", "row_id")
     op.drop_column("provider_settings", "shared_callback")

@@ -17,10 +17,10 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Apply the revision; an instance without a root, as older processes make, is its own."""
+    """Apply the revision; instances of older processes, without a root, are their own."""
     op.add_column("workflow_instances", sa.Column("root_id", Text, nullable=True))
 
 
 def downgrade() -> None:
-    """Take the revision back."""
+    """Revert the revision."""
     op.drop_column("workflow_instances", "root_id")

@@ -29,7 +29,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Take the revision back."""
+    """Revert the revision."""
     op.drop_index("ix_invitations_shown_hash", "invitations")
     op.drop_column("invitations", "shown_token_hash")
     op.drop_column("identities", "is_trusted")

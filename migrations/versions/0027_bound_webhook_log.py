@@ -21,13 +21,13 @@ def upgrade() -> None:
     """Apply the revision."""
     cut = sa.Column("payloads_cut", sa.Boolean(), nullable=False, server_default=sa.false())
     op.add_column("webhook_versions", cut)
-    # Covering, as SQLite finds what stands behind a payload by reading all of the payload.
+    # Covering: SQLite must read the whole payload to reach the columns after it.
     op.drop_index(INDEX, TABLE)
     op.create_index(INDEX, TABLE, [*COLUMNS, "status", "size"])
 
 
 def downgrade() -> None:
-    """Take the revision back."""
+    """Revert the revision."""
     op.drop_index(INDEX, TABLE)
     op.create_index(INDEX, TABLE, COLUMNS)
     op.drop_column("webhook_versions", "payloads_cut")

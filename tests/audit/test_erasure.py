@@ -182,7 +182,7 @@ def test_what_is_erased_is_not_taken_for_empty(app: Flask, cast: Cast) -> None:
         alice = principals.for_user(cast.alice.account_id, cast.alice.id)
         assert alice is not None
         with pytest.raises(NotFound, match="erased"):
-            history.revive("posts", id, by=alice)
+            history.undelete("posts", id, by=alice)
     bring_back(cast, {"id": id, "mail": "eve@x.example"})
     assert cast.alice.get(then).status_code == 404
     assert cast.alice.post(f"{ONE.format(id)}/restore", {"audit_id": entry}).status_code == 404
@@ -269,7 +269,7 @@ def test_an_erased_user_is_nowhere_also_while_auditing_is_off(
     waiting = ran(app, cast.alice, make_workflow(cast.alice, [wait]), {"to": dora.email})
     if cut_off:
         with monkeypatch.context() as patch:
-            patch.setattr(erasure, "_rest_of_user", lambda what: 1 / 0)
+            patch.setattr(erasure, "_erase_traces_of_user", lambda what: 1 / 0)
             assert cast.root.post(f"users/{dora.id}/erase").status_code == 500
         with app.app_context():
             worker.run_due()
@@ -391,7 +391,7 @@ def test_an_erasure_that_was_cut_off_is_finished_by_a_worker(
     def stop(what: Any) -> Any:
         raise RuntimeError("the process is gone")
 
-    monkeypatch.setattr(erasure, "_rest_of_record", stop)
+    monkeypatch.setattr(erasure, "_erase_traces_of_record", stop)
     assert cast.alice.post(f"{ONE.format(id)}/erase").status_code == 500
     monkeypatch.undo()
     assert ADA in everything(app)
@@ -566,7 +566,7 @@ def test_answers_that_tell_of_an_erased_user_are_not_given_again(
     path = f"users/{made.json['id']}"
     elsewhere = cast.root.acting_in("globex")
     assert "Dora Dot" in elsewhere.post(f"{path}/verify", headers=once).text
-    monkeypatch.setattr(erasure, "_rest_of_user", lambda what: 1 / 0)
+    monkeypatch.setattr(erasure, "_erase_traces_of_user", lambda what: 1 / 0)
     assert cast.root.post(f"{path}/erase").status_code == 500
     monkeypatch.undo()
     with app.app_context():

@@ -228,7 +228,7 @@ def test_a_refusal_to_restore_names_no_hidden_field(cast: Cast) -> None:
     id = make_record(cast.alice, **FIRST, team=teams[0])["id"]
     cast.alice.patch(ONE.format(id), {"views": 8, "team": teams[1], "done": True})
     url, body = f"{ONE.format(id)}/restore", {"audit_id": history(cast.bob, id)[-1]["audit_id"]}
-    message = "You may not write all that this state has."
+    message = "You may not write all fields of this state."
     hidden = {"error": "field_denied", "message": message}
     for closed in ({"update_fields": ["title", "done"]}, {"update_fields": ["title"]}):
         cast.root.put("collections/posts/rules", closed)

@@ -49,7 +49,7 @@ def test_from_a_new_collection_to_a_record_and_back(visit: Visit, live_cast: Cas
     page.locator("[name=type_2]").select_option("reference")
     expect(page.locator("[name=default_2]")).to_be_hidden()
     page.locator("[name=name_2]").press("Enter")
-    expect(page.locator("#collection_2-error")).to_contain_text("Name the existing collection")
+    expect(page.locator("#collection_2-error")).to_contain_text("Set collection to the name")
     page.locator("[name=collection_2]").select_option("films")
     press(visit, "Show plan")
     expect(page.get_by_role("region", name="What changes")).to_contain_text("sequel")

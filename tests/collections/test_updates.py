@@ -157,7 +157,7 @@ def test_a_field_becomes_required_only_if_every_record_has_it(
             "field": "f",
             "code": "required",
             "count": 2,
-            "message": "2 records have no value here; a default would fill them.",
+            "message": "2 records have no value. Set a default to fill them.",
         }
     ]
     assert problems(update(root, made, *wanted)) == [("f", "required", 2)]

@@ -244,7 +244,7 @@ def test_a_change_made_meanwhile_is_not_overwritten_unseen(
     assert cast.root.put("collections/posts/rules", {"delete_rule": "n = 1"}).status_code == 200
     late = form(list_choice="everyone")
     answer = superadmin.send(f"collections/{posts}/rules", **late)
-    assert (answer.status_code, "Somebody else" in alert(answer)) == (409, True)
+    assert (answer.status_code, "was changed meanwhile" in alert(answer)) == (409, True)
     assert ("list_choice", "everyone") in chosen(answer.text)
     assert rules_of(cast.root)["delete_rule"] == "n = 1"
     preview = superadmin.send(f"collections/{posts}/rules/preview", **late).text

@@ -476,7 +476,7 @@ def test_a_file_is_exported_tried_out_and_imported(
 def test_of_a_long_file_the_page_shows_how_far_it_is(
     cast: Cast, admin: Browser, made: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(imports, "PIECE", 3)
+    monkeypatch.setattr(imports, "BATCH_SIZE", 3)
     path, lines = f"{place(cast)}/import", [b"title", *(b"t%d" % n for n in range(8))]
 
     def sent(content: bytes, do: str) -> str:
@@ -498,7 +498,7 @@ def test_of_a_long_file_the_page_shows_how_far_it_is(
 def test_a_long_import_that_nobody_waits_for_is_undone(
     app: Flask, cast: Cast, admin: Browser, made: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(imports, "PIECE", 1)
+    monkeypatch.setattr(imports, "BATCH_SIZE", 1)
     form = {"csrf_token": token(admin.client), "do": "import"}
     form |= {"file": (io.BytesIO(b"title\na\nb\nc"), "a.csv")}
     answer = admin.client.post(f"/console/{place(cast)}/import", data=form, buffered=False)

@@ -149,7 +149,7 @@ def test_rows_that_would_break_it_are_counted(cast: Cast, superadmin: Browser) -
     path = f"collections/{made['id']}/schema"
     sent = inputs(superadmin.get(path).text) | {"required_0": "true", "unique_0": "true"}
     planned = superadmin.send(path, **sent, do="plan")
-    assert "1 records have no value here" in planned.text
+    assert "1 records have no value" in planned.text
     assert "1 values occur more than once" in planned.text
     assert 'value="apply"' not in planned.text
     forced = superadmin.send(path, **inputs(planned.text), do="apply")
@@ -165,19 +165,19 @@ def test_mistakes_stand_beside_their_inputs(superadmin: Browser, posts: str) -> 
     assert (answer.status_code, beside(answer, "min_length_0")) == (400, "Must be a number.")
     # What is no number hides nothing of what else is wrong.
     assert "3 to 56 letters" in beside(answer, "collection_name")
-    assert "letter first" in beside(answer, "name_0")
+    assert "starting with a letter" in beside(answer, "name_0")
     present = inputs(superadmin.get(f"collections/{posts}/schema").text)
     present |= {"default_1": "many", "pattern_0": "([", "name_8": "1x"}
     answer = superadmin.send(f"collections/{posts}/schema", **present, do="plan")
     assert "Not a valid value" in beside(answer, "default_1")
     assert beside(answer, "name_0")
-    assert "letter first" in beside(answer, "name_8")
+    assert "starting with a letter" in beside(answer, "name_8")
     sent |= {"min_length_0": "", "name_1": "name", "type_1": "reference"}
     sent |= {"name_2": "name", "type_2": "computed", "expression_2": HOSTILE}
     answer = superadmin.send("collections/new", **sent, do="plan")
     assert "3 to 56 letters" in beside(answer, "collection_name")
-    assert "letter first" in beside(answer, "name_0")
-    assert "Name the existing collection" in beside(answer, "collection_1")
+    assert "starting with a letter" in beside(answer, "name_0")
+    assert "Set collection to the name" in beside(answer, "collection_1")
     assert "Another field has this name" in beside(answer, "name_2")
     assert HOSTILE not in answer.text
     assert inputs(answer.text)["expression_2"] == HOSTILE
@@ -197,7 +197,7 @@ def test_a_change_made_meanwhile_is_not_overwritten_unseen(
     planned = inputs(superadmin.send(path, **sent, do="plan").text)
     assert cast.root.put("collections/posts/rules", {"list_rule": None}).status_code == 200
     late = superadmin.send(path, **planned, do="apply")
-    assert (late.status_code, "Somebody else" in alert(late)) == (409, True)
+    assert (late.status_code, "was changed meanwhile" in alert(late)) == (409, True)
     assert not schema_of(cast.root, "posts")[0]["unique"]
 
 

@@ -43,7 +43,7 @@ def test_an_admin_sets_a_provider_up_tests_it_and_signs_in_by_it(
     new = f"{home}/new/auth_providers/google"
     assert "http://atrium.test/oauth/google/callback" in admin.get(new).text
     refused = admin.send(new, display_name="Google", enabled="true")
-    assert (refused.status_code, beside(refused, "client_id")) == (400, "This setting is needed.")
+    assert (refused.status_code, beside(refused, "client_id")) == (400, "This setting is required.")
     form = {"display_name": "Our Google", **stage.provider.config()}
     page = admin.done(new, **form)
     assert "Our Google is set up." in page

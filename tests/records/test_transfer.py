@@ -128,7 +128,7 @@ def test_cells_that_a_spreadsheet_would_run_are_disarmed() -> None:
 
 
 def test_an_export_is_of_one_moment(app: Flask, alice: Caller, things: dict[str, Any]) -> None:
-    for i in range(2 * stream.PIECE + 5):
+    for i in range(2 * stream.BATCH_SIZE + 5):
         make_record(alice, "things", title=f"t{i}")
     with app.test_client(use_cookies=False) as client:
         answer = client.get(
@@ -143,7 +143,7 @@ def test_an_export_is_of_one_moment(app: Flask, alice: Caller, things: dict[str,
         answer.close()
     assert late["id"].encode() not in text
     assert gone["id"].encode() in text
-    assert len(text.splitlines()) == 2 * stream.PIECE + 5
+    assert len(text.splitlines()) == 2 * stream.BATCH_SIZE + 5
 
 
 def test_an_export_that_is_not_read_gives_its_connection_back(

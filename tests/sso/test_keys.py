@@ -48,7 +48,7 @@ def test_a_secret_that_no_key_reads_is_asked_for_anew(
     shown = alice.get(path)
     assert (shown.status_code, shown.json["config"]["client_secret"]) == (200, None)
     refused = stage.browser().get("/oauth/google/authorize?account=acme")
-    assert (refused.status_code, "misses its secret" in refused.json["message"]) == (404, True)
+    assert (refused.status_code, "lacks its secret" in refused.json["message"]) == (404, True)
     missing = alice.patch(path, {"config": {}})
     assert [one["field"] for one in missing.json["details"]] == ["config.client_secret"]
     mended = alice.patch(path, {"config": {"client_secret": openid.SECRET}})

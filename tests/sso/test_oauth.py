@@ -529,7 +529,7 @@ def test_a_browser_is_told_by_a_page_and_learns_nothing(stage: Stage) -> None:
     for accepted, kind in ((CHROME, "text/html"), ("*/*", "application/json")):
         other = browser.get("/oauth/google/callback?state=x", headers={"Accept": accepted})
         assert (other.status_code, other.mimetype) == (400, kind)
-    assert "was refused" in told["error_description"]
+    assert "Sign-in refused" in told["error_description"]
     (refusal,) = stage.cast.alice.get("account/sso/refusals").json["items"]
     assert (refusal["check"], refusal["provider_name"]) == ("audience", "google")
     assert stage.cast.charlie.get("account/sso/refusals").json["items"] == []

@@ -309,7 +309,7 @@ def test_a_code_of_another_sign_in_is_refused(stage: Stage) -> None:
     address = stage.begin(attacker)
     answer = stage.back(attacker, address, code=stolen["code"])
     assert answer.status_code == 401
-    assert stage.last_refusal() == ("code", "The provider refused it: invalid_grant")
+    assert stage.last_refusal() == ("code", "The provider refused the code: invalid_grant")
     replay = stage.back(stage.browser(), address, code=stolen["code"])
     assert replay.status_code == 400
     assert stage.users() == before
@@ -433,13 +433,13 @@ def test_who_joins_in_another_window_while_being_looked_for_is_let_in(
     stage.oauth(stage.cast.alice)
     stage.provider.who["email_verified"] = proved
     first = stage.traded(stage.sign_in())["user"]
-    known, not_yet = account_linking._known, iter([True])
+    known, not_yet = account_linking._identity_query, iter([True])
 
     def known_later(*about: Any) -> Any:
         found = known(*about)
         return found.where(sa.false()) if next(not_yet, False) else found
 
-    monkeypatch.setattr(account_linking, "_known", known_later)
+    monkeypatch.setattr(account_linking, "_identity_query", known_later)
     assert stage.traded(stage.sign_in())["user"]["id"] == first["id"]
 
 

@@ -286,7 +286,7 @@ def test_the_admins_are_told_that_encryption_is_the_reason(stage: Stage, what: s
     check, detail = stage.last_refusal()
     assert check == "encryption"
     assert what in detail
-    assert "switch encryption off" in detail
+    assert "turn off encryption" in detail
 
 
 def test_the_admins_are_told_which_certificates_do_not_fit(stage: Stage) -> None:
@@ -298,7 +298,7 @@ def test_the_admins_are_told_which_certificates_do_not_fit(stage: Stage) -> None
         for name in ("evil", "idp")
     )
     assert check == "signature"
-    assert f"signed with {other}; the settings have idp ({ours}, until 20" in detail
+    assert f"signed with {other}; expected idp ({ours}, until 20" in detail
 
 
 NO_RESPONSES = {

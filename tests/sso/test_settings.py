@@ -316,7 +316,7 @@ def test_certificates_that_never_end_cost_nothing(stage: Stage) -> None:
     # What an admin has to know stands in the message.
     wrong = body("saml", "okta", **saml_idp.config(idp_x509_cert=["A"] * 11))
     (told,) = alice.post(PATH, wrong).json["details"]
-    assert told["message"] == "At most 10 certificates of 50,000 characters in all."
+    assert told["message"] == "At most 10 certificates of 50,000 characters in total."
 
 
 def test_metadata_that_demands_signed_requests_is_refused_by_name(stage: Stage) -> None:

@@ -183,7 +183,7 @@ def test_a_small_change_writes_no_large_payloads(app: Flask, cast: Cast) -> None
 def test_one_request_stores_no_more_than_its_share(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outbox, "MOST_STORED", 10_000)
+    monkeypatch.setattr(outbox, "MAX_STORED_BYTES", 10_000)
     make_collection(cast.root, "posts", [{"name": "text", "type": "text"}])
     rules = {**OPEN, "view_rule": "true"}
     assert cast.root.put("collections/posts/rules", rules).status_code == 200

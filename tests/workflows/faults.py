@@ -53,7 +53,7 @@ def _work(app: Flask, step: str, tells: int) -> None:
         os.write(tells, b"x")
         time.sleep(60)
 
-    done, carry_out = control_steps.done, external_steps.carry_out
+    done, carry_out = control_steps.run_step, external_steps.carry_out
 
     def stopping_done(run: Any, place: Any) -> Any:
         outcome = done(run, place)
@@ -67,7 +67,7 @@ def _work(app: Flask, step: str, tells: int) -> None:
             stop()
         return output
 
-    control_steps.done, external_steps.carry_out = stopping_done, stopping_carry_out
+    control_steps.run_step, external_steps.carry_out = stopping_done, stopping_carry_out
     with app.app_context():
         dispatch.work(threading.Event(), threading.Event())
 

@@ -241,7 +241,7 @@ def test_changes_at_once_do_not_undo_each_other(
     app: Flask, alice: Caller, posts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hook = make_hook(alice, {"type": "manual"}, copy("a"))
-    path, translated = f"hooks/{hook['id']}", hooks._translated
+    path, translated = f"hooks/{hook['id']}", hooks._to_workflow
     other = threading.Thread(target=alice.patch, args=[path, {"actions": [copy("b")]}])
 
     def meanwhile(body: Any, before: Any) -> Any:
@@ -250,7 +250,7 @@ def test_changes_at_once_do_not_undo_each_other(
             other.join(0.3)
         return translated(body, before)
 
-    monkeypatch.setattr(hooks, "_translated", meanwhile)
+    monkeypatch.setattr(hooks, "_to_workflow", meanwhile)
     change = {"name": "new", "condition": "trigger.go = true"}
     assert alice.patch(path, change).status_code == 200
     other.join()

@@ -76,7 +76,7 @@ def test_an_instance_logs_so_many_bytes(
     app: Flask, alice: Caller, root: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_collection(root)
-    monkeypatch.setattr(step_log, "LARGEST", 20_000)
+    monkeypatch.setattr(step_log, "MAX_LOG_BYTES", 20_000)
     loop = {"name": "l", "type": "loop", "items": list(range(20))}
     steps = [{**loop, "steps": [create("one", "x" * 1000)]}]
     found = ran(app, alice, make_workflow(alice, steps))
@@ -155,7 +155,7 @@ def test_the_steps_store_so_many_bytes(
     app: Flask, alice: Caller, root: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_collection(root)
-    monkeypatch.setattr(run, "MOST_WRITTEN", 500_000)
+    monkeypatch.setattr(run, "MAX_WRITTEN_BYTES", 500_000)
     loop = {"name": "l", "type": "loop", "items": list(range(30))}
     found = ran(
         app, alice, make_workflow(alice, [{**loop, "steps": [create("one", LONG[:30_000])]}])

@@ -42,7 +42,7 @@ def states(app: Flask) -> Counter[str]:
 def test_a_fork_bomb_of_workflows_ends(
     app: Flask, alice: Caller, posts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(start_limits, "MOST_OF_EVENT", 30)
+    monkeypatch.setattr(start_limits, "MAX_PER_EVENT", 30)
     for _ in range(5):
         make_workflow(alice, [create("again")], ON_CREATE)
     hook = {"name": "h", "trigger": ON_CREATE, "actions": []}
@@ -65,7 +65,7 @@ def test_a_fork_bomb_of_workflows_ends(
 def test_requests_of_steps_continue_the_count(
     app: Flask, alice: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(start_limits, "MOST_OF_EVENT", 3)
+    monkeypatch.setattr(start_limits, "MAX_PER_EVENT", 3)
     answers = []
 
     def trigger(request: Any) -> tuple[int, str]:
@@ -91,7 +91,7 @@ def test_an_account_has_so_many_pending_instances(
 ) -> None:
     make_collection(cast.root)
     use(app, monkeypatch, workflow_pending_max=3)
-    monkeypatch.setattr(start_limits, "MOST_NOTES", 2)
+    monkeypatch.setattr(start_limits, "MAX_REFUSED_PER_HOUR", 2)
     made = make_workflow(cast.alice, [], ON_CREATE)
     by_token = make_workflow(cast.alice, [], {"type": "webhook"})
     make_workflow(cast.alice, [], {"type": "schedule", "cron": "* * * * *"})
@@ -120,7 +120,7 @@ def test_an_account_has_so_many_pending_instances(
 def test_one_request_starts_no_more_than_the_bounds_let_it(
     app: Flask, alice: Caller, posts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(start_limits, "LARGEST_AT_ONCE", 5000)
+    monkeypatch.setattr(start_limits, "MAX_TRANSACTION_BYTES", 5000)
     make_workflow(alice, [], ON_CREATE)
     records = [{"title": "x" * 1000} for _ in range(10)]
     assert alice.post("records/posts/batch", {"records": records}).status_code == 201
@@ -146,7 +146,7 @@ def test_an_account_has_so_many_waiting_instances(
 def test_so_many_instances_wait_for_events(
     app: Flask, alice: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_waits, "MOST_AWAITING", 2)
+    monkeypatch.setattr(event_waits, "MAX_AWAITING", 2)
     waits = {"name": "w", "type": "wait_event", "event": "records.create", "timeout": "1h"}
     workflow = make_workflow(alice, [waits], MANUAL)
     assert [ran(app, alice, workflow)["status"] for _ in range(3)] == ["waiting"] * 2 + ["failed"]

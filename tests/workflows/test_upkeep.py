@@ -208,7 +208,7 @@ def test_only_the_last_claim_of_an_unfinished_instance_releases_it(
 def test_what_is_started_while_its_workflow_is_deleted_goes_with_it(
     app: Flask, alice: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, begun = make_workflow(alice, [], {"type": "webhook"}), service._begun
+    made, begun = make_workflow(alice, [], {"type": "webhook"}), service._start
 
     def gone() -> None:
         assert alice.delete(f"workflows/{made['id']}").status_code == 204
@@ -221,7 +221,7 @@ def test_what_is_started_while_its_workflow_is_deleted_goes_with_it(
         return begun(*given)
 
     other = threading.Thread(target=gone)
-    monkeypatch.setattr(service, "_begun", meanwhile)
+    monkeypatch.setattr(service, "_start", meanwhile)
     assert Caller(app).post(f"workflow-webhooks/{made['trigger']['token']}").status_code == 202
     other.join()
     assert counts(app) == [0] * len(TABLES)

@@ -41,7 +41,7 @@ def show_audit_log() -> str:
     listing, filters = _listing()
     if not listing.errors:
         params, by = {**ORDER, **filters, **listing.page_args}, guard.require_caller()
-        items, total = service.page(params, by=by, most=listing.count_limit)
+        items, total = service.page(params, by=by, max_total=listing.count_limit)
         listing.with_page((items, total or 0))
     return render_template(
         "console/audit/list.html", listing=listing, formats=FORMATS, enabled=append.enabled()

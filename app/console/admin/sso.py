@@ -99,7 +99,7 @@ def show_provider(account_id: str, setting_id: str) -> Page:
     """The settings of a provider."""
     scope = scopes.account_scope(account_id)
     row = service.get(setting_id, by=scope.by)
-    return _form_page(scope, service.provider_of(row), sso_form.from_setting(row), row)
+    return _form_page(scope, service.get_provider(row), sso_form.from_setting(row), row)
 
 
 @blueprint.post(SETTING)
@@ -109,7 +109,7 @@ def change_provider(account_id: str, setting_id: str) -> Page | BaseResponse:
     """Save the settings of a provider."""
     scope = scopes.account_scope(account_id)
     row = service.get(setting_id, by=scope.by)
-    kind = service.provider_of(row)
+    kind = service.get_provider(row)
     form = forms.submitted(*sso_form.field_names(kind), "seen")
     try:
         forms.check_unchanged(form, row.updated_at)
@@ -127,7 +127,7 @@ def try_provider(account_id: str, setting_id: str) -> Page:
     """Check that the provider answers and accepts the client."""
     scope = scopes.account_scope(account_id)
     row = service.get(setting_id, by=scope.by)
-    kind, form = service.provider_of(row), sso_form.from_setting(row)
+    kind, form = service.get_provider(row), sso_form.from_setting(row)
     try:
         steps = dry_run.run_stored(setting_id, by=scope.by)
     except AppError as error:
@@ -158,7 +158,7 @@ def test_provider(account_id: str, setting_id: str) -> BaseResponse:
     if redirection := redirect_to_base():
         return redirection
     account = service.find_active_account(scope.account.id)
-    connection = service.connection(account, row.category, row.provider_name, tried=True)
+    connection = service.connection(account, row.category, row.provider_name, include_disabled=True)
     url, flow = sign_in.start(connection, TEST, redirect_uri=None, client_state=None)
     return redirect_to_provider(url, flow, connection)
 

@@ -83,7 +83,7 @@ def blank(kind: Provider) -> Form:
 
 def from_setting(row: ProviderSetting) -> Form:
     """The form with stored settings; secrets show only whether they are set."""
-    kind, config = service.provider_of(row), row.config
+    kind, config = service.get_provider(row), row.config
     values = dict.fromkeys(field_names(kind), "")
     for setting in kind.settings:
         values[setting.name] = _text(config.get(setting.name))

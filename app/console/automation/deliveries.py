@@ -54,7 +54,7 @@ def _page(listing: lists.Listing, by: Principal) -> tuple[list[Any], int]:
     filters = {**listing.filter_values, "webhook_id": listing.filters.get("webhook")}
     if filters.keys() & {"status", "event"}:  # not indexed
         filters["after"] = listing.scan_newest(lambda newer: log.place(newer, by=by))
-    return log.page(filters, listing.skip, lists.PAGE_SIZE, by=by, most=listing.count_limit)
+    return log.page(filters, listing.skip, lists.PAGE_SIZE, by=by, max_total=listing.count_limit)
 
 
 @blueprint.get(DELIVERY)
@@ -127,7 +127,7 @@ def show_sent_again(account_id: str, webhook_id: str) -> str:
         since, until = (clock.parse(text) if text else clock.now() for text in times)
     except ValueError:
         raise NotFound from None
-    states = log.sent_again(webhook, since, until)
+    states = log.redelivery_counts(webhook, since, until)
     context = {"scope": scope, "webhook": webhook, "until": until, "states": states}
     in_progress = states[PENDING] + states[RETRYING]
     return render_template("console/webhooks/sent_again.html", **context, going=in_progress)

@@ -60,12 +60,12 @@ def blank(kind: str) -> Form:
 def from_workflow(workflow: Workflow) -> Form:
     """The form with a workflow's values."""
     is_hook = workflow.kind == HOOK
-    steps = hooks.actions_of(workflow) if is_hook else step_headers.masked(workflow.steps)
+    steps = hooks.list_actions(workflow) if is_hook else step_headers.masked(workflow.steps)
     return Form(
         {
             "name": workflow.name,
             "description": workflow.description or "",
-            "trigger": pretty(service.shown_trigger(workflow)),
+            "trigger": pretty(service.trigger_with_token(workflow)),
             "steps": pretty(steps),
             "condition": workflow.condition or "",
             "seen": clock.iso(workflow.updated_at),

@@ -43,7 +43,9 @@ def show_instances(account_id: str) -> str:
     filters = listing.filters
     params = {"workflow_id": filters.get("workflow"), "status": filters.get("status")}
     listing.with_page(
-        instances.page(params, listing.skip, lists.PAGE_SIZE, by=scope.by, most=listing.count_limit)
+        instances.page(
+            params, listing.skip, lists.PAGE_SIZE, by=scope.by, max_total=listing.count_limit
+        )
     )
     return render_template(
         "console/workflows/instances.html",
@@ -57,7 +59,7 @@ def show_instances(account_id: str) -> str:
 def _failed_count(listing: Listing, scope: AccountScope) -> Listing:
     """The failed instances of the selected workflow or of all."""
     params = {"workflow_id": listing.filters.get("workflow"), "status": FAILED}
-    result = instances.page(params, 0, 1, by=scope.by, most=lists.MAX_COUNTED)
+    result = instances.page(params, 0, 1, by=scope.by, max_total=lists.MAX_COUNTED)
     return Listing(listing.endpoint, listing.url_args).with_page(result)
 
 
@@ -71,7 +73,7 @@ def resume_instances(account_id: str) -> BaseResponse:
         forms.text("workflow")[: lists.MAX_INPUT_LENGTH],
     )
     params, now = {"workflow_id": workflow.lower() or None}, clock.now()
-    if instances.resume_all(params, by=scope.by, at=now):
+    if instances.resume_all(params, by=scope.by, resumed_at=now):
         url_args = {**scope.url_args, "moment": clock.iso(now)}
         return redirect(url_for("console.show_resumed", **url_args), 303)
     url_args = {**scope.url_args, "workflow": workflow or None}
@@ -88,7 +90,7 @@ def show_resumed(account_id: str, moment: str) -> str:
         resumed_at = clock.parse(moment)
     except ValueError:
         raise NotFound from None
-    states = instances.after_resuming(resumed_at, by=scope.by)
+    states = instances.resumed_counts(resumed_at, by=scope.by)
     in_progress = sum(states[status] for status in ACTIVE)
     return render_template(
         "console/workflows/resumed.html",

@@ -17,7 +17,7 @@ from app.console.shell.forms import Form, Page
 from app.db import versioned_cache
 from app.errors import AppError, InvalidValues, Malformed, NotFound, problem
 from app.records import explain as decisions
-from app.records.explain import WRITING, Question
+from app.records.explain import WRITE_OPERATIONS, Question
 from app.rest import json_input
 from app.rest.access import public
 from app.rest.converters import UuidPath
@@ -102,7 +102,7 @@ def _check(form: Form) -> None:
 def _data(form: Form) -> JSONObject | None:
     if not form["data"]:
         return None
-    if form["operation"] not in WRITING:
+    if form["operation"] not in WRITE_OPERATIONS:
         raise InvalidValues([problem("data", "invalid_option", DATA_NOT_ALLOWED)])
     if form["operation"] == "create" and form["record_id"]:
         raise InvalidValues([problem("data", "invalid_option", RECORD_NOT_ALLOWED)])
@@ -128,7 +128,7 @@ def _asker(form: Form) -> rules.Asker:
     if user is None or not user.is_active:
         message = "This account has no active user with this address."
         raise InvalidValues([problem("email", "invalid_reference", message)])
-    return access.rule_caller(trials.caller_of(user.id))
+    return access.rule_caller(trials.load_caller(user.id))
 
 
 def _page(collection_id: str, form: Form, explanation: JSONObject | None = None) -> Page:

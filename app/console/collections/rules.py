@@ -72,7 +72,7 @@ def save_rules(collection_id: str) -> Page | BaseResponse:
     try:
         with versioned_cache.reloading():
             _compare(row, form)
-            service.change_rules(row.id, form.rules(), seen=form["version"])
+            service.change_rules(row.id, form.rules(), expected_version=form["version"])
     except Conflict as error:
         row = service.find(collection_id)
         form.values["version"] = str(row.version)

@@ -77,14 +77,14 @@ def change_schema(collection_id: str) -> Page | BaseResponse:
         return _editor(row, form)
     try:
         version, form.values["version"] = form["version"], str(row.version)
-        service.check_seen(row, version)
+        service.check_version(row, version)
         specs = form.specs()
         with form.including_unparsed():
             plan = _with_options(updates.plan(row.id, specs), row, form)
         if not _is_planned(form, specs):
             return _editor(row, form, plan)
         changes = {"options": form.options()}
-        row = updates.update(row.id, specs, changes, seen=form["version"])
+        row = updates.update(row.id, specs, changes, expected_version=form["version"])
     except AppError as error:
         return _editor(row, form.with_error(error))
     return redirect_with_notice(

@@ -28,7 +28,7 @@ def show_keys(account_id: str | None = None) -> str:
     scope = scopes.account_or_own_scope(account_id)
     listing = lists.from_request("console.show_keys", **scope.url_args)
     listing.with_page(
-        api_keys.page(listing.skip, lists.PAGE_SIZE, by=scope.by, most=listing.count_limit)
+        api_keys.page(listing.skip, lists.PAGE_SIZE, by=scope.by, max_total=listing.count_limit)
     )
     emails = users.emails(scope.account.id, {key.created_by for key in listing.items})
     at_home = scope.account == scope.by.home

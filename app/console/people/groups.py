@@ -120,6 +120,6 @@ def _group_page(scope: AccountScope, group_id: str, form: Form) -> Page:
     listing = lists.from_request("console.show_group", **scope.url_args, group_id=group.id)
     listing.with_page(groups.member_page(group, listing.skip, lists.PAGE_SIZE))
     params = {"skip": 0, "limit": MAX_SUGGESTED, "sort_by": "email", "sort_order": "asc"}
-    users, _ = people.page(group.account_id, params, most=0)
+    users, _ = people.page(group.account_id, params, max_total=0)
     context = {"scope": scope, "group": group, "listing": listing, "users": users}
     return form.render("console/groups/one.html", **context)

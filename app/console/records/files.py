@@ -72,7 +72,7 @@ class ImportRun:
     @property
     def is_long(self) -> bool:
         """Whether the page should show progress."""
-        return (self.total or 0) > imports.PIECE
+        return (self.total or 0) > imports.BATCH_SIZE
 
     def steps(self) -> Iterator[int]:
         """Run the import; yields how many records are checked. Errors are stored, not raised."""
@@ -147,7 +147,7 @@ def _uploaded_file() -> tuple[str, bytes]:
 
 def _count(format: str, raw: bytes) -> int | None:
     try:
-        return len(exports.lines_of(format, raw))
+        return len(exports.read_lines(format, raw))
     except (Malformed, PayloadTooLarge):
         return None
 

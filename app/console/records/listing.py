@@ -136,7 +136,7 @@ def _load(
         limit=lists.PAGE_SIZE,
         count=True,
         by=scope.by,
-        most=listing.count_limit,
+        max_total=listing.count_limit,
         since=since,
         cut=lists.MAX_VALUE_LENGTH,
     )

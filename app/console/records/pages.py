@@ -152,7 +152,7 @@ def revive_record(account_id: str, name: str, record_id: str) -> BaseResponse:
     signing.sign(scope, form)
     collection, id = scope.collection.name, record_id.lower()
     try:
-        history.revive(collection, id, by=scope.by)
+        history.undelete(collection, id, by=scope.by)
     except Conflict:
         if not history.deletable(collection, id, by=scope.by)[1]:
             raise

@@ -125,7 +125,7 @@ def authorize() -> Any:
 
 def sign_in_page(form: Form, offered: Sequence[object]) -> tuple[str, int]:
     """The sign-in page with the identity providers of the account."""
-    lacks_file, sso = resubmit.lacks_file(form[resubmit.FIELD]), providers.any_enabled()
+    lacks_file, sso = resubmit.lacks_file(form[resubmit.FIELD]), providers.has_enabled()
     return form.render(SIGN_IN, offered=offered, sso=sso, lacks_file=lacks_file)
 
 

@@ -123,7 +123,7 @@ class Listing:
     ) -> Listing:
         """This page as `load` returns it; a search scans the newest rows only."""
         after = self.scan_newest(find_cutoff) if self.search else None
-        return self.with_page(load({**self.page_args, "after": after}, most=self.count_limit))
+        return self.with_page(load({**self.page_args, "after": after}, max_total=self.count_limit))
 
     def scan_newest(self, find_cutoff: Callable[[int], object]) -> Any:
         """The cutoff that limits the query to the newest rows; None to scan all.

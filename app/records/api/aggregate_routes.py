@@ -1,4 +1,4 @@
-"""`/records/{collection}/aggregate`: records counted and summed up (contract section 5)."""
+"""`/records/{collection}/aggregate`: aggregates of records (contract section 5)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from app.rest.responses import json_response
 from app.rest.schemas import Schema
 from app.types import JSONObject
 
-MOST_RESULTS = 1000
+MAX_RESULTS = 1000
 
 blueprint = Blueprint(
     "Aggregates",
@@ -57,18 +57,18 @@ class AggregateArgs(Schema):
         },
     )
     skip = fields.Integer(
-        0, LARGEST_SKIP, load_default=0, metadata={"description": "Groups to pass over."}
+        0, LARGEST_SKIP, load_default=0, metadata={"description": "Groups to skip."}
     )
     limit = fields.Integer(
         1,
-        MOST_RESULTS,
-        load_default=MOST_RESULTS,
+        MAX_RESULTS,
+        load_default=MAX_RESULTS,
         metadata={"description": "How many groups to return."},
     )
 
 
 class Aggregates(Schema):
-    """The groups in the order of the fields they are grouped by, and how many there are in all."""
+    """The groups, ordered by the fields they are grouped by, and their number."""
 
     results = ma.fields.List(
         ma.fields.Dict(),
@@ -90,11 +90,11 @@ EXAMPLE = {"results": [{"status": "open", "count": 2, "sum_price": 30.5}], "tota
 def aggregate_records(args: JSONObject, collection: str) -> Response:
     """Aggregate records.
 
-    Of the records that the caller may list, by the fields that it sees there, unmasked. Sums are
-    those of the numbers as they are written, in decimal; an average is the nearest number. Of no
-    values there is no sum, average or extreme: null. Without `group_by` all records are one group.
+    Covers the records that the caller may list, and fields that the caller sees unmasked. Sums are
+    exact decimal sums; averages are rounded to the nearest number. Without values, sum, average,
+    minimum and maximum are null. Without `group_by`, all records form one group.
     """
     parameters = request.args.to_dict(flat=False)
     skip, limit = args["skip"], args["limit"]
-    found = aggregate.of(collection, parameters, skip=skip, limit=limit, by=principal())
-    return json_response({**found, "results": limit_size(found["results"])})
+    result = aggregate.aggregate(collection, parameters, skip=skip, limit=limit, by=principal())
+    return json_response({**result, "results": limit_size(result["results"])})

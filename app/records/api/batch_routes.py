@@ -29,13 +29,13 @@ blueprint = Blueprint(
 
 
 def _check_length(items: Sequence[object]) -> None:
-    most = config.current().batch_max
-    if not 1 <= len(items) <= most:
-        raise ma.ValidationError(f"Must have 1 to {most} entries.")
+    max_records = config.current().batch_max
+    if not 1 <= len(items) <= max_records:
+        raise ma.ValidationError(f"Must have 1 to {max_records} entries.")
 
 
 class NewRecords(Schema):
-    """Records to be made."""
+    """Records to create."""
 
     names_numbers = True
 
@@ -48,14 +48,14 @@ class NewRecords(Schema):
 
 
 class ChangeOfRecord(Schema):
-    """A record, and what of it is to change."""
+    """A record with its changes."""
 
     id = fields.Text(required=True)
     data = ma.fields.Dict(required=True)
 
 
 class ChangedRecords(Schema):
-    """Records to be changed."""
+    """Records to change."""
 
     names_numbers = True
 
@@ -65,30 +65,32 @@ class ChangedRecords(Schema):
 
 
 class ChosenRecords(Schema):
-    """Records to be deleted."""
+    """Records to delete."""
 
     ids = ma.fields.List(fields.Text(), required=True, validate=_check_length)
 
 
 class BatchArgs(Schema):
-    """Whether records that are there already are updated."""
+    """Whether to update existing records."""
 
     mode = ma.fields.String(
         load_default="create",
         validate=ma.validate.OneOf(["create", "upsert"]),
-        metadata={"description": "`upsert` updates the records that are there already."},
+        metadata={"description": "`upsert` updates existing records."},
     )
-    on = fields.Text(metadata={"description": "With `upsert`: the unique field that tells which."})
+    on = fields.Text(
+        metadata={"description": "With `upsert`: the unique field that identifies them."}
+    )
 
     @ma.validates_schema
     def check(self, args: JSONObject, **options: object) -> None:
-        """The field goes with upsert, and upsert with the field."""
+        """Require `on` with upsert, and only then."""
         if ("on" in args) != (args["mode"] == "upsert"):
-            raise ma.ValidationError("Goes with mode=upsert, and it with this.", "on")
+            raise ma.ValidationError("Required with mode=upsert, and only then.", "on")
 
 
 class CreatedRecords(Schema):
-    """What was created; of an upsert also what was updated."""
+    """The created and, with upsert, the updated records."""
 
     created = ma.fields.List(ma.fields.Nested(Record), required=True)
     updated = ma.fields.List(ma.fields.Nested(Record))
@@ -96,14 +98,14 @@ class CreatedRecords(Schema):
 
 
 class UpdatedRecords(Schema):
-    """What was updated."""
+    """The updated records."""
 
     updated = ma.fields.List(ma.fields.Nested(Record), required=True)
     count = ma.fields.Integer(required=True)
 
 
 class DeletedRecords(Schema):
-    """The ids of what was deleted."""
+    """The ids of the deleted records."""
 
     deleted = ma.fields.List(ma.fields.String(), required=True)
     count = ma.fields.Integer(required=True)
@@ -111,9 +113,9 @@ class DeletedRecords(Schema):
 
 @blueprint.before_request
 def refuse_conditions() -> None:
-    """Refuse what cannot be honoured for many: whoever sends If-Match relies on it."""
+    """Refuse If-Match, which batches cannot honour."""
     if get_header("If-Match") is not None:
-        raise BadRequest("If-Match is for requests that change one record.")
+        raise BadRequest("If-Match works only for requests that change one record.")
 
 
 @blueprint.route("/<collection>/batch", methods=["POST"])
@@ -124,7 +126,7 @@ def refuse_conditions() -> None:
     200,
     schema=CreatedRecords,
     example={"created": [], "updated": [EXAMPLE], "count": 1},
-    description="With mode=upsert: all were there, and are updated.",
+    description="With mode=upsert: all existed and were updated.",
 )
 @blueprint.fails(400, 403, 409, 413, 428)
 @optimistic
@@ -132,11 +134,11 @@ def refuse_conditions() -> None:
 def create_records(args: JSONObject, body: JSONObject, collection: str) -> Response:
     """Create many records.
 
-    The first hundred problems are told, each with the `index` of its record, and of more than these
-    the `count`. With `mode=upsert` and `on`, a record of the account with the same value in this
-    unique field is updated instead, by the update rule and its fields; the answer then has
-    `created` and `updated`, and is a 200 where nothing was created. A record that the caller may
-    neither view nor update is not found so: its value is taken, as for whoever creates one.
+    Returns the first 100 problems with the `index` of their record, and the `count` if there are
+    more. With `mode=upsert` and `on`, a record of the account with the same value in this unique
+    field is updated instead, by the update rule and its fields; the response then has `created` and
+    `updated`, and is a 200 if nothing was created. A record that the caller may neither view nor
+    update is not matched: its value is taken.
     """
     if args["mode"] == "create":
         created = batch.create(collection, body["records"], by=principal())
@@ -158,8 +160,8 @@ def create_records(args: JSONObject, body: JSONObject, collection: str) -> Respo
 def update_records(body: JSONObject, collection: str) -> Response:
     """Change fields of many records.
 
-    Of each record only the fields in its `data` change. The first hundred problems are told, each
-    with the `index` of its record, and of more than these the `count`.
+    Only the fields in each record's `data` change. Returns the first 100 problems with the `index`
+    of their record, and the `count` if there are more.
     """
     updated = batch.update(collection, body["records"], by=principal())
     return json_response({"updated": updated, "count": len(updated)})
@@ -174,7 +176,7 @@ def update_records(body: JSONObject, collection: str) -> Response:
 def delete_records(body: JSONObject, collection: str) -> Response:
     """Delete many records.
 
-    What refers to them goes or stays as with one; references among them do not hold them.
+    `on_delete` applies as for a single record; references among the deleted ones do not count.
     """
     deleted = batch.delete(collection, body["ids"], by=principal())
     return json_response({"deleted": deleted, "count": len(deleted)})

@@ -16,7 +16,7 @@ from app.rest.access import superadmin
 from app.rest.schemas import Schema
 from app.types import JSONObject
 
-OF_THE_SIGNED_IN = ("email", "role", "groups", "is_superadmin")
+SIGNED_IN_ONLY = ("email", "role", "groups", "is_superadmin")
 NOT_SIGNED_IN = "Only who has signed in has this: give an id, too."
 
 
@@ -45,14 +45,14 @@ class WhatToExplain(Schema):
     def nobody_has_nothing(self, data: JSONObject, **options: object) -> None:
         """Whoever has not signed in has neither role nor groups."""
         auth = data.get("auth")
-        owned = [name for name in OF_THE_SIGNED_IN if auth and getattr(auth, name)]
-        if auth and not auth.id and owned:
-            raise ma.ValidationError({"auth": {name: [NOT_SIGNED_IN] for name in owned}})
+        given = [name for name in SIGNED_IN_ONLY if auth and getattr(auth, name)]
+        if auth and not auth.id and given:
+            raise ma.ValidationError({"auth": {name: [NOT_SIGNED_IN] for name in given}})
 
     @ma.validates_schema
     def one_body(self, data: JSONObject, **options: object) -> None:
         """Only what writes sends something, and a new record is not there yet."""
-        if "data" in data and data.get("operation") not in explain.WRITING:
+        if "data" in data and data.get("operation") not in explain.WRITE_OPERATIONS:
             raise ma.ValidationError("Only create and update send data.", "data")
         if "data" in data and "record_id" in data and data.get("operation") == "create":
             raise ma.ValidationError("Give record_id or the data of a new record.", "data")
@@ -146,19 +146,19 @@ def explain_rule(body: JSONObject, collection_name: str) -> JSONObject:
     at.
     """
     collection = definition.get(collections.find(collection_name).name)
-    asker, account_id = _asker(body)
+    caller, account_id = _caller(body)
     question = explain.Question(
-        body["operation"], asker, account_id, body.get("record_id"), body.get("data")
+        body["operation"], caller, account_id, body.get("record_id"), body.get("data")
     )
     return explain.explain(collection, question)
 
 
-def _asker(body: JSONObject) -> tuple[rules.Asker, str | None]:
+def _caller(body: JSONObject) -> tuple[rules.Asker, str | None]:
     """Who asks, and the one account whose records are looked at, if it is one."""
     if "user_id" in body:
-        caller = trials.caller_of(body["user_id"])
+        caller = trials.load_caller(body["user_id"])
         # A superadmin may act in any account.
         return access.rule_caller(caller), None if caller.is_superadmin else caller.account_id
-    made_up = body.get("auth") or rules.Asker()
+    given_caller = body.get("auth") or rules.Asker()
     # Where nobody has signed in, the account is only that of the records.
-    return made_up if made_up.id else rules.Asker(), made_up.account_id
+    return given_caller if given_caller.id else rules.Asker(), given_caller.account_id

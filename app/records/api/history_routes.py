@@ -24,10 +24,10 @@ blueprint = Blueprint(
     "History",
     __name__,
     url_prefix=rest.PREFIX,
-    description="What records were, as the audit log tells it, and its erasure.",
+    description="Former states of records from the audit log, and erasure.",
 )
 
-ONE = "/records/<collection>/<record_id>"
+BY_ID = "/records/<collection>/<record_id>"
 CHANGE = {
     "audit_id": 41,
     "operation": "UPDATE",
@@ -62,7 +62,7 @@ ANY_JSON = ["string", "number", "boolean", "object", "array"]
 
 
 class FieldChange(Schema):
-    """What became of one field that the caller may view."""
+    """The change of a field that the caller may view."""
 
     field = ma.fields.String(required=True)
     old_value = ma.fields.Raw(required=True, allow_none=True, metadata={"type": ANY_JSON})
@@ -72,10 +72,11 @@ class FieldChange(Schema):
 
 
 class Change(Schema):
-    """What one transaction did to a record."""
+    """The changes of a record in one transaction."""
 
     audit_id = ma.fields.Integer(
-        required=True, metadata={"description": "Of its last audit entry; what restore takes."}
+        required=True,
+        metadata={"description": "The last audit entry of the change; for `restore`."},
     )
     operation = ma.fields.String(required=True, metadata={"description": "CREATE, UPDATE, DELETE."})
     occurred_at = fields.Timestamp(required=True)
@@ -96,13 +97,13 @@ class ChangePage(Page):
 
 
 class RestoreBody(Schema):
-    """Which state to go back to."""
+    """The state to restore."""
 
     audit_id = fields.Integer(1, 2**63 - 1, required=True)
 
 
 class Erasure(Schema):
-    """What was erased."""
+    """The numbers of erased items."""
 
     message = ma.fields.String(required=True)
     account_id = ma.fields.String(required=True)
@@ -110,21 +111,21 @@ class Erasure(Schema):
     record_id = ma.fields.String()
     user_id = ma.fields.String()
     values_erased = ma.fields.Integer(
-        required=True, metadata={"description": "Audit entries that lost their values."}
+        required=True, metadata={"description": "Audit entries whose values were erased."}
     )
     actors_erased = ma.fields.Integer(
-        required=True, metadata={"description": "Audit entries that lost their actor."}
+        required=True, metadata={"description": "Audit entries whose actor was erased."}
     )
     deliveries_erased = ma.fields.Integer(
-        required=True, metadata={"description": "Deliveries of webhooks that lost their values."}
+        required=True, metadata={"description": "Webhook deliveries whose values were erased."}
     )
 
 
 class HistoryArgs(PageArgs):
-    """Which of the changes."""
+    """Paging of changes."""
 
 
-@blueprint.route(f"{ONE}/history", methods=["GET"])
+@blueprint.route(f"{BY_ID}/history", methods=["GET"])
 @blueprint.arguments(HistoryArgs, location="query")
 @blueprint.response(200, ChangePage, example=page_body([CHANGE], 1, {"skip": 0, "limit": 25}))
 @blueprint.fails(400, 403, 413)
@@ -133,9 +134,9 @@ class HistoryArgs(PageArgs):
 def list_changes(args: JSONObject, collection: str, record_id: str) -> Response:
     """List the changes of a record, the newest first.
 
-    From the audit log. Needs the update rule, of a deleted record for its last state; the values
-    are those of the fields that the caller may view, masked where the record would be. What changed
-    nothing else than other fields is left out.
+    Read from the audit log. Requires the update rule (for a deleted record: on its last state).
+    Shows only fields that the caller may view, masked as in the record, and omits changes of other
+    fields.
     """
     changes, total = service.page(
         collection, record_id, args["skip"], args["limit"], by=principal()
@@ -143,7 +144,7 @@ def list_changes(args: JSONObject, collection: str, record_id: str) -> Response:
     return json_response(page_body(limit_size(changes), total, args))
 
 
-@blueprint.route(f"{ONE}/restore", methods=["POST"])
+@blueprint.route(f"{BY_ID}/restore", methods=["POST"])
 @blueprint.doc(parameters=[IF_MATCH])
 @blueprint.arguments(RestoreBody, example={"audit_id": 41})
 @blueprint.response(200, Record, example=RECORD)
@@ -151,17 +152,17 @@ def list_changes(args: JSONObject, collection: str, record_id: str) -> Response:
 @optimistic
 @allow(Access.ANONYMOUS)
 def restore_record(body: JSONObject, collection: str, record_id: str) -> Response:
-    """Write the state that an audit entry led to, as a new change.
+    """Restore the state after an audit entry, as a new change.
 
-    Needs the update rule, and every field that differs in the update fields. A deleted record is
-    not restored (404). A field that is required now and had no value then stays as it is.
+    Requires the update rule, and write access to every field that differs. Returns 404 for deleted
+    records. Fields that are required now and had no value then keep their values.
     """
     if_match = get_header("If-Match")
     audit_id, by = body["audit_id"], principal()
     return tagged(service.restore(collection, record_id, audit_id, if_match=if_match, by=by))
 
 
-@blueprint.route(f"{ONE}/erase", methods=["POST"])
+@blueprint.route(f"{BY_ID}/erase", methods=["POST"])
 @blueprint.response(200, Erasure, example=ERASED)
 @blueprint.fails(403, 409, 428)
 @optimistic
@@ -169,10 +170,10 @@ def restore_record(body: JSONObject, collection: str, record_id: str) -> Respons
 def erase_record(collection: str, record_id: str) -> Response:
     """Erase a record for good.
 
-    Deletes it, and takes its values out of the audit log and of the deliveries of webhooks; the
+    Deletes the record, and erases its values from the audit log and from webhook deliveries; the
     chain still verifies. For superadmins, and for members of `pii_access` who may delete the
-    record. Works for a deleted one, too, for superadmins also of a deleted collection. Records that
-    go along by `on_delete` keep their history.
+    record. Also works for deleted records, and for superadmins in deleted collections. Records
+    deleted by `on_delete` keep their history.
     """
     return json_response(erasure.record(collection, record_id, by=principal()))
 
@@ -184,8 +185,8 @@ def erase_record(collection: str, record_id: str) -> Response:
 def erase_user(user_id: str) -> Response:
     """Erase a user for good.
 
-    Deletes the user, and takes address, name and everything else that tells of the person out of
-    the audit log (of all accounts), of records' `created_by` and `updated_by`, and of the
-    deliveries of webhooks; the chains still verify. Works for a deleted user, too.
+    Deletes the user, and erases address, name and other personal data from the audit log (of all
+    accounts), from records' `created_by` and `updated_by`, and from webhook deliveries; the chains
+    still verify. Also works for deleted users.
     """
     return json_response(erasure.user(user_id, by=principal()))

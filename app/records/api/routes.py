@@ -41,7 +41,7 @@ EXAMPLE = {
 
 
 class Record(Schema):
-    """A record: the system's fields, then those of the collection's schema."""
+    """A record: system fields, then the fields of the collection's schema."""
 
     class Meta:
         """The schema of the collection decides, not this one."""
@@ -55,7 +55,7 @@ class Record(Schema):
     created_by = ma.fields.String(allow_none=True)
     updated_by = ma.fields.String(allow_none=True)
     expand = ma.fields.Dict(
-        metadata={"description": "Where asked for: the records that references lead to, by name."}
+        metadata={"description": "If requested: the referenced records by field."}
     )
 
 
@@ -71,7 +71,7 @@ class RecordBody(Schema):
 
 
 class RecordPage(Page):
-    """A page of records; by cursor with the cursors of the pages beside it, and no numbers."""
+    """A page of records; with a cursor, it has cursors instead of page numbers."""
 
     items = items_field(Record)
     total = ma.fields.Integer(allow_none=True)
@@ -88,15 +88,15 @@ class RecordPage(Page):
 
 def expand_text() -> fields.Text:
     """The parameter `expand`."""
-    about = (
+    description = (
         "Comma-separated references, dotted to follow further ones, at most three deep, such as"
         " `author,author.team`. Adds `expand` with what the caller may view of them."
     )
-    return fields.Text(metadata={"description": about})
+    return fields.Text(metadata={"description": description})
 
 
 class RecordArgs(Schema):
-    """What of one record to return."""
+    """Which parts of a record to return."""
 
     expand = expand_text()
 
@@ -151,7 +151,7 @@ class RecordListArgs(PageArgs):
         load_default=True, metadata={"description": "false skips the count: `total` is null."}
     )
     include_count = ma.fields.Boolean(
-        load_default=True, metadata={"description": "Another name for include_total."}
+        load_default=True, metadata={"description": "Alias of include_total."}
     )
 
 
@@ -159,22 +159,22 @@ IF_MATCH = {
     "in": "header",
     "name": "If-Match",
     "schema": {"type": "string"},
-    "description": "ETags of the record as the caller has seen it, or `*`; else it is a 412. The"
-    ' weak form (`W/"..."`), which proxies that compress make of an ETag, counts as the ETag.',
+    "description": "ETags of the record as the caller last saw it, or `*`; otherwise returns 412."
+    ' The weak form (`W/"..."`), which compressing proxies use, is accepted.',
 }
 IF_NONE_MATCH = {
     "in": "header",
     "name": "If-None-Match",
     "schema": {"type": "string"},
-    "description": "ETags of what the caller has already: if it is still so, the answer is a 304.",
+    "description": "ETags of the caller's cached copies; returns 304 if one is current.",
 }
 
 
 def tagged(record: RecordView, status: int = 200) -> Response:
-    """An answer that is a record, with the ETag of what the caller sees of it."""
-    answer = json_response(record, status)
-    answer.headers.add("ETag", record.etag)
-    return answer
+    """Return a response with a record and the ETag of the caller's view."""
+    response = json_response(record, status)
+    response.headers.add("ETag", record.etag)
+    return response
 
 
 @blueprint.route("/<collection>", methods=["GET"])
@@ -186,18 +186,17 @@ def tagged(record: RecordView, status: int = 200) -> Response:
 def list_records(args: JSONObject, collection: str) -> Response:
     """List records.
 
-    Sorted and filtered by the fields that the caller may see. `?field=value` keeps the records
-    whose field has that value; given several times, any of the values; `filter` takes any
-    condition, in which dotted names lead to records that the caller may view. All combine with
-    AND. Unknown and empty names are a 400, and so are fields that the caller may not see or sees
-    masked.
+    Sort and filter by fields that the caller sees unmasked. `?field=value` selects records with
+    that value; repeat it for any of several values. `filter` takes any condition; dotted names
+    follow references to records that the caller may view. All filters combine with AND. Unknown,
+    empty, hidden and masked names are a 400.
 
-    With `cursor` or `cursor_before` the answer is `items`, `next_cursor`, `prev_cursor`, `has_more`
-    and `limit`. Every page costs the same, and while records come and go none is met twice, and
-    none passed over that was there throughout.
+    With `cursor` or `cursor_before` the response has `items`, `next_cursor`, `prev_cursor`,
+    `has_more` and `limit`. Every page costs the same, and concurrent changes cause neither
+    duplicates nor gaps.
 
-    An answer that would have more than 32 MiB is a 413: ask for fewer records with `limit`, or for
-    fewer fields with `fields`.
+    Responses over 32 MiB are a 413: request fewer records with `limit`, or fewer fields with
+    `fields`.
     """
     if "cursor" in args or "cursor_before" in args:
         parameters = get_request().args.to_dict(flat=False)
@@ -223,9 +222,9 @@ def list_records(args: JSONObject, collection: str) -> Response:
 def create_record(body: JSONObject, collection: str) -> Response:
     """Create a record.
 
-    The answer is the record as the caller may view it; whoever may create but not view gets the
-    system's fields only. All faults are told at once, but for a value that another record has: that
-    only where nothing else is wrong, as before the rule cannot say whether the caller may know.
+    Returns the record as the caller may view it, or only the system fields without view access. All
+    problems are reported together, except duplicates of unique values: those are checked only if
+    everything else is valid and the rule allows the record.
     """
     return tagged(records.create(collection, body, by=principal()), 201)
 
@@ -234,26 +233,26 @@ def create_record(body: JSONObject, collection: str) -> Response:
 @blueprint.doc(parameters=[IF_NONE_MATCH])
 @blueprint.arguments(RecordArgs, location="query")
 @blueprint.response(200, Record, example=EXAMPLE)
-@blueprint.alt_response(304, description="The record is as If-None-Match says.")
+@blueprint.alt_response(304, description="The copy named by If-None-Match is current.")
 @blueprint.fails(400, 403, 412, 413)
 @optimistic
 @allow(Access.ANONYMOUS)
 def get_record(args: JSONObject, collection: str, record_id: str) -> Response:
     """Get a record.
 
-    `as_of` shows it as it was, by the audit log: also one that is deleted by now. The view rule
-    must hold for the record as it stands (or last stood), and as it was.
+    `as_of` returns a former state from the audit log, also of deleted records. The view rule must
+    allow both the current (or last) state and the former one.
     """
     if "as_of" in args:
         return json_response(service.get(collection, record_id, args, by=principal()))
     fields, expanded = args.get("fields"), args.get("expand")
-    found = records.get(collection, record_id, fields, expanded=expanded, by=principal())
-    etags.check(get_header("If-Match"), found.etag)
-    known = etags.matches(get_header("If-None-Match"), found.etag)
-    # What it leads to, or what time changes, has no part in its ETag.
-    if known and found.is_settled and not expanded:
-        return Response(status=304, headers={"ETag": found.etag})
-    return tagged(found)
+    record = records.get(collection, record_id, fields, expanded=expanded, by=principal())
+    etags.check(get_header("If-Match"), record.etag)
+    not_modified = etags.matches(get_header("If-None-Match"), record.etag)
+    # Expanded records and time-dependent fields are not part of the ETag.
+    if not_modified and record.is_settled and not expanded:
+        return Response(status=304, headers={"ETag": record.etag})
+    return tagged(record)
 
 
 @blueprint.route("/<collection>/<record_id>", methods=["PUT"])
@@ -266,8 +265,8 @@ def get_record(args: JSONObject, collection: str, record_id: str) -> Response:
 def replace_record(body: JSONObject, collection: str, record_id: str) -> Response:
     """Replace a record.
 
-    A field that is absent takes its default, else null; fields that the caller may not write stay.
-    A reference that comes back as the caller sees it may lead to what they cannot view.
+    Absent fields get their default or null; fields that the caller may not write keep their values.
+    An unchanged reference may refer to a record that the caller cannot view.
     """
     if_match = get_header("If-Match")
     changed = records.replace(collection, record_id, body, if_match=if_match, by=principal())
@@ -284,8 +283,8 @@ def replace_record(body: JSONObject, collection: str, record_id: str) -> Respons
 def patch_record(body: JSONObject, collection: str, record_id: str) -> Response:
     """Change fields of a record.
 
-    Only the fields in the body change. A reference that comes back as the caller sees it may lead
-    to what they cannot view; a new one may not.
+    Only the fields in the body change. An unchanged reference may refer to a record that the caller
+    cannot view; a new one may not.
     """
     if_match = get_header("If-Match")
     changed = records.patch(collection, record_id, body, if_match=if_match, by=principal())
@@ -301,9 +300,9 @@ def patch_record(body: JSONObject, collection: str, record_id: str) -> Response:
 def delete_record(collection: str, record_id: str) -> Response:
     """Delete a record.
 
-    Records that refer to it by a field with `on_delete: cascade` go with it, references with
-    `set_null` are emptied, all in the same transaction, within the account and whatever the rules
-    of those collections; one with `restrict` on a record that stays is a 409.
+    Also deletes records that refer to it with `on_delete: cascade`, and clears references with
+    `set_null`, in the same transaction, within the account, regardless of those collections' rules.
+    A remaining reference with `restrict` is a 409.
     """
     if_match = get_header("If-Match")
     records.delete(collection, record_id, if_match=if_match, by=principal())

@@ -1,4 +1,4 @@
-"""`/records/{collection}/export` and `/import`: records moved as files (contract section 5)."""
+"""`/records/{collection}/export` and `/import`: records as files (contract section 5)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ blueprint = Blueprint(
     "Record transfer",
     __name__,
     url_prefix=f"{rest.PREFIX}/records",
-    description="The records of a collection, moved as files.",
+    description="Export and import of records as files.",
 )
 
 MEDIA_TYPES = {
@@ -32,9 +32,9 @@ MEDIA_TYPES = {
     "application/jsonl": "jsonl",
     "application/x-jsonlines": "jsonl",
 }
-ENDINGS = {".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+FORMAT_BY_SUFFIX = {".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 RECORDS = [{"title": "Hello"}, {"title": "Hello again"}]
-LIST_OF_RECORDS = {
+RECORD_ARRAY = {
     "type": "array",
     "items": {"$ref": f"#/components/schemas/{RecordBody.__name__}"},
 }
@@ -42,10 +42,10 @@ FILES = {
     "application/json": {
         "schema": {
             "anyOf": [
-                LIST_OF_RECORDS,
+                RECORD_ARRAY,
                 {
                     "type": "object",
-                    "properties": {"records": LIST_OF_RECORDS},
+                    "properties": {"records": RECORD_ARRAY},
                     "required": ["records"],
                 },
             ]
@@ -80,29 +80,29 @@ class ExportArgs(Schema):
         validate=ma.validate.OneOf(list(formats.FORMATS)),
         metadata={"description": "csv, json or jsonl."},
     )
-    sort = fields.Text(metadata={"description": "As a list takes it; default `-created_at`."})
+    sort = fields.Text(metadata={"description": "As in the list; default `-created_at`."})
     fields_ = fields.Text(
         data_key="fields",
         attribute="fields",
         metadata={"description": "Comma-separated names; `id` always stays."},
     )
-    filter = fields.Text(longest=2**30, metadata={"description": "As a list takes it."})
+    filter = fields.Text(longest=2**30, metadata={"description": "As in the list."})
 
 
 class ImportArgs(Schema):
     """How to import."""
 
     dry_run = ma.fields.Boolean(
-        load_default=False, metadata={"description": "true does all of it and then undoes it."}
+        load_default=False, metadata={"description": "true checks everything and rolls it back."}
     )
     keep_ids = ma.fields.Boolean(
         load_default=False,
-        metadata={"description": "true takes the ids of the file; for superadmins."},
+        metadata={"description": "true keeps the ids of the file; for superadmins."},
     )
 
 
 class RecordImport(Schema):
-    """What an import did, or would do."""
+    """The result of an import or dry run."""
 
     imported = ma.fields.Integer(required=True)
     count = ma.fields.Integer(required=True, metadata={"description": "The same as imported."})
@@ -124,19 +124,18 @@ class RecordImport(Schema):
 def export_records(args: JSONObject, collection: str) -> Response:
     """Export all records of a list.
 
-    The records that the list shows, as it shows them: its rule, fields and masks, `filter`,
-    `?field=value`, `sort` and `fields`; all of them as they were at one moment. `json` is an array,
-    `jsonl` a record on each line. In `csv` an empty cell is null and JSON stands as text; an
-    apostrophe leads an empty text and what a spreadsheet would run (what begins with `=`, `+`, `-`,
-    `@`, a tab or a line break), and what would read like one of these. An import takes each of them
-    back. `X-Service-Masked-Fields` names the fields that the caller sees masked: the file is then
-    no copy of the data. An answer that ends without its last chunk was cut off.
+    Contains the records of the list with the same rule, fields and masks, `filter`, `?field=value`,
+    `sort` and `fields`, from one snapshot. `json` is an array, `jsonl` has one record per line. In
+    `csv` an empty cell is null and JSON is text; an apostrophe escapes empty texts, texts that a
+    spreadsheet would execute (starting with `=`, `+`, `-`, `@`, a tab or a line break), and texts
+    that look escaped; an import reverses it. `X-Service-Masked-Fields` names masked fields: the
+    file is then not a full copy. A response without its last chunk is incomplete.
     """
     parameters = request.args.to_dict(flat=False)
     parameters.pop("format", None)
     export = exports.export(collection, args["format"], parameters, by=principal())
     response = Response(export.text, mimetype=formats.FORMATS[args["format"]])
-    response.call_on_close(export.close)  # also where nobody reads any of it
+    response.call_on_close(export.close)  # even if nobody reads it
     name = f"{export.name}.{args['format']}"
     response.headers["Content-Disposition"] = f"attachment; filename={name}"
     if export.masked:
@@ -152,25 +151,24 @@ def export_records(args: JSONObject, collection: str) -> Response:
 @optimistic
 @allow(Access.ANONYMOUS)
 def import_records(args: JSONObject, collection: str) -> Response:
-    """Create a record of each of a file's, all or nothing.
+    """Import records from a file, all or nothing.
 
     `text/csv` (the first line names the fields), `application/json` (an array, or
     `{"records": [...]}`), `application/x-ndjson`, or one `file` of these in `multipart/form-data`.
-    Each record is created as by `POST /records/{collection}`, but that the system's fields and
-    computed ones are ignored, so that an export can be imported. Superadmins may have the ids kept
-    (`keep_ids`), and with them what the records refer to. A field that the file does not name takes
-    its default; in CSV an empty cell is null, an apostrophe alone an empty text. Whoever sees a
-    field masked cannot import its masks (`invalid_option`).
+    Each record is created as by `POST /records/{collection}`, but system and computed fields are
+    ignored, so that an export can be imported. Superadmins may keep ids (`keep_ids`), and so the
+    references between the records. Fields that the file does not name get their defaults; in CSV an
+    empty cell is null, a single apostrophe an empty text. Masks of a field that the caller sees
+    masked are refused (`invalid_option`).
 
-    Whatever is wrong is told with its `line` (and `index`, the place of the record): the first 100
-    problems, and in `count` how many there are. A file has at most `SERVICE_IMPORT_MAX_ROWS`
+    Returns the first 100 problems with their `line` and the record's `index`, and in `count` their
+    number. A file has at most `SERVICE_IMPORT_MAX_ROWS`
     records (50,000; more are a 413), and CSV 1,000 columns.
 
-    On SQLite, which takes one writer at a time, a file of more than some hundred records is checked
-    as a whole, and nothing of it is stored where anything is wrong; then it is stored in pieces,
-    and others write in between. Where what somebody else has changed meanwhile is in the way, the
-    import ends there: 409 `import_interrupted`, with `imported`, how many of the first records are
-    stored. Import the others then.
+    On SQLite, which has a single writer, a file of more than a few hundred records is first checked
+    as a whole and then stored in batches, so that others can write in between. If a concurrent
+    change conflicts, the import stops with 409 `import_interrupted`, where `imported` is the number
+    of stored records. Import the rest then.
     """
     format, raw = _file()
     count = exports.import_all(
@@ -199,7 +197,7 @@ def _part() -> tuple[str, bytes]:
     if len(files) != 1 or len(request.files) != 1:
         raise Malformed.at("body", "file", msg="Send one file, called file.", type="missing")
     name = PurePath(files[0].filename or "").suffix.lower()
-    format = ENDINGS.get(name) or MEDIA_TYPES.get(files[0].mimetype)
+    format = FORMAT_BY_SUFFIX.get(name) or MEDIA_TYPES.get(files[0].mimetype)
     if format is None:
         raise UnsupportedMediaType("The file's name must end in .csv, .json, .jsonl or .ndjson.")
     files[0].stream.seek(0)  # the view may run again

@@ -1,4 +1,4 @@
-"""What the audit log tells of a record, and what the record was by it (contract 5)."""
+"""Reconstructs former states of a record from the audit log (contract 5)."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from app.records.store import reads
 from app.types import JSONObject
 
 AS_JSON = (rules.Type.NUMBER, rules.Type.BOOLEAN, rules.Type.JSON)
-CHANGE = ("occurred_at", "request_id", "operation")  # what the entries of one change share
+CHANGE_COLUMNS = ("occurred_at", "request_id", "operation")  # shared by the entries of one change
 State = JSONObject
 Reader = Callable[[Definition, str, str], Sequence[Any]]
 
 
 @dataclass
 class RecordHistory:
-    """A record's entries, the oldest first, and how it stands; None where it is deleted."""
+    """A record's entries, oldest first, and its present row (None if deleted)."""
 
     definition: Definition
     record_id: str
@@ -40,7 +40,7 @@ class RecordHistory:
     entries: Sequence[Any]
 
     def before(self, first: int) -> State | None:
-        """The stored values before the entry at this place of `entries`; None where none were."""
+        """The stored values before an entry, by its index; None if the record did not exist."""
         state: State | None = dict(self.present) if self.present else None
         for place in range(len(self.entries) - 1, first - 1, -1):
             state = self._undone(state, place)
@@ -57,169 +57,171 @@ class RecordHistory:
             state |= self._system_values(place)
         if state is not None and entry.column_name in self.definition.fields:
             field = self.definition.fields[entry.column_name]
-            state[field.name] = stored(field, entry.old_value)
+            state[field.name] = to_stored(field, entry.old_value)
         return state
 
     def _unfilled(self, state: State | None, place: int) -> State | None:
-        # A default was given to whoever had no value; this record only if it never got one.
+        # The backfill applied to this record only if it had no value.
         filled = self.entries[place]
         field = self.definition.fields.get(filled.column_name)
         if state is None or field is None:
             return state
-        mine = [e for e in self.entries[:place] if e.record_id == self.record_id]
-        known = next((e for e in reversed(mine) if e.column_name == field.name), None)
-        lacked = known is None or known.new_value is None
-        if lacked and state[field.name] == stored(field, filled.new_value):
+        own_entries = [e for e in self.entries[:place] if e.record_id == self.record_id]
+        last_entry = next((e for e in reversed(own_entries) if e.column_name == field.name), None)
+        had_no_value = last_entry is None or last_entry.new_value is None
+        if had_no_value and state[field.name] == to_stored(field, filled.new_value):
             state[field.name] = None
         return state
 
     def _system_values(self, place: int) -> State:
-        # A record whose deletion was undone was made more than once.
-        before = [e for e in self.entries[:place] if e.record_id == self.record_id]
-        first = next((e for e in reversed(before) if e.operation == CREATE), self.entries[0])
-        made = first.operation == CREATE
+        # Undeleted records have several creations.
+        earlier = [e for e in self.entries[:place] if e.record_id == self.record_id]
+        first = next((e for e in reversed(earlier) if e.operation == CREATE), self.entries[0])
+        has_creation = first.operation == CREATE
         return {
             "id": self.record_id,
             "account_id": self.account_id,
             "created_at": first.occurred_at,
-            "created_by": _user(first) if made else None,
+            "created_by": _user(first) if has_creation else None,
         }
 
-    def at(self, moment: datetime, seen: Collection[str] | None = None) -> State | None:
-        """The record at a moment, with who had changed it last; None where there was none.
+    def at(self, moment: datetime, visible: Collection[str] | None = None) -> State | None:
+        """The record at a moment, with its last editor; None if it did not exist.
 
-        Whoever changed no field that is `seen` does not count. Raises NotFound where it is erased.
+        Ignores changes of fields that are not `visible`. Raises NotFound if the state is erased.
         """
-        return self._kept(sum(e.occurred_at <= moment for e in self.entries), moment, seen)
+        return self._kept(sum(e.occurred_at <= moment for e in self.entries), moment, visible)
 
     def after(self, audit_id: int) -> State | None:
-        """The record after the whole change that an entry is of. Raises NotFound."""
-        chosen = [e for e in self.entries if e.id == audit_id and e.record_id == self.record_id]
-        if not chosen:
+        """The record after the change of an entry. Raises NotFound."""
+        matches = [e for e in self.entries if e.id == audit_id and e.record_id == self.record_id]
+        if not matches:
             raise NotFound("There is no such entry in the history of this record.")
-        return self.at(chosen[0].occurred_at)
+        return self.at(matches[0].occurred_at)
 
     def last(self) -> State | None:
-        """The record as it stands, or as it was before it was deleted."""
+        """The present record, or its last state before deletion."""
         if self.present is not None:
             return dict(self.present)
         end = self._end()
         return self._settled(*end) if end else None
 
     def lost(self) -> State | None:
-        """The record as it was before it was deleted. Raises NotFound where it is erased."""
+        """The last state before deletion. Raises NotFound if it is erased."""
         end = self._end()
         return self._kept(*end) if end else None
 
     def _end(self) -> tuple[int, datetime] | None:
-        gone = [n for n, e in enumerate(self.entries) if e.operation == DELETE]
-        last = [n for n in gone if _is_same_change(self.entries[n], self.entries[gone[-1]])]
+        deletions = [n for n, e in enumerate(self.entries) if e.operation == DELETE]
+        last = [
+            n for n in deletions if _is_same_change(self.entries[n], self.entries[deletions[-1]])
+        ]
         return (last[0], self.entries[last[0]].occurred_at) if last else None
 
     def _kept(
-        self, first: int, moment: datetime, seen: Collection[str] | None = None
+        self, first: int, moment: datetime, visible: Collection[str] | None = None
     ) -> State | None:
-        state = self._settled(first, moment, seen)
-        mine = [e for e in reversed(self.entries[first:]) if e.record_id == self.record_id]
-        # The first entry from there on says what a field was.
-        telling = {e.column_name: e for e in mine}
-        if state and any(e.salt is None for n, e in telling.items() if n in state):
-            raise NotFound("What the record was then is erased.")
+        state = self._settled(first, moment, visible)
+        own_entries = [e for e in reversed(self.entries[first:]) if e.record_id == self.record_id]
+        # The first later entry of each field has its value then.
+        first_change = {e.column_name: e for e in own_entries}
+        if state and any(e.salt is None for n, e in first_change.items() if n in state):
+            raise NotFound("This state of the record was erased.")
         return state
 
     def _settled(
-        self, first: int, moment: datetime, seen: Collection[str] | None = None
+        self, first: int, moment: datetime, visible: Collection[str] | None = None
     ) -> State | None:
         state = self.before(first)
-        before = self._mine(self.entries[:first], seen)
-        undone = self._mine(self.entries[first:], seen)
-        # A change that left all as it was has no entries, but its moment stands in the record.
-        if state is not None and (undone or state["updated_at"] > moment):
-            last = before[-1] if before else None
+        earlier = self._mine(self.entries[:first], visible)
+        later = self._mine(self.entries[first:], visible)
+        # Updates without changes have no entries, but set updated_at.
+        if state is not None and (later or state["updated_at"] > moment):
+            last = earlier[-1] if earlier else None
             state["updated_at"] = last.occurred_at if last else state["created_at"]
             state["updated_by"] = _user(last) if last else state["created_by"]
         return _computed(self.definition, state) if state is not None else None
 
-    def _mine(self, entries: Sequence[Any], seen: Collection[str] | None) -> list[Any]:
-        mine = [e for e in entries if e.record_id == self.record_id]
-        return mine if seen is None else [e for e in mine if e.column_name in seen]
+    def _mine(self, entries: Sequence[Any], visible: Collection[str] | None) -> list[Any]:
+        own_entries = [e for e in entries if e.record_id == self.record_id]
+        return (
+            own_entries if visible is None else [e for e in own_entries if e.column_name in visible]
+        )
 
 
 def load_history(
     definition: Definition, record_id: str, by: Principal, read: Reader
 ) -> RecordHistory:
-    """What there is to tell of a record, by the entries that `read` reads."""
+    """Load a record's history with the entries that `read` returns."""
     account_id = by.require_account_id()
     present = reads.read_one(
         definition, account_id, record_id, versioned_cache.combine(*definition.version_checks)
     )
-    alive = present is not None and read is last_entries
+    alive = present is not None and read is load_last_entries
     entries = [] if alive else read(definition, account_id, record_id)
     return RecordHistory(definition, record_id, account_id, present, entries)
 
 
-def all_entries(
-    definition: Definition, account_id: str, record_id: str
-) -> Sequence[sa.Row[*tuple[Any, ...]]]:
-    """Everything that concerns a record, also defaults given to many."""
-    told = CHANGES.c
-    filled = sa.and_(told.record_id == definition.id, told.operation == UPDATE)
-    chosen = join_entries(
-        told.account_id == account_id,
-        told.table_name == definition.table_name,
-        _of_present(definition),
-        sa.or_(told.record_id == record_id, filled),
+def load_all_entries(definition: Definition, account_id: str, record_id: str) -> Sequence[Any]:
+    """All entries of a record, including backfilled defaults."""
+    changes_table = CHANGES.c
+    is_backfill = sa.and_(
+        changes_table.record_id == definition.id, changes_table.operation == UPDATE
     )
-    return db.connection().execute(sa.select(LOG).select_from(chosen).order_by(LOG.c.id)).all()
+    entries = join_entries(
+        changes_table.account_id == account_id,
+        changes_table.table_name == definition.table_name,
+        _since_creation(definition),
+        sa.or_(changes_table.record_id == record_id, is_backfill),
+    )
+    return db.connection().execute(sa.select(LOG).select_from(entries).order_by(LOG.c.id)).all()
 
 
-def last_entries(
-    definition: Definition, account_id: str, record_id: str
-) -> Sequence[sa.Row[*tuple[Any, ...]]]:
-    """What tells the last state of a deleted record: all but the changes between, save the last."""
-    mine = changes_of(definition, account_id, record_id)
-    between = CHANGES.c.operation == UPDATE
-    last = sa.select(sa.func.max(CHANGES.c.last_id)).where(*mine, between).scalar_subquery()
-    chosen = join_entries(*mine, sa.or_(~between, LOG.c.id == last))
-    return db.connection().execute(sa.select(LOG).select_from(chosen).order_by(LOG.c.id)).all()
+def load_last_entries(definition: Definition, account_id: str, record_id: str) -> Sequence[Any]:
+    """The entries for the last state of a deleted record: creation, last update, deletion."""
+    conditions = change_conditions(definition, account_id, record_id)
+    is_update = CHANGES.c.operation == UPDATE
+    last = sa.select(sa.func.max(CHANGES.c.last_id)).where(*conditions, is_update).scalar_subquery()
+    entries = join_entries(*conditions, sa.or_(~is_update, LOG.c.id == last))
+    return db.connection().execute(sa.select(LOG).select_from(entries).order_by(LOG.c.id)).all()
 
 
-def changes_of(definition: Definition, account_id: str, record_id: str) -> list[Any]:
-    """The condition of what tells of a record itself."""
-    mine = {"account_id": account_id, "table_name": definition.table_name}
-    others = [_aside(CHANGES.c[name]) == value for name, value in mine.items()]
-    return [CHANGES.c.record_id == record_id, _of_present(definition), *others]
+def change_conditions(definition: Definition, account_id: str, record_id: str) -> list[Any]:
+    """The conditions for a record's own changes."""
+    values = {"account_id": account_id, "table_name": definition.table_name}
+    conditions = [_without_index(CHANGES.c[name]) == value for name, value in values.items()]
+    return [CHANGES.c.record_id == record_id, _since_creation(definition), *conditions]
 
 
-def _of_present(definition: Definition) -> Any:
-    # A collection that was deleted may have had the name before: other types, rules and masks.
+def _since_creation(definition: Definition) -> Any:
+    # A deleted collection may have had the same name, with other types, rules and masks.
     return CHANGES.c.occurred_at >= definition.created_at
 
 
-def _aside(column: Any) -> object:
-    # SQLite knows no statistics, and would begin with all changes of the table.
+def _without_index(column: Any) -> Any:
+    # Keeps SQLite, which lacks statistics, from using the index of the table name.
     return column.concat("") if db.connection().dialect.name == "sqlite" else column
 
 
-def changes(mine: Sequence[Any]) -> sa.Select[Any]:
-    """What a record went through, each with the id of its `newest` entry."""
-    same = [LOG.c[name] for name in CHANGE]
-    newest = sa.select(*same, sa.func.max(LOG.c.id).label("newest"))
-    return newest.select_from(join_entries(*mine)).group_by(*same)
+def changes(conditions: Sequence[Any]) -> sa.Select[Any]:
+    """The changes of a record, each with the id of its `newest` entry."""
+    columns = [LOG.c[name] for name in CHANGE_COLUMNS]
+    newest = sa.select(*columns, sa.func.max(LOG.c.id).label("newest"))
+    return newest.select_from(join_entries(*conditions)).group_by(*columns)
 
 
-def stored(field: Field, text: str | None) -> object:
-    """What an entry's text says of a field, in its stored form."""
+def to_stored(field: Field, text: str | None) -> Any:
+    """Convert an entry's text to the stored form of a field."""
     if text is None or field.rule_type is rules.Type.JSON:
-        return text  # which rows hold as text, too
+        return text  # stored as text
     value = read_json(field, text)
     with suppress(InvalidValue):
         return field.clean(value)
-    return value  # the field has become stricter since
+    return value  # the field's options have become stricter
 
 
 def read_json(field: Field, text: str | None) -> object:
-    """What an entry's text says of a field, as it was sent."""
+    """Convert an entry's text to the JSON value of a field."""
     if text is None or field.rule_type not in AS_JSON:
         return text
     return orjson.loads(text)
@@ -232,8 +234,8 @@ def _computed(definition: Definition, state: State) -> State:
     }
 
 
-def _is_same_change(one: object, other: object) -> bool:
-    return all(getattr(one, name) == getattr(other, name) for name in CHANGE)
+def _is_same_change(first: Any, second: Any) -> bool:
+    return all(getattr(first, name) == getattr(second, name) for name in CHANGE_COLUMNS)
 
 
 def _user(entry: Any) -> str | None:

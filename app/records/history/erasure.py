@@ -1,9 +1,9 @@
-"""Erasing a person or a record for good (contract section 7).
+"""Permanently erases users and records (contract section 7).
 
-First the thing itself is deleted, in one transaction with the job that does the rest: so the rest
-is done whatever becomes of this process. The rest takes values or actors out of the audit log,
-where each erased entry is named by a new one, and out of what webhooks were told. It finds what to
-erase by the log, and by the addresses that its job keeps; where nothing is left, it does nothing.
+The row is deleted in one transaction with a job that does the rest, so that the rest survives a
+crash of this process. The rest erases values or actors from the audit log, where a new entry names
+each erased one, and from webhook deliveries. It finds them by the log, and by addresses stored in
+its job; it is idempotent.
 """
 
 from __future__ import annotations
@@ -37,273 +37,290 @@ from app.records.store import reads
 from app.types import JSONMapping, JSONObject
 from app.webhooks.models import ATTEMPTS, DELIVERIES
 
-PIECE = 200
+BATCH_SIZE = 200
 RECORD_GONE, USER_GONE = "The record is erased.", "The user is erased."
 Erased = JSONObject
 
 
 def record(collection: str, record_id: str, *, by: Principal) -> Erased:
-    """Delete a record, and erase what was kept of it. Raises Forbidden, NotFound or Conflict.
+    """Delete a record and erase its traces. Raises Forbidden, NotFound or Conflict.
 
-    For superadmins, and for members of `pii_access` whom the delete rule lets. A record that is
-    deleted already is erased all the same; for superadmins, also one of a deleted collection,
-    whether or not another has its name now.
+    For superadmins, and for members of `pii_access` whom the delete rule allows. Also erases
+    deleted records, and for superadmins those of deleted collections, even if another has the name
+    now.
     """
-    table_name, present = _erasable(collection, record_id, by)
+    table_name, present = _find_erasable(collection, record_id, by)
     if not by.is_superadmin and PII_GROUP not in by.groups:
-        raise Forbidden("Only members of the group pii_access may erase.")
-    what = {
+        raise Forbidden("Only members of the group pii_access may erase records.")
+    target = {
         "account_id": by.require_account_id(),
         "table_name": table_name,
         "record_id": record_id,
     }
     with db.transaction():
-        _enqueue("records.erase", what)
+        _enqueue("records.erase", target)
         if present:
             records.delete(collection, record_id, by=by)
-    return {"message": RECORD_GONE, **what, **_rest_of_record(what)}
+    return {"message": RECORD_GONE, **target, **_erase_traces_of_record(target)}
 
 
-def _erasable(collection: str, record_id: str, by: Principal) -> tuple[str, bool]:
+def _find_erasable(collection: str, record_id: str, by: Principal) -> tuple[str, bool]:
     try:
         definition, present = service.deletable(collection, record_id, by=by)
         return definition.table_name, present
     except NotFound:
         versioned_cache.verify(by.version_checks)
-        table_name = tables.name_of(collection)
-        told = {"account_id": by.require_account_id(), "table_name": table_name}
-        which = (CHANGES.c[name] == value for name, value in told.items())
-        asked = sa.exists().where(*which, CHANGES.c.record_id == record_id)
-        if not by.is_superadmin or not db.connection().scalar(sa.select(asked)):
+        table_name = tables.table_name_for(collection)
+        values = {"account_id": by.require_account_id(), "table_name": table_name}
+        conditions = (CHANGES.c[name] == value for name, value in values.items())
+        exists_query = sa.exists().where(*conditions, CHANGES.c.record_id == record_id)
+        if not by.is_superadmin or not db.connection().scalar(sa.select(exists_query)):
             raise
         return table_name, False
 
 
 @jobs.job("records.erase")
 def finish_record(payload: JSONMapping) -> None:
-    """Erase what is left of a deleted record."""
-    if not payload.get("again") or not _was_made_anew(payload):
-        _rest_of_record(payload)
+    """Erase the traces of a deleted record."""
+    if not payload.get("again") or not _was_recreated(payload):
+        _erase_traces_of_record(payload)
 
 
-def _was_made_anew(what: JSONMapping) -> bool:
-    if _is_present(what):  # which nothing told of where auditing is off
+def _was_recreated(target: JSONMapping) -> bool:
+    if _is_present(target):  # without audit entries if auditing is off
         return True
-    # What told of its making was erased with it, so this is another's, which may be gone as well.
-    mine = [CHANGES.c[name] == what[name] for name in ("account_id", "table_name", "record_id")]
-    made = join_entries(*mine, CHANGES.c.operation == CREATE, LOG.c.salt.is_not(None))
-    return db.connection().scalar(sa.select(LOG.c.id).select_from(made).limit(1)) is not None
+    # The creation of the erased record was erased, too, so this belongs to a later record.
+    conditions = [
+        CHANGES.c[name] == target[name] for name in ("account_id", "table_name", "record_id")
+    ]
+    creations = join_entries(*conditions, CHANGES.c.operation == CREATE, LOG.c.salt.is_not(None))
+    return db.connection().scalar(sa.select(LOG.c.id).select_from(creations).limit(1)) is not None
 
 
-def _is_present(what: JSONMapping) -> bool:
-    for one in definitions.get_all():
-        if one.table_name == what["table_name"]:
-            scoped = store.scope(one, what["account_id"])
-            return bool(reads.existing_ids(one, scoped, [what["record_id"]]))
+def _is_present(target: JSONMapping) -> bool:
+    for definition in definitions.get_all():
+        if definition.table_name == target["table_name"]:
+            scoped = store.scope(definition, target["account_id"])
+            return bool(reads.existing_ids(definition, scoped, [target["record_id"]]))
     return False
 
 
 def user(user_id: str, *, by: Principal) -> Erased:
-    """Delete a user, and erase what was kept of the person. Raises NotFound, Forbidden, Conflict.
+    """Delete a user and erase their traces. Raises NotFound, Forbidden, Conflict.
 
-    A user who is deleted already is erased all the same.
+    Also erases deleted users.
     """
     user_id = user_id.lower()
-    found = db.db.session.scalar(sa.select(User).where(User.id == user_id))
-    account_id = found.account_id if found else _account_of(user_id)
-    what = {"account_id": account_id, "user_id": user_id}
+    present = db.db.session.scalar(sa.select(User).where(User.id == user_id))
+    account_id = present.account_id if present else _account_id(user_id)
+    target = {"account_id": account_id, "user_id": user_id}
     with db.transaction() as session:
-        # The log tells of no address while auditing is off.
-        emails = _emails(what) | ({found.email} if found else set())
-        # Nothing else tells them then, and nobody is to read them in the meantime.
-        kept = {**what, "emails": crypto.encrypt(orjson.dumps(sorted(emails)).decode())}
-        _enqueue("users.erase", kept)
-        if found is not None:
-            mine = Invitation.account_id == account_id
-            key = accounts.email_key(found.email)
-            for one in session.scalars(
-                sa.select(Invitation).where(mine, Invitation.email_key == key)
+        # With auditing off, the log has no addresses.
+        emails = _emails(target) | ({present.email} if present else set())
+        # The job needs them; encrypted until then.
+        job_payload = {**target, "emails": crypto.encrypt(orjson.dumps(sorted(emails)).decode())}
+        _enqueue("users.erase", job_payload)
+        if present is not None:
+            same_account = Invitation.account_id == account_id
+            key = accounts.email_key(present.email)
+            for invitation in session.scalars(
+                sa.select(Invitation).where(same_account, Invitation.email_key == key)
             ):
-                session.delete(one)
+                session.delete(invitation)
             users.delete(None, user_id, by=by.user_id)
-    return {"message": USER_GONE, **what, **_rest_of_user(kept)}
+    return {"message": USER_GONE, **target, **_erase_traces_of_user(job_payload)}
 
 
 @jobs.job("users.erase")
 def finish_user(payload: JSONMapping) -> None:
-    """Erase what is left of a deleted user."""
-    _rest_of_user(payload)
+    """Erase the traces of a deleted user."""
+    _erase_traces_of_user(payload)
 
 
-def _enqueue(kind: str, what: JSONMapping) -> None:
-    # Once more when all is over that was under way: what a user writes, or a receiver answers.
-    jobs.enqueue(kind, what, account_id=what["account_id"])
-    again = {**what, "again": True}
-    jobs.enqueue(kind, again, account_id=what["account_id"], after=jobs.IN_FLIGHT_SECONDS)
+def _enqueue(kind: str, target: JSONMapping) -> None:
+    # Repeat once all requests and deliveries in flight have ended.
+    jobs.enqueue(kind, target, account_id=target["account_id"])
+    repeated = {**target, "again": True}
+    jobs.enqueue(kind, repeated, account_id=target["account_id"], after=jobs.IN_FLIGHT_SECONDS)
 
 
-def _rest_of_record(what: JSONMapping) -> Erased:
-    table, here = idempotency.TABLE.c, (what["account_id"], SYSTEM_ACCOUNT_ID)
+def _erase_traces_of_record(target: JSONMapping) -> Erased:
+    table, account_ids = idempotency.TABLE.c, (target["account_id"], SYSTEM_ACCOUNT_ID)
     superadmins = sa.select(User.id).where(User.account_id == SYSTEM_ACCOUNT_ID)
-    # They may name the account in the record, and are answered where they act.
-    of_account = sa.or_(table.account_id.in_(here), table.caller.in_(superadmins))
+    # Superadmins act in other accounts, but their responses are stored in their own.
+    is_relevant = sa.or_(table.account_id.in_(account_ids), table.caller.in_(superadmins))
     with tenancy.across_accounts(), db.transaction():
-        _forget_answers(what["record_id"], of_account)
-        deliveries = _forget_record(what["account_id"], what["record_id"])
-        # Before the log, in the order in which steps of workflows lock what they change.
-        events.publish(events.RecordErased(what["account_id"], what["record_id"]))
-        erased = erase.erase_values(what["account_id"], what["table_name"], what["record_id"])
+        _delete_stored_responses(target["record_id"], is_relevant)
+        deliveries = _erase_record_in_deliveries(target["account_id"], target["record_id"])
+        # Before the log, in the lock order of workflow steps.
+        events.publish(events.RecordErased(target["account_id"], target["record_id"]))
+        erased = erase.erase_values(target["account_id"], target["table_name"], target["record_id"])
     return {"values_erased": erased, "actors_erased": 0, "deliveries_erased": deliveries}
 
 
-def _rest_of_user(what: JSONMapping) -> Erased:
-    account_id, user_id = what["account_id"], what["user_id"]
-    # Superadmins act in all accounts, and what they are answered of a user is kept where they act.
+def _erase_traces_of_user(target: JSONMapping) -> Erased:
+    account_id, user_id = target["account_id"], target["user_id"]
+    # Across accounts, as superadmins' responses about the user may be stored anywhere.
     with tenancy.across_accounts(), db.transaction():
-        emails = _emails(what) | _kept_emails(what)
-        places = sorted(_acted_in(user_id) | {account_id})
-        for place in places:
-            events.publish(events.UserErased(place, user_id, frozenset(emails)))
-        invited = _invitations_to(account_id, emails)
-        keys = _keys_of(account_id, user_id)
+        emails = _emails(target) | _stored_emails(target)
+        account_ids = sorted(_accounts_acted_in(user_id) | {account_id})
+        for account_id_ in account_ids:
+            events.publish(events.UserErased(account_id_, user_id, frozenset(emails)))
+        invitation_ids = _invitations_to(account_id, emails)
+        key_ids = _api_key_ids(account_id, user_id)
         values = erase.erase_values(account_id, "users", user_id)
-        values += sum(erase.erase_values(account_id, "invitations", id) for id in sorted(invited))
-        values += sum(erase.erase_values(account_id, "api_keys", id) for id in sorted(keys))
+        values += sum(
+            erase.erase_values(account_id, "invitations", id) for id in sorted(invitation_ids)
+        )
+        values += sum(erase.erase_values(account_id, "api_keys", id) for id in sorted(key_ids))
         actors = sum(
             erase.erase_actor(account_id, user_id, email) for email in sorted(emails | {""})
         )
-        _forget_answers(user_id)
+        _delete_stored_responses(user_id)
         idempotency.delete_mentions(emails)
-        # The system account's are those of forms that anybody may send, for whichever account.
-        # An address that the user asked for, and never proved, is told beside the user's id alone.
-        named = emails | {accounts.email_key(email) for email in emails} | {user_id}
-        jobs.delete_failed(named, (account_id, SYSTEM_ACCOUNT_ID))
-        told = sum(_forget_actor(place, user_id) for place in places)
+        # The system account has jobs of public forms for all accounts. Unverified addresses appear
+        # only beside the user's id.
+        names = emails | {accounts.email_key(email) for email in emails} | {user_id}
+        jobs.delete_failed(names, (account_id, SYSTEM_ACCOUNT_ID))
+        deliveries = sum(
+            _erase_actor_in_deliveries(account_id_, user_id) for account_id_ in account_ids
+        )
         for definition in definitions.get_all():
             _disown(definition, account_id, user_id)
-    return {"values_erased": values, "actors_erased": actors, "deliveries_erased": told}
+    return {"values_erased": values, "actors_erased": actors, "deliveries_erased": deliveries}
 
 
-def _emails(what: JSONMapping) -> set[str]:
-    mine = [CHANGES.c.record_id == what["user_id"]]
-    return _told(what["account_id"], "users", "email", mine) - {""}
+def _emails(target: JSONMapping) -> set[str]:
+    conditions = [CHANGES.c.record_id == target["user_id"]]
+    return _logged_values(target["account_id"], "users", "email", conditions) - {""}
 
 
-def _kept_emails(what: JSONMapping) -> set[str]:
-    # Who has the address now, or is invited by it, is another user.
+def _stored_emails(target: JSONMapping) -> set[str]:
+    # Skip addresses that another user or invitation has now.
     try:
-        emails = orjson.loads(crypto.decrypt(what.get("emails", "")))
+        emails = orjson.loads(crypto.decrypt(target.get("emails", "")))
     except InvalidToken:
         return set()
-    keys, taken = {one: accounts.email_key(one) for one in emails}, set[str]()
+    email_keys, keys_in_use = {email_: accounts.email_key(email_) for email_ in emails}, set[str]()
     for model in (User, Invitation):
-        mine = (model.account_id == what["account_id"], model.email_key.in_(keys.values()))
-        taken |= set(db.connection().scalars(sa.select(model.email_key).where(*mine)))
-    return {email for email, key in keys.items() if key not in taken}
+        conditions = (
+            model.account_id == target["account_id"],
+            model.email_key.in_(email_keys.values()),
+        )
+        keys_in_use |= set(db.connection().scalars(sa.select(model.email_key).where(*conditions)))
+    return {email for email, key in email_keys.items() if key not in keys_in_use}
 
 
-def _account_of(user_id: str) -> str:
-    theirs = (CHANGES.c.table_name == "users", CHANGES.c.record_id == user_id)
-    found = db.connection().scalar(sa.select(CHANGES.c.account_id).where(*theirs).limit(1))
-    if found is None:
+def _account_id(user_id: str) -> str:
+    conditions = (CHANGES.c.table_name == "users", CHANGES.c.record_id == user_id)
+    account_id = db.connection().scalar(sa.select(CHANGES.c.account_id).where(*conditions).limit(1))
+    if account_id is None:
         raise NotFound("There is no such user.")
-    return str(found)
+    return str(account_id)
 
 
-def _acted_in(user_id: str) -> set[str]:
-    chosen = sa.select(CHANGES.c.account_id).where(CHANGES.c.user_id == user_id)
-    return set(db.connection().scalars(chosen.distinct()))
+def _accounts_acted_in(user_id: str) -> set[str]:
+    query = sa.select(CHANGES.c.account_id).where(CHANGES.c.user_id == user_id)
+    return set(db.connection().scalars(query.distinct()))
 
 
-def _told(account_id: str, table: str, column: str, which: list[object]) -> set[str]:
-    told = _of_column(account_id, table, column, *which)
-    rows = db.connection().execute(sa.select(LOG.c.old_value, LOG.c.new_value).select_from(told))
+def _logged_values(account_id: str, table: str, column: str, conditions: list[Any]) -> set[str]:
+    entries = _entries_of_column(account_id, table, column, *conditions)
+    rows = db.connection().execute(sa.select(LOG.c.old_value, LOG.c.new_value).select_from(entries))
     return {value for row in rows for value in row if value is not None}
 
 
 def _invitations_to(account_id: str, emails: set[str]) -> set[str]:
-    told, keys = LOG.c, {accounts.email_key(one) for one in emails}
-    chosen = sa.select(told.record_id, sa.func.coalesce(told.new_value, told.old_value, ""))
+    columns, keys = LOG.c, {accounts.email_key(email_) for email_ in emails}
+    query = sa.select(columns.record_id, sa.func.coalesce(columns.new_value, columns.old_value, ""))
     rows = db.connection().execute(
-        chosen.select_from(_of_column(account_id, "invitations", "email"))
+        query.select_from(_entries_of_column(account_id, "invitations", "email"))
     )
-    # Each has the address as its sender spelt it.
+    # Compare normalized: each has its sender's spelling.
     return {id for id, email in rows if accounts.email_key(email) in keys}
 
 
-def _keys_of(account_id: str, user_id: str) -> set[str]:
-    theirs = sa.or_(LOG.c.old_value == user_id, LOG.c.new_value == user_id)
-    told = _of_column(account_id, "api_keys", "created_by", theirs)
-    return set(db.connection().scalars(sa.select(LOG.c.record_id).select_from(told)))
+def _api_key_ids(account_id: str, user_id: str) -> set[str]:
+    is_owned = sa.or_(LOG.c.old_value == user_id, LOG.c.new_value == user_id)
+    entries = _entries_of_column(account_id, "api_keys", "created_by", is_owned)
+    return set(db.connection().scalars(sa.select(LOG.c.record_id).select_from(entries)))
 
 
-def _of_column(account_id: str, table: str, column: str, *which: Any) -> Any:
-    of_table = (CHANGES.c.account_id == account_id, CHANGES.c.table_name == table)
-    return join_entries(*of_table, LOG.c.column_name == column, *which)
+def _entries_of_column(account_id: str, table: str, column: str, *conditions: Any) -> Any:
+    same_table = (CHANGES.c.account_id == account_id, CHANGES.c.table_name == table)
+    return join_entries(*same_table, LOG.c.column_name == column, *conditions)
 
 
 def _disown(definition: Definition, account_id: str, user_id: str) -> None:
     table = definition.table
-    # Only superadmins write in accounts that are not their own.
-    where = [] if account_id == SYSTEM_ACCOUNT_ID else [table.c.account_id == account_id]
+    # Only superadmins write in other accounts.
+    conditions = [] if account_id == SYSTEM_ACCOUNT_ID else [table.c.account_id == account_id]
     for column in (table.c.created_by, table.c.updated_by):
-        theirs = sa.update(table).where(*where, column == user_id)
-        db.connection().execute(theirs.values({column: sa.null()}))
+        statement = sa.update(table).where(*conditions, column == user_id)
+        db.connection().execute(statement.values({column: sa.null()}))
 
 
-def _forget_answers(id: str, *where: Any) -> None:
-    # Kept for a day, to be given again to whoever repeats a request.
+def _delete_stored_responses(id: str, *conditions: Any) -> None:
+    # Stored for a day to answer repeated requests.
     table = idempotency.TABLE.c
-    erasures = (table.answer.startswith(f'{{"message":"{one}"') for one in (RECORD_GONE, USER_GONE))
-    told = sa.or_(
-        *(filters.contains_ignoring_case(one, id) for one in (table.answer, table.caller))
+    erasures = (
+        table.answer.startswith(f'{{"message":"{text_}"') for text_ in (RECORD_GONE, USER_GONE)
     )
-    # What erasures answer names nobody but by the id, and is wanted by who repeats one.
+    contains_id = sa.or_(
+        *(filters.contains_ignoring_case(text_, id) for text_ in (table.answer, table.caller))
+    )
+    # Keep the responses of erasures, which contain only the id.
     is_other = sa.or_(table.answer.is_(None), sa.not_(sa.or_(*erasures)))
-    done = (told, is_other, table.status.is_not(None))
-    db.connection().execute(sa.delete(idempotency.TABLE).where(*where, *done))
+    completed = (contains_id, is_other, table.status.is_not(None))
+    db.connection().execute(sa.delete(idempotency.TABLE).where(*conditions, *completed))
 
 
-def _forget_actor(account_id: str, user_id: str) -> int:
-    quoted, mine = f'"{user_id}"', DELIVERIES.c.account_id == account_id
-    told = DELIVERIES.c.payload.contains(quoted, autoescape=True)
-    without = sa.func.replace(DELIVERIES.c.payload, quoted, "null")
-    change = sa.update(DELIVERIES).where(mine, told)
-    # Of bytes; what is replaced has as many characters.
-    shorter = sa.func.length(DELIVERIES.c.payload) - sa.func.length(without)
+def _erase_actor_in_deliveries(account_id: str, user_id: str) -> int:
+    quoted, same_account = f'"{user_id}"', DELIVERIES.c.account_id == account_id
+    has_actor = DELIVERIES.c.payload.contains(quoted, autoescape=True)
+    replaced = sa.func.replace(DELIVERIES.c.payload, quoted, "null")
+    statement = sa.update(DELIVERIES).where(same_account, has_actor)
+    # In bytes; only ASCII is replaced.
+    shorter = sa.func.length(DELIVERIES.c.payload) - sa.func.length(replaced)
     size = DELIVERIES.c.size - shorter
-    return int(db.connection().execute(change.values(payload=without, size=size)).rowcount)
+    return int(db.connection().execute(statement.values(payload=replaced, size=size)).rowcount)
 
 
-def _forget_record(account_id: str, record_id: str) -> int:
+def _erase_record_in_deliveries(account_id: str, record_id: str) -> int:
     table = DELIVERIES.c
-    told = table.payload.contains(f'"id":"{record_id}"', autoescape=True)
-    chosen = sa.select(table.id, table.payload).where(table.account_id == account_id, told)
+    has_record = table.payload.contains(f'"id":"{record_id}"', autoescape=True)
+    query = sa.select(table.id, table.payload).where(table.account_id == account_id, has_record)
     count = 0
     last = ""
     while (
         rows := db.connection()
-        .execute(chosen.where(table.id > last).order_by(table.id).limit(PIECE))
+        .execute(query.where(table.id > last).order_by(table.id).limit(BATCH_SIZE))
         .all()
     ):
         for row in rows:
-            count += _forget_delivery(account_id, row.id, row.payload, record_id)
+            count += _erase_in_delivery(account_id, row.id, row.payload, record_id)
         last = rows[-1].id
     return count
 
 
-def _forget_delivery(account_id: str, delivery_id: str, payload: str, record_id: str) -> bool:
-    told = orjson.loads(payload)
-    about = [one for one in ("record", "previous") if (told.get(one) or {}).get("id") == record_id]
-    if not about:
+def _erase_in_delivery(account_id: str, delivery_id: str, payload: str, record_id: str) -> bool:
+    payload_values = orjson.loads(payload)
+    parts = [
+        name
+        for name in ("record", "previous")
+        if (payload_values.get(name) or {}).get("id") == record_id
+    ]
+    if not parts:
         return False
-    run = db.connection().execute
-    # A receiver may have answered with what it was sent.
-    tries = (ATTEMPTS.c.account_id == account_id, ATTEMPTS.c.delivery_id == delivery_id)
-    run(sa.update(ATTEMPTS).where(*tries).values(response_body=sa.null()))
-    if all(told[one] == {"id": record_id} for one in about):
+    execute = db.connection().execute
+    # The response may echo the payload.
+    attempts = (ATTEMPTS.c.account_id == account_id, ATTEMPTS.c.delivery_id == delivery_id)
+    execute(sa.update(ATTEMPTS).where(*attempts).values(response_body=sa.null()))
+    if all(payload_values[name] == {"id": record_id} for name in parts):
         return False
-    text = orjson.dumps(told | {one: {"id": record_id} for one in about}).decode()
-    mine = (DELIVERIES.c.account_id == account_id, DELIVERIES.c.id == delivery_id)
-    run(sa.update(DELIVERIES).where(*mine).values(payload=text, size=len(text.encode())))
+    text = orjson.dumps(payload_values | {name: {"id": record_id} for name in parts}).decode()
+    same_delivery = (DELIVERIES.c.account_id == account_id, DELIVERIES.c.id == delivery_id)
+    execute(
+        sa.update(DELIVERIES).where(*same_delivery).values(payload=text, size=len(text.encode()))
+    )
     return True

@@ -1,8 +1,8 @@
-"""What a record was: its changes, its state at any moment, and a state written anew (contract 5).
+"""History of records: changes, former states, restore and undelete (contract 5).
 
-All of it comes from the audit log, read backwards from the record as it stands: so what was changed
-while nothing was audited cannot be told, but spoils nothing else. A deleted record keeps its
-history, and can be made anew under its id; whatever referred to it stays as it was left.
+States are computed from the audit log, backwards from the present row: unaudited changes are
+missing, but do not affect the rest. A deleted record keeps its history, and can be undeleted under
+its id; references to it that were cleared stay cleared.
 """
 
 from __future__ import annotations
@@ -34,64 +34,68 @@ from app.records.store import references
 from app.records.store.sizes import Octets, SizeLimit
 from app.types import JSONMapping, JSONObject
 
-TOLD = (
+ENTRY_COLUMNS = (
     *("operation", "occurred_at", "user_id", "user_email", "user_name"),
     *("es_username", "es_reason", "es_timestamp", "request_id"),
 )
 NOT_DELETED = "This record is not deleted."
-NOT_YOURS = "You may not write all that this state has."
-Shown = JSONObject
+NOT_WRITABLE = "You may not write all fields of this state."
+View = JSONObject
 State = JSONObject
 
 
-def get(collection: str, record_id: str, asked: JSONMapping, *, by: Principal) -> Shown:
-    """A record as it was at `as_of`. Raises NotFound where there was none, or out of sight.
+def get(collection: str, record_id: str, args: JSONMapping, *, by: Principal) -> View:
+    """A record's state at `as_of`. Raises NotFound if there was none, or it is hidden.
 
-    The view rule must hold for the record as it stands, and as it was.
+    The view rule must allow both the present and the former state.
     """
-    definition = _checked(collection, by)
+    definition = _get_definition(collection, by)
     access = accesses.for_operation(by, definition, "view")
-    found: list[JSONObject] = []
-    names = query.names_of(access.readable, asked.get("fields"), found)
-    if found:
-        raise InvalidValues(found)
-    past = pasts.load_history(definition, record_id, by, pasts.all_entries)
-    now = past.last()
-    # Asked before the past is: that it is erased is told to nobody else.
-    then = past.at(asked["as_of"]) if now is not None and _allows(access, now) else None
-    if then is None or not _allows(access, then):
+    problems: list[JSONObject] = []
+    names = query.parse_fields(access.readable, args.get("fields"), problems)
+    if problems:
+        raise InvalidValues(problems)
+    past = pasts.load_history(definition, record_id, by, pasts.load_all_entries)
+    current_state = past.last()
+    # Check the present first: only those who may view it learn that a state was erased.
+    state = (
+        past.at(args["as_of"])
+        if current_state is not None and _allows(access, current_state)
+        else None
+    )
+    if state is None or not _allows(access, state):
         raise NotFound("There is no such record.")
-    # Whether a hidden field was changed would tell, of who guesses its value, that it is the one.
-    seen = past.at(asked["as_of"], access.readable) or then
-    return _shown(access, names or list(access.readable), seen)
+    # Ignore changes of hidden fields, which would confirm guesses of their values.
+    visible_state = past.at(args["as_of"], access.readable) or state
+    return _render_state(access, names or list(access.readable), visible_state)
 
 
 def page(
     collection: str, record_id: str, skip: int, limit: int, *, by: Principal
-) -> tuple[list[Shown], int]:
-    """The changes of a record, the newest first, and how many there are.
+) -> tuple[list[View], int]:
+    """A page of a record's changes, newest first, and their number.
 
-    One change is what one transaction did to what the caller may view. Needs the update rule.
-    Raises NotFound, Forbidden or AnswerTooLarge.
+    A change is what one transaction did to visible fields. Requires the update rule. Raises
+    NotFound, Forbidden or AnswerTooLarge.
     """
-    definition = _checked(collection, by)
-    _, view = _within_reach(definition, record_id, "update", by, pasts.last_entries)
-    mine = pasts.changes_of(definition, by.require_account_id(), record_id)
-    # Were the others counted, a hidden value would show in whether writing a guess changed it.
-    mine.append(LOG.c.column_name.in_(view.readable if view else SYSTEM_FIELDS))
-    changes = pasts.changes(mine)
+    definition = _get_definition(collection, by)
+    _, view = _load_visible(definition, record_id, "update", by, pasts.load_last_entries)
+    conditions = pasts.change_conditions(definition, by.require_account_id(), record_id)
+    # Skip hidden fields: their changes would confirm guesses of their values.
+    conditions.append(LOG.c.column_name.in_(view.readable if view else SYSTEM_FIELDS))
+    changes = pasts.changes(conditions)
     total = db.connection().scalar(sa.select(sa.func.count()).select_from(changes.subquery()))
-    chosen = changes.order_by(sa.desc("newest")).offset(skip).limit(limit).subquery()
-    same = (LOG.c[name].is_not_distinct_from(chosen.c[name]) for name in pasts.CHANGE)
-    told = join_entries(*mine).join(chosen, sa.and_(*same))
-    octets = [sa.func.sum(Octets(one)) for one in (LOG.c.old_value, LOG.c.new_value)]
+    query = changes.order_by(sa.desc("newest")).offset(skip).limit(limit).subquery()
+    same_change = (LOG.c[name].is_not_distinct_from(query.c[name]) for name in pasts.CHANGE_COLUMNS)
+    told = join_entries(*conditions).join(query, sa.and_(*same_change))
+    octets = [sa.func.sum(Octets(column_)) for column_ in (LOG.c.old_value, LOG.c.new_value)]
     lengths = db.connection().execute(sa.select(*octets).select_from(told)).one()
-    SizeLimit().take(sum(int(one or 0) for one in lengths))
+    SizeLimit().take(sum(int(column_ or 0) for column_ in lengths))
     rows = db.connection().execute(
-        sa.select(LOG, chosen.c.newest).select_from(told).order_by(chosen.c.newest.desc(), LOG.c.id)
+        sa.select(LOG, query.c.newest).select_from(told).order_by(query.c.newest.desc(), LOG.c.id)
     )
-    together = groupby(rows, key=attrgetter("newest"))
-    return [_told(view, list(entries)) for _, entries in together], total or 0
+    groups = groupby(rows, key=attrgetter("newest"))
+    return [_render_change(view, list(entries)) for _, entries in groups], total or 0
 
 
 def restore(
@@ -102,35 +106,35 @@ def restore(
     if_match: str | None = None,
     by: Principal,
 ) -> views.RecordView:
-    """Write the state after an entry as a new change. Raises what changing a record raises.
+    """Restore the state after an entry as a new change. Raises like changing a record.
 
-    Fields that are required now and had no value then stay as they are.
+    Fields that are required now and had no value then keep their values.
     """
-    definition = _checked(collection, by)
-    past, view = _within_reach(definition, record_id, "update", by, pasts.all_entries)
+    definition = _get_definition(collection, by)
+    past, view = _load_visible(definition, record_id, "update", by, pasts.load_all_entries)
     if past.present is None:
         raise NotFound("This record is deleted.")
-    then = past.after(audit_id)
-    if then is None:
+    state = past.after(audit_id)
+    if state is None:
         raise NotFound("The record was deleted then.")
     body: State = {
-        name: None if then[name] is None else field.shown(then[name])
+        name: None if state[name] is None else field.shown(state[name])
         for name, field in definition.fields.items()
-        if then[name] != past.present[name] and not (field.required and then[name] is None)
+        if state[name] != past.present[name] and not (field.required and state[name] is None)
     }
-    # Once more through JSON, as stored texts of JSON are shown without being parsed.
+    # JSON round trip: JSON fields are still unparsed texts.
     body = orjson.loads(orjson.dumps(body))
-    with _naming_only(view):
+    with _hide_fields_in_errors(view):
         return records.patch(collection, record_id, body, if_match=if_match, by=by)
 
 
-def revive(collection: str, record_id: str, *, by: Principal) -> views.RecordView:
-    """Make a deleted record anew, with its last values and its id.
+def undelete(collection: str, record_id: str, *, by: Principal) -> views.RecordView:
+    """Undelete a record with its last values and its id.
 
-    For whoever could delete it. Raises Conflict where it is there, and what making one raises.
+    Requires the delete rule. Raises Conflict if it exists, and like creating a record.
     """
-    definition = _checked(collection, by)
-    past, view = _within_reach(definition, record_id, "delete", by, pasts.last_entries)
+    definition = _get_definition(collection, by)
+    past, view = _load_visible(definition, record_id, "delete", by, pasts.load_last_entries)
     if past.present is not None:
         raise Conflict(NOT_DELETED, error="not_deleted")
     state = past.lost() or {}
@@ -139,40 +143,40 @@ def revive(collection: str, record_id: str, *, by: Principal) -> views.RecordVie
         for name, field in definition.fields.items()
         if state.get(name) is not None
     }
-    # Of two who undo it at once the second clashes with the first by the id.
-    with _naming_only(view):
+    # A concurrent undelete conflicts by id.
+    with _hide_fields_in_errors(view):
         return records.create(
             collection, orjson.loads(orjson.dumps(body)), record_id=record_id, by=by
         )
 
 
 @contextmanager
-def _naming_only(view: Access | None) -> Iterator[None]:
-    """Around a write of what the caller has not sent: no fault tells of fields that are hidden."""
+def _hide_fields_in_errors(view: Access | None) -> Iterator[None]:
+    """Hide fields that the caller cannot view in errors of the block."""
     try:
         yield
     except (Forbidden, InvalidValues, Conflict) as error:
-        named = {one["field"] for one in error.extra.get("details", ())}
-        if named <= {None, *(view.readable if view else SYSTEM_FIELDS)}:
+        fields = {detail["field"] for detail in error.extra.get("details", ())}
+        if fields <= {None, *(view.readable if view else SYSTEM_FIELDS)}:
             raise
-        raise Forbidden(NOT_YOURS, error="field_denied") from error
+        raise Forbidden(NOT_WRITABLE, error="field_denied") from error
 
 
 def deletable(collection: str, record_id: str, *, by: Principal) -> tuple[Definition, bool]:
-    """A record that the caller may delete, or might have, and whether it still is there."""
-    definition = _checked(collection, by)
-    past, _ = _within_reach(definition, record_id, "delete", by, pasts.last_entries)
+    """Check that the caller may delete a record; returns its definition and whether it exists."""
+    definition = _get_definition(collection, by)
+    past, _ = _load_visible(definition, record_id, "delete", by, pasts.load_last_entries)
     return definition, past.present is not None
 
 
-def _checked(collection: str, by: Principal) -> Definition:
+def _get_definition(collection: str, by: Principal) -> Definition:
     by.require_account_id()
     definition = definitions.get(collection)
     versioned_cache.verify([*by.version_checks, *definition.version_checks])
     return definition
 
 
-def _within_reach(
+def _load_visible(
     definition: Definition, record_id: str, operation: str, by: Principal, read: pasts.Reader
 ) -> tuple[pasts.RecordHistory, Access | None]:
     access = accesses.for_operation(by, definition, operation)
@@ -183,20 +187,20 @@ def _within_reach(
         if accesses.is_open(by, definition, "view")
         else None
     )
-    seen = state is not None and view is not None and _allows(view, state)
+    is_visible = state is not None and view is not None and _allows(view, state)
     if state is None or not _allows(access, state):
-        raise access.refusal() if seen else NotFound("There is no such record.")
-    return past, view if seen else None
+        raise access.refusal() if is_visible else NotFound("There is no such record.")
+    return past, view if is_visible else None
 
 
 def _allows(access: Access, state: JSONMapping) -> bool:
     if access.condition is None:
         return True
-    led_to = references.resolve_one(access.definition, state, access.follows)
-    return access.allows({**state, **led_to})
+    linked = references.resolve_one(access.definition, state, access.follows)
+    return access.allows({**state, **linked})
 
 
-def _shown(access: Access, names: Sequence[str], state: JSONMapping) -> Shown:
+def _render_state(access: Access, names: Sequence[str], state: JSONMapping) -> View:
     fields = {name: access.readable[name] for name in names}
     return {
         name: _masked(access, name, None if state[name] is None else field.shown(state[name]))
@@ -205,22 +209,22 @@ def _shown(access: Access, names: Sequence[str], state: JSONMapping) -> Shown:
 
 
 def _masked(access: Access, name: str, value: object) -> object:
-    # By the name of the column: a system field does not know its own.
+    # By column name: system fields have none.
     return masking.masked(access.readable[name], value) if name in access.masked else value
 
 
-def _told(view: Access | None, entries: Sequence[Any]) -> Shown:
-    told: Shown = {name: getattr(entries[0], name) for name in TOLD}
+def _render_change(view: Access | None, entries: Sequence[Any]) -> View:
+    change: View = {name: getattr(entries[0], name) for name in ENTRY_COLUMNS}
     readable = view.readable if view else {}
     changes = [
         _change(view, readable[entry.column_name], entry)
         for entry in entries
         if view and entry.column_name in readable and entry.column_name not in SYSTEM_FIELDS
     ]
-    return {"audit_id": entries[-1].id, **told, "changes": changes}
+    return {"audit_id": entries[-1].id, **change, "changes": changes}
 
 
-def _change(view: Access, field: Field, entry: Any) -> Shown:
+def _change(view: Access, field: Field, entry: Any) -> View:
     values = {
         name: _masked(view, field.name, pasts.read_json(field, getattr(entry, name)))
         for name in ("old_value", "new_value")

@@ -28,17 +28,19 @@ from app.rules import sql
 from app.rules.elements import CodePoints
 from app.types import JSONMapping, JSONObject
 
-OWN = {"functions", "group_by", "filter", "having", "skip", "limit"}
+OWN_PARAMETERS = {"functions", "group_by", "filter", "having", "skip", "limit"}
 CALL = r"\b(count|sum|avg|min|max)\(\s*([A-Za-z][A-Za-z0-9_]*)?\s*\)"
 FUNCTION = re.compile(CALL, re.IGNORECASE)
 QUOTED_OR_CALL = re.compile(
     r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|""" + CALL, re.IGNORECASE | re.DOTALL
 )
 ORDERED = (rules.Type.NUMBER, rules.Type.TEXT, rules.Type.DATE, rules.Type.DATETIME)
-MOST_FUNCTIONS, MOST_GROUPS = 50, 8
+MAX_FUNCTIONS, MAX_GROUPS = 50, 8
 MASKED = "You see this field masked, so it can be neither grouped by nor aggregated."
-NEEDED = "Name at least one function, such as count() or sum(price)."
-FORM = "is none of count(), count(field), sum(field), avg(field), min(field) and max(field)."
+FUNCTION_REQUIRED = "Name at least one function, such as count() or sum(price)."
+NOT_A_FUNCTION = (
+    "is none of count(), count(field), sum(field), avg(field), min(field) and max(field)."
+)
 
 Problems = list[JSONObject]
 Parameters = Mapping[str, Sequence[str]]
@@ -72,129 +74,132 @@ class Aggregate:
         return [*self.groups, *self.values]
 
 
-def of(
+def aggregate(
     collection: str, parameters: Parameters, *, skip: int, limit: int, by: Principal
 ) -> JSONObject:
     """The groups of the records that the caller may list. Raises InvalidValues."""
     definition = definitions.get(collection)
     access = accesses.for_operation(by, definition, "list")
-    asked = parse(access, parameters)
-    checked = versioned_cache.combine(
-        *by.version_checks, *definition.version_checks, *asked.conditions.version_checks
+    parsed = parse(access, parameters)
+    version_checks = versioned_cache.combine(
+        *by.version_checks, *definition.version_checks, *parsed.conditions.version_checks
     )
-    where = [*store.scope(definition, by.account_id, access.where), *asked.conditions.where]
-    bound = {**access.parameters, **asked.conditions.bound, **checked.parameters}
-    rows, width = _rows(definition, where, asked, skip, limit, checked, bound)
-    checked.check(rows[0][width:])
+    where = [*store.scope(definition, by.account_id, access.where), *parsed.conditions.where]
+    bound_values = {**access.parameters, **parsed.conditions.bound, **version_checks.parameters}
+    rows, width = _rows(definition, where, parsed, skip, limit, version_checks, bound_values)
+    version_checks.check(rows[0][width:])
     # Where the page has no group, one row carries the total alone.
-    results = [_shown(row[2:width], asked.results) for row in rows if row[1] is not None]
+    results = [_group_view(row[2:width], parsed.results) for row in rows if row[1] is not None]
     return {"results": results, "total_groups": rows[0][0]}
 
 
 def _rows(
     definition: Definition,
     where: Sequence[object],
-    asked: Aggregate,
+    parsed: Aggregate,
     skip: int,
     limit: int,
-    checked: VersionChecks,
-    bound: JSONMapping,
+    version_checks: VersionChecks,
+    bound_values: JSONMapping,
 ) -> tuple[Sequence[Any], int]:
     """The rows of the answer, and where in them the stamps begin. Raises AnswerTooLarge."""
-    width, long = len(asked.results) + 2, [one for one in asked.results if sizes.is_long(one.field)]
-    most = sizes.room_for(limit * len(long))
+    width, long_results = (
+        len(parsed.results) + 2,
+        [result for result in parsed.results if sizes.is_long(result.field)],
+    )
+    max_bytes = sizes.room_for(limit * len(long_results))
 
     def read(guarded: bool) -> Sequence[Any]:
-        statement = _statement(definition, where, asked, skip, limit, guarded=guarded)
-        chosen = statement.add_columns(*checked.columns)
-        return db.connection().execute(chosen, {**bound, "_room": most}).all()
+        statement = _statement(definition, where, parsed, skip, limit, guarded=guarded)
+        query = statement.add_columns(*version_checks.columns)
+        return db.connection().execute(query, {**bound_values, "_room": max_bytes}).all()
 
-    if not long:
+    if not long_results:
         return read(False), width
     rows = read(True)
     lengths = [row[width] or 0 for row in rows]
     sizes.SizeLimit().take(sum(lengths))
-    if max(lengths) > most:
+    if max(lengths) > max_bytes:
         return read(False), width
     return [(*row[:width], *row[width + 1 :]) for row in rows], width
 
 
 def parse(access: Access, parameters: Parameters) -> Aggregate:
     """Read the parameters. Raises InvalidValues with every problem."""
-    found: Problems = []
-    one = {name: texts[-1] for name, texts in parameters.items() if texts}
-    conditions = query.conditions_of(access, parameters, OWN, found)
-    groups = _groups(access, one.get("group_by", ""), found)
-    values = _values(access, one.get("functions", ""), found)
+    problems_: Problems = []
+    last_values = {name: texts[-1] for name, texts in parameters.items() if texts}
+    conditions = query.parse_conditions(access, parameters, OWN_PARAMETERS, problems_)
+    groups = _groups(access, last_values.get("group_by", ""), problems_)
+    values = _values(access, last_values.get("functions", ""), problems_)
     for name in {group.name for group in groups} & {value.name for value in values}:
         message = f"{name} is the name of a function's result, too."
-        found.append(problem("group_by", "invalid_option", message))
-    having = _having([*groups, *values], one.get("having", ""), found)
-    if found:
-        raise InvalidValues(found)
+        problems_.append(problem("group_by", "invalid_option", message))
+    having = _having([*groups, *values], last_values.get("having", ""), problems_)
+    if problems_:
+        raise InvalidValues(problems_)
     return Aggregate(groups, values, having, conditions)
 
 
-def _groups(access: Access, text: str, found: Problems) -> list[Result]:
+def _groups(access: Access, text: str, problems: Problems) -> list[Result]:
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    if len(names) > MOST_GROUPS:
-        found.append(problem("group_by", "invalid_option", f"At most {MOST_GROUPS} fields."))
+    if len(names) > MAX_GROUPS:
+        problems.append(problem("group_by", "invalid_option", f"At most {MAX_GROUPS} fields."))
     groups = []
-    for name in names[:MOST_GROUPS]:
-        field = _field(access, name, "group_by", found)
+    for name in names[:MAX_GROUPS]:
+        field = _field(access, name, "group_by", problems)
         if field is not None and not field.filterable:
             message = f"A {field.type} cannot be grouped by."
-            found.append(problem("group_by", "invalid_option", message))
+            problems.append(problem("group_by", "invalid_option", message))
         elif field is not None:
             groups.append(Result(field, access.definition.expressions[name]))
     return groups
 
 
-def _values(access: Access, text: str, found: Problems) -> list[Result]:
+def _values(access: Access, text: str, problems: Problems) -> list[Result]:
     calls = [call.strip() for call in text.split(",") if call.strip()]
     if not calls:
-        found.append(problem("functions", "required", NEEDED))
-    if len(calls) > MOST_FUNCTIONS:
-        message = f"At most {MOST_FUNCTIONS} functions."
-        found.append(problem("functions", "invalid_option", message))
+        problems.append(problem("functions", "required", FUNCTION_REQUIRED))
+    if len(calls) > MAX_FUNCTIONS:
+        message = f"At most {MAX_FUNCTIONS} functions."
+        problems.append(problem("functions", "invalid_option", message))
     values: dict[str, Result] = {}
-    for call in calls[:MOST_FUNCTIONS]:
-        value = _value(access, call, found)
+    for call in calls[:MAX_FUNCTIONS]:
+        value = _value(access, call, problems)
         if value is not None:
             values.setdefault(value.name, value)
     return list(values.values())
 
 
-def _value(access: Access, call: str, found: Problems) -> Result | None:
-    matched = FUNCTION.fullmatch(call)
-    if matched is None or (matched[2] is None and matched[1].lower() != "count"):
-        found.append(problem("functions", "invalid_option", f"{call[:80]} {FORM}"))
+def _value(access: Access, call: str, problems: Problems) -> Result | None:
+    match = FUNCTION.fullmatch(call)
+    if match is None or (match[2] is None and match[1].lower() != "count"):
+        problems.append(problem("functions", "invalid_option", f"{call[:80]} {NOT_A_FUNCTION}"))
         return None
-    function, name = matched[1].lower(), matched[2]
+    function, name = match[1].lower(), match[2]
     if name is None:
         return Result(NumberField("count"), sa.func.count())
-    field = _field(access, name, "functions", found)
+    field = _field(access, name, "functions", problems)
     if field is None:
         return None
     fits = {"sum": (rules.Type.NUMBER,), "avg": (rules.Type.NUMBER,), "min": ORDERED}
     if field.rule_type not in fits.get(function, ORDERED if function == "max" else (*rules.Type,)):
         message = f"There is no {function} of a {field.type}."
-        found.append(problem("functions", "invalid_option", message))
+        problems.append(problem("functions", "invalid_option", message))
         return None
-    return _aggregated(access.definition, function, field)
+    return _build_result(access.definition, function, field)
 
 
-def _field(access: Access, name: str, where: str, found: Problems) -> Field | None:
+def _field(access: Access, name: str, parameter: str, problems: Problems) -> Field | None:
     field = access.readable.get(name)
     if field is None:
-        found.append(problem(where, "unknown_field", f"There is no field {name[:80]}."))
+        problems.append(problem(parameter, "unknown_field", f"There is no field {name[:80]}."))
     elif name in access.masked:
-        found.append(problem(where, "invalid_option", MASKED))
+        problems.append(problem(parameter, "invalid_option", MASKED))
         return None
     return field.like if isinstance(field, ComputedField) else field
 
 
-def _aggregated(definition: Definition, function: str, field: Field) -> Result:
+def _build_result(definition: Definition, function: str, field: Field) -> Result:
     column, name = definition.expressions[field.name], f"{function}_{field.name}"
     if function == "count":
         return Result(NumberField(name), sa.func.count(column))
@@ -222,18 +227,18 @@ def _average(column: Any) -> object:
 ARITHMETIC = {"sum": _sum, "avg": _average}
 
 
-def _having(results: Sequence[Result], text: str, found: Problems) -> rules.Node | None:
+def _having(results: Sequence[Result], text: str, problems: Problems) -> rules.Node | None:
     if not text.strip():
         return None
-    scope = rules.Scope({one.name: one.field.rule_type for one in results}, caller=False)
+    scope = rules.Scope({result.name: result.field.rule_type for result in results}, caller=False)
     try:
-        return rules.condition(QUOTED_OR_CALL.sub(_named, text), scope)
+        return rules.condition(QUOTED_OR_CALL.sub(_replace_call, text), scope)
     except rules.RuleError as error:
-        found.append(problem("having", "filter_invalid", str(error), position=error.position))
+        problems.append(problem("having", "filter_invalid", str(error), position=error.position))
         return None
 
 
-def _named(match: re.Match[str]) -> str:
+def _replace_call(match: re.Match[str]) -> str:
     """`sum(price)` as `sum_price`, no longer and no shorter, so that positions stay what they are.
 
     What is in quotes stays as it is.
@@ -250,7 +255,7 @@ class _ResultColumns:
     types = TableColumns.types
 
     def __init__(self, results: Sequence[Result], source: Any) -> None:
-        self._columns = {one.name: source.c[i] for i, one in enumerate(results)}
+        self._columns = {result.name: source.c[i] for i, result in enumerate(results)}
 
     def column(self, path: tuple[str, ...]) -> Any:
         return self._columns[path[0]]
@@ -262,7 +267,7 @@ class _ResultColumns:
 def _statement(
     definition: Definition,
     where: Sequence[Any],
-    asked: Aggregate,
+    parsed: Aggregate,
     skip: int,
     limit: int,
     *,
@@ -272,27 +277,31 @@ def _statement(
 
     `guarded`, without values beyond `_room` bytes, and behind them how many bytes they all have.
     """
-    columns = [one.expression.label(f"r{i}") for i, one in enumerate(asked.results)]
+    columns = [result.expression.label(f"r{i}") for i, result in enumerate(parsed.results)]
     grouped = sa.select(*columns).select_from(definition.table).where(*where)
-    everything = grouped.group_by(*(one.expression for one in asked.groups)).cte("grouped")
-    kept = sa.select(everything)
-    if asked.having is not None:
-        source = _ResultColumns(asked.results, everything)
-        kept = kept.where(sql.condition(asked.having, source).expression)
-    total = sa.select(sa.func.count().label("total")).select_from(kept.subquery()).subquery()
-    order = [everything.c[i].asc().nulls_last() for i in range(len(asked.groups))]
-    here: Any = sa.literal_column("1").label("here")
-    page = kept.add_columns(here).order_by(*order).offset(skip).limit(limit).subquery()
-    shown = [page.c[i] for i in range(len(asked.results))]
+    grouped_rows = grouped.group_by(*(result.expression for result in parsed.groups)).cte("grouped")
+    groups_query = sa.select(grouped_rows)
+    if parsed.having is not None:
+        source = _ResultColumns(parsed.results, grouped_rows)
+        groups_query = groups_query.where(sql.condition(parsed.having, source).expression)
+    total = (
+        sa.select(sa.func.count().label("total")).select_from(groups_query.subquery()).subquery()
+    )
+    order = [grouped_rows.c[i].asc().nulls_last() for i in range(len(parsed.groups))]
+    marker: Any = sa.literal_column("1").label("here")
+    page = groups_query.add_columns(marker).order_by(*order).offset(skip).limit(limit).subquery()
+    selected = [page.c[i] for i in range(len(parsed.results))]
     if guarded:
-        shown = sizes.guarded(shown, [sizes.is_long(one.field) for one in asked.results])
-    chosen = sa.select(total.c.total, page.c.here, *shown)
-    joined = chosen.select_from(total.outerjoin(page, sa.true()))
-    return joined.order_by(*(page.c[i].asc().nulls_last() for i in range(len(asked.groups))))
+        selected = sizes.guarded(
+            selected, [sizes.is_long(result.field) for result in parsed.results]
+        )
+    query = sa.select(total.c.total, page.c.here, *selected)
+    joined_query = query.select_from(total.outerjoin(page, sa.true()))
+    return joined_query.order_by(*(page.c[i].asc().nulls_last() for i in range(len(parsed.groups))))
 
 
-def _shown(values: Sequence[object], results: Sequence[Result]) -> JSONObject:
+def _group_view(values: Sequence[Any], results: Sequence[Result]) -> JSONObject:
     return {
-        one.name: None if value is None else one.field.shown(value)
-        for one, value in zip(results, values, strict=True)
+        result.name: None if value is None else result.field.shown(value)
+        for result, value in zip(results, values, strict=True)
     }

@@ -67,49 +67,49 @@ class CursorPosition:
 
 
 def read(
-    parameters: Mapping[str, str], keys: Sequence[Key], binding: str, found: list[JSONObject]
+    parameters: Mapping[str, str], keys: Sequence[Key], binding: str, problems: list[JSONObject]
 ) -> CursorPosition | None:
     """The walk that a list asks for; None where it asks for none."""
-    asked = [name for name in DIRECTIONS if name in parameters]
-    if not asked:
+    present = [name for name in DIRECTIONS if name in parameters]
+    if not present:
         return None
-    if len(asked) == 2:
-        found.append(_wrong("cursor_before", "Either cursor or cursor_before."))
-    for name, least in (("skip", 0), ("page", 1)):
-        if int(parameters.get(name) or least) > least:
-            found.append(_wrong(name, "A cursor says where the page begins."))
-    text = parameters[asked[0]]
+    if len(present) == 2:
+        problems.append(_problem("cursor_before", "Either cursor or cursor_before."))
+    for name, minimum in (("skip", 0), ("page", 1)):
+        if int(parameters.get(name) or minimum) > minimum:
+            problems.append(_problem(name, "A cursor says where the page begins."))
+    text = parameters[present[0]]
     try:
-        forward = asked[0] == "cursor"
+        forward = present[0] == "cursor"
         position = _position(text, keys, binding, forward=forward) if text else None
     except WrongDirection:
-        found.append(_wrong("cursor", "This is a prev_cursor: send it as cursor_before."))
+        problems.append(_problem("cursor", "This is a prev_cursor: send it as cursor_before."))
         return None
     except BadSignature:
-        found.append(_wrong(asked[0], FOREIGN))
+        problems.append(_problem(present[0], FOREIGN))
         return None
-    return CursorPosition(binding, asked[0] == "cursor_before", position)
+    return CursorPosition(binding, present[0] == "cursor_before", position)
 
 
 def binding(
-    definition: Definition, account_id: str | None, keys: Sequence[Key], asked: object
+    definition: Definition, account_id: str | None, keys: Sequence[Key], conditions: Any
 ) -> str:
     """What a cursor belongs to: the list of an account, its conditions and its order."""
     order = [[key.name, key.type.value, key.descending] for key in keys]
-    text = orjson.dumps([definition.id, account_id, order, asked])
+    text = orjson.dumps([definition.id, account_id, order, conditions])
     return hashlib.sha256(text).hexdigest()[:32]
 
 
 def parts(keys: Sequence[Key], walk: CursorPosition) -> list[Part]:
     """The ranges that follow each other from where the walk begins."""
     if walk.position is None:
-        return list(_from_end(keys, walk.backward))
-    found: list[Part] = []
-    for place in reversed(range(len(keys))):
-        same = [_equals(key, walk.position[i]) for i, key in enumerate(keys[:place])]
-        for beyond in _beyond(keys[place:], walk.position[place], walk.backward):
-            found.append(Part([*same, *beyond.where], beyond.order_by))
-    return found
+        return list(_parts_from_end(keys, walk.backward))
+    result: list[Part] = []
+    for position in reversed(range(len(keys))):
+        equal = [_equals(key, walk.position[i]) for i, key in enumerate(keys[:position])]
+        for part in _parts_after(keys[position:], walk.position[position], walk.backward):
+            result.append(Part([*equal, *part.where], part.order_by))
+    return result
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class OffsetParts:
         first = self.keys[0]
         if first.indexed and first.nullable and first.descending:
             # An index holds nulls behind all values; read backwards it would begin with them.
-            return list(_from_end(self.keys, False))
+            return list(_parts_from_end(self.keys, False))
         return [Part([], [key.ordered() for key in self.keys])]
 
 
@@ -138,26 +138,33 @@ def answer(
 
     `has_more` tells of what comes after the page, whichever way it was walked to.
     """
-    further, shown = len(rows) > limit, rows[:limit]
-    shown = shown[::-1] if walk.backward else shown
+    has_further, page = len(rows) > limit, rows[:limit]
+    page = page[::-1] if walk.backward else page
 
-    def token(row: Row | None, belonging: str) -> str:
-        values = [_written(definition, key, row) for key in keys] if row else []
+    def token(row: Row | None, token_binding: str) -> str:
+        values = [_encode_value(definition, key, row) for key in keys] if row else []
         if len(orjson.dumps(values)) > LONGEST_POSITION:
-            raise InvalidValues([_wrong("sort", "Its values are too long to page by cursor.")])
-        return crypto.sign([belonging, values], PURPOSE)
+            raise InvalidValues([_problem("sort", "Its values are too long to page by cursor.")])
+        return crypto.sign([token_binding, values], PURPOSE)
 
-    came = walk.position is not None
-    ahead, behind = (further, came) if not walk.backward else (came, further)
+    has_position = walk.position is not None
+    has_next, has_previous = (
+        (has_further, has_position) if not walk.backward else (has_position, has_further)
+    )
     # What came before an empty page is everything.
-    following = token(shown[-1] if shown else None, walk.binding) if ahead else None
-    first = shown[0] if shown else None
-    preceding = token(first, BEFORE + walk.binding) if behind else None
-    links = {"next_cursor": following, "prev_cursor": preceding, "has_more": ahead, "limit": limit}
-    return shown, links
+    next_token = token(page[-1] if page else None, walk.binding) if has_next else None
+    first = page[0] if page else None
+    previous_token = token(first, BEFORE + walk.binding) if has_previous else None
+    links = {
+        "next_cursor": next_token,
+        "prev_cursor": previous_token,
+        "has_more": has_next,
+        "limit": limit,
+    }
+    return page, links
 
 
-def _from_end(keys: Sequence[Key], backward: bool) -> Iterator[Part]:
+def _parts_from_end(keys: Sequence[Key], backward: bool) -> Iterator[Part]:
     first, rest = keys[0], [key.ordered(backward=backward) for key in keys[1:]]
     present = [first.ordered(backward=backward, present=True), *rest]
     if not first.nullable:
@@ -170,13 +177,15 @@ def _from_end(keys: Sequence[Key], backward: bool) -> Iterator[Part]:
     yield from reversed(both) if backward else both
 
 
-def _beyond(keys: Sequence[Key], value: object, backward: bool) -> Iterator[Part]:
+def _parts_after(keys: Sequence[Key], value: Any, backward: bool) -> Iterator[Part]:
     """What comes after a value of the first key; nulls last."""
     first, rest = keys[0], [key.ordered(backward=backward) for key in keys[1:]]
     present = [first.ordered(backward=backward, present=True), *rest]
     if value is not None:
         operator = "<" if first.descending is not backward else ">"
-        yield Part([first.expression.bool_op(operator, COMPARISON)(_bound(first, value))], present)
+        yield Part(
+            [first.expression.bool_op(operator, COMPARISON)(_parameter(first, value))], present
+        )
         if first.nullable and not backward:
             yield Part([first.expression.is_(sa.null())], rest)
     elif backward:
@@ -186,14 +195,14 @@ def _beyond(keys: Sequence[Key], value: object, backward: bool) -> Iterator[Part
 def _equals(key: Key, value: object) -> Any:
     if value is None:
         return key.expression.is_(sa.null())
-    return key.expression == _bound(key, value)
+    return key.expression == _parameter(key, value)
 
 
-def _bound(key: Key, value: object) -> object:
+def _parameter(key: Key, value: Any) -> Any:
     return sa.bindparam(None, value, type_=key.expression.type, unique=True)
 
 
-def _written(definition: Definition, key: Key, row: Row) -> object:
+def _encode_value(definition: Definition, key: Key, row: Row) -> Any:
     value = row[key.name]
     return None if value is None else definition.columns[key.name].shown(value)
 
@@ -212,17 +221,17 @@ def _position(
         raise BadSignature(FOREIGN)
     if not values:
         return None
-    return [_read(key, value) for key, value in zip(keys, values, strict=True)]
+    return [_decode_value(key, value) for key, value in zip(keys, values, strict=True)]
 
 
-def _read(key: Key, value: Any) -> object:
-    if value is None or key.type not in READ:
+def _decode_value(key: Key, value: Any) -> Any:
+    if value is None or key.type not in DECODERS:
         return value
-    return READ[key.type](value)
+    return DECODERS[key.type](value)
 
 
-READ = {rules.Type.DATETIME: clock.parse, rules.Type.DATE: date.fromisoformat}
+DECODERS = {rules.Type.DATETIME: clock.parse, rules.Type.DATE: date.fromisoformat}
 
 
-def _wrong(name: str, message: str) -> JSONObject:
+def _problem(name: str, message: str) -> JSONObject:
     return problem(name, "invalid_option", message)

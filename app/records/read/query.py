@@ -23,11 +23,11 @@ from app.rules.elements import CodePoints
 from app.types import JSONMapping, JSONObject
 
 DEFAULT_SORT = "-created_at"
-MOST_SORT_KEYS = 8
-MOST_VALUES = 100
+MAX_SORT_KEYS = 8
+MAX_VALUES = 100
 PAGING = {"skip", "limit", "page", "page_size", "include_total", "include_count", "sort", "fields"}
 DIRECTIONS = frozenset(cursor.DIRECTIONS)
-OWN = PAGING | {"filter", "expand"} | DIRECTIONS
+LIST_PARAMETERS = PAGING | {"filter", "expand"} | DIRECTIONS
 
 
 @dataclass(frozen=True)
@@ -78,16 +78,20 @@ class Query:
 
 def parse(access: Access, parameters: Mapping[str, Sequence[str]]) -> Query:
     """Read the parameters of a list. Raises InvalidValues with every problem."""
-    found: list[JSONObject] = []
-    conditions = conditions_of(access, parameters, OWN, found)
-    one = {name: texts[-1] for name, texts in parameters.items() if texts}
-    keys = _sort(access, one.get("sort"), conditions.presupposed, found)
-    names, expanded = shape_of(access, one.get("fields"), one.get("expand"), found)
-    walk = (
-        _walk(access, parameters, keys, found) if keys and not DIRECTIONS.isdisjoint(one) else None
+    problems: list[JSONObject] = []
+    conditions = parse_conditions(access, parameters, LIST_PARAMETERS, problems)
+    last_values = {name: texts[-1] for name, texts in parameters.items() if texts}
+    keys = _sort(access, last_values.get("sort"), conditions.presupposed, problems)
+    names, expanded = parse_shape(
+        access, last_values.get("fields"), last_values.get("expand"), problems
     )
-    if found:
-        raise InvalidValues(found)
+    walk = (
+        _walk(access, parameters, keys, problems)
+        if keys and not DIRECTIONS.isdisjoint(last_values)
+        else None
+    )
+    if problems:
+        raise InvalidValues(problems)
     return Query(conditions, keys, names, expanded, walk)
 
 
@@ -95,135 +99,147 @@ def _walk(
     access: Access,
     parameters: Mapping[str, Sequence[str]],
     keys: Sequence[Key],
-    found: list[JSONObject],
+    problems: list[JSONObject],
 ) -> CursorPosition | None:
-    one = {name: texts[-1] for name, texts in parameters.items() if texts}
-    asked = sorted((name, sorted(texts)) for name, texts in parameters.items() if name not in OWN)
-    asked_too = [asked, one.get("filter", "").strip()]
-    binding = cursor.binding(access.definition, access.caller.account_id, keys, asked_too)
-    return cursor.read(one, keys, binding, found)
+    last_values = {name: texts[-1] for name, texts in parameters.items() if texts}
+    conditions = sorted(
+        (name, sorted(texts)) for name, texts in parameters.items() if name not in LIST_PARAMETERS
+    )
+    binding_values = [conditions, last_values.get("filter", "").strip()]
+    binding = cursor.binding(access.definition, access.caller.account_id, keys, binding_values)
+    return cursor.read(last_values, keys, binding, problems)
 
 
-def shape_of(
-    access: Access, fields: str | None, expanded: str | None, found: list[JSONObject]
+def parse_shape(
+    access: Access, fields: str | None, expanded: str | None, problems: list[JSONObject]
 ) -> tuple[Sequence[str], Mapping[str, Branch]]:
     """The fields that records are shown with, and the references that are shown in full."""
-    names = names_of(access.readable, fields, found) or list(access.readable)
-    tree = expand.parse(access, expanded, found)
+    names = parse_fields(access.readable, fields, problems) or list(access.readable)
+    tree = expand.parse(access, expanded, problems)
     if tree:
-        expand.check_room(names, found)
+        expand.check_room(names, problems)
     return names, tree
 
 
-def conditions_of(
+def parse_conditions(
     access: Access,
     parameters: Mapping[str, Sequence[str]],
-    own: Collection[str],
-    found: list[JSONObject],
+    excluded: Collection[str],
+    problems: list[JSONObject],
 ) -> Conditions:
     """What `filter` and `<field>=<value>` ask for; the parameters called `own` name no field."""
-    where = _field_values(access, parameters, own, found)
-    text = _one(parameters, "filter") or ""
-    wanted = _filter(access, text, found)
-    if wanted is None:
+    where = _field_values(access, parameters, excluded, problems)
+    text = _last_value(parameters, "filter") or ""
+    filter_ = _filter(access, text, problems)
+    if filter_ is None:
         return Conditions(where, {}, (), not where)
-    compiled = accesses.filter_condition(access, wanted)
-    bound = compiled.parameters(access.asker)
-    led_to = definitions.referenced_definitions(access.definition, text)
-    version_checks = {version_check for one in led_to for version_check in one.version_checks}
-    kept = not where and wanted.is_cached
+    compiled = accesses.filter_condition(access, filter_)
+    bound_values = compiled.parameters(access.asker)
+    referenced = definitions.referenced_definitions(access.definition, text)
+    version_checks = {
+        version_check for definition in referenced for version_check in definition.version_checks
+    }
+    is_cacheable = not where and filter_.is_cached
     return Conditions(
-        [*where, compiled.expression], bound, version_checks, kept, wanted.presupposed
+        [*where, compiled.expression],
+        bound_values,
+        version_checks,
+        is_cacheable,
+        filter_.presupposed,
     )
 
 
-def _filter(access: Access, text: str, found: list[JSONObject]) -> accesses.Filter | None:
+def _filter(access: Access, text: str, problems: list[JSONObject]) -> accesses.Filter | None:
     if not text.strip():
         return None
     try:
         return accesses.read_filter(access, text)
     except rules.RuleError as error:
-        found.append(problem("filter", "filter_invalid", str(error), position=error.position))
+        problems.append(problem("filter", "filter_invalid", str(error), position=error.position))
         return None
 
 
-def names_of(
-    readable: Mapping[str, Field], text: str | None, found: list[JSONObject]
+def parse_fields(
+    readable: Mapping[str, Field], text: str | None, problems: list[JSONObject]
 ) -> Sequence[str] | None:
     """The fields an answer is limited to; `id` always stays. None means all."""
     if text is None:
         return None
-    wanted = names_in(text, "fields", found)
-    found += [_unknown(name, "fields") for name in wanted if name and name not in readable]
-    return [name for name in readable if name == "id" or name in wanted]
+    requested = names_in(text, "fields", problems)
+    problems += [_unknown(name, "fields") for name in requested if name and name not in readable]
+    return [name for name in readable if name == "id" or name in requested]
 
 
-def _one(parameters: Mapping[str, Sequence[str]], name: str) -> str | None:
+def _last_value(parameters: Mapping[str, Sequence[str]], name: str) -> str | None:
     values = parameters.get(name)
     return values[-1] if values else None
 
 
-def _unknown(name: str, where: str | None = None) -> JSONObject:
+def _unknown(name: str, parameter: str | None = None) -> JSONObject:
     # A field that the caller may not see is told of in the same words as one that is not there.
-    return problem(where or name[:80], "unknown_field", f"There is no field {name[:80]}.")
+    return problem(parameter or name[:80], "unknown_field", f"There is no field {name[:80]}.")
 
 
 def _field_values(
     access: Access,
     parameters: Mapping[str, Sequence[str]],
-    own: Collection[str],
-    found: list[JSONObject],
+    excluded: Collection[str],
+    problems: list[JSONObject],
 ) -> list[object]:
     conditions = []
     for name, texts in parameters.items():
-        if name in own:
+        if name in excluded:
             continue
         field = access.readable.get(name)
         if field is None:
-            found.append(_unknown(name))
+            problems.append(_unknown(name))
         elif name in access.masked:
-            found.append(problem(name, "filter_invalid", accesses.MASKED.format(name)))
+            problems.append(problem(name, "filter_invalid", accesses.MASKED.format(name)))
         elif not field.filterable:
-            found.append(problem(name, "filter_invalid", f"A {field.type} cannot be compared."))
-        elif len(texts) > MOST_VALUES:
-            found.append(problem(name, "filter_invalid", f"At most {MOST_VALUES} values."))
+            problems.append(problem(name, "filter_invalid", f"A {field.type} cannot be compared."))
+        elif len(texts) > MAX_VALUES:
+            problems.append(problem(name, "filter_invalid", f"At most {MAX_VALUES} values."))
         else:
-            values = [value for text in texts if (value := _value(field, text, found)) is not None]
+            values = [
+                value for text in texts if (value := _value(field, text, problems)) is not None
+            ]
             column = access.definition.expressions[name]
             conditions.append(column == values[0] if len(values) == 1 else column.in_(values))
     return conditions
 
 
-def _value(field: Field, text: str, found: list[JSONObject]) -> Any:
+def _value(field: Field, text: str, problems: list[JSONObject]) -> Any:
     try:
         return field.from_text(text)
     except InvalidValue as error:
         if error.code not in ("too_short", "too_long", "pattern_mismatch", "invalid_option"):
-            found.append(problem(field.name, error.code, str(error)))
+            problems.append(problem(field.name, error.code, str(error)))
             return None
         return text
 
 
 def _sort(
-    access: Access, text: str | None, present: frozenset[str], found: list[JSONObject]
+    access: Access, text: str | None, present: frozenset[str], problems: list[JSONObject]
 ) -> list[Key]:
     keys: dict[str, Key] = {}
     # A "+" that was not escaped arrives as a space.
-    texts = [key for key in names_in(text or "", "sort", found) if key] or [DEFAULT_SORT]
-    if len(texts) > MOST_SORT_KEYS:
-        found.append(problem("sort", "invalid_option", f"At most {MOST_SORT_KEYS} sort keys."))
-    for key in texts[:MOST_SORT_KEYS]:
+    texts = [key for key in names_in(text or "", "sort", problems) if key] or [DEFAULT_SORT]
+    if len(texts) > MAX_SORT_KEYS:
+        problems.append(problem("sort", "invalid_option", f"At most {MAX_SORT_KEYS} sort keys."))
+    for key in texts[:MAX_SORT_KEYS]:
         sign, name = re.fullmatch(r"([+-]?)(.*)", key, re.DOTALL).groups()  # type: ignore[union-attr]
         field = access.readable.get(name)
         if field is None:
-            found.append(_unknown(name, "sort"))
+            problems.append(_unknown(name, "sort"))
         elif name in access.masked:
-            found.append(problem("sort", "invalid_option", accesses.MASKED.format(name)))
+            problems.append(problem("sort", "invalid_option", accesses.MASKED.format(name)))
         elif not field.filterable:
-            found.append(problem("sort", "invalid_option", f"A {field.type} cannot be sorted by."))
+            problems.append(
+                problem("sort", "invalid_option", f"A {field.type} cannot be sorted by.")
+            )
         else:
-            made = _key(access, name, descending=sign == "-", present=name in present)
-            keys.setdefault(name, made)
+            sort_key = _key(access, name, descending=sign == "-", present=name in present)
+            keys.setdefault(name, sort_key)
     # Ids are unique within an account.
     for name in ("id",) if access.caller.account_id else ("id", "account_id"):
         keys.setdefault(name, _key(access, name))

@@ -69,23 +69,25 @@ def masked_fields(
     definition: Definition, rows: Sequence[store.Row], by: Principal
 ) -> list[frozenset[str]]:
     """The fields of each record that the caller sees masked when viewing or listing it."""
-    found = [frozenset[str]()] * len(rows)
+    result = [frozenset[str]()] * len(rows)
     for operation in ("view", "list"):
         access = accesses.if_open(by, definition, operation)
         if access is not None and access.masked:
-            seen = zip(found, rule_matches(access, rows), strict=True)
-            found = [names | access.masked if open_ else names for names, open_ in seen]
-    return found
+            matches = zip(result, rule_matches(access, rows), strict=True)
+            result = [
+                names | access.masked if is_visible else names for names, is_visible in matches
+            ]
+    return result
 
 
 def unmasked_fields(definition: Definition, row: store.Row, by: Principal) -> set[str]:
     """The fields of a record that the caller sees unmasked when viewing or listing it."""
-    found: set[str] = set()
+    result: set[str] = set()
     for operation in ("view", "list"):
         access = accesses.if_open(by, definition, operation)
         if access is not None and rule_matches(access, [row])[0]:
-            found.update(access.comparable)
-    return found
+            result.update(access.comparable)
+    return result
 
 
 def render_written(
@@ -96,9 +98,10 @@ def render_written(
     A caller who may not view them gets the system fields only.
     """
     access = view_access(definition, by)
-    seen = rule_matches(access, rows) if access else [False] * len(rows)
+    matches = rule_matches(access, rows) if access else [False] * len(rows)
     return [
-        render_full(row, access if open_ else None) for row, open_ in zip(rows, seen, strict=True)
+        render_full(row, access if is_visible else None)
+        for row, is_visible in zip(rows, matches, strict=True)
     ]
 
 

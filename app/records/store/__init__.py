@@ -1,4 +1,4 @@
-"""The statements on a collection's table. Every one of them is scoped by account, here."""
+"""Statements on collections' tables, all scoped by account."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def scope(
 ) -> list[Condition]:
     """The WHERE conditions of one account (None: of all accounts) and of an access."""
     table = definition.table
-    inside = [table.c.account_id == account_id] if account_id is not None else []
-    return inside if where is None else [*inside, where]
+    conditions = [table.c.account_id == account_id] if account_id is not None else []
+    return conditions if where is None else [*conditions, where]
 
 
-def rows(definition: Definition, found: Iterable[Any]) -> list[Row]:
+def rows(definition: Definition, result: Iterable[Any]) -> list[Row]:
     """Result rows as dicts by column name."""
     names = tuple(definition.columns)
-    return [dict(zip(names, row, strict=True)) for row in found]
+    return [dict(zip(names, row, strict=True)) for row in result]
 
 
 def is_any_of(column: sa.Column[Any], values: Sequence[str]) -> Condition:
     """The condition `column IN values`, as one parameter."""
-    # There may be more values than a statement takes parameters.
+    # Databases limit the number of parameters.
     if db.connection().dialect.name == "postgresql":
         return column == sa.any_(sa.literal(list(values), postgresql.ARRAY(Text)))
-    listed = sa.func.json_each(orjson.dumps(list(values)).decode()).table_valued("value")
-    return column.in_(sa.select(listed.c.value))
+    elements = sa.func.json_each(orjson.dumps(list(values)).decode()).table_valued("value")
+    return column.in_(sa.select(elements.c.value))

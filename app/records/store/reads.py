@@ -1,4 +1,4 @@
-"""What is read of records, mostly in the very statement that checks the stamps."""
+"""Reads records, mostly in statements that also carry version checks."""
 
 from __future__ import annotations
 
@@ -29,56 +29,60 @@ def read_one(
     definition: Definition,
     account_id: str | None,
     record_id: str,
-    checked: VersionChecks,
+    version_checks: VersionChecks,
     where: Condition | None = None,
     parameters: JSONMapping = NO_PARAMETERS,
     *,
     to_show: bool = False,
 ) -> Row | None:
-    """One record, in the statement that also checks the stamps. Raises Stale.
+    """Read one record with version checks. Raises Stale.
 
-    What is only `to_show` has moments as they are stored.
+    `to_show` leaves timestamps in their stored form.
     """
-    about = (definition, to_show, account_id is None, where, checked.tables)
-    bound = {"_account": account_id, "_id": record_id, **parameters}
-    return one_row(definition, definition.memo.get(_one, *about), bound, checked)
+    key = (definition, to_show, account_id is None, where, version_checks.tables)
+    bound_values = {"_account": account_id, "_id": record_id, **parameters}
+    return one_row(
+        definition, definition.memo.get(_prepared_select, *key), bound_values, version_checks
+    )
 
 
 def one_row(
     definition: Definition,
     statement: PreparedStatement,
     parameters: JSONMapping,
-    checked: VersionChecks,
+    version_checks: VersionChecks,
 ) -> Row | None:
-    """The one row of a statement that has the stamps' columns behind its own. Raises Stale."""
-    rows = statement.all({**parameters, **checked.parameters})
+    """Execute a statement for one row, followed by version columns. Raises Stale."""
+    rows = statement.all({**parameters, **version_checks.parameters})
     if not rows:
         return None
     columns, row = definition.columns, rows[0]
-    checked.check(row[len(columns) :])
+    version_checks.check(row[len(columns) :])
     return dict(zip(columns, row, strict=False))
 
 
-def _one(
+def _prepared_select(
     definition: Definition,
     to_show: bool,
     anywhere: bool,
     where: Condition | None,
     tables: tuple[str, ...],
 ) -> PreparedStatement:
-    # What a rule asks may compare its parameters with anything.
+    # Rules may compare parameters with anything, so the plan may not be reused.
     keyed = where is None
-    return PreparedStatement(of_id(definition, to_show, anywhere, where, tables), keyed=keyed)
+    return PreparedStatement(
+        select_by_id(definition, to_show, anywhere, where, tables), keyed=keyed
+    )
 
 
-def of_id(
+def select_by_id(
     definition: Definition,
     to_show: bool,
     anywhere: bool,
     where: Condition | None,
     tables: tuple[str, ...],
 ) -> sa.Select[Any]:
-    """The row with the id that is sent, and behind its columns those of the stamps."""
+    """Select a row by id, followed by version columns."""
     columns = definition.listed if to_show else definition.selected
     statement = sa.select(*columns, *version_columns(tables))
     scoped = store.scope(definition, None if anywhere else ACCOUNT, where)
@@ -94,62 +98,74 @@ def read_page(
     skip: int,
     limit: int,
     count: bool,
-    checked: VersionChecks,
+    version_checks: VersionChecks,
     parameters: JSONMapping = NO_PARAMETERS,
-    most: int | None = None,
+    max_total: int | None = None,
     *,
-    wanted: frozenset[str],
+    columns: frozenset[str],
     room: SizeLimit,
-    kept: bool = False,
+    cacheable: bool = False,
     cut: int | None = None,
 ) -> tuple[list[Row], int | None]:
-    """A page and the total, in the statement that also checks the stamps. Raises Stale.
+    """Read a page and the total with version checks. Raises Stale, AnswerTooLarge.
 
-    Where there are more than `most`, no more than one beyond it is counted. What is `kept` comes
-    with the very same conditions and parts again, so its statement is. Long values that are not
-    `wanted` are not read; with `cut`, of each as many characters. Raises AnswerTooLarge.
+    The total stops at `max_total` + 1. `cacheable` statements recur with the same conditions and
+    parts. Long values of other fields than `columns` are not read; `cut` truncates them.
     """
-    tables, anywhere = checked.tables, account_id is None
-    how = (count, most, tables, wanted, cut)
-    asked = (definition, anywhere, where, tuple(conditions), parts, *how)
-    statement = definition.memo.get(_prepared_page, *asked) if kept else _paged(*asked)
-    place = {"_account": account_id, "_skip": skip, "_limit": limit, "_most": skip + limit}
-    bound = {**place, **parameters, **checked.parameters}
-    within = [*store.scope(definition, None if anywhere else ACCOUNT, where), *conditions]
-    reading = _Reading(definition, definition.listed, within, bound, wanted, room)
-    rows, facts = reading.found(statement, checked, limit, 1)
+    tables, anywhere = version_checks.tables, account_id is None
+    options = (count, max_total, tables, columns, cut)
+    arguments = (definition, anywhere, where, tuple(conditions), parts, *options)
+    statement = (
+        definition.memo.get(_prepared_page, *arguments)
+        if cacheable
+        else _page_statement(*arguments)
+    )
+    paging = {"_account": account_id, "_skip": skip, "_limit": limit, "_most": skip + limit}
+    bound_values = {**paging, **parameters, **version_checks.parameters}
+    conditions_in_scope = [
+        *store.scope(definition, None if anywhere else ACCOUNT, where),
+        *conditions,
+    ]
+    reader = _Reading(
+        definition, definition.listed, conditions_in_scope, bound_values, columns, room
+    )
+    rows, facts = reader.found(statement, version_checks, limit, 1)
     return rows, facts[0]
 
 
-def _prepared_page(*asked: Any) -> PreparedStatement:
-    return PreparedStatement(_paged(*asked))
+def _prepared_page(*arguments: Any) -> PreparedStatement:
+    return PreparedStatement(_page_statement(*arguments))
 
 
-def _paged(
+def _page_statement(
     definition: Definition,
     anywhere: bool,
-    narrowed: Any,
+    where_access: Any,
     conditions: tuple[Any, ...],
     parts: Callable[[], Sequence[Part]],
     count: bool,
-    most: int | None,
+    max_total: int | None,
     tables: tuple[str, ...],
-    wanted: frozenset[str],
+    columns_wanted: frozenset[str],
     cut: int | None,
 ) -> sa.Select[Any]:
-    where = [*store.scope(definition, None if anywhere else ACCOUNT, narrowed), *conditions]
+    where = [*store.scope(definition, None if anywhere else ACCOUNT, where_access), *conditions]
     total: Any = sa.null()
     if count:
-        counted: Any = definition.table
-        where_counted: Sequence[Any] = where
-        if most is not None:
-            some = sa.select(sa.literal(1).label("one")).select_from(counted).where(*where)
-            counted, where_counted = some.limit(most + 1).subquery(), ()
-        total = sa.select(sa.func.count()).select_from(counted).where(*where_counted)
+        counted_from: Any = definition.table
+        counted_where: Sequence[Any] = where
+        if max_total is not None:
+            limited = sa.select(sa.literal(1).label("one")).select_from(counted_from).where(*where)
+            counted_from, counted_where = limited.limit(max_total + 1).subquery(), ()
+        total = sa.select(sa.func.count()).select_from(counted_from).where(*counted_where)
         total = total.scalar_subquery()
-    skip, limit, reached = (sa.bindparam(n, type_=sa.Integer) for n in ("_skip", "_limit", "_most"))
-    page = _page(definition, where, parts(), reached, wanted, cut).offset(skip).limit(limit)
-    return _beside(page, [total.label("total"), *version_columns(tables)])
+    skip, limit, max_rows = (
+        sa.bindparam(n, type_=sa.Integer) for n in ("_skip", "_limit", "_most")
+    )
+    page = (
+        _page(definition, where, parts(), max_rows, columns_wanted, cut).offset(skip).limit(limit)
+    )
+    return _with_facts(page, [total.label("total"), *version_columns(tables)])
 
 
 def read_parts(
@@ -157,69 +173,69 @@ def read_parts(
     where: Sequence[Condition],
     parts: Sequence[Part],
     limit: int,
-    checked: VersionChecks,
+    version_checks: VersionChecks,
     parameters: JSONMapping = NO_PARAMETERS,
     *,
-    wanted: frozenset[str],
+    columns: frozenset[str],
     room: SizeLimit,
 ) -> list[Row]:
-    """The first rows of a list, and whether one follows, in the statement that checks the stamps.
+    """Read the first rows of a list, and one more if there is, with version checks.
 
-    What follows is a last row, perhaps without its long values. Raises Stale.
-    Long values that are not `wanted` are not read. Raises AnswerTooLarge.
+    The extra row may lack its long values. Long values of other fields than `wanted` are not read.
+    Raises Stale, AnswerTooLarge.
     """
-    page = _page(definition, where, parts, limit + 1, wanted).limit(limit + 1)
-    reading = _Reading(definition, definition.listed, where, parameters, wanted, room)
-    return reading.rows(page, checked, limit)
+    page = _page(definition, where, parts, limit + 1, columns).limit(limit + 1)
+    reader = _Reading(definition, definition.listed, where, parameters, columns, room)
+    return reader.rows(page, version_checks, limit)
 
 
 def _page(
     definition: Definition,
     where: Sequence[Condition],
     parts: Sequence[Part],
-    most: Any,
+    max_rows: Any,
     wanted: frozenset[str],
     cut: int | None = None,
 ) -> sa.Select[Any]:
-    """The rows of parts of a list, which follow each other; of each no more than `most`."""
+    """Select the consecutive parts of a list, at most `max_rows` of each."""
     rows = sa.select(*sizes.measured(definition, definition.listed, wanted, cut))
-    chosen = [rows.where(*where, *own).order_by(*order) for own, order in parts]
-    if len(chosen) == 1:
-        return chosen[0]
-    # Both databases read the parts of UNION ALL in turn, and no further than to the limit.
-    one_by_one = (sa.select(one.limit(most).subquery()) for one in chosen)
-    return sa.select(sa.union_all(*one_by_one).subquery())
+    queries = [rows.where(*where, *part_where).order_by(*order) for part_where, order in parts]
+    if len(queries) == 1:
+        return queries[0]
+    # Both databases read the parts of UNION ALL in order, up to the limit.
+    limited = (sa.select(query.limit(max_rows).subquery()) for query in queries)
+    return sa.select(sa.union_all(*limited).subquery())
 
 
 def read_by_ids(
     definition: Definition,
     scoped: Sequence[Any],
     record_ids: Sequence[str],
-    checked: VersionChecks,
+    version_checks: VersionChecks,
     parameters: JSONMapping = NO_PARAMETERS,
     *,
-    wanted: frozenset[str],
+    wanted_names: frozenset[str],
     room: SizeLimit,
 ) -> list[Row]:
-    """Those of these records within reach, in the statement that checks the stamps. Raises Stale.
+    """Read records by id within a scope, with version checks even if none match.
 
-    The versions are checked even if there are none. Raises AnswerTooLarge.
+    Raises Stale, AnswerTooLarge.
     """
-    reached = (*scoped, store.is_any_of(definition.table.c.id, record_ids))
-    columns = sizes.measured(definition, definition.selected, wanted)
-    reading = _Reading(definition, definition.selected, scoped, parameters, wanted, room)
-    return reading.rows(sa.select(*columns).where(*reached), checked, len(record_ids))
+    conditions = (*scoped, store.is_any_of(definition.table.c.id, record_ids))
+    columns = sizes.measured(definition, definition.selected, wanted_names)
+    reader = _Reading(definition, definition.selected, scoped, parameters, wanted_names, room)
+    return reader.rows(sa.select(*columns).where(*conditions), version_checks, len(record_ids))
 
 
-def _beside(chosen: sa.Select[Any], facts: Sequence[object]) -> sa.Select[Any]:
-    """What was chosen, and facts that stand beside it: also where nothing is found."""
-    once, page = sa.select(sa.literal(1).label("one")).subquery(), chosen.subquery()
-    return sa.select(*page.c, *facts).select_from(once.outerjoin(page, sa.true()))
+def _with_facts(query: sa.Select[Any], facts: Sequence[Any]) -> sa.Select[Any]:
+    """Add columns to a query that are returned even without rows."""
+    single_row, page = sa.select(sa.literal(1).label("one")).subquery(), query.subquery()
+    return sa.select(*page.c, *facts).select_from(single_row.outerjoin(page, sa.true()))
 
 
 @dataclass(frozen=True)
 class _Reading:
-    """What reads rows, and those whose values were too long for it in a second statement."""
+    """Reads rows, and those with values that were too long in a second statement."""
 
     definition: Definition
     columns: Sequence[Any]
@@ -229,46 +245,52 @@ class _Reading:
     wanted: frozenset[str]
     room: SizeLimit
 
-    def rows(self, chosen: sa.Select[Any], checked: VersionChecks, limit: int) -> list[Row]:
-        """What was chosen, in a statement that tells of the stamps also where nothing is found."""
-        return self.found(_beside(chosen, checked.columns), checked, limit, 0)[0]
+    def rows(self, query: sa.Select[Any], version_checks: VersionChecks, limit: int) -> list[Row]:
+        """Execute a query with version checks, which work even without rows."""
+        return self.found(_with_facts(query, version_checks.columns), version_checks, limit, 0)[0]
 
     def found(
         self,
         statement: sa.Select[Any] | PreparedStatement,
-        checked: VersionChecks,
+        version_checks: VersionChecks,
         limit: int,
         facts: int,
     ) -> tuple[list[Row], Sequence[Any]]:
-        """The rows of a statement of `_beside`, and its facts but for the stamps. Raises Stale."""
-        most = sizes.room_for(limit * len(sizes.long_names(self.definition, self.wanted)))
-        bound = {**self.parameters, **checked.parameters, "_room": most}
+        """The rows of a `_with_facts` statement, and its facts without versions. Raises Stale."""
+        max_bytes = sizes.room_for(limit * len(sizes.long_names(self.definition, self.wanted)))
+        bound_values = {**self.parameters, **version_checks.parameters, "_room": max_bytes}
         if isinstance(statement, PreparedStatement):
-            rows: Sequence[Any] = statement.all(bound)
+            rows: Sequence[Any] = statement.all(bound_values)
         else:
-            rows = db.connection().execute(statement, bound).all()
+            rows = db.connection().execute(statement, bound_values).all()
         width = len(self.definition.columns)
-        behind = width + 1 + facts
-        checked.check(rows[0][behind:])
+        facts_end = width + 1 + facts
+        version_checks.check(rows[0][facts_end:])
         id = list(self.definition.columns).index("id")
-        there = [row for row in rows if row[id] is not None]
-        found = store.rows(self.definition, [row[:width] for row in there])
-        lengths = [row[width] for row in there[:limit]]
-        whole = self._whole(found[:limit], lengths, most)
-        return [*whole, *found[limit:]], rows[0][width + 1 : behind]
+        present_rows = [row for row in rows if row[id] is not None]
+        result = store.rows(self.definition, [row[:width] for row in present_rows])
+        lengths = [row[width] for row in present_rows[:limit]]
+        complete = self._whole(result[:limit], lengths, max_bytes)
+        return [*complete, *result[limit:]], rows[0][width + 1 : facts_end]
 
-    def _whole(self, rows: list[Row], lengths: Sequence[int], most: int) -> list[Row]:
+    def _whole(self, rows: list[Row], lengths: Sequence[int], max_bytes: int) -> list[Row]:
         self.room.take(sum(lengths))
-        lacking = [row["id"] for row, size in zip(rows, lengths, strict=True) if size > most]
-        if not lacking:
+        incomplete_ids = [
+            row["id"] for row, size in zip(rows, lengths, strict=True) if size > max_bytes
+        ]
+        if not incomplete_ids:
             return rows
-        reached = (*self.within, store.is_any_of(self.definition.table.c.id, lacking))
-        read = db.connection().execute(sa.select(*self.columns).where(*reached), self.parameters)
-        whole = {_key(row): row for row in store.rows(self.definition, read)}
-        # What was changed or deleted meanwhile is not shown.
-        sized = zip(rows, lengths, strict=True)
-        read_again = [row if size <= most else whole.get(_key(row)) for row, size in sized]
-        return [row for row in read_again if row is not None]
+        conditions = (*self.within, store.is_any_of(self.definition.table.c.id, incomplete_ids))
+        result = db.connection().execute(
+            sa.select(*self.columns).where(*conditions), self.parameters
+        )
+        complete = {_key(row): row for row in store.rows(self.definition, result)}
+        # Skip rows that were deleted meanwhile.
+        rows_with_size = zip(rows, lengths, strict=True)
+        complete_rows = [
+            row if size <= max_bytes else complete.get(_key(row)) for row, size in rows_with_size
+        ]
+        return [row for row in complete_rows if row is not None]
 
 
 def _key(row: Row) -> tuple[str, str]:
@@ -276,12 +298,12 @@ def _key(row: Row) -> tuple[str, str]:
 
 
 def check_room(definition: Definition, where: Sequence[Condition]) -> None:
-    """Refuse to read records that are too large together. Raises AnswerTooLarge."""
+    """Check the total size of records. Raises AnswerTooLarge."""
     names = sizes.long_names(definition, definition.columns)
     if names:
         octets = [sa.func.coalesce(sizes.Octets(definition.expressions[n]), 0) for n in names]
-        whole = sa.select(sa.func.sum(sum(octets[1:], octets[0]))).where(*where)
-        SizeLimit().take(int(db.connection().execute(whole).scalar() or 0))
+        total = sa.select(sa.func.sum(sum(octets[1:], octets[0]))).where(*where)
+        SizeLimit().take(int(db.connection().execute(total).scalar() or 0))
 
 
 def existing_ids(
@@ -290,30 +312,31 @@ def existing_ids(
     record_ids: Iterable[str],
     parameters: JSONMapping = NO_PARAMETERS,
 ) -> set[str]:
-    """Which of these ids are records within reach."""
+    """The ids that exist within a scope."""
     table = definition.table
     statement = sa.select(table.c.id).where(*scoped, table.c.id.in_(list(record_ids)))
     return set(db.connection().execute(statement, parameters).scalars())
 
 
 def find_conflicts(definition: Definition, rows: Sequence[Row]) -> dict[int, list[str]]:
-    """By place, the unique fields whose value another record has, stored or further ahead."""
+    """The unique fields with a duplicate value, by index, stored or earlier in `rows`."""
     table = definition.table
-    found: dict[int, list[str]] = {}
+    result: dict[int, list[str]] = {}
     for name in (name for name, field in definition.fields.items() if field.unique):
         places: dict[object, int] = {}
         keys = [(row["account_id"], row[name], row["id"]) for row in rows]
-        same = (
+        same_values = (
             table.c.account_id.in_({key[0] for key in keys}),
             table.c[name].in_([key[1] for key in keys if key[1] is not None]),
         )
         columns = (table.c.account_id, table.c[name], table.c.id)
         owners = {
-            row[:2]: row[2] for row in db.connection().execute(sa.select(*columns).where(*same))
+            row[:2]: row[2]
+            for row in db.connection().execute(sa.select(*columns).where(*same_values))
         }
         for place, (account_id, value, id) in enumerate(keys):
             key = (account_id, value)
-            ahead = places.setdefault(key, place) != place
-            if value is not None and (ahead or owners.get(key, id) != id):
-                found.setdefault(place, []).append(name)
-    return dict(sorted(found.items()))
+            is_duplicate = places.setdefault(key, place) != place
+            if value is not None and (is_duplicate or owners.get(key, id) != id):
+                result.setdefault(place, []).append(name)
+    return dict(sorted(result.items()))

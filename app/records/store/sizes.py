@@ -71,29 +71,31 @@ def measured(
     definition: Definition, columns: Sequence[Any], wanted: frozenset[str], cut: int | None = None
 ) -> list[Any]:
     """The columns without long values of unwanted fields, guarded, or cut to so many characters."""
-    found, long = [], []
+    result, long = [], []
     for column, (name, expression) in zip(columns, definition.expressions.items(), strict=True):
         is_read = name in wanted
         if is_long(definition.columns[name]) and (cut is not None or not is_read):
             value: object = sa.func.substr(expression, 1, cut) if is_read else sa.null()
             column = sa.type_coerce(value, expression.type).label(column.name)
             is_read = False
-        found.append(column)
+        result.append(column)
         long.append(is_read and is_long(definition.columns[name]))
-    return guarded(found, long)
+    return guarded(result, long)
 
 
 def guarded(columns: Sequence[Any], long: Sequence[bool]) -> list[Any]:
     """The columns, of `long` ones no value beyond `_room` bytes, and the bytes of all of these."""
-    found, octets = [], []
+    result, octets = [], []
     for column, is_long in zip(columns, long, strict=True):
         value = column.element if isinstance(column, sa.Label) else column
         size = Octets(value)
-        short = sa.type_coerce(sa.case((size <= ROOM, value)), value.type).label(column.name)
-        found.append(short if is_long else column)
+        guarded_column = sa.type_coerce(sa.case((size <= ROOM, value)), value.type).label(
+            column.name
+        )
+        result.append(guarded_column if is_long else column)
         octets += [sa.func.coalesce(size, 0)] if is_long else []
-    whole: Any = sum(octets[1:], octets[0]) if octets else sa.literal_column("0")
-    return [*found, whole.label("_size")]
+    total: Any = sum(octets[1:], octets[0]) if octets else sa.literal_column("0")
+    return [*result, total.label("_size")]
 
 
 def room_for(values: int) -> int:

@@ -1,4 +1,4 @@
-"""Records moved as files: lists exported whole, files imported all or nothing (contract 5)."""
+"""Exports whole lists, and imports files all or nothing (contract 5)."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from app.records.transfer.stream import Stream
 from app.rest import json_input
 
 Parameters = Mapping[str, Sequence[str]]
-# What a list takes but an export does not, as it is the whole list.
-REFUSED = query.OWN - {"filter", "sort", "fields"}
+# Parameters of a list that an export does not have.
+NOT_EXPORTABLE = query.LIST_PARAMETERS - {"filter", "sort", "fields"}
 
 
 class Export:
-    """A list on its way into a file; to be closed."""
+    """A running export; must be closed."""
 
     def __init__(
         self, name: str, text: Iterator[bytes], rows: Stream, masked: Sequence[str]
@@ -37,7 +37,7 @@ class Export:
 
     @property
     def text(self) -> Iterator[bytes]:
-        """The file, in pieces; closed behind the last."""
+        """Yield the file in chunks; closes the export at the end."""
         try:
             yield from self._text
         finally:
@@ -45,46 +45,50 @@ class Export:
 
 
 def export(collection: str, format: str, parameters: Parameters, *, by: Principal) -> Export:
-    """All records that the caller may list, as a list shows them. Raises InvalidValues, Stale."""
+    """Export all records that the caller may list. Raises InvalidValues, Stale."""
     definition = definitions.get(collection)
     access = accesses.for_operation(by, definition, "list")
-    asked = _asked(access, parameters)
-    conditions = asked.conditions
+    parsed = _parse(access, parameters)
+    conditions = parsed.conditions
     rows = stream.open_stream(
         definition,
-        asked.names,
+        parsed.names,
         [*store.scope(definition, by.account_id, access.where), *conditions.where],
-        asked.order_by,
+        parsed.order_by,
         versioned_cache.combine(
             *by.version_checks, *definition.version_checks, *conditions.version_checks
         ),
         {**access.parameters, **conditions.bound},
     )
-    shown = (views.render(row, asked.names, access) for row in rows)
-    text = formats.write(format, asked.names, shown)
-    masked = [name for name in asked.names if name in access.masked]
+    views_ = (views.render(row, parsed.names, access) for row in rows)
+    text = formats.write(format, parsed.names, views_)
+    masked = [name for name in parsed.names if name in access.masked]
     return Export(definition.name, text, rows, masked)
 
 
-def _asked(access: accesses.Access, parameters: Parameters) -> query.Query:
-    message = "An export has no such parameter."
-    found = [problem(name, "unknown_field", message) for name in parameters if name in REFUSED]
+def _parse(access: accesses.Access, parameters: Parameters) -> query.Query:
+    message = "Exports do not have this parameter."
+    problems = [
+        problem(name, "unknown_field", message) for name in parameters if name in NOT_EXPORTABLE
+    ]
     try:
-        asked = query.parse(access, {n: v for n, v in parameters.items() if n not in REFUSED})
+        parsed = query.parse(
+            access, {n: v for n, v in parameters.items() if n not in NOT_EXPORTABLE}
+        )
     except InvalidValues as error:
-        raise InvalidValues([*found, *error.details]) from None
-    if found:
-        raise InvalidValues(found)
-    return asked
+        raise InvalidValues([*problems, *error.details]) from None
+    if problems:
+        raise InvalidValues(problems)
+    return parsed
 
 
 def import_all(
     collection: str, format: str, raw: bytes, *, dry_run: bool, keep_ids: bool, by: Principal
 ) -> int:
-    """Create a record of each of the file's; returns how many. A dry run does it and undoes it.
+    """Import all records of a file; returns their number. A dry run is rolled back.
 
-    Raises Malformed, InvalidValues, Forbidden or Conflict with the lines that are at fault,
-    PayloadTooLarge, and Interrupted.
+    Raises Malformed, InvalidValues, Forbidden or Conflict with the lines, PayloadTooLarge, and
+    Interrupted.
     """
     if keep_ids and not by.is_superadmin:
         raise Forbidden("Only superadmins may keep ids.", error="superadmin_required")
@@ -105,24 +109,24 @@ def import_in_steps(
     keep_ids: bool = False,
     by: Principal,
 ) -> Iterator[tuple[int, list[RecordView]]]:
-    """The same bit by bit: after each how many records were seen, and how the first come out."""
+    """Import in steps: yields the number of processed records and the first created ones."""
     definition = definitions.get(collection)
     accesses.for_operation(by, definition, "create").check_open()
-    lines = lines_of(format, raw)  # read before anything keeps others from writing
+    lines = read_lines(format, raw)  # before the transaction blocks other writers
     if format == "csv":
         lines = list(map(partial(_typed, definition), lines))
-    under_way = imports.Import(definition, by, lines, keep_ids=keep_ids)
-    steps = under_way.in_one_transaction if under_way.is_short else under_way.in_pieces
+    running = imports.Import(definition, by, lines, keep_ids=keep_ids)
+    steps = running.in_one_transaction if running.is_short else running.in_pieces
     for count in steps(dry_run=dry_run):
-        yield count, under_way.first
+        yield count, running.first
 
 
-def lines_of(format: str, raw: bytes) -> list[formats.Line]:
-    """A file's records, with their lines. Raises Malformed, PayloadTooLarge."""
-    most = config.current().import_max_rows
-    lines = list(islice(formats.read(format, raw), most + 1))
-    if len(lines) > most:
-        raise PayloadTooLarge(f"An import has at most {most:,} records. Split the file.")
+def read_lines(format: str, raw: bytes) -> list[formats.Line]:
+    """Read a file's records with their lines. Raises Malformed, PayloadTooLarge."""
+    max_rows = config.current().import_max_rows
+    lines = list(islice(formats.read(format, raw), max_rows + 1))
+    if len(lines) > max_rows:
+        raise PayloadTooLarge(f"An import has at most {max_rows:,} records. Split the file.")
     return lines
 
 
@@ -135,7 +139,7 @@ def _typed(definition: Definition, line: formats.Line) -> formats.Line:
 
 
 def _value(field: Field | None, cell: str | None) -> object:
-    # What is no number, or no JSON, stays a text: the field itself says what is wrong with it.
+    # Invalid numbers and JSON stay texts, which the field's validation refuses.
     try:
         if cell is not None and isinstance(field, NumberField | BooleanField):
             return field.from_text(cell)

@@ -1,4 +1,4 @@
-"""Records as files: CSV, JSON and JSON lines, written in pieces and read line by line."""
+"""File formats of records: CSV, JSON and JSON lines, written in chunks and read by line."""
 
 from __future__ import annotations
 
@@ -18,55 +18,55 @@ from app.rest.csv_files import SPREADSHEET, Cells
 from app.types import JSONMapping
 
 FORMATS = {"csv": "text/csv", "json": "application/json", "jsonl": "application/x-ndjson"}
-PIECE = 200
+BATCH_SIZE = 200
 CELLS = Cells(orjson.dumps, re.compile(f"'*(?:{SPREADSHEET})"), re.compile(f"'+(?:{SPREADSHEET})"))
-MOST_COLUMNS = 1000
+MAX_COLUMNS = 1000
 
-Shown = JSONMapping
+View = JSONMapping
 Line = tuple[int, Any]
-"""Where a record starts, and the record; a Malformed in its place tells what is wrong with it."""
+"""Line number and record, or a Malformed error in its place."""
 
-csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # how long a body may be is bounded elsewhere
+csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # bodies are limited elsewhere
 
 
-def write(format: str, names: Sequence[str], records: Iterable[Shown]) -> Iterator[bytes]:
-    """The text of a file with these records, in pieces."""
+def write(format: str, names: Sequence[str], records: Iterable[View]) -> Iterator[bytes]:
+    """Serialize records in chunks."""
     writers = {"csv": _csv, "json": _json, "jsonl": _jsonl}
     return writers[format](names, records)
 
 
 def read(format: str, raw: bytes) -> Iterator[Line]:
-    """The records of a file with the lines they start at. Raises Malformed (422)."""
+    """Read the records of a file with their line numbers. Raises Malformed (422)."""
     readers = {"csv": _rows, "json": json_input.iter_records, "jsonl": _lines}
     return readers[format](raw)
 
 
-def _json(names: Sequence[str], records: Iterable[Shown]) -> Iterator[bytes]:
+def _json(names: Sequence[str], records: Iterable[View]) -> Iterator[bytes]:
     start = b"["
-    for piece in _pieces(records):
-        yield start + b"\n" + b",\n".join(map(orjson.dumps, piece))
+    for batch in _batches(records):
+        yield start + b"\n" + b",\n".join(map(orjson.dumps, batch))
         start = b","
     yield b"[]\n" if start == b"[" else b"\n]\n"
 
 
-def _jsonl(names: Sequence[str], records: Iterable[Shown]) -> Iterator[bytes]:
-    for piece in _pieces(records):
-        yield b"".join(orjson.dumps(record) + b"\n" for record in piece)
+def _jsonl(names: Sequence[str], records: Iterable[View]) -> Iterator[bytes]:
+    for batch in _batches(records):
+        yield b"".join(orjson.dumps(record) + b"\n" for record in batch)
 
 
-def _csv(names: Sequence[str], records: Iterable[Shown]) -> Iterator[bytes]:
-    return CELLS.write(names, records, PIECE)
+def _csv(names: Sequence[str], records: Iterable[View]) -> Iterator[bytes]:
+    return CELLS.write(names, records, BATCH_SIZE)
 
 
-def _pieces(records: Iterable[Shown]) -> Iterator[list[Shown]]:
-    piece: list[Shown] = []
+def _batches(records: Iterable[View]) -> Iterator[list[View]]:
+    batch: list[View] = []
     for record in records:
-        piece.append(record)
-        if len(piece) == PIECE:
-            yield piece
-            piece = []
-    if piece:
-        yield piece
+        batch.append(record)
+        if len(batch) == BATCH_SIZE:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
 
 
 def _lines(raw: bytes) -> Iterator[Line]:
@@ -88,22 +88,25 @@ def _rows(raw: bytes) -> Iterator[Line]:
         except StopIteration:
             break
         except csv.Error as error:
-            raise _misread(line, f"This is not CSV: {error}.") from None
+            raise _invalid_csv(line, f"This is not CSV: {error}.") from None
         if header is None:
             header = _header(row)
         elif len(row) == len(header):
             yield line, dict(zip(header, map(CELLS.unescape, row), strict=True))
-        elif row:  # an empty line is none
-            yield line, _misread(line, f"Has {len(row)} cells; the first line names {len(header)}.")
+        elif row:  # skip empty lines
+            yield (
+                line,
+                _invalid_csv(line, f"Has {len(row)} cells; the first line names {len(header)}."),
+            )
     if header is None:
         raise Malformed.at("body", msg="The first line must name the fields.", type="missing")
 
 
 def _header(row: Sequence[str]) -> list[str]:
     names = [name.strip() for name in row]
-    if not names or len(names) > MOST_COLUMNS or max(Counter(names).values()) > 1:
-        msg = f"The first line must name each field once, at most {MOST_COLUMNS:,}."
-        raise _misread(1, msg)
+    if not names or len(names) > MAX_COLUMNS or max(Counter(names).values()) > 1:
+        msg = f"The first line must name each field once, at most {MAX_COLUMNS:,}."
+        raise _invalid_csv(1, msg)
     return names
 
 
@@ -117,5 +120,5 @@ def _text(raw: bytes) -> str:
     return text
 
 
-def _misread(line: int, msg: str) -> Malformed:
+def _invalid_csv(line: int, msg: str) -> Malformed:
     return Malformed.at("body", line, msg=msg, type="csv")

@@ -1,11 +1,11 @@
-"""A file's records on their way into a collection: created in pieces, all faults told at once.
+"""Imports the records of a file in batches, and reports all problems together.
 
-What is at fault is left out and the rest is stored all the same, so that rules and unique fields
-are asked of every record; the end of it, where there were faults, rolls everything back.
+Invalid records are skipped and the rest is inserted, so that rules and unique fields are checked
+for all of them; if there were problems, the transaction is rolled back.
 
-SQLite has one writer at a time, and nobody may keep the others waiting for long. There a file of
-several pieces is checked first, each piece in a transaction that is rolled back, and then stored,
-each piece in a transaction of its own (docs/architecture.md).
+SQLite has a single writer, which must not block others for long. There a file of several batches is
+first checked, each batch in a transaction that is rolled back, and then stored, each batch in a
+transaction of its own (docs/architecture.md).
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ from app.records.write.conflicts import TAKEN, WriteRefused
 from app.records.write.values import ProblemList, Problems
 from app.types import JSONObject
 
-PIECE = 500
-MOST_VALUES = 3000
-"""Of records that SQLite stores in one transaction: the log has an entry for each of them."""
-RERUNS = 3
-MOST_SHOWN = 5
-MASK = "This is what you see masked, not the value itself. Have it exported by who sees it."
+BATCH_SIZE = 500
+MAX_VALUES = 3000
+"""Values per transaction on SQLite; each has an audit entry."""
+MAX_RERUNS = 3
+MAX_RETURNED = 5
+MASK = "This value is masked. Ask someone who sees it unmasked to export the data."
 DENIED = {"rule_denied", "field_denied"}
 
 Body = JSONObject
 Placed = tuple[int, Body]
-"""A record of the file with its place among them, from 0."""
+"""A record with its index in the file."""
 
 
 class ImportProblems:
-    """What is wrong with a file: the first of it, and how much in all."""
+    """The first problems of a file, and their number."""
 
     def __init__(self) -> None:
         self.malformed: list[Any] = []
@@ -69,45 +69,49 @@ class ImportProblems:
         self.kinds: set[str] = set()
         self.count = 0
 
-    def misread(self, error: Malformed) -> None:
-        """A line that is no record."""
+    def add_malformed(self, error: Malformed) -> None:
+        """Add a line that is not a record."""
         self.malformed += error.extra["detail"][: MAX_LISTED - len(self.malformed)]
 
-    def note(self, noted: ProblemList, lines: Sequence[int]) -> None:
-        """Problems of records, which name their place among all."""
-        self.count += noted.count
-        self.kinds |= noted.codes
-        first = noted.first()[: MAX_LISTED - len(self.found)]
-        self.found += [{**one, "line": lines[one["index"]]} for one in first]
+    def add(self, problems: ProblemList, lines: Sequence[int]) -> None:
+        """Add problems of records, identified by index."""
+        self.count += problems.count
+        self.kinds |= problems.codes
+        first = problems.first()[: MAX_LISTED - len(self.found)]
+        self.found += [{**detail, "line": lines[detail["index"]]} for detail in first]
 
     def check(self) -> None:
-        """Raise what tells of them."""
+        """Raise the problems, if any."""
         if self.malformed:
             raise Malformed(self.malformed)
         if not self.found:
             return
-        told: JSONObject = {"details": self.found, "count": self.count}
+        details: JSONObject = {"details": self.found, "count": self.count}
         if self.kinds <= DENIED:
             message = "The collection's rules do not allow all of this."
-            raise Forbidden(message, error=max(self.kinds), **told)
+            raise Forbidden(message, error=max(self.kinds), **details)
         if self.kinds <= {"not_unique", *DENIED}:
-            raise Conflict(TAKEN, field=self.found[0]["field"], **told)
-        raise BadRequest(InvalidValues.message, error=InvalidValues.error, **told)
+            raise Conflict(TAKEN, field=self.found[0]["field"], **details)
+        raise BadRequest(InvalidValues.message, error=InvalidValues.error, **details)
 
 
 class Interrupted(Conflict):
-    """An import that ended in the middle."""
+    """An import that stopped after some batches."""
 
     error = "import_interrupted"
     is_final = True
 
     def __init__(self, stored: int, count: int, cause: Exception) -> None:
-        why = (
-            "Others changed what it relies on." if isinstance(cause, versioned_cache.Stale) else ""
+        reason = (
+            "It conflicts with a concurrent change."
+            if isinstance(cause, versioned_cache.Stale)
+            else ""
         )
-        why = why or (cause.message if isinstance(cause, AppError) else f"{error_summary(cause)}.")
+        reason = reason or (
+            cause.message if isinstance(cause, AppError) else f"{error_summary(cause)}."
+        )
         super().__init__(
-            f"The first {stored:,} of {count:,} records are stored, the others are not: {why}"
+            f"The first {stored:,} of {count:,} records are stored, the others are not: {reason}"
             " Import the others.",
             imported=stored,
             count=count,
@@ -115,7 +119,7 @@ class Interrupted(Conflict):
 
 
 class Import:
-    """One file on its way into a collection. Raises Malformed for lines that are no records."""
+    """An import of one file. Raises Malformed for lines that are not records."""
 
     def __init__(
         self, definition: Definition, by: Principal, lines: Sequence[Line], *, keep_ids: bool
@@ -123,185 +127,187 @@ class Import:
         self.definition, self.by, self.keep_ids = definition, by, keep_ids
         self.faults = ImportProblems()
         self.lines: list[int] = []
-        self.untied: dict[int, Body] = {}
+        self.detached: dict[int, Body] = {}
         self.taken: set[tuple[object, ...]] = set()
-        """Values of unique fields that records have which are checked and not stored."""
+        """Values of unique fields of records that were checked but not stored."""
         self.first: list[RecordView] = []
         """The first records, as the caller may view them."""
-        self.records = list(self._placed(lines))
+        self.records = list(self._parse_lines(lines))
         self.faults.check()
 
     @property
     def is_short(self) -> bool:
-        """Whether one transaction keeps nobody waiting for long; superadmins may take their time.
+        """Whether one transaction is short enough not to block others.
 
-        Records that come with their ids may refer to each other, so they are stored together.
+        Superadmins' imports with ids always take one, as the records may refer to each other.
         """
-        fits = len(self.records) <= self._rows_at_once()
+        fits = len(self.records) <= self._batch_size()
         return fits or self.keep_ids or not db.has_one_writer()
 
     def in_one_transaction(self, *, dry_run: bool) -> Iterator[int]:
-        """Create all of them; yields after each piece how many it has seen.
+        """Create all records; yields the number of processed records after each batch.
 
-        Raises what `Faults.check` says, and Stale.
+        Raises like `ImportProblems.check`, and Stale.
         """
         limits = db.without_time_limit() if self.keep_ids else nullcontext()
-        with suppress(_Undone), limits, self._writing():
-            placed: Iterator[Placed] = iter(self.records)
+        with suppress(_Rollback), limits, self._transaction():
+            records: Iterator[Placed] = iter(self.records)
             if self.keep_ids:
                 ids = {body["id"] for _, body in self.records if _is_id(body.get("id"))}
-                placed = (self._untie(one, ids) for one in self.records)
-            loose: dict[str, Body] = {}
-            while piece := list(islice(placed, PIECE)):
-                loose |= self._create(piece)
-                yield piece[-1][0] + 1
+                records = (self._detach_references(record, ids) for record in self.records)
+            left_out: dict[str, Body] = {}
+            while batch := list(islice(records, BATCH_SIZE)):
+                left_out |= self._create(batch)
+                yield batch[-1][0] + 1
             self.faults.check()
-            self._tie(loose)
+            self._attach_references(left_out)
             if dry_run:
-                raise _Undone
+                raise _Rollback
 
     def in_pieces(self, *, dry_run: bool) -> Iterator[int]:
-        """Check all of them, then store them in short transactions; yields as the other does.
+        """Check all records, then store them in short transactions; yields like the other.
 
-        Raises what `Faults.check` says, and Stale; once something is stored, Interrupted.
+        Raises like `ImportProblems.check`, and Stale; once something is stored, Interrupted.
         """
-        for piece in self._pieces():
-            with suppress(_Undone), self._writing():
-                self._create(piece, is_check=True)
-                raise _Undone
-            yield piece[-1][0] + 1
+        for batch in self._pieces():
+            with suppress(_Rollback), self._transaction():
+                self._create(batch, is_check=True)
+                raise _Rollback
+            yield batch[-1][0] + 1
         self.faults.check()
         if not dry_run:
             self.first.clear()
-            for piece in self._pieces():
-                self._store(piece)
+            for batch in self._pieces():
+                self._store(batch)
 
     def _pieces(self) -> Iterator[list[Placed]]:
-        left = iter(self.records)
-        while piece := list(islice(left, self._rows_at_once())):
-            yield piece
+        remaining = iter(self.records)
+        while batch := list(islice(remaining, self._batch_size())):
+            yield batch
 
-    def _rows_at_once(self) -> int:
-        return max(1, min(PIECE, MOST_VALUES // len(self.definition.columns)))
+    def _batch_size(self) -> int:
+        return max(1, min(BATCH_SIZE, MAX_VALUES // len(self.definition.columns)))
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def _transaction(self) -> Iterator[None]:
         with service.transaction(self.definition.name, self.by) as self.definition:
             yield
 
-    def _store(self, piece: Sequence[Placed]) -> None:
-        stored = piece[0][0]
+    def _store(self, batch: Sequence[Placed]) -> None:
+        stored = batch[0][0]
         if not stored:
-            self._store_once(piece)
+            self._store_once(batch)
             return
-        for tries_left in reversed(range(RERUNS)):
+        for tries_left in reversed(range(MAX_RERUNS)):
             try:
-                # What has begun is brought to its end; each piece is small enough.
+                # Complete what has started; each batch is short.
                 with versioned_cache.reloading(), db.without_time_limit():
-                    self._store_once(piece)
+                    self._store_once(batch)
                 return
             except (versioned_cache.Stale, AppError, DBAPIError) as error:
                 if not tries_left or not isinstance(error, versioned_cache.Stale):
                     raise Interrupted(stored, len(self.records), error) from error
 
-    def _store_once(self, piece: Sequence[Placed]) -> None:
-        with self._writing():
-            self._create(piece)
+    def _store_once(self, batch: Sequence[Placed]) -> None:
+        with self._transaction():
+            self._create(batch)
             self.faults.check()
 
-    def _placed(self, lines: Sequence[Line]) -> Iterator[Placed]:
+    def _parse_lines(self, lines: Sequence[Line]) -> Iterator[Placed]:
         for line, item in lines:
             if isinstance(item, dict):
                 self.lines.append(line)
                 yield len(self.lines) - 1, item
             elif isinstance(item, Malformed):
-                self.faults.misread(item)
+                self.faults.add_malformed(item)
             else:
                 msg = "Must be a JSON object."
-                self.faults.misread(Malformed.at("body", line, msg=msg, type="type"))
+                self.faults.add_malformed(Malformed.at("body", line, msg=msg, type="type"))
 
-    def _create(self, piece: Sequence[Placed], *, is_check: bool = False) -> dict[str, Body]:
-        """Create what has no fault; returns the references left out, by the ids of the records."""
-        problems = Problems([place for place, _ in piece])
-        # An export has them; they are the service's to set.
-        bodies = [{n: v for n, v in one.items() if n not in SYSTEM_FIELDS} for _, one in piece]
-        loose: dict[str, Body] = {}
+    def _create(self, batch: Sequence[Placed], *, is_check: bool = False) -> dict[str, Body]:
+        """Create the valid records; returns the detached references by record id."""
+        problems = Problems([place for place, _ in batch])
+        # Exports contain system fields, which only the service sets.
+        bodies = [{n: v for n, v in body_.items() if n not in SYSTEM_FIELDS} for _, body_ in batch]
+        left_out: dict[str, Body] = {}
         self._check_masks(bodies, problems)
         try:
             change = changes.prepare_create(self.definition, bodies, problems, self.by)
             if self.keep_ids:
-                change = self._with_ids(change, [one.get("id") for _, one in piece])
+                change = self._with_ids(change, [body_.get("id") for _, body_ in batch])
             change = changes.valid_part(change)
             changes.add_conflicts(change)
             if is_check:
                 changes.add_duplicates(change, self.taken)
             change = changes.valid_part(change)
-            loose = self._loose(change)
+            left_out = self._detached_by_id(change)
             if change.values:
-                made = changes.store_change(change)
-                self.first += made[: MOST_SHOWN - len(self.first)]
+                views = changes.store_change(change)
+                self.first += views[: MAX_RETURNED - len(self.first)]
         except Forbidden as error:
             if "details" not in error.extra:
                 raise
-            told = error.extra["details"]
-            problems.collected.add(told, more=error.extra.get("count", len(told)) - len(told))
+            details = error.extra["details"]
+            problems.collected.add(
+                details, more=error.extra.get("count", len(details)) - len(details)
+            )
         except WriteRefused:
-            raise versioned_cache.Stale from None  # a concurrent change; the retry says which
-        self.faults.note(problems.collected, self.lines)
-        return loose
+            raise versioned_cache.Stale from None  # a concurrent change; the retry reports it
+        self.faults.add(problems.collected, self.lines)
+        return left_out
 
     def _check_masks(self, bodies: Sequence[Body], problems: Problems) -> None:
-        """Refuse what an export showed masked: stored, it would pass for the value itself."""
+        """Refuse masks of an export, which would otherwise be stored as values."""
         fields = self.definition.fields.items()
-        masked = {name: one for name, one in fields if accesses.sees_masked(self.by, one)}
+        masked = {name: field_ for name, field_ in fields if accesses.sees_masked(self.by, field_)}
         for index, body in enumerate(bodies if masked else ()):
-            found = [
+            problems_ = [
                 problem(name, "invalid_option", MASK)
                 for name, field in masked.items()
                 if isinstance(body.get(name), str) and masking.is_mask(field, body[name])
             ]
-            problems.add(index, found)
+            problems.add(index, problems_)
 
-    def _with_ids(self, change: Change, given: Sequence[Any]) -> Change:
+    def _with_ids(self, change: Change, ids: Sequence[Any]) -> Change:
         scoped = store.scope(self.definition, self.by.require_account_id())
-        taken = reads.existing_ids(self.definition, scoped, filter(_is_id, given))
+        existing = reads.existing_ids(self.definition, scoped, filter(_is_id, ids))
         values = []
-        for index, (id, row) in enumerate(zip(given, change.values, strict=True)):
+        for index, (id, row) in enumerate(zip(ids, change.values, strict=True)):
             values.append(row if id is None else {**row, "id": id})
             if id is not None and not _is_id(id):
                 message = "Must be a UUID in lower case."
                 change.problems.add(index, [problem("id", "invalid_type", message)])
-            elif id in taken:
+            elif id in existing:
                 change.problems.add(index, [problem("id", "not_unique", TAKEN)])
             elif id is not None:
-                taken.add(id)
+                existing.add(id)
         return replace(change, values=values)
 
-    def _untie(self, placed: Placed, ids: Collection[str]) -> Placed:
-        """The record without its references to records of the same file, which come to it later."""
+    def _detach_references(self, placed: Placed, ids: Collection[str]) -> Placed:
+        """Detach the references to records of the same file, which are set at the end."""
         place, body = placed
-        own = self.definition.name.lower()
-        loose = {
+        own_name = self.definition.name.lower()
+        left_out = {
             name: body[name]
-            for name, one in self.definition.fields.items()
-            if (one.collection or "").lower() == own and not one.required
+            for name, field_ in self.definition.fields.items()
+            if (field_.collection or "").lower() == own_name and not field_.required
             if isinstance(body.get(name), str) and body[name] in ids
         }
-        if loose:
-            self.untied[place] = loose
-        return place, {**body, **dict.fromkeys(loose)}
+        if left_out:
+            self.detached[place] = left_out
+        return place, {**body, **dict.fromkeys(left_out)}
 
-    def _loose(self, change: Change) -> dict[str, Body]:
+    def _detached_by_id(self, change: Change) -> dict[str, Body]:
         placed = zip(change.problems.indexes or (), change.values, strict=True)
-        return {row["id"]: self.untied[place] for place, row in placed if place in self.untied}
+        return {row["id"]: self.detached[place] for place, row in placed if place in self.detached}
 
-    def _tie(self, loose: Mapping[str, Body]) -> None:
-        access = accesses.for_operation(self.by, self.definition, "update") if loose else None
+    def _attach_references(self, left_out: Mapping[str, Body]) -> None:
+        access = accesses.for_operation(self.by, self.definition, "update") if left_out else None
         scoped = store.scope(self.definition, self.by.account_id)
-        ids = iter(loose)
-        while access and (piece := list(islice(ids, PIECE))):
-            rows = writes.lock(self.definition, scoped, piece)
-            ordered, bodies = [rows[id] for id in piece], [loose[id] for id in piece]
+        ids = iter(left_out)
+        while access and (batch := list(islice(ids, BATCH_SIZE))):
+            rows = writes.lock(self.definition, scoped, batch)
+            ordered, bodies = [rows[id] for id in batch], [left_out[id] for id in batch]
             problems = Problems()
             change = changes.prepare_update(access, ordered, bodies, problems)
             problems.check()
@@ -315,5 +321,5 @@ def _is_id(value: object) -> bool:
         return False
 
 
-class _Undone(Exception):
-    """The end of a dry run."""
+class _Rollback(Exception):
+    """Rolls back a dry run."""

@@ -1,8 +1,7 @@
-"""A whole list in one statement, read as it is written out: one snapshot, little memory.
+"""Streams a whole list from one statement: one snapshot, little memory.
 
-It has a connection of its own, as the request's is needed for nothing that lasts as long. On
-PostgreSQL a cursor of the server's keeps what was not fetched yet. Whoever stops reading for long
-is cut off (`engines`), as an open snapshot keeps the database from tidying up.
+It has its own connection, and on PostgreSQL a server-side cursor. Clients that stop reading are
+disconnected (`app/db/engine.py`), as an open snapshot blocks vacuuming.
 """
 
 from __future__ import annotations
@@ -20,32 +19,32 @@ from app.db.versioned_cache import VersionChecks
 from app.records.store import Row
 from app.types import JSONMapping
 
-PIECE = 100  # rows, as many as a page has at most: each may be as large as a body
+BATCH_SIZE = 100  # rows, as in the largest page: each may be as large as a body
 
 
 class Stream:
-    """The rows of one statement; to be closed by whoever opened it."""
+    """The rows of one statement; the caller closes it."""
 
     def __init__(self, connection: Connection, rows: Any, names: Sequence[str]) -> None:
         self._connection, self._rows, self._names = connection, rows, names
         self._first: list[Any] = []
 
-    def start(self, checked: VersionChecks) -> None:
-        """Read the first row, and check the stamps that it carries. Raises Stale."""
+    def start(self, version_checks: VersionChecks) -> None:
+        """Read the first row and verify its version checks. Raises Stale."""
         first = self._rows.fetchone()
         if first is None:
-            checked.verify()
+            version_checks.verify()
         else:
             self._first = [first]
-            checked.check(first[len(self._names) :])
+            version_checks.check(first[len(self._names) :])
 
     def __iter__(self) -> Iterator[Row]:
-        for rows in ([self._first], self._rows.partitions(PIECE)):
-            for piece in rows:
-                yield from (dict(zip(self._names, row, strict=False)) for row in piece)
+        for rows in ([self._first], self._rows.partitions(BATCH_SIZE)):
+            for batch in rows:
+                yield from (dict(zip(self._names, row, strict=False)) for row in batch)
 
     def close(self) -> None:
-        """Give the connection back."""
+        """Release the connection."""
         self._connection.close()
 
 
@@ -54,25 +53,25 @@ def open_stream(
     names: Sequence[str],
     where: Sequence[Any],
     order_by: Sequence[Any],
-    checked: VersionChecks,
+    version_checks: VersionChecks,
     parameters: JSONMapping,
 ) -> Stream:
-    """These fields of the records, in the statement that also checks the stamps. Raises Stale."""
+    """Open a stream of these fields, in a statement with version checks. Raises Stale."""
     selected = dict(zip(definition.columns, definition.selected, strict=True))
     columns = [selected[name] for name in names]
-    statement = sa.select(*columns, *checked.columns).where(*where).order_by(*order_by)
-    connection = _connected()
+    statement = sa.select(*columns, *version_checks.columns).where(*where).order_by(*order_by)
+    connection = _open_connection()
     with ExitStack() as failed:
         failed.callback(connection.close)
-        bound = {**parameters, **checked.parameters}
-        stream = Stream(connection, connection.execute(statement, bound), names)
-        stream.start(checked)
+        bound_values = {**parameters, **version_checks.parameters}
+        stream = Stream(connection, connection.execute(statement, bound_values), names)
+        stream.start(version_checks)
         failed.pop_all()
     return stream
 
 
-def _connected() -> Connection:
+def _open_connection() -> Connection:
     connection = engine.current_engine().connect()
     if connection.dialect.name == "postgresql":
         connection.execution_options(isolation_level="READ COMMITTED")
-    return connection.execution_options(stream_results=True, yield_per=PIECE)
+    return connection.execution_options(stream_results=True, yield_per=BATCH_SIZE)

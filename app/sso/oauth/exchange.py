@@ -1,4 +1,4 @@
-"""Requests to identity providers: through `outgoing`, as Authlib's clients make them."""
+"""HTTP session for Authlib on top of `app.outbound.client`."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ LONGEST_ANSWER = 300_000
 
 
 class Unreachable(SignInRefused):
-    """A provider that does not answer as one."""
+    """Raised if a provider does not answer, or not as expected."""
 
     def __init__(self, detail: str) -> None:
         super().__init__("provider", detail)
 
 
 class ProviderResponse:
-    """What a provider answered, with the face that Authlib looks at."""
+    """A provider's response with the interface that Authlib expects."""
 
     def __init__(self, status_code: int, text: str) -> None:
         self.status_code, self.text = status_code, text
 
     def json(self) -> object:
-        """The body as JSON. Raises Unreachable for anything else."""
+        """Parse the body as JSON. Raises Unreachable."""
         try:
             return json_input.loads(self.text.encode())
         except (Malformed, UnicodeError):
-            raise Unreachable("The answer is no JSON.") from None
+            raise Unreachable("The response is not valid JSON.") from None
 
     def raise_for_status(self) -> None:
-        """Raise Unreachable for an error."""
+        """Raise Unreachable for an error status."""
         if self.status_code >= 400:
-            raise Unreachable(f"It answered {self.status_code}.")
+            raise Unreachable(f"The provider answered {self.status_code}.")
 
 
 class Session:
-    """A session as Authlib wants one: each request is checked, bounded and never redirected."""
+    """A session for Authlib: requests are checked and limited, and follow no redirects."""
 
     def post(
         self, url: str, data: Any = None, headers: Any = None, auth: Any = None
@@ -56,29 +56,34 @@ class Session:
         return self.request("POST", url, headers, body.encode())
 
     def get(self, url: str, headers: Mapping[str, str] | None = None) -> ProviderResponse:
-        """GET."""
+        """Send a GET request."""
         return self.request("GET", url, headers, None)
 
     def request(
         self, method: str, url: str, headers: Mapping[str, str] | None, body: bytes | None
     ) -> ProviderResponse:
-        """One request. Raises Unreachable where there is no answer."""
-        said = {"Accept": "application/json", "User-Agent": "Atrium", **(headers or {})}
+        """Send a request. Raises Unreachable without a response."""
+        all_headers = {"Accept": "application/json", "User-Agent": "Atrium", **(headers or {})}
         if body is not None:
-            said["Content-Length"] = str(len(body))
+            all_headers["Content-Length"] = str(len(body))
         try:
-            answer = client.send(
-                method, url, said, body, validation.request_rules(), longest=LONGEST_ANSWER
+            response = client.send(
+                method,
+                url,
+                all_headers,
+                body,
+                validation.request_rules(),
+                max_characters=LONGEST_ANSWER,
             )
         except (RequestRefused, RequestFailed) as error:
             raise Unreachable(str(error)) from None
-        return ProviderResponse(answer.status, answer.body)
+        return ProviderResponse(response.status, response.body)
 
 
-def json_object(answer: ProviderResponse) -> JSONObject:
-    """The JSON object of an answer that is no error. Raises Unreachable."""
-    answer.raise_for_status()
-    found = answer.json()
-    if not isinstance(found, dict):
-        raise Unreachable("The answer is no JSON object.")
-    return found
+def json_object(response: ProviderResponse) -> JSONObject:
+    """Parse a successful response as a JSON object. Raises Unreachable."""
+    response.raise_for_status()
+    body = response.json()
+    if not isinstance(body, dict):
+        raise Unreachable("The response is not a JSON object.")
+    return body

@@ -1,4 +1,4 @@
-"""ID tokens: signed by the provider, for us, for this sign-in, now (contract section 10)."""
+"""Verifies ID tokens: signature, audience, nonce and times (contract section 10)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES
 LEEWAY_SECONDS = 60
 LONGEST_TOKEN = 50_000
 KEY_SET_SECONDS = 600
-MOST_KEY_SETS = 500
+MAX_KEY_SETS = 500
 ANY_TENANT = ("common", "organizations", "consumers")
 TENANT = re.compile(r"[0-9a-fA-F-]{36}")
 CHECKS = {"iss": "issuer", "aud": "audience", "azp": "audience", "exp": "time", "nbf": "time"}
@@ -35,10 +35,10 @@ _lock = threading.Lock()
 
 
 def verify(connection: Connection, token: Any, nonce: str) -> JSONObject:
-    """The claims of the ID token in a token answer. Raises SignInRefused with the check."""
+    """Return the claims of a token response's ID token. Raises SignInRefused with the check."""
     text = token.get("id_token")
     if not isinstance(text, str) or len(text) > LONGEST_TOKEN:
-        raise SignInRefused("ID token", "The provider gave none.")
+        raise SignInRefused("ID token", "The provider sent no ID token.")
     decoded = _decoded(connection, text)
     _check_text(decoded.claims)
     claims = CodeIDToken(
@@ -63,16 +63,16 @@ def _decoded(connection: Connection, text: str) -> Any:
     for fresh in (False, True):  # the provider may have changed its keys
         try:
             return jwt.decode(text, _keys(address, fresh=fresh), registry=registry)
-        except (JoseError, ValueError, TypeError, KeyError, RecursionError) as wrong:
-            error = wrong
-    raise SignInRefused("signature", f"{type(error).__name__} of the ID token.")
+        except (JoseError, ValueError, TypeError, KeyError, RecursionError) as decode_error:
+            error = decode_error
+    raise SignInRefused("signature", f"Invalid ID token: {type(error).__name__}.")
 
 
 def _check_text(claims: object) -> None:
     try:
         json.dumps(claims, ensure_ascii=False).encode()
-    except (ValueError, RecursionError):  # half of a character, which no database takes
-        raise SignInRefused("claims", "The ID token holds what is no text.") from None
+    except (ValueError, RecursionError):  # lone surrogates, which databases reject
+        raise SignInRefused("claims", "The ID token contains invalid Unicode.") from None
 
 
 def _check(claims: CodeIDToken) -> None:
@@ -82,17 +82,19 @@ def _check(claims: CodeIDToken) -> None:
         raise SignInRefused("time", "The ID token has expired.") from None
     except (InvalidClaimError, MissingClaimError) as error:
         name = str(getattr(error, "claim", "") or error)
-        check = next((CHECKS[one] for one in CHECKS if f"'{one}'" in f"'{name}'{error}"), "claims")
+        check = next(
+            (CHECKS[claim] for claim in CHECKS if f"'{claim}'" in f"'{name}'{error}"), "claims"
+        )
         raise SignInRefused(check, str(error)) from None
     except (JoseError, ValueError, TypeError, KeyError) as error:
-        raise SignInRefused("claims", f"{type(error).__name__} of the ID token.") from None
+        raise SignInRefused("claims", f"Invalid ID token: {type(error).__name__}.") from None
 
 
 def _check_shape(connection: Connection, claims: CodeIDToken) -> None:
     if not isinstance(claims["sub"], str) or not isinstance(claims["iss"], str):
-        raise SignInRefused("subject", "The ID token names nobody.")
+        raise SignInRefused("subject", "The ID token has no subject or issuer.")
     if claims["iss"] not in _issuers(connection, claims):
-        raise SignInRefused("issuer", f"The ID token is of {claims['iss']}.")
+        raise SignInRefused("issuer", f"The ID token is from {claims['iss']}.")
 
 
 def _issuers(connection: Connection, claims: CodeIDToken) -> list[str]:
@@ -102,45 +104,45 @@ def _issuers(connection: Connection, claims: CodeIDToken) -> list[str]:
     if connection.provider.name == "google":
         return [issuer, issuer.removeprefix("https://")]
     if connection.provider.name == "microsoft" and connection.tenant in ANY_TENANT:
-        # Each directory signs in its own name; the token says which one it is.
+        # Each directory has its own issuer; `tid` names it.
         tenant = str(claims.get("tid", ""))
-        found = [issuer.replace(f"/{connection.tenant}/", f"/{tenant}/")]
-        return found if TENANT.fullmatch(tenant) else []
+        issuers = [issuer.replace(f"/{connection.tenant}/", f"/{tenant}/")]
+        return issuers if TENANT.fullmatch(tenant) else []
     return [issuer]
 
 
 def _keys(address: str, *, fresh: bool) -> KeySet:
     now = clock.now().timestamp()
-    kept = None if fresh else _key_sets.get(address)
-    if kept is None or kept[0] <= now:
-        found = exchange.json_object(exchange.Session().get(address))
-        kept = (now + KEY_SET_SECONDS, found)
+    cached = None if fresh else _key_sets.get(address)
+    if cached is None or cached[0] <= now:
+        key_set_json = exchange.json_object(exchange.Session().get(address))
+        cached = (now + KEY_SET_SECONDS, key_set_json)
         with _lock:
-            if len(_key_sets) >= MOST_KEY_SETS:
+            if len(_key_sets) >= MAX_KEY_SETS:
                 _key_sets.clear()
-            _key_sets[address] = kept
-    return key_set(kept[1])
+            _key_sets[address] = cached
+    return key_set(cached[1])
 
 
-def key_set(found: object) -> KeySet:
-    """The keys of a key set that sign. Raises Unreachable where there are none."""
-    listed = found.get("keys") if isinstance(found, dict) else None
-    found_keys = map(_signing, listed if isinstance(listed, list) else ())
-    usable = [key for key in found_keys if key is not None]
+def key_set(document: Any) -> KeySet:
+    """Return the signing keys of a key set. Raises Unreachable if there are none."""
+    keys = document.get("keys") if isinstance(document, dict) else None
+    signing_keys = map(_signing_key, keys if isinstance(keys, list) else ())
+    usable = [key for key in signing_keys if key is not None]
     if not usable:
-        raise exchange.Unreachable("The key set holds no usable key.")
+        raise exchange.Unreachable("The key set contains no usable key.")
     return KeySet(usable)
 
 
-def _signing(listed: object) -> Key | None:
-    # No secret keys: whoever reads the key set could sign with them.
-    if not isinstance(listed, dict) or listed.get("kty") not in ("RSA", "EC", "OKP"):
+def _signing_key(jwk: Any) -> Key | None:
+    # No symmetric keys: anyone who reads the key set could sign with them.
+    if not isinstance(jwk, dict) or jwk.get("kty") not in ("RSA", "EC", "OKP"):
         return None
-    if listed.get("use", "sig") != "sig":
+    if jwk.get("use", "sig") != "sig":
         return None
     try:
-        key = import_key(listed)
+        key = import_key(jwk)
         key.ensure_kid()
     except (JoseError, UnsupportedAlgorithm, ValueError, TypeError, KeyError):
-        return None  # the others may be good all the same (RFC 7517, section 5)
+        return None  # ignore unusable keys (RFC 7517, section 5)
     return key

@@ -1,8 +1,9 @@
-"""Sign-in by OAuth 2.0 and OpenID Connect, by Authlib (contract section 10)."""
+"""Sign-in with OAuth 2.0 and OpenID Connect, by Authlib (contract section 10)."""
 
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import jwt
 from authlib.common.errors import AuthlibBaseError
@@ -21,35 +22,35 @@ from app.types import JSONMapping, JSONObject
 
 APPLE_SECRET = timedelta(minutes=5)
 LONGEST_CODE = 4000
-OF_ADDRESS = ("email", "email_verified", "xms_edov")
+EMAIL_CLAIMS = ("email", "email_verified", "xms_edov")
 
 
-def authorization_url(connection: Connection, begun: StartedFlow) -> str:
-    """Where a browser goes to sign in."""
+def authorization_url(connection: Connection, started: StartedFlow) -> str:
+    """Return the provider's authorization URL for a flow."""
     provider = connection.provider
     extra = {"response_mode": "form_post"} if provider.posts_callback else {}
-    extra |= {"nonce": begun.flow.nonce} if provider.openid else {}
-    url, _ = _client(connection, begun.flow).create_authorization_url(
+    extra |= {"nonce": started.flow.nonce} if provider.openid else {}
+    url, _ = _client(connection, started.flow).create_authorization_url(
         connection.address("authorize_url"),
-        state=begun.state,
-        code_verifier=begun.verifier,
+        state=started.state,
+        code_verifier=started.verifier,
         **extra,
     )
     return str(url)
 
 
 def fetch_claims(connection: Connection, flow: Flow, code: str, user: JSONMapping) -> Claims:
-    """Who the provider says it is, for the code that it gave. Raises SignInRefused.
+    """Exchange the provider's code for verified claims. Raises SignInRefused.
 
-    `user` is what Apple posts beside the code, once; nothing but a name is taken from it.
+    `user` is what Apple posts beside the code at the first sign-in; only the name is used.
     """
     token = _token(connection, flow, code)
     if not connection.provider.openid:
-        return _of_github(connection, token)
+        return _from_github(connection, token)
     claims = id_tokens.verify(connection, token, flow.nonce)
     if connection.config.get("userinfo_url"):
         claims = _with_userinfo(connection, token, claims)
-    return _of_claims(connection, claims, user)
+    return _from_openid(connection, claims, user)
 
 
 def _client(connection: Connection, flow: Flow) -> OAuth2Client:
@@ -66,7 +67,7 @@ def _client(connection: Connection, flow: Flow) -> OAuth2Client:
 
 
 def client_secret(connection: Connection) -> str:
-    """What proves the client: its secret, or for Apple a token signed by its key."""
+    """Return the client secret; for Apple a JWT signed with its key."""
     settings = connection.config
     if "private_key" not in settings:
         return str(settings.get("client_secret", ""))
@@ -84,7 +85,7 @@ def client_secret(connection: Connection) -> str:
 
 def _token(connection: Connection, flow: Flow, code: str) -> JSONMapping:
     if not code or len(code) > LONGEST_CODE:
-        raise SignInRefused("code", "The provider gave no code.")
+        raise SignInRefused("code", "The provider sent no code.")
     try:
         token = _client(connection, flow).fetch_token(
             connection.address("token_url"),
@@ -93,42 +94,42 @@ def _token(connection: Connection, flow: Flow, code: str) -> JSONMapping:
             code_verifier=flows.pkce_verifier(flow),
         )
     except AuthlibBaseError as error:
-        raise SignInRefused("code", f"The provider refused it: {error.error}") from None
-    except (ValueError, TypeError):  # Authlib also joins what an error says, text or not
-        raise exchange.Unreachable("The answer is none of a token endpoint.") from None
+        raise SignInRefused("code", f"The provider refused the code: {error.error}") from None
+    except (ValueError, TypeError):  # Authlib fails on error fields that are not text
+        raise exchange.Unreachable("The response is not a token response.") from None
     if not isinstance(token.get("access_token"), str):
-        raise SignInRefused("code", "The provider gave no token for it.")
-    found: JSONMapping = token
-    return found
+        raise SignInRefused("code", "The provider sent no access token.")
+    result: JSONMapping = token
+    return result
 
 
 def _with_userinfo(connection: Connection, token: JSONMapping, claims: JSONObject) -> JSONObject:
-    found = _asked(connection.address("userinfo_url"), token)
-    if not isinstance(found, dict) or found.get("sub") != claims["sub"]:
-        raise SignInRefused("subject", "The user info is of somebody else.")
-    if found.get("email") == claims.get("email"):
-        return found | claims
-    # Of two addresses, what one says of its own proves nothing of the other.
-    told = claims if claims.get("email") else found
-    return found | claims | {name: told.get(name) for name in OF_ADDRESS}
+    userinfo = _get_json(connection.address("userinfo_url"), token)
+    if not isinstance(userinfo, dict) or userinfo.get("sub") != claims["sub"]:
+        raise SignInRefused("subject", "The user info belongs to another user.")
+    if userinfo.get("email") == claims.get("email"):
+        return userinfo | claims
+    # Take address and verification from the same source.
+    source = claims if claims.get("email") else userinfo
+    return userinfo | claims | {name: source.get(name) for name in EMAIL_CLAIMS}
 
 
-def _of_claims(connection: Connection, claims: JSONMapping, user: JSONMapping) -> Claims:
+def _from_openid(connection: Connection, claims: JSONMapping, user: JSONMapping) -> Claims:
     email, in_directory = claims.get("email"), connection.vouches_for_directory(claims.get("tid"))
     name = claims.get("name") or _posted_name(user)
     return Claims(
         issuer=str(claims["iss"]).removeprefix("https://"),
         subject=claims["sub"],
         email=email.strip() if isinstance(email, str) else None,
-        email_verified=_is_proved(connection, claims),
+        email_verified=_is_email_verified(connection, claims),
         name=name if isinstance(name, str) else None,
         groups=group_names(claims.get("groups")) if in_directory else [],
         in_directory=in_directory,
     )
 
 
-def _is_proved(connection: Connection, claims: JSONMapping) -> bool:
-    # Who runs a directory of Microsoft writes any address in it; this claim is about the domain.
+def _is_email_verified(connection: Connection, claims: JSONMapping) -> bool:
+    # Admins of a Microsoft directory can enter any address; `xms_edov` says the domain is verified.
     if connection.provider.name == "microsoft":
         return claims.get("xms_edov") in (True, 1, "1", "true")
     return claims.get("email_verified") in (True, "true")
@@ -140,33 +141,35 @@ def _posted_name(user: JSONMapping) -> str | None:
     return " ".join(part for part in parts if isinstance(part, str)) or None
 
 
-def _of_github(connection: Connection, token: JSONMapping) -> Claims:
+def _from_github(connection: Connection, token: JSONMapping) -> Claims:
     address = connection.address("userinfo_url")
-    found = _asked(address, token)
-    if not isinstance(found, dict) or type(found.get("id")) is not int:
-        raise SignInRefused("subject", "The provider names nobody.")
-    email = _proved_address(_asked(f"{address.rstrip('/')}/emails", token))
-    name = found.get("name")
+    profile = _get_json(address, token)
+    if not isinstance(profile, dict) or type(profile.get("id")) is not int:
+        raise SignInRefused("subject", "The provider sent no user id.")
+    email = _verified_email(_get_json(f"{address.rstrip('/')}/emails", token))
+    name = profile.get("name")
     return Claims(
         issuer=connection.address("issuer").removeprefix("https://"),
-        subject=str(found["id"]),
+        subject=str(profile["id"]),
         email=email,
         email_verified=email is not None,
         name=name if isinstance(name, str) else None,
     )
 
 
-def _proved_address(listed: object) -> str | None:
-    """The first address that GitHub proved, the primary one before others."""
-    if not isinstance(listed, list):
+def _verified_email(emails: Any) -> str | None:
+    """Return GitHub's first verified address, preferably the primary one."""
+    if not isinstance(emails, list):
         return None
-    proved = [one for one in listed if isinstance(one, dict) and one.get("verified") is True]
-    proved.sort(key=lambda one: one.get("primary") is not True)
-    texts = [one["email"] for one in proved if isinstance(one.get("email"), str)]
+    verified = [
+        email for email in emails if isinstance(email, dict) and email.get("verified") is True
+    ]
+    verified.sort(key=lambda email: email.get("primary") is not True)
+    texts = [email["email"] for email in verified if isinstance(email.get("email"), str)]
     return texts[0].strip() if texts else None
 
 
-def _asked(address: str, token: JSONMapping) -> object:
-    answer = exchange.Session().get(address, {"Authorization": f"Bearer {token['access_token']}"})
-    answer.raise_for_status()
-    return answer.json()
+def _get_json(address: str, token: JSONMapping) -> Any:
+    response = exchange.Session().get(address, {"Authorization": f"Bearer {token['access_token']}"})
+    response.raise_for_status()
+    return response.json()

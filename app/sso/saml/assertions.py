@@ -1,7 +1,7 @@
-"""Sign-in by SAML 2.0, by python3-saml and stricter than it (contract section 10).
+"""Sign-in with SAML 2.0, by python3-saml with stricter checks (contract section 10).
 
-The library checks the schema, signatures, issuer, audience and times; `saml_checks` checks what it
-leaves open, and `documents` what no parser should see.
+The library checks schema, signatures, issuer, audience and times; `checks` adds what it leaves
+open, and `xml_precheck` refuses documents that no parser should see.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from app.sso.saml import certificates, checks, xml_precheck
 from app.types import JSONMapping, JSONObject
 
 LONGEST_RESPONSE = 256 * 1024
-# No text and no attribute of XML holds a bare `<`, and comments were refused before.
+# Safe on raw XML: text and attributes contain no bare `<`, and comments were refused before.
 ENCRYPTED = re.compile(rb"<(?:[^\s<>/:]{1,100}:)?(Encrypted(?:Assertion|ID|Attribute))[\s/>]")
-KEYLESS = "Atrium has no key to decrypt it: switch encryption off at the identity provider."
+KEYLESS = "Atrium has no decryption key: turn off encryption at the identity provider."
 CLOCK_DRIFT = timedelta(seconds=Names.ALLOWED_CLOCK_DRIFT)
 LAST = datetime.max.replace(tzinfo=UTC) - CLOCK_DRIFT
 TRANSIENT = "urn:oasis:names:tc:SAML:2.0:nameid-format:transient"
@@ -48,7 +48,7 @@ NAMES = (
     *("displayName", "displayname", f"{MICROSOFT}displayname", "urn:oid:2.16.840.1.113730.3.1.241"),
     *("name", "cn", "urn:oid:2.5.4.3", f"{CLAIMS}name"),
 )
-GIVEN_NAMES = ("givenName", "givenname", "firstName", "urn:oid:2.5.4.42", f"{CLAIMS}givenname")
+FIRST_NAMES = ("givenName", "givenname", "firstName", "urn:oid:2.5.4.42", f"{CLAIMS}givenname")
 SURNAMES = ("sn", "surname", "lastName", "urn:oid:2.5.4.4", f"{CLAIMS}surname")
 GROUPS = ("groups", "memberOf", "http://schemas.microsoft.com/ws/2008/06/identity/claims/groups")
 Error = OneLogin_Saml2_ValidationError
@@ -77,7 +77,7 @@ CHECKS = {
 
 @dataclass(frozen=True)
 class Assertion:
-    """A valid assertion: who it is of, its id, and until when it could be shown again."""
+    """A valid assertion: claims, id, and until when it could be replayed."""
 
     claimed: Claims
     id: str
@@ -85,7 +85,7 @@ class Assertion:
 
 
 def authn_url(connection: Connection, request_id: str, relay_state: str) -> str:
-    """Where a browser goes to sign in."""
+    """Return the identity provider's sign-in URL for a request."""
     request = _Request(_settings(connection, for_xml=True), request_id)
     query = urlencode({"SAMLRequest": request.get_request(), "RelayState": relay_state})
     address = str(connection.config["idp_sso_url"])
@@ -93,37 +93,37 @@ def authn_url(connection: Connection, request_id: str, relay_state: str) -> str:
 
 
 def metadata(connection: Connection) -> bytes:
-    """Our metadata, for the identity provider."""
-    found = _settings(connection, for_xml=True, own_part_only=True).get_sp_metadata()
-    return found if isinstance(found, bytes) else str(found).encode()
+    """Return our service provider metadata as XML."""
+    xml = _settings(connection, for_xml=True, own_part_only=True).get_sp_metadata()
+    return xml if isinstance(xml, bytes) else str(xml).encode()
 
 
 def parse_response(connection: Connection, response: str, request_id: str | None) -> Assertion:
-    """What a response asserts, in answer to that request. Raises SignInRefused with the check."""
+    """Validate a response to a request. Raises SignInRefused with the check."""
     raw, settings = _document(response), _settings(connection)
     if encrypted := ENCRYPTED.search(raw):
         raise SignInRefused(
-            "encryption", f"The response holds an {encrypted[1].decode()}. {KEYLESS}"
+            "encryption", f"The response contains an {encrypted[1].decode()}. {KEYLESS}"
         )
-    here = connections.saml_consumer_url(connection)
+    consumer_url = connections.saml_consumer_url(connection)
     parsed = None
     try:
         parsed = OneLogin_Saml2_Response(settings, _encoded(raw))
-        checks.check_destination(parsed, here, request_id)
+        checks.check_destination(parsed, consumer_url, request_id)
         parsed.is_valid(_request_data(connection), request_id, raise_exceptions=True)
         checks.check_strictly(connection, parsed, request_id)
-        return _told(connection, parsed)
+        return _read_assertion(connection, parsed)
     except OneLogin_Saml2_ValidationError as error:
         check = CHECKS.get(error.code, "signature")
-        raise SignInRefused(check, _said(connection, error, parsed)) from None
+        raise SignInRefused(check, _error_detail(connection, error, parsed)) from None
     except SignInRefused:
         raise
-    except Exception as error:  # noqa: BLE001 - the library raises any, this very class too
-        raise SignInRefused("document", f"{type(error).__name__}: not a response.") from None
+    except Exception as error:  # noqa: BLE001 - the library raises any class, even this one
+        raise SignInRefused("document", f"Not a SAML response ({type(error).__name__}).") from None
 
 
 class _Request(OneLogin_Saml2_Authn_Request):  # type: ignore[misc]
-    """A request under the id that its flow remembers."""
+    """A request with the id that its flow stores."""
 
     def __init__(self, settings: OneLogin_Saml2_Settings, request_id: str) -> None:
         self._chosen_id = request_id
@@ -142,7 +142,7 @@ def _document(response: str) -> bytes:
     except xml_precheck.UnsafeXml as error:
         raise SignInRefused("document", str(error)) from None
     except (binascii.Error, ValueError):
-        raise SignInRefused("document", "This is no base64.") from None
+        raise SignInRefused("document", "The response is not valid base64.") from None
 
 
 def _encoded(raw: bytes) -> object:
@@ -152,22 +152,22 @@ def _encoded(raw: bytes) -> object:
 def _settings(
     connection: Connection, *, for_xml: bool = False, own_part_only: bool = False
 ) -> OneLogin_Saml2_Settings:
-    # The library pastes what it is given into XML as it is.
-    given = _quoted if for_xml else str
+    # The library inserts values into XML without escaping.
+    convert = _escape_xml if for_xml else str
     config = connection.config
     return OneLogin_Saml2_Settings(
         {
             "strict": True,
             "debug": False,
             "sp": {
-                "entityId": given(connections.saml_entity_id(connection)),
+                "entityId": convert(connections.saml_entity_id(connection)),
                 "assertionConsumerService": {
-                    "url": given(connections.saml_consumer_url(connection)),
+                    "url": convert(connections.saml_consumer_url(connection)),
                     "binding": Names.BINDING_HTTP_POST,
                 },
                 "NameIDFormat": UNSPECIFIED,
             },
-            "idp": {} if own_part_only else _identity_provider(config, given),
+            "idp": {} if own_part_only else _identity_provider(config, convert),
             "security": {
                 "wantAssertionsSigned": True,
                 "wantAttributeStatement": False,
@@ -175,7 +175,7 @@ def _settings(
                 "rejectDeprecatedAlgorithm": True,
                 "allowRepeatAttributeName": True,
                 "allowSingleLabelDomains": True,
-                # No end: it is pasted once, and what it says holds until an admin changes it.
+                # No expiry: providers import it once, and it is valid until an admin changes it.
                 "metadataValidUntil": "",
             },
         },
@@ -183,23 +183,23 @@ def _settings(
     )
 
 
-def _identity_provider(config: JSONMapping, given: Callable[[str], str]) -> JSONObject:
+def _identity_provider(config: JSONMapping, convert: Callable[[str], str]) -> JSONObject:
     return {
         "entityId": config["idp_entity_id"],
         "singleSignOnService": {
-            "url": given(config["idp_sso_url"]),
+            "url": convert(config["idp_sso_url"]),
             "binding": Names.BINDING_HTTP_REDIRECT,
         },
         "x509certMulti": {"signing": list(config["idp_x509_cert"])},
     }
 
 
-def _quoted(text: str) -> str:
+def _escape_xml(text: str) -> str:
     return quoteattr(text, {'"': "&quot;"})[1:-1]
 
 
 def _request_data(connection: Connection) -> JSONMapping:
-    # Where we are is what the settings say, never what the request says.
+    # From settings, never from the request.
     parts = urlsplit(connections.saml_consumer_url(connection))
     return {
         "https": "on" if parts.scheme == "https" else "off",
@@ -210,21 +210,29 @@ def _request_data(connection: Connection) -> JSONMapping:
     }
 
 
-def _said(connection: Connection, error: Any, parsed: Any) -> str:
+def _error_detail(connection: Connection, error: Any, parsed: Any) -> str:
     if error.code == Error.WRONG_AUDIENCE:
-        return f"It is for {', '.join(parsed.get_audiences())}."
+        return f"The audience is {', '.join(parsed.get_audiences())}."
     if error.code != Error.INVALID_SIGNATURE:
         return str(error)
-    present = [certificates.describe(one) for one in connection.config["idp_x509_cert"]]
+    configured = [
+        certificates.describe(certificate) for certificate in connection.config["idp_x509_cert"]
+    ]
     signed_with = parsed.document.findtext(f".//{checks.ds('X509Certificate')}")
-    shown = certificates.fingerprint(signed_with) if signed_with else "one that it does not show"
-    return f"The response is signed with {shown}; the settings have {', '.join(present)}."
+    signing_certificate = (
+        certificates.fingerprint(signed_with)
+        if signed_with
+        else "a certificate that it does not include"
+    )
+    return f"The response is signed with {signing_certificate}; expected {', '.join(configured)}."
 
 
-def _told(connection: Connection, parsed: Any) -> Assertion:
+def _read_assertion(connection: Connection, parsed: Any) -> Assertion:
     name_id = parsed.get_nameid_data()
     if name_id.get("Format") == TRANSIENT:
-        raise SignInRefused("subject", "The NameID is transient: it names nobody a second time.")
+        raise SignInRefused(
+            "subject", "The NameID is transient: configure a persistent format at the provider."
+        )
     config, attributes = connection.config, parsed.get_attributes()
     subject = name_id["Value"].strip()
     email = _first(attributes, config.get("email_attribute"), EMAILS)
@@ -242,31 +250,31 @@ def _told(connection: Connection, parsed: Any) -> Assertion:
         name=_name(attributes, config.get("name_attribute")),
         groups=group_names(groups),
     )
-    id = checks.assertion_of(parsed).get("ID")
-    return Assertion(claimed, str(id), _last_moment(parsed))
+    id = checks.get_assertion(parsed).get("ID")
+    return Assertion(claimed, str(id), _expires_at(parsed))
 
 
-def _first(attributes: JSONMapping, chosen: str | None, usual: tuple[str, ...]) -> str | None:
-    for name in (chosen,) if chosen else usual:
-        texts = [one for one in attributes.get(name, ()) if isinstance(one, str)]
+def _first(attributes: JSONMapping, custom: str | None, defaults: tuple[str, ...]) -> str | None:
+    for name in (custom,) if custom else defaults:
+        texts = [value for value in attributes.get(name, ()) if isinstance(value, str)]
         if texts:
             return texts[0]
     return None
 
 
-def _name(attributes: JSONMapping, chosen: str | None) -> str | None:
-    name = _first(attributes, chosen, NAMES)
-    if chosen or (name and "@" not in name):  # Entra ID fills `name` with the user's address
+def _name(attributes: JSONMapping, custom: str | None) -> str | None:
+    name = _first(attributes, custom, NAMES)
+    if custom or (name and "@" not in name):  # Entra ID fills `name` with the user's address
         return name
-    parts = [_first(attributes, None, names) for names in (GIVEN_NAMES, SURNAMES)]
+    parts = [_first(attributes, None, names) for names in (FIRST_NAMES, SURNAMES)]
     return " ".join(part for part in parts if part) or name
 
 
-def _last_moment(parsed: object) -> datetime:
-    """When the assertion is surely too old to be shown again."""
+def _expires_at(parsed: Any) -> datetime:
+    """Return when the assertion is certainly expired."""
     names = ("SubjectConfirmationData", "Conditions")
-    assertion = checks.assertion_of(parsed)
-    found = [one for name in names for one in assertion.iter(checks.tag(name))]
-    texts = [one.get("NotOnOrAfter") for one in found]
-    # Some providers write the end of all time for what has no end.
+    assertion = checks.get_assertion(parsed)
+    elements = [element for name in names for element in assertion.iter(checks.tag(name))]
+    texts = [element.get("NotOnOrAfter") for element in elements]
+    # Some providers send the maximum date for no expiry.
     return min(max(checks.parse_time(text) for text in texts if text), LAST) + CLOCK_DRIFT

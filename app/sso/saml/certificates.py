@@ -1,4 +1,4 @@
-"""Certificates of identity providers, and keys that sign for us."""
+"""Certificates of identity providers, and signing keys."""
 
 from __future__ import annotations
 
@@ -14,45 +14,45 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from cryptography.x509.oid import NameOID
 
-# Base64 has no dash: so a frame that does not end is left at the next one, in linear time.
+# Base64 has no dash, so an unterminated block ends at the next one: linear time.
 FRAMED = re.compile(r"-----BEGIN CERTIFICATE-----([^-]*)-----END CERTIFICATE-----")
 SHORTEST_RSA = 2048
-MOST = 10
-LONGEST = 50_000
+MAX_CERTIFICATES = 10
+MAX_CHARACTERS = 50_000
 
 
 def parse(text: str) -> list[str]:
-    """Every certificate in a text, as base64 without its frame. Raises ValueError saying why."""
-    if len(text) > LONGEST:
-        raise ValueError(f"The certificates have more than {LONGEST:,} characters in all.")
+    """Parse PEM certificates to base64 without the PEM lines. Raises ValueError with a reason."""
+    if len(text) > MAX_CHARACTERS:
+        raise ValueError(f"The certificates have more than {MAX_CHARACTERS:,} characters in total.")
     framed_texts = FRAMED.findall(text)
     if not framed_texts:
-        raise ValueError("This is no certificate in PEM.")
-    if len(framed_texts) > MOST:
-        raise ValueError(f"At most {MOST} certificates.")
-    return list(dict.fromkeys(map(_one, framed_texts)))
+        raise ValueError("Must be a PEM certificate.")
+    if len(framed_texts) > MAX_CERTIFICATES:
+        raise ValueError(f"At most {MAX_CERTIFICATES} certificates.")
+    return list(dict.fromkeys(map(_parse_certificate, framed_texts)))
 
 
 def to_pem(text: str) -> str:
-    """A certificate in base64 with its frame, as PEM has it."""
+    """Add the PEM lines to a certificate in base64."""
     return f"-----BEGIN CERTIFICATE-----{text}-----END CERTIFICATE-----"
 
 
-def _one(inner: str) -> str:
+def _parse_certificate(inner: str) -> str:
     try:
         certificate = x509.load_der_x509_certificate(
             b64decode("".join(inner.split()), validate=True)
         )
         key = certificate.public_key()
     except (ValueError, binascii.Error, UnsupportedAlgorithm):
-        raise ValueError("This is no certificate in PEM.") from None
+        raise ValueError("Must be a PEM certificate.") from None
     if not isinstance(key, rsa.RSAPublicKey) or key.key_size < SHORTEST_RSA:
-        raise ValueError(f"A certificate must be of an RSA key of {SHORTEST_RSA} bits or more.")
+        raise ValueError(f"A certificate must have an RSA key of at least {SHORTEST_RSA} bits.")
     return b64encode(certificate.public_bytes(Encoding.DER)).decode()
 
 
 def describe(certificate: str) -> str:
-    """The name, the fingerprint and the last day of a certificate, for an admin to compare."""
+    """Describe a certificate for admins: name, fingerprint and last day."""
     parsed = x509.load_der_x509_certificate(b64decode(certificate))
     names = parsed.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     name = str(names[0].value)[:60] if names else "no name"
@@ -60,7 +60,7 @@ def describe(certificate: str) -> str:
 
 
 def fingerprint(certificate: str) -> str:
-    """The beginning of a certificate's fingerprint; of what is no base64, that it is none."""
+    """Return the start of a certificate's fingerprint, or `no certificate` for invalid base64."""
     try:
         digest = hashlib.sha256(b64decode("".join(certificate.split()), validate=True)).hexdigest()
     except ValueError:
@@ -69,12 +69,12 @@ def fingerprint(certificate: str) -> str:
 
 
 def expires_at(certificate: str) -> datetime:
-    """Until when a certificate is good."""
+    """Return the expiry of a certificate."""
     return x509.load_der_x509_certificate(b64decode(certificate)).not_valid_after_utc
 
 
 def is_signing_key(text: str) -> bool:
-    """Whether a text is a private key of the kind that Apple gives out."""
+    """Whether a text is a P-256 private key, as Apple issues."""
     try:
         key = load_pem_private_key(text.encode(), None)
     except (ValueError, TypeError, UnsupportedAlgorithm):

@@ -1,7 +1,7 @@
-"""What python3-saml leaves open: checked here, on a response that it has found valid.
+"""Checks that python3-saml leaves open, on a response that it considers valid.
 
-The exact address, a recipient and an end to every confirmation, InResponseTo, the algorithms and
-transforms of the signature, and that the assertion itself is signed, once.
+The exact destination, recipient and expiry of every confirmation, InResponseTo, the algorithms and
+transforms of signatures, and that the assertion itself is signed, once.
 """
 
 from __future__ import annotations
@@ -25,98 +25,108 @@ TIMES = ("NotBefore", "NotOnOrAfter", "SessionNotOnOrAfter")
 BEARER = "urn:oasis:names:tc:SAML:2.0:cm:bearer"
 
 
-def check_destination(parsed: Any, here: str, request_id: str | None) -> None:
-    """Refuse a response to another address or request, or too late. Raises SignInRefused.
+def check_destination(parsed: Any, consumer_url: str, request_id: str | None) -> None:
+    """Refuse a response to another address or request, or an expired one. Raises SignInRefused.
 
-    The library checks the same of confirmations, but does not tell what is wrong with them.
+    The library checks confirmations, too, but does not report the problem.
     """
-    for name in TIMES:  # the library's own error for one that it cannot read tells nothing
+    for name in TIMES:  # the library's error for invalid times is not specific
         for text in parsed.document.xpath(f"//@{name}"):
             parse_time(text)
     destination = parsed.document.get("Destination")
-    if destination != here:
-        raise SignInRefused("destination", f"It is for {destination or 'nowhere'}.")
-    named = parsed.get_in_response_to()
-    if named != request_id:
-        detail = "The response answers another request." if named else "It answers no request."
+    if destination != consumer_url:
+        raise SignInRefused("destination", f"The destination is {destination or 'missing'}.")
+    in_response_to = parsed.get_in_response_to()
+    if in_response_to != request_id:
+        detail = (
+            "The response answers another request."
+            if in_response_to
+            else "InResponseTo is missing."
+        )
         raise SignInRefused("InResponseTo", detail)
-    _confirmed(parsed.document, here, request_id)
+    _check_confirmations(parsed.document, consumer_url, request_id)
 
 
 def check_strictly(connection: Connection, parsed: Any, request_id: str | None) -> None:
-    """Refuse what only looks valid. Raises SignInRefused with the check."""
-    here = connections.saml_consumer_url(connection)
+    """Refuse responses that only look valid. Raises SignInRefused with the check."""
+    consumer_url = connections.saml_consumer_url(connection)
     document = parsed.document
     ids = document.xpath("//@ID")
     if len(ids) != len(set(ids)):
-        raise SignInRefused("signature", "An id stands twice.")
-    assertion = assertion_of(parsed)
+        raise SignInRefused("signature", "The document has duplicate ids.")
+    assertion = get_assertion(parsed)
     for signature in document.iter(ds("Signature")):
         _check_signature(signature)
-    if assertion.get("ID") != _reference(assertion):
-        raise SignInRefused("signature", "The assertion is not what is signed.")
+    if assertion.get("ID") != _signed_id(assertion):
+        raise SignInRefused("signature", "The signature does not cover the assertion.")
     if connections.saml_entity_id(connection) not in parsed.get_audiences():
-        raise SignInRefused("audience", "The assertion is for nobody in particular.")
+        raise SignInRefused("audience", "The assertion has no audience.")
     if parsed.get_issuers() != [connection.config["idp_entity_id"]]:
-        raise SignInRefused("issuer", "The assertion names no issuer.")
+        raise SignInRefused("issuer", "The assertion has no issuer.")
     if not list(assertion.iter(tag("SubjectConfirmation"))):
-        raise SignInRefused("recipient", "The assertion is confirmed for nobody.")
-    _confirmed(assertion, here, request_id)
+        raise SignInRefused("recipient", "The assertion has no subject confirmation.")
+    _check_confirmations(assertion, consumer_url, request_id)
 
 
-def _confirmed(within: Any, here: str, request_id: str | None) -> None:
-    # One that holds is enough. Of several that do not, the last is told of.
-    wrong: tuple[str, str] | None = None
-    for confirmation in within.iter(tag("SubjectConfirmation")):
-        wrong = _wrong_with(confirmation, here, request_id)
-        if wrong is None:
+def _check_confirmations(parent: Any, consumer_url: str, request_id: str | None) -> None:
+    # One valid confirmation is enough; otherwise the last problem is reported.
+    problem: tuple[str, str] | None = None
+    for confirmation in parent.iter(tag("SubjectConfirmation")):
+        problem = _confirmation_problem(confirmation, consumer_url, request_id)
+        if problem is None:
             return
-    if wrong:
-        raise SignInRefused(*wrong)
+    if problem:
+        raise SignInRefused(*problem)
 
 
-def _wrong_with(confirmation: Any, here: str, request_id: str | None) -> tuple[str, str] | None:
+def _confirmation_problem(
+    confirmation: Any, consumer_url: str, request_id: str | None
+) -> tuple[str, str] | None:
     data = confirmation.find(tag("SubjectConfirmationData"))
-    if confirmation.get("Method") != BEARER or data is None or data.get("Recipient") != here:
-        return "recipient", "The confirmation is for another place."
+    if (
+        confirmation.get("Method") != BEARER
+        or data is None
+        or data.get("Recipient") != consumer_url
+    ):
+        return "recipient", "The confirmation is for another recipient."
     if data.get("InResponseTo") != request_id:
         return "InResponseTo", "The confirmation answers another request."
-    begin, until, now = data.get("NotBefore"), data.get("NotOnOrAfter"), clock.now()
-    if until is None or parse_time(until) <= now or (begin and parse_time(begin) > now):
-        return "time", "The confirmation is too old, too new, or without an end."
+    starts, expires, now = data.get("NotBefore"), data.get("NotOnOrAfter"), clock.now()
+    if expires is None or parse_time(expires) <= now or (starts and parse_time(starts) > now):
+        return "time", "The confirmation is expired, not yet valid, or has no expiry."
     return None
 
 
 def _check_signature(signature: Any) -> None:
-    algorithms = {one.get("Algorithm") for one in signature.iter(ds("SignatureMethod"))}
-    digests = {one.get("Algorithm") for one in signature.iter(ds("DigestMethod"))}
-    transforms = {one.get("Algorithm") for one in signature.iter(ds("Transform"))}
+    algorithms = {element.get("Algorithm") for element in signature.iter(ds("SignatureMethod"))}
+    digests = {element.get("Algorithm") for element in signature.iter(ds("DigestMethod"))}
+    transforms = {element.get("Algorithm") for element in signature.iter(ds("Transform"))}
     if not algorithms or not algorithms <= SIGNATURES or not digests <= DIGESTS:
-        raise SignInRefused("algorithm", "A signature of another algorithm than RSA with SHA-2.")
+        raise SignInRefused("algorithm", "A signature uses an algorithm other than RSA with SHA-2.")
     if len(list(signature.iter(ds("Reference")))) != 1 or not transforms <= {ENVELOPED, EXCLUSIVE}:
-        raise SignInRefused("signature", "A signature of another form than SAML's.")
+        raise SignInRefused("signature", "A signature does not have the form that SAML requires.")
 
 
-def assertion_of(parsed: Any) -> Any:
-    """The one assertion of a response, in its place."""
+def get_assertion(parsed: Any) -> Any:
+    """Return the only assertion of a response, a child of its root."""
     (assertion,) = parsed.document.iter(tag("Assertion"))
     if assertion.getparent() is not parsed.document:
-        raise SignInRefused("signature", "The assertion is not in its place.")
+        raise SignInRefused("signature", "The assertion is not a child of the response.")
     return assertion
 
 
-def _reference(assertion: Any) -> str | None:
-    # Of the assertion's own signature, its child.
-    found = assertion.findall(f"{ds('Signature')}/{ds('SignedInfo')}/{ds('Reference')}")
-    return found[0].get("URI", "")[1:] if len(found) == 1 else None
+def _signed_id(assertion: Any) -> str | None:
+    # From the signature that is the assertion's child.
+    references = assertion.findall(f"{ds('Signature')}/{ds('SignedInfo')}/{ds('Reference')}")
+    return references[0].get("URI", "")[1:] if len(references) == 1 else None
 
 
 def parse_time(text: str) -> datetime:
-    """A moment as SAML writes it: in UTC, told by `Z`. Raises SignInRefused for any other."""
+    """Parse a SAML timestamp in UTC (`Z`). Raises SignInRefused."""
     try:
         return datetime.fromtimestamp(OneLogin_Saml2_Utils.parse_SAML_to_time(text), UTC)
     except Exception:  # noqa: BLE001 - the library raises nothing narrower
-        raise SignInRefused("time", f"{text} is no time in UTC.") from None
+        raise SignInRefused("time", f"{text} is not a UTC timestamp.") from None
 
 
 def ds(name: str) -> str:

@@ -1,8 +1,8 @@
-"""What is looked at before any XML parser sees a document from outside.
+"""Checks external documents before any XML parser sees them.
 
-No document type (entities, bombs), no comments and no CDATA (they cut texts in two), no encoding
-but UTF-8 (in which all of that would look otherwise), no more than so many bytes. Metadata, which
-an admin pastes as the provider wrote it, may have comments: they are taken out first.
+Refuses document types (entities, bombs), comments and CDATA (they split texts), encodings other
+than UTF-8 (which would hide all that), and large documents. Metadata, which admins paste as the
+provider wrote it, may contain comments: they are removed first.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ BOM = b"\xef\xbb\xbf"
 
 
 class UnsafeXml(ValueError):
-    """A document that no parser should see; the text says why."""
+    """Raised for a document that no parser should see, with the reason."""
 
 
-def sanitize(raw: bytes, longest: int, *, commented: bool = False) -> bytes:
-    """The document, if it is plain, without its comments where it may have some. Raises Hostile."""
-    if len(raw) > longest:
-        raise UnsafeXml(f"The document has more than {longest} bytes.")
+def sanitize(raw: bytes, max_bytes: int, *, strip_comments: bool = False) -> bytes:
+    """Return a safe document, optionally after stripping comments. Raises UnsafeXml."""
+    if len(raw) > max_bytes:
+        raise UnsafeXml(f"The document has more than {max_bytes} bytes.")
     raw = raw.removeprefix(BOM)
     try:
         raw.decode()
     except UnicodeDecodeError:
         raise UnsafeXml("The document is not in UTF-8.") from None
-    named = ENCODING.match(raw)
-    if named and named[1].lower() not in ALLOWED_ENCODINGS:
+    declared = ENCODING.match(raw)
+    if declared and declared[1].lower() not in ALLOWED_ENCODINGS:
         raise UnsafeXml("The document is not in UTF-8.")
     rest = DECLARATION.sub(b"", raw, count=1)
-    if commented:  # before the checks, which so look at what is left
+    if strip_comments:  # before the checks
         rest = COMMENT.sub(b"", rest)
     if b"<!" in rest:
         raise UnsafeXml("The document has a document type, a comment or CDATA.")

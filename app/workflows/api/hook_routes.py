@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import marshmallow as ma
 from flask import Response
@@ -78,7 +79,7 @@ class HookView(DefinitionView):
     actions = ma.fields.List(ma.fields.Dict(), required=True)
     cron = ma.fields.String(required=True, allow_none=True)
     last_run_at = fields.Timestamp(
-        required=True, allow_none=True, metadata={"description": "Of what a schedule sets off."}
+        required=True, allow_none=True, metadata={"description": "The last scheduled run."}
     )
     next_run_at = fields.Timestamp(required=True, allow_none=True)
 
@@ -90,20 +91,20 @@ class HookPage(Page):
 
 
 class HookArgs(DefinitionArgs):
-    """Which hooks to list."""
+    """Filters of the list of hooks."""
 
     trigger_type = ma.fields.String(
         validate=ma.validate.OneOf((EVENT, SCHEDULE, MANUAL)),
-        metadata={"description": "Only those that this sets off."},
+        metadata={"description": "Only hooks with this trigger."},
     )
 
 
 class ExecutionArgs(OffsetArgs):
-    """Where in the list of executions to start."""
+    """Paging of executions."""
 
 
 class ChangedHook(ChangedDefinition):
-    """What to change of a hook."""
+    """The changes of a hook."""
 
     trigger = ma.fields.Dict(
         keys=fields.Text(longest=100),
@@ -115,22 +116,22 @@ class ChangedHook(ChangedDefinition):
     condition = fields.Text(
         longest=2000,
         allow_none=True,
-        metadata={"description": "An expression; only where it holds anything is done."},
+        metadata={"description": "An expression; the actions run only if it holds."},
     )
     actions = ma.fields.List(
         ma.fields.Dict(),
-        metadata={"description": "`{type, config}`, types and configs as of a workflow's actions."},
+        metadata={"description": "`{type, config}`, as in a workflow's actions."},
     )
 
 
 class NewHook(NewDefinition, ChangedHook):
-    """A hook to make."""
+    """A new hook."""
 
     actions = ma.fields.List(ma.fields.Dict(), load_default=list)
 
 
 class ExecutionView(Schema):
-    """What a hook did once."""
+    """One execution of a hook."""
 
     id = ma.fields.String(required=True)
     hook_id = ma.fields.String(required=True)
@@ -158,8 +159,8 @@ class ExecutionPage(Page):
 @account_admin
 def list_hooks(args: JSONObject) -> JSONObject:
     """List the hooks of the own account, oldest first."""
-    found, total = service.page(args, args["skip"], args["limit"], by=principal(), kind=HOOK)
-    return page_body(_all_shown(found), total, args)
+    hooks_, total = service.page(args, args["skip"], args["limit"], by=principal(), kind=HOOK)
+    return page_body(_views(hooks_), total, args)
 
 
 @blueprint.route("", methods=["POST"])
@@ -170,13 +171,13 @@ def list_hooks(args: JSONObject) -> JSONObject:
 def create_hook(body: JSONObject) -> JSONObject:
     """Create a hook.
 
-    Its actions are carried out as steps of a workflow are: in order, with templates, with the
-    rights of whoever last sent them, each in full or not at all. Of an event the condition knows
-    `trigger.record`, `record`, `previous` and the record's fields by their names. An account has at
-    most 50 hooks (409 `limit_reached`). API keys cannot make or change hooks (403).
-    A collection that does not exist may be named: `warnings` says so.
+    Actions run like a workflow's steps: in order, with templates, with the rights of the user who
+    last sent them, each completely or not at all. The condition on an event may use
+    `trigger.record`, `record`, `previous` and the record's fields. An account has at most 50 hooks
+    (409 `limit_reached`). API keys cannot create or change hooks (403). Missing collections are
+    only `warnings`.
     """
-    return _shown(hooks.create(body, by=principal()))
+    return _view(hooks.create(body, by=principal()))
 
 
 @blueprint.route("/<uuid:hook_id>", methods=["GET"])
@@ -184,7 +185,7 @@ def create_hook(body: JSONObject) -> JSONObject:
 @account_admin
 def get_hook(hook_id: str) -> JSONObject:
     """Get a hook."""
-    return _shown(service.get(hook_id, by=principal(), kind=HOOK))
+    return _view(service.get(hook_id, by=principal(), kind=HOOK))
 
 
 @blueprint.route("/<uuid:hook_id>", methods=["PATCH", "PUT"])
@@ -193,13 +194,13 @@ def get_hook(hook_id: str) -> JSONObject:
 @blueprint.fails(400)
 @account_admin
 def change_hook(body: JSONObject, hook_id: str) -> JSONObject:
-    """Change what is sent of a hook, and keep the rest.
+    """Change a hook; omitted properties keep their values.
 
-    Whoever sends `actions` takes them over (`owner_id`), and nobody else. An event is shown to the
-    actions as their owner sees it: whoever sees less changes nothing of when they are set off
-    without them (403).
+    Only sending `actions` makes the caller their owner (`owner_id`). Actions see events as their
+    owner does, so callers who see less cannot change trigger or condition without sending the
+    actions (403).
     """
-    return _shown(hooks.change(hook_id, body, by=principal()))
+    return _view(hooks.change(hook_id, body, by=principal()))
 
 
 @blueprint.route("/<uuid:hook_id>", methods=["DELETE"])
@@ -216,8 +217,8 @@ def delete_hook(hook_id: str) -> Response:
 @blueprint.response(200, HookView, example=HOOK_EXAMPLE)
 @account_admin
 def toggle_hook(body: JSONObject, hook_id: str) -> JSONObject:
-    """Disable a hook that is enabled, and enable one that is not."""
-    return _shown(service.toggle(hook_id, body.get("enabled"), by=principal(), kind=HOOK))
+    """Enable or disable a hook."""
+    return _view(service.toggle(hook_id, body.get("enabled"), by=principal(), kind=HOOK))
 
 
 @blueprint.route("/<uuid:hook_id>/trigger", methods=["POST"])
@@ -228,7 +229,7 @@ def toggle_hook(body: JSONObject, hook_id: str) -> JSONObject:
 @blueprint.fails(400, 409)
 @account_admin
 def trigger_hook(body: JSONObject, hook_id: str) -> JSONObject:
-    """Set a hook off by hand, whatever else sets it off; its actions know the body as `trigger`."""
+    """Start a hook manually, whatever its trigger; actions see the body as `trigger`."""
     id = service.trigger(hook_id, body, by=principal(), kind=HOOK)
     return {"message": "The hook is started.", "instance_id": id}
 
@@ -238,30 +239,30 @@ def trigger_hook(body: JSONObject, hook_id: str) -> JSONObject:
 @blueprint.response(200, ExecutionPage, example=page_body([EXECUTION], 1, {"skip": 0, "limit": 50}))
 @account_admin
 def list_executions(args: JSONObject, hook_id: str) -> JSONObject:
-    """List what a hook did, newest first.
+    """List the executions of a hook, newest first.
 
-    Each is an instance, too (`/workflow-instances/{id}`), with the log of its actions; one that
-    failed is resumed there.
+    Each is an instance (`/workflow-instances/{id}`) with a log of its actions, where failed ones
+    can be resumed.
     """
-    found, total = hooks.executions(hook_id, args["skip"], args["limit"], by=principal())
-    return page_body(found, total, args)
+    executions, total = hooks.executions(hook_id, args["skip"], args["limit"], by=principal())
+    return page_body(executions, total, args)
 
 
-def _shown(hook: Workflow) -> JSONObject:
-    return _all_shown([hook])[0]
+def _view(hook: Workflow) -> JSONObject:
+    return _views([hook])[0]
 
 
-def _all_shown(found: Sequence[Workflow]) -> list[JSONObject]:
-    times = hooks.times(found)
-    warnings = missing_collections.warnings(found)
+def _views(hooks_: Sequence[Workflow]) -> list[JSONObject]:
+    times = hooks.times(hooks_)
+    warnings = missing_collections.warnings(hooks_)
     return [
         {**_with_times(hook, *times.get(hook.id, (None, None))), "warnings": warnings[hook.id]}
-        for hook in found
+        for hook in hooks_
     ]
 
 
-def _with_times(hook: Workflow, last: object, following: object) -> JSONObject:
-    ours = {"actions", "warnings", "cron", "last_run_at", "next_run_at"}
-    about = {name: getattr(hook, name) for name in HookView().fields.keys() - ours}
-    times = {"cron": hook.trigger.get("cron"), "last_run_at": last, "next_run_at": following}
-    return {**about, **times, "actions": hooks.actions_of(hook)}
+def _with_times(hook: Workflow, last_time: Any, next_time: Any) -> JSONObject:
+    computed = {"actions", "warnings", "cron", "last_run_at", "next_run_at"}
+    view = {name: getattr(hook, name) for name in HookView().fields.keys() - computed}
+    times = {"cron": hook.trigger.get("cron"), "last_run_at": last_time, "next_run_at": next_time}
+    return {**view, **times, "actions": hooks.list_actions(hook)}

@@ -82,8 +82,8 @@ class InstanceView(Schema):
     withheld = ma.fields.Boolean(
         required=True,
         metadata={
-            "description": "Whether context, input and output hold personal data: they are"
-            " shown to superadmins and members of pii_access only."
+            "description": "Whether context, input and output contain personal data: they are"
+            " shown only to superadmins and members of pii_access."
         },
     )
     error_message = ma.fields.String(required=True, allow_none=True)
@@ -92,14 +92,14 @@ class InstanceView(Schema):
     created_at = fields.Timestamp(required=True)
 
 
-OF_LONG_ONES = (
-    "Of more than 16,384 characters of JSON: `{truncated: true, bytes, beginning}`; once the log of"
-    " the instance holds 10 MiB, `{truncated: true, bytes, reason}`."
+LONG_VALUES = (
+    "Values over 16,384 characters of JSON are `{truncated: true, bytes, beginning}`; once the log"
+    " of the instance has 10 MiB, `{truncated: true, bytes, reason}`."
 )
 
 
 class StepLogView(Schema):
-    """One try of a step."""
+    """One attempt of a step."""
 
     id = ma.fields.String(required=True)
     instance_id = ma.fields.String(required=True)
@@ -117,10 +117,10 @@ class StepLogView(Schema):
     )
     attempt = ma.fields.Integer(required=True)
     input = ma.fields.Raw(
-        required=True, allow_none=True, metadata={"type": "object", "description": OF_LONG_ONES}
+        required=True, allow_none=True, metadata={"type": "object", "description": LONG_VALUES}
     )
     output = ma.fields.Raw(
-        required=True, allow_none=True, metadata={"type": "object", "description": OF_LONG_ONES}
+        required=True, allow_none=True, metadata={"type": "object", "description": LONG_VALUES}
     )
     error_message = ma.fields.String(required=True, allow_none=True)
     started_at = fields.Timestamp(required=True)
@@ -128,27 +128,27 @@ class StepLogView(Schema):
 
 
 class InstanceWithLogs(InstanceView):
-    """A run with the log of its first 100 steps, the first one first."""
+    """An instance with the first 100 entries of its step log."""
 
     step_logs = ma.fields.List(ma.fields.Nested(StepLogView), required=True)
     step_logs_total = ma.fields.Integer(
         required=True,
-        metadata={"description": "How long the log is: `/step-logs` has all of it, by pages."},
+        metadata={"description": "The length of the log; `/step-logs` returns all of it."},
     )
 
 
 class StepLogPage(Page):
-    """A page of the log of an instance's steps."""
+    """A page of an instance's step log."""
 
     items = items_field(StepLogView)
 
 
 class StepLogArgs(OffsetArgs):
-    """Where in the log to start."""
+    """Paging of the step log."""
 
 
 class ResumedInstance(InstanceWithLogs):
-    """An instance that goes on."""
+    """A resumed instance."""
 
     message = ma.fields.String(required=True)
     instance_id = ma.fields.String(required=True)
@@ -161,7 +161,7 @@ class InstancePage(Page):
 
 
 class InstanceArgs(OffsetArgs):
-    """Which instances of a workflow to list."""
+    """Filters of a workflow's instances."""
 
     status = ma.fields.String(
         validate=ma.validate.OneOf(STATES),
@@ -169,35 +169,37 @@ class InstanceArgs(OffsetArgs):
     )
 
 
-def _moment(name: str, about: str) -> object:
-    return fields.DateTime(data_key=name, attribute=f"{name}_date", metadata={"description": about})
+def _moment(name: str, description: str) -> object:
+    return fields.DateTime(
+        data_key=name, attribute=f"{name}_date", metadata={"description": description}
+    )
 
 
-OF_ONE = "Only instances of this workflow, or of this hook. Without it, of all workflows but hooks."
+BY_WORKFLOW = "Only instances of this workflow or hook. By default all workflows, but no hooks."
 
 
 class AllInstancesArgs(InstanceArgs):
-    """Which instances to list."""
+    """Filters of instances."""
 
-    workflow_id = ma.fields.UUID(metadata={"description": OF_ONE})
-    from_ = _moment("from", "Only what began since then.")
-    to_ = _moment("to", "Only what began before then.")
+    workflow_id = ma.fields.UUID(metadata={"description": BY_WORKFLOW})
+    from_ = _moment("from", "Only instances created since then.")
+    to_ = _moment("to", "Only instances created before then.")
 
 
 class ResumeFilter(Schema):
-    """Which failed instances go on; without a filter those of all workflows of the account."""
+    """The failed instances to resume; by default those of all workflows of the account."""
 
-    workflow_id = ma.fields.UUID(allow_none=True, metadata={"description": OF_ONE})
-    from_ = _moment("from", "Only what began since then.")
-    to_ = _moment("to", "Only what began before then.")
+    workflow_id = ma.fields.UUID(allow_none=True, metadata={"description": BY_WORKFLOW})
+    from_ = _moment("from", "Only instances created since then.")
+    to_ = _moment("to", "Only instances created before then.")
 
 
-class NoBody(Schema):
-    """There is nothing to say."""
+class EmptyBody(Schema):
+    """An empty body."""
 
 
 class ResumedCount(Message):
-    """How many instances go on."""
+    """The number of resumed instances."""
 
     count = ma.fields.Integer(required=True)
 
@@ -209,8 +211,8 @@ class ResumedCount(Message):
 def list_instances_of_workflow(args: JSONObject, workflow_id: str) -> JSONObject:
     """List the instances of a workflow, newest first."""
     workflow = service.get(workflow_id, by=principal())
-    wanted = {"status": args.get("status"), "workflow_id": workflow.id}
-    return _page(wanted, args)
+    filters = {"status": args.get("status"), "workflow_id": workflow.id}
+    return _page(filters, args)
 
 
 @all_instances.route("", methods=["GET"])
@@ -222,7 +224,7 @@ def list_instances_of_workflow(args: JSONObject, workflow_id: str) -> JSONObject
 def list_instances(args: JSONObject) -> JSONObject:
     """List the instances of all workflows of the account, newest first.
 
-    They are kept for 30 days after they are over, unless the settings say otherwise.
+    Finished instances are deleted after 30 days by default.
     """
     return _page(_filter(args), args)
 
@@ -232,7 +234,7 @@ def list_instances(args: JSONObject) -> JSONObject:
 @account_admin
 def get_instance(instance_id: str) -> JSONObject:
     """Get an instance with the log of its first 100 steps."""
-    return _only(instances.get(instance_id, by=principal()))
+    return _known_fields(instances.get(instance_id, by=principal()))
 
 
 @all_instances.route("/<uuid:instance_id>/step-logs", methods=["GET"])
@@ -240,26 +242,26 @@ def get_instance(instance_id: str) -> JSONObject:
 @all_instances.response(200, StepLogPage, example=page_body([LOG], 1, {"skip": 0, "limit": 50}))
 @account_admin
 def list_step_logs(args: JSONObject, instance_id: str) -> JSONObject:
-    """List the log of an instance's steps, first to last."""
-    found, total = instances.step_logs(instance_id, args["skip"], args["limit"], by=principal())
-    return page_body(found, total, args)
+    """List an instance's step log, oldest first."""
+    logs, total = instances.step_logs(instance_id, args["skip"], args["limit"], by=principal())
+    return page_body(logs, total, args)
 
 
 @all_instances.route("/<uuid:instance_id>/cancel", methods=["POST"])
-@all_instances.arguments(NoBody, example={}, required=False)
+@all_instances.arguments(EmptyBody, example={}, required=False)
 @all_instances.response(200, InstanceWithLogs, example={**WITH_LOGS, "status": "cancelled"})
 @all_instances.fails(409)
 @account_admin
 def cancel_instance(body: JSONObject, instance_id: str) -> JSONObject:
-    """End an instance that is pending, running or waiting.
+    """Cancel a pending, running or waiting instance.
 
-    The step that is being done is undone, unless it reaches outside. One that is over: 409.
+    The current step is rolled back unless it has external effects. Returns 409 if it has finished.
     """
-    return _only(instances.cancel(instance_id, by=principal()))
+    return _known_fields(instances.cancel(instance_id, by=principal()))
 
 
 @all_instances.route("/<uuid:instance_id>/resume", methods=["POST"])
-@all_instances.arguments(NoBody, example={}, required=False)
+@all_instances.arguments(EmptyBody, example={}, required=False)
 @all_instances.response(
     200,
     ResumedInstance,
@@ -274,13 +276,13 @@ def cancel_instance(body: JSONObject, instance_id: str) -> JSONObject:
 @all_instances.fails(409)
 @account_admin
 def resume_instance(body: JSONObject, instance_id: str) -> JSONObject:
-    """Have a failed instance go on at the step that failed.
+    """Resume a failed instance at the failed step.
 
-    What was done before is not done again. Unless it has failed: 409 `not_failed`; of several who
-    ask at the same time one succeeds.
+    Completed steps do not run again. Returns 409 `not_failed` if it has not failed, also for all
+    but one of concurrent requests.
     """
-    found = _only(instances.resume(instance_id, by=principal()))
-    return {**found, "message": "The instance is resumed.", "instance_id": found["id"]}
+    instance = _known_fields(instances.resume(instance_id, by=principal()))
+    return {**instance, "message": "The instance is resumed.", "instance_id": instance["id"]}
 
 
 @all_instances.route("/resume", methods=["POST"])
@@ -290,23 +292,23 @@ def resume_instance(body: JSONObject, instance_id: str) -> JSONObject:
 )
 @account_admin
 def resume_instances(body: JSONObject) -> JSONObject:
-    """Have all failed instances go on that match: those that the list would show as failed."""
+    """Resume all failed instances that match the filters."""
     count = instances.resume_all(_filter(body), by=principal())
     return {"message": "The failed instances are resumed.", "count": count}
 
 
 def _filter(args: JSONObject) -> JSONObject:
     id = args.get("workflow_id")
-    chosen = {name: args.get(name) for name in ("status", "from_date", "to_date")}
-    # What is named may be a hook; without a name hooks are left to their own lists.
-    return {**chosen, **({"workflow_id": str(id)} if id else {"kind": KIND})}
+    filters = {name: args.get(name) for name in ("status", "from_date", "to_date")}
+    # A given id may be a hook's; without one, hooks have their own lists.
+    return {**filters, **({"workflow_id": str(id)} if id else {"kind": KIND})}
 
 
-def _page(wanted: JSONObject, args: JSONObject) -> JSONObject:
-    found, total = instances.page(wanted, args["skip"], args["limit"], by=principal())
-    return page_body(found, total, args)
+def _page(filters: JSONObject, args: JSONObject) -> JSONObject:
+    rows, total = instances.page(filters, args["skip"], args["limit"], by=principal())
+    return page_body(rows, total, args)
 
 
-def _only(found: JSONObject) -> JSONObject:
+def _known_fields(instance: JSONObject) -> JSONObject:
     names = InstanceWithLogs().fields.keys()
-    return {name: value for name, value in found.items() if name in names}
+    return {name: value for name, value in instance.items() if name in names}

@@ -170,28 +170,28 @@ class ChangedWorkflow(ChangedDefinition):
 
 
 class NewWorkflow(NewDefinition, ChangedWorkflow):
-    """A workflow to make."""
+    """A new workflow."""
 
     steps = ma.fields.List(ma.fields.Dict(), load_default=list)
 
 
 class Toggle(Schema):
-    """The state to be in; without it, the other one."""
+    """The new state; toggles if absent."""
 
     enabled = fields.StrictBoolean()
 
 
 class TriggerBody(Schema):
-    """What the steps know as `trigger`: any object."""
+    """The object that steps see as `trigger`."""
 
     class Meta:
-        """Whoever starts it decides."""
+        """Any properties."""
 
         unknown = ma.INCLUDE
 
 
 class StartedInstance(Message):
-    """What was started."""
+    """The started instance."""
 
     instance_id = ma.fields.String(required=True)
 
@@ -202,8 +202,8 @@ class StartedInstance(Message):
 @account_admin
 def list_workflows(args: JSONObject) -> JSONObject:
     """List the workflows of the own account, oldest first."""
-    found, total = service.page(args, args["skip"], args["limit"], by=principal())
-    return page_body(_all_shown(found), total, args)
+    workflows, total = service.page(args, args["skip"], args["limit"], by=principal())
+    return page_body(_views(workflows), total, args)
 
 
 @blueprint.route("", methods=["POST"])
@@ -215,9 +215,9 @@ def list_workflows(args: JSONObject) -> JSONObject:
 def create_workflow(body: JSONObject) -> JSONObject:
     """Create a workflow.
 
-    It is checked as a whole: `details` of a 400 names the place of each problem, such as
-    `steps[2].config.url`. A collection that does not exist may be named: `warnings` says so. Steps
-    run in list order unless `next` names another of the same list (null ends the list):
+    Validation reports all problems: `details` of a 400 names the place of each, such as
+    `steps[2].config.url`. Missing collections are only `warnings`. Steps run in list order unless
+    `next` names another step of the same list (null ends the list):
 
     - `action` with `action_type` and `config`: `send_webhook {url, method, headers, body}`,
       `send_email {to, subject, body}`, `create_record {collection, data}`, `update_record
@@ -225,30 +225,30 @@ def create_workflow(body: JSONObject) -> JSONObject:
       {collection, filter, sort, limit}`, whose output is `{records, first, count, total}`;
     - `condition {expression, on_true, on_false}`: names of steps, or null for the end;
     - `wait_delay {duration}`, such as `30s`, `5m`, `2h`, `1d`;
-    - `wait_condition {expression, poll_interval, timeout}`, whose `record` is the trigger's record
-      as it is now;
-    - `wait_event {event, collection?, condition?, timeout}`, whose output is the event. It counts
-      what is committed after the instance has begun to wait, and shows as `waiting`; in its
-      condition `record`, `previous` and `event` are of the awaited event, and other names than
-      `trigger`, `steps`, `now`, `item` and `index` are the record's fields;
+    - `wait_condition {expression, poll_interval, timeout}`, whose `record` is the current version
+    of
+      the trigger's record;
+    - `wait_event {event, collection?, condition?, timeout}`, whose output is the event. Only
+      events committed after the instance has the status `waiting` count. In its condition `record`,
+      `previous` and `event` belong to the awaited event, and names other than `trigger`, `steps`,
+      `now`, `item` and `index` are the record's fields;
     - `loop {items, steps}`, whose steps see `item` and `index`;
     - `parallel {branches}`, lists of steps.
 
     Values are templates: `{{ trigger.x }}`, `{{ steps.name.output.y }}`, `{{ now }}`, or any
-    expression of the rule language over these names. One that is the whole value keeps its type.
-    In a `filter` it stands for a literal.
+    expression of the rule language over these names. A template that is the whole value keeps its
+    type. In a `filter` it becomes a literal.
 
-    Values of headers are stored encrypted and shown as `***`. Whoever sends `***` back keeps the
-    value that the step of that name has, as long as its `url` stays; else it is a 400.
+    Header values are stored encrypted and returned as `***`. Sending `***` keeps the value of the
+    step with that name as long as its `url` stays the same; otherwise it is a 400.
 
-    The steps act with the rights of whoever last sent them. Steps on records are done
-    exactly once; requests and mails at least once, requests under the same `Idempotency-Key`. Mails
-    go to active members of the account at their verified addresses only, unless the settings say
-    otherwise, at most 500 a day. API keys cannot make or change workflows (403). A
-    chain of workflows that start each other stops at depth 8. An account has at most 50 workflows
-    (409 `limit_reached`).
+    Steps run with the rights of the user who last sent them. Record steps are executed exactly
+    once; requests and mails at least once, requests with the same `Idempotency-Key`. By default,
+    mails go only to active members of the account at their verified addresses, at most 500 a day.
+    API keys cannot create or change workflows (403). Workflows that start each other stop at depth
+    8. An account has at most 50 workflows (409 `limit_reached`).
     """
-    return shown(service.create(body, by=principal()))
+    return view(service.create(body, by=principal()))
 
 
 @blueprint.route("/<uuid:workflow_id>", methods=["GET"])
@@ -256,7 +256,7 @@ def create_workflow(body: JSONObject) -> JSONObject:
 @account_admin
 def get_workflow(workflow_id: str) -> JSONObject:
     """Get a workflow."""
-    return shown(service.get(workflow_id, by=principal()))
+    return view(service.get(workflow_id, by=principal()))
 
 
 @blueprint.route("/<uuid:workflow_id>", methods=["PUT", "PATCH"])
@@ -265,13 +265,13 @@ def get_workflow(workflow_id: str) -> JSONObject:
 @blueprint.fails(400)
 @account_admin
 def change_workflow(body: JSONObject, workflow_id: str) -> JSONObject:
-    """Change what is sent of a workflow, and keep the rest.
+    """Change a workflow; omitted properties keep their values.
 
-    Whoever sends `steps` takes them over (`owner_id`), and nobody else. An event is shown to the
-    steps as their owner sees it: whoever sees less changes no such trigger without them (403).
-    Instances that have begun keep the steps that they began with. A header's `***` keeps its value.
+    Only sending `steps` makes the caller their owner (`owner_id`). Steps see events as their owner
+    does, so callers who see less cannot change an event trigger without sending the steps (403).
+    Started instances keep their steps. `***` keeps a header's value.
     """
-    return shown(service.change(workflow_id, body, by=principal()))
+    return view(service.change(workflow_id, body, by=principal()))
 
 
 @blueprint.route("/<uuid:workflow_id>", methods=["DELETE"])
@@ -289,12 +289,12 @@ def delete_workflow(workflow_id: str) -> Response:
 @blueprint.fails(400)
 @account_admin
 def toggle_workflow(body: JSONObject, workflow_id: str) -> JSONObject:
-    """Disable a workflow that is enabled, and enable one that is not.
+    """Enable or disable a workflow.
 
-    A disabled one is not started by anything; instances that have begun go on. A stored schedule
-    that is no longer supported cannot be enabled (400 `cron_invalid`).
+    A disabled workflow cannot be started; started instances continue. A stored schedule that is
+    no longer supported cannot be enabled (400 `cron_invalid`).
     """
-    return shown(service.toggle(workflow_id, body.get("enabled"), by=principal()))
+    return view(service.toggle(workflow_id, body.get("enabled"), by=principal()))
 
 
 @blueprint.route("/<uuid:workflow_id>/trigger", methods=["POST"])
@@ -303,10 +303,10 @@ def toggle_workflow(body: JSONObject, workflow_id: str) -> JSONObject:
 @blueprint.fails(400, 409)
 @account_admin
 def trigger_workflow(body: JSONObject, workflow_id: str) -> JSONObject:
-    """Start a workflow by hand, whatever else starts it.
+    """Start a workflow manually, whatever its trigger.
 
-    Its steps know the body as `trigger`. One that is disabled: 409 `disabled`. An account with
-    10,000 pending instances: 429 `limit_reached`.
+    Steps see the body as `trigger`. Returns 409 `disabled` if the workflow is disabled, and 429
+    `limit_reached` if the account has 10,000 pending instances.
     """
     instance_id = service.trigger(workflow_id, body, by=principal())
     return {"message": "The workflow is started.", "instance_id": instance_id}
@@ -322,29 +322,29 @@ def trigger_workflow(body: JSONObject, workflow_id: str) -> JSONObject:
 def trigger_by_webhook(body: JSONObject, token: str) -> JSONObject:
     """Start the workflow of a token, which is the credential.
 
-    Its steps know the body as `trigger`. A token that is unknown, and one of a workflow that is
-    disabled: 404. What a step of a workflow sends here continues the chain of triggers that led to
-    it, which stops at depth 8: what comes next is an instance that is cancelled. An account with
-    10,000 pending instances, and a chain of 1,000 instances: 429 `limit_reached`.
+    Steps see the body as `trigger`. Returns 404 for unknown tokens and disabled workflows. A
+    request by a workflow's step continues its chain of triggers; beyond depth 8 the instance is
+    cancelled. Returns 429 `limit_reached` for 10,000 pending instances of the account or 1,000
+    instances in a chain.
     """
     instance_id = service.trigger_by_token(token, body)
     return {"message": "The workflow is started.", "instance_id": instance_id}
 
 
-def shown(workflow: Workflow) -> JSONObject:
-    """A workflow as it is answered."""
-    return _all_shown([workflow])[0]
+def view(workflow: Workflow) -> JSONObject:
+    """A workflow as in responses."""
+    return _views([workflow])[0]
 
 
-def _all_shown(workflows: Sequence[Workflow]) -> list[JSONObject]:
+def _views(workflows: Sequence[Workflow]) -> list[JSONObject]:
     warnings = missing_collections.warnings(workflows)
-    return [_shown(one, warnings[one.id]) for one in workflows]
+    return [_view(workflow, warnings[workflow.id]) for workflow in workflows]
 
 
-def _shown(workflow: Workflow, warnings: list[JSONObject]) -> JSONObject:
-    trigger = service.shown_trigger(workflow)
-    rest_of_it = {name: value for name, value in trigger.items() if name != "type"}
+def _view(workflow: Workflow, warnings: list[JSONObject]) -> JSONObject:
+    trigger = service.trigger_with_token(workflow)
+    trigger_config = {name: value for name, value in trigger.items() if name != "type"}
     names = WorkflowView().fields.keys() - {"trigger", "trigger_config", "steps", "warnings"}
-    about = {name: getattr(workflow, name) for name in names}
-    about |= {"steps": step_headers.masked(workflow.steps), "warnings": warnings}
-    return {**about, "trigger": trigger, "trigger_config": rest_of_it}
+    view_ = {name: getattr(workflow, name) for name in names}
+    view_ |= {"steps": step_headers.masked(workflow.steps), "warnings": warnings}
+    return {**view_, "trigger": trigger, "trigger_config": trigger_config}

@@ -21,7 +21,7 @@ class Slots:
         self._free, self._lock = threading.Semaphore(number), threading.Lock()
 
     @contextmanager
-    def one(self) -> Iterator[None]:
+    def acquire(self) -> Iterator[None]:
         """Hold a slot, and return the database connection afterwards."""
         with self._free:
             try:
@@ -30,7 +30,7 @@ class Slots:
                 db.db.session.remove()
 
     @contextmanager
-    def away(self) -> Iterator[None]:
+    def released(self) -> Iterator[None]:
         """Leave the slot count while waiting for a receiver."""
         self.count(-1)
         try:

@@ -28,10 +28,10 @@ from app.workflows.language.definition import (
 if TYPE_CHECKING:
     from app.workflows.engine.run import Run
 
-MOST_ITEMS = 1000
-# A record's data may be as deep as in a request; here it stands in a config.
-DEEPEST = json_input.MAX_DEPTH + 1
-POLL, PATIENCE = "30s", "7d"
+MAX_ITEMS = 1000
+# Record data may be as deep as in a request, one level down in a config.
+MAX_DEPTH = json_input.MAX_DEPTH + 1
+DEFAULT_POLL_INTERVAL, DEFAULT_TIMEOUT = "30s", "7d"
 
 
 class Failed(Exception):
@@ -44,17 +44,17 @@ class Outcome:
 
     output: object = None
     target: str | None = None
-    given: object = None
+    input: Any = None
     waits: bool = False
     entered: bool = False
 
 
-def done(run: Run, place: Place) -> Outcome:
+def run_step(run: Run, place: Place) -> Outcome:
     """Run a step without external effects. Raises Failed, AppError, Stale."""
     return STEPS[place.step.type](run, place)
 
 
-def output_of(ended: Place) -> object:
+def summarize_inner(ended: Place) -> Any:
     """The output of a finished loop or parallel step."""
     inner = ended.spot["inner"]
     return {"count": len(inner["items"])} if "items" in inner else {"branches": len(inner["spots"])}
@@ -63,15 +63,15 @@ def output_of(ended: Place) -> object:
 def _action(run: Run, place: Place) -> Outcome:
     by, rendering = run.owner(), run.rendering(place)
     config = dict(place.step.config)
-    asked = config.pop("filter", None)
-    run.given = given = rendering.config(config)
-    if isinstance(asked, str):
-        given["filter"] = rendering.filter(asked)
-    if json_input.depth(given) > DEEPEST:
+    filter_template = config.pop("filter", None)
+    run.input = config_values = rendering.config(config)
+    if isinstance(filter_template, str):
+        config_values["filter"] = rendering.filter(filter_template)
+    if json_input.depth(config_values) > MAX_DEPTH:
         raise Failed(f"The rendered templates are nested deeper than {json_input.MAX_DEPTH}.")
-    output = record_steps.carry_out(place.step.action or "", given, by)
-    run.holds_pii = run.holds_pii or record_steps.shows_personal(given, by)
-    return Outcome(output, place.step.following, given)
+    output = record_steps.carry_out(place.step.action or "", config_values, by)
+    run.holds_pii = run.holds_pii or record_steps.shows_personal(config_values, by)
+    return Outcome(output, place.step.following, config_values)
 
 
 def _condition(run: Run, place: Place) -> Outcome:
@@ -85,8 +85,8 @@ def _loop(run: Run, place: Place) -> Outcome:
     items = run.rendering(place).value(place.step.settings["items"])
     if not isinstance(items, list):
         raise Failed("The items of the loop are not a list.")
-    if len(items) > MOST_ITEMS:
-        raise Failed(f"A loop may have at most {MOST_ITEMS} items.")
+    if len(items) > MAX_ITEMS:
+        raise Failed(f"A loop may have at most {MAX_ITEMS} items.")
     if run.position.enter(place, items):
         return Outcome(entered=True)
     return Outcome({"count": 0}, place.step.following)
@@ -98,12 +98,12 @@ def _parallel(run: Run, place: Place) -> Outcome:
 
 
 def _wait_delay(run: Run, place: Place) -> Outcome:
-    given = {"duration": place.step.settings["duration"]}
+    input = {"duration": place.step.settings["duration"]}
     if "until" in place.spot:
-        return Outcome(given, place.step.following)
+        return Outcome(input, place.step.following)
     _begin_waiting(run, place)
-    place.spot["until"] = _later(run, given["duration"])
-    return Outcome(given=given, waits=True)
+    place.spot["until"] = _later(run, input["duration"])
+    return Outcome(input=input, waits=True)
 
 
 def _wait_condition(run: Run, place: Place) -> Outcome:
@@ -111,16 +111,18 @@ def _wait_condition(run: Run, place: Place) -> Outcome:
     names = {**run.names(place), **_record_now(run, step["expression"])}
     if expressions.holds(step["expression"], names, run.now):
         return Outcome({"result": True}, place.step.following, {"expression": step["expression"]})
-    given = None
+    input = None
     if "deadline" not in place.spot:
         _begin_waiting(run, place)
-        place.spot["deadline"] = _later(run, step.get("timeout") or PATIENCE)
-        given = {"expression": step["expression"]}
+        place.spot["deadline"] = _later(run, step.get("timeout") or DEFAULT_TIMEOUT)
+        input = {"expression": step["expression"]}
     elif place.spot["deadline"] <= serialization.plain(run.now):
-        raise Failed(f"The condition did not come true within {step.get('timeout') or PATIENCE}.")
-    following = _later(run, step.get("poll_interval") or POLL)
+        raise Failed(
+            f"The condition did not come true within {step.get('timeout') or DEFAULT_TIMEOUT}."
+        )
+    following = _later(run, step.get("poll_interval") or DEFAULT_POLL_INTERVAL)
     place.spot["until"] = min(following, place.spot["deadline"])
-    return Outcome(given=given, waits=True)
+    return Outcome(input=input, waits=True)
 
 
 def _record_now(run: Run, expression: str) -> JSONMapping:
@@ -128,35 +130,35 @@ def _record_now(run: Run, expression: str) -> JSONMapping:
     if not expressions.names_root(expression, "record"):
         return {}
     trigger = run.context.get("trigger")
-    collection = expressions.looked_up(trigger, ("collection",))
-    id = expressions.looked_up(trigger, ("record", "id"))
-    # Whoever starts it by hand may send anything under these names.
+    collection = expressions.get_path(trigger, ("collection",))
+    id = expressions.get_path(trigger, ("record", "id"))
+    # Manual triggers may contain anything under these names.
     if not isinstance(id, str) or not isinstance(collection, str):
         return {"record": None}
     try:
         by = run.owner()
-        found = records.get(collection, id, None, by=by)
+        record = records.get(collection, id, None, by=by)
     except NotFound:
         return {"record": None}
-    return {"record": serialization.plain(found)}
+    return {"record": serialization.plain(record)}
 
 
 def _wait_event(run: Run, place: Place) -> Outcome:
     step = place.step.settings
-    patience = step.get("timeout") or PATIENCE
+    timeout = step.get("timeout") or DEFAULT_TIMEOUT
     if "subscription" not in place.spot:
         if event_waits.is_full(run.account_id):
             raise Failed(
-                f"At most {event_waits.MOST_AWAITING} instances of an account may wait for events."
+                f"At most {event_waits.MAX_AWAITING} instances of an account may wait for events."
             )
         _begin_waiting(run, place)
-        place.spot["until"] = _later(run, patience)
+        place.spot["until"] = _later(run, timeout)
         event_waits.subscribe(run, place)
-        return Outcome(given=dict(step), waits=True)
-    event, personal = event_waits.taken(run, place)
+        return Outcome(input=dict(step), waits=True)
+    event, personal = event_waits.take_event(run, place)
     run.holds_pii = run.holds_pii or personal
     if event is None:
-        raise Failed(f"No such event came within {patience}.")
+        raise Failed(f"No such event came within {timeout}.")
     return Outcome(event, place.step.following)
 
 

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from app.workflows.engine.run import Run
 
 EVENTS = "events"
-MOST_AWAITING = 10_000  # as each event of the account looks at all of them
+MAX_AWAITING = 10_000  # each event of the account reads all of them
 
 
 def is_full(account_id: str) -> bool:
     """Whether an account has the maximum of waiting instances."""
-    mine = [SUBSCRIPTIONS.c.account_id == account_id]
-    return counts.count_up_to(SUBSCRIPTIONS, mine, MOST_AWAITING) >= MOST_AWAITING
+    same_account = [SUBSCRIPTIONS.c.account_id == account_id]
+    return counts.count_up_to(SUBSCRIPTIONS, same_account, MAX_AWAITING) >= MAX_AWAITING
 
 
 def subscribe(run: Run, place: Place) -> None:
@@ -44,7 +44,7 @@ def subscribe(run: Run, place: Place) -> None:
     queue.lock(EVENTS, run.account_id)
     step, collection = place.step.settings, place.step.settings.get("collection")
     place.spot["subscription"] = new_id()
-    known = expressions.of_instance(step.get("condition"), run.names(place))
+    instance_values = expressions.instance_values(step.get("condition"), run.names(place))
     row = {
         "account_id": run.account_id,
         "id": place.spot["subscription"],
@@ -53,44 +53,51 @@ def subscribe(run: Run, place: Place) -> None:
         "event": event_name(step["event"]),
         "collection": collection.lower() if collection else None,
         "condition": step.get("condition"),
-        "known": serialization.dumps_text(known),
+        "known": serialization.dumps_text(instance_values),
         "owner_id": run.version.owner_id,
         "owner_home": run.version.owner_home,
     }
     db.connection().execute(sa.insert(SUBSCRIPTIONS).values(**row))
 
 
-def happened(run: Run) -> JSONObject:
+def arrived_events(run: Run) -> JSONObject:
     """The events that arrived for an instance, by subscription."""
-    mine = (SUBSCRIPTIONS.c.account_id == run.account_id, SUBSCRIPTIONS.c.instance_id == run.id)
-    chosen = sa.select(SUBSCRIPTIONS.c.id, SUBSCRIPTIONS.c.happened)
-    rows = db.connection().execute(chosen.where(*mine, SUBSCRIPTIONS.c.happened.is_not(None)))
+    same_instance = (
+        SUBSCRIPTIONS.c.account_id == run.account_id,
+        SUBSCRIPTIONS.c.instance_id == run.id,
+    )
+    query = sa.select(SUBSCRIPTIONS.c.id, SUBSCRIPTIONS.c.happened)
+    rows = db.connection().execute(
+        query.where(*same_instance, SUBSCRIPTIONS.c.happened.is_not(None))
+    )
     return {row.id: row.happened for row in rows}
 
 
-def taken(run: Run, place: Place) -> tuple[object, bool]:
+def take_event(run: Run, place: Place) -> tuple[object, bool]:
     """The awaited event if it arrived, and whether it has unmasked personal data.
 
     Removes the subscription. Raises Forbidden if the event arrived and no owner may see it.
     """
-    mine = _one(run, place)
-    gone = sa.delete(SUBSCRIPTIONS).where(*mine).returning(SUBSCRIPTIONS.c.happened)
-    text = db.connection().scalar(gone)
+    same_subscription = _subscription_of(run, place)
+    statement = (
+        sa.delete(SUBSCRIPTIONS).where(*same_subscription).returning(SUBSCRIPTIONS.c.happened)
+    )
+    text = db.connection().scalar(statement)
     if not text:
         return None, False
-    told = serialization.loads(text)
-    if told["event"] is None:
+    stored = serialization.loads(text)
+    if stored["event"] is None:
         raise Forbidden(versions.OWNER_GONE)
-    return told["event"], told["personal"]
+    return stored["event"], stored["personal"]
 
 
-def forget(run: Run, place: Place) -> None:
+def unsubscribe(run: Run, place: Place) -> None:
     """Remove the subscription of a place, in the open transaction."""
     if "subscription" in place.spot:
-        db.connection().execute(sa.delete(SUBSCRIPTIONS).where(*_one(run, place)))
+        db.connection().execute(sa.delete(SUBSCRIPTIONS).where(*_subscription_of(run, place)))
 
 
-def _one(run: Run, place: Place) -> tuple[Any, ...]:
+def _subscription_of(run: Run, place: Place) -> tuple[Any, ...]:
     table = SUBSCRIPTIONS.c
     return (table.account_id == run.account_id, table.id == place.spot["subscription"])
 
@@ -99,41 +106,41 @@ def awaiting(account_id: str, event: str, collection: str) -> Sequence[Any]:
     """The subscriptions to such an event; new ones wait for the end of this transaction."""
     queue.lock(EVENTS, account_id, shared=True)
     table = SUBSCRIPTIONS.c
-    of_collection = sa.or_(table.collection.is_(None), table.collection == collection)
-    mine = (table.account_id == account_id, table.event == event, of_collection)
-    chosen = sa.select(SUBSCRIPTIONS).where(*mine, table.happened.is_(None))
-    return db.connection().execute(chosen.order_by(table.instance_id)).all()
+    matches_collection = sa.or_(table.collection.is_(None), table.collection == collection)
+    conditions = (table.account_id == account_id, table.event == event, matches_collection)
+    query = sa.select(SUBSCRIPTIONS).where(*conditions, table.happened.is_(None))
+    return db.connection().execute(query.order_by(table.instance_id)).all()
 
 
-def version_of(subscription: Any) -> versions.Version | None:
+def get_version(subscription: Any) -> versions.Version | None:
     """The version of the steps that the waiting instance runs."""
-    mine = (
+    same_instance = (
         INSTANCES.c.account_id == subscription.account_id,
         INSTANCES.c.id == subscription.instance_id,
     )
-    chosen = sa.select(INSTANCES.c.workflow_id, INSTANCES.c.version).where(*mine)
-    row = db.connection().execute(chosen).first()
+    query = sa.select(INSTANCES.c.workflow_id, INSTANCES.c.version).where(*same_instance)
+    row = db.connection().execute(query).first()
     if row is None:
         return None
     return versions.get(subscription.account_id, row.workflow_id, row.version)
 
 
-def arrive(subscription: Any, event: JSONMapping | None, personal: bool = False) -> None:
+def deliver(subscription: Any, event: JSONMapping | None, personal: bool = False) -> None:
     """Store the event of a waiting instance and make it due, in the open transaction.
 
     Without an event: it arrived, but its owner may no longer act.
     """
     connection, table = db.connection(), SUBSCRIPTIONS.c
-    one = (table.account_id == subscription.account_id, table.id == subscription.id)
-    first = sa.update(SUBSCRIPTIONS).where(*one, table.happened.is_(None))
-    told = serialization.dumps_text({"event": event, "personal": personal})
-    if connection.execute(first.values(happened=told)).rowcount != 1:
+    same_subscription = (table.account_id == subscription.account_id, table.id == subscription.id)
+    statement = sa.update(SUBSCRIPTIONS).where(*same_subscription, table.happened.is_(None))
+    stored = serialization.dumps_text({"event": event, "personal": personal})
+    if connection.execute(statement.values(happened=stored)).rowcount != 1:
         return
-    mine = (
+    same_instance = (
         INSTANCES.c.account_id == subscription.account_id,
         INSTANCES.c.id == subscription.instance_id,
     )
-    at_once = sa.case((INSTANCES.c.status == WAITING, database_now()), else_=INSTANCES.c.due_at)
-    nudged = {"nudges": INSTANCES.c.nudges + 1, "due_at": at_once}
-    connection.execute(sa.update(INSTANCES).where(*mine).values(**nudged))
+    due_at = sa.case((INSTANCES.c.status == WAITING, database_now()), else_=INSTANCES.c.due_at)
+    values = {"nudges": INSTANCES.c.nudges + 1, "due_at": due_at}
+    connection.execute(sa.update(INSTANCES).where(*same_instance).values(**values))
     db.on_commit(jobs.wake)

@@ -34,29 +34,33 @@ from app.workflows.models import FAILED, RUNNING
 if TYPE_CHECKING:
     from app.workflows.engine.run import Run
 
-LOST = "The worker was lost. Whether the request was sent is unknown."
-UNREAD = "No key in SERVICE_ENCRYPTION_KEY decrypts the headers of this step. Enter them again."
+WORKER_LOST = "The worker was lost. Whether the request was sent is unknown."
+UNREADABLE_HEADERS = (
+    "No key in SERVICE_ENCRYPTION_KEY decrypts the headers of this step. Enter them again."
+)
 Result = JSONObject | str  # the output, or why it failed
 
 
-def reach_out(run: Run, places: Sequence[Place]) -> None:
+def run_steps(run: Run, places: Sequence[Place]) -> None:
     """Run the external steps at these places, and move on."""
     with run.slot():
-        given: JSONObject = {}
+        inputs: JSONObject = {}
         for place in places:
             try:
-                given[place.path] = _given(run, place)
+                inputs[place.path] = _render_input(run, place)
             except (AppError, TooLarge, Failed) as error:
                 run.fail([(place, error)])
                 return
-        _note_begun(run, places, given)
-    with run.slots.away():
-        results = _together([_sending(run, place, given[place.path]) for place in places])
+        _record_start(run, places, inputs)
+    with run.slots.released():
+        results = _run_concurrently(
+            [_prepare_send(run, place, inputs[place.path]) for place in places]
+        )
     with run.slot():
-        _note_results(run, dict(zip((place.path for place in places), results, strict=True)))
+        _record_results(run, dict(zip((place.path for place in places), results, strict=True)))
 
 
-def _given(run: Run, place: Place) -> JSONObject:
+def _render_input(run: Run, place: Place) -> JSONObject:
     with versioned_cache.reloading():
         by = run.owner()
     if by.account is None or not by.is_admin:
@@ -65,44 +69,53 @@ def _given(run: Run, place: Place) -> JSONObject:
     try:
         config = step_headers.decrypted(place.step.config)
     except InvalidToken as error:
-        raise Failed(UNREAD) from error
-    given = run.rendering(place).config(config)
+        raise Failed(UNREADABLE_HEADERS) from error
+    input = run.rendering(place).config(config)
     if place.step.action == "send_email":
-        mail_limits.admit(run.account_id, given)
-    return given
+        mail_limits.admit(run.account_id, input)
+    return input
 
 
-def _note_begun(run: Run, places: Sequence[Place], given: JSONMapping) -> None:
-    lost = [Entry(place, FAILED, error=LOST) for place in places if "log" in place.spot]
-    of_lost = rows(lost, run)
+def _record_start(run: Run, places: Sequence[Place], inputs: JSONMapping) -> None:
+    lost_entries = [
+        Entry(place, FAILED, error=WORKER_LOST) for place in places if "log" in place.spot
+    ]
+    lost_rows = rows(lost_entries, run)
     for place in places:
         if "log" in place.spot:
             place.spot["attempt"] = place.spot.get("attempt", 0) + 1
         place.spot.update(log=new_id(), since=serialization.plain(run.now))
-    begun = [Entry(one, RUNNING, external_steps.logged(given[one.path])) for one in places]
-    longest = max(external_steps.seconds(one.step.action or "", given[one.path]) for one in places)
-    seconds = longest + config.current().workflow_lease_seconds
+    entries = [
+        Entry(place_, RUNNING, external_steps.loggable(inputs[place_.path])) for place_ in places
+    ]
+    timeout = max(
+        external_steps.seconds(place_.step.action or "", inputs[place_.path]) for place_ in places
+    )
+    seconds = timeout + config.current().workflow_lease_seconds
     with db.transaction():
-        told = rows(begun, run)
+        log_rows = rows(entries, run)
         values = {
             "position": run.position_text(),
             "due_at": run.now + timedelta(seconds=seconds),
             "current_step": run.current_step(),
         }
-        queue.write(run, values, told.new, of_lost.old)
-    run.keep()
+        queue.write(run, values, log_rows.new, lost_rows.old)
+    run.remember_state()
 
 
-def _sending(run: Run, place: Place, given: Any) -> Callable[[], object]:
-    key, kind = external_steps.key_of(run.id, place.path), place.step.action or ""
-    about = {
+def _prepare_send(run: Run, place: Place, input: Any) -> Callable[[], Any]:
+    idempotency_key, kind = (
+        external_steps.idempotency_key(run.id, place.path),
+        place.step.action or "",
+    )
+    extra_headers = {
         "X-Service-Workflow-Instance": run.id,
         **trigger_depth.headers(run.row.depth, run.root_id),
     }
-    return lambda: external_steps.carry_out(kind, given, key, about, run.sender)
+    return lambda: external_steps.carry_out(kind, input, idempotency_key, extra_headers, run.sender)
 
 
-def _note_results(run: Run, results: Mapping[str, Result]) -> None:
+def _record_results(run: Run, results: Mapping[str, Result]) -> None:
     failures: list[tuple[Place, Exception]] = []
     for path, result in results.items():
         place = run.place_at(path)
@@ -119,27 +132,27 @@ def _note_results(run: Run, results: Mapping[str, Result]) -> None:
         run.fail([(run.place_at(place.path), error) for place, error in failures])
 
 
-def _together(calls: Sequence[Callable[[], object]]) -> list[Any]:
+def _run_concurrently(calls: Sequence[Callable[[], Any]]) -> list[Any]:
     """The result of each call, or its error message."""
-    results: list[object] = ["The service failed."] * len(calls)
+    results: list[Any] = ["The service failed."] * len(calls)
     app = current_app._get_current_object()  # type: ignore[attr-defined]
 
-    whose = tenancy.current()
+    tenant_scope = tenancy.current()
 
     def carry_out(index: int) -> None:
-        with app.app_context(), tenancy.scoped_to(whose):
+        with app.app_context(), tenancy.scoped_to(tenant_scope):
             try:
                 results[index] = calls[index]()
             except external_steps.Failed as error:
                 results[index] = str(error)
 
-    others = [
+    threads = [
         threading.Thread(target=carry_out, args=[index], daemon=True)
         for index in range(1, len(calls))
     ]
-    for thread in others:
+    for thread in threads:
         thread.start()
     carry_out(0)
-    for thread in others:
+    for thread in threads:
         thread.join()
     return results

@@ -20,7 +20,7 @@ from app.rest import json_input
 from app.types import JSONMapping, JSONObject
 from app.webhooks import delivery
 from app.workflows.language import templates
-from app.workflows.language.action_checks import MOST_ADDRESSES, address
+from app.workflows.language.action_checks import MAX_ADDRESSES, address
 
 USER_AGENT = "Atrium-Workflows/1"
 LONGEST_SUBJECT = 200
@@ -32,108 +32,114 @@ class Failed(Exception):
     """A failed attempt; the message is for the log."""
 
 
-def key_of(instance_id: str, path: str) -> str:
+def idempotency_key(instance_id: str, path: str) -> str:
     """The idempotency key of a step."""
     return str(uuid5(NAMESPACE_URL, f"atrium:{instance_id}/{path}"))
 
 
 def carry_out(
-    kind: str, given: JSONMapping, key: str, about: Mapping[str, str], sender: mail.Sender
+    kind: str,
+    input: JSONMapping,
+    key: str,
+    extra_headers: Mapping[str, str],
+    sender: mail.Sender,
 ) -> JSONObject:
     """Send once, and return the step's output. Raises Failed.
 
     `about` are additional request headers.
     """
     if kind == "send_email":
-        return _mailed(given, key, sender)
-    return _requested(given, {"Idempotency-Key": key, **about})
+        return _send_mail(input, key, sender)
+    return _send_request(input, {"Idempotency-Key": key, **extra_headers})
 
 
-def seconds(kind: str, given: JSONMapping) -> int:
+def seconds(kind: str, input: JSONMapping) -> int:
     """The time limit of an attempt; nobody repeats it before."""
     if kind == "send_email":
-        return SECONDS_PER_MAIL * min(len(_recipients(given)), MOST_ADDRESSES)
+        return SECONDS_PER_MAIL * min(len(_recipients(input)), MAX_ADDRESSES)
     return config.current().webhook_timeout_seconds
 
 
-def logged(given: JSONMapping) -> JSONObject:
+def loggable(input: JSONMapping) -> JSONObject:
     """The settings for the log, with masked headers."""
-    headers = given.get("headers")
+    headers = input.get("headers")
     if not isinstance(headers, Mapping):
-        return dict(given)
-    return {**given, "headers": dict.fromkeys(headers, header_values.MASK)}
+        return dict(input)
+    return {**input, "headers": dict.fromkeys(headers, header_values.MASK)}
 
 
-def _requested(given: JSONMapping, about: Mapping[str, str]) -> JSONObject:
-    url, method = given.get("url"), str(given.get("method") or "POST").upper()
+def _send_request(input: JSONMapping, extra_headers: Mapping[str, str]) -> JSONObject:
+    url, method = input.get("url"), str(input.get("method") or "POST").upper()
     if not isinstance(url, str):
         raise Failed("The template of the url did not return text.")
-    kind, body = _body(given.get("body"))
-    ours = {"User-Agent": USER_AGENT, "Connection": "close", **about}
-    custom = _headers(given.get("headers"))
+    kind, body = _body(input.get("body"))
+    service_headers = {"User-Agent": USER_AGENT, "Connection": "close", **extra_headers}
+    custom = _headers(input.get("headers"))
     if kind and not any(name.lower() == "content-type" for name in custom):
-        ours["Content-Type"] = kind
+        service_headers["Content-Type"] = kind
     allowed = delivery.rules(config.current())
     try:
-        answer = client.send(method, url, {**custom, **ours}, body, allowed)
+        response = client.send(method, url, {**custom, **service_headers}, body, allowed)
     except (address_policy.RequestRefused, address_policy.RequestFailed) as error:
         raise Failed(str(error)) from error
-    if not 200 <= answer.status < 300:
-        raise Failed(f"The receiver responded with {answer.status}.")
-    return {"status_code": answer.status, "body": _read(answer.body)}
+    if not 200 <= response.status < 300:
+        raise Failed(f"The receiver responded with {response.status}.")
+    return {"status_code": response.status, "body": _parse_body(response.body)}
 
 
-def _body(given: object) -> tuple[str | None, bytes | None]:
-    if given is None:
+def _body(value: Any) -> tuple[str | None, bytes | None]:
+    if value is None:
         return None, None
-    if isinstance(given, str):
-        return "text/plain; charset=utf-8", given.encode(errors="replace")
-    return "application/json", orjson.dumps(given)
+    if isinstance(value, str):
+        return "text/plain; charset=utf-8", value.encode(errors="replace")
+    return "application/json", orjson.dumps(value)
 
 
-def _headers(given: Any) -> dict[str, str]:
-    found = {}
-    for name, value in (given or {}).items():
-        text = templates.written(value)
+def _headers(headers: Any) -> dict[str, str]:
+    result = {}
+    for name, value in (headers or {}).items():
+        text = templates.to_text(value)
         if not client.HEADER_VALUE.fullmatch(text):
             raise Failed(f"The value of {name} has invalid characters.")
-        found[name] = text
-    return found
+        result[name] = text
+    return result
 
 
-def _read(text: str) -> object:
+def _parse_body(text: str) -> Any:
     try:
         return json_input.loads(text.encode()) if text else None
     except AppError:
-        return text  # what cannot be kept as it is, is kept as the text that came
+        return text  # not JSON that we can store
 
 
-def addresses(given: JSONMapping) -> list[str]:
+def addresses(input: JSONMapping) -> list[str]:
     """The normalized recipients of a mail. Raises Failed."""
-    recipients = _recipients(given)
-    if not 1 <= len(recipients) <= MOST_ADDRESSES:
-        raise Failed(f"A mail needs 1 to {MOST_ADDRESSES} addresses.")
-    normalized = [one for one in (address(str(each)) for each in recipients) if one]
+    recipients = _recipients(input)
+    if not 1 <= len(recipients) <= MAX_ADDRESSES:
+        raise Failed(f"A mail needs 1 to {MAX_ADDRESSES} addresses.")
+    normalized = [
+        address_ for address_ in (address(str(recipient)) for recipient in recipients) if address_
+    ]
     if len(normalized) < len(recipients):
         raise Failed("The template did not return an email address.")
     return normalized
 
 
-def _mailed(given: JSONMapping, key: str, sender: mail.Sender) -> JSONObject:
-    to = addresses(given)
-    subject = " ".join(templates.written(given.get("subject")).split())[:LONGEST_SUBJECT]
-    text, begun = templates.written(given.get("body")), time.monotonic()
+def _send_mail(input: JSONMapping, key: str, sender: mail.Sender) -> JSONObject:
+    to = addresses(input)
+    subject = " ".join(templates.to_text(input.get("subject")).split())[:LONGEST_SUBJECT]
+    text, started = templates.to_text(input.get("body")), time.monotonic()
     try:
-        for number, one in enumerate(to):
-            if time.monotonic() - begun > SECONDS_PER_MAIL * max(number, 1):
+        for number, recipient in enumerate(to):
+            if time.monotonic() - started > SECONDS_PER_MAIL * max(number, 1):
                 raise Failed(f"The mail server took more than {SECONDS_PER_MAIL} seconds a mail.")
-            about = {"key": f"{key}.{one}", "subject": subject, "body": text}
-            mail.send_for(sender, one, "workflow", **about)
+            content = {"key": f"{key}.{recipient}", "subject": subject, "body": text}
+            mail.send_for(sender, recipient, "workflow", **content)
     except (OSError, smtplib.SMTPException) as error:
         raise Failed(f"The mail server rejected the mail: {type(error).__name__}.") from error
     return {"sent": True, "to": to}
 
 
-def _recipients(given: JSONMapping) -> list[str | None]:
-    to = given.get("to")
+def _recipients(input: JSONMapping) -> list[Any]:
+    to = input.get("to")
     return to if isinstance(to, list) else [to]

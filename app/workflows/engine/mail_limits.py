@@ -1,6 +1,6 @@
 """Limits recipients and number of workflow mails, which carry the service's own address.
 
-Their author, an account's admin, is a stranger to everybody outside the account.
+Their authors, admins of an account, are unknown to recipients outside the account.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from app.workflows.engine.control_steps import Failed
 MEMBERS, ANYONE = "members", "anyone"
 RECIPIENTS = (MEMBERS, ANYONE)
 HOUR, DAY = 3600, 86_400
-STRANGER = (
+NOT_A_MEMBER = (
     "{} is not a verified address of an active member of this account. Mails go to members only"
     " (SERVICE_WORKFLOW_MAIL_RECIPIENTS)."
 )
-MANY_A_DAY = (
+TOO_MANY_PER_DAY = (
     "This account's workflows have sent {} mails today (SERVICE_WORKFLOW_MAILS_PER_DAY)."
     " Resume the instance tomorrow."
 )
-MANY_FOR_ONE = (
+TOO_MANY_PER_MAILBOX = (
     "Workflows have sent {} mails to {} within an hour (SERVICE_WORKFLOW_MAILS_PER_MAILBOX)."
     " Resume the instance later."
 )
 
 
-def admit(account_id: str, given: JSONMapping) -> None:
+def admit(account_id: str, input: JSONMapping) -> None:
     """Check and count the recipients of a `send_email`. Raises Failed."""
     try:
-        addresses = external_steps.addresses(given)
+        addresses = external_steps.addresses(input)
     except external_steps.Failed as error:
         raise Failed(str(error)) from error
     if config.current().workflow_mail_recipients == MEMBERS:
@@ -47,7 +47,7 @@ def admit(account_id: str, given: JSONMapping) -> None:
 
 
 def _refuse_strangers(account_id: str, addresses: list[str]) -> None:
-    keys = {accounts.email_key(one): one for one in addresses}
+    keys = {accounts.email_key(address): address for address in addresses}
     members = sa.select(User.email_key).where(
         User.account_id == account_id,
         User.email_key.in_(sorted(keys)),
@@ -56,20 +56,20 @@ def _refuse_strangers(account_id: str, addresses: list[str]) -> None:
     )
     strangers = keys.keys() - set(db.db.session.scalars(members))
     if strangers:
-        raise Failed(STRANGER.format(keys[min(strangers)]))
+        raise Failed(NOT_A_MEMBER.format(keys[min(strangers)]))
 
 
 def _count(account_id: str, address: str) -> None:
-    # Apart from the mails that people ask for: no workflow uses up somebody's password resets.
+    # Separate limits: workflows must not use up the mails that users request, such as resets.
     settings = config.current()
-    most, most_a_day = settings.workflow_mails_per_mailbox, settings.workflow_mails_per_day
-    mailbox = Limit("workflow-mailbox", most, HOUR).of(accounts.email_key(address))
-    account = Limit("workflow-mails", most_a_day, DAY).of(account_id)
-    _take(mailbox, MANY_FOR_ONE.format(most, address))
-    _take(account, MANY_A_DAY.format(most_a_day))
+    per_mailbox, per_day = settings.workflow_mails_per_mailbox, settings.workflow_mails_per_day
+    mailbox = Limit("workflow-mailbox", per_mailbox, HOUR).of(accounts.email_key(address))
+    account = Limit("workflow-mails", per_day, DAY).of(account_id)
+    _consume(mailbox, TOO_MANY_PER_MAILBOX.format(per_mailbox, address))
+    _consume(account, TOO_MANY_PER_DAY.format(per_day))
 
 
-def _take(allowance: Allowance, refusal: str) -> None:
+def _consume(allowance: Allowance, refusal: str) -> None:
     try:
         rate_limits.consume(allowance)
     except TooManyRequests as error:

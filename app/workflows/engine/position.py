@@ -44,12 +44,12 @@ class Place:
     names: JSONMapping = field(default_factory=dict)
     """`item` and `index`, within a loop."""
     path: str = field(init=False)
-    """The same for every try of this visit, and for no other visit of the instance."""
+    """Identifies this visit within the instance; the same for all attempts."""
 
     def __post_init__(self) -> None:
         """Store the current path: enclosing loops move on."""
-        around = [frame.label for frame in self.frames[:-1]]
-        path = f"{'/'.join([*around, self.step.name])}#{self.spot['visit']}"
+        parents = [frame.label for frame in self.frames[:-1]]
+        path = f"{'/'.join([*parents, self.step.name])}#{self.spot['visit']}"
         object.__setattr__(self, "path", path)
 
     @property
@@ -64,17 +64,17 @@ class Place:
 
 
 class Position:
-    """The spots of an instance; `kept` is their JSON, which changes as it moves on."""
+    """The spots of an instance; `state` is their JSON, which changes as it moves on."""
 
-    def __init__(self, series: Series, kept: JSONObject) -> None:
-        self.series, self.kept = series, kept
-        if not kept:
-            kept["visits"] = 0
-            kept["spot"] = self._spot(series.first) if series.first else None
+    def __init__(self, series: Series, state: JSONObject) -> None:
+        self.series, self.state = series, state
+        if not state:
+            state["visits"] = 0
+            state["spot"] = self._spot(series.first) if series.first else None
 
     def places(self) -> list[Place]:
         """The next steps: one, or one per branch."""
-        spot = self.kept["spot"]
+        spot = self.state["spot"]
         return list(_within((Frame(self.series, spot),), {})) if spot else []
 
     def enter(self, place: Place, items: list[object] | None = None) -> bool:
@@ -82,9 +82,9 @@ class Position:
         step = place.step
         if step.type == LOOP and not items:
             return False
-        spots = [self._spot(one.first or "") for one in step.inner]
-        of_loop = {"items": items, "index": 0} if step.type == LOOP else {}
-        place.spot["inner"] = {"spots": spots, **of_loop}
+        spots = [self._spot(series.first or "") for series in step.inner]
+        loop_state = {"items": items, "index": 0} if step.type == LOOP else {}
+        place.spot["inner"] = {"spots": spots, **loop_state}
         return True
 
     def finish(self, place: Place, target: str | None) -> list[Place]:
@@ -95,24 +95,24 @@ class Position:
         self._put(frames, self._spot(target) if target is not None else None)
         if target is not None or len(frames) == 1:
             return
-        around = frames[-2]
-        inner = around.spot["inner"]
+        parent = frames[-2]
+        inner = parent.spot["inner"]
         if "index" in inner and inner["index"] + 1 < len(inner["items"]):
             inner["index"] += 1
             inner["spots"][0] = self._spot(frames[-1].series.first or "")
         elif not any(inner["spots"]):
             yield frames[:-1]
-            yield from self._go_on(frames[:-1], around.step.following)
+            yield from self._go_on(frames[:-1], parent.step.following)
 
     def _put(self, frames: tuple[Frame, ...], spot: Spot | None) -> None:
         if len(frames) == 1:
-            self.kept["spot"] = spot
+            self.state["spot"] = spot
         else:
             frames[-2].spot["inner"]["spots"][frames[-1].branch] = spot
 
     def _spot(self, name: str) -> Spot:
-        self.kept["visits"] += 1
-        return {"step": name, "visit": self.kept["visits"]}
+        self.state["visits"] += 1
+        return {"step": name, "visit": self.state["visits"]}
 
 
 def _within(frames: tuple[Frame, ...], names: JSONMapping) -> Iterator[Place]:

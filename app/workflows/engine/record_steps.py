@@ -39,14 +39,14 @@ def delete(config: Config, by: Principal) -> object:
 
 def query(config: Config, by: Principal) -> object:
     """Records that the owner may list, up to a limit."""
-    asked = {name: [_text(config, name)] for name in ("filter", "sort") if config.get(name)}
+    params = {name: [_text(config, name)] for name in ("filter", "sort") if config.get(name)}
     limit = config.get("limit")
     limit = DEFAULT_LIMIT if limit is None else limit
     if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= DEFAULT_LIMIT:
         message = f"Enter a number from 1 to {DEFAULT_LIMIT}."
         raise InvalidValues([problem("limit", "number_out_of_range", message)])
     name = _text(config, "collection")
-    items, total = records.page(name, asked, skip=0, limit=limit, count=True, by=by)
+    items, total = records.page(name, params, skip=0, limit=limit, count=True, by=by)
     first = items[0] if items else None
     return {"records": items, "first": first, "count": len(items), "total": total}
 

@@ -42,12 +42,12 @@ from app.workflows.language.definition import WAIT_EVENT
 from app.workflows.language.templates import Rendering, TooLarge
 from app.workflows.models import COMPLETED, FAILED, LARGEST_CONTEXT, QUEUE, RUNNING, WAITING
 
-RERUNS = 5
-STEPS_PER_SLOT = 20  # then others have their turn
-MOST_VISITS = 10_000
-MOST_WRITTEN = 2**30  # bytes of context and position, over all steps
-REFUSED = "The database rejected the step."
-GONE = "This version of the workflow no longer exists."
+MAX_RERUNS = 5
+STEPS_PER_SLOT = 20  # then other instances may run
+MAX_VISITS = 10_000
+MAX_WRITTEN_BYTES = 2**30  # bytes of context and position, over all steps
+DATABASE_REFUSED = "The database rejected the step."
+VERSION_GONE = "This version of the workflow no longer exists."
 
 
 class Run:
@@ -57,7 +57,7 @@ class Run:
         self.account_id, self.id, self.claim = row.account_id, row.id, row.claim
         self.row, self.slots = row, slots
         self.holds_pii: bool = row.holds_pii
-        self.given: JSONObject | None = None
+        self.input: JSONObject | None = None
         self.root_id = row.root_id or row.id
         self.sender: mail.Sender  # of its mails; set before the first external step
         self._begun, self._now = time.monotonic(), row.now
@@ -74,17 +74,17 @@ class Run:
 
     def carry_out(self, stop: threading.Event) -> None:
         """Run steps until all are waiting or done, or `stop` is set."""
-        # What its steps change continues the chain that led here.
+        # Changes by its steps continue the chain of triggers.
         trigger_depth.chain.set(trigger_depth.Chain(self.row.depth, self.root_id))
         with self.slot():
-            found = versions.get(self.account_id, self.row.workflow_id, self.row.version)
-            if found is None:
-                self._end(GONE)
+            version = versions.get(self.account_id, self.row.workflow_id, self.row.version)
+            if version is None:
+                self._end(VERSION_GONE)
                 return
-            self.version = found
+            self.version = version
             self.restore()
-            if any(step.type == WAIT_EVENT for step in found.series.walk()):
-                self.happened = event_waits.happened(self)
+            if any(step.type == WAIT_EVENT for step in version.series.walk()):
+                self.happened = event_waits.arrived_events(self)
         while not self.stopped:
             if stop.is_set():
                 with self.slot():
@@ -93,28 +93,28 @@ class Run:
             self._turn(stop)
 
     def _turn(self, stop: threading.Event) -> None:
-        within, reaching_out = self._ready()
-        if reaching_out and not within:
-            external_execution.reach_out(self, reaching_out)
+        internal, external = self._ready()
+        if external and not internal:
+            external_execution.run_steps(self, external)
             return
         with self.slot():
             for _ in range(STEPS_PER_SLOT):
-                if within:
-                    self._attempt(within[0].path)
+                if internal:
+                    self._attempt(internal[0].path)
                 else:
                     with db.transaction():
                         self._save([])
                 if self.stopped or stop.is_set():
                     return
-                within, reaching_out = self._ready()
-                if reaching_out and not within:
+                internal, external = self._ready()
+                if external and not internal:
                     return
 
     def _ready(self) -> tuple[list[Place], list[Place]]:
         """The steps that can run now: those without and those with external effects."""
         ready = [place for place in self.position.places() if self._is_ready(place)]
-        out = [place for place in ready if place.step.action in external_steps.ACTIONS]
-        return [place for place in ready if place not in out], out
+        external = [place for place in ready if place.step.action in external_steps.ACTIONS]
+        return [place for place in ready if place not in external], external
 
     def _is_ready(self, place: Place) -> bool:
         until = place.spot.get("until")
@@ -123,18 +123,18 @@ class Run:
 
     def _attempt(self, path: str) -> None:
         """Run one step in a transaction; retry with fresh data if something was stale."""
-        for reruns in range(RERUNS):
+        for reruns in range(MAX_RERUNS):
             try:
-                anew = versioned_cache.reloading() if reruns else nullcontext()
-                with anew, conflicts.explain_refusals(), db.transaction():
+                cache = versioned_cache.reloading() if reruns else nullcontext()
+                with cache, conflicts.explain_refusals(), db.transaction():
                     place = self.place_at(path)
-                    self.given, self.step_began = None, self.now
-                    self.apply(place, control_steps.done(self, place))
+                    self.input, self.step_began = None, self.now
+                    self.apply(place, control_steps.run_step(self, place))
             except (versioned_cache.Stale, DBAPIError) as error:
                 self.restore()
-                if not _is_passing(error):
+                if not _is_transient(error):
                     _check_database(error)
-                    self.fail([(self.place_at(path), Failed(REFUSED))])
+                    self.fail([(self.place_at(path), Failed(DATABASE_REFUSED))])
                     return
             except (AppError, TooLarge, Failed) as error:
                 self.restore()
@@ -148,12 +148,12 @@ class Run:
 
     def owner(self) -> Principal:
         """The principal of the steps, who becomes the current actor. Raises Forbidden."""
-        found = self.version.owner()
-        id, email = found.user_id or "", found.email
-        who = actor.Actor(id, email, found.name or email, request_id=self.id)
-        actor.source.set(lambda: who)
-        tenancy.source.set(lambda: found.tenancy)
-        return found
+        principal = self.version.owner()
+        id, email = principal.user_id or "", principal.email
+        current_actor = actor.Actor(id, email, principal.name or email, request_id=self.id)
+        actor.source.set(lambda: current_actor)
+        tenancy.source.set(lambda: principal.tenancy)
+        return principal
 
     def rendering(self, place: Place) -> Rendering:
         """The renderer of a step's templates."""
@@ -165,74 +165,79 @@ class Run:
 
     def place_at(self, path: str) -> Place:
         """The place with this path."""
-        return next(one for one in self.position.places() if one.path == path)
+        return next(place for place in self.position.places() if place.path == path)
 
     def apply(self, place: Place, outcome: Outcome) -> None:
         """Store the step's output, and move on. Raises Failed, Lost."""
         if outcome.waits:
-            self._save([Entry(place, WAITING, outcome.given)] if outcome.given else [])
+            self._save([Entry(place, WAITING, outcome.input)] if outcome.input else [])
             return
         if outcome.entered:
             place.spot["since"] = serialization.plain(self.now)
             self._save([])
             return
-        entries = [Entry(place, COMPLETED, outcome.given, outcome.output)]
+        entries = [Entry(place, COMPLETED, outcome.input, outcome.output)]
         self._put(place.step.name, outcome.output)
-        for ended in self.position.finish(place, outcome.target):
-            output = control_steps.output_of(ended)
-            self._put(ended.step.name, output)
-            entries.append(Entry(ended, COMPLETED, None, output))
-        if self.position.kept["visits"] > MOST_VISITS:
-            raise Failed(f"Stopped after {MOST_VISITS:,} steps: possible infinite loop.")
+        for finished in self.position.finish(place, outcome.target):
+            output = control_steps.summarize_inner(finished)
+            self._put(finished.step.name, output)
+            entries.append(Entry(finished, COMPLETED, None, output))
+        if self.position.state["visits"] > MAX_VISITS:
+            raise Failed(f"Stopped after {MAX_VISITS:,} steps: possible infinite loop.")
         self._save(entries)
 
     def _put(self, name: str, output: object) -> None:
         self.context.setdefault("steps", {})[name] = {"output": output}
 
     def _save(self, entries: Sequence[Entry]) -> None:
-        told = rows(entries, self)
-        at, context = self.position_text(), serialization.dumps_text(self.context)
-        if max(len(context), len(at)) > LARGEST_CONTEXT:
+        log_rows = rows(entries, self)
+        position, context = self.position_text(), serialization.dumps_text(self.context)
+        if max(len(context), len(position)) > LARGEST_CONTEXT:
             raise Failed(f"The outputs of the steps are larger than {LARGEST_CONTEXT} bytes.")
-        self._count_written(len(at) + len(context))
-        values = {"position": at, "context": context, "holds_pii": self.holds_pii, **self._state()}
-        queue.write(self, values, told.new, told.old)
+        self._count_written(len(position) + len(context))
+        values = {
+            "position": position,
+            "context": context,
+            "holds_pii": self.holds_pii,
+            **self._state(),
+        }
+        queue.write(self, values, log_rows.new, log_rows.old)
         self.stopped = values["status"] != RUNNING
-        db.on_commit(self.keep)
+        db.on_commit(self.remember_state)
 
     def _count_written(self, size: int) -> None:
-        counts = self.position.kept
+        counts = self.position.state
         counts["written"] = counts.get("written", 0) + size
-        if counts["written"] > MOST_WRITTEN:
-            raise Failed(f"The steps have stored more than {MOST_WRITTEN} bytes in all.")
+        if counts["written"] > MAX_WRITTEN_BYTES:
+            raise Failed(f"The steps have stored more than {MAX_WRITTEN_BYTES} bytes in total.")
 
-    def keep(self) -> None:
+    def remember_state(self) -> None:
         """Remember the committed state for `restore`."""
         self._texts = (self.position_text(), serialization.dumps_text(self.context))
 
     def restore(self) -> None:
         """Return to the last committed state."""
-        at, context = self._texts
+        position, context = self._texts
         self.context: JSONObject = serialization.loads(context)
-        self.position = Position(self.version.series, serialization.loads(at))
+        self.position = Position(self.version.series, serialization.loads(position))
         self.stopped = False
 
     def _state(self) -> JSONObject:
         places = self.position.places()
         if not places:
-            done = {"status": COMPLETED, "due_at": None, "current_step": None}
-            return {**done, "completed_at": self.now, "error_message": None}
+            completed = {"status": COMPLETED, "due_at": None, "current_step": None}
+            return {**completed, "completed_at": self.now, "error_message": None}
         if any(self._is_ready(place) for place in places):
             seconds = config.current().workflow_lease_seconds
             lease = {"due_at": self.now + timedelta(seconds=seconds)}
             return {"status": RUNNING, "current_step": self.current_step(), **lease}
-        until = min(place.spot["until"] for place in places)
-        later = {"look_again": clock.parse(until), "seen": self.row.nudges}
-        return {"status": WAITING, "current_step": self.current_step(), **later}
+        next_time = min(place.spot["until"] for place in places)
+        waiting = {"look_again": clock.parse(next_time), "seen": self.row.nudges}
+        return {"status": WAITING, "current_step": self.current_step(), **waiting}
 
     def position_text(self) -> str:
         """The position as stored JSON."""
-        return serialization.dumps_text(self.position.kept)
+        return serialization.dumps_text(self.position.state)
 
     def current_step(self) -> str:
         """The names of the next steps."""
@@ -240,56 +245,58 @@ class Run:
 
     def fail(self, failures: Sequence[tuple[Place, Exception]]) -> None:
         """Record failed steps; a resume runs them again."""
-        entries = [Entry(place, FAILED, self.given, error=said(error)) for place, error in failures]
-        told = rows(entries, self)
+        entries = [
+            Entry(place, FAILED, self.input, error=error_text(error)) for place, error in failures
+        ]
+        log_rows = rows(entries, self)
         with db.transaction():
             for place, _ in failures:
-                event_waits.forget(self, place)
+                event_waits.unsubscribe(self, place)
                 visit = {name: place.spot[name] for name in ("step", "visit")}
                 attempt = place.spot.get("attempt", 0) + 1
                 place.spot.clear()
                 place.spot.update(visit, attempt=attempt)
             names = ", ".join(place.step.name for place, _ in failures)
             values = {"position": self.position_text(), "current_step": names}
-            self._over(entries[0].error or "", {**values, "holds_pii": self.holds_pii}, told)
+            self._over(entries[0].error or "", {**values, "holds_pii": self.holds_pii}, log_rows)
 
     def _end(self, message: str) -> None:
         with db.transaction():
             self._over(message, {}, rows([], self))
 
-    def _over(self, message: str, values: JSONObject, told: Any) -> None:
-        over: JSONObject = {
+    def _over(self, message: str, values: JSONObject, log_rows: Any) -> None:
+        result: JSONObject = {
             "status": FAILED,
             "error_message": message[:LONGEST_MESSAGE],
             "due_at": None,
         }
-        over["completed_at"] = self.now
-        queue.write(self, {**values, **over}, told.new, told.old)
+        result["completed_at"] = self.now
+        queue.write(self, {**values, **result}, log_rows.new, log_rows.old)
         self.stopped = True
 
     def slot(self) -> AbstractContextManager[None]:
         """A slot for database work."""
-        return self.slots.one()
+        return self.slots.acquire()
 
 
-def said(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """The error message of a step, with its details."""
     if isinstance(error, TooLarge):
         return "The rendered templates are too large."
     if not isinstance(error, AppError):
         return str(error)
     details = error.extra.get("details") or ()
-    told = [f"{one.get('field')}: {one.get('message')}" for one in details]
-    return " ".join([error.message, *told])
+    texts = [f"{detail.get('field')}: {detail.get('message')}" for detail in details]
+    return " ".join([error.message, *texts])
 
 
-def _is_passing(error: Exception) -> bool:
+def _is_transient(error: Exception) -> bool:
     if isinstance(error, DBAPIError):
         return errors.was_lock_conflict(error) or errors.is_stale_schema(error)
     return True
 
 
 def _check_database(error: Exception) -> None:
-    # It is away: whoever has the instance when it is back tries again.
+    # The database is unavailable: the next worker to claim the instance retries.
     if isinstance(error, UNAVAILABLE):
         raise error

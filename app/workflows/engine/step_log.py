@@ -24,13 +24,15 @@ if TYPE_CHECKING:
 
 LONGEST_MESSAGE = 2000
 LONGEST_VALUE = 16 * 2**10  # characters of an input, or an output, as JSON
-LARGEST = 10 * 2**20  # bytes of the inputs and outputs of one instance
-MOST_IDS = 100  # of records, in what is cut off
-# What a cut value takes at most: its beginning is JSON within JSON.
-LONGEST_STORED = 2 * LONGEST_VALUE + 40 * MOST_IDS + 200
+MAX_LOG_BYTES = 10 * 2**20  # bytes of the inputs and outputs of one instance
+MAX_IDS = 100  # record ids kept from the cut part
+# Upper bound of a cut value, whose beginning is JSON within JSON.
+LONGEST_STORED = 2 * LONGEST_VALUE + 40 * MAX_IDS + 200
 ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 LONGEST_WORD = 400
-FULL = f"The log of this instance has {LARGEST} bytes. Later inputs and outputs are not stored."
+LOG_FULL = (
+    f"The log of this instance has {MAX_LOG_BYTES} bytes. Later inputs and outputs are not stored."
+)
 
 
 @dataclass(frozen=True)
@@ -55,28 +57,28 @@ class Rows:
 def rows(entries: Sequence[Entry], run: Run) -> Rows:
     """The rows of a run's entries; the position counts their bytes."""
     new, old, now = [], {}, run.now
-    for entry in (_within_quota(one, run.position.kept) for one in entries):
-        over = entry.status not in (WAITING, RUNNING)
+    for entry in (_within_quota(entry_, run.position.state) for entry_ in entries):
+        is_finished = entry.status not in (WAITING, RUNNING)
         log = entry.place.spot.get("log")
-        if over and log:
+        if is_finished and log:
             old[log] = _result(entry, now)
         else:
             key = {"account_id": run.account_id, "instance_id": run.id, "id": log or new_id()}
-            new.append({**key, **_about(entry, run.step_began), **_result(entry, now)})
+            new.append({**key, **_columns(entry, run.step_began), **_result(entry, now)})
     return Rows(new, old)
 
 
 def _result(entry: Entry, now: datetime) -> JSONObject:
-    over = entry.status not in (WAITING, RUNNING)
+    is_finished = entry.status not in (WAITING, RUNNING)
     return {
         "status": entry.status,
         "output": entry.output,
         "error_message": entry.error[:LONGEST_MESSAGE] if entry.error else None,
-        "completed_at": now if over else None,
+        "completed_at": now if is_finished else None,
     }
 
 
-def _about(entry: Entry, began: datetime) -> JSONObject:
+def _columns(entry: Entry, began: datetime) -> JSONObject:
     spot, since = entry.place.spot, entry.place.spot.get("since")
     return {
         "place": entry.place.path,
@@ -93,7 +95,9 @@ def _within_quota(entry: Entry, position: JSONObject) -> Entry:
     texts = {name: getattr(entry, name) for name in ("input", "output")}
     for name in (name for name, value in texts.items() if value is not None):
         text, logged = serialization.dumps_text(texts[name]), position.get("logged", 0)
-        stored = cut(text) if logged < LARGEST else _marked(len(text.encode()), reason=FULL)
+        stored = (
+            cut(text) if logged < MAX_LOG_BYTES else _truncated(len(text.encode()), reason=LOG_FULL)
+        )
         position["logged"] = logged + len(stored.encode())
         texts[name] = stored
     return replace(entry, **texts)
@@ -106,25 +110,25 @@ def cut(text: str) -> str:
     """
     if len(text) <= LONGEST_VALUE:
         return text
-    beginning = text[: _end_of_word(text)]
+    beginning = text[: _word_boundary(text)]
     ids = list(dict.fromkeys(ID.findall(text, len(beginning))))
-    if len(ids) > MOST_IDS:
+    if len(ids) > MAX_IDS:
         beginning, ids = "", []
-    return _marked(len(text.encode()), beginning=beginning, ids=ids)
+    return _truncated(len(text.encode()), beginning=beginning, ids=ids)
 
 
-def _end_of_word(text: str) -> int:
+def _word_boundary(text: str) -> int:
     """Where to cut: an erasure would not find half an address."""
     earliest = LONGEST_VALUE - LONGEST_WORD
     return max(earliest, *(text.rfind(end, earliest, LONGEST_VALUE) for end in ' ",'))
 
 
-def shown(text: str | None, characters: int) -> object:
+def stored_value(text: str | None, characters: int) -> Any:
     """A stored value for the API; of long values from older versions, the beginning."""
     if text is None or characters <= LONGEST_STORED:
         return None if text is None else serialization.loads(text)
-    return serialization.loads(_marked(characters, beginning=text[:LONGEST_VALUE]))
+    return serialization.loads(_truncated(characters, beginning=text[:LONGEST_VALUE]))
 
 
-def _marked(size: int, **more: Any) -> str:
+def _truncated(size: int, **more: Any) -> str:
     return serialization.dumps_text({"truncated": True, "bytes": size, **more})

@@ -19,7 +19,7 @@ LONGEST_DURATION = 366 * 86400
 
 ACTION, CONDITION, LOOP, PARALLEL = "action", "condition", "loop", "parallel"
 WAIT_DELAY, WAIT_CONDITION, WAIT_EVENT = "wait_delay", "wait_condition", "wait_event"
-# What each type takes beside name, type and next; those with an asterisk it needs.
+# Properties of each type besides name, type and next; `*` marks required ones.
 PROPERTIES: Mapping[str, tuple[str, ...]] = {
     ACTION: ("*action_type", "*config"),
     CONDITION: ("*expression", "on_true", "on_false"),
@@ -59,8 +59,8 @@ class Step:
     @property
     def config(self) -> Written:
         """The config of an action."""
-        found: Written = self.settings["config"]
-        return found
+        value: Written = self.settings["config"]
+        return value
 
 
 @dataclass(frozen=True)
@@ -78,18 +78,18 @@ class Series:
                 yield from series.walk()
 
 
-def series_of(steps: Sequence[Written]) -> Series:
+def parse_series(steps: Sequence[Written]) -> Series:
     """Parse valid steps."""
-    made = {}
+    steps_by_name = {}
     for index, step in enumerate(steps):
-        ahead = steps[index + 1]["name"] if index + 1 < len(steps) else None
-        made[step["name"]] = _step(step, ahead)
-    return Series(made, steps[0]["name"] if steps else None)
+        following = steps[index + 1]["name"] if index + 1 < len(steps) else None
+        steps_by_name[step["name"]] = _step(step, following)
+    return Series(steps_by_name, steps[0]["name"] if steps else None)
 
 
-def _step(step: Written, ahead: str | None) -> Step:
-    following = step.get("next", ahead)  # null ends the list
-    inner = tuple(series_of(one) for one in lists_in(step))
+def _step(step: Written, default_following: str | None) -> Step:
+    following = step.get("next", default_following)  # null ends the list
+    inner = tuple(parse_series(steps) for steps in lists_in(step))
     return Step(step["name"], step["type"], step, following, inner)
 
 
@@ -109,38 +109,38 @@ def normal(steps: object) -> Any:
 
 
 def _normal_step(step: JSONObject) -> JSONObject:
-    found = dict(step)
-    if found.get("type") != ACTION and isinstance(found.get("config"), dict):
-        found = {**found.pop("config"), **found}
-    if "steps" in found:
-        found["steps"] = normal(found["steps"])
-    if isinstance(found.get("branches"), list):
-        found["branches"] = [normal(one) for one in found["branches"]]
-    return found
+    result = dict(step)
+    if result.get("type") != ACTION and isinstance(result.get("config"), dict):
+        result = {**result.pop("config"), **result}
+    if "steps" in result:
+        result["steps"] = normal(result["steps"])
+    if isinstance(result.get("branches"), list):
+        result["branches"] = [normal(branch) for branch in result["branches"]]
+    return result
 
 
 def event_name(text: object) -> str | None:
     """The full name of an event, with `records.`; None if there is no such event."""
     if not isinstance(text, str):
         return None
-    named = text if text.startswith("records.") else f"records.{text}"
-    return named if named in EVENTS else None
+    full_name = text if text.startswith("records.") else f"records.{text}"
+    return full_name if full_name in EVENTS else None
 
 
 def awaited(series: Series) -> list[str]:
     """The events that the steps may wait for, as `event collection` or `event`."""
-    found = set()
+    result = set()
     for step in series.walk():
         if step.type == WAIT_EVENT:
             collection = (step.settings.get("collection") or "").lower()
-            found.add(f"{event_name(step.settings['event'])} {collection}".strip())
-    return sorted(found)
+            result.add(f"{event_name(step.settings['event'])} {collection}".strip())
+    return sorted(result)
 
 
 def seconds_of(text: object) -> int | None:
     """The seconds of `30s`, `5m`, `2h` or `1d`; None if it is invalid or longer than a year."""
-    found = DURATION.fullmatch(text) if isinstance(text, str) else None
-    if found is None:
+    match = DURATION.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
         return None
-    length = int(found[1]) * UNITS[found[2]]
+    length = int(match[1]) * UNITS[match[2]]
     return length if length <= LONGEST_DURATION else None

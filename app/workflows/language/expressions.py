@@ -10,42 +10,43 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
+from typing import Any
 
 from app import rules
 from app.rules.nodes import Sent
 from app.types import JSONMapping, JSONObject
 
-FURTHEST = 12
-ALWAYS = frozenset({"trigger", "steps", "now"})
-IN_LOOPS = frozenset({"item", "index"})
-_VALUES = rules.Scope({}, open=True, furthest=FURTHEST, caller=False)
-_EVENTS = rules.Scope({}, open=True, furthest=FURTHEST)
+MAX_PATH_LENGTH = 12
+GLOBAL_NAMES = frozenset({"trigger", "steps", "now"})
+LOOP_NAMES = frozenset({"item", "index"})
+_VALUES = rules.Scope({}, open=True, furthest=MAX_PATH_LENGTH, caller=False)
+_EVENTS = rules.Scope({}, open=True, furthest=MAX_PATH_LENGTH)
 
 
 @dataclass(frozen=True)
-class Known:
+class AvailableNames:
     """The names that expressions may use at a place of a definition."""
 
     steps: frozenset[str] = frozenset()
     extra: frozenset[str] = frozenset()
-    """Roots beside those that there always are."""
+    """Further root names."""
     of_event: bool = False
-    """Whether it is about an event, so that any name may be a field of its record."""
+    """Whether it is a condition on an event, where any name may be a field of its record."""
 
     def wrong(self, path: tuple[str, ...]) -> str | None:
         """The error message for an unknown name, if any."""
         if path[0] == "steps" and len(path) > 1:
             return None if path[1] in self.steps else f"No step {path[1][:63]}."
-        if self.of_event or path[0] in ALWAYS | self.extra:
+        if self.of_event or path[0] in GLOBAL_NAMES | self.extra:
             return None
-        known = ", ".join(sorted(ALWAYS | self.extra))
-        return f"Unknown name {path[0][:63]}. Available names: {known}."
+        available = ", ".join(sorted(GLOBAL_NAMES | self.extra))
+        return f"Unknown name {path[0][:63]}. Available names: {available}."
 
 
 @lru_cache(maxsize=2000)
-def condition(text: str, of_event: bool = False) -> rules.Node:
+def condition(text: str, on_event: bool = False) -> rules.Node:
     """Parse a condition. Raises RuleError."""
-    return _without_body(rules.condition(text, _EVENTS if of_event else _VALUES))
+    return _without_body(rules.condition(text, _EVENTS if on_event else _VALUES))
 
 
 @lru_cache(maxsize=2000)
@@ -54,11 +55,11 @@ def value(text: str) -> rules.Node:
     return _without_body(rules.value(text, _VALUES))
 
 
-def check(node: rules.Node, known: Known) -> None:
+def check(node: rules.Node, available: AvailableNames) -> None:
     """Refuse unknown names. Raises RuleError."""
     for part in rules.walk(node):
-        if isinstance(part, rules.Name) and (wrong := known.wrong(part.path)):
-            raise rules.RuleError(wrong, part.start)
+        if isinstance(part, rules.Name) and (message := available.wrong(part.path)):
+            raise rules.RuleError(message, part.start)
 
 
 def holds(text: str, names: JSONMapping, now: datetime) -> bool:
@@ -67,7 +68,7 @@ def holds(text: str, names: JSONMapping, now: datetime) -> bool:
     return rules.holds(condition(text), context)
 
 
-def evaluated(text: str, names: JSONMapping, now: datetime) -> object:
+def evaluate(text: str, names: JSONMapping, now: datetime) -> Any:
     """Evaluate an expression."""
     return rules.evaluate(value(text), rules.Context({**names, "now": now}, now=now))
 
@@ -75,47 +76,57 @@ def evaluated(text: str, names: JSONMapping, now: datetime) -> object:
 def holds_for(
     text: str | None,
     event: JSONMapping,
-    asker: rules.Asker,
+    caller: rules.Asker,
     now: datetime,
-    known: JSONMapping,
+    instance_values_: JSONMapping,
 ) -> bool:
     """Evaluate a condition on an event; `known` has the instance's values by name or path."""
     if not text:
         return True
     record, previous = event.get("record"), event.get("previous")
-    named = {"event": event, "record": record, "previous": previous, "trigger": event, "now": now}
-    context = rules.Context({**(record or previous or {}), **named, **known}, asker, now=now)
+    event_names = {
+        "event": event,
+        "record": record,
+        "previous": previous,
+        "trigger": event,
+        "now": now,
+    }
+    context = rules.Context(
+        {**(record or previous or {}), **event_names, **instance_values_}, caller, now=now
+    )
     return rules.holds(condition(text, True), context)
 
 
-def of_instance(text: str | None, names: JSONMapping) -> JSONObject:
+def instance_values(text: str | None, names: JSONMapping) -> JSONObject:
     """The instance's values that an event's condition uses."""
     if not text:
         return {}
-    found, own = {}, names.keys() & {"trigger", "steps", *IN_LOOPS}
+    result, instance_names = {}, names.keys() & {"trigger", "steps", *LOOP_NAMES}
     for part in rules.walk(condition(text, True)):
-        if isinstance(part, rules.Name) and part.path[0] in own:
-            found[".".join(part.path)] = looked_up(names, part.path)
-    return found
+        if isinstance(part, rules.Name) and part.path[0] in instance_names:
+            result[".".join(part.path)] = get_path(names, part.path)
+    return result
 
 
-def looked_up(names: object, path: tuple[str, ...]) -> object:
+def get_path(names: object, path: tuple[str, ...]) -> object:
     """The value at a path; None if there is none. List indexes start at 0."""
-    found: object = names
-    for step in path:
-        if isinstance(found, Mapping):
-            found = found.get(step)
-        elif isinstance(found, list) and step.isascii() and step.isdigit() and len(step) < 10:
-            found = found[int(step)] if int(step) < len(found) else None
+    value: Any = names
+    for key in path:
+        if isinstance(value, Mapping):
+            value = value.get(key)
+        elif isinstance(value, list) and key.isascii() and key.isdigit() and len(key) < 10:
+            value = value[int(key)] if int(key) < len(value) else None
         else:
             return None
-    return found
+    return value
 
 
 def _without_body(node: rules.Node) -> rules.Node:
     for part in rules.walk(node):
         if isinstance(part, Sent):
-            raise rules.RuleError("There is no request here. Use the trigger instead.", part.start)
+            raise rules.RuleError(
+                "@request.data is not available here. Use the trigger instead.", part.start
+            )
     return node
 
 

@@ -19,10 +19,10 @@ CODE = "collection_missing"
 
 def warnings(workflows: Sequence[Workflow]) -> dict[str, list[JSONObject]]:
     """The warnings of each workflow, by its id."""
-    named = {one.id: list(_named(one)) for one in workflows}
+    named = {workflow.id: list(_named(workflow)) for workflow in workflows}
     keys = {name.lower() for places in named.values() for _, name in places}
-    chosen = sa.select(Collection.name_key).where(Collection.name_key.in_(sorted(keys)))
-    missing = keys - set(db.db.session.scalars(chosen)) if keys else keys
+    query = sa.select(Collection.name_key).where(Collection.name_key.in_(sorted(keys)))
+    missing = keys - set(db.db.session.scalars(query)) if keys else keys
     return {
         id: [_warning(place, name) for place, name in places if name.lower() in missing]
         for id, places in named.items()
@@ -47,13 +47,13 @@ def _named(workflow: Workflow) -> Iterator[tuple[str, str]]:
 
 def _in_steps(steps: Sequence[Written], place: str) -> Iterator[tuple[str, str]]:
     for index, step in enumerate(steps):
-        here = f"{place}[{index}]"
+        path = f"{place}[{index}]"
         is_action = step["type"] == ACTION
         settings = step["config"] if is_action else step
         name = settings.get("collection") if is_action or step["type"] == WAIT_EVENT else None
         if name and not templates.has_template(name):
-            yield f"{here}.{'config.' if is_action else ''}collection", name
+            yield f"{path}.{'config.' if is_action else ''}collection", name
         lists = lists_in(step)
         for number, inner in enumerate(lists):
             branch = "steps" if "steps" in step else f"branches[{number}]"
-            yield from _in_steps(inner, f"{here}.{branch}")
+            yield from _in_steps(inner, f"{path}.{branch}")

@@ -19,17 +19,19 @@ from app.types import JSONObject
 from app.workflows.language.definition import ACTION, CONDITION, LOOP, Written, lists_in
 
 HOST = re.compile(r"https?://[^/?#\\]+[/?#]", re.IGNORECASE)
-ENTER_AGAIN = (
+REENTER_VALUE = (
     "Enter the value of {} again: *** keeps it only if the step's name and url stay the same."
 )
-TEMPLATE_OF_HOST = "Enter the value of {} again: the url is a template, and the steps have changed."
+REENTER_FOR_TEMPLATE = (
+    "Enter the value of {} again: the url is a template, and the steps have changed."
+)
 Steps = Sequence[Written]
 Change = Callable[[str, Written, str, Any], Any]  # of place, step, name and value of a header
 
 
 def masked(steps: Steps) -> list[JSONObject]:
     """Steps with masked header values."""
-    return _changed(steps, lambda *about: MASK)
+    return _changed(steps, lambda *_: MASK)
 
 
 def comparable(steps: Steps) -> list[JSONObject]:
@@ -50,25 +52,25 @@ def decrypted(config: Written) -> JSONObject:
     }
 
 
-def problems(steps: Steps, before: Steps) -> list[JSONObject]:
+def problems(steps: Steps, stored_steps: Steps) -> list[JSONObject]:
     """Problems of `***` values that cannot keep a stored value."""
-    known, found = _Known(steps, before), list[JSONObject]()
+    stored_headers, problems_ = _StoredHeaders(steps, stored_steps), list[JSONObject]()
 
     def check(place: str, step: Written, name: str, value: object) -> object:
-        if value == MASK and (wrong := known.problem(step, name)):
-            found.append(problem(f"{place}.config.headers.{name}", "required", wrong))
+        if value == MASK and (message := stored_headers.problem(step, name)):
+            problems_.append(problem(f"{place}.config.headers.{name}", "required", message))
         return value
 
     _changed(steps, check)
-    return found
+    return problems_
 
 
-def encrypted(steps: Steps, before: Steps) -> list[JSONObject]:
+def encrypted(steps: Steps, stored_steps: Steps) -> list[JSONObject]:
     """Steps to store; unchanged values stay encrypted as they are."""
-    known = _Known(steps, before)
+    stored_headers = _StoredHeaders(steps, stored_steps)
 
     def seal(place: str, step: Written, name: str, value: Any) -> object:
-        stored = known.stored(step, name)
+        stored = stored_headers.stored(step, name)
         if stored is None or value not in (MASK, header_values.decrypt_or(stored)):
             return header_values.encrypt(value)
         return stored if isinstance(stored, dict) else header_values.encrypt(stored)
@@ -78,14 +80,14 @@ def encrypted(steps: Steps, before: Steps) -> list[JSONObject]:
 
 @reencryption.json_column("workflows", "steps")
 @reencryption.json_column("workflow_versions", "steps")
-def renewed(steps: Steps) -> tuple[list[JSONObject], int]:
+def reencrypted(steps: Steps) -> tuple[list[JSONObject], int]:
     """Steps encrypted with the newest key, and how many values were re-encrypted.
 
     Raises InvalidToken.
     """
     count = 0
 
-    def renew(place: str, step: Written, name: str, value: object) -> object:
+    def renew(place: str, step: Written, name: str, value: Any) -> Any:
         nonlocal count
         new = header_values.reencrypt(value)
         count += new is not value
@@ -95,7 +97,7 @@ def renewed(steps: Steps) -> tuple[list[JSONObject], int]:
 
 
 @dataclass
-class _Known:
+class _StoredHeaders:
     """The stored values that `***` may refer to."""
 
     steps: Steps
@@ -108,20 +110,20 @@ class _Known:
     def stored(self, step: Written, name: str) -> Any:
         """The stored header of the step with the same name; None if there is none."""
         headers = (self._by_name.get(step["name"], {}).get("config") or {}).get("headers") or {}
-        same = (value for one, value in headers.items() if one.lower() == name.lower())
-        return next(same, None)
+        matches = (value for header, value in headers.items() if header.lower() == name.lower())
+        return next(matches, None)
 
     def problem(self, step: Written, name: str) -> str | None:
         """Why a header's value cannot be kept, if so."""
         url = step["config"].get("url")
         if self.stored(step, name) is None or self._by_name[step["name"]]["config"]["url"] != url:
-            return ENTER_AGAIN.format(name)
+            return REENTER_VALUE.format(name)
         if _has_fixed_host(url) or self._does_the_same():
             return None
-        return TEMPLATE_OF_HOST.format(name)
+        return REENTER_FOR_TEMPLATE.format(name)
 
     def _does_the_same(self) -> bool:
-        # Another step may make another host of the same template.
+        # Other steps may render the same template to another host.
         old, new = (
             [step for step in _walk(masked(steps)) if step["type"] != CONDITION]
             for steps in (self.before, self.steps)
@@ -130,8 +132,8 @@ class _Known:
 
 
 def _has_fixed_host(url: str) -> bool:
-    before, template, _ = url.partition("{{")
-    return not template or bool(HOST.match(before))
+    prefix, template, _ = url.partition("{{")
+    return not template or bool(HOST.match(prefix))
 
 
 def _changed(steps: Steps, change: Change, place: str = "steps") -> list[JSONObject]:
@@ -139,19 +141,21 @@ def _changed(steps: Steps, change: Change, place: str = "steps") -> list[JSONObj
 
 
 def _changed_step(step: Written, change: Change, place: str) -> JSONObject:
-    found = dict(step)
-    config = found.get("config")
+    result = dict(step)
+    config = result.get("config")
     headers = config.get("headers") if step["type"] == ACTION and config else None
     if config and headers:
-        new = {name: change(place, step, name, value) for name, value in headers.items()}
-        found["config"] = {**config, "headers": new}
+        changed_headers = {
+            name: change(place, step, name, value) for name, value in headers.items()
+        }
+        result["config"] = {**config, "headers": changed_headers}
     if step["type"] == LOOP:
-        found["steps"] = _changed(step["steps"], change, f"{place}.steps")
+        result["steps"] = _changed(step["steps"], change, f"{place}.steps")
     elif lists := lists_in(step):
-        found["branches"] = [
-            _changed(one, change, f"{place}.branches[{i}]") for i, one in enumerate(lists)
+        result["branches"] = [
+            _changed(steps, change, f"{place}.branches[{i}]") for i, steps in enumerate(lists)
         ]
-    return found
+    return result
 
 
 def _walk(steps: Steps) -> Iterator[Written]:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
+from typing import Any
 
 import orjson
 
@@ -17,12 +18,12 @@ from app import clock, rules
 from app.rules import values
 from app.types import JSONMapping, JSONObject
 from app.workflows.language import expressions
-from app.workflows.language.expressions import Known
+from app.workflows.language.expressions import AvailableNames
 
 TEMPLATE = re.compile(r"\{\{((?:(?!\{\{|\}\}).)*)\}\}", re.DOTALL)  # in linear time
 PATH = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)*")
 WORDS = ("true", "false", "null")
-MOST_CHARACTERS = 2**20  # that templates of one step are replaced by
+MAX_CHARACTERS = 2**20  # of all rendered templates of a step
 
 
 class TooLarge(Exception):
@@ -35,108 +36,110 @@ class Rendering:
 
     names: JSONMapping
     now: datetime
-    left: int = field(default=MOST_CHARACTERS)
+    remaining: int = field(default=MAX_CHARACTERS)
 
     def config(self, config: JSONMapping) -> JSONObject:
         """A step's configuration with its templates rendered. Raises TooLarge."""
         return {name: self.value(part) for name, part in config.items()}
 
-    def value(self, given: object) -> object:
+    def value(self, template: object) -> object:
         """A value with its templates rendered. Raises TooLarge."""
-        if isinstance(given, str):
-            return self._text(given)
-        if isinstance(given, Mapping):
-            return {name: self.value(one) for name, one in given.items()}
-        return [self.value(one) for one in given] if isinstance(given, list) else given
+        if isinstance(template, str):
+            return self._text(template)
+        if isinstance(template, Mapping):
+            return {name: self.value(item) for name, item in template.items()}
+        return [self.value(item) for item in template] if isinstance(template, list) else template
 
     def filter(self, text: str) -> str:
         """A filter with its templates rendered as literals. Raises TooLarge."""
-        return self._joined(text, lambda at, found: _literal(found, _quote_at(text, at)))
+        return self._replace(
+            text, lambda position, value: _literal(value, _quote_at(text, position))
+        )
 
     def _text(self, text: str) -> object:
         if "{{" not in text:
             return text
-        whole = TEMPLATE.fullmatch(text.strip())
-        if whole:
-            found = self._found(whole[1])
-            self._spend(len(orjson.dumps(found)))
-            return found
-        return self._joined(text, lambda at, found: written(found))
+        match = TEMPLATE.fullmatch(text.strip())
+        if match:
+            value = self._evaluate(match[1])
+            self._spend(len(orjson.dumps(value)))
+            return value
+        return self._replace(text, lambda at, value: to_text(value))
 
-    def _joined(self, text: str, form: Callable[[int, object], str]) -> str:
+    def _replace(self, text: str, render: Callable[[int, Any], str]) -> str:
         def replaced(match: re.Match[str]) -> str:
-            part = form(match.start(), self._found(match[1]))
+            part = render(match.start(), self._evaluate(match[1]))
             self._spend(len(part))
             return part
 
         return TEMPLATE.sub(replaced, text)
 
-    def _found(self, inner: str) -> object:
-        name = inner.strip()
+    def _evaluate(self, expression: str) -> Any:
+        name = expression.strip()
         if name == "now":
             return clock.iso(self.now)
         if PATH.fullmatch(name) and name not in WORDS:
-            return expressions.looked_up(self.names, tuple(name.split(".")))
-        return plain(expressions.evaluated(name, self.names, self.now))
+            return expressions.get_path(self.names, tuple(name.split(".")))
+        return plain(expressions.evaluate(name, self.names, self.now))
 
     def _spend(self, characters: int) -> None:
-        self.left -= characters
-        if self.left < 0:
+        self.remaining -= characters
+        if self.remaining < 0:
             raise TooLarge
 
 
-def has_template(given: object) -> bool:
+def has_template(value: Any) -> bool:
     """Whether a value contains a template."""
-    return any(True for _ in _templates(given, ""))
+    return any(True for _ in _templates(value, ""))
 
 
 def blank(text: str) -> str:
     """A filter with placeholder values, for validation."""
 
-    def instead(match: re.Match[str]) -> str:
+    def placeholder(match: re.Match[str]) -> str:
         if _quote_at(text, match.start()):
             return ""
         return '[""]' if text[: match.start()].rstrip().lower().endswith(" in") else "null"
 
-    return TEMPLATE.sub(instead, text)
+    return TEMPLATE.sub(placeholder, text)
 
 
-def wrong(given: object, known: Known, place: str) -> Iterator[tuple[str, str, int]]:
+def problems(value: Any, available: AvailableNames, place: str) -> Iterator[tuple[str, str, int]]:
     """The problems of the templates in a value: place, message, position."""
-    for where, text in _texts(given, place):
+    for path, text in _texts(value, place):
         if text.count("{{") != len(TEMPLATE.findall(text)):
-            yield where, "A template begins with {{ and ends with }}.", text.find("{{")
-    for where, match in _templates(given, place):
+            yield path, "A template begins with {{ and ends with }}.", text.find("{{")
+    for path, match in _templates(value, place):
         try:
-            _check(match[1].strip(), known)
+            _check(match[1].strip(), available)
         except rules.RuleError as error:
-            yield where, str(error), match.start() + error.position
+            yield path, str(error), match.start() + error.position
 
 
-def _check(inner: str, known: Known) -> None:
-    if PATH.fullmatch(inner) and inner not in WORDS:
-        if problem := known.wrong(tuple(inner.split("."))):
+def _check(expression: str, available: AvailableNames) -> None:
+    if PATH.fullmatch(expression) and expression not in WORDS:
+        if problem := available.wrong(tuple(expression.split("."))):
             raise rules.RuleError(problem, 0)
         return
-    expressions.check(expressions.value(inner), known)
+    expressions.check(expressions.value(expression), available)
 
 
-def _templates(given: object, place: str) -> Iterator[tuple[str, re.Match[str]]]:
-    for where, text in _texts(given, place):
+def _templates(value: Any, path: str) -> Iterator[tuple[str, re.Match[str]]]:
+    for item_path, text in _texts(value, path):
         for match in TEMPLATE.finditer(text):
-            yield where, match
+            yield item_path, match
 
 
-def _texts(given: object, place: str) -> Iterator[tuple[str, str]]:
-    if isinstance(given, str):
-        if "{{" in given:
-            yield place, given
-    elif isinstance(given, Mapping):
-        for name, one in given.items():
-            yield from _texts(one, f"{place}.{name}")
-    elif isinstance(given, list):
-        for index, one in enumerate(given):
-            yield from _texts(one, f"{place}[{index}]")
+def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        if "{{" in value:
+            yield path, value
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _texts(item, f"{path}.{name}")
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _texts(item, f"{path}[{index}]")
 
 
 def plain(value: object) -> object:
@@ -146,7 +149,7 @@ def plain(value: object) -> object:
     return value.isoformat() if isinstance(value, date) else value
 
 
-def written(value: object) -> str:
+def to_text(value: Any) -> str:
     """A value within a text."""
     if isinstance(value, dict | list):
         return orjson.dumps(value).decode()
@@ -155,28 +158,28 @@ def written(value: object) -> str:
 
 def _quote_at(text: str, end: int) -> str | None:
     """The quote that is open at a position of an expression, if any."""
-    quote, at = None, 0
-    while at < end:
-        character = text[at]
-        if quote and character == "\\" and text[at + 1 : at + 2] in ("\\", '"', "'"):
-            at += 1
+    quote, position = None, 0
+    while position < end:
+        character = text[position]
+        if quote and character == "\\" and text[position + 1 : position + 2] in ("\\", '"', "'"):
+            position += 1
         elif quote is None and character in "\"'":
             quote = character
         elif character == quote:
             quote = None
-        at += 1
+        position += 1
     return quote
 
 
 def _literal(value: object, quote: str | None) -> str:
     if quote:
-        return _escaped(written(value), quote)
+        return _escape(to_text(value), quote)
     if isinstance(value, list):
-        return f"[{', '.join(_literal(one, None) for one in value)}]"
+        return f"[{', '.join(_literal(item, None) for item in value)}]"
     if isinstance(value, str | dict):
-        return f'"{_escaped(written(value), chr(34))}"'
+        return f'"{_escape(to_text(value), chr(34))}"'
     return "null" if value is None else values.written(value)
 
 
-def _escaped(text: str, quote: str) -> str:
+def _escape(text: str, quote: str) -> str:
     return text.replace("\\", "\\\\").replace(quote, f"\\{quote}")

@@ -6,7 +6,7 @@ from app.errors import problem
 from app.types import JSONMapping, JSONObject
 from app.workflows.language import checks, cron
 from app.workflows.language.definition import event_name
-from app.workflows.language.expressions import Known
+from app.workflows.language.expressions import AvailableNames
 from app.workflows.models import EVENT, MANUAL, SCHEDULE, TRIGGERS, WEBHOOK
 
 PROPERTIES = {
@@ -22,13 +22,13 @@ def normal(trigger: JSONMapping) -> JSONObject:
     """A trigger with the properties of its `config` and the full event name."""
     config = trigger.get("config")
     rest = {name: value for name, value in trigger.items() if name != "config"}
-    found = {**config, **rest} if isinstance(config, dict) else rest
-    found = {name: value for name, value in found.items() if value is not None}
-    if event_name(found.get("event")):
-        found["event"] = event_name(found["event"])
-    if isinstance(found.get("cron"), str):
-        found["cron"] = " ".join(found["cron"].split())
-    return found
+    result = {**config, **rest} if isinstance(config, dict) else rest
+    result = {name: value for name, value in result.items() if value is not None}
+    if event_name(result.get("event")):
+        result["event"] = event_name(result["event"])
+    if isinstance(result.get("cron"), str):
+        result["cron"] = " ".join(result["cron"].split())
+    return result
 
 
 def problems(trigger: JSONMapping, allowed: tuple[str, ...] = TRIGGERS) -> list[Problem]:
@@ -37,13 +37,13 @@ def problems(trigger: JSONMapping, allowed: tuple[str, ...] = TRIGGERS) -> list[
     if not isinstance(kind, str) or kind not in allowed:
         message = f"Must be one of: {', '.join(allowed)}."
         return [problem("trigger.type", "type_invalid", message)]
-    known = ("type", *PROPERTIES[kind])
-    unknown = [name for name in trigger if name not in known]
-    found = [
+    allowed_names = ("type", *PROPERTIES[kind])
+    unknown = [name for name in trigger if name not in allowed_names]
+    problems_ = [
         problem(f"trigger.{name[:63]}", "unknown_field", f"Unknown property {name[:63]}.")
         for name in unknown
     ]
-    return found + {EVENT: _event, SCHEDULE: _schedule}.get(kind, _nothing)(trigger)
+    return problems_ + {EVENT: _event, SCHEDULE: _schedule}.get(kind, _nothing)(trigger)
 
 
 def _nothing(trigger: JSONMapping) -> list[Problem]:
@@ -51,15 +51,15 @@ def _nothing(trigger: JSONMapping) -> list[Problem]:
 
 
 def _schedule(trigger: JSONMapping) -> list[Problem]:
-    wrong = cron.problem(trigger.get("cron"))
-    return [problem("trigger.cron", "cron_invalid", wrong)] if wrong else []
+    message = cron.problem(trigger.get("cron"))
+    return [problem("trigger.cron", "cron_invalid", message)] if message else []
 
 
 def _event(trigger: JSONMapping) -> list[Problem]:
-    found = checks.event_problems(trigger.get("event"), "trigger.event")
+    result = checks.event_problems(trigger.get("event"), "trigger.event")
     if "collection" in trigger:
-        found += checks.collection_problems(trigger["collection"], "trigger.collection")
+        result += checks.collection_problems(trigger["collection"], "trigger.collection")
     if "condition" in trigger:
-        known = Known(of_event=True)
-        found += checks.condition_problems(trigger["condition"], "trigger.condition", known)
-    return found
+        names = AvailableNames(of_event=True)
+        result += checks.condition_problems(trigger["condition"], "trigger.condition", names)
+    return result

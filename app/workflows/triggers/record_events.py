@@ -51,10 +51,10 @@ class Listeners:
     started: Mapping[tuple[str, str], Sequence[Listener]]
     awaited: frozenset[str]
 
-    def of(self, event: str, collection: str) -> list[Listener]:
+    def started_by(self, event: str, collection: str) -> list[Listener]:
         """The workflows that an event starts."""
         keys = ((event, collection), (event, ""))
-        return [one for key in keys for one in self.started.get(key, ())]
+        return [listener for key in keys for listener in self.started.get(key, ())]
 
     def may_await(self, event: str, collection: str) -> bool:
         """Whether any instance may wait for an event."""
@@ -65,118 +65,122 @@ def _listeners(account_id: str) -> Listeners:
     """The listeners of an account in the open transaction."""
     version = outbox.checked_version(account_id)
     cache = versioned_cache.cache("workflow_listeners")
-    found = cache.get(account_id, lambda: None)
-    if found is None or found[0] != version:
-        found = (version, _load(account_id))
-        cache.put(account_id, found)
-    listeners: Listeners = found[1]
+    cached = cache.get(account_id, lambda: None)
+    if cached is None or cached[0] != version:
+        cached = (version, _load(account_id))
+        cache.put(account_id, cached)
+    listeners: Listeners = cached[1]
     return listeners
 
 
 def _load(account_id: str) -> Listeners:
-    mine = (Workflow.account_id == account_id, Workflow.enabled, Workflow.trigger_type == EVENT)
+    where = (Workflow.account_id == account_id, Workflow.enabled, Workflow.trigger_type == EVENT)
     table: Any = Workflow.__table__
     started: dict[tuple[str, str], list[Listener]] = {}
-    for row in db.connection().execute(sa.select(table).where(*mine).order_by(table.c.id)):
-        asked = tuple(filter(None, (row.condition, row.trigger.get("condition"))))
-        about = (row.account_id, row.id, row.kind, row.version)
-        listener = Listener(*about, asked, row.owner_id, row.owner_home)
+    for row in db.connection().execute(sa.select(table).where(*where).order_by(table.c.id)):
+        conditions = tuple(filter(None, (row.condition, row.trigger.get("condition"))))
+        identity = (row.account_id, row.id, row.kind, row.version)
+        listener = Listener(*identity, conditions, row.owner_id, row.owner_home)
         key = (row.trigger["event"], row.trigger.get("collection", "").lower())
         started.setdefault(key, []).append(listener)
-    kept = sa.select(VERSIONS.c.awaits).where(VERSIONS.c.account_id == account_id)
-    awaited = {one for row in db.connection().execute(kept) for one in row.awaits}
+    awaits = sa.select(VERSIONS.c.awaits).where(VERSIONS.c.account_id == account_id)
+    awaited = {event for row in db.connection().execute(awaits) for event in row.awaits}
     return Listeners(started, frozenset(awaited))
 
 
 @events.subscribe(events.RecordChanged)
 def note(event: events.RecordChanged) -> None:
     """Start the workflows of a change, and wake waiting instances before the commit."""
-    found = _listeners(event.account_id)
+    listeners = _listeners(event.account_id)
     name, collection = f"records.{event.operation}", event.definition.name.lower()
-    starting, awaited = found.of(name, collection), found.may_await(name, collection)
+    starting, awaited = (
+        listeners.started_by(name, collection),
+        listeners.may_await(name, collection),
+    )
     if not starting and not awaited:
         return
-    told, root_id = _Told(event, name), new_id()
+    view, root_id = _EventView(event, name), new_id()
     for listener in starting:
         owner = (listener.account_id, listener.owner_home, listener.owner_id)
-        seen, personal = told.to(*owner)
-        # Where nobody may look, nothing can be compared: the instance begins, to fail and say why.
-        if not told.acting(*owner) or all(told.holds(c, seen, {}) for c in listener.conditions):
-            row = start.row(listener, seen, EVENT, holds_pii=personal, root_id=root_id)
+        visible, personal = view.view_for(*owner)
+        # If the owner lost access, conditions cannot be checked: start it, to fail with that
+        # reason.
+        if not view.acting(*owner) or all(view.holds(c, visible, {}) for c in listener.conditions):
+            row = start.row(listener, visible, EVENT, holds_pii=personal, root_id=root_id)
             if row is not None:
                 db.before_commit(start.write, row)
     if awaited:
-        db.before_commit(_tell_waiting, partial(_tell, told, name, collection))
+        db.before_commit(_wake_all, partial(_wake_waiting, view, name, collection))
 
 
-def _tell_waiting(tellings: list[Callable[[], None]]) -> None:
-    for telling in tellings:
-        telling()
+def _wake_all(callbacks: list[Callable[[], None]]) -> None:
+    for callback in callbacks:
+        callback()
 
 
-def _tell(told: _Told, name: str, collection: str) -> None:
-    for one in event_waits.awaiting(told.event.account_id, name, collection):
-        owner = told.owner_of(one)
+def _wake_waiting(view: _EventView, name: str, collection: str) -> None:
+    for subscription in event_waits.awaiting(view.event.account_id, name, collection):
+        owner = view.active_owner(subscription)
         if owner is None:
-            event_waits.arrive(one, None)
+            event_waits.deliver(subscription, None)
             continue
-        seen, personal = told.to(one.account_id, *owner)
-        if told.holds(one.condition, seen, serialization.loads(one.known)):
-            event_waits.arrive(one, seen, personal)
+        visible, personal = view.view_for(subscription.account_id, *owner)
+        if view.holds(subscription.condition, visible, serialization.loads(subscription.known)):
+            event_waits.deliver(subscription, visible, personal)
 
 
-class _Told:
-    """An event as owners of workflows may see it."""
+class _EventView:
+    """Views of an event for workflow owners."""
 
     def __init__(self, event: events.RecordChanged, name: str) -> None:
         self.event, self.name = event, name
-        self._asker = access.rule_caller(event.by)
-        self._seen: dict[tuple[str, str, str], tuple[JSONObject, bool]] = {}
-        self._able: dict[tuple[str, str, str], Principal | None] = {}
+        self._caller = access.rule_caller(event.by)
+        self._views: dict[tuple[str, str, str], tuple[JSONObject, bool]] = {}
+        self._owners: dict[tuple[str, str, str], Principal | None] = {}
 
-    def holds(self, condition: str | None, seen: Any, known: Any) -> bool:
-        """Whether a condition holds, over what the owner sees and what else is known."""
-        return expressions.holds_for(condition, seen, self._asker, clock.now(), known)
+    def holds(self, condition: str | None, visible: Any, instance_values: Any) -> bool:
+        """Whether a condition holds for the owner's view and the instance's values."""
+        return expressions.holds_for(condition, visible, self._caller, clock.now(), instance_values)
 
-    def to(self, *owner: str) -> tuple[JSONObject, bool]:
-        """What an owner is told, and whether it has personal data unmasked."""
-        if owner not in self._seen:
-            self._seen[owner] = self._shown(*owner)  # type: ignore[index]
-        return self._seen[owner]  # type: ignore[index]
+    def view_for(self, *owner: str) -> tuple[JSONObject, bool]:
+        """The owner's view of the event, and whether it has unmasked personal data."""
+        if owner not in self._views:
+            self._views[owner] = self._render(*owner)  # type: ignore[index]
+        return self._views[owner]  # type: ignore[index]
 
-    def owner_of(self, one: Any) -> tuple[str, str] | None:
-        """Whose rights what waits has now, as its steps have; None where nobody may act."""
-        first = (one.owner_home, one.owner_id)
-        if self.acting(one.account_id, *first):
+    def active_owner(self, subscription: Any) -> tuple[str, str] | None:
+        """The current owner of a waiting instance's steps; None if no owner may act."""
+        first = (subscription.owner_home, subscription.owner_id)
+        if self.acting(subscription.account_id, *first):
             return first
-        version = event_waits.version_of(one)
-        heir = version.latest_owner() if version else first
-        return heir if self.acting(one.account_id, *heir) else None
+        version = event_waits.get_version(subscription)
+        latest = version.latest_owner() if version else first
+        return latest if self.acting(subscription.account_id, *latest) else None
 
     def acting(self, *owner: str) -> Principal | None:
-        """The user with those ids, acting in the account; None where that is not possible."""
-        if owner not in self._able:
-            self._able[owner] = _acting(*owner)  # type: ignore[index]
-        return self._able[owner]  # type: ignore[index]
+        """The owner's principal in the account; None if the owner lost access."""
+        if owner not in self._owners:
+            self._owners[owner] = _current_owner(*owner)  # type: ignore[index]
+        return self._owners[owner]  # type: ignore[index]
 
-    def _shown(self, *owner: str) -> tuple[JSONObject, bool]:
-        definition, told, by = self.event.definition, {}, self.acting(*owner)
+    def _render(self, *owner: str) -> tuple[JSONObject, bool]:
+        definition, records, by = self.event.definition, {}, self.acting(*owner)
         for part in ("record", "previous"):
             row = getattr(self.event, part)
-            told[part] = None if row is None else _seen(definition, row, by)
-        seen = {"event": self.name, "collection": definition.name, **told}
+            records[part] = None if row is None else _visible_record(definition, row, by)
+        visible = {"event": self.name, "collection": definition.name, **records}
         personal = bool(definition.personal) and by is not None and not masking.masks_for(by)
-        plain: JSONObject = serialization.plain(seen)
+        plain: JSONObject = serialization.plain(visible)
         return plain, personal
 
 
-def _acting(account_id: str, home: str, user_id: str) -> Principal | None:
+def _current_owner(account_id: str, home: str, user_id: str) -> Principal | None:
     try:
         return versions.current_owner(account_id, home, user_id)
     except Forbidden:
         return None
 
 
-def _seen(definition: Any, row: Any, by: Principal | None) -> object:
-    """A record as it may be viewed, also one that is deleted by now."""
+def _visible_record(definition: Any, row: Any, by: Principal | None) -> Any:
+    """A record as the owner may view it, even if deleted."""
     return views.render_full(row, views.access_of_row(definition, row, by))

@@ -26,8 +26,8 @@ from app.workflows.triggers import start, start_limits
 log = structlog.get_logger()
 
 LARGEST_LOOK = 100
-NEVER = datetime(9999, 12, 31, tzinfo=UTC)  # of what is not due any more, or not for now
-RESPITE = timedelta(hours=1)  # for a row that cannot be fired, which must not be in the way
+NEVER = datetime(9999, 12, 31, tzinfo=UTC)  # for disabled schedules
+RETRY_AFTER = timedelta(hours=1)  # after an error, so that the row does not block others
 UNREADABLE = "The schedule {!r} is no longer supported. Save the workflow with another one. {}"
 
 
@@ -50,9 +50,9 @@ def plan(workflow: Workflow) -> None:
         return
     key = {"account_id": workflow.account_id, "workflow_id": workflow.id}
     values = {"cron": text, "next_at": _following(text)}
-    if planned:  # the row stays, which says when it was due last
-        mine = [SCHEDULES.c[name] == value for name, value in key.items()]
-        db.connection().execute(sa.update(SCHEDULES).where(*mine).values(**values))
+    if planned:  # keep the row, which has the last due time
+        conditions = [SCHEDULES.c[name] == value for name, value in key.items()]
+        db.connection().execute(sa.update(SCHEDULES).where(*conditions).values(**values))
     elif text:
         db.connection().execute(sa.insert(SCHEDULES).values(**key, **values))
 
@@ -67,47 +67,50 @@ def _following(text: str) -> datetime:
 
 def forget(account_id: str, workflow_id: str | None = None) -> None:
     """Remove the schedule of a workflow, or all of an account."""
-    mine = [SCHEDULES.c.account_id == account_id]
+    conditions = [SCHEDULES.c.account_id == account_id]
     if workflow_id:
-        mine.append(SCHEDULES.c.workflow_id == workflow_id)
-    db.connection().execute(sa.delete(SCHEDULES).where(*mine))
+        conditions.append(SCHEDULES.c.workflow_id == workflow_id)
+    db.connection().execute(sa.delete(SCHEDULES).where(*conditions))
 
 
 def times(account_id: str, workflow_ids: list[str]) -> JSONObject:
     """The schedules of workflows, by id."""
-    mine = (SCHEDULES.c.account_id == account_id, SCHEDULES.c.workflow_id.in_(workflow_ids))
+    conditions = (SCHEDULES.c.account_id == account_id, SCHEDULES.c.workflow_id.in_(workflow_ids))
     due = sa.func.nullif(SCHEDULES.c.next_at, sa.literal(NEVER, UtcDateTime()), type_=UtcDateTime())
-    columns = (*(one for one in SCHEDULES.c if one.name != "next_at"), due.label("next_at"))
-    rows = db.connection().execute(sa.select(*columns).where(*mine))
+    columns = (
+        *(column for column in SCHEDULES.c if column.name != "next_at"),
+        due.label("next_at"),
+    )
+    rows = db.connection().execute(sa.select(*columns).where(*conditions))
     return {row.workflow_id: row for row in rows}
 
 
 def fire(now: datetime | None = None) -> int:
     """Start what is due by the database's clock; returns how many this process started."""
-    moment = now or database_now()
+    now_or_database = now or database_now()
     columns = (*SCHEDULES.c, sa.type_coerce(database_now(), UtcDateTime()).label("now"))
-    late = sa.select(*columns).where(SCHEDULES.c.next_at <= moment)
-    ordered = late.order_by(SCHEDULES.c.next_at).limit(LARGEST_LOOK)
+    query = sa.select(*columns).where(SCHEDULES.c.next_at <= now_or_database)
+    ordered = query.order_by(SCHEDULES.c.next_at).limit(LARGEST_LOOK)
     due = db.connection().execute(ordered).all()
-    return sum(_tried(row, now or row.now) for row in due)
+    return sum(_try_fire(row, now or row.now) for row in due)
 
 
-def _tried(row: Any, now: datetime) -> bool:
+def _try_fire(row: Any, now: datetime) -> bool:
     try:
         return _fire(row, now)
     except UNAVAILABLE:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever is wrong with one, the others are fired
+    except Exception as error:  # noqa: BLE001 - one failing schedule must not stop the others
         log.error("schedule broke", workflow=row.workflow_id, error=type(error).__name__)
         with db.transaction():
-            _moved(row, next_at=now + RESPITE)
+            _advance(row, next_at=now + RETRY_AFTER)
         return False
 
 
 def _fire(row: Any, now: datetime) -> bool:
     following = _next(row, now)
     with db.transaction() as session:
-        if not _moved(row, next_at=following, last_at=row.next_at):
+        if not _advance(row, next_at=following, last_at=row.next_at):
             return False
         workflow = session.get(Workflow, (row.account_id, row.workflow_id))
         if workflow is not None and principals.reload_active_account(row.account_id):
@@ -128,10 +131,13 @@ def _next(row: Any, now: datetime) -> datetime:
         return NEVER
 
 
-def _moved(row: Any, **values: datetime) -> bool:
-    seen = (
+def _advance(row: Any, **values: datetime) -> bool:
+    unchanged = (
         SCHEDULES.c.account_id == row.account_id,
         SCHEDULES.c.workflow_id == row.workflow_id,
         SCHEDULES.c.next_at == row.next_at,
     )
-    return db.connection().execute(sa.update(SCHEDULES).where(*seen).values(**values)).rowcount == 1
+    return (
+        db.connection().execute(sa.update(SCHEDULES).where(*unchanged).values(**values)).rowcount
+        == 1
+    )

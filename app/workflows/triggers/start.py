@@ -17,9 +17,9 @@ from app.types import JSONObject
 from app.workflows.models import INSTANCES, LARGEST_CONTEXT, PENDING
 from app.workflows.triggers import start_limits
 
-DEEPEST = 8
-NOT_BEGUN = "{}"
-TOO_DEEP = f"The chain of triggers is longer than {DEEPEST}. The instance did not run."
+MAX_DEPTH = 8
+INITIAL_POSITION = "{}"
+TOO_DEEP = f"The chain of triggers is longer than {MAX_DEPTH}. The instance did not run."
 TOO_LARGE = f"The trigger data is larger than {LARGEST_CONTEXT} bytes. The instance did not run."
 
 Row = Mapping[str, Any]
@@ -43,18 +43,18 @@ def row(
     all instances that one event starts.
     """
     room = start_limits.room(workflow.account_id)
-    full = room.refusal()
-    if full and not room.take_note():
+    limit_message = room.refusal()
+    if limit_message and not room.take_note():
         return None
-    begun = _row(workflow, trigger_type, holds_pii, root_id)
-    refusal = full or (TOO_DEEP if begun["depth"] > DEEPEST else None)
+    instance = _row(workflow, trigger_type, holds_pii, root_id)
+    refusal = limit_message or (TOO_DEEP if instance["depth"] > MAX_DEPTH else None)
     if refusal is None:
-        begun["context"] = orjson.dumps({"trigger": trigger}).decode()
-        refusal = TOO_LARGE if len(begun["context"]) > LARGEST_CONTEXT else None
+        instance["context"] = orjson.dumps({"trigger": trigger}).decode()
+        refusal = TOO_LARGE if len(instance["context"]) > LARGEST_CONTEXT else None
     if refusal is None:
-        room.take(len(begun["context"]))
-        return begun
-    return {**start_limits.refused(begun, refusal), "over_bound": full is not None}
+        room.take(len(instance["context"]))
+        return instance
+    return {**start_limits.refused(instance, refusal), "over_bound": limit_message is not None}
 
 
 def _row(workflow: Any, trigger_type: str, holds_pii: bool, root_id: str | None) -> JSONObject:
@@ -67,7 +67,7 @@ def _row(workflow: Any, trigger_type: str, holds_pii: bool, root_id: str | None)
         "version": workflow.version,
         "trigger_type": trigger_type,
         "status": PENDING,
-        "position": NOT_BEGUN,
+        "position": INITIAL_POSITION,
         "context": "{}",
         "error_message": None,
         "depth": trigger_depth.chain.get().depth + 1,
@@ -102,7 +102,7 @@ def start(row: Row | None) -> str:
 
 
 def _store(rows: Sequence[Row]) -> None:
-    given = [{name: value for name, value in row.items() if name != "over_bound"} for row in rows]
-    if given:
-        db.connection().execute(_INSERT, given if len(given) > 1 else given[0])
+    values = [{name: value for name, value in row.items() if name != "over_bound"} for row in rows]
+    if values:
+        db.connection().execute(_INSERT, values if len(values) > 1 else values[0])
         db.on_commit(jobs.wake)

@@ -19,13 +19,15 @@ from app.http import rate_limits
 from app.http.rate_limits import Limit
 from app.workflows.models import CANCELLED, INSTANCES, PENDING, WAITING
 
-MOST_OF_EVENT = 1000  # instances that the instances of one event start, over the whole chain
-LARGEST_AT_ONCE = 64 * 2**20  # bytes of contexts that one transaction starts instances with
-MOST_NOTES = 1000  # refused instances of an account that are kept as cancelled, in an hour
+MAX_PER_EVENT = 1000  # instances in the chain of one event
+MAX_TRANSACTION_BYTES = 64 * 2**20  # bytes of contexts of the instances that one transaction starts
+MAX_REFUSED_PER_HOUR = 1000  # refused instances of an account stored as cancelled
 HOUR, DAY = 3600, 86_400
 TOO_MANY = "The account has {} {} instances ({}). The instance did not run."
-TOO_MUCH = f"One request may start instances of {LARGEST_AT_ONCE} bytes. The instance did not run."
-TOO_WIDE = f"The event has started {MOST_OF_EVENT} further instances. The instance did not run."
+TOO_MUCH = (
+    f"One request may start instances of {MAX_TRANSACTION_BYTES} bytes. The instance did not run."
+)
+TOO_WIDE = f"The event has started {MAX_PER_EVENT} further instances. The instance did not run."
 Row = Mapping[str, Any]
 
 
@@ -52,11 +54,11 @@ class Room:
         """Why no more instances may start, if so."""
         settings = config.current()
         if self.pending <= 0:
-            most = settings.workflow_pending_max
-            return TOO_MANY.format(most, PENDING, "SERVICE_WORKFLOW_PENDING_MAX")
+            limit = settings.workflow_pending_max
+            return TOO_MANY.format(limit, PENDING, "SERVICE_WORKFLOW_PENDING_MAX")
         if self.is_waiting_full:
-            most = settings.workflow_waiting_max
-            return TOO_MANY.format(most, WAITING, "SERVICE_WORKFLOW_WAITING_MAX")
+            limit = settings.workflow_waiting_max
+            return TOO_MANY.format(limit, WAITING, "SERVICE_WORKFLOW_WAITING_MAX")
         return TOO_MUCH if self.bytes <= 0 else None
 
     def take(self, size: int) -> None:
@@ -72,29 +74,34 @@ class Room:
 
 def room(account_id: str) -> Room:
     """What the open transaction may still start in an account; counted once."""
-    known: dict[str, Room] = db.notes().setdefault("workflow_room", {})
-    if account_id not in known:
+    rooms: dict[str, Room] = db.notes().setdefault("workflow_room", {})
+    if account_id not in rooms:
         settings = config.current()
         pending, waiting = settings.workflow_pending_max, settings.workflow_waiting_max
-        given = {"account": account_id, "most_pending": pending, "most_waiting": waiting}
-        ((are_pending, are_waiting),) = _under_way().all(given)
-        is_full = are_waiting >= waiting
-        known[account_id] = Room(pending - are_pending, is_full, LARGEST_AT_ONCE, MOST_NOTES)
-    return known[account_id]
+        parameters = {"account": account_id, "most_pending": pending, "most_waiting": waiting}
+        ((pending_count, waiting_count),) = _active_counts().all(parameters)
+        is_full = waiting_count >= waiting
+        rooms[account_id] = Room(
+            pending - pending_count, is_full, MAX_TRANSACTION_BYTES, MAX_REFUSED_PER_HOUR
+        )
+    return rooms[account_id]
 
 
 @lru_cache
-def _under_way() -> PreparedStatement:
+def _active_counts() -> PreparedStatement:
     """The number of pending and waiting instances, counted up to the limits."""
 
     def counted(status: str) -> Any:
-        mine = (INSTANCES.c.account_id == sa.bindparam("account"), INSTANCES.c.status == status)
-        most = sa.bindparam(f"most_{status}", type_=sa.Integer)
-        some: Any = (
-            sa.select(sa.literal_column("1").label("one")).select_from(INSTANCES).where(*mine)
+        conditions = (
+            INSTANCES.c.account_id == sa.bindparam("account"),
+            INSTANCES.c.status == status,
         )
-        counting = sa.select(sa.func.count()).select_from(some.limit(most).subquery())
-        return counting.scalar_subquery()
+        limit = sa.bindparam(f"most_{status}", type_=sa.Integer)
+        rows: Any = (
+            sa.select(sa.literal_column("1").label("one")).select_from(INSTANCES).where(*conditions)
+        )
+        count = sa.select(sa.func.count()).select_from(rows.limit(limit).subquery())
+        return count.scalar_subquery()
 
     return PreparedStatement(sa.select(counted(PENDING), counted(WAITING)))
 
@@ -111,25 +118,25 @@ def admitted(rows: Sequence[Row]) -> Iterator[Row]:
         else:
             yield row
     for root_id, started in chains.items():
-        yield from _of_chain(root_id, started)
-    for account_id, over in refused.items():
-        limit = Limit("workflow-refused", MOST_NOTES, HOUR).of(account_id)
-        counted = rate_limits.increment(limit, len(over))
-        yield from over[: max(0, MOST_NOTES - counted + len(over))]
+        yield from _admit_chain(root_id, started)
+    for account_id, refused_rows in refused.items():
+        limit = Limit("workflow-refused", MAX_REFUSED_PER_HOUR, HOUR).of(account_id)
+        total = rate_limits.increment(limit, len(refused_rows))
+        yield from refused_rows[: max(0, MAX_REFUSED_PER_HOUR - total + len(refused_rows))]
 
 
-def _of_chain(root_id: str, rows: list[Row]) -> Iterator[Row]:
+def _admit_chain(root_id: str, rows: list[Row]) -> Iterator[Row]:
     """The allowed instances of a chain of triggers, then one note that there were more."""
-    counted = rate_limits.increment(
-        Limit("workflow-chain", MOST_OF_EVENT, DAY).of(root_id), len(rows)
+    total = rate_limits.increment(
+        Limit("workflow-chain", MAX_PER_EVENT, DAY).of(root_id), len(rows)
     )
-    left = max(0, MOST_OF_EVENT - counted + len(rows))
-    yield from rows[:left]
-    if counted > MOST_OF_EVENT >= counted - len(rows):
-        yield refused(rows[left], TOO_WIDE)
+    allowed = max(0, MAX_PER_EVENT - total + len(rows))
+    yield from rows[:allowed]
+    if total > MAX_PER_EVENT >= total - len(rows):
+        yield refused(rows[allowed], TOO_WIDE)
 
 
 def refused(row: Row, reason: str) -> Row:
     """A refused instance as stored: cancelled, with the reason only."""
-    over = {"status": CANCELLED, "error_message": reason, "due": False, "holds_pii": False}
-    return {**row, **over, "context": "{}", "completed_at": row["created_at"]}
+    values = {"status": CANCELLED, "error_message": reason, "due": False, "holds_pii": False}
+    return {**row, **values, "context": "{}", "completed_at": row["created_at"]}
