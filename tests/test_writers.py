@@ -81,11 +81,12 @@ def test_what_comes_before_the_first_statement_waits_for_nobody(app: Flask) -> N
         pass
 
 
-def test_a_record_keeps_nobody_waiting_until_all_that_is_told_of_it_is_ready(
+def test_a_batch_keeps_nobody_waiting_until_all_that_is_told_of_it_is_ready(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_collection(cast.root, schema=[{"name": "title", "type": "text"}])
-    assert cast.alice.post("records/posts", {"title": "x"}).status_code == 201  # all is known now
+    many = {"records": [{"title": "x"}, {"title": "y"}]}
+    assert cast.alice.post("records/posts/batch", many).status_code == 201  # all is known now
     digests, meanwhile = append._entries, list[str]()
 
     def write_meanwhile(*about: Any) -> Any:
@@ -94,7 +95,7 @@ def test_a_record_keeps_nobody_waiting_until_all_that_is_told_of_it_is_ready(
         return digests(*about)
 
     monkeypatch.setattr(append, "_entries", write_meanwhile)
-    assert cast.alice.post("records/posts", {"title": "y"}).status_code == 201
+    assert cast.alice.post("records/posts/batch", many).status_code == 201
     assert meanwhile == ["a write"]
 
 
