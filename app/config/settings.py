@@ -276,7 +276,7 @@ def _settings() -> list[tuple[str, Mapping[str, Any]]]:
     return [(f.name, f.metadata) for f in fields(Config)]
 
 
-def _lookup(environ: Mapping[str, str], name: str, meta: Mapping[str, Any]) -> tuple[str, str]:
+def _lookup(environ: Mapping[str, str], name: str, meta: Mapping[str, object]) -> tuple[str, str]:
     variable = f"SERVICE_{name.upper()}"
     if not environ.get(variable) and meta.get("unprefixed"):
         variable = name.upper()
@@ -313,7 +313,7 @@ def _not_writable(error: OSError) -> ConfigError:
 
 
 def _dev_keys(config: Config, folder: Path) -> dict[str, object]:
-    keys: dict[str, Any] = {}
+    keys: dict[str, object] = {}
     if not config.secret_key:
         keys["secret_key"] = dev_keys.load_or_create(
             folder / "secret_key", dev_keys.random_secret, bool

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import re
 import sqlite3
-from typing import Any
 from weakref import WeakSet
 
 import sqlalchemy as sa
@@ -53,7 +52,7 @@ def sqlite_file() -> str | None:
     return current_engine().url.database if has_one_writer() else None
 
 
-def options(settings: config.Config) -> dict[str, Any]:
+def options(settings: config.Config) -> dict[str, object]:
     """Return the arguments of `create_engine` for these settings."""
     common: dict[str, object] = {"isolation_level": "AUTOCOMMIT", "hide_parameters": True}
     common |= {"poolclass": Pool, "pool_use_lifo": True}

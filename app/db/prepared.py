@@ -52,7 +52,7 @@ class PreparedStatement:
         with db.driver() as driver:
             self._compiled_for(driver).run(driver, parameters)
 
-    def _compiled_for(self, driver: Any) -> _Compiled:
+    def _compiled_for(self, driver: object) -> _Compiled:
         compiled = self._compiled.get(type(driver))
         if compiled is None:
             dialect = engine.current_engine().dialect

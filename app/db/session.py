@@ -44,8 +44,8 @@ class UnitOfWork:
     is_open: bool = True
     """Whether it takes more statements; if not, it waits for its commit."""
     on_commit: list[Callable[[], None]] = field(default_factory=list)
-    before_commit: dict[tuple[bool, BatchCallback], list[Any]] = field(default_factory=dict)
-    notes: dict[str, Any] = field(default_factory=dict)
+    before_commit: dict[tuple[bool, BatchCallback], list[object]] = field(default_factory=dict)
+    notes: dict[str, object] = field(default_factory=dict)
     deferred: list[Callable[[], None]] = field(default_factory=list)
 
     def begun(self) -> PoolProxiedConnection:
@@ -246,7 +246,9 @@ def check_time() -> None:
 
 
 @sa.event.listens_for(orm.Session, "before_flush")
-def _refuse_stray_writes(session: orm.Session, context: object, instances: Sequence[Any]) -> None:
+def _refuse_stray_writes(
+    session: orm.Session, context: object, instances: Sequence[object]
+) -> None:
     work: UnitOfWork | None = getattr(session, "work", None)
     if work is None or not work.is_open:
         raise RuntimeError("a write outside transaction()")

@@ -159,7 +159,7 @@ def savepoint() -> Iterator[None]:
         raise
 
 
-def _is_last(entry: tuple[tuple[bool, BatchCallback], list[Any]]) -> bool:
+def _is_last(entry: tuple[tuple[bool, BatchCallback], list[object]]) -> bool:
     return entry[0][0]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import count
-from typing import Any
 
 from app.isolation.rows import STEPS
 from app.isolation.tenants import MAIL_DOMAIN, TABLE_BY_PARAMETER, Tenant
@@ -37,16 +36,16 @@ def _adapted(example: object, tenant: Tenant, name: str = "") -> object:
     return _unique() if name == "name" else example
 
 
-def _webhook(tenant: Tenant) -> Any:
+def _webhook(tenant: Tenant) -> object:
     address = f"https://{MAIL_DOMAIN}/"
     return {"url": address, "collection": "none", "events": ["create"], "enabled": False}
 
 
-def _workflow(tenant: Tenant) -> Any:
+def _workflow(tenant: Tenant) -> object:
     return {"name": _unique(), "trigger": {"type": "manual"}, "steps": STEPS}
 
 
-def _hook(tenant: Tenant) -> Any:
+def _hook(tenant: Tenant) -> object:
     config = {"collection": "none", "record_id": tenant.id_of("users")}
     action = {"type": "delete_record", "config": config}
     return {"name": _unique(), "trigger": {"type": "manual"}, "actions": [action]}
@@ -54,7 +53,7 @@ def _hook(tenant: Tenant) -> Any:
 
 # Bodies that differ from the description's examples, so that nothing is sent, and names refer to
 # the account's objects.
-BODIES: dict[tuple[str, str], Callable[[Tenant], Any]] = {
+BODIES: dict[tuple[str, str], Callable[[Tenant], object]] = {
     ("POST", "/webhooks"): _webhook,
     ("POST", "/workflows"): _workflow,
     ("POST", "/hooks"): _hook,

@@ -74,9 +74,9 @@ class UnknownParameter(Exception):
     """Raised for a route with an unknown path parameter."""
 
 
-def description_paths() -> Mapping[str, Any]:
+def description_paths() -> Mapping[str, object]:
     """Return the paths of the API description."""
-    paths: Mapping[str, Any] = api.spec.to_dict()["paths"]
+    paths: Mapping[str, object] = api.spec.to_dict()["paths"]
     return paths
 
 
@@ -165,7 +165,7 @@ class RouteBook:
 
     def _operation(self, rule: Rule, method: str) -> Mapping[str, Any]:
         path = PARAMETER.sub(r"{\1}", rule.rule)
-        operation: Mapping[str, Any] = self.paths.get(path, {}).get(method.lower(), {})
+        operation: Mapping[str, object] = self.paths.get(path, {}).get(method.lower(), {})
         return operation
 
     def _declared(self, rule: Rule) -> list[str]:
@@ -175,7 +175,7 @@ class RouteBook:
 
     def _bodies(
         self, method: str, rule: Rule, path: str, owner: Tenant, caller: Tenant
-    ) -> Iterator[Any]:
+    ) -> Iterator[object]:
         if _is_record_route(rule):
             definition = next((d for d in self.collections if f"/{d.name}" in path), None)
             yield from record_calls.bodies(method, rule.rule, definition, owner, caller)

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import structlog
 from flask import Flask
@@ -159,7 +158,7 @@ class Proof:
     def _admin(self, call: Call) -> Caller:
         return self.own[ADMIN if call.of_api else f"console {ADMIN}"]
 
-    def _own_response(self, call: Call, owner: Tenant) -> tuple[Any, ...]:
+    def _own_response(self, call: Call, owner: Tenant) -> tuple[object, ...]:
         return _stable_parts(self._send(self._admin(call), call), owner)
 
     def _check_victim_access(self) -> None:
@@ -176,7 +175,7 @@ class Proof:
                     message = f"the account's own admin gets {answer.status_code}"
                     self._uncovered(call, ADMIN, message)
 
-    def _compare_own(self, call: Call, expected: tuple[Any, ...]) -> None:
+    def _compare_own(self, call: Call, expected: tuple[object, ...]) -> None:
         answer = self._send(self._admin(call), call)
         self._search(call, self._admin(call), answer)
         if _stable_parts(answer, self.stranger) != expected:
@@ -277,7 +276,7 @@ def _sent(call: Call, caller: Caller, victim: Tenant) -> set[str]:
     return {*marks, *ids, *values}
 
 
-def _stable_parts(answer: TestResponse, owner: Tenant) -> tuple[Any, ...]:
+def _stable_parts(answer: TestResponse, owner: Tenant) -> tuple[object, ...]:
     """The parts of a response that must not depend on the owner of the ids."""
     headers = sorted(
         (name, _without_values(value.encode(), owner))

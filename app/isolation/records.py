@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from app import clock
 from app.collections import definition as definitions
@@ -46,7 +45,7 @@ def _record(tenant: Tenant, definition: Definition) -> dict[str, object]:
 def _content(tenant: Tenant, definition: Definition, name: str) -> object:
     text = f"{tenant.mark}-{definition.table_name}-{name}"
     target = definition.target(name)
-    values: dict[str, Callable[[], Any]] = {
+    values: dict[str, Callable[[], object]] = {
         "text": lambda: text,
         "email": lambda: f"{text}@{MAIL_DOMAIN}",
         "url": lambda: f"https://{MAIL_DOMAIN}/{text}",

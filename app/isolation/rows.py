@@ -43,7 +43,7 @@ def _first_collection(tenant: Tenant) -> str:
 
 
 # Columns that need particular values: a value, or a function that builds it for an account.
-COLUMN_VALUES: dict[str, dict[str, Any]] = {
+COLUMN_VALUES: dict[str, dict[str, object]] = {
     "invitations": {
         "email": lambda t: t.email("invited"),
         "email_key": lambda t: t.email("invited"),
@@ -142,7 +142,7 @@ def hook(tenant: Tenant) -> dict[str, object]:
     return row(tenant, Base.metadata.tables["workflows"]) | own
 
 
-def _resolve(value: Any, tenant: Tenant) -> Any:
+def _resolve(value: object, tenant: Tenant) -> object:
     return value(tenant) if callable(value) else value
 
 

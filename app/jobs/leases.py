@@ -86,7 +86,7 @@ def claim(
         return session.execute(claimed).all()
 
 
-def held(queue: Queue, account_id: Any, claim: Any) -> list[sa.ColumnElement[bool]]:
+def held(queue: Queue, account_id: object, claim: object) -> list[sa.ColumnElement[bool]]:
     """Return the conditions for rows that this claim still holds."""
     held = [queue.table.c.account_id == account_id, queue.claims == claim]
     return held if queue.in_work is None else [*held, queue.in_work]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from app.auth.principal import Principal
 from app.collections import access as accesses
@@ -175,7 +174,7 @@ def _key(field: Field, body: Body, index: int, problems: Problems) -> object:
 
 
 def _check_once(name: str, keys: Sequence[object], problems: Problems) -> None:
-    known: set[Any] = set()
+    known: set[object] = set()
     for index, key in enumerate(keys):
         if key is not None and key in known:
             problems.add(index, [problem(name, "not_unique", DUPLICATE)])

@@ -62,7 +62,7 @@ def shows_secret(view: View, where: Callable[[JSONMapping], bool] = lambda answe
 
 
 @cache
-def access_of(view: Callable[..., Any]) -> Access:
+def access_of(view: Callable[..., object]) -> Access:
     """Return who may call a view."""
     return getattr(view, "access", Access.SIGNED_IN)
 

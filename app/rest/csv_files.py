@@ -11,7 +11,6 @@ import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from app.types import JSONMapping
 
@@ -23,7 +22,7 @@ SPREADSHEET = r"[=+\-@\t\r\n]|\Z"
 class Cells:
     """How values become cells, and cells texts again."""
 
-    encode: Callable[[Any], bytes]
+    encode: Callable[[object], bytes]
     """The text of values that are not texts."""
     armed: re.Pattern[str]
     """The start of a text that gets an apostrophe."""
@@ -45,7 +44,7 @@ class Cells:
                 buffer.truncate()
         yield buffer.getvalue().encode()
 
-    def cell(self, value: Any) -> str:
+    def cell(self, value: object) -> str:
         """The cell of a value."""
         if value is None:
             return ""

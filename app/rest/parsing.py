@@ -33,7 +33,7 @@ def check_path(request: Request) -> None:
             raise Malformed.at("path", name, msg=msg, type="invalid_id")
 
 
-def check_query(request: Request, view: Callable[..., Any]) -> None:
+def check_query(request: Request, view: Callable[..., object]) -> None:
     """Raise Malformed (422) for undeclared parameters, NUL characters and invalid UTF-8.
 
     Pages ignore unknown parameters, as browsers and links add some.

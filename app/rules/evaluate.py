@@ -54,9 +54,9 @@ class Asker:
 class Context:
     """What an expression is evaluated on."""
 
-    record: Mapping[str, Any] = field(default_factory=dict)
+    record: Mapping[str, object] = field(default_factory=dict)
     asker: Asker = Asker()
-    sent: Mapping[str, Any] = field(default_factory=dict)
+    sent: Mapping[str, object] = field(default_factory=dict)
     now: datetime = LONG_AGO
     unknown: tuple[type[Node], ...] = ()
     """The kinds of names of whose values nothing is known yet; only `explain` asks."""

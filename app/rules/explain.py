@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from app.rules.evaluate import Context, evaluate, holds
 from app.rules.nodes import (
@@ -32,7 +31,7 @@ class Clause:
     text: str
     position: int
     holds: bool
-    values: dict[str, Any]
+    values: dict[str, object]
 
 
 def surely(node: Node, context: Context) -> bool | None:

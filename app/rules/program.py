@@ -30,7 +30,7 @@ class Program:
     node: Node
     leaves: Mapping[str, Type]
 
-    def run(self, leaf_values: Sequence[Any]) -> object:
+    def run(self, leaf_values: Sequence[object]) -> object:
         """Evaluate with leaves in SQLite's format; returns the value in the same format."""
         record = {name: _read(leaf_values[int(name)], kind) for name, kind in self.leaves.items()}
         return _encode(evaluate(self.node, Context(record)))
@@ -71,7 +71,7 @@ def _fields(part: Any) -> object:
     return part.value if isinstance(part, Type) else part.isoformat()
 
 
-def _node(properties: dict[str, Any]) -> Node:
+def _node(properties: dict[str, object]) -> Node:
     arguments: dict[str, Any] = {
         k: tuple(v) if isinstance(v, list) else v for k, v in properties.items()
     }
@@ -94,7 +94,7 @@ READ: Mapping[Type, Any] = {
 }
 
 
-def _encode(value: Any) -> Any:
+def _encode(value: Any) -> object:
     if isinstance(value, datetime):
         return stored(value)
     return value.isoformat() if isinstance(value, date) else value

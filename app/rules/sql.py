@@ -89,7 +89,9 @@ class Compiled:
     expression: Expression
     sent: tuple[str, ...] = ()
 
-    def parameters(self, asker: Asker, sent: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def parameters(
+        self, asker: Asker, sent: Mapping[str, object] | None = None
+    ) -> dict[str, object]:
         """The bind parameters of the expression."""
         caller_values = {f"_caller_{name}": getattr(asker, name) for name in CALLER}
         return caller_values | {f"_sent_{name}": (sent or {}).get(name) for name in self.sent}

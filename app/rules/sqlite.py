@@ -58,7 +58,7 @@ class _Average(_Sum):
         return values.nearest(values.QUOTIENT.divide(self.total, Decimal(self.count)))
 
 
-def _strict(python: Callable[..., Any]) -> Callable[..., Any]:
+def _strict(python: Callable[..., object]) -> Callable[..., Any]:
     def call(*arguments: object) -> object:
         return None if None in arguments else python(*arguments)
 

@@ -159,7 +159,7 @@ def is_from_browser(flow: Flow, browser: str | None) -> bool:
     return hmac.compare_digest(flow.browser_hash, tokens.digest(browser or ""))
 
 
-def _account_id(secret: str) -> Any:
+def _account_id(secret: str) -> object:
     code = secret.partition("-")[0]
     return sa.select(Account.id).where(Account.account_code == code).scalar_subquery()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,7 @@ class Claims:
 MAX_GROUPS = 500
 
 
-def group_names(claim: Any) -> list[str]:
+def group_names(claim: object) -> list[str]:
     """The valid group names in a claim."""
     listed = [claim] if isinstance(claim, str) else claim if isinstance(claim, list) else []
     names = [name[:300].replace("\0", "") for name in listed if isinstance(name, str) and name]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
@@ -18,7 +17,7 @@ OAUTH, SAML = "auth_providers", "saml_providers"
 BROWSER, API, CONSOLE, TEST = "browser", "api", "console", "test"
 
 
-def _account_key() -> Any:
+def _account_key() -> object:
     return sa.ForeignKeyConstraint(["account_id"], ["accounts.id"])
 
 

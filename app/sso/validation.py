@@ -161,7 +161,7 @@ def _url(setting: Setting, value: object) -> str:
     return text
 
 
-def _redirect_uri(setting: Setting, value: Any) -> str:
+def _redirect_uri(setting: Setting, value: object) -> str:
     text = _text(setting, value)
     if not tenants.is_safe_url(text):
         raise InvalidSetting("invalid_url", "Must be an absolute URL to return to.")

@@ -67,7 +67,7 @@ def _visible(by: Principal) -> list[Any]:
     return [] if by.account_id is None else [DELIVERIES.c.account_id == by.account_id]
 
 
-def _conditions(query: JSONMapping) -> Iterator[Any]:
+def _conditions(query: JSONMapping) -> Iterator[object]:
     yield from filters.log_conditions(
         DELIVERIES, query, ("account_id", "webhook_id", "status", "event")
     )
@@ -184,7 +184,7 @@ def record_test(result: Result) -> None:
             queue.note_health(work.account_id, [result])
 
 
-def _copies(webhook: Webhook, *conditions: Any) -> list[JSONObject]:
+def _copies(webhook: Webhook, *conditions: object) -> list[JSONObject]:
     same_webhook, is_cut = _of_webhook(webhook), outbox.payloads_cut(webhook.account_id)
     query = sa.select(DELIVERIES).where(
         *same_webhook, DELIVERIES.c.id.in_(_batch_ids(*same_webhook, *conditions))

@@ -86,7 +86,7 @@ def transfer_pending(webhook: Webhook) -> None:
     db.connection().execute(change.values(viewed_by=webhook.created_by))
 
 
-def _open_collection_conditions(webhook: Webhook) -> list[Any]:
+def _open_collection_conditions(webhook: Webhook) -> list[object]:
     maker = principals.for_user_in_account(webhook.account_id, webhook.created_by)
     if maker and maker.is_superadmin:
         return [sa.true()]

@@ -30,7 +30,7 @@ def outdate(account_id: str) -> None:
     db.connection().execute(account_lock.with_for_update(read=True, key_share=True))
     dialect: Any = sqlite if engine.current_engine().dialect.name == "sqlite" else postgresql
     insert = dialect.insert(WebhookVersion).values(account_id=account_id, version=1)
-    next_version: Any = WebhookVersion.version + 1
+    next_version: object = WebhookVersion.version + 1
     key = [WebhookVersion.account_id]
     statement: sa.Insert = insert.on_conflict_do_update(
         index_elements=key, set_={"version": next_version}

@@ -38,7 +38,7 @@ class View:
         """Whether the payload has unmasked personal data."""
         return bool(self.definition.personal) and not self.masked
 
-    def access_to(self, event: RecordChanged, row: Any) -> Access | None:
+    def access_to(self, event: RecordChanged, row: object) -> Access | None:
         """The access to a row; None if it is hidden."""
         access: Access | None = event.access_to(self.definition, row, self.by)
         return access
@@ -50,7 +50,7 @@ class View:
 
 def maker_version_checks(account_id: str, owner_ids: Iterable[str]) -> list[VersionCheck]:
     """The versions of the owners that the open transaction must check."""
-    makers_by_user: dict[tuple[str, str | None], Any] = db.notes().setdefault(MAKERS, {})
+    makers_by_user: dict[tuple[str, str | None], object] = db.notes().setdefault(MAKERS, {})
     checks: list[VersionCheck] = []
     for user_id in owner_ids:
         owner = principals.for_user(account_id, user_id)

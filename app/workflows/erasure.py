@@ -124,7 +124,7 @@ def _replace_texts(row: sa.RowMapping, pattern: re.Pattern[str]) -> JSONObject:
     return {**texts, "_id": row["id"]}
 
 
-def _instances_containing(account_id: str, *texts: str) -> Any:
+def _instances_containing(account_id: str, *texts: str) -> object:
     ids = {INSTANCES: INSTANCES.c.id, LOGS: LOGS.c.instance_id}
     ids[SUBSCRIPTIONS] = SUBSCRIPTIONS.c.instance_id
     return sa.union(
@@ -148,7 +148,7 @@ def _has_not_started(row: Any) -> bool:
     return bool(is_new and row.trigger_type == EVENT)
 
 
-def _without_record(value: Any, record_id: str) -> Any:
+def _without_record(value: object, record_id: str) -> object:
     if isinstance(value, list):
         return [_without_record(item, record_id) for item in value]
     if not isinstance(value, dict):

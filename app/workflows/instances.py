@@ -65,7 +65,7 @@ def failed(limit: int, *, by: Principal) -> Sequence[sa.Row[*tuple[Any, ...]]]:
     return db.connection().execute(visible.order_by(INSTANCES.c.id.desc()).limit(limit)).all()
 
 
-def failed_in_accounts(accounts: Sequence[str], limit: int) -> Sequence[Any]:
+def failed_in_accounts(accounts: Sequence[str], limit: int) -> Sequence[object]:
     """The newest failed instances of some accounts."""
     table = INSTANCES.c
     queries = [
@@ -179,7 +179,7 @@ def resumed_counts(resumed_at: datetime, *, by: Principal) -> dict[str, int]:
     return {state: counts_by_status.get(state, 0) for state in STATES}
 
 
-def _resume_where(*conditions: Any, **extra: Any) -> int:
+def _resume_where(*conditions: Any, **extra: object) -> int:
     # Only the first of concurrent resumes finds the instance failed.
     values = {"status": PENDING, "due_at": database_now(), "error_message": None, **extra}
     statement = sa.update(INSTANCES).where(*conditions, INSTANCES.c.status == FAILED)
@@ -192,7 +192,7 @@ def _visible(by: Principal) -> list[Any]:
     return [] if by.account_id is None else [INSTANCES.c.account_id == by.account_id]
 
 
-def _conditions(query: JSONMapping) -> Iterator[Any]:
+def _conditions(query: JSONMapping) -> Iterator[object]:
     return filters.log_conditions(INSTANCES, query, ("kind", "status", "workflow_id"))
 
 

@@ -49,7 +49,7 @@ class Field:
     rule_type: ClassVar[rules.Type] = rules.Type.TEXT
     json_schema: ClassVar[JSONMapping] = {"type": "string"}
 
-    def clean(self, value: Any) -> object:
+    def clean(self, value: object) -> object:
         """The stored form of a JSON value that is not null. Raises InvalidValue."""
         raise NotImplementedError
 

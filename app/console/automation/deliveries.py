@@ -141,7 +141,7 @@ def _parse_time(name: str, text: str) -> Any:
         raise InvalidValues([problem(name, "invalid_datetime", message)]) from None
 
 
-def _pretty(value: Any) -> str:
+def _pretty(value: object) -> str:
     # What is stored is passed through unparsed.
     plain = orjson.loads(orjson.dumps(value))
     text = orjson.dumps(plain, option=orjson.OPT_INDENT_2).decode()

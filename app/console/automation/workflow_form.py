@@ -159,7 +159,7 @@ def _are_objects(value: Any) -> bool:
     return all(isinstance(item, dict) for item in value)
 
 
-def pretty_shortened(value: Any) -> str:
+def pretty_shortened(value: object) -> str:
     """A stored value as indented JSON, cut if very long."""
     text = pretty(value)
     return text if len(text) <= MAX_SHOWN_LENGTH else f"{text[:MAX_SHOWN_LENGTH]}…"

@@ -162,7 +162,7 @@ def load_history(
     return RecordHistory(definition, record_id, account_id, present, entries)
 
 
-def load_all_entries(definition: Definition, account_id: str, record_id: str) -> Sequence[Any]:
+def load_all_entries(definition: Definition, account_id: str, record_id: str) -> Sequence[object]:
     """All entries of a record, including backfilled defaults."""
     changes_table = CHANGES.c
     is_backfill = sa.and_(
@@ -177,7 +177,7 @@ def load_all_entries(definition: Definition, account_id: str, record_id: str) ->
     return db.connection().execute(sa.select(LOG).select_from(entries).order_by(LOG.c.id)).all()
 
 
-def load_last_entries(definition: Definition, account_id: str, record_id: str) -> Sequence[Any]:
+def load_last_entries(definition: Definition, account_id: str, record_id: str) -> Sequence[object]:
     """The entries for the last state of a deleted record: creation, last update, deletion."""
     conditions = change_conditions(definition, account_id, record_id)
     is_update = CHANGES.c.operation == UPDATE
@@ -198,7 +198,7 @@ def _since_creation(definition: Definition) -> Any:
     return CHANGES.c.occurred_at >= definition.created_at
 
 
-def _without_index(column: Any) -> Any:
+def _without_index(column: Any) -> object:
     # Keeps SQLite, which lacks statistics, from using the index of the table name.
     return column.concat("") if db.connection().dialect.name == "sqlite" else column
 
@@ -210,7 +210,7 @@ def changes(conditions: Sequence[Any]) -> sa.Select[Any]:
     return newest.select_from(join_entries(*conditions)).group_by(*columns)
 
 
-def to_stored(field: Field, text: str | None) -> Any:
+def to_stored(field: Field, text: str | None) -> object:
     """Convert an entry's text to the stored form of a field."""
     if text is None or field.rule_type is rules.Type.JSON:
         return text  # stored as text
@@ -234,7 +234,7 @@ def _computed(definition: Definition, state: State) -> State:
     }
 
 
-def _is_same_change(first: Any, second: Any) -> bool:
+def _is_same_change(first: object, second: object) -> bool:
     return all(getattr(first, name) == getattr(second, name) for name in CHANGE_COLUMNS)
 
 

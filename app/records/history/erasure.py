@@ -224,7 +224,7 @@ def _accounts_acted_in(user_id: str) -> set[str]:
     return set(db.connection().scalars(query.distinct()))
 
 
-def _logged_values(account_id: str, table: str, column: str, conditions: list[Any]) -> set[str]:
+def _logged_values(account_id: str, table: str, column: str, conditions: list[object]) -> set[str]:
     entries = _entries_of_column(account_id, table, column, *conditions)
     rows = db.connection().execute(sa.select(LOG.c.old_value, LOG.c.new_value).select_from(entries))
     return {value for row in rows for value in row if value is not None}

@@ -300,7 +300,7 @@ def _statement(
     return joined_query.order_by(*(page.c[i].asc().nulls_last() for i in range(len(parsed.groups))))
 
 
-def _group_view(values: Sequence[Any], results: Sequence[Result]) -> JSONObject:
+def _group_view(values: Sequence[object], results: Sequence[Result]) -> JSONObject:
     return {
         result.name: None if value is None else result.field.shown(value)
         for result, value in zip(results, values, strict=True)

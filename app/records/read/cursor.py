@@ -177,7 +177,7 @@ def _parts_from_end(keys: Sequence[Key], backward: bool) -> Iterator[Part]:
     yield from reversed(both) if backward else both
 
 
-def _parts_after(keys: Sequence[Key], value: Any, backward: bool) -> Iterator[Part]:
+def _parts_after(keys: Sequence[Key], value: object, backward: bool) -> Iterator[Part]:
     """What comes after a value of the first key; nulls last."""
     first, rest = keys[0], [key.ordered(backward=backward) for key in keys[1:]]
     present = [first.ordered(backward=backward, present=True), *rest]
@@ -198,11 +198,11 @@ def _equals(key: Key, value: object) -> Any:
     return key.expression == _parameter(key, value)
 
 
-def _parameter(key: Key, value: Any) -> Any:
+def _parameter(key: Key, value: object) -> object:
     return sa.bindparam(None, value, type_=key.expression.type, unique=True)
 
 
-def _encode_value(definition: Definition, key: Key, row: Row) -> Any:
+def _encode_value(definition: Definition, key: Key, row: Row) -> object:
     value = row[key.name]
     return None if value is None else definition.columns[key.name].shown(value)
 
@@ -224,7 +224,7 @@ def _position(
     return [_decode_value(key, value) for key, value in zip(keys, values, strict=True)]
 
 
-def _decode_value(key: Key, value: Any) -> Any:
+def _decode_value(key: Key, value: Any) -> object:
     if value is None or key.type not in DECODERS:
         return value
     return DECODERS[key.type](value)

@@ -227,7 +227,7 @@ def read_by_ids(
     return reader.rows(sa.select(*columns).where(*conditions), version_checks, len(record_ids))
 
 
-def _with_facts(query: sa.Select[Any], facts: Sequence[Any]) -> sa.Select[Any]:
+def _with_facts(query: sa.Select[Any], facts: Sequence[object]) -> sa.Select[Any]:
     """Add columns to a query that are returned even without rows."""
     single_row, page = sa.select(sa.literal(1).label("one")).subquery(), query.subquery()
     return sa.select(*page.c, *facts).select_from(single_row.outerjoin(page, sa.true()))

@@ -103,7 +103,7 @@ def room_for(values: int) -> int:
     return LARGEST_ANSWER // max(values, 1)
 
 
-def limit_size(items: Iterable[Any]) -> list[orjson.Fragment]:
+def limit_size(items: Iterable[object]) -> list[orjson.Fragment]:
     """The items as JSON. Raises AnswerTooLarge as soon as they exceed the limit."""
     room, found = SizeLimit(), []
     for item in items:

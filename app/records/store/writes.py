@@ -230,7 +230,9 @@ def execute_deletes(deletions: Sequence[sa.Delete]) -> None:
         connection.execute(sa.select(sa.literal(1)).add_cte(*parts))
 
 
-def _in_order(definition: Definition, records: Sequence[Row], result: Iterable[Any]) -> list[Row]:
+def _in_order(
+    definition: Definition, records: Sequence[Row], result: Iterable[object]
+) -> list[Row]:
     by_id = {row["id"]: row for row in store.rows(definition, result)}
     return [by_id[record["id"]] for record in records]
 

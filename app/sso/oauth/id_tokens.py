@@ -124,7 +124,7 @@ def _keys(address: str, *, fresh: bool) -> KeySet:
     return key_set(cached[1])
 
 
-def key_set(document: Any) -> KeySet:
+def key_set(document: object) -> KeySet:
     """Return the signing keys of a key set. Raises Unreachable if there are none."""
     keys = document.get("keys") if isinstance(document, dict) else None
     signing_keys = map(_signing_key, keys if isinstance(keys, list) else ())
@@ -134,7 +134,7 @@ def key_set(document: Any) -> KeySet:
     return KeySet(usable)
 
 
-def _signing_key(jwk: Any) -> Key | None:
+def _signing_key(jwk: object) -> Key | None:
     # No symmetric keys: anyone who reads the key set could sign with them.
     if not isinstance(jwk, dict) or jwk.get("kty") not in ("RSA", "EC", "OKP"):
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
 import jwt
 from authlib.common.errors import AuthlibBaseError
@@ -157,7 +156,7 @@ def _from_github(connection: Connection, token: JSONMapping) -> Claims:
     )
 
 
-def _verified_email(emails: Any) -> str | None:
+def _verified_email(emails: object) -> str | None:
     """Return GitHub's first verified address, preferably the primary one."""
     if not isinstance(emails, list):
         return None
@@ -169,7 +168,7 @@ def _verified_email(emails: Any) -> str | None:
     return texts[0].strip() if texts else None
 
 
-def _get_json(address: str, token: JSONMapping) -> Any:
+def _get_json(address: str, token: JSONMapping) -> object:
     response = exchange.Session().get(address, {"Authorization": f"Bearer {token['access_token']}"})
     response.raise_for_status()
     return response.json()

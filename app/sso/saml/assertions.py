@@ -270,7 +270,7 @@ def _name(attributes: JSONMapping, custom: str | None) -> str | None:
     return " ".join(part for part in parts if part) or name
 
 
-def _expires_at(parsed: Any) -> datetime:
+def _expires_at(parsed: object) -> datetime:
     """Return when the assertion is certainly expired."""
     names = ("SubjectConfirmationData", "Conditions")
     assertion = checks.get_assertion(parsed)

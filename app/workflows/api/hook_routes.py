@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import marshmallow as ma
 from flask import Response
@@ -261,7 +260,7 @@ def _views(hooks_: Sequence[Workflow]) -> list[JSONObject]:
     ]
 
 
-def _with_times(hook: Workflow, last_time: Any, next_time: Any) -> JSONObject:
+def _with_times(hook: Workflow, last_time: object, next_time: object) -> JSONObject:
     computed = {"actions", "warnings", "cron", "last_run_at", "next_run_at"}
     view = {name: getattr(hook, name) for name in HookView().fields.keys() - computed}
     times = {"cron": hook.trigger.get("cron"), "last_run_at": last_time, "next_run_at": next_time}

@@ -44,7 +44,7 @@ class Outcome:
 
     output: object = None
     target: str | None = None
-    input: Any = None
+    input: object = None
     waits: bool = False
     entered: bool = False
 
@@ -54,7 +54,7 @@ def run_step(run: Run, place: Place) -> Outcome:
     return STEPS[place.step.type](run, place)
 
 
-def summarize_inner(ended: Place) -> Any:
+def summarize_inner(ended: Place) -> object:
     """The output of a finished loop or parallel step."""
     inner = ended.spot["inner"]
     return {"count": len(inner["items"])} if "items" in inner else {"branches": len(inner["spots"])}

@@ -103,7 +103,7 @@ def _record_start(run: Run, places: Sequence[Place], inputs: JSONMapping) -> Non
     run.remember_state()
 
 
-def _prepare_send(run: Run, place: Place, input: Any) -> Callable[[], Any]:
+def _prepare_send(run: Run, place: Place, input: Any) -> Callable[[], object]:
     idempotency_key, kind = (
         external_steps.idempotency_key(run.id, place.path),
         place.step.action or "",
@@ -132,9 +132,9 @@ def _record_results(run: Run, results: Mapping[str, Result]) -> None:
         run.fail([(run.place_at(place.path), error) for place, error in failures])
 
 
-def _run_concurrently(calls: Sequence[Callable[[], Any]]) -> list[Any]:
+def _run_concurrently(calls: Sequence[Callable[[], object]]) -> list[Any]:
     """The result of each call, or its error message."""
-    results: list[Any] = ["The service failed."] * len(calls)
+    results: list[object] = ["The service failed."] * len(calls)
     app = current_app._get_current_object()  # type: ignore[attr-defined]
 
     tenant_scope = tenancy.current()

@@ -87,7 +87,7 @@ def _send_request(input: JSONMapping, extra_headers: Mapping[str, str]) -> JSONO
     return {"status_code": response.status, "body": _parse_body(response.body)}
 
 
-def _body(value: Any) -> tuple[str | None, bytes | None]:
+def _body(value: object) -> tuple[str | None, bytes | None]:
     if value is None:
         return None, None
     if isinstance(value, str):
@@ -105,7 +105,7 @@ def _headers(headers: Any) -> dict[str, str]:
     return result
 
 
-def _parse_body(text: str) -> Any:
+def _parse_body(text: str) -> object:
     try:
         return json_input.loads(text.encode()) if text else None
     except AppError:
@@ -140,6 +140,6 @@ def _send_mail(input: JSONMapping, key: str, sender: mail.Sender) -> JSONObject:
     return {"sent": True, "to": to}
 
 
-def _recipients(input: JSONMapping) -> list[Any]:
+def _recipients(input: JSONMapping) -> list[object]:
     to = input.get("to")
     return to if isinstance(to, list) else [to]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from app import clock
 from app.ids import new_id
@@ -123,12 +123,12 @@ def _word_boundary(text: str) -> int:
     return max(earliest, *(text.rfind(end, earliest, LONGEST_VALUE) for end in ' ",'))
 
 
-def stored_value(text: str | None, characters: int) -> Any:
+def stored_value(text: str | None, characters: int) -> object:
     """A stored value for the API; of long values from older versions, the beginning."""
     if text is None or characters <= LONGEST_STORED:
         return None if text is None else serialization.loads(text)
     return serialization.loads(_truncated(characters, beginning=text[:LONGEST_VALUE]))
 
 
-def _truncated(size: int, **more: Any) -> str:
+def _truncated(size: int, **more: object) -> str:
     return serialization.dumps_text({"truncated": True, "bytes": size, **more})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from email_validator import validate_email
 
@@ -40,7 +39,7 @@ def problems(kind: str, config: Written) -> Iterator[tuple[str, str]]:
     yield from _header_problems(config.get("headers"))
 
 
-def _address_problems(value: Any) -> Iterator[tuple[str, str]]:
+def _address_problems(value: object) -> Iterator[tuple[str, str]]:
     addresses = value if isinstance(value, list) else [value] if isinstance(value, str) else []
     if isinstance(value, list) and not 1 <= len(value) <= MAX_ADDRESSES:
         yield "to", f"From 1 to {MAX_ADDRESSES} addresses."

@@ -142,7 +142,7 @@ class _Check:
                     self.series(inner_steps, inner_path, inner)
         self._reach(steps, place)
 
-    def _target(self, step: Written, name: str, path: str, by_name: Mapping[Any, Any]) -> None:
+    def _target(self, step: Written, name: str, path: str, by_name: Mapping[Any, object]) -> None:
         target = step.get(name)
         if target is not None and not (isinstance(target, str) and target in by_name):
             message = f"No step {str(target)[:63]} in this list."

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
 
 from app import rules
 from app.rules.nodes import Sent
@@ -68,7 +67,7 @@ def holds(text: str, names: JSONMapping, now: datetime) -> bool:
     return rules.holds(condition(text), context)
 
 
-def evaluate(text: str, names: JSONMapping, now: datetime) -> Any:
+def evaluate(text: str, names: JSONMapping, now: datetime) -> object:
     """Evaluate an expression."""
     return rules.evaluate(value(text), rules.Context({**names, "now": now}, now=now))
 
@@ -110,7 +109,7 @@ def instance_values(text: str | None, names: JSONMapping) -> JSONObject:
 
 def get_path(names: object, path: tuple[str, ...]) -> object:
     """The value at a path; None if there is none. List indexes start at 0."""
-    value: Any = names
+    value: object = names
     for key in path:
         if isinstance(value, Mapping):
             value = value.get(key)

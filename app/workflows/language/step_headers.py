@@ -87,7 +87,7 @@ def reencrypted(steps: Steps) -> tuple[list[JSONObject], int]:
     """
     count = 0
 
-    def renew(place: str, step: Written, name: str, value: Any) -> Any:
+    def renew(place: str, step: Written, name: str, value: object) -> object:
         nonlocal count
         new = header_values.reencrypt(value)
         count += new is not value

@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from typing import Any
 
 import orjson
 
@@ -66,7 +65,7 @@ class Rendering:
             return value
         return self._replace(text, lambda at, value: to_text(value))
 
-    def _replace(self, text: str, render: Callable[[int, Any], str]) -> str:
+    def _replace(self, text: str, render: Callable[[int, object], str]) -> str:
         def replaced(match: re.Match[str]) -> str:
             part = render(match.start(), self._evaluate(match[1]))
             self._spend(len(part))
@@ -74,7 +73,7 @@ class Rendering:
 
         return TEMPLATE.sub(replaced, text)
 
-    def _evaluate(self, expression: str) -> Any:
+    def _evaluate(self, expression: str) -> object:
         name = expression.strip()
         if name == "now":
             return clock.iso(self.now)
@@ -88,7 +87,7 @@ class Rendering:
             raise TooLarge
 
 
-def has_template(value: Any) -> bool:
+def has_template(value: object) -> bool:
     """Whether a value contains a template."""
     return any(True for _ in _templates(value, ""))
 
@@ -104,7 +103,9 @@ def blank(text: str) -> str:
     return TEMPLATE.sub(placeholder, text)
 
 
-def problems(value: Any, available: AvailableNames, place: str) -> Iterator[tuple[str, str, int]]:
+def problems(
+    value: object, available: AvailableNames, place: str
+) -> Iterator[tuple[str, str, int]]:
     """The problems of the templates in a value: place, message, position."""
     for path, text in _texts(value, place):
         if text.count("{{") != len(TEMPLATE.findall(text)):
@@ -124,13 +125,13 @@ def _check(expression: str, available: AvailableNames) -> None:
     expressions.check(expressions.value(expression), available)
 
 
-def _templates(value: Any, path: str) -> Iterator[tuple[str, re.Match[str]]]:
+def _templates(value: object, path: str) -> Iterator[tuple[str, re.Match[str]]]:
     for item_path, text in _texts(value, path):
         for match in TEMPLATE.finditer(text):
             yield item_path, match
 
 
-def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
+def _texts(value: object, path: str) -> Iterator[tuple[str, str]]:
     if isinstance(value, str):
         if "{{" in value:
             yield path, value
@@ -149,7 +150,7 @@ def plain(value: object) -> object:
     return value.isoformat() if isinstance(value, date) else value
 
 
-def to_text(value: Any) -> str:
+def to_text(value: object) -> str:
     """A value within a text."""
     if isinstance(value, dict | list):
         return orjson.dumps(value).decode()

@@ -181,6 +181,6 @@ def _current_owner(account_id: str, home: str, user_id: str) -> Principal | None
         return None
 
 
-def _visible_record(definition: Any, row: Any, by: Principal | None) -> Any:
+def _visible_record(definition: Any, row: Any, by: Principal | None) -> object:
     """A record as the owner may view it, even if deleted."""
     return views.render_full(row, views.access_of_row(definition, row, by))
