@@ -88,7 +88,8 @@ def _keys(connection: Connection) -> str:
     from app.sso.oauth import id_tokens  # imported on use: large
 
     key_set = exchange.json_object(exchange.Session().get(connection.address("jwks_url")))
-    return f"{len(id_tokens.key_set(key_set).keys)} usable keys."
+    count = len(id_tokens.key_set(key_set).keys)
+    return f"{count} usable key{'' if count == 1 else 's'}."
 
 
 def _client(connection: Connection) -> str:
