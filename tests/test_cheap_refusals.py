@@ -84,8 +84,8 @@ def seconds(call: Callable[[], Any]) -> float:
 
 
 def is_cheap(call: Callable[[], Any], usual: float) -> bool:
-    """Whether a call takes little more than usual, at the best of ten times."""
-    return any(seconds(call) < usual + SECONDS for _ in range(10))
+    """Whether a call takes little more than usual, at the best of three times."""
+    return any(seconds(call) < usual + SECONDS for _ in range(3))
 
 
 def sending(

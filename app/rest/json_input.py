@@ -227,7 +227,7 @@ def _check(value: object, *, escapes: bool) -> None:
     if escapes and isinstance(value, str):
         _check_text(value)
     for depth, level in enumerate(_levels(value), 1):
-        if depth == MAX_DEPTH and any(level):
+        if depth == MAX_DEPTH:
             raise _Refused(f"The JSON is nested deeper than {MAX_DEPTH} levels.")
         if max(map(len, level)) > MAX_PROPERTIES:
             _check_properties(level)
@@ -258,17 +258,17 @@ def _check_text(text: str) -> None:
 
 def depth(value: object) -> int:
     """Return the nesting depth; 1 for a scalar."""
-    return max((depth + any(level) for depth, level in enumerate(_levels(value), 1)), default=1)
+    return 1 + sum(1 for _ in _levels(value))
 
 
 def _levels(value: object) -> Iterator[list[JSONObject | list[object]]]:
-    """The objects and lists of a value, level by level."""
-    level = [value] if isinstance(value, CONTAINERS) else []
+    """The objects and lists of a value that are not empty, level by level."""
+    level = [value] if value and isinstance(value, CONTAINERS) else []
     while level:
         yield level
         level = [
             child
-            for container in filter(None, level)  # of empty ones a body can have many
+            for container in level
             for child in (container.values() if isinstance(container, dict) else container)
-            if child.__class__ in CONTAINERS
+            if child and child.__class__ in CONTAINERS
         ]
