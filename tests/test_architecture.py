@@ -74,28 +74,15 @@ def room(module: str) -> str:
     return module.split(".")[1] if "." in module else "app"
 
 
-def imports(module: str, *, for_types: bool = True) -> Iterator[str]:
+def imports(module: str) -> Iterator[str]:
     """The modules of ours that a module imports, within functions too."""
-    skipped = set() if for_types else imports_for_types(module)
     for node in ast.walk(TREES[module]):
-        if node in skipped:
-            continue
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "app":
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
                 yield inner if inner in SOURCES else str(node.module)
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in SOURCES)
-
-
-def imports_for_types(module: str) -> set[ast.AST]:
-    """The imports under `if TYPE_CHECKING`, which nothing runs."""
-    return {
-        part
-        for node in ast.walk(TREES[module])
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        for part in node.body
-    }
 
 
 def names_from(module: str, package: str) -> set[str]:
@@ -177,8 +164,7 @@ def inner_room(module: str) -> str:
 def test_imports_never_go_round(one_of: Callable[[str], str]) -> None:
     arrows: dict[str, set[str]] = {}
     for module in SOURCES:
-        others = {one_of(other) for other in imports(module, for_types=False)}
-        others -= {one_of(module)}
+        others = {one_of(other) for other in imports(module)} - {one_of(module)}
         arrows.setdefault(one_of(module), set()).update(others)
 
     def visit(name: str, path: tuple[str, ...]) -> None:

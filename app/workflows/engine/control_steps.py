@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from app.errors import NotFound
 from app.ids import new_id
@@ -24,9 +24,6 @@ from app.workflows.language.definition import (
     WAIT_DELAY,
     WAIT_EVENT,
 )
-
-if TYPE_CHECKING:
-    from app.workflows.engine.run import Run
 
 MAX_ITEMS = 1000
 # Record data may be as deep as in a request, one level down in a config.
@@ -49,7 +46,7 @@ class Outcome:
     entered: bool = False
 
 
-def run_step(run: Run, place: Place) -> Outcome:
+def run_step(run: Any, place: Place) -> Outcome:
     """Run a step without external effects. Raises Failed, AppError, Stale."""
     return STEPS[place.step.type](run, place)
 
@@ -60,7 +57,7 @@ def summarize_inner(ended: Place) -> object:
     return {"count": len(inner["items"])} if "items" in inner else {"branches": len(inner["spots"])}
 
 
-def _action(run: Run, place: Place) -> Outcome:
+def _action(run: Any, place: Place) -> Outcome:
     by, rendering = run.owner(), run.rendering(place)
     config = dict(place.step.config)
     filter_template = config.pop("filter", None)
@@ -74,14 +71,14 @@ def _action(run: Run, place: Place) -> Outcome:
     return Outcome(output, place.step.following, config_values)
 
 
-def _condition(run: Run, place: Place) -> Outcome:
+def _condition(run: Any, place: Place) -> Outcome:
     text = place.step.settings["expression"]
     result = expressions.holds(text, run.names(place), run.now)
     target = place.step.settings.get("on_true" if result else "on_false")
     return Outcome({"result": result}, target, {"expression": text})
 
 
-def _loop(run: Run, place: Place) -> Outcome:
+def _loop(run: Any, place: Place) -> Outcome:
     items = run.rendering(place).value(place.step.settings["items"])
     if not isinstance(items, list):
         raise Failed("The items of the loop are not a list.")
@@ -92,12 +89,12 @@ def _loop(run: Run, place: Place) -> Outcome:
     return Outcome({"count": 0}, place.step.following)
 
 
-def _parallel(run: Run, place: Place) -> Outcome:
+def _parallel(run: Any, place: Place) -> Outcome:
     run.position.enter(place)
     return Outcome(entered=True)
 
 
-def _wait_delay(run: Run, place: Place) -> Outcome:
+def _wait_delay(run: Any, place: Place) -> Outcome:
     input = {"duration": place.step.settings["duration"]}
     if "until" in place.spot:
         return Outcome(input, place.step.following)
@@ -106,7 +103,7 @@ def _wait_delay(run: Run, place: Place) -> Outcome:
     return Outcome(input=input, waits=True)
 
 
-def _wait_condition(run: Run, place: Place) -> Outcome:
+def _wait_condition(run: Any, place: Place) -> Outcome:
     step = place.step.settings
     names = {**run.names(place), **_record_now(run, step["expression"])}
     if expressions.holds(step["expression"], names, run.now):
@@ -125,7 +122,7 @@ def _wait_condition(run: Run, place: Place) -> Outcome:
     return Outcome(input=input, waits=True)
 
 
-def _record_now(run: Run, expression: str) -> JSONMapping:
+def _record_now(run: Any, expression: str) -> JSONMapping:
     """The current record of the trigger, if the condition names it."""
     if not expressions.names_root(expression, "record"):
         return {}
@@ -143,7 +140,7 @@ def _record_now(run: Run, expression: str) -> JSONMapping:
     return {"record": serialization.plain(record)}
 
 
-def _wait_event(run: Run, place: Place) -> Outcome:
+def _wait_event(run: Any, place: Place) -> Outcome:
     step = place.step.settings
     timeout = step.get("timeout") or DEFAULT_TIMEOUT
     if "subscription" not in place.spot:
@@ -162,7 +159,7 @@ def _wait_event(run: Run, place: Place) -> Outcome:
     return Outcome(event, place.step.following)
 
 
-def _begin_waiting(run: Run, place: Place) -> None:
+def _begin_waiting(run: Any, place: Place) -> None:
     place.spot.update(since=serialization.plain(run.now), log=new_id())
 
 
@@ -173,7 +170,7 @@ def _later(run: Any, duration: str) -> str:
     return text
 
 
-STEPS: Mapping[str, Callable[[Run, Place], Outcome]] = {
+STEPS: Mapping[str, Callable[[Any, Place], Outcome]] = {
     ACTION: _action,
     CONDITION: _condition,
     LOOP: _loop,

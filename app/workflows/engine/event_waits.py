@@ -8,7 +8,7 @@ before the wait starts or finds it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -26,9 +26,6 @@ from app.workflows.language import expressions
 from app.workflows.language.definition import event_name
 from app.workflows.models import INSTANCES, SUBSCRIPTIONS, WAITING
 
-if TYPE_CHECKING:
-    from app.workflows.engine.run import Run
-
 EVENTS = "events"
 MAX_AWAITING = 10_000  # each event of the account reads all of them
 
@@ -39,7 +36,7 @@ def is_full(account_id: str) -> bool:
     return counts.count_up_to(SUBSCRIPTIONS, same_account, MAX_AWAITING) >= MAX_AWAITING
 
 
-def subscribe(run: Run, place: Place) -> None:
+def subscribe(run: Any, place: Place) -> None:
     """Make an instance wait for an event, from the end of the open transaction on."""
     queue.lock(EVENTS, run.account_id)
     step, collection = place.step.settings, place.step.settings.get("collection")
@@ -60,7 +57,7 @@ def subscribe(run: Run, place: Place) -> None:
     db.connection().execute(sa.insert(SUBSCRIPTIONS).values(**row))
 
 
-def arrived_events(run: Run) -> JSONObject:
+def arrived_events(run: Any) -> JSONObject:
     """The events that arrived for an instance, by subscription."""
     same_instance = (
         SUBSCRIPTIONS.c.account_id == run.account_id,
@@ -73,7 +70,7 @@ def arrived_events(run: Run) -> JSONObject:
     return {row.id: row.happened for row in rows}
 
 
-def take_event(run: Run, place: Place) -> tuple[object, bool]:
+def take_event(run: Any, place: Place) -> tuple[object, bool]:
     """The awaited event if it arrived, and whether it has unmasked personal data.
 
     Removes the subscription. Raises Forbidden if the event arrived and no owner may see it.
@@ -91,13 +88,13 @@ def take_event(run: Run, place: Place) -> tuple[object, bool]:
     return stored["event"], stored["personal"]
 
 
-def unsubscribe(run: Run, place: Place) -> None:
+def unsubscribe(run: Any, place: Place) -> None:
     """Remove the subscription of a place, in the open transaction."""
     if "subscription" in place.spot:
         db.connection().execute(sa.delete(SUBSCRIPTIONS).where(*_subscription_of(run, place)))
 
 
-def _subscription_of(run: Run, place: Place) -> tuple[Any, ...]:
+def _subscription_of(run: Any, place: Place) -> tuple[Any, ...]:
     table = SUBSCRIPTIONS.c
     return (table.account_id == run.account_id, table.id == place.spot["subscription"])
 

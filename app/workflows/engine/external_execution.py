@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cryptography.fernet import InvalidToken
 from flask import current_app
@@ -31,9 +31,6 @@ from app.workflows.language import step_headers
 from app.workflows.language.templates import TooLarge
 from app.workflows.models import FAILED, RUNNING
 
-if TYPE_CHECKING:
-    from app.workflows.engine.run import Run
-
 WORKER_LOST = "The worker was lost. Whether the request was sent is unknown."
 UNREADABLE_HEADERS = (
     "No key in SERVICE_ENCRYPTION_KEY decrypts the headers of this step. Enter them again."
@@ -41,7 +38,7 @@ UNREADABLE_HEADERS = (
 Result = JSONObject | str  # the output, or why it failed
 
 
-def run_steps(run: Run, places: Sequence[Place]) -> None:
+def run_steps(run: Any, places: Sequence[Place]) -> None:
     """Run the external steps at these places, and move on."""
     with run.slot():
         inputs: JSONObject = {}
@@ -60,7 +57,7 @@ def run_steps(run: Run, places: Sequence[Place]) -> None:
         _record_results(run, dict(zip((place.path for place in places), results, strict=True)))
 
 
-def _render_input(run: Run, place: Place) -> JSONObject:
+def _render_input(run: Any, place: Place) -> JSONObject:
     with versioned_cache.reloading():
         by = run.owner()
     if by.account is None or not by.is_admin:
@@ -70,13 +67,13 @@ def _render_input(run: Run, place: Place) -> JSONObject:
         config = step_headers.decrypted(place.step.config)
     except InvalidToken as error:
         raise Failed(UNREADABLE_HEADERS) from error
-    input = run.rendering(place).config(config)
+    input: JSONObject = run.rendering(place).config(config)
     if place.step.action == "send_email":
         mail_limits.admit(run.account_id, input)
     return input
 
 
-def _record_start(run: Run, places: Sequence[Place], inputs: JSONMapping) -> None:
+def _record_start(run: Any, places: Sequence[Place], inputs: JSONMapping) -> None:
     lost_entries = [
         Entry(place, FAILED, error=WORKER_LOST) for place in places if "log" in place.spot
     ]
@@ -103,7 +100,7 @@ def _record_start(run: Run, places: Sequence[Place], inputs: JSONMapping) -> Non
     run.remember_state()
 
 
-def _prepare_send(run: Run, place: Place, input: Any) -> Callable[[], object]:
+def _prepare_send(run: Any, place: Place, input: Any) -> Callable[[], object]:
     idempotency_key, kind = (
         external_steps.idempotency_key(run.id, place.path),
         place.step.action or "",
@@ -115,7 +112,7 @@ def _prepare_send(run: Run, place: Place, input: Any) -> Callable[[], object]:
     return lambda: external_steps.carry_out(kind, input, idempotency_key, extra_headers, run.sender)
 
 
-def _record_results(run: Run, results: Mapping[str, Result]) -> None:
+def _record_results(run: Any, results: Mapping[str, Result]) -> None:
     failures: list[tuple[Place, Exception]] = []
     for path, result in results.items():
         place = run.place_at(path)

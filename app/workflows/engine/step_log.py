@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import Any
 
 from app import clock
 from app.ids import new_id
@@ -18,9 +18,6 @@ from app.rest import serialization
 from app.types import JSONObject
 from app.workflows.engine.position import Place
 from app.workflows.models import RUNNING, WAITING
-
-if TYPE_CHECKING:
-    from app.workflows.engine.run import Run
 
 LONGEST_MESSAGE = 2000
 LONGEST_VALUE = 16 * 2**10  # characters of an input, or an output, as JSON
@@ -54,7 +51,7 @@ class Rows:
     old: dict[str, JSONObject]
 
 
-def rows(entries: Sequence[Entry], run: Run) -> Rows:
+def rows(entries: Sequence[Entry], run: Any) -> Rows:
     """The rows of a run's entries; the position counts their bytes."""
     new, old, now = [], {}, run.now
     for entry in (_within_quota(entry_, run.position.state) for entry_ in entries):
