@@ -81,12 +81,15 @@ def test_what_comes_before_the_first_statement_waits_for_nobody(app: Flask) -> N
         pass
 
 
-def test_a_batch_keeps_nobody_waiting_until_all_that_is_told_of_it_is_ready(
-    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+ONE, MANY = {"title": "x"}, {"records": [{"title": "x"}, {"title": "y"}]}
+
+
+@pytest.mark.parametrize(("path", "body"), [("posts", ONE), ("posts/batch", MANY)])
+def test_a_record_keeps_nobody_waiting_until_all_that_is_told_of_it_is_ready(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch, path: str, body: Any
 ) -> None:
     make_collection(cast.root, schema=[{"name": "title", "type": "text"}])
-    many = {"records": [{"title": "x"}, {"title": "y"}]}
-    assert cast.alice.post("records/posts/batch", many).status_code == 201  # all is known now
+    assert cast.alice.post(f"records/{path}", body).status_code == 201  # all is known now
     digests, meanwhile = append._entries, list[str]()
 
     def write_meanwhile(*about: Any) -> Any:
@@ -95,7 +98,7 @@ def test_a_batch_keeps_nobody_waiting_until_all_that_is_told_of_it_is_ready(
         return digests(*about)
 
     monkeypatch.setattr(append, "_entries", write_meanwhile)
-    assert cast.alice.post("records/posts/batch", many).status_code == 201
+    assert cast.alice.post(f"records/{path}", body).status_code == 201
     assert meanwhile == ["a write"]
 
 

@@ -156,12 +156,10 @@ def create(
         change = changes.prepare_create(definition, [body], problems := Problems(), by)
         problems.check()
         if record_id is None:
-            stored = changes.store_row(change, unchecked)
-        else:  # the id may be taken
-            unchecked.verify()
-            change = replace_in(change, values=[{**change.values[0], "id": record_id}])
-            stored = changes.store_rows(change)
-        return changes.announce_change(change, stored)[0]
+            return changes.store_deferred(change, unchecked)[0]
+        unchecked.verify()
+        change = replace_in(change, values=[{**change.values[0], "id": record_id}])
+        return changes.store_change(change)[0]  # at once: the id may be taken
 
 
 def replace(
@@ -237,4 +235,4 @@ def _change(access: Access, row: store.Row, body: Body, absent: Body) -> RecordV
     problems = Problems()
     change = changes.prepare_update(access, [row], [body], problems, absent)
     problems.check()
-    return changes.announce_change(change, changes.store_row(change))[0]
+    return changes.store_deferred(change)[0]
