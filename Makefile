@@ -19,7 +19,7 @@ UV_COMPILE := UV_CUSTOM_COMPILE_COMMAND='make lock' $(BIN)/uv pip compile --quie
 	--no-config --no-emit-index-url --no-emit-find-links $(LOCK_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint slow faults clean lock servers
+.PHONY: help run test coverage lint slow faults clean lock servers
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 8
@@ -31,10 +31,13 @@ run: $(VENV)/.runtime ## Set the application up and serve it on PORT (8000)
 	@PATH="$(CURDIR)/$(BIN):$$PATH"; export PATH; exec honcho start -p $(PORT) web worker
 
 # The programs that tests start should not compile the application anew each time.
-test slow faults: export PYTHONDONTWRITEBYTECODE :=
+test coverage slow faults: export PYTHONDONTWRITEBYTECODE :=
 
 test: lint servers ## Lint, install missing test servers, run the tests
 	$(BIN)/pytest -n $(TEST_WORKERS) --dist worksteal
+
+coverage: servers ## Run the tests that measure no time, and fail below the floor of setup.cfg
+	$(BIN)/pytest -n $(TEST_WORKERS) --dist worksteal -m "not slow and not timing" --cov
 
 slow: servers ## Run slow tests, and those that `test` runs on one database on the other
 	$(BIN)/pytest -m slow
