@@ -27,7 +27,7 @@ PAGES = [
     *(PROJECT / name for name in ("CONTRIBUTING.md", "SECURITY.md")),
     *(PROJECT / "docs" / name for name in ("docker.md", "releasing.md")),
 ]
-CI_TARGETS = {"lint", "test", "slow"}
+CI_TARGETS = {"coverage", "lint", "test", "slow"}
 
 
 def text(name: str) -> str:
