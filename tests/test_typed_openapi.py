@@ -144,7 +144,9 @@ def test_a_generator_makes_a_typed_client(
     (tmp_path / "openapi.json").write_text(json.dumps(described(root)))
     shutil.copy(CLIENT / "client.ts", tmp_path)
     made = ["openapi-typescript", "openapi.json", "-o", "description.d.ts"]
-    checked = ["tsc", "--strict", "--noEmit", "--module", "nodenext", "client.ts"]
+    # Without the browser's types, and without a look at the language's own: half of the time.
+    quick = ["--lib", "es2022", "--skipDefaultLibCheck"]
+    checked = ["tsc", "--strict", "--noEmit", "--module", "nodenext", *quick, "client.ts"]
     for program, *arguments in (made, checked):
         run = subprocess.run(
             [tools / program, *arguments],
