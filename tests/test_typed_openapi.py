@@ -54,7 +54,7 @@ def own_paths(spec: dict[str, Any]) -> dict[str, set[str]]:
 
 def test_superadmins_see_every_collection_typed(root: Caller, tasks: dict[str, Any]) -> None:
     plain, spec = root.get("/openapi.json").json, described(root)
-    check_valid(spec)
+    check_valid(spec, beyond=plain)
     both = {"get", "post"}, {"get", "put", "patch", "delete"}
     assert own_paths(spec) == {
         "projects": both[0],
@@ -81,7 +81,7 @@ def test_others_see_what_the_rules_open_to_them(cast: Cast, tasks: dict[str, Any
     cast.root.put("collections/tasks/rules", {**rules, "create_fields": ["title", "project"]})
     cast.root.put("collections/projects/rules", dict.fromkeys(OPEN))
     spec = described(cast.bob)
-    check_valid(spec)
+    check_valid(spec, beyond=cast.bob.get("/openapi.json").json)
     paths = {"tasks": {"get", "post"}, "tasks/{record_id}": {"get", "put", "patch"}}
     assert own_paths(spec) == paths
     schemas = spec["components"]["schemas"]
@@ -144,7 +144,9 @@ def test_a_generator_makes_a_typed_client(
     (tmp_path / "openapi.json").write_text(json.dumps(described(root)))
     shutil.copy(CLIENT / "client.ts", tmp_path)
     made = ["openapi-typescript", "openapi.json", "-o", "description.d.ts"]
-    checked = ["tsc", "--strict", "--noEmit", "--module", "nodenext", "client.ts"]
+    # Without the browser's types, and without a look at the language's own: half of the time.
+    quick = ["--lib", "es2022", "--skipDefaultLibCheck"]
+    checked = ["tsc", "--strict", "--noEmit", "--module", "nodenext", *quick, "client.ts"]
     for program, *arguments in (made, checked):
         run = subprocess.run(
             [tools / program, *arguments],

@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +25,8 @@ from tests.processes import free_port
 
 HERE = Path(__file__).parent
 WIDE, NARROW = {"width": 1280, "height": 800}, {"width": 360, "height": 740}
+# The rules of axe-core whose verdict changes with the colours or the size of the window.
+OF_THE_LOOK = ("color-contrast", "link-in-text-block", "scrollable-region-focusable")
 UNTIL_WORN = """([width, scheme]) => new Promise(done => {
   const look = () => innerWidth === width && matchMedia(`(prefers-color-scheme: ${scheme})`).matches
     ? done() : setTimeout(look);
@@ -102,16 +104,18 @@ class Visit:
         if size == NARROW:
             self.check_nothing_scrolls_sideways()
 
-    def check_accessible(self, axe: str) -> None:
-        """Nobody is kept from using the page, as far as axe-core can tell."""
+    def check_accessible(self, axe: str, rules: Sequence[str] = ()) -> None:
+        """Nobody is kept from using the page, as far as axe-core can tell, by all or some rules."""
         if not self._has_axe:
             self._has_axe = True
             self.page.add_init_script(axe)  # the pages to come have it from their beginning
         if self.page.evaluate("typeof axe") == "undefined":
             self.page.evaluate(f"{axe};null")
-        told = '{resultTypes: ["violations"], selectors: false}'
-        run = f"axe.run({told}).then(found => found.violations)"
-        violations = self.page.evaluate(run)
+        told = {"resultTypes": ["violations"], "selectors": False}
+        if rules:
+            told |= {"runOnly": list(rules), "preload": False}
+        run = "told => axe.run(told).then(found => found.violations)"
+        violations = self.page.evaluate(run, told)
         found = [(one["id"], node["html"]) for one in violations for node in one["nodes"]]
         assert found == [], self.page.url
 
@@ -194,15 +198,18 @@ def axe() -> str:
     params=["short", pytest.param("whole", marks=pytest.mark.slow)], ids=["", "every-look"]
 )
 def look(visit: Visit, axe: str, request: pytest.FixtureRequest) -> Callable[[str], None]:
-    """Checks the page as it is now: in each size and colour, or in each size of each colour."""
+    """Checks the page as it is now: in each size and colour, or in each size of each colour by all
+    rules.
+    """
+    whole = request.param == "whole" or visit.wants_pictures
     looks = [("light", WIDE), ("dark", NARROW)]
-    if request.param == "whole" or visit.wants_pictures:
+    if whole:
         looks += [("dark", WIDE), ("light", NARROW)]
 
     def in_windows(name: str) -> None:
-        for scheme, size in looks:
+        for turn, (scheme, size) in enumerate(looks):
             visit.check_worn(name, scheme, size)
-            visit.check_accessible(axe)
+            visit.check_accessible(axe, OF_THE_LOOK if turn and not whole else ())
         visit.wear("light", WIDE)
 
     return in_windows

@@ -1,4 +1,7 @@
-"""Webhooks, deliveries and jobs in a real browser: one journey, and every page in every look."""
+"""Webhooks, deliveries and jobs in a real browser: one journey, and what forms answer.
+
+test_every_page.py looks at the pages themselves.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +81,7 @@ def test_an_admin_makes_a_webhook_and_follows_its_deliveries(
     visit.check_quiet_and_at_home()
 
 
-def test_every_page_of_webhooks_suits_everybody(
+def test_what_forms_of_webhooks_answer_suits_everybody(
     visit: Visit,
     live_app: Flask,
     live_cast: Cast,
@@ -104,10 +107,7 @@ def test_every_page_of_webhooks_suits_everybody(
     page.get_by_role("link", name="with/a/long").click()
     page.get_by_text("Delete…").click()
     look("one")
-    page.get_by_role("link", name="Webhooks", exact=True).click()
-    look("list")
     page.get_by_role("link", name="Deliveries", exact=True).first.click()
-    look("deliveries")
     check_in_a_common_window(visit)
     page.get_by_role("rowheader").get_by_role("link").first.click()
     page.locator("details.sample summary").first.click()
@@ -116,9 +116,8 @@ def test_every_page_of_webhooks_suits_everybody(
     sign_in(visit, live_cast.root)
     run_jobs(live_app)
     page.get_by_role("link", name="Jobs", exact=True).click()
-    look("jobs")
     check_in_a_common_window(visit)
     page.get_by_role("link", name="Webhooks", exact=True).click()
     look("accounts")
     page.get_by_role("link", name="Acme").click()
-    look("of-acme")
+    page.get_by_role("rowheader").get_by_role("link").first.wait_for()
