@@ -78,7 +78,7 @@ def until(happens: Callable[[], Any], seconds: float = 40) -> None:
     deadline = time.monotonic() + seconds
     while not happens():
         assert time.monotonic() < deadline
-        time.sleep(0.1)
+        time.sleep(0.02)
 
 
 def listens(port: int) -> bool:

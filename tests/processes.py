@@ -108,7 +108,7 @@ def wait_for(url: str, log: Path) -> None:
         try:
             urllib.request.urlopen(url, timeout=2).close()  # noqa: S310 - loopback
         except OSError:
-            time.sleep(0.1)
+            time.sleep(0.03)
         else:
             return
     raise AssertionError(log.read_text())
@@ -128,5 +128,5 @@ def wait_for_mail(outbox: Path) -> str:
     while time.monotonic() < deadline:
         for mail in outbox.glob("*.eml"):
             return mail.read_text()
-        time.sleep(0.05)
+        time.sleep(0.02)
     raise AssertionError("no mail came")
