@@ -366,6 +366,7 @@ def test_a_worker_that_is_told_to_stop_begins_no_more_jobs(app: Flask, define: D
     assert (thread.is_alive(), done) == (False, [0])
 
 
+@pytest.mark.one_database
 def test_a_mail_server_that_hangs_keeps_only_mails_waiting(app: Flask, define: Define) -> None:
     stop, mailed, done = (threading.Event() for _ in range(3))
     define(lambda payload: mailed.wait(20), kind="auth.send_verification")
@@ -493,10 +494,11 @@ def until(happened: Callable[[], Any], seconds: float = 20) -> bool:
     while time.monotonic() < deadline:
         if happened():
             return True
-        time.sleep(0.05)
+        time.sleep(0.02)
     return False
 
 
+@pytest.mark.one_database
 def test_with_redis_the_queue_wakes_a_worker(
     app: Flask, anyone: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -511,6 +513,7 @@ def test_with_redis_the_queue_wakes_a_worker(
             assert until(lambda: only(app).status == "done")
 
 
+@pytest.mark.one_database
 def test_without_redis_no_request_waits_and_the_sweep_finds_the_work(
     app: Flask, anyone: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
