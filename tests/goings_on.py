@@ -44,7 +44,7 @@ def work_going_on(site: Site, token: str, *, people: int = 3) -> Iterator[list[A
                 ask(client, "PATCH", path, {"title": "changed"})
                 ask(client, "PUT", path, {"title": "replaced"})
             ask(client, "GET", "records/tasks?limit=5")
-            stop.wait(0.1)
+            stop.wait(0.2)
 
     with ThreadPoolExecutor(people) as pool:
         running_on = [pool.submit(be_busy, number) for number in range(people)]
@@ -78,7 +78,7 @@ def until(happens: Callable[[], Any], seconds: float = 40) -> None:
     deadline = time.monotonic() + seconds
     while not happens():
         assert time.monotonic() < deadline
-        time.sleep(0.1)
+        time.sleep(0.02)
 
 
 def listens(port: int) -> bool:

@@ -9,6 +9,7 @@ import random
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,8 @@ from contextlib import contextmanager, suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
+
+from flask.cli import main
 
 PROJECT = Path(__file__).resolve().parent.parent
 PROGRAMS = PROJECT / ".venv" / "bin"
@@ -90,6 +93,47 @@ def forked(target: Callable[..., None], *args: Any) -> BaseProcess:
     return process
 
 
+class Worker:
+    """`flask --app wsgi worker` with an operator's settings, that can be killed and started again.
+
+    A fork of a preloaded process.
+    """
+
+    def __init__(self, env: Mapping[str, str], log: Path) -> None:
+        self._env, self._log = dict(env), log
+        self.start()
+
+    def start(self) -> None:
+        """Start it."""
+        self._running = forked(_work, self._env, self._log)
+
+    def stop(self) -> None:
+        """Have it end what it has begun."""
+        self._running.terminate()
+        self._running.join(STOP_SECONDS)
+
+    def kill(self) -> None:
+        """End it, with no chance to tidy up."""
+        self._running.kill()
+        self._running.join()
+
+    def crash(self) -> None:
+        """Kill it, and start it again."""
+        self.kill()
+        self.start()
+
+
+def _work(env: dict[str, str], log: Path) -> None:
+    with log.open("a") as output:
+        for number in (1, 2):
+            os.dup2(output.fileno(), number)
+    os.chdir(PROJECT)
+    os.environ.clear()
+    os.environ.update(env)
+    sys.argv = ["flask", "--app", "wsgi", "worker"]
+    main()
+
+
 def mebibytes(pid: int, line: str) -> float:
     """A line of what Linux says of a process's memory: VmRSS is of now, VmHWM the highest.
 
@@ -108,7 +152,7 @@ def wait_for(url: str, log: Path) -> None:
         try:
             urllib.request.urlopen(url, timeout=2).close()  # noqa: S310 - loopback
         except OSError:
-            time.sleep(0.1)
+            time.sleep(0.03)
         else:
             return
     raise AssertionError(log.read_text())
@@ -128,5 +172,5 @@ def wait_for_mail(outbox: Path) -> str:
     while time.monotonic() < deadline:
         for mail in outbox.glob("*.eml"):
             return mail.read_text()
-        time.sleep(0.05)
+        time.sleep(0.02)
     raise AssertionError("no mail came")

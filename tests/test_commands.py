@@ -56,22 +56,40 @@ def test_while_the_database_is_away(without_database: Flask, command: list[str])
     assert "doctor" in told.output
 
 
+@pytest.fixture(scope="module")
+def with_another_file(tmp_path_factory: pytest.TempPathFactory) -> Flask:
+    """An application whose database is none."""
+    folder = tmp_path_factory.mktemp("another")
+    app = create_app(settings_for("sqlite", folder))
+    (folder / "atrium.db").write_text("a diary, and no database")
+    return app
+
+
 @pytest.mark.parametrize("command", COMMANDS)
-def test_where_the_database_is_another_file(tmp_path: Path, command: list[str]) -> None:
-    app = create_app(settings_for("sqlite", tmp_path))
-    (tmp_path / "atrium.db").write_text("a diary, and no database")
-    told = run(app, *command)
+def test_where_the_database_is_another_file(with_another_file: Flask, command: list[str]) -> None:
+    told = run(with_another_file, *command)
     assert told.exit_code == 1
     assert "Error: The database cannot be used: file is not a database" in told.output
+
+
+def test_where_the_database_is_another_file_requests_are_refused(with_another_file: Flask) -> None:
+    app = with_another_file
     assert app.test_client().get("/ready").status_code == 503
     signing_in = {"account": "acme", "email": "a@acme.example", "password": PASSWORD}
     assert app.test_client().post("/api/v1/auth/login", json=signing_in).status_code == 503
 
 
-@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def without_tables(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Flask:
+    """An application whose database no migration has touched."""
+    return create_app(settings_for(request.param, tmp_path_factory.mktemp("empty")))
+
+
 @pytest.mark.parametrize("command", [one for one in COMMANDS if one[0] in NEEDING_TABLES])
-def test_where_nothing_was_migrated(tmp_path: Path, database: str, command: list[str]) -> None:
-    told = run(create_app(settings_for(database, tmp_path)), *command)
+def test_where_nothing_was_migrated(without_tables: Flask, command: list[str]) -> None:
+    told = run(without_tables, *command)
     assert told.exit_code == 1
     assert "Error: The database cannot be used: " in told.output
     assert "no such table" in told.output or "does not exist" in told.output

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -20,22 +19,17 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app import db, jobs
+from app import create_app, db, jobs
 from app.accounts.models import SYSTEM_ACCOUNT_ID
-from app.config import PROJECT
 from app.db.functions import database_now
 from app.jobs import Job, worker
 from tests.builders import PASSWORD, Caller
 from tests.mailbox import outbox, run_jobs
 from tests.parallel import at_once
-from tests.processes import started
+from tests.processes import Worker, forked
 from tests.services import Redis
 
 BODY = {"account": "acme", "email": "ann@acme.example", "password": PASSWORD}
-WORKER = (
-    "from app import create_app; from app.jobs import worker;"
-    " app = create_app(); app.app_context().push(); "
-)
 Define = Callable[..., None]
 
 
@@ -366,6 +360,7 @@ def test_a_worker_that_is_told_to_stop_begins_no_more_jobs(app: Flask, define: D
     assert (thread.is_alive(), done) == (False, [0])
 
 
+@pytest.mark.one_database
 def test_a_mail_server_that_hangs_keeps_only_mails_waiting(app: Flask, define: Define) -> None:
     stop, mailed, done = (threading.Event() for _ in range(3))
     define(lambda payload: mailed.wait(20), kind="auth.send_verification")
@@ -476,16 +471,22 @@ def queued(app: Flask, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Redis,
         jobs.redis_client(server.url).close()
 
 
+def serve_without_sweep(environ: dict[str, str]) -> None:
+    """A worker whom only the queue can tell."""
+    os.environ.update(environ)
+    worker.SWEEP_SECONDS = 3600
+    with create_app().app_context():
+        worker.serve(threading.Event())
+
+
 @contextmanager
-def process(environ: dict[str, str], *command: str) -> Iterator[None]:
-    running = subprocess.Popen(
-        command, cwd=PROJECT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
+def working(environ: dict[str, str], log: Path) -> Iterator[None]:
+    """A worker's process."""
+    process = Worker(environ, log)
     try:
         yield
     finally:
-        running.terminate()
-        print(running.communicate(timeout=20)[0].decode())  # noqa: T201 - for a test that fails
+        process.stop()
 
 
 def until(happened: Callable[[], Any], seconds: float = 20) -> bool:
@@ -493,26 +494,30 @@ def until(happened: Callable[[], Any], seconds: float = 20) -> bool:
     while time.monotonic() < deadline:
         if happened():
             return True
-        time.sleep(0.05)
+        time.sleep(0.02)
     return False
 
 
+@pytest.mark.one_database
 def test_with_redis_the_queue_wakes_a_worker(
     app: Flask, anyone: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Without the sweep, so that only the queue can tell the worker.
-    serve = WORKER + "worker.SWEEP_SECONDS = 3600; worker.serve(__import__('threading').Event())"
     with queued(app, monkeypatch) as (_, environ):
         assert anyone.get("/ready").json["checks"]["queue"] == "ok"
-        with process(environ, sys.executable, "-c", serve):
+        process = forked(serve_without_sweep, environ)
+        try:
             assert until(lambda: rows(app))  # it has begun, and waits for its wake-up
             assert anyone.post("auth/register", BODY).status_code == 201
             assert until(lambda: outbox(app))
             assert until(lambda: only(app).status == "done")
+        finally:
+            process.kill()
+            process.join()
 
 
+@pytest.mark.one_database
 def test_without_redis_no_request_waits_and_the_sweep_finds_the_work(
-    app: Flask, anyone: Caller, monkeypatch: pytest.MonkeyPatch
+    app: Flask, anyone: Caller, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with queued(app, monkeypatch) as (server, environ):
         server.kill()
@@ -520,7 +525,7 @@ def test_without_redis_no_request_waits_and_the_sweep_finds_the_work(
         assert anyone.post("auth/register", BODY).status_code == 201
         assert time.perf_counter() - started < 1.5
         assert anyone.get("/ready").json["checks"]["queue"] == "unreachable"
-        with process(environ, sys.executable, "-m", "flask", "--app", "wsgi", "worker"):
+        with working(environ, tmp_path / "log"):
             assert until(lambda: outbox(app))
             assert until(lambda: only(app).status == "done")
 
@@ -530,8 +535,7 @@ def test_a_worker_that_loses_redis_tells_so_in_lines_of_json(
     app: Flask, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
-    command = [sys.executable, "-m", "flask", "--app", "wsgi", "worker"]
-    with queued(app, monkeypatch) as (server, environ), started(command, environ, log):
+    with queued(app, monkeypatch) as (server, environ), working(environ, log):
         # RQ names a worker before it listens; one that loses Redis between has another line.
         assert until(lambda: jobs.redis_client(server.url).pubsub_channels("rq:pubsub:*"))
         server.kill()

@@ -60,10 +60,7 @@ def test_they_build_what_the_models_say(empty: Flask) -> None:
     flask_migrate.upgrade(directory=DIRECTORY)
     assert differences() == []
     flask_migrate.check(directory=DIRECTORY)
-
-
-def test_the_comparison_would_see_a_difference(empty: Flask) -> None:
-    flask_migrate.upgrade(directory=DIRECTORY)
+    # The comparison would see a difference.
     run("ALTER TABLE users ADD COLUMN nickname TEXT")
     run("DROP INDEX ix_users_id")
     assert sorted(change[0] for change in differences()) == ["add_index", "remove_column"]
@@ -76,10 +73,9 @@ def test_the_newest_is_known_by_its_file() -> None:
 
 
 def test_they_can_be_taken_back_and_applied_again(empty: Flask) -> None:
-    for _ in range(2):
-        flask_migrate.upgrade(directory=DIRECTORY)
-        flask_migrate.downgrade(directory=DIRECTORY, revision="base")
-        assert set(sa.inspect(db.db.engine).get_table_names()) <= {"alembic_version"}
+    flask_migrate.upgrade(directory=DIRECTORY)
+    flask_migrate.downgrade(directory=DIRECTORY, revision="base")
+    assert set(sa.inspect(db.db.engine).get_table_names()) <= {"alembic_version"}
     flask_migrate.upgrade(directory=DIRECTORY)
     assert differences() == []
 

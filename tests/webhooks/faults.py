@@ -28,7 +28,7 @@ from app import db
 from app.webhooks.models import ATTEMPTS, DELIVERIES
 from tests.builders import make_cast, make_collection
 from tests.conftest import make_app, settings_for
-from tests.processes import PROJECT, environment, free_port, procfile, wait_for
+from tests.processes import PROJECT, Worker, environment, free_port, procfile, wait_for
 from tests.receivers import Receiver, Request
 from tests.services import Postgres, Redis
 from tests.webhooks.delivering import make_webhook
@@ -38,11 +38,11 @@ WRITERS, WORKERS = 3, 2
 SETTLE_SECONDS = 120
 
 
-class Process:
-    """A process of the Procfile that can be killed and started again."""
+class Web:
+    """The web process of the Procfile, which can be killed and started again."""
 
-    def __init__(self, name: str, env: dict[str, str], log: Path) -> None:
-        self._command, self._env, self._log = shlex.split(procfile()[name]), env, log
+    def __init__(self, env: dict[str, str], log: Path) -> None:
+        self._command, self._env, self._log = shlex.split(procfile()["web"]), env, log
         self._running: subprocess.Popen[bytes] | None = None
         self.start()
 
@@ -140,8 +140,8 @@ class Service:
             SERVICE_WEBHOOK_RETRY_DELAYS=",".join(["1"] * 100),
         )
         log = self.folder / "log"
-        self.web = Process("web", env, log)
-        self.workers = [Process("worker", env, log) for _ in range(WORKERS)]
+        self.web = Web(env, log)
+        self.workers = [Worker(env, log) for _ in range(WORKERS)]
         wait_for(f"{self.address}/ready", log)
 
     def run(self, faults: int) -> Counter[str]:
@@ -251,7 +251,7 @@ class Service:
         while self.waiting():
             log = (self.folder / "log").read_text()[-3000:]
             assert time.monotonic() < deadline, f"{self.waiting()} stuck\n{log}"
-            time.sleep(0.5)
+            time.sleep(0.1)
 
     def waiting(self) -> int:
         """How many deliveries have not come to an end."""

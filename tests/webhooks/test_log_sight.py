@@ -15,6 +15,7 @@ from tests.receivers import Receiver, receiving
 from tests.sql import statements
 from tests.webhooks.delivering import attempts, deliver, deliveries, make_webhook
 
+pytestmark = pytest.mark.one_database
 FIELDS = [{"name": "title", "type": "text"}, {"name": "hidden", "type": "text"}]
 OWNERS = {"view_rule": "@owns_record()"}
 LISTED = {"view_fields": ["title"]}
@@ -84,6 +85,7 @@ def seen(story: Story, by: Caller) -> bool:
     return found == {(True,) * 3}
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize(
     ("rules", "dora_sees"),
     [
@@ -189,6 +191,7 @@ def test_what_waits_is_sent_to_a_new_maker_who_may_view_it(
         }
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize(("rules", "again"), [(OWNERS, False), (EVERYBODY, True)])
 def test_what_was_before_is_sent_again_to_a_new_maker_who_may_view_it(
     story: Story, rules: dict[str, Any], again: bool, monkeypatch: pytest.MonkeyPatch

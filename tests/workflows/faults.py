@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -13,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from flask import Flask
-from flask.cli import main
 
 from app import db
 from app.workflows import dispatch
 from app.workflows.engine import control_steps, external_steps
-from tests.processes import PROJECT, environment, forked
+from tests.processes import Worker, environment
 
 
 @contextmanager
@@ -72,41 +70,17 @@ def _work(app: Flask, step: str, tells: int) -> None:
         dispatch.work(threading.Event(), threading.Event())
 
 
-def _serve(env: dict[str, str], log: Path) -> None:
-    """What `flask --app wsgi worker` does."""
-    with log.open("a") as output:
-        for number in (1, 2):
-            os.dup2(output.fileno(), number)
-    os.chdir(PROJECT)
-    os.environ.clear()
-    os.environ.update(env)
-    sys.argv = ["flask", "--app", "wsgi", "worker"]
-    main()
-
-
-class Worker:
-    """A worker with an operator's command and settings, on the database of an application."""
-
-    def __init__(self, app: Flask, folder: Path, redis_url: str) -> None:
-        settings = app.extensions["atrium.config"]
-        self._log = folder / "worker.log"
-        self._env = environment(
-            folder,
-            SERVICE_ENV="test",
-            SERVICE_INSTANCE_DIR=str(settings.instance_dir),
-            SERVICE_BASE_URL="http://atrium.test",
-            SERVICE_DATABASE_URL=settings.database_url,
-            SERVICE_REDIS_URL=redis_url,
-            SERVICE_WEBHOOK_TIMEOUT_SECONDS="1",
-            SERVICE_WORKFLOW_LEASE_SECONDS="1",
-        )
-        self.start()
-
-    def start(self) -> None:
-        """Start it."""
-        self._running = forked(_serve, self._env, self._log)
-
-    def kill(self) -> None:
-        """End it, with no chance to tidy up."""
-        self._running.kill()
-        self._running.join()
+def start_worker(app: Flask, folder: Path, redis_url: str) -> Worker:
+    """A worker on the database of an application."""
+    settings = app.extensions["atrium.config"]
+    env = environment(
+        folder,
+        SERVICE_ENV="test",
+        SERVICE_INSTANCE_DIR=str(settings.instance_dir),
+        SERVICE_BASE_URL="http://atrium.test",
+        SERVICE_DATABASE_URL=settings.database_url,
+        SERVICE_REDIS_URL=redis_url,
+        SERVICE_WEBHOOK_TIMEOUT_SECONDS="1",
+        SERVICE_WORKFLOW_LEASE_SECONDS="1",
+    )
+    return Worker(env, folder / "worker.log")

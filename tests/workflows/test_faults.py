@@ -15,7 +15,7 @@ from flask import Flask
 
 from tests.builders import Caller, make_collection
 from tests.receivers import Receiver
-from tests.workflows.faults import Worker, stopping_in
+from tests.workflows.faults import start_worker, stopping_in
 from tests.workflows.running import (
     action,
     create,
@@ -85,7 +85,7 @@ def test_workers_are_killed_fifty_times(
     make_collection(root)
     workflow, chance = six_steps(alice, receiver), random.Random(7)
     redis_url = os.environ["TEST_REDIS_URL"] if database == "postgresql" else ""
-    worker, ids = Worker(app, tmp_path, redis_url), []
+    worker, ids = start_worker(app, tmp_path, redis_url), []
     try:
         for n in range(KILLS):
             before = len(receiver.requests)

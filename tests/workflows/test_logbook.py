@@ -33,6 +33,7 @@ def stored(app: Flask) -> int:
     return sum(len(text or "") for log in logs(app) for text in (log.input, log.output))
 
 
+@pytest.mark.one_database
 def test_the_log_keeps_the_beginning_of_what_is_long(app: Flask, alice: Caller) -> None:
     with receiving() as receiver:
         body = "{{ trigger.a }}" * 10

@@ -26,6 +26,7 @@ from tests.workflows.running import (
     work,
 )
 
+pytestmark = pytest.mark.one_database
 FIELDS = [{"name": "title", "type": "text"}, {"name": "n", "type": "number"}]
 
 
@@ -77,6 +78,7 @@ def test_steps_on_records_run_in_order_and_see_each_other(
     assert titles(alice) == []
 
 
+@pytest.mark.both_databases
 def test_a_value_in_a_filter_cannot_change_what_it_asks(
     app: Flask, alice: Caller, posts: dict[str, Any]
 ) -> None:
@@ -161,6 +163,7 @@ def test_loops_and_branches_nest(app: Flask, alice: Caller, posts: dict[str, Any
     assert (failed["status"], failed["current_step"]) == ("failed", "outer")
 
 
+@pytest.mark.both_databases
 def test_a_failed_step_is_resumed_and_no_finished_one_repeated(
     app: Flask, cast: Cast, posts: dict[str, Any]
 ) -> None:
@@ -217,6 +220,7 @@ def test_steps_have_the_rights_that_the_owner_has_now(
     assert instance(admin, id)["status"] == "completed"
 
 
+@pytest.mark.both_databases
 def test_cancelled_is_cancelled(app: Flask, alice: Caller, posts: dict[str, Any]) -> None:
     steps = [{"name": "rest", "type": "wait_delay", "duration": "1h"}, create("after")]
     found = ran(app, alice, make_workflow(alice, steps))
@@ -247,6 +251,7 @@ def test_outputs_that_are_too_large_fail_the_step(
     assert len(titles(alice)) == 1
 
 
+@pytest.mark.both_databases
 def test_what_the_database_refuses_fails_the_step_and_sticks_nowhere(
     app: Flask, alice: Caller, posts: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,6 +267,7 @@ def test_what_the_database_refuses_fails_the_step_and_sticks_nowhere(
     assert (broken["status"], broken["error_message"]) == ("failed", "The service failed.")
 
 
+@pytest.mark.both_databases
 def test_a_step_says_which_value_another_record_has(
     app: Flask, alice: Caller, root: Caller
 ) -> None:
@@ -290,6 +296,7 @@ def test_what_templates_stand_for_is_no_deeper_than_a_body(
     assert again.status_code == 200, again.text
 
 
+@pytest.mark.both_databases
 def test_whoever_saves_a_workflow_anew_takes_it_over_with_what_failed(
     app: Flask, cast: Cast, posts: dict[str, Any]
 ) -> None:
