@@ -112,6 +112,7 @@ def test_untouched_it_is_valid(chain: tuple[str, str]) -> None:
     assert verify.verify_all(chain[0])["values_erased"] == 3
 
 
+@pytest.mark.one_database
 def test_an_edited_column_shows_in_every_entry(chain: tuple[str, str]) -> None:
     for entry, column in product(some(stored(chain[0])), COLUMNS):
         with tampering():
@@ -120,6 +121,7 @@ def test_an_edited_column_shows_in_every_entry(chain: tuple[str, str]) -> None:
     assert verify.verify_all()["valid"]
 
 
+@pytest.mark.one_database
 def test_a_column_set_to_null_shows(chain: tuple[str, str]) -> None:
     for entry, column in product(some(stored(chain[0])), NULLABLE):
         if entry[column] is not None:
@@ -174,6 +176,7 @@ def test_lists_that_leave_one_entry_out_and_tell_another_twice_show(
         found(chain[0], "one for the other")
 
 
+@pytest.mark.one_database
 def test_columns_swapped_between_neighbours_show(chain: tuple[str, str]) -> None:
     columns = set(COLUMNS) - {"account_id", "id"}
     for (one, next_one), column in product(pairwise(some(stored(chain[0]))), columns):
@@ -278,6 +281,7 @@ def test_a_chain_that_is_gone_shows(chain: tuple[str, str]) -> None:
         assert verify.verify_all(None, kept)["account_id"] == chain[0]
 
 
+@pytest.mark.one_database
 def test_an_inserted_entry_shows(chain: tuple[str, str]) -> None:
     """Copied within the chain, from another chain, before, between and behind."""
     together = stored(chain[0])
@@ -311,6 +315,7 @@ def test_an_appended_entry_that_fits_shows_by_the_head(chain: tuple[str, str]) -
         assert verify.verify_all(chain[0])["first_broken_id"] == forged["id"]
 
 
+@pytest.mark.one_database
 def test_the_same_shows_in_an_export(app: Flask, chain: tuple[str, str], tmp_path: Path) -> None:
     """By the application and by the stand-alone verifier alike."""
     mine = [LOG.c.account_id == chain[0]]
