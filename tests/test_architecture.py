@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,6 @@ SOURCES = {
     ".".join(path.relative_to(PROJECT).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted((PROJECT / "app").rglob("*.py"))
 }
-TREES = {name: ast.parse(path.read_text()) for name, path in SOURCES.items()}
 
 # The rooms of `app`, from the top to the bottom: one imports from itself and from lower lines only.
 ORDER = [
@@ -69,6 +69,23 @@ CATCH_ALL = {
 }
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """What a source says."""
+    return ast.parse(path.read_text())
+
+
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    """All parts of a source."""
+    return list(ast.walk(tree_of(path)))
+
+
+def nodes(module: str) -> list[ast.AST]:
+    """All parts of a module."""
+    return nodes_of(SOURCES[module])
+
+
 def room(module: str) -> str:
     """The room that a module belongs to; loose modules are rooms of their own."""
     return module.split(".")[1] if "." in module else "app"
@@ -76,7 +93,7 @@ def room(module: str) -> str:
 
 def imports(module: str) -> Iterator[str]:
     """The modules of ours that a module imports, within functions too."""
-    for node in ast.walk(TREES[module]):
+    for node in nodes(module):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "app":
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
@@ -89,7 +106,7 @@ def names_from(module: str, package: str) -> set[str]:
     """The names that a module imports from a package that is not ours."""
     return {
         alias.name
-        for node in ast.walk(TREES[module])
+        for node in nodes(module)
         if isinstance(node, ast.ImportFrom) and node.module == package
         for alias in node.names
     }
@@ -97,13 +114,13 @@ def names_from(module: str, package: str) -> set[str]:
 
 def packages(module: str) -> set[str]:
     """The outermost names of everything that a module imports."""
-    return imported_packages(TREES[module])
+    return imported_packages(nodes(module))
 
 
-def imported_packages(tree: ast.Module) -> set[str]:
+def imported_packages(parts: list[ast.AST]) -> set[str]:
     """The outermost names of everything that a source imports."""
     found = set()
-    for node in ast.walk(tree):
+    for node in parts:
         if isinstance(node, ast.Import):
             found |= {alias.name.partition(".")[0] for alias in node.names}
         if isinstance(node, ast.ImportFrom):
@@ -130,7 +147,7 @@ def test_every_runtime_requirement_is_used() -> None:
     names = {re.split(r"[<>=]", line)[0] for line in lines if line and not line.startswith("#")}
     sources = [*SOURCES.values(), PROJECT / "wsgi.py"]
     sources += [*(PROJECT / "deploy").glob("*.py"), *(PROJECT / "migrations").rglob("*.py")]
-    imported = set().union(*(imported_packages(ast.parse(path.read_text())) for path in sources))
+    imported = set().union(*(imported_packages(nodes_of(path)) for path in sources))
     unused = {n for n in names if IMPORTED_AS.get(n, n.replace("-", "_")) not in imported}
     assert unused == PROGRAMS | NOT_YET_USED
 
@@ -201,7 +218,7 @@ def calls_on_types(module: str) -> set[str]:
     """The methods that a module calls on `date` and `datetime` themselves."""
     return {
         node.func.attr
-        for node in ast.walk(TREES[module])
+        for node in nodes(module)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
         if isinstance(node.func.value, ast.Name | ast.Attribute)
         and ast.unparse(node.func.value).split(".")[-1] in ("date", "datetime")
@@ -225,7 +242,7 @@ def test_only_transaction_commits() -> None:
         f"{module}:{node.lineno}"
         for module in SOURCES
         if module not in ("app.db.transactions", *DRIVERS)
-        for node in ast.walk(TREES[module])
+        for node in nodes(module)
         if isinstance(node, ast.Attribute) and node.attr in ("commit", "begin", "begin_nested")
     ]
     assert commits == []
@@ -259,9 +276,9 @@ def catches_all(node: ast.AST) -> bool:
 
 def test_only_a_few_places_catch_everything_and_say_why() -> None:
     found: dict[str, int] = {}
-    for module, tree in TREES.items():
+    for module in SOURCES:
         lines = SOURCES[module].read_text().splitlines()
-        for node in ast.walk(tree):
+        for node in nodes(module):
             if catches_all(node):
                 found[module] = found.get(module, 0) + 1
                 reraises = isinstance(node.body[-1], ast.Raise)  # type: ignore[attr-defined]
@@ -281,11 +298,11 @@ def public_parts(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.ClassDef]:
 
 
 def test_everything_public_says_what_it_is_for() -> None:
-    missing = [module for module, tree in TREES.items() if not ast.get_docstring(tree)]
+    missing = [module for module, path in SOURCES.items() if not ast.get_docstring(tree_of(path))]
     missing += [
         f"{module}.{node.name}"
-        for module, tree in TREES.items()
-        for node in public_parts(tree)
+        for module, path in SOURCES.items()
+        for node in public_parts(tree_of(path))
         if not ast.get_docstring(node)
     ]
     assert missing == []
@@ -294,8 +311,8 @@ def test_everything_public_says_what_it_is_for() -> None:
 def test_functions_stay_short() -> None:
     long = [
         f"{module}.{node.name}: {node.end_lineno - node.lineno + 1} lines"
-        for module, tree in TREES.items()
-        for node in ast.walk(tree)
+        for module in SOURCES
+        for node in nodes(module)
         if isinstance(node, ast.FunctionDef) and (node.end_lineno or 0) - node.lineno >= 60
     ]
     assert long == []

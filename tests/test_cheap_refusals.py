@@ -7,6 +7,7 @@ import io
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -18,11 +19,13 @@ from app.rest.access import Access, access_of, max_body_of
 from tests.builders import Caller, make_collection
 
 SECONDS, BYTES = 0.05, 16 * 2**20
+LARGEST = 10 * 2**20 - 100
 ANONYMOUS_BYTES = 2**18
 WRITING = {"POST", "PUT", "PATCH"}
 SENT_PATHS = {"collection": "posts", "provider": "google", "provider_name": "google"}
 UUID = "019a9f00-0000-7000-8000-000000000001"
 Body = tuple[bytes, str]
+JSON = "application/json"
 
 
 @pytest.fixture
@@ -60,17 +63,26 @@ def filled(start: bytes, part: bytes, end: bytes, size: int) -> bytes:
     return start + part * ((size - len(start) - len(end)) // len(part)) + end
 
 
+@cache
+def values(size: int) -> list[Body]:
+    """Bodies of a size with as many values as it holds."""
+    return [
+        (filled(b'{"account":[', b"{},", b"{}]}", size), JSON),
+        (filled(b'{"title":[', b"1,", b"1]}", size), JSON),
+    ]
+
+
+@cache
 def bodies(size: int) -> list[Body]:
     """The most laborious bodies of a size."""
-    json, form = "application/json", "application/x-www-form-urlencoded"
+    form = "application/x-www-form-urlencoded"
     keys = b",".join(b'"%x":0' % n for n in range(size // 10))[: size - 20].rpartition(b",")[0]
     return [
-        (filled(b'{"account":[', b"{},", b"{}]}", size), json),
-        (filled(b'{"title":[', b"1,", b"1]}", size), json),
-        (filled(b'{"title":', b"[", b"", size), json),
-        (filled(b'{"title":"', b'\\"', b"", size), json),
-        (filled(b'{"title":', b"9", b"}", size), json),
-        (b"{" + keys + b"}", json),
+        *values(size),
+        (filled(b'{"title":', b"[", b"", size), JSON),
+        (filled(b'{"title":"', b'\\"', b"", size), JSON),
+        (filled(b'{"title":', b"9", b"}", size), JSON),
+        (b"{" + keys + b"}", JSON),
         (filled(b"", b"a=&", b"", size), form),
         (filled(b"", b"--x\r\n", b"--x--", size), "multipart/form-data; boundary=x"),
     ]
@@ -102,15 +114,16 @@ def sending(
     return send
 
 
+@pytest.mark.timing
 def test_the_largest_body_that_a_public_route_refuses_costs_next_to_nothing(
     app: Flask, stranger: Caller
 ) -> None:
-    small = (b'{"account": 1, "title": 1}', "application/json")
+    small = (b'{"account": 1, "title": 1}', JSON)
     routes = list(reachable(app))
     assert len(routes) > 25
     for method, path, bound in routes:
         usual = seconds(sending(stranger, method, path, small))
-        for body in (*bodies(bound), *bodies(10 * 2**20 - 100)[:2]):
+        for body in (*bodies(bound), *values(LARGEST)):
             send = sending(stranger, method, path, body)
             answer = send()
             told = (method, path, body[0][:20], len(body[0]), answer.status_code)
@@ -126,7 +139,7 @@ def test_a_body_beyond_the_bound_is_413_with_its_length_or_without(
         if path.startswith("/console"):
             continue
         for chunked in (False, True):
-            body = (b'{"a":"' + b"x" * bound + b'"}', "application/json")
+            body = (b'{"a":"' + b"x" * bound + b'"}', JSON)
             answer = sending(stranger, method, path, body, chunked=chunked)()
             reads = answer.status_code == 413
             told = (method, path, chunked, answer.status_code, answer.text[:200])
@@ -138,7 +151,7 @@ def test_a_body_beyond_the_bound_is_413_with_its_length_or_without(
 
 def test_a_refused_body_takes_no_memory_to_speak_of(app: Flask, stranger: Caller) -> None:
     for path in ("auth/login", "auth/refresh", "workflow-webhooks/none", "records/posts"):
-        for body in (*bodies(ANONYMOUS_BYTES)[:2], *bodies(10 * 2**20 - 100)[:2]):
+        for body in (*values(ANONYMOUS_BYTES), *values(LARGEST)):
             send = sending(stranger, "POST", path, body)
             send()
             tracemalloc.start()
@@ -177,6 +190,7 @@ HEADERS = [
 ]
 
 
+@pytest.mark.timing
 def test_the_largest_header_costs_next_to_nothing(app: Flask, stranger: Caller) -> None:
     for path in ("auth/login", "records/posts", "/console/sign-in", "/static/console/console.css"):
         method = "POST" if path == "auth/login" else "GET"
@@ -191,6 +205,7 @@ def test_the_largest_header_costs_next_to_nothing(app: Flask, stranger: Caller) 
 TEXTS = ["1" * 8000, "a-" * 4000, "a@" * 4000, "." * 8000, "(" * 8000, "%" * 8000, "\\" * 8000]
 
 
+@pytest.mark.timing
 def test_the_longest_text_that_an_expression_looks_at_costs_next_to_nothing(
     stranger: Caller,
 ) -> None:

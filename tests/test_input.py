@@ -142,6 +142,7 @@ NOT_JSON = {
 }
 
 
+@pytest.mark.timing
 def test_what_is_no_json_object_is_422_everywhere(cast: Cast, record: dict[str, Any]) -> None:
     for name, raw in NOT_JSON.items():
         for caller, method, path in body_routes(cast, record):
@@ -589,6 +590,7 @@ def test_an_odd_path_or_query_is_an_error_in_json(root: Caller, record: dict[str
         assert not {"Location", "Set-Cookie"} & set(answer.headers.keys()), path
 
 
+@pytest.mark.timing
 def test_a_query_of_a_thousand_parameters_is_answered_fast(
     alice: Caller, record: dict[str, Any]
 ) -> None:
@@ -709,19 +711,24 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(ODD_TEXT, inner, max_size=4),
     max_leaves=12,
 )
-FUZZ = settings(
-    max_examples=100,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
+
+
+@pytest.fixture(params=[25, pytest.param(100, marks=pytest.mark.slow)])
+def examples(request: pytest.FixtureRequest) -> settings:
+    """How many bodies are tried: always the same."""
+    return settings(
+        max_examples=request.param,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
 
 
 def test_no_record_body_is_an_error_of_ours(
-    root: Caller, alice: Caller, record: dict[str, Any]
+    alice: Caller, record: dict[str, Any], examples: settings
 ) -> None:
-    @FUZZ
+    @examples
     @given(st.dictionaries(NAMES | ODD_TEXT, JSON, max_size=6) | JSON)
     def fuzz(body: Any) -> None:
         raw = json.dumps(body).encode()
@@ -761,8 +768,10 @@ WHOLE = st.fixed_dictionaries(
 )
 
 
-def test_no_definition_is_an_error_of_ours(root: Caller, record: dict[str, Any]) -> None:
-    @FUZZ
+def test_no_definition_is_an_error_of_ours(
+    root: Caller, record: dict[str, Any], examples: settings
+) -> None:
+    @examples
     @given(st.lists(PROPERTIES | WHOLE, max_size=3) | st.lists(WHOLE, max_size=2) | JSON)
     def fuzz(schema: Any) -> None:
         raw = json.dumps({"name": "fuzzed", "schema": schema}).encode()
@@ -776,11 +785,13 @@ def test_no_definition_is_an_error_of_ours(root: Caller, record: dict[str, Any])
     fuzz()
 
 
-def test_no_rules_are_an_error_of_ours(root: Caller, record: dict[str, Any]) -> None:
+def test_no_rules_are_an_error_of_ours(
+    root: Caller, record: dict[str, Any], examples: settings
+) -> None:
     names = ["list_rule", "view_rule", "list_fields", "view_fields", "create", "read", "delete"]
     values = JSON | st.fixed_dictionaries({}, optional={"rule": JSON, "fields": JSON})
 
-    @FUZZ
+    @examples
     @given(st.dictionaries(st.sampled_from(names), values, max_size=4))
     def fuzz(body: Any) -> None:
         answer = send(root, "PUT", "collections/posts/rules", json.dumps(body).encode())
@@ -807,6 +818,7 @@ LABORIOUS = [
 ]
 
 
+@pytest.mark.timing
 def test_a_text_that_is_no_value_of_its_field_is_refused_fast(root: Caller, alice: Caller) -> None:
     schema = [
         {"name": "mail", "type": "email"},

@@ -62,6 +62,7 @@ def test_short_requests_are_never_under_way_at_once(monkeypatch: pytest.MonkeyPa
     assert seen == [1] * 40
 
 
+@pytest.mark.timing
 def test_nobody_waits_for_a_request_that_takes_long() -> None:
     application = concurrency.SerialMiddleware(_served)
     with _slow(application, "/slow"):
@@ -71,6 +72,7 @@ def test_nobody_waits_for_a_request_that_takes_long() -> None:
     assert answers == [[b"/0"], [b"/1"], [b"/2"]]
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("before", ["/fails", "/slow"])
 def test_the_turn_comes_back_from_a_request_that(
     before: str, monkeypatch: pytest.MonkeyPatch

@@ -82,6 +82,7 @@ def test_the_log_is_begun_anew_while_many_write(tmp_path: Path) -> None:
         assert Path(f"{file}-wal").stat().st_size < 12 * 2**20
 
 
+@pytest.mark.timing
 def test_a_writer_that_hangs_keeps_nobody_waiting_for_longer_than_all_can(tmp_path: Path) -> None:
     file = str(tmp_path / "atrium.db")
     with _connected(file) as hung:
@@ -131,6 +132,7 @@ def test_whoever_is_broken_off_as_it_takes_or_gives_back_its_turn_does_not_keep_
         assert _told(file)[0] == "written"
 
 
+@pytest.mark.timing
 def test_the_first_in_the_queue_writes_as_soon_as_its_turn_comes(tmp_path: Path) -> None:
     file, told = str(tmp_path / "atrium.db"), list[Any]()
     with _connected(file) as mine:
@@ -214,6 +216,7 @@ def test_the_log_is_copied_as_soon_as_nobody_else_is_about_it(
         assert mine.execute("PRAGMA wal_checkpoint").fetchone()[1] < 100
 
 
+@pytest.mark.timing
 def test_a_process_that_ends_waits_for_one_writer_no_longer_than_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -146,6 +146,7 @@ def test_whoever_is_broken_off_as_it_begins_keeps_nobody_waiting(
             pass
 
 
+@pytest.mark.timing
 def test_all_give_up_after_the_same_time_and_not_one_after_the_other(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:

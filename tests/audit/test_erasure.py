@@ -43,8 +43,9 @@ def everything(app: Flask) -> str:
     found = []
     with app.app_context():
         for name in sa.inspect(db.connection()).get_table_names():
-            table = sa.Table(name, sa.MetaData(), autoload_with=db.db.engine)
-            found += [str(tuple(row)) for row in db.connection().execute(sa.select(table))]
+            # As text: to look at every column of each table would take most of the tests' time.
+            rows = db.connection().execute(sa.text(f'SELECT * FROM "{name}"'))  # noqa: S608
+            found += [str(tuple(row)) for row in rows]
     return "\n".join(found)
 
 

@@ -71,6 +71,7 @@ def test_every_door_refuses_them(app: Flask, anyone: Caller, cast: Cast) -> None
         assert "is too common" in answer.json["details"][0]["message"], path
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("text", ["a" * 128, "Ab1-" * 32, "qwerty" * 21, "\ufdfa" * 128])
 def test_looking_for_them_costs_little(text: str) -> None:
     is_common(text)

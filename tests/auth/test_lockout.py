@@ -31,12 +31,7 @@ def address() -> str:
     return ".".join(str(secrets.randbelow(254) + 1) for _ in range(4))
 
 
-@pytest.fixture(
-    params=[
-        pytest.param("database", marks=pytest.mark.both_databases),
-        pytest.param("redis", marks=pytest.mark.one_database),
-    ]
-)
+@pytest.fixture(params=["database", pytest.param("redis", marks=pytest.mark.one_database)])
 def storage(request: pytest.FixtureRequest) -> str:
     """Where is counted: its address, empty for the database."""
     return services.Redis().emptied() if request.param == "redis" else ""
@@ -234,6 +229,7 @@ def own_redis() -> Iterator[services.Redis]:
         yield server
 
 
+@pytest.mark.timing
 def test_without_its_redis_the_database_counts(
     app: Flask, bob: Caller, own_redis: services.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -481,6 +477,7 @@ class Counting:
                 self.now -= 1
 
 
+@pytest.mark.one_database
 @pytest.mark.usefixtures("real_hashes")
 def test_fifty_logins_at_once_take_a_bounded_memory(
     app: Flask, anyone: Caller, alice: Caller, monkeypatch: pytest.MonkeyPatch

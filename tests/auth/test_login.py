@@ -137,6 +137,7 @@ def test_a_suspended_accounts_users_fail_alike(app: Flask, anyone: Caller, acme:
     assert (answer.status_code, answer.text) == (401, wrong.text)
 
 
+@pytest.mark.timing
 @pytest.mark.usefixtures("real_hashes")
 def test_failures_take_the_same_work(app: Flask, anyone: Caller, acme: str) -> None:
     cases = list(itertools.islice(FAILURES, 4))
@@ -159,6 +160,7 @@ def test_failures_take_the_same_work(app: Flask, anyone: Caller, acme: str) -> N
     assert spread < 0.05, {case: f"{median(taken):.5f}" for case, taken in times.items()}
 
 
+@pytest.mark.timing
 @pytest.mark.usefixtures("real_hashes")
 def test_an_overlong_password_is_refused_without_hashing(anyone: Caller, acme: str) -> None:
     def best_of_five(password: str) -> float:

@@ -45,6 +45,7 @@ def seconds(caller: Caller, email: str) -> float:
     return time.perf_counter() - begun
 
 
+@pytest.mark.timing
 def test_known_and_unknown_users_wait_equally_long(app: Flask, anyone: Caller) -> None:
     make_user(app, make_account(app, "acme"), "ann@acme.example")
     known, unknown = list[float](), list[float]()
@@ -95,6 +96,7 @@ def refused(url: str, number: int) -> int:
     return 200
 
 
+@pytest.mark.one_database
 def test_fifty_logins_at_once_take_a_bounded_memory(database: str, tmp_path: Path) -> None:
     settings = settings_for(database, tmp_path)
     app = make_app(settings)
