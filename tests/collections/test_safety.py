@@ -179,6 +179,7 @@ def test_a_value_that_becomes_unique_while_it_is_written_is_told_as_taken(
     assert [one["code"] for one in answer.json["details"]] == ["not_unique"]
 
 
+@pytest.mark.timing
 def test_a_change_gives_way_to_a_long_reader(app: Flask, root: Caller, alice: Caller) -> None:
     """Whoever reads meanwhile waits a moment only, not until the long one is done."""
     made = make_collection(root)

@@ -161,10 +161,10 @@ def test_any_plain_word_can_be_a_field(root: Caller, alice: Caller, names: list[
     changed = alice.patch(f"records/posts/{record['id']}", {n: f"{n}?" for n in names})
     assert changed.status_code == 200, changed.json
     assert {name: changed.json[name] for name in names} == {n: f"{n}?" for n in names}
-    for i, name in enumerate(names):
-        sort = {"sort": f"-{name}", "fields": ",".join(names[i : i + 2])}
-        found = alice.get("records/posts", query_string=sort)
-        assert [item[name] for item in found.json["items"]] == [f"{name}?"]
+    for some in (names[i : i + 8] for i in range(0, len(names), 8)):  # as many as a sort takes
+        sort = {"sort": ",".join(f"-{name}" for name in some), "fields": ",".join(some)}
+        (found,) = alice.get("records/posts", query_string=sort).json["items"]
+        assert found | {name: f"{name}?" for name in some} == found
 
 
 def test_no_two_collections_share_the_name_of_an_index(root: Caller) -> None:

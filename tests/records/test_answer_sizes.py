@@ -13,6 +13,7 @@ from werkzeug.test import TestResponse
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.console.browser import Browser
 
+pytestmark = pytest.mark.one_database
 MIB = 2**20
 LARGE = "x" * 1_000_000
 

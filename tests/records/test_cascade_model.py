@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from flask import Flask
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -50,15 +51,31 @@ def expected(schema: Any, links: list[Link], victim: Key) -> tuple[set[Key], set
     return gone, set(broken)
 
 
-@settings(
-    max_examples=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+LAW = {
+    "deadline": None,
+    "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+}
+
+
+@settings(max_examples=8, **LAW)
 @given(web=webs())
 def test_a_deletion_takes_what_the_model_says(
     app: Flask, root: Caller, alice: Caller, web: Any
 ) -> None:
+    check_deletion(app, root, alice, web)
+
+
+@pytest.mark.slow
+@settings(max_examples=25, **LAW)
+@given(web=webs())
+def test_more_deletions_take_what_the_model_says(
+    app: Flask, root: Caller, alice: Caller, web: Any
+) -> None:
+    check_deletion(app, root, alice, web)
+
+
+def check_deletion(app: Flask, root: Caller, alice: Caller, web: Any) -> None:
+    """In collections with these references and records, one is deleted."""
     schema, links, victim = web
     wipe(app)
     items = [

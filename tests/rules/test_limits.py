@@ -136,6 +136,7 @@ def is_quick(call: Callable[[], Any]) -> bool:
     return False
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in HOSTILE.items()])
 def test_hostile_texts_are_answered_at_once(text: str) -> None:
     assert is_quick(lambda: read(text))
@@ -153,9 +154,21 @@ def test_the_limits_themselves_are_allowed() -> None:
     assert not read("(" * 32 + "b" + ")" * 32)
 
 
-@settings(max_examples=300, **QUIET)
-@given(st.text(max_size=60) | st.lists(st.sampled_from(FRAGMENTS), max_size=25).map("".join))
+TEXTS = st.text(max_size=60) | st.lists(st.sampled_from(FRAGMENTS), max_size=25).map("".join)
+
+
+@pytest.mark.timing
+@settings(max_examples=100, **QUIET)
+@given(TEXTS)
 def test_random_text_is_read_or_refused(text: str) -> None:
+    assert is_quick(lambda: read(text))
+    read(text, Scope({}, open=True))
+
+
+@pytest.mark.slow
+@settings(max_examples=300, **QUIET)
+@given(TEXTS)
+def test_more_random_text_is_read_or_refused(text: str) -> None:
     assert is_quick(lambda: read(text))
     read(text, Scope({}, open=True))
 
@@ -166,6 +179,7 @@ def mutated(text: str, cuts: tuple[int, int], inserted: str) -> str:
     return text[:first] + inserted + text[last:]
 
 
+@pytest.mark.timing
 @settings(max_examples=300, **QUIET)
 @given(
     st.randoms(use_true_random=False),

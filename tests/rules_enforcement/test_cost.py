@@ -57,6 +57,7 @@ def test_a_read_is_one_statement_whatever_the_rule(app: Flask, posts: Cast) -> N
         assert [text.split()[0] for text in sent] == ["SELECT"], path
 
 
+@pytest.mark.timing
 def test_joining_long_texts_costs_what_they_are_long(cast: Cast, database: str) -> None:
     make_collection(cast.root, schema=[{"name": "t", "type": "text"}])
     size = 300_000  # so that what a request costs anyway does not count
@@ -216,6 +217,8 @@ def seconds(caller: Caller, rounds: int) -> float:
     return statistics.median(found)
 
 
+@pytest.mark.one_database
+@pytest.mark.timing
 def test_a_list_with_an_expression_costs_at_most_twice_one_with_true(
     posts: Cast, record_property: Callable[[str, object], None]
 ) -> None:

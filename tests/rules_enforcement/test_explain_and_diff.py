@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -15,6 +16,8 @@ from app.collections import definition
 from tests.builders import Caller, Cast, make_collection, make_record, make_user
 from tests.rules_enforcement.stored import put_back, rows
 
+# What tries the statements themselves out runs on both.
+pytestmark = pytest.mark.one_database
 OPERATIONS = ("list", "view", "update", "delete")
 TEAMS = [{"name": n, "type": "text"} for n in ("name", "lead")]
 POSTS = [
@@ -116,10 +119,20 @@ def really(
     return answer.status_code < 300
 
 
-def test_explain_says_what_really_happens(world: World) -> None:
+WHOLE = pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)])
+
+
+def chances(seeds: range, database: str, whole: bool) -> Iterator[random.Random]:
+    """Every seed, or one for each database: chance for three rules, one after another."""
+    for seed in seeds if whole else [seeds[database == "postgresql"]]:
+        yield from [random.Random(seed)] * 3
+
+
+@pytest.mark.both_databases
+@WHOLE
+def test_explain_says_what_really_happens(world: World, database: str, whole: bool) -> None:
     kept = rows(world.app)
-    # Several seeds, as each has always been tried.
-    for chance in (chance for seed in range(3) for chance in [random.Random(seed)] * 3):
+    for chance in chances(range(3), database, whole):
         operation = chance.choice(OPERATIONS)
         closed = dict.fromkeys((f"{one}_rule" for one in OPERATIONS), None)
         rule = some_rule(chance)
@@ -307,8 +320,12 @@ def test_the_clause_names_what_it_looked_at(world: World) -> None:
     assert clause["values"] == {"created_by": bob.id, "@request.auth.id": bob.id}
 
 
-def test_the_difference_is_that_of_all_users_and_records(world: World) -> None:
-    for chance in (chance for seed in range(100, 104) for chance in [random.Random(seed)] * 3):
+@pytest.mark.both_databases
+@WHOLE
+def test_the_difference_is_that_of_all_users_and_records(
+    world: World, database: str, whole: bool
+) -> None:
+    for chance in chances(range(100, 104), database, whole):
         world.set_rules(**{f"{one}_rule": some_rule(chance) for one in OPERATIONS})
         proposed = {f"{one}_rule": some_rule(chance) for one in OPERATIONS}
         before = world.root.get("collections/posts/rules").json

@@ -9,6 +9,7 @@ import pytest
 
 from tests.builders import Caller, Cast, make_collection, make_record
 
+pytestmark = pytest.mark.one_database
 FULL = "*" * 8
 SCHEMA: list[dict[str, Any]] = [
     {"name": "p", "type": "text", "pii": True},

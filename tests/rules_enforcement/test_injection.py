@@ -67,6 +67,7 @@ def posts(cast: Cast) -> Cast:
     return cast
 
 
+@pytest.mark.one_database
 def test_the_names_of_a_list_are_never_sql(app: Flask, posts: Cast) -> None:
     before = rows(app)
     for text in HARM:
@@ -111,6 +112,7 @@ def test_what_no_database_holds_is_refused_in_a_filter(posts: Cast) -> None:
     assert posts.bob.get("records/posts?filter=title = '%ED%A0%80'").status_code in (400, 422)
 
 
+@pytest.mark.one_database
 def test_keys_of_bodies_are_never_sql(app: Flask, posts: Cast) -> None:
     before = rows(app)
     record = before[0]
@@ -233,6 +235,8 @@ def asked(caller: Caller, method: str, path: str, sent: dict[str, Any]) -> Answe
     return Answer(path, int(status[:3]), b"".join(body).decode(), took)
 
 
+@pytest.mark.one_database
+@pytest.mark.timing
 def test_random_text_is_answered_well_and_soon(posts: Cast) -> None:
     chance = random.Random(4)
     list(every_place(posts, "title = 'a'"))
@@ -261,6 +265,8 @@ MONSTERS = {
 }
 
 
+@pytest.mark.one_database
+@pytest.mark.timing
 def test_monsters_are_refused_at_once(posts: Cast) -> None:
     list(every_place(posts, "title = 'a'"))
     for name, text in MONSTERS.items():

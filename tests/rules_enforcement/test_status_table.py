@@ -94,6 +94,7 @@ FORMS = [
     Form("@request.data.status = 'open'", lambda w, r, s: s.get("status") == "open"),
     Form("@request.data.status != 'closed'", lambda w, r, s: s.get("status") != "closed"),
 ]
+pytestmark = pytest.mark.one_database
 NAMES = ("anonymous", "viewer", "editor", "admin", "owner", "other", "root", "key")
 
 

@@ -53,11 +53,11 @@ class Server:
             return str(json.load(answer)["token"])
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Server, Server]]:
+@pytest.fixture
+def servers(database: str, tmp_path: Path) -> Iterator[tuple[Server, Server]]:
     """Two web processes on one database."""
     url = f"sqlite:///{tmp_path / 'atrium.db'}"
-    if request.param == "postgresql":
+    if database == "postgresql":
         url = services.Postgres().create_database(f"test_{secrets.token_hex(6)}")
     settings = {
         "SERVICE_DATABASE_URL": url,
@@ -81,6 +81,7 @@ def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Se
         yield first, second
 
 
+@pytest.mark.one_database
 def test_a_change_in_one_process_is_obeyed_by_the_next_request_of_the_other(
     servers: tuple[Server, Server],
 ) -> None:
