@@ -27,6 +27,10 @@ from tests.databases import DATABASES
 # What a hash really costs, and what it costs where only its answer is of interest.
 REAL_HASHER = passwords._hasher
 QUICK_HASHER = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+# The short form of a test runs with `make test`, the whole one with `make slow`.
+WHOLE = pytest.mark.parametrize(
+    "whole", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["", "whole"]
+)
 _started: list[services.Server] = []
 _made: dict[str, Made] = {}
 

@@ -44,7 +44,7 @@ def work_going_on(site: Site, token: str, *, people: int = 3) -> Iterator[list[A
                 ask(client, "PATCH", path, {"title": "changed"})
                 ask(client, "PUT", path, {"title": "replaced"})
             ask(client, "GET", "records/tasks?limit=5")
-            stop.wait(0.2)
+            stop.wait(0.1)
 
     with ThreadPoolExecutor(people) as pool:
         running_on = [pool.submit(be_busy, number) for number in range(people)]

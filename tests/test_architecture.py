@@ -71,18 +71,18 @@ CATCH_ALL = {
 
 @cache
 def tree_of(path: Path) -> ast.Module:
-    """What a source says."""
+    """The syntax tree of a source."""
     return ast.parse(path.read_text())
 
 
 @cache
 def nodes_of(path: Path) -> list[ast.AST]:
-    """All parts of a source."""
+    """All nodes of a source's syntax tree."""
     return list(ast.walk(tree_of(path)))
 
 
 def nodes(module: str) -> list[ast.AST]:
-    """All parts of a module."""
+    """All nodes of a module's syntax tree."""
     return nodes_of(SOURCES[module])
 
 
@@ -117,10 +117,10 @@ def packages(module: str) -> set[str]:
     return imported_packages(nodes(module))
 
 
-def imported_packages(parts: list[ast.AST]) -> set[str]:
+def imported_packages(tree: list[ast.AST]) -> set[str]:
     """The outermost names of everything that a source imports."""
     found = set()
-    for node in parts:
+    for node in tree:
         if isinstance(node, ast.Import):
             found |= {alias.name.partition(".")[0] for alias in node.names}
         if isinstance(node, ast.ImportFrom):

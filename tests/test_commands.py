@@ -58,7 +58,7 @@ def test_while_the_database_is_away(without_database: Flask, command: list[str])
 
 @pytest.fixture(scope="module")
 def with_another_file(tmp_path_factory: pytest.TempPathFactory) -> Flask:
-    """An application whose database is none."""
+    """An application whose database file is something else."""
     folder = tmp_path_factory.mktemp("another")
     app = create_app(settings_for("sqlite", folder))
     (folder / "atrium.db").write_text("a diary, and no database")

@@ -64,5 +64,6 @@ def test_a_test_is_left_out_on_one_database_at_most(
     assert len(left(path, function, *marks)) == count
 
 
-def test_what_postgresql_refuses_sooner_runs_there() -> None:
+def test_the_stricter_database_is_chosen() -> None:
     assert left("test_input.py", plain) == ["sqlite"]
+    assert left("test_tenancy.py", plain, "one_database") == ["postgresql"]

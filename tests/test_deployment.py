@@ -196,7 +196,7 @@ def a_worker_ends_what_it_has_begun(site: Site, cast: Cast) -> None:
     assert second.wait(STOP_WITHIN_SECONDS) == 0
     with held_up(site, "mailed_tokens", lambda: forgotten(cast)):
         first.terminate()
-        time.sleep(0.5)
+        time.sleep(1)
         assert first.poll() is None
     assert first.wait(STOP_WITHIN_SECONDS) == 0
     cast.secrets.add(site.mailed(ALICE, "/reset-password", within=1))
@@ -217,7 +217,7 @@ def all_is_well_once_the_servers_are_back(site: Site, cast: Cast) -> None:
     forgotten(cast)
     with work_going_on(site, cast.alice.token) as answers:
         site.postgres.kill()
-        time.sleep(0.5)
+        time.sleep(1)
         site.postgres.start()
         for worker in site.workers.values():
             worker.send_signal(signal.SIGCONT)

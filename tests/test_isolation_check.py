@@ -28,7 +28,6 @@ from app.rest.access import Access
 from app.webhooks import service as webhooks
 from app.workflows import instances
 from tests.builders import Cast, make_collection
-from tests.test_tenancy import strictest_first
 
 EVERY_TYPE = [
     {"name": "title", "type": "text", "required": True, "unique": True},
@@ -57,7 +56,7 @@ def furnished(app: Flask, cast: Cast) -> Flask:
     return app
 
 
-@strictest_first
+@pytest.mark.one_database
 def test_nothing_leaks_and_nothing_is_left(furnished: Flask) -> None:
     kept = remaining(furnished)
     result = furnished.test_cli_runner().invoke(args=["isolation-check"])
@@ -178,7 +177,7 @@ PLANTED = {
 }
 
 
-@strictest_first
+@pytest.mark.one_database
 @pytest.mark.parametrize("leak", PLANTED)
 def test_what_is_made_to_leak_is_found(
     furnished: Flask, monkeypatch: pytest.MonkeyPatch, leak: str

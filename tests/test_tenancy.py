@@ -416,13 +416,6 @@ def make_posts(root: Caller) -> dict[str, Any]:
     return make_collection(root, schema=[*TITLE, {"name": "n", "type": "number"}])
 
 
-# PostgreSQL's own lock hides what the application lets through: SQLite is the stricter. What that
-# lock holds by itself is tested in test_row_security.py.
-strictest_first = pytest.mark.parametrize(
-    "database", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)], indirect=True
-)
-
-
 @pytest.fixture
 def posts(root: Caller) -> dict[str, Any]:
     return make_posts(root)
@@ -439,7 +432,7 @@ def test_every_route_has_an_entry_and_every_entry_a_route(app: Flask) -> None:
         assert (access is Access.SUPERADMIN) == superadmins, route
 
 
-@strictest_first
+@pytest.mark.one_database
 def test_without_a_credential_it_is_401(anyone: Caller, posts: dict[str, Any]) -> None:
     nonsense = Caller(anyone.app, Authorization="Bearer nonsense")
     callers = [
@@ -454,7 +447,7 @@ def test_without_a_credential_it_is_401(anyone: Caller, posts: dict[str, Any]) -
             assert answer.json["error"] == "unauthorized", route
 
 
-@strictest_first
+@pytest.mark.one_database
 def test_a_route_for_superadmins_is_403_to_everyone_else(cast: Cast, posts: dict[str, Any]) -> None:
     ids = {"account_id": cast.bob.account_id, "user_id": cast.bob.id, "collection_id": posts["id"]}
     seen = ("collections", "users", "roles", "accounts")
@@ -471,7 +464,7 @@ def test_a_route_for_superadmins_is_403_to_everyone_else(cast: Cast, posts: dict
         assert [cast.root.get(path).json for path in seen] == before, route
 
 
-@strictest_first
+@pytest.mark.one_database
 @by_thing()
 def test_a_thing_of_another_account_is_404_like_none(
     cast: Cast, posts: dict[str, Any], cases: list[tuple[Route, Owned]]
@@ -491,7 +484,7 @@ def test_a_thing_of_another_account_is_404_like_none(
         assert cast.alice.get(read).json == before, route
 
 
-@strictest_first
+@pytest.mark.one_database
 @by_thing()
 def test_naming_the_other_account_is_403(
     cast: Cast, posts: dict[str, Any], cases: list[tuple[Route, Owned]]
@@ -509,7 +502,7 @@ def test_naming_the_other_account_is_403(
         assert cast.alice.get(read).json == before, route
 
 
-@strictest_first
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("route", "case"), of_kind(Own), ids=[" ".join(route) for route, _ in of_kind(Own)]
 )

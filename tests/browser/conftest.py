@@ -26,7 +26,7 @@ from tests.processes import free_port
 HERE = Path(__file__).parent
 WIDE, NARROW = {"width": 1280, "height": 800}, {"width": 360, "height": 740}
 # The rules of axe-core whose verdict changes with the colours or the size of the window.
-OF_THE_LOOK = ("color-contrast", "link-in-text-block", "scrollable-region-focusable")
+VISUAL_RULES = ("color-contrast", "link-in-text-block", "scrollable-region-focusable")
 UNTIL_WORN = """([width, scheme]) => new Promise(done => {
   const look = () => innerWidth === width && matchMedia(`(prefers-color-scheme: ${scheme})`).matches
     ? done() : setTimeout(look);
@@ -111,11 +111,11 @@ class Visit:
             self.page.add_init_script(axe)  # the pages to come have it from their beginning
         if self.page.evaluate("typeof axe") == "undefined":
             self.page.evaluate(f"{axe};null")
-        told = {"resultTypes": ["violations"], "selectors": False}
+        options = {"resultTypes": ["violations"], "selectors": False}
         if rules:
-            told |= {"runOnly": list(rules), "preload": False}
-        run = "told => axe.run(told).then(found => found.violations)"
-        violations = self.page.evaluate(run, told)
+            options |= {"runOnly": list(rules), "preload": False}
+        run = "options => axe.run(options).then(found => found.violations)"
+        violations = self.page.evaluate(run, options)
         found = [(one["id"], node["html"]) for one in violations for node in one["nodes"]]
         assert found == [], self.page.url
 
@@ -209,7 +209,7 @@ def look(visit: Visit, axe: str, request: pytest.FixtureRequest) -> Callable[[st
     def in_windows(name: str) -> None:
         for turn, (scheme, size) in enumerate(looks):
             visit.check_worn(name, scheme, size)
-            visit.check_accessible(axe, OF_THE_LOOK if turn and not whole else ())
+            visit.check_accessible(axe, VISUAL_RULES if turn and not whole else ())
         visit.wear("light", WIDE)
 
     return in_windows

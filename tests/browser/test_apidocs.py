@@ -46,12 +46,12 @@ def check_policy(visit: Visit) -> None:
     params=["short", pytest.param("whole", marks=pytest.mark.slow)],
     ids=["", "every-operation"],
 )
-def told(visit: Visit, request: pytest.FixtureRequest) -> None:
-    """The pages are told of the first paths only: to draw all of them takes seconds."""
+def shortened_description(visit: Visit, request: pytest.FixtureRequest) -> None:
+    """Serve the first paths only, as all of them take seconds to draw."""
     if request.param == "short":
-        known = description(visit)
-        known["paths"] = dict(list(known["paths"].items())[:PATHS])
-        visit.page.route("**/openapi.json", lambda route: route.fulfill(json=known))
+        short = description(visit)
+        short["paths"] = dict(list(short["paths"].items())[:PATHS])
+        visit.page.route("**/openapi.json", lambda route: route.fulfill(json=short))
 
 
 def test_swagger_shows_the_api_and_its_forms_work_within_the_policy(visit):

@@ -10,10 +10,10 @@ from flask import Flask
 from playwright.sync_api import Browser
 
 from tests import builders
-from tests.browser.conftest import NARROW, OF_THE_LOOK, WIDE, Visit, serving, visiting
+from tests.browser.conftest import NARROW, VISUAL_RULES, WIDE, Visit, serving, visiting
 from tests.browser.test_console import sign_in
 from tests.builders import Cast
-from tests.conftest import make_app, settings_for
+from tests.conftest import WHOLE, make_app, settings_for
 from tests.console import furnished
 from tests.processes import free_port
 
@@ -65,9 +65,7 @@ def pages_of(house: House, role: str) -> dict[str, str]:
     return {name: named[name] for name in mine if name not in left_out}
 
 
-@pytest.mark.parametrize(
-    "whole", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["", "whole"]
-)
+@WHOLE
 @pytest.mark.parametrize("role", ["nobody", *RANKS])
 def test_every_page_suits_everybody(
     browser: Browser, axe: str, house: House, role: str, whole: bool
@@ -104,7 +102,7 @@ def look(visit: Visit, axe: str, name: str, *, whole: bool) -> None:
         looks += [("light", NARROW), ("dark", WIDE), *(("light", size) for size in LAPTOPS)]
     for scheme, size in looks:
         visit.check_worn(name, scheme, size)
-        visit.check_accessible(axe, () if whole or size == WIDE else OF_THE_LOOK)
+        visit.check_accessible(axe, () if whole or size == WIDE else VISUAL_RULES)
     for size in LAPTOPS:
         visit.page.set_viewport_size(size)
         visit.check_fits()

@@ -120,4 +120,4 @@ def test_what_forms_of_webhooks_answer_suits_everybody(
     page.get_by_role("link", name="Webhooks", exact=True).click()
     look("accounts")
     page.get_by_role("link", name="Acme").click()
-    page.get_by_role("rowheader").get_by_role("link").first.wait_for()
+    look("of-acme")

@@ -16,6 +16,7 @@ from werkzeug.datastructures import MultiDict
 from werkzeug.test import TestResponse
 
 from tests.builders import Cast
+from tests.conftest import WHOLE
 from tests.console import furnished
 from tests.console.browser import HOSTILE, Browser
 
@@ -154,9 +155,7 @@ class Crawl:
         return self.weights[path]
 
 
-@pytest.mark.parametrize(
-    "whole", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["", "every-value"]
-)
+@WHOLE
 @pytest.mark.parametrize("role", ROLES)
 def test_every_link_and_every_form(app: Flask, cast: Cast, role: str, whole: bool) -> None:
     furnished.furnish(app, cast)

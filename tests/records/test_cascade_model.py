@@ -57,21 +57,16 @@ LAW = {
 }
 
 
-@settings(max_examples=8, **LAW)
-@given(web=webs())
+@pytest.mark.parametrize("examples", [8, pytest.param(25, marks=pytest.mark.slow)])
 def test_a_deletion_takes_what_the_model_says(
-    app: Flask, root: Caller, alice: Caller, web: Any
+    app: Flask, root: Caller, alice: Caller, examples: int
 ) -> None:
-    check_deletion(app, root, alice, web)
+    @settings(max_examples=examples, **LAW)
+    @given(web=webs())
+    def check(web: Any) -> None:
+        check_deletion(app, root, alice, web)
 
-
-@pytest.mark.slow
-@settings(max_examples=25, **LAW)
-@given(web=webs())
-def test_more_deletions_take_what_the_model_says(
-    app: Flask, root: Caller, alice: Caller, web: Any
-) -> None:
-    check_deletion(app, root, alice, web)
+    check()
 
 
 def check_deletion(app: Flask, root: Caller, alice: Caller, web: Any) -> None:

@@ -13,6 +13,7 @@ from werkzeug.test import TestResponse
 from app import db
 from app.context import tenancy
 from tests.builders import Caller, make_collection, make_record
+from tests.conftest import WHOLE
 from tests.sql import statements
 
 TYPES = [
@@ -378,7 +379,7 @@ ABOUT_NULLS = [
 ]
 
 
-@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)])
+@WHOLE
 @pytest.mark.parametrize("index", [False, True])
 def test_an_order_by_what_is_filtered_by_loses_nothing(
     root: Caller, alice: Caller, database: str, index: bool, whole: bool

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.rules import Asker, Type, value
+from tests.conftest import WHOLE
 from tests.rules import generator
 from tests.rules.backends import SCOPE, Backend, python_value, same
 from tests.rules.parts import EVERYTHING, parts_of
@@ -71,7 +72,7 @@ def test_sql_and_python_agree_on_everything_there_is(backend: Backend) -> None:
     check_agreement(backend, with_everything(), table, generator.asker(dice), generator.row(dice))
 
 
-@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)])
+@WHOLE
 @pytest.mark.parametrize("items", ["", "1", "1, m", "null"])
 @pytest.mark.parametrize("operator", ["IN", "NOT IN"])
 def test_a_list_may_stand_at_any_depth(

@@ -158,19 +158,15 @@ TEXTS = st.text(max_size=60) | st.lists(st.sampled_from(FRAGMENTS), max_size=25)
 
 
 @pytest.mark.timing
-@settings(max_examples=100, **QUIET)
-@given(TEXTS)
-def test_random_text_is_read_or_refused(text: str) -> None:
-    assert is_quick(lambda: read(text))
-    read(text, Scope({}, open=True))
+@pytest.mark.parametrize("examples", [100, pytest.param(300, marks=pytest.mark.slow)])
+def test_random_text_is_read_or_refused(examples: int) -> None:
+    @settings(max_examples=examples, **QUIET)
+    @given(TEXTS)
+    def check(text: str) -> None:
+        assert is_quick(lambda: read(text))
+        read(text, Scope({}, open=True))
 
-
-@pytest.mark.slow
-@settings(max_examples=300, **QUIET)
-@given(TEXTS)
-def test_more_random_text_is_read_or_refused(text: str) -> None:
-    assert is_quick(lambda: read(text))
-    read(text, Scope({}, open=True))
+    check()
 
 
 def mutated(text: str, cuts: tuple[int, int], inserted: str) -> str:

@@ -9,6 +9,7 @@ import pytest
 
 from app.rules.parser import DEEPEST
 from tests.builders import OPEN, Cast, make_collection, make_record
+from tests.conftest import WHOLE
 
 KINDS = {
     "t": "text",
@@ -73,7 +74,6 @@ ELSEWHERE: dict[str, tuple[str, Any]] = {
     "present": (nested(lambda text: f"nullif({text}, at)", "@now") + " > at", True),
 }
 VALUES = {name: (nested(make, text), value) for name, (make, text, value) in NESTED.items()} | FLAT
-WHOLE = pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)])
 TYPES = {bool: "boolean", str: "text", int: "number", float: "number"}
 
 

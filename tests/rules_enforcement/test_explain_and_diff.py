@@ -14,6 +14,7 @@ from flask import Flask
 from app import db, rules
 from app.collections import definition
 from tests.builders import Caller, Cast, make_collection, make_record, make_user
+from tests.conftest import WHOLE
 from tests.rules_enforcement.stored import put_back, rows
 
 # What tries the statements themselves out runs on both.
@@ -117,9 +118,6 @@ def really(
     )
     assert answer.status_code in (200, 204, 401, 403, 404), answer.json
     return answer.status_code < 300
-
-
-WHOLE = pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)])
 
 
 def chances(seeds: range, database: str, whole: bool) -> Iterator[random.Random]:

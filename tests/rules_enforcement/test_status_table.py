@@ -17,6 +17,7 @@ from flask import Flask
 from werkzeug.test import TestResponse
 
 from tests.builders import Caller, Cast, make_collection, make_record, make_user
+from tests.conftest import WHOLE
 from tests.rules_enforcement.stored import put_back, rows
 
 OPERATIONS = ("list", "view", "create", "update", "delete")
@@ -197,7 +198,6 @@ def text(rule: Any) -> str | None:
 
 
 RULES: list[Any] = [None, "", "true", *FORMS]
-WHOLE = pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)])
 
 
 def chosen(stage: Stage, whole: bool, *turns: int) -> list[dict[str, Any]]:

@@ -146,7 +146,7 @@ def test_a_slow_mail_server_gets_each_mail_once(
             await asyncio.sleep(0.5)
             return await super().handle_DATA(*context)
 
-    addresses = [f"user{number}@x.example" for number in range(4)]
+    addresses = [f"user{number}@x.example" for number in range(6)]
     workflow = make_workflow(alice, [action("m", "send_email", to=addresses, subject="s", body="")])
     with Slow() as server:
         mail_by(
