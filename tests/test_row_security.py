@@ -161,7 +161,7 @@ def test_statements_are_about_whom_their_context_says(app: Flask, filled: Cast) 
     mine, theirs = filled.alice.account_id, filled.charlie.account_id
     with app.app_context():
         assert accounts_of_posts() == {mine, theirs}  # a command
-        with tenancy.scoped_to(tenancy.NOBODY):
+        with tenancy.scoped_to(tenancy.NO_ACCOUNT):
             assert accounts_of_posts() == set()
         with tenancy.in_account(mine), db.transaction():
             assert accounts_of_posts() == {mine}
@@ -169,7 +169,7 @@ def test_statements_are_about_whom_their_context_says(app: Flask, filled: Cast) 
                 assert accounts_of_posts() == {theirs}
             with tenancy.across_accounts():
                 assert accounts_of_posts() == {mine, theirs}
-            with tenancy.scoped_to(tenancy.NOBODY):
+            with tenancy.scoped_to(tenancy.NO_ACCOUNT):
                 assert accounts_of_posts() == set()
             assert accounts_of_posts() == {mine}
         with tenancy.in_account(theirs):
@@ -198,7 +198,7 @@ def test_nothing_stays_with_a_pooled_connection(app: Flask, filled: Cast) -> Non
             db.connection().execute(sa.text("SELECT 1 / 0"))
 
     with app.app_context():
-        for scope in (filled.alice.account_id, tenancy.ACROSS, tenancy.OWNER):
+        for scope in (filled.alice.account_id, tenancy.ALL_ACCOUNTS, tenancy.OWNER):
             with tenancy.scoped_to(scope):
                 accounts_of_posts()
                 with db.transaction():
@@ -253,16 +253,16 @@ def test_a_forgotten_filter_leaks_nothing(
     assert alice.delete(f"records/posts/{theirs}").status_code == 404
     assert charlie.get(f"records/posts/{theirs}").json["title"] == "a secret"
     # And it is the database alone that holds them.
-    monkeypatch.setattr(guard, "_tenancy", lambda: tenancy.ACROSS)
+    monkeypatch.setattr(guard, "_tenancy", lambda: tenancy.ALL_ACCOUNTS)
     assert leaks() >= {"list", "filter", "export", "get", "keys"}
 
 
 def test_a_view_that_knows_no_caller_sees_nothing(app: Flask, filled: Cast) -> None:
     with app.test_request_context("/api/v1/nothing"):
         app.preprocess_request()
-        assert tenancy.current() == tenancy.NOBODY
+        assert tenancy.current() == tenancy.NO_ACCOUNT
         assert accounts_of_posts() == set()
-    assert tenancy.current() == tenancy.ACROSS
+    assert tenancy.current() == tenancy.ALL_ACCOUNTS
 
 
 # --- Logins without much power --------------------------------------------------------------------
@@ -357,7 +357,7 @@ def test_a_login_that_makes_none_works_and_is_told_what_to_have_done(
     with app.app_context():
         db.db.engine.dispose()
         assert row_security.active_roles(db.connection())
-        with tenancy.scoped_to(tenancy.NOBODY):
+        with tenancy.scoped_to(tenancy.NO_ACCOUNT):
             assert accounts_of_posts() == set()
         db.db.session.remove()
     assert told(app).startswith("ok")

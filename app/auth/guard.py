@@ -120,9 +120,9 @@ def _actor() -> actor.Actor:
 def _tenancy() -> tenancy.Scope:
     context = get_g()
     if context.get("of_any_account"):
-        return tenancy.ACROSS
+        return tenancy.ALL_ACCOUNTS
     caller: Principal | None = context.get("principal") or context.get("console_caller")
-    return caller.tenancy if caller else tenancy.NOBODY
+    return caller.tenancy if caller else tenancy.NO_ACCOUNT
 
 
 def _is_essential() -> bool:

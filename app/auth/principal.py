@@ -97,7 +97,7 @@ class Principal:
     def tenancy(self) -> tenancy.Scope:
         """The row-security scope of the caller's requests."""
         if self.is_superadmin or self.account is None:
-            return tenancy.ACROSS
+            return tenancy.ALL_ACCOUNTS
         return self.account.id
 
     def home_and_user(self) -> tuple[AccountRef, str]:

@@ -48,7 +48,7 @@ class Access:
     """Whether the rule depends on the caller, so that signing in may help."""
 
     @cached_property
-    def asker(self) -> rules.Asker:
+    def subject(self) -> rules.Subject:
         """The caller as rules see it."""
         return rule_caller(self.caller)
 
@@ -70,7 +70,7 @@ class Access:
     @property
     def parameters(self) -> JSONObject:
         """The bind parameters of `where`."""
-        return self._compiled.parameters(self.asker) if self._compiled else {}
+        return self._compiled.parameters(self.subject) if self._compiled else {}
 
     @cached_property
     def comparable(self) -> Mapping[str, Field]:
@@ -91,7 +91,7 @@ class Access:
         """Whether a stored record meets the rule, given the body sent."""
         if self.condition is None:
             return True
-        context = rules.Context(record, self.asker, sent or {}, clock.now())
+        context = rules.Context(record, self.subject, sent or {}, clock.now())
         return rules.holds(self.condition, context)
 
     def refusal(self) -> Exception:
@@ -129,7 +129,7 @@ def _compute(caller: Principal, definition: Definition, operation: str) -> Acces
 
 def _under_rule(access: Access, rule: rules.Node) -> Access:
     depends_on_caller = rules.depends_on_caller(rule)
-    condition = rules.partial_evaluate(rule, access.asker)
+    condition = rules.partial_evaluate(rule, access.subject)
     truth = rules.truth(condition)
     if truth is False and depends_on_caller and not access.caller.signed_in:
         raise Unauthorized
@@ -156,10 +156,10 @@ def sees_masked(caller: Principal, field: Field) -> bool:
     return field.pii and masking.masks_for(caller)
 
 
-def rule_caller(caller: Principal) -> rules.Asker:
+def rule_caller(caller: Principal) -> rules.Subject:
     """The caller as rules see it."""
     home = caller.home.id if caller.home else None
-    return rules.Asker(
+    return rules.Subject(
         caller.user_id, caller.email, caller.role, home, caller.groups, caller.is_superadmin
     )
 
@@ -254,7 +254,7 @@ def filter_condition(access: Access, parsed: Filter) -> sql.Compiled:
     """The filter in SQL; references reach only records that the caller may view."""
     if parsed.is_same_for_all:
         return access.definition.memo.get(_shared_condition, access.definition, parsed)
-    left = rules.partial_evaluate(parsed.node, access.asker)
+    left = rules.partial_evaluate(parsed.node, access.subject)
     if _is_cacheable(left):
         return access.definition.memo.get(_cached_condition, access.definition, left)
 
@@ -276,7 +276,7 @@ def _is_cacheable(node: rules.Node) -> bool:
 
 
 def _shared_condition(definition: Definition, parsed: Filter) -> sql.Compiled:
-    return _cached_condition(definition, rules.partial_evaluate(parsed.node, rules.Asker()))
+    return _cached_condition(definition, rules.partial_evaluate(parsed.node, rules.Subject()))
 
 
 def _cached_condition(definition: Definition, node: rules.Node) -> sql.Compiled:

@@ -10,7 +10,7 @@ from typing import Any
 from app.accounts.models import PII_GROUP
 from app.auth.principal import Principal
 from app.collections.fields import ComputedField, Field
-from app.rules import Asker
+from app.rules import Subject
 from app.types import JSONMapping
 
 FULL = "*" * 8
@@ -24,7 +24,7 @@ SHAPES = {
 PLACEHOLDER = re.compile(r"\{(first|last):([0-9]{1,3})\}")
 
 
-def masks_for(caller: Principal | Asker) -> bool:
+def masks_for(caller: Principal | Subject) -> bool:
     """Whether the caller sees personal data masked."""
     return not caller.is_superadmin and PII_GROUP not in caller.groups
 

@@ -158,8 +158,8 @@ def _partial_condition(definition: Definition, operation: str, role: Role | None
     return rules.partial_evaluate(node, _caller_of_role(role))
 
 
-def _caller_of_role(role: Role | None) -> rules.Asker:
+def _caller_of_role(role: Role | None) -> rules.Subject:
     if role is None:
-        return rules.Asker()
+        return rules.Subject()
     unknown = rules.UNKNOWN
-    return rules.Asker(unknown, unknown, role.name, unknown, unknown)
+    return rules.Subject(unknown, unknown, role.name, unknown, unknown)

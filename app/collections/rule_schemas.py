@@ -95,8 +95,8 @@ class Rules(RulesBody):
     )
 
 
-class Asker(Schema):
-    """A made-up caller; without an id nobody has signed in."""
+class Subject(Schema):
+    """A made-up caller; without an id, an anonymous one."""
 
     id = fields.Text(allow_none=True)
     email = fields.Text(allow_none=True)
@@ -106,6 +106,6 @@ class Asker(Schema):
     is_superadmin = fields.StrictBoolean()
 
     @ma.post_load
-    def as_asker(self, data: JSONObject, **options: object) -> rules.Asker:
+    def as_subject(self, data: JSONObject, **options: object) -> rules.Subject:
         """The caller as rules see it."""
-        return rules.Asker(**{**data, "groups": frozenset(data.get("groups", ()))})
+        return rules.Subject(**{**data, "groups": frozenset(data.get("groups", ()))})

@@ -8,7 +8,13 @@ from app import rest, rules
 from app.collections import population, trials
 from app.collections import service as collections
 from app.collections.routes import blueprint as collections_blueprint
-from app.collections.rule_schemas import OWNER, Asker, RulesBody, expression_field, operation_field
+from app.collections.rule_schemas import (
+    OWNER,
+    RulesBody,
+    Subject,
+    expression_field,
+    operation_field,
+)
 from app.db import versioned_cache
 from app.rest import fields
 from app.rest.access import superadmin
@@ -28,7 +34,7 @@ class Situation(Schema):
     """A record, and who asks."""
 
     record = ma.fields.Dict(keys=ma.fields.String())
-    auth = ma.fields.Nested(Asker, allow_none=True)
+    auth = ma.fields.Nested(Subject, allow_none=True)
 
 
 class RuleToValidate(Schema):
@@ -140,7 +146,7 @@ def test_rule(body: JSONObject) -> JSONObject:
     References are followed into nested objects.
     """
     situation = {**body, **body.get("context", {})}
-    caller = situation.get("auth") or rules.Asker()
+    caller = situation.get("auth") or rules.Subject()
     return {"result": trials.evaluate(body["rule"], situation.get("record", {}), caller)}
 
 

@@ -35,7 +35,7 @@ def rule_problems(rule: str | None, scope: rules.Scope) -> list[JSONObject]:
     return [problem_ | {"field": "rule"}] if problem_ else []
 
 
-def evaluate(rule: str | None, record: JSONMapping, caller: rules.Asker) -> bool:
+def evaluate(rule: str | None, record: JSONMapping, caller: rules.Subject) -> bool:
     """Evaluate a rule for a sample record and caller. Raises InvalidValues."""
     problems = rule_problems(rule, ANY_NAME)
     if problems:

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 
-NOBODY, ACROSS, OWNER = "", "*", "owner"
+NO_ACCOUNT, ALL_ACCOUNTS, OWNER = "", "*", "owner"
 Scope = str
 """An account's id, or one of the above. OWNER, the owner of the tables, may change the schema."""
 
 
 def across() -> Scope:
     """Return the scope of all accounts."""
-    return ACROSS
+    return ALL_ACCOUNTS
 
 
 source: ContextVar[Callable[[], Scope]] = ContextVar("tenancy", default=across)
@@ -47,7 +47,7 @@ def in_account(account_id: str) -> AbstractContextManager[None]:
 
 def across_accounts() -> AbstractContextManager[None]:
     """Run the block across all accounts."""
-    return scoped_to(ACROSS)
+    return scoped_to(ALL_ACCOUNTS)
 
 
 def as_owner() -> AbstractContextManager[None]:

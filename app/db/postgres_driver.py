@@ -212,7 +212,7 @@ class Cursor(extensions.cursor):
 
 @lru_cache(10_000)
 def _role_statements(roles: Roles, scope: tenancy.Scope) -> RoleStatements:
-    if scope in (tenancy.OWNER, tenancy.ACROSS):
+    if scope in (tenancy.OWNER, tenancy.ALL_ACCOUNTS):
         role = "NONE" if scope == tenancy.OWNER else quote_identifier(roles.every)
         return RoleStatements(*[f"SET LOCAL ROLE {role}; ".encode()] * 2)
     account_id = scope if UUID.fullmatch(scope) else ""  # no account has the empty id

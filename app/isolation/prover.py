@@ -43,10 +43,10 @@ class Finding:
     method: str
     route: str
     caller: str
-    told: str
+    message: str
 
     def __str__(self) -> str:
-        return f"{self.method} {self.route} as {self.caller}: {self.told}"
+        return f"{self.method} {self.route} as {self.caller}: {self.message}"
 
 
 @dataclass

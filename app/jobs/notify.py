@@ -88,7 +88,7 @@ class _StructlogHandler(logging.Handler):
     """Forwards RQ's log to ours."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        log.warning("queue listener", told=record.getMessage().partition("\n")[0])
+        log.warning("queue listener", message=record.getMessage().partition("\n")[0])
 
 
 def _listener(url: str, stop: threading.Event) -> SimpleWorker:

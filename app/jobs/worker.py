@@ -100,7 +100,7 @@ def _run(row: sa.Row[Any]) -> None:
         _change(row, _failed("WorkerLost"))
         return
     # Jobs of the whole instance work across accounts.
-    scope = tenancy.ACROSS if row.account_id == INSTANCE else row.account_id
+    scope = tenancy.ALL_ACCOUNTS if row.account_id == INSTANCE else row.account_id
     try:
         with _lease_renewed(row), tenancy.scoped_to(scope):
             kind.handler({"account_id": row.account_id, **row.payload})

@@ -38,7 +38,7 @@ class Question:
     """An operation, who asks, and with what."""
 
     operation: str
-    asker: rules.Asker
+    subject: rules.Subject
     account_id: str | None
     """The account of the records; None is all."""
     record_id: str | None = None
@@ -54,7 +54,7 @@ class _Case:
     sent: JSONMapping | None
     words: str = ""
 
-    def context(self, caller: rules.Asker) -> rules.Context:
+    def context(self, caller: rules.Subject) -> rules.Context:
         """What the rule is evaluated on."""
         unknown: list[type[rules.Node]] = []
         unknown += [rules.Name] if self.record is None else []
@@ -73,7 +73,7 @@ def explain(collection: Definition, question: Question) -> JSONObject:
     result = {"collection": collection.name, "operation": question.operation, "rule": rule}
     result |= {"clause": None, "sql": None, "parameters": None}
     stored = _load_record(collection, question)
-    if node is None or question.asker.is_superadmin:
+    if node is None or question.subject.is_superadmin:
         verdicts = _without_expression(collection, question, stored)
     elif node is NEVER:
         reason = "The rule does not fit the schema any more: closed to all but superadmins."
@@ -90,10 +90,10 @@ def explain(collection: Definition, question: Question) -> JSONObject:
 def _without_expression(
     collection: Definition, question: Question, stored: Row | None
 ) -> Iterator[JSONObject]:
-    yield _decide_without_rule(collection.rule(question.operation), question.asker)
+    yield _decide_without_rule(collection.rule(question.operation), question.subject)
     yield from _check_field_list(collection, question)
     # A superadmin's body may name another account, of which nothing is known here.
-    if _has_result(question, stored) and not question.asker.is_superadmin:
+    if _has_result(question, stored) and not question.subject.is_superadmin:
         _prepared_row(collection, question, stored)
 
 
@@ -127,7 +127,7 @@ def _load_record(collection: Definition, question: Question) -> Row | None:
     return row
 
 
-def _decide_without_rule(rule: str | None, caller: rules.Asker) -> JSONObject:
+def _decide_without_rule(rule: str | None, caller: rules.Subject) -> JSONObject:
     if caller.is_superadmin:
         return {"allowed": True, "reason": "Superadmins pass every rule."}
     if rule is None:
@@ -141,7 +141,7 @@ def _decide_without_rule(rule: str | None, caller: rules.Asker) -> JSONObject:
 
 def _check_field_list(collection: Definition, question: Question) -> Iterator[JSONObject]:
     opened, data = collection.field_list(question.operation), question.data or {}
-    if opened == ALL_FIELDS or question.asker.is_superadmin:
+    if opened == ALL_FIELDS or question.subject.is_superadmin:
         return
     denied = [name for name in collection.fields if name in data and name not in opened]
     if denied:
@@ -172,7 +172,7 @@ def _resulting_case(
 
 def _check_account(node: rules.Node, question: Question) -> None:
     """Ask for the account of a new record where the rule does: references lead to records there."""
-    names = rules.walk(rules.partial_evaluate(node, question.asker))
+    names = rules.walk(rules.partial_evaluate(node, question.subject))
     paths = {part.path for part in names if isinstance(part, rules.Name)}
     if all(len(path) == 1 and path != ("account_id",) for path in paths):
         return
@@ -185,7 +185,7 @@ def _check_account(node: rules.Node, question: Question) -> None:
 
 def _prepared_row(collection: Definition, question: Question, stored: Row | None) -> JSONObject:
     problems: list[JSONObject] = []
-    system_values = changes.new_system_values([question.account_id], question.asker.id)[0]
+    system_values = changes.new_system_values([question.account_id], question.subject.id)[0]
     body = question.data or {}
     if stored is None:
         row = values.clean_create(collection, body, system_values, problems)
@@ -195,7 +195,7 @@ def _prepared_row(collection: Definition, question: Question, stored: Row | None
             "updated_by": system_values["updated_by"],
         }
         body = values.without_echoed_masks(
-            collection, stored, body, _masked_for_caller(collection, question.asker, stored)
+            collection, stored, body, _masked_for_caller(collection, question.subject, stored)
         )
         row = {**stored, **values.clean_update(collection, stored, body, problems), **audit_columns}
     if problems:
@@ -203,7 +203,7 @@ def _prepared_row(collection: Definition, question: Question, stored: Row | None
     return row
 
 
-def _masked_for_caller(collection: Definition, caller: rules.Asker, row: Row) -> set[str]:
+def _masked_for_caller(collection: Definition, caller: rules.Subject, row: Row) -> set[str]:
     """The fields of a record that the caller sees masked, where it views or lists it."""
     masked: set[str] = set()
     if not masking.masks_for(caller):
@@ -223,7 +223,7 @@ def _masked_for_caller(collection: Definition, caller: rules.Asker, row: Row) ->
 
 
 def _evaluate_rule(node: rules.Node, rule: str, question: Question, case: _Case) -> JSONObject:
-    context = case.context(question.asker)
+    context = case.context(question.subject)
     allowed = rules.surely(node, context)
     if allowed is None:
         return _undecided(node, rule, question, context)
@@ -249,13 +249,13 @@ def _statement(collection: Definition, node: rules.Node, question: Question) -> 
     """What finds the records for which the rule holds, as the database is sent it."""
     table = collection.table
     compiled = sql.condition(
-        rules.partial_evaluate(node, question.asker), TableColumns(collection, table)
+        rules.partial_evaluate(node, question.subject), TableColumns(collection, table)
     )
     scoped = store.scope(collection, question.account_id, compiled.expression)
     scoped += [table.c.id == question.record_id] if question.record_id is not None else []
     statement = sa.select(table.c.id).where(*scoped).compile(dialect=_dialect())
     body = values.clean_valid(collection, question.data or {})
-    parameters = statement.construct_params(compiled.parameters(question.asker, body))
+    parameters = statement.construct_params(compiled.parameters(question.subject, body))
     return {
         "sql": str(statement),
         "parameters": {name: _json(value) for name, value in parameters.items()},

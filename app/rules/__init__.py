@@ -46,7 +46,7 @@ To add a function, see `functions`. The tests compare both back ends over all of
 """
 
 from app.rules.check import Scope, condition, value
-from app.rules.evaluate import UNKNOWN, Asker, Context, evaluate, holds
+from app.rules.evaluate import UNKNOWN, Context, Subject, evaluate, holds
 from app.rules.explain import Clause, deciding, surely, undecided
 from app.rules.nodes import Name, Node, RuleError, Sent, Type, required_fields, walk
 from app.rules.parser import parse
@@ -58,7 +58,6 @@ OPERATIONS = ("list", "view", "create", "update", "delete")
 __all__ = [
     "OPERATIONS",
     "UNKNOWN",
-    "Asker",
     "Clause",
     "Context",
     "Name",
@@ -66,6 +65,7 @@ __all__ = [
     "RuleError",
     "Scope",
     "Sent",
+    "Subject",
     "Type",
     "condition",
     "deciding",

@@ -39,8 +39,8 @@ UNWRITTEN = (Type.JSON, Type.DATE, Type.DATETIME)  # by `concat`, which takes te
 
 
 @dataclass(frozen=True)
-class Asker:
-    """Who asks. Without an id nobody has signed in."""
+class Subject:
+    """Whom a rule decides about; without an id, an anonymous caller."""
 
     id: str | None = None
     email: str | None = None
@@ -55,7 +55,7 @@ class Context:
     """What an expression is evaluated on."""
 
     record: Mapping[str, object] = field(default_factory=dict)
-    asker: Asker = Asker()
+    subject: Subject = Subject()
     sent: Mapping[str, object] = field(default_factory=dict)
     now: datetime = LONG_AGO
     unknown: tuple[type[Node], ...] = ()
@@ -87,7 +87,7 @@ def _name(node: Name, context: Context) -> object:
 
 
 def _caller(node: Caller, context: Context) -> object:
-    return getattr(context.asker, node.attribute)
+    return getattr(context.subject, node.attribute)
 
 
 def _sent(node: Sent, context: Context) -> object:
@@ -241,18 +241,18 @@ def _midnight(node: Call, context: Context) -> object:
     return values.midnight(day) if _kind(day) is Type.DATE else _as_moment(day)
 
 
-def answer_call(node: Call, asker: Asker) -> bool | None:
+def answer_call(node: Call, subject: Subject) -> bool | None:
     """Evaluate a function about the caller; None if unknown."""
     words = {argument.value for argument in node.arguments if isinstance(argument, Literal)}
     if node.name == "@is_superadmin":
-        return asker.is_superadmin
+        return subject.is_superadmin
     if node.name == "@has_group":
-        return None if asker.groups is UNKNOWN else bool(words & asker.groups)
-    return asker.role in words
+        return None if subject.groups is UNKNOWN else bool(words & subject.groups)
+    return subject.role in words
 
 
 def _call_about_caller(node: Call, context: Context) -> bool:
-    return answer_call(node, context.asker) is True
+    return answer_call(node, context.subject) is True
 
 
 CALLS: Mapping[str, Callable[[Call, Context], object]] = {

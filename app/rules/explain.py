@@ -46,7 +46,7 @@ def surely(node: Node, context: Context) -> bool | None:
         known = surely(node.part, context)
         return None if known is None else not known
     if _looks_at_unknown(node, context):
-        return truth(partial_evaluate(node, context.asker))
+        return truth(partial_evaluate(node, context.subject))
     return holds(node, context)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from app.rules.evaluate import UNKNOWN, Asker, answer_call, treats_anonymous_as_empty
+from app.rules.evaluate import UNKNOWN, Subject, answer_call, treats_anonymous_as_empty
 from app.rules.nodes import (
     Call,
     Caller,
@@ -26,12 +26,12 @@ from app.rules.nodes import (
 )
 
 
-def partial_evaluate(node: Node, asker: Asker) -> Node:
+def partial_evaluate(node: Node, subject: Subject) -> Node:
     """Simplify an expression by everything that depends only on the caller."""
     if isinstance(node, Junction):
-        return _junction(node, asker)
-    node = map_children(node, lambda part: partial_evaluate(part, asker))
-    answer = _answer(node, asker)
+        return _junction(node, subject)
+    node = map_children(node, lambda part: partial_evaluate(part, subject))
+    answer = _answer(node, subject)
     return node if answer is None else _boolean_literal(node, answer)
 
 
@@ -58,11 +58,11 @@ def depends_on_time(node: Node) -> bool:
     )
 
 
-def _junction(node: Junction, asker: Asker) -> Node:
+def _junction(node: Junction, subject: Subject) -> Node:
     decisive = node.operator == "or"
     remaining: list[Node] = []
     for part in node.parts:
-        rest = partial_evaluate(part, asker)
+        rest = partial_evaluate(part, subject)
         decided = truth(rest)
         if decided is decisive:
             return _boolean_literal(node, decisive)
@@ -73,37 +73,37 @@ def _junction(node: Junction, asker: Asker) -> Node:
     )
 
 
-def _answer(node: Node, asker: Asker) -> bool | None:
+def _answer(node: Node, subject: Subject) -> bool | None:
     """The result of a condition if it is the same for every record, else None."""
     if isinstance(node, Call) and node.name.startswith("@"):
-        return answer_call(node, asker)
+        return answer_call(node, subject)
     if isinstance(node, Not):
         decided = truth(node.part)
         return None if decided is None else not decided
     if isinstance(node, IsNull) and isinstance(node.value, Caller):
-        return _is_missing(node.value, asker) is not node.negated
-    if isinstance(node, Membership) and _is_missing(node.value, asker):
+        return _is_missing(node.value, subject) is not node.negated
+    if isinstance(node, Membership) and _is_missing(node.value, subject):
         return treats_anonymous_as_empty(node) is not node.negated
-    return _compared(node, asker) if isinstance(node, Comparison) else None
+    return _compared(node, subject) if isinstance(node, Comparison) else None
 
 
-def _compared(node: Comparison, asker: Asker) -> bool | None:
+def _compared(node: Comparison, subject: Subject) -> bool | None:
     negated = node.operator.startswith("!")
     sides = (node.left, node.right)
     if treats_anonymous_as_empty(node):
-        return (asker.id in (None, "")) is not negated
-    if any(_is_missing(side, asker) for side in sides):
+        return (subject.id in (None, "")) is not negated
+    if any(_is_missing(side, subject) for side in sides):
         return negated
     caller = next((side for side in sides if isinstance(side, Caller)), None)
     literal = next((side for side in sides if isinstance(side, Literal)), None)
-    value = getattr(asker, caller.attribute) if caller else UNKNOWN
+    value = getattr(subject, caller.attribute) if caller else UNKNOWN
     if literal and value is not UNKNOWN and node.operator in ("=", "!="):
         return (value == literal.value) is not negated
     return None
 
 
-def _is_missing(node: Node, asker: Asker) -> bool:
-    return isinstance(node, Caller) and getattr(asker, node.attribute) is None
+def _is_missing(node: Node, subject: Subject) -> bool:
+    return isinstance(node, Caller) and getattr(subject, node.attribute) is None
 
 
 def _boolean_literal(node: Node, value: bool) -> Literal:

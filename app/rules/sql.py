@@ -26,7 +26,7 @@ from app.rules.elements import (
     Nothing,
     Parameter,
 )
-from app.rules.evaluate import Asker
+from app.rules.evaluate import Subject
 from app.rules.functions import PLAIN
 from app.rules.nodes import (
     Arithmetic,
@@ -90,10 +90,10 @@ class Compiled:
     sent: tuple[str, ...] = ()
 
     def parameters(
-        self, asker: Asker, sent: Mapping[str, object] | None = None
+        self, subject: Subject, sent: Mapping[str, object] | None = None
     ) -> dict[str, object]:
         """The bind parameters of the expression."""
-        caller_values = {f"_caller_{name}": getattr(asker, name) for name in CALLER}
+        caller_values = {f"_caller_{name}": getattr(subject, name) for name in CALLER}
         return caller_values | {f"_sent_{name}": (sent or {}).get(name) for name in self.sent}
 
 

@@ -16,7 +16,7 @@ from alembic.operations import Operations
 from app.collections.fields import JsonText, Number
 from app.collections.revisions import MIGRATIONS
 from app.db.types import Text, UtcDateTime
-from app.rules import Asker, Context, Node, Scope, Type, evaluate, partial_evaluate
+from app.rules import Context, Node, Scope, Subject, Type, evaluate, partial_evaluate
 from app.rules import sql as in_sql
 from app.rules import sqlite as on_sqlite
 from tests import services
@@ -39,8 +39,8 @@ COLUMN_TYPES: dict[Type, Any] = {
     Type.NULL: sa.types.NULLTYPE,
 }
 NOW = datetime(2026, 11, 20, 12, 30, 15, 123456, tzinfo=UTC)
-NOBODY = Asker()
-EDITOR = Asker("u1", "eve@acme.test", "editor", "a1", frozenset({"staff"}))
+NOBODY = Subject()
+EDITOR = Subject("u1", "eve@acme.test", "editor", "a1", frozenset({"staff"}))
 
 ROWS = sa.Table(
     "rule_rows",
@@ -111,29 +111,32 @@ class Backend:
             self.connection.execute(ROWS.insert(), numbered)
 
     def values(
-        self, nodes: Sequence[Node], asker: Asker = NOBODY, sent: Mapping[str, Any] | None = None
+        self,
+        nodes: Sequence[Node],
+        subject: Subject = NOBODY,
+        sent: Mapping[str, Any] | None = None,
     ) -> list[list[Any]]:
         """The value of each expression on every row, in one statement."""
-        compiled = [in_sql.value(partial_evaluate(node, asker), RowColumns()) for node in nodes]
+        compiled = [in_sql.value(partial_evaluate(node, subject), RowColumns()) for node in nodes]
         columns = [one.expression.label(f"c{index}") for index, one in enumerate(compiled)]
         statement = sa.select(ROWS.c.id, *columns).order_by(ROWS.c.id)
-        found = self.connection.execute(statement, _parameters(compiled, asker, sent)).all()
+        found = self.connection.execute(statement, _parameters(compiled, subject, sent)).all()
         return [[row[index + 1] for row in found] for index in range(len(nodes))]
 
     def matching(
-        self, node: Node, asker: Asker = NOBODY, sent: Mapping[str, Any] | None = None
+        self, node: Node, subject: Subject = NOBODY, sent: Mapping[str, Any] | None = None
     ) -> list[int]:
         """The rows on which a condition holds."""
-        compiled = in_sql.condition(partial_evaluate(node, asker), RowColumns())
+        compiled = in_sql.condition(partial_evaluate(node, subject), RowColumns())
         statement = sa.select(ROWS.c.id).where(compiled.expression).order_by(ROWS.c.id)
-        found = self.connection.execute(statement, _parameters([compiled], asker, sent))
+        found = self.connection.execute(statement, _parameters([compiled], subject, sent))
         return list(found.scalars())
 
 
 def _parameters(
-    compiled: Sequence[in_sql.Compiled], asker: Asker, sent: Mapping[str, Any] | None
+    compiled: Sequence[in_sql.Compiled], subject: Subject, sent: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    return {k: v for one in compiled for k, v in one.parameters(asker, sent).items()}
+    return {k: v for one in compiled for k, v in one.parameters(subject, sent).items()}
 
 
 def _migration() -> Any:
@@ -155,12 +158,12 @@ def start(database: str) -> Backend:
 
 
 def python_value(
-    node: Node, record: Mapping[str, Any], asker: Asker, sent: Mapping[str, Any] | None = None
+    node: Node, record: Mapping[str, Any], subject: Subject, sent: Mapping[str, Any] | None = None
 ) -> Any:
-    """What the evaluator gives, which what remains of the expression for the asker gives too."""
-    context = Context(record, asker, sent or {}, NOW)
+    """What the evaluator gives, which what remains of the expression for the subject gives too."""
+    context = Context(record, subject, sent or {}, NOW)
     found = evaluate(node, context)
-    assert same(evaluate(partial_evaluate(node, asker), context), found)
+    assert same(evaluate(partial_evaluate(node, subject), context), found)
     return found
 
 

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from app.collections.fields import plain_number
-from app.rules import Asker, Name, RuleError, Type, functions, parser, value, values, walk
+from app.rules import Name, RuleError, Subject, Type, functions, parser, value, values, walk
 from tests.rules.backends import FIELDS, NOBODY, SCOPE
 
 DEEPEST = 3
@@ -107,11 +107,11 @@ def row(dice: Random) -> dict[str, Any]:
     }
 
 
-def asker(dice: Random) -> Asker:
+def subject(dice: Random) -> Subject:
     """Somebody, or nobody."""
     if not dice.randint(0, 2):
         return NOBODY
-    return Asker(
+    return Subject(
         id=text(dice),
         email=dice.choice((None, text(dice))),
         role=dice.choice(("editor", "viewer", "A")),

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.rules import Asker, Type, value
+from app.rules import Subject, Type, value
 from tests.conftest import WHOLE
 from tests.rules import generator
 from tests.rules.backends import SCOPE, Backend, python_value, same
@@ -21,18 +21,18 @@ Row = Mapping[str, Any]
 
 
 def check_agreement(
-    backend: Backend, texts: Sequence[str], table: Sequence[Row], asker: Asker, sent: Row
+    backend: Backend, texts: Sequence[str], table: Sequence[Row], subject: Subject, sent: Row
 ) -> None:
     """Each expression on each row as a value, and where it is a condition as one of WHERE too."""
     nodes = [value(text, SCOPE) for text in texts]
     backend.fill(table)
-    for text, node, found in zip(texts, nodes, backend.values(nodes, asker, sent), strict=True):
-        expected = [python_value(node, row, asker, sent) for row in table]
+    for text, node, found in zip(texts, nodes, backend.values(nodes, subject, sent), strict=True):
+        expected = [python_value(node, row, subject, sent) for row in table]
         for one, wanted, row in zip(found, expected, table, strict=True):
-            assert same(one, wanted), f"{text}\nSQL {one!r}, Python {wanted!r}\n{row}\n{asker}"
+            assert same(one, wanted), f"{text}\nSQL {one!r}, Python {wanted!r}\n{row}\n{subject}"
         if node.type in (Type.BOOLEAN, Type.NULL):
             holding = [number for number, one in enumerate(expected) if one is True]
-            assert backend.matching(node, asker, sent) == holding, text
+            assert backend.matching(node, subject, sent) == holding, text
 
 
 def each(make: Callable[[Random], Any]) -> st.SearchStrategy[Any]:
@@ -45,7 +45,7 @@ BATCHES = st.tuples(
     st.lists(each(generator.expression), min_size=2, max_size=12),
     st.lists(each(generator.deep_expression), max_size=1),
     st.lists(each(generator.row), min_size=3, max_size=12),
-    each(generator.asker),
+    each(generator.subject),
     each(generator.row),
 )
 LAW = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck)}
@@ -69,7 +69,7 @@ def with_everything() -> list[str]:
 def test_sql_and_python_agree_on_everything_there_is(backend: Backend) -> None:
     dice = Random(0)
     table = [generator.row(dice) for _ in range(12)]
-    check_agreement(backend, with_everything(), table, generator.asker(dice), generator.row(dice))
+    check_agreement(backend, with_everything(), table, generator.subject(dice), generator.row(dice))
 
 
 @WHOLE
@@ -84,7 +84,7 @@ def test_a_list_may_stand_at_any_depth(
             number = f"{'abs(' * below}n{')' * below}"
             texts.append(f"{'if(' * above}{number} {operator} ({items}){', b, c)' * above}")
     table = [generator.row(dice) for _ in range(6)]
-    check_agreement(backend, texts, table, generator.asker(dice), generator.row(dice))
+    check_agreement(backend, texts, table, generator.subject(dice), generator.row(dice))
 
 
 @settings(max_examples=25, derandomize=True, **LAW)

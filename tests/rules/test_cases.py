@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.rules import Asker, RuleError, Type, condition, value
+from app.rules import RuleError, Subject, Type, condition, value
 from tests.rules import backends
 from tests.rules.backends import FIELDS, SCOPE, python_value, same, typed
 from tests.rules.parts import EVERYTHING, parts_of
@@ -19,9 +19,9 @@ TABLE = json.loads((Path(__file__).parent.parent / "cases" / "rules.json").read_
 GROUPS = [pytest.param(group, id=group["about"]) for group in TABLE["groups"]]
 
 
-def asker_of(group: Mapping[str, Any]) -> Asker:
-    given = dict(group.get("asker", {}))
-    return Asker(**given | {"groups": frozenset(given.get("groups", ()))})
+def subject_of(group: Mapping[str, Any]) -> Subject:
+    given = dict(group.get("subject", {}))
+    return Subject(**given | {"groups": frozenset(given.get("groups", ()))})
 
 
 def record_of(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,18 +45,18 @@ def shown(found: Any) -> Any:
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_python_gives_what_the_table_says(group: dict[str, Any]) -> None:
-    record, asker = record_of(group.get("record", {})), asker_of(group)
+    record, subject = record_of(group.get("record", {})), subject_of(group)
     for text, expected in group["cases"]:
-        found = python_value(value(text, SCOPE), record, asker, group.get("sent"))
+        found = python_value(value(text, SCOPE), record, subject, group.get("sent"))
         assert same(shown(found), expected), (text, found, expected)
 
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_sql_gives_what_the_table_says(group: dict[str, Any], backend: backends.Backend) -> None:
     backend.fill(rows_of(record_of(group.get("record", {}))))
-    asker, sent = asker_of(group), group.get("sent")
+    subject, sent = subject_of(group), group.get("sent")
     nodes = [value(text, SCOPE) for text, _ in group["cases"]]
-    found = backend.values(nodes, asker, sent)
+    found = backend.values(nodes, subject, sent)
     for (text, expected), (first, *_) in zip(group["cases"], found, strict=True):
         assert same(shown(first), expected), (text, first, expected)
 
@@ -69,7 +69,7 @@ def test_a_where_clause_keeps_what_the_table_calls_true(
     for text, expected in group["cases"]:
         node = value(text, SCOPE)
         if node.type in (Type.BOOLEAN, Type.NULL):
-            kept = backend.matching(node, asker_of(group), group.get("sent"))
+            kept = backend.matching(node, subject_of(group), group.get("sent"))
             assert (0 in kept) is (expected is True), text
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from app.rules import (
-    Asker,
     Context,
     Name,
     Node,
     Scope,
     Sent,
+    Subject,
     Type,
     condition,
     deciding,
@@ -28,7 +28,7 @@ SCOPE = Scope(
     {"n": Type.NUMBER, "t": Type.TEXT, **dict.fromkeys("abcd", Type.BOOLEAN)},
 )
 RECORD = {"n": 5, "t": None, "a": True, "b": False, "c": None}
-EVE = Asker("u1", role="editor")
+EVE = Subject("u1", role="editor")
 
 DECIDED: list[tuple[str, str, bool, dict[str, Any]]] = [
     ("n = 5", "n = 5", True, {"n": 5}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.rules import Asker, RuleError, condition, value
+from app.rules import RuleError, Subject, condition, value
 from tests.rules.backends import SCOPE, Backend, python_value
 from tests.rules.generator import quoted
 
@@ -47,7 +47,7 @@ def test_texts_are_bound_and_mean_themselves(hostile: str, backend: Backend) -> 
     backend.fill(rows)
     for form in WITH_TEXT:
         node = condition(form.replace("{}", quoted(hostile)), SCOPE)
-        expected = [n for n, row in enumerate(rows) if python_value(node, row, Asker()) is True]
+        expected = [n for n, row in enumerate(rows) if python_value(node, row, Subject()) is True]
         with backend.statements() as sent:
             assert backend.matching(node) == expected, form
         assert sent
@@ -58,10 +58,10 @@ def test_texts_are_bound_and_mean_themselves(hostile: str, backend: Backend) -> 
 def test_what_callers_bring_is_bound(hostile: str, backend: Backend) -> None:
     hostile += MARK
     backend.fill([{"t": hostile}, {"t": "other"}])
-    asker = Asker(hostile, hostile, hostile, hostile, frozenset({hostile}))
+    subject = Subject(hostile, hostile, hostile, hostile, frozenset({hostile}))
     node = condition("t = @request.auth.id && t = @request.data.t && t ~ concat(t)", SCOPE)
     with backend.statements() as sent:
-        found = backend.matching(node, asker, {"t": hostile})
+        found = backend.matching(node, subject, {"t": hostile})
         assert found == ([] if "%" in hostile and "\\%" in hostile else [0])
     assert not [statement for statement in sent if MARK in statement]
 

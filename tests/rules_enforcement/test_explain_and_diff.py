@@ -352,27 +352,27 @@ def by_hand(
         for way in ("gained", "lost")
     }
     nodes = conditions(world.app, before, after)
-    for record, asker in product(whole_records(world), askers(world)):
+    for record, subject in product(whole_records(world), subjects(world)):
         if account_id not in (None, record["account_id"]):
             continue
-        if asker.id and asker.account_id != record["account_id"]:
+        if subject.id and subject.account_id != record["account_id"]:
             continue
         for operation in OPERATIONS:
             texts = (side[f"{operation}_rule"] for side in (before, after))
-            was, will = (passes(text, record, asker, nodes) for text in texts)
+            was, will = (passes(text, record, subject, nodes) for text in texts)
             if was != will:
                 way = "gained" if will else "lost"
-                found[asker.role or "anonymous", operation, way].add(record["id"])
+                found[subject.role or "anonymous", operation, way].add(record["id"])
     return {key: (len(ids), ids) for key, ids in found.items()}
 
 
-def askers(world: World) -> list[rules.Asker]:
+def subjects(world: World) -> list[rules.Subject]:
     """Everybody as rules see them, and nobody; superadmins neither gain nor lose."""
-    found = [rules.Asker()]
+    found = [rules.Subject()]
     for user in world.users[:-1]:
         name = user.email.partition("@")[0]
         groups = frozenset(GROUPS.get(name, ()))
-        found.append(rules.Asker(user.id, user.email, ROLES[name], user.account_id, groups))
+        found.append(rules.Subject(user.id, user.email, ROLES[name], user.account_id, groups))
     return found
 
 
@@ -392,11 +392,11 @@ def whole_records(world: World) -> list[dict[str, Any]]:
 
 
 def passes(
-    text: str | None, record: dict[str, Any], asker: rules.Asker, nodes: dict[str, rules.Node]
+    text: str | None, record: dict[str, Any], subject: rules.Subject, nodes: dict[str, rules.Node]
 ) -> bool:
     if text in (None, "", "true"):
-        return text == "" or (text == "true" and asker.id is not None)
-    return rules.holds(nodes[str(text)], rules.Context(record, asker))
+        return text == "" or (text == "true" and subject.id is not None)
+    return rules.holds(nodes[str(text)], rules.Context(record, subject))
 
 
 MOMENT = "2026-01-01T00:00:00.000000Z"

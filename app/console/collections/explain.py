@@ -70,9 +70,9 @@ def _explain(collection: Definition, form: Form) -> JSONObject:
     form.validated(needed, account=200, email=320, record_id=36, data=MAX_DATA_LENGTH)
     _check(form)
     account_id = _account(form["account"]) if form["account"] else None
-    asker = rules.Asker() if form["who"] == NOBODY else _asker(form)
+    subject = rules.Subject() if form["who"] == NOBODY else _subject(form)
     record_id = form["record_id"].lower() or None
-    question = Question(form["operation"], asker, account_id, record_id, _data(form))
+    question = Question(form["operation"], subject, account_id, record_id, _data(form))
     try:
         return decisions.explain(collection, question)
     except InvalidValues as error:
@@ -123,7 +123,7 @@ def _account(reference: str) -> str:
     return account.id
 
 
-def _asker(form: Form) -> rules.Asker:
+def _subject(form: Form) -> rules.Subject:
     user = auth.find_user(form["account"], form["email"])
     if user is None or not user.is_active:
         message = "This account has no active user with this address."

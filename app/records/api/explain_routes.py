@@ -8,7 +8,7 @@ from app import rules
 from app.collections import access, definition, trials
 from app.collections import service as collections
 from app.collections.routes import blueprint
-from app.collections.rule_schemas import OWNER, Asker, operation_field
+from app.collections.rule_schemas import OWNER, Subject, operation_field
 from app.db import versioned_cache
 from app.records import explain
 from app.rest import fields
@@ -28,7 +28,7 @@ class WhatToExplain(Schema):
 
     operation = operation_field(required=True)
     user_id = fields.Text()
-    auth = ma.fields.Nested(Asker, allow_none=True)
+    auth = ma.fields.Nested(Subject, allow_none=True)
     record_id = fields.Text()
     data = ma.fields.Dict(
         keys=ma.fields.String(),
@@ -153,12 +153,12 @@ def explain_rule(body: JSONObject, collection_name: str) -> JSONObject:
     return explain.explain(collection, question)
 
 
-def _caller(body: JSONObject) -> tuple[rules.Asker, str | None]:
+def _caller(body: JSONObject) -> tuple[rules.Subject, str | None]:
     """Who asks, and the one account whose records are looked at, if it is one."""
     if "user_id" in body:
         caller = trials.load_caller(body["user_id"])
         # A superadmin may act in any account.
         return access.rule_caller(caller), None if caller.is_superadmin else caller.account_id
-    given_caller = body.get("auth") or rules.Asker()
+    given_caller = body.get("auth") or rules.Subject()
     # Where nobody has signed in, the account is only that of the records.
-    return given_caller if given_caller.id else rules.Asker(), given_caller.account_id
+    return given_caller if given_caller.id else rules.Subject(), given_caller.account_id

@@ -134,7 +134,7 @@ def parse_conditions(
     if filter_ is None:
         return Conditions(where, {}, (), not where)
     compiled = accesses.filter_condition(access, filter_)
-    bound_values = compiled.parameters(access.asker)
+    bound_values = compiled.parameters(access.subject)
     referenced = definitions.referenced_definitions(access.definition, text)
     version_checks = {
         version_check for definition in referenced for version_check in definition.version_checks

@@ -75,7 +75,7 @@ def evaluate(text: str, names: JSONMapping, now: datetime) -> object:
 def holds_for(
     text: str | None,
     event: JSONMapping,
-    caller: rules.Asker,
+    caller: rules.Subject,
     now: datetime,
     instance_values_: JSONMapping,
 ) -> bool:
