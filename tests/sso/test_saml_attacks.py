@@ -17,8 +17,6 @@ from tests.sso import saml_idp
 from tests.sso.flows import Stage
 from tests.sso.saml_idp import Asked, Response
 
-pytestmark = pytest.mark.both_databases
-
 EVIL = "evil@acme.example"
 SAML = "{urn:oasis:names:tc:SAML:2.0:assertion}"
 SAMLP = "{urn:oasis:names:tc:SAML:2.0:protocol}"
