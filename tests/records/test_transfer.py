@@ -213,6 +213,7 @@ def test_an_import_creates_records(
         assert sorted(db.db.session.scalars(told)) == [one["id"] for one in made]
 
 
+@pytest.mark.one_database
 def test_a_file_may_come_as_a_part(alice: Caller, things: dict[str, Any]) -> None:
     def part(name: str, text: bytes, field: str = "file", kind: str = "") -> TestResponse:
         data = {field: (io.BytesIO(text), name, kind)}
@@ -312,6 +313,7 @@ NO_FILES: list[tuple[str, str | bytes, list[Any]]] = [
 ]
 
 
+@pytest.mark.one_database
 def test_what_is_no_file_of_records_is_422(alice: Caller, things: dict[str, Any]) -> None:
     for format, file, loc in NO_FILES:
         answer = send(alice, format, file)
@@ -352,6 +354,7 @@ MASKED = {
 }
 
 
+@pytest.mark.one_database
 def test_masks_are_not_imported_by_who_sees_them(cast: Cast) -> None:
     options = {"custom": {"mask": "{first:2}(*){last:4}"}}
     schema = [
