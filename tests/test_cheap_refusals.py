@@ -95,9 +95,9 @@ def seconds(call: Callable[[], Any]) -> float:
     return time.thread_time() - begun
 
 
-def is_cheap(call: Callable[[], Any], usual: float) -> bool:
+def is_cheap(call: Callable[[], Any], usual: float, times: int = 3) -> bool:
     """Whether a call takes little more than usual, at the best of three times."""
-    return any(seconds(call) < usual + SECONDS for _ in range(3))
+    return any(seconds(call) < usual + SECONDS for _ in range(times))
 
 
 def sending(
@@ -125,11 +125,13 @@ def test_the_largest_body_that_a_public_route_refuses_costs_next_to_nothing(
         usual = seconds(sending(stranger, method, path, small))
         for body in (*bodies(bound), *values(LARGEST)):
             send = sending(stranger, method, path, body)
+            begun = time.thread_time()
             answer = send()
+            spent = time.thread_time() - begun
             told = (method, path, body[0][:20], len(body[0]), answer.status_code)
             assert 400 <= answer.status_code < 500 or path.endswith("/auth/logout"), told
             assert len(answer.data) < 50_000, told
-            assert is_cheap(send, usual), told
+            assert spent < usual + SECONDS or is_cheap(send, usual, 2), told
 
 
 def test_a_body_beyond_the_bound_is_413_with_its_length_or_without(

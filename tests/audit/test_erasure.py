@@ -527,6 +527,7 @@ def test_an_erased_signer_is_nowhere_in_what_superadmins_changed(app: Flask, cas
     assert verified(cast.root)["valid"]
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("note", "is_told"),
     [

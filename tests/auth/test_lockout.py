@@ -16,8 +16,10 @@ from flask import Flask
 
 from app import clock, create_app
 from app.auth import passwords
+from app.config import Config
 from tests import services
 from tests.builders import PASSWORD, Caller, Cast, make_account, make_user
+from tests.conftest import WHOLE
 from tests.console.browser import Browser
 from tests.mailbox import outbox, run_jobs
 from tests.parallel import at_once
@@ -76,16 +78,29 @@ def test_the_eleventh_guess_at_a_user_from_an_address_is_429(limited: Caller) ->
     assert login(limited, there, PASSWORD).status_code == 200
 
 
-def test_an_address_has_fifty_failures(limited: Caller) -> None:
+def test_so_many_guesses_and_mails_are_allowed_unless_set_otherwise() -> None:
+    settings = Config.from_env({"SERVICE_ENV": "test"})
+    guesses = (settings.login_tries_per_address, settings.login_tries_per_user)
+    assert (settings.login_tries, *guesses) == (10, 50, 100)
+    assert (settings.mail_tries, settings.mail_tries_per_mailbox) == (10, 50)
+
+
+def test_an_address_has_so_many_failures(
+    app: Flask, bob: Caller, storage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited = limit(app, monkeypatch, redis_url=storage, login_tries_per_address=12)
     here = address()
-    for number in range(50):
+    for number in range(12):
         assert login(limited, here, email=f"{number}@acme.example").status_code == 401
     assert login(limited, here, PASSWORD).status_code == 429
     assert login(limited, address(), PASSWORD).status_code == 200
 
 
-def test_a_user_has_a_hundred_failures_from_wherever(limited: Caller) -> None:
-    for _ in range(100):
+def test_a_user_has_so_many_failures_from_wherever(
+    app: Flask, bob: Caller, storage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited = limit(app, monkeypatch, redis_url=storage, login_tries_per_user=12)
+    for _ in range(12):
         assert login(limited, address()).status_code == 401
     assert login(limited, address(), PASSWORD).status_code == 429
     assert login(limited, address(), PASSWORD, email="alice@acme.example").status_code == 200
@@ -180,24 +195,27 @@ def test_guesses_at_once_are_all_counted(limited: Caller) -> None:
     assert statuses(2, limited, here) == [401, 429]
 
 
+@WHOLE
 @pytest.mark.usefixtures("real_hashes")
-def test_of_thirty_wrong_guesses_at_once_ten_are_answered(limited: Caller) -> None:
-    here = address()
-    seen = at_once(30, lambda n: login(limited, here, f"Wrong-horse-{n}").status_code)
-    assert sorted(seen) == [401] * 10 + [429] * 20
+def test_of_many_wrong_guesses_at_once_ten_are_answered(limited: Caller, whole: bool) -> None:
+    here, refused = address(), 20 if whole else 6
+    seen = at_once(10 + refused, lambda n: login(limited, here, f"Wrong-horse-{n}").status_code)
+    assert sorted(seen) == [401] * 10 + [429] * refused
     assert login(limited, here, PASSWORD).status_code == 429
 
 
+@WHOLE
 @pytest.mark.usefixtures("real_hashes")
 def test_of_guesses_at_many_users_at_once_as_many_are_answered_as_an_address_has(
-    app: Flask, bob: Caller, storage: str, monkeypatch: pytest.MonkeyPatch
+    app: Flask, bob: Caller, storage: str, monkeypatch: pytest.MonkeyPatch, whole: bool
 ) -> None:
-    here = address()
+    here, refused = address(), 18 if whole else 6
     limited = limit(app, monkeypatch, redis_url=storage, login_tries_per_address=12)
     seen = at_once(
-        30, lambda n: login(limited, here, "Wrong", email=f"{n}@acme.example").status_code
+        12 + refused,
+        lambda n: login(limited, here, "Wrong", email=f"{n}@acme.example").status_code,
     )
-    assert sorted(seen) == [401] * 12 + [429] * 18
+    assert sorted(seen) == [401] * 12 + [429] * refused
 
 
 @pytest.mark.usefixtures("real_hashes")
@@ -354,13 +372,13 @@ def invite(caller: Caller, email: str) -> int:
 def test_a_stranger_blocks_no_reset_of_another_account(
     app: Flask, cast: Cast, storage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limited = limit(app, monkeypatch, redis_url=storage)
+    limited = limit(app, monkeypatch, redis_url=storage, mail_tries_per_mailbox=15)
     strangers = [cast.charlie]
-    for n in range(6):
+    for n in range(2):
         account = make_account(app, f"evil{n}")
         strangers.append(Caller(app, make_user(app, account, f"eve@evil{n}.example", "admin")))
     seen = [invite(one, cast.bob.email) for one in strangers for _ in range(11)]
-    assert seen.count(201) == 50, "of all accounts together"
+    assert seen.count(201) == 15, "of all accounts together"
     assert seen[:11] == [201] * 10 + [429], "of one account"
     assert invite(cast.alice, "bob@elsewhere.example") == 201
     mailed = len(outbox(app))
@@ -477,16 +495,19 @@ class Counting:
                 self.now -= 1
 
 
+@WHOLE
 @pytest.mark.one_database
 @pytest.mark.usefixtures("real_hashes")
-def test_fifty_logins_at_once_take_a_bounded_memory(
-    app: Flask, anyone: Caller, alice: Caller, monkeypatch: pytest.MonkeyPatch
+def test_many_logins_at_once_take_a_bounded_memory(
+    app: Flask, anyone: Caller, alice: Caller, monkeypatch: pytest.MonkeyPatch, whole: bool
 ) -> None:
     make_user(app, alice.account_id, "ann@acme.example")
     counting = Counting(passwords._hasher)
     monkeypatch.setattr(passwords, "_hasher", counting)
-    known = {"email": "ann@acme.example"}
-    seen = at_once(50, lambda n: login(anyone, address(), f"Wrong-horse-{n}", **known).status_code)
-    assert seen == [401] * 50
-    assert counting.total == 50
+    known, many = {"email": "ann@acme.example"}, 50 if whole else 16
+    seen = at_once(
+        many, lambda n: login(anyone, address(), f"Wrong-horse-{n}", **known).status_code
+    )
+    assert seen == [401] * many
+    assert counting.total == many
     assert counting.most * counting.memory_cost <= 80 * 1024  # KiB

@@ -9,6 +9,7 @@ from threading import Event
 from time import monotonic, sleep
 from typing import Any
 
+import pytest
 import sqlalchemy as sa
 from flask import Flask
 from werkzeug.test import TestResponse
@@ -142,6 +143,7 @@ def test_collections_are_listed_in_the_order_that_is_asked_for(root: Caller) -> 
         assert root.get(f"collections?{query}").status_code == 422
 
 
+@pytest.mark.one_database
 def test_a_list_refuses_other_parameters(root: Caller) -> None:
     for query in ["limit=0", "limit=101", "skip=-1", "page=0", "limit=x", "a=1"]:
         answer = root.get(f"collections?{query}")
@@ -168,6 +170,7 @@ ROUTES = [
 ]
 
 
+@pytest.mark.one_database
 def test_only_superadmins_define_collections(cast: Cast, anyone: Caller) -> None:
     made = make_collection(cast.root)
     for method, path in ROUTES:
@@ -513,6 +516,7 @@ def test_what_an_update_may_not_do_is_named(app: Flask, root: Caller) -> None:
         assert rows_of(app, Revision) == 1
 
 
+@pytest.mark.one_database
 def test_an_update_needs_a_schema(root: Caller) -> None:
     made = make_collection(root)
     for body in [{}, {"schema": []}, {"schema": None}, {"schema": "x"}, []]:

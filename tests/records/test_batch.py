@@ -89,6 +89,7 @@ def test_all_problems_of_all_records_are_told_and_nothing_is_stored(
     assert stored(alice) == []
 
 
+@pytest.mark.one_database
 def test_of_many_problems_the_first_hundred_are_told_and_counted(alice: Caller, posts: Any) -> None:
     wrong = {"live": 1, **{f"x{n}": n for n in range(99)}}
     records = [{"title": "fine"}, *[wrong] * 1000]
@@ -337,6 +338,7 @@ NO_BATCHES: list[tuple[str, Any, list[Any]]] = [
 ]
 
 
+@pytest.mark.one_database
 def test_what_is_no_batch_is_422(alice: Caller, posts: Any) -> None:
     for method, body, loc in NO_BATCHES:
         answer = alice(method, URL, body)

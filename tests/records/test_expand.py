@@ -133,6 +133,7 @@ def change(root: Caller, collection: str, **rules: Any) -> None:
     assert answer.status_code == 200, answer.json
 
 
+@pytest.mark.one_database
 def test_a_name_that_leads_nowhere_is_told(
     root: Caller, alice: Caller, bob: Caller, posts: None
 ) -> None:

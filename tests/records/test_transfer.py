@@ -30,6 +30,8 @@ from tests.processes import PROJECT
 from tests.records.strategies import DISARMED, RECORD, SCHEMA
 
 TYPES = ("csv", "json", "jsonl")
+# What the database is asked does not depend on the format.
+FORMATS = ["csv", *(pytest.param(one, marks=pytest.mark.one_database) for one in TYPES[1:])]
 DECLARED = [field["name"] for field in SCHEMA if field["type"] != "computed"]
 
 
@@ -61,7 +63,7 @@ def faults(answer: TestResponse) -> list[tuple[Any, ...]]:
     return [(one["line"], one["field"], one["code"]) for one in answer.json["details"]]
 
 
-@pytest.mark.parametrize("format", TYPES)
+@pytest.mark.parametrize("format", FORMATS)
 def test_an_export_is_the_whole_list_as_a_list_shows_it(
     format: str, alice: Caller, things: dict[str, Any]
 ) -> None:
@@ -84,7 +86,7 @@ def test_an_export_is_the_whole_list_as_a_list_shows_it(
     assert [m[1] for m in re.finditer(r"\bt(\d)\b", whole.text)] == ["2", "1", "0"]
 
 
-@pytest.mark.parametrize("format", TYPES)
+@pytest.mark.parametrize("format", FORMATS)
 def test_an_empty_export_is_a_file_that_an_import_takes(
     format: str, alice: Caller, things: dict[str, Any]
 ) -> None:
@@ -128,8 +130,8 @@ def test_cells_that_a_spreadsheet_would_run_are_disarmed() -> None:
 
 
 def test_an_export_is_of_one_moment(app: Flask, alice: Caller, things: dict[str, Any]) -> None:
-    for i in range(2 * stream.BATCH_SIZE + 5):
-        make_record(alice, "things", title=f"t{i}")
+    titled = [{"title": f"t{i}"} for i in range(2 * stream.BATCH_SIZE + 5)]
+    assert alice.post("records/things/batch", {"records": titled}).status_code == 201
     with app.test_client(use_cookies=False) as client:
         answer = client.get(
             "/api/v1/records/things/export?sort=title", headers=alice.headers, buffered=False
@@ -163,6 +165,7 @@ def test_an_export_that_is_not_read_gives_its_connection_back(
 # --- import ---
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("format", "file"),
     [
@@ -210,6 +213,7 @@ def test_an_import_creates_records(
         assert sorted(db.db.session.scalars(told)) == [one["id"] for one in made]
 
 
+@pytest.mark.one_database
 def test_a_file_may_come_as_a_part(alice: Caller, things: dict[str, Any]) -> None:
     def part(name: str, text: bytes, field: str = "file", kind: str = "") -> TestResponse:
         data = {field: (io.BytesIO(text), name, kind)}
@@ -226,7 +230,7 @@ def test_a_file_may_come_as_a_part(alice: Caller, things: dict[str, Any]) -> Non
     assert broken.status_code == 422
 
 
-@pytest.mark.parametrize("format", TYPES)
+@pytest.mark.parametrize("format", FORMATS)
 def test_an_import_tells_all_that_is_wrong_and_keeps_nothing(
     format: str, alice: Caller, root: Caller
 ) -> None:
@@ -271,6 +275,7 @@ def test_an_import_tells_all_that_is_wrong_and_keeps_nothing(
     assert [one["title"] for one in records(alice)] == ["there"]
 
 
+@pytest.mark.one_database
 def test_of_many_faults_the_first_are_told_and_all_counted(
     alice: Caller, things: dict[str, Any]
 ) -> None:
@@ -279,6 +284,7 @@ def test_of_many_faults_the_first_are_told_and_all_counted(
     assert faults(answer) == [(line, "views", "invalid_type") for line in range(2, 102)]
 
 
+@pytest.mark.one_database
 def test_faults_of_later_pieces_are_told_too(alice: Caller, root: Caller) -> None:
     make_collection(root, "things", [{"name": "code", "type": "text", "unique": True}])
     file = "code\n" + "".join(f"c{i}\n" for i in range(1100)) + "c3\n"
@@ -307,6 +313,7 @@ NO_FILES: list[tuple[str, str | bytes, list[Any]]] = [
 ]
 
 
+@pytest.mark.one_database
 def test_what_is_no_file_of_records_is_422(alice: Caller, things: dict[str, Any]) -> None:
     for format, file, loc in NO_FILES:
         answer = send(alice, format, file)
@@ -347,6 +354,7 @@ MASKED = {
 }
 
 
+@pytest.mark.one_database
 def test_masks_are_not_imported_by_who_sees_them(cast: Cast) -> None:
     options = {"custom": {"mask": "{first:2}(*){last:4}"}}
     schema = [
@@ -451,7 +459,7 @@ def lines_of(app: Flask, alice: Caller, format: str) -> Iterator[bytes]:
     answer.close()
 
 
-@pytest.mark.parametrize("format", ["csv", "json"])
+@pytest.mark.parametrize("format", FORMATS[:2])
 def test_an_export_needs_no_more_memory_for_more_records(
     app: Flask, alice: Caller, things: dict[str, Any], format: str
 ) -> None:
