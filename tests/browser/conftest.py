@@ -172,9 +172,10 @@ def serving(app: Flask) -> Iterator[str]:
 def browser() -> Iterator[Browser]:
     """Chromium, which `make test` installs."""
     with sync_playwright() as playwright:
-        # Without the sandbox, as it needs privileges that a container has not.
+        # Without the sandbox, as it needs privileges that a container has not, and without
+        # optimizing scripts, as hardly a page stays long enough for that to pay.
         browser = playwright.chromium.launch(
-            executable_path=services.chromium(), args=["--no-sandbox"]
+            executable_path=services.chromium(), args=["--no-sandbox", "--js-flags=--no-opt"]
         )
         yield browser
         browser.close()
