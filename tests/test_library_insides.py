@@ -6,21 +6,27 @@ bound in `requirements.in`, run these.
 
 from __future__ import annotations
 
+import socket
 import sqlite3
 from datetime import UTC, datetime
 from functools import lru_cache
+from typing import Any
 
 import flask
 import jwt
 import pytest
+import requests
 import sqlalchemy as sa
+import urllib3
 from cronsim import CronSim
 from flask import Flask, g, request
 from flask.globals import _cv_app, _cv_request, request_ctx
 from gunicorn.http.unreader import Unreader
 from gunicorn.workers.gthread import STOP_KEEPALIVE_LINGER, ThreadWorker
 from jwt.algorithms import HMACAlgorithm
+from requests.adapters import HTTPAdapter
 from sqlalchemy.dialects import postgresql, sqlite
+from urllib3.connection import HTTPConnection, HTTPSConnection
 from werkzeug.routing import Map, Rule
 
 from app.db.pool import Pool
@@ -124,3 +130,36 @@ def test_cronsim_has_the_values_of_each_field() -> None:
 
 
 DAY_FIELDS = (("*", "tue"), ("2", "tue"), ("*/1", "tue"))
+
+
+@pytest.mark.parametrize(
+    ("pool", "connection"),
+    [
+        (urllib3.HTTPConnectionPool, HTTPConnection),
+        (urllib3.HTTPSConnectionPool, HTTPSConnection),
+    ],
+)
+def test_requests_sends_through_the_connection_that_a_pool_is_given(
+    pool: type[urllib3.HTTPConnectionPool], connection: type[HTTPConnection]
+) -> None:
+    """`app/outbound/client.py`."""
+
+    class Reached(Exception):
+        pass
+
+    class Connection(connection):  # type: ignore[misc,valid-type]
+        def _new_conn(self) -> socket.socket:
+            raise Reached
+
+    class Adapter(HTTPAdapter):
+        def get_connection_with_tls_context(self, *_: object, **__: object) -> Any:
+            own = pool("elsewhere.example", 1)
+            own.ConnectionCls = Connection
+            return own
+
+        def cert_verify(self, *_: object, **__: object) -> None:
+            pass
+
+    asked = requests.Request("GET", "https://named.example/").prepare()
+    with pytest.raises(Reached):
+        Adapter().send(asked, stream=True)

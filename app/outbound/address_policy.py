@@ -97,6 +97,11 @@ class Target:
     netloc: str
     target: str
 
+    @property
+    def url(self) -> str:
+        """The URL as it is requested."""
+        return f"{'https' if self.secure else 'http'}://{self.netloc}{self.target}"
+
 
 def parse_target(url: str, rules: Rules) -> Target:
     """Parse a URL. Raises RequestRefused if it cannot be requested."""

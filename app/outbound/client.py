@@ -3,20 +3,30 @@
 It checks the address it connects to, as it connects, because names can change. It follows no
 redirects, ignores proxy variables, and neither requests nor unpacks compressed responses. One
 deadline covers everything, including the DNS look-up and a response that trickles in.
+
+Leans on urllib3's `_new_conn` and `ConnectionCls`: nothing else lets requests connect to an address
+that was checked. `tests/test_library_insides.py` holds the contract.
 """
 
 from __future__ import annotations
 
-import http.client
 import io
+import logging
 import re
 import socket
 import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from http.client import HTTPException, HTTPResponse, parse_headers
 from typing import TYPE_CHECKING
+
+import requests
+import urllib3
+from requests.adapters import HTTPAdapter
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.util import SKIP_HEADER
 
 from app.outbound.address_policy import (
     RequestFailed,
@@ -35,6 +45,9 @@ BODY_SECONDS = 5
 MAX_INTERIM = 20
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 HEADER_VALUE = re.compile(r"[\x20-\x7e\t]{0,4000}")
+
+# Its warnings quote URLs, which may hold secrets.
+logging.getLogger("urllib3").setLevel(logging.CRITICAL)
 
 
 @dataclass(frozen=True)
@@ -74,29 +87,38 @@ def send(
 ) -> Response:
     """Send one request. Raises RequestRefused or RequestFailed.
 
-    Reads at most `longest` characters of the body.
+    Reads at most `max_characters` characters of the body.
     """
-    deadline = time.monotonic() + rules.seconds
     target = parse_target(url, rules)
-    connection = _Connection(target, rules, deadline)
+    adapter = _Adapter(target, rules, time.monotonic() + rules.seconds)
+    # Not by a session, which reads the whole body of a redirect.
+    headers = {"Host": target.netloc, "User-Agent": SKIP_HEADER, **headers}
     try:
-        connection.request(method, target.target, body, {"Host": target.netloc, **headers})
-        response = connection.getresponse()
-        connection.limit(BODY_SECONDS)
-        return Response(response.status, _beginning(response, max_characters))
-    except (ssl.SSLError, ssl.CertificateError) as error:
-        raise RequestFailed(
-            f"TLS failed: {getattr(error, 'reason', None) or 'no trust'}"
-        ) from error
-    except TimeoutError as error:
-        raise RequestFailed(f"No response within {rules.seconds:g} seconds.") from error
-    except http.client.HTTPException as error:
-        raise RequestFailed("The response was not valid HTTP.") from error
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or type(error).__name__
-        raise RequestFailed(f"The connection failed: {reason}") from error
+        request = requests.Request(method, target.url, headers=headers, data=body).prepare()
+        response = adapter.send(request, stream=True)
+        adapter.limit(BODY_SECONDS)
+        return Response(response.status_code, _beginning(response.raw, max_characters))
+    except (requests.RequestException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+        raise RequestFailed(_explanation(_origin(error), rules)) from error
     finally:
-        connection.close_socket()
+        adapter.close()
+
+
+def _origin(error: BaseException) -> BaseException:
+    """The error that requests and urllib3 have wrapped."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return error
+
+
+def _explanation(error: BaseException, rules: Rules) -> str:
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed: {error.reason or 'no trust'}"
+    if isinstance(error, TimeoutError):
+        return f"No response within {rules.seconds:g} seconds."
+    if isinstance(error, HTTPException):
+        return "The response was not valid HTTP."
+    return f"The connection failed: {getattr(error, 'strerror', None) or type(error).__name__}"
 
 
 @lru_cache
@@ -106,7 +128,7 @@ def _tls() -> ssl.SSLContext:
     return context
 
 
-class _Response(http.client.HTTPResponse):
+class _Response(HTTPResponse):
     """A response that skips interim ones such as 103 (RFC 9110, 15.2)."""
 
     def _read_status(self) -> tuple[str, int, str]:
@@ -115,55 +137,92 @@ class _Response(http.client.HTTPResponse):
             status: tuple[str, int, str] = super()._read_status()  # type: ignore[misc]
             if not 102 <= status[1] < 200:
                 return status
-            http.client.parse_headers(self.fp)
-        raise http.client.HTTPException
+            parse_headers(self.fp)
+        raise HTTPException
 
 
-class _Connection(http.client.HTTPConnection):
-    """A connection to a checked address, with one deadline for everything."""
+class _Adapter(HTTPAdapter):
+    """Sends one request to a checked address, with one deadline for everything."""
 
-    response_class = _Response
-
-    def __init__(self, place: Target, rules: Rules, deadline: float) -> None:
-        super().__init__(place.host, place.port)
-        self._place, self._rules, self._deadline = place, rules, deadline
+    def __init__(self, target: Target, rules: Rules, deadline: float) -> None:
+        super().__init__()
+        self._target, self._rules, self._deadline = target, rules, deadline
         self._bounded: _Bounded | None = None
-
-    def connect(self) -> None:
-        """Resolve the host, check its addresses, and connect to one of them."""
-        last: OSError | None = None
-        for address in resolve_allowed(self._place, self._rules, self._deadline):
-            try:
-                self.sock = self._bounded = _Bounded(self._open(address), self._deadline)
-            except OSError as error:
-                last = error
-            else:
-                return
-        raise last or OSError("no address")
 
     def limit(self, seconds: float) -> None:
         """Move the deadline to at most this many seconds from now."""
         if self._bounded:
             self._bounded.deadline = min(self._deadline, time.monotonic() + seconds)
 
-    def close_socket(self) -> None:
-        """Close the socket, even if a response still reads from it."""
-        self.close()
+    def close(self) -> None:
+        """Close the connection, even if a response still reads from it."""
+        super().close()
         if self._bounded:
             self._bounded.socket.close()
 
+    def connect(self) -> socket.socket:
+        """Resolve the host, check its addresses, and connect to one of them."""
+        last: OSError | None = None
+        for address in resolve_allowed(self._target, self._rules, self._deadline):
+            try:
+                return self._open(address)
+            except OSError as error:
+                last = error
+        raise last or OSError("no address")
+
+    def bound(self, opened: socket.socket) -> _Bounded:
+        """Give the socket, with TLS or not, the deadline of the request."""
+        self._bounded = _Bounded(opened, self._deadline)
+        return self._bounded
+
     def _open(self, address: str) -> socket.socket:
-        opened = socket.create_connection((address, self._place.port), _remaining(self._deadline))
+        opened = socket.create_connection((address, self._target.port), _remaining(self._deadline))
         # Send the body without waiting for the acknowledgement of the headers.
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if not self._place.secure:
-            return opened
-        try:
-            opened.settimeout(_remaining(self._deadline))
-            return _tls().wrap_socket(opened, server_hostname=self._place.host)
-        except (OSError, ValueError):
-            opened.close()
-            raise
+        opened.settimeout(_remaining(self._deadline))
+        return opened
+
+    def get_connection_with_tls_context(
+        self, *_: object, **__: object
+    ) -> urllib3.HTTPConnectionPool:
+        """Return a pool whose only connection goes to the target."""
+        host, port = self._target.host, self._target.port
+        if not self._target.secure:
+            pool = urllib3.HTTPConnectionPool(host, port)
+            pool.ConnectionCls = partial(_Connection, adapter=self)  # type: ignore[assignment]
+            return pool
+        secure = urllib3.HTTPSConnectionPool(host, port, ssl_context=_tls())
+        secure.ConnectionCls = partial(_SecureConnection, adapter=self)  # type: ignore[assignment]
+        return secure
+
+    def cert_verify(self, *_: object, **__: object) -> None:
+        """Trust whom the system trusts; requests would bring its own list."""
+
+    def request_url(self, *_: object, **__: object) -> str:
+        """Return the target as it was checked."""
+        return self._target.target
+
+
+class _Connection(HTTPConnection):
+    """A connection that its adapter opens."""
+
+    response_class = _Response
+
+    def __init__(self, *arguments: object, adapter: _Adapter, **options: object) -> None:
+        super().__init__(*arguments, **options)  # type: ignore[arg-type]
+        self._adapter = adapter
+
+    def _new_conn(self) -> socket.socket:
+        return self._adapter.connect()
+
+    def connect(self) -> None:
+        """Connect; from then on the deadline holds for every operation."""
+        super().connect()
+        self.sock = self._adapter.bound(self.sock)
+
+
+class _SecureConnection(_Connection, HTTPSConnection):
+    """The same with TLS."""
 
 
 class _Bounded(io.RawIOBase):
@@ -179,6 +238,9 @@ class _Bounded(io.RawIOBase):
             self.socket.settimeout(_remaining(self.deadline))
             rest = rest[self.socket.send(rest) :]
 
+    def settimeout(self, seconds: float | None) -> None:
+        """Do nothing: the deadline holds."""
+
     def makefile(self, mode: str) -> io.BufferedReader:
         """Return the reader for the response."""
         return io.BufferedReader(self)
@@ -193,7 +255,7 @@ class _Bounded(io.RawIOBase):
         return self.socket.recv_into(buffer)
 
     def close(self) -> None:
-        """Do nothing: http.client closes before it has read the response."""
+        """Do nothing: the connection closes before the response is read."""
 
 
 def _remaining(deadline: float) -> float:
@@ -203,14 +265,14 @@ def _remaining(deadline: float) -> float:
     return remaining
 
 
-def _beginning(response: http.client.HTTPResponse, max_characters: int) -> str:
+def _beginning(response: urllib3.BaseHTTPResponse, max_characters: int) -> str:
     # A character has at most four bytes. Errors in the body do not matter once there is a status.
     remaining, parts = max_characters * 4, []
     try:
-        while remaining > 0 and (part := response.read1(remaining)):
+        while remaining > 0 and (part := response.read1(remaining, decode_content=False)):
             parts.append(part)
             remaining -= len(part)
-    except (OSError, ValueError, http.client.HTTPException):
+    except (OSError, ValueError, HTTPException, urllib3.exceptions.HTTPError):
         pass
     text = b"".join(parts).decode(errors="replace").replace("\0", "\ufffd")
     return text[:max_characters]
