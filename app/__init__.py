@@ -18,6 +18,7 @@ from app.auth import (
     key_routes,
     password_routes,
     session_routes,
+    tokens,
 )
 from app.auth import routes as auth
 from app.collections import open_routes, revision_routes, trial_routes, typed_spec
@@ -114,6 +115,7 @@ def create_app(settings: Config | None = None) -> Flask:
     logging.configure()
     for extension in (hooks, cli, isolation, sso_answers):
         extension.init_app(app)
+    tokens.init_app(app, settings.base_url)
     db.init_app(app, settings)
     pre_ping.init_app(app)
     csrf.init_app(app)

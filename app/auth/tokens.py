@@ -7,11 +7,16 @@ import secrets
 from datetime import datetime, timedelta
 from functools import lru_cache
 
+import flask_jwt_extended
 import jwt
+from flask import Flask, Response
+from flask_jwt_extended import JWTManager
+from flask_jwt_extended.exceptions import JWTExtendedException
 from jwt.algorithms import HMACAlgorithm
 
 from app import clock, config
 from app.errors import Unauthorized
+from app.http.error_handlers import error_response
 from app.ids import first_id, new_id
 from app.types import JSONObject
 
@@ -19,8 +24,14 @@ ALGORITHM = "HS256"
 ACCESS, REFRESH = "access", "refresh"
 REQUIRED = ["exp", "iat", "iss", "jti", "sub", "type", "account_id"]
 HEADERS = {"alg", "typ", "kid"}
+NEVER_ISSUED = {"aud", "nbf"}
+# `iat` may lie in the future, if another process's clock is ahead of ours. `exp` gets no leeway.
+LEEWAY = timedelta(days=1)
 MAX_CACHED = 2000
+INVALID = "The token is invalid."
 Claims = JSONObject
+
+manager = JWTManager()
 
 
 class _Algorithm(HMACAlgorithm):
@@ -31,6 +42,35 @@ class _Algorithm(HMACAlgorithm):
 
 jwt.unregister_algorithm(ALGORITHM)
 jwt.register_algorithm(ALGORITHM, _Algorithm(_Algorithm.SHA256))
+
+
+def init_app(app: Flask, issuer: str) -> None:
+    """Set up the tokens of an application."""
+    app.config.update(
+        JWT_ALGORITHM=ALGORITHM,
+        JWT_COOKIE_CSRF_PROTECT=False,  # no token is in a cookie
+        JWT_DECODE_ISSUER=issuer,
+        JWT_DECODE_LEEWAY=LEEWAY,
+        JWT_ENCODE_ISSUER=issuer,
+        JWT_ENCODE_NBF=False,
+    )
+    manager.init_app(app)
+
+
+def _refused(*_: object) -> Response:
+    return error_response(Unauthorized(INVALID))
+
+
+for on_error in (
+    manager.expired_token_loader,
+    manager.invalid_token_loader,
+    manager.needs_fresh_token_loader,
+    manager.revoked_token_loader,
+    manager.token_verification_failed_loader,
+    manager.unauthorized_loader,
+    manager.user_lookup_error_loader,
+):
+    on_error(_refused)
 
 
 def digest(secret: str) -> str:
@@ -58,13 +98,14 @@ def access(
     `authenticated_at` becomes `auth_time`. The token's id sorts after `valid_from`.
     """
     lifetime = timedelta(minutes=config.current().access_token_expire_minutes)
-    claims: Claims = {"sub": user_id, "account_id": account_id}
-    claims |= {"email": email, "role": role}
+    claims: Claims = {"account_id": account_id, "email": email, "role": role}
     if session_id:
         claims["sid"] = session_id
     if authenticated_at:
         claims["auth_time"] = int(authenticated_at.timestamp())
-    return _sign(ACCESS, claims | {"jti": _id_since(valid_from)}, lifetime)
+    claims |= {"jti": _id_since(valid_from), **_times(lifetime)}
+    token: str = flask_jwt_extended.create_access_token(user_id, additional_claims=claims)
+    return token
 
 
 def _id_since(moment: datetime | None) -> str:
@@ -78,51 +119,67 @@ def refresh(
 ) -> tuple[str, str]:
     """A signed refresh token of a session, and its `jti`."""
     jti = new_id()
-    claims = {"sub": user_id, "account_id": account_id, "jti": jti, "sid": session_id}
-    return _sign(REFRESH, claims, lifetime), jti
+    claims = {"account_id": account_id, "jti": jti, "sid": session_id, **_times(lifetime)}
+    return flask_jwt_extended.create_refresh_token(user_id, additional_claims=claims), jti
+
+
+def _times(lifetime: timedelta) -> Claims:
+    now = clock.now()
+    return {"iat": now, "exp": now + lifetime}
 
 
 def read(token: str, type: str) -> Claims:
     """The claims of a valid token of this type. Raises Unauthorized."""
     settings = config.current()
-    keys = (settings.secret_key, *settings.secret_key_previous)
     try:
-        claims = _verified(token, keys, settings.base_url)
+        claims = _verified(token, settings.secret_key, settings.secret_key_previous)
         if claims["exp"] <= clock.now().timestamp():
             raise jwt.ExpiredSignatureError
     except jwt.ExpiredSignatureError as error:
         raise Unauthorized("The token has expired.", error="token_expired") from error
     except (
         jwt.PyJWTError,
+        JWTExtendedException,
         KeyError,
         ValueError,
         TypeError,
         OverflowError,
         RecursionError,
     ) as error:
-        raise Unauthorized("The token is invalid.") from error
+        raise Unauthorized(INVALID) from error
     if claims["type"] != type:
         raise Unauthorized("This type of token is not accepted here.")
     return claims
 
 
 @lru_cache(MAX_CACHED)
-def _verified(token: str, keys: tuple[str, ...], issuer: str) -> Claims:
-    # Cached per token: the signature never changes, only the expiry is checked every time.
-    header = jwt.get_unverified_header(token)
-    if not set(header) <= HEADERS or not isinstance(header.get("kid"), str):
-        raise Unauthorized("The token was not issued by this service.")
-    claims: Claims = jwt.decode(
-        token,
-        _by_kid(keys)[header["kid"]],
-        algorithms=[ALGORITHM],
-        issuer=issuer,
-        # `iat` may lie in the future, if another process's clock is ahead of ours.
-        options={"require": REQUIRED, "strict_aud": True, "verify_iat": False},
-    )
+def _verified(token: str, *_keys: object) -> Claims:
+    # Cached per token and keys: a signature never changes, only the expiry is checked every time.
+    claims: Claims = flask_jwt_extended.decode_token(token)
     if not _well_typed(claims):
         raise Unauthorized("This type of token is not accepted here.")
     return claims
+
+
+@manager.decode_key_loader
+def _verification_key(header: JSONObject, claims: Claims) -> str:
+    if not set(header) <= HEADERS or not isinstance(header.get("kid"), str):
+        raise Unauthorized("The token was not issued by this service.")
+    # Before the library adds those that it takes for granted.
+    if not claims.keys() >= set(REQUIRED) or claims.keys() & NEVER_ISSUED:
+        raise Unauthorized(INVALID)
+    settings = config.current()
+    return _by_kid((settings.secret_key, *settings.secret_key_previous))[header["kid"]]
+
+
+@manager.encode_key_loader
+def _signing_key(user_id: str) -> str:
+    return config.current().secret_key
+
+
+@manager.additional_headers_loader
+def _headers(user_id: str) -> dict[str, str]:
+    return {"kid": _kid(config.current().secret_key)}
 
 
 def _well_typed(claims: Claims) -> bool:
@@ -134,14 +191,6 @@ def _well_typed(claims: Claims) -> bool:
     return all(isinstance(claims[name], int | float) for name in times) and all(
         isinstance(claims.get(name), str) and claims[name].isprintable() for name in texts
     )
-
-
-def _sign(type: str, claims: Claims, lifetime: timedelta) -> str:
-    now = clock.now()
-    claims = claims | {"type": type, "iat": now, "exp": now + lifetime}
-    claims["iss"] = config.current().base_url
-    key = config.current().secret_key
-    return jwt.encode(claims, key, algorithm=ALGORITHM, headers={"kid": _kid(key)})
 
 
 @lru_cache
