@@ -146,7 +146,7 @@ class _Adapter(HTTPAdapter):
 
     def __init__(self, target: Target, rules: Rules, deadline: float) -> None:
         super().__init__()
-        self._target, self._rules, self._deadline = target, rules, deadline
+        self.target, self._rules, self._deadline = target, rules, deadline
         self._bounded: _Bounded | None = None
 
     def limit(self, seconds: float) -> None:
@@ -163,7 +163,7 @@ class _Adapter(HTTPAdapter):
     def connect(self) -> socket.socket:
         """Resolve the host, check its addresses, and connect to one of them."""
         last: OSError | None = None
-        for address in resolve_allowed(self._target, self._rules, self._deadline):
+        for address in resolve_allowed(self.target, self._rules, self._deadline):
             try:
                 return self._open(address)
             except OSError as error:
@@ -176,7 +176,7 @@ class _Adapter(HTTPAdapter):
         return self._bounded
 
     def _open(self, address: str) -> socket.socket:
-        opened = socket.create_connection((address, self._target.port), _remaining(self._deadline))
+        opened = socket.create_connection((address, self.target.port), _remaining(self._deadline))
         # Send the body without waiting for the acknowledgement of the headers.
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         opened.settimeout(_remaining(self._deadline))
@@ -186,8 +186,8 @@ class _Adapter(HTTPAdapter):
         self, *_: object, **__: object
     ) -> urllib3.HTTPConnectionPool:
         """Return a pool whose only connection goes to the target."""
-        host, port = self._target.host, self._target.port
-        if not self._target.secure:
+        host, port = self.target.host, self.target.port
+        if not self.target.secure:
             pool = urllib3.HTTPConnectionPool(host, port)
             pool.ConnectionCls = partial(_Connection, adapter=self)  # type: ignore[assignment]
             return pool
@@ -198,10 +198,6 @@ class _Adapter(HTTPAdapter):
     def cert_verify(self, *_: object, **__: object) -> None:
         """Trust whom the system trusts; requests would bring its own list."""
 
-    def request_url(self, *_: object, **__: object) -> str:
-        """Return the target as it was checked."""
-        return self._target.target
-
 
 class _Connection(HTTPConnection):
     """A connection that its adapter opens."""
@@ -211,6 +207,10 @@ class _Connection(HTTPConnection):
     def __init__(self, *arguments: object, adapter: _Adapter, **options: object) -> None:
         super().__init__(*arguments, **options)  # type: ignore[arg-type]
         self._adapter = adapter
+
+    def request(self, method: str, url: str, *arguments: object, **options: object) -> None:
+        """Send the request; its target as it was checked, as urllib3 changes escapes."""
+        super().request(method, self._adapter.target.target, *arguments, **options)  # type: ignore[arg-type]
 
     def _new_conn(self) -> socket.socket:
         return self._adapter.connect()

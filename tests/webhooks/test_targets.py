@@ -120,11 +120,11 @@ def test_the_connection_goes_to_the_very_address_that_was_checked() -> None:
     with receiving() as receiver:
         once = resolving(["127.0.0.1"], ["192.0.2.1"])
         rules = Rules(allow_private=True, seconds=2, resolve=once)
-        url = f"http://hooks.example:{receiver.port}/x?y=1"
+        url = f"http://hooks.example:{receiver.port}/x%2fy?z=%2f1"
         assert client.send("POST", url, {}, b"{}", rules).status == 200
         (request,) = receiver.requests
         assert (request.path, request.headers["host"]) == (
-            "/x?y=1",
+            "/x%2fy?z=%2f1",
             f"hooks.example:{receiver.port}",
         )
 
