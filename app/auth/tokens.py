@@ -132,7 +132,8 @@ def read(token: str, type: str) -> Claims:
     """The claims of a valid token of this type. Raises Unauthorized."""
     settings = config.current()
     try:
-        claims = _verified(token, settings.secret_key, settings.secret_key_previous)
+        keys = (settings.secret_key, *settings.secret_key_previous)
+        claims = _verified(token, keys, settings.base_url)
         if claims["exp"] <= clock.now().timestamp():
             raise jwt.ExpiredSignatureError
     except jwt.ExpiredSignatureError as error:
@@ -153,8 +154,8 @@ def read(token: str, type: str) -> Claims:
 
 
 @lru_cache(MAX_CACHED)
-def _verified(token: str, *_keys: object) -> Claims:
-    # Cached per token and keys: a signature never changes, only the expiry is checked every time.
+def _verified(token: str, _keys: tuple[str, ...], _issuer: str) -> Claims:
+    # Cached per token, keys and issuer: only the expiry is checked every time.
     claims: Claims = flask_jwt_extended.decode_token(token)
     if not _well_typed(claims):
         raise Unauthorized("This type of token is not accepted here.")

@@ -15,6 +15,13 @@ import sqlalchemy as sa
 import time_machine
 from cryptography.hazmat.primitives.asymmetric import rsa
 from flask import Flask
+from flask_jwt_extended.exceptions import (
+    CSRFError,
+    JWTDecodeError,
+    NoAuthorizationError,
+    RevokedTokenError,
+    WrongTokenError,
+)
 
 from app import clock
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
@@ -234,6 +241,26 @@ def test_the_claims_are_those_of_the_specification(app: Flask, signed_in: dict[s
     assert renewing["sid"] == access.claims["sid"]
     assert 0 <= access.claims["iat"] - access.claims["auth_time"] <= 1
     assert renewing["exp"] - renewing["iat"] == 7 * 86_400
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        NoAuthorizationError("no token"),
+        CSRFError("no CSRF token"),
+        JWTDecodeError("no claim"),
+        RevokedTokenError({}, {}),
+        WrongTokenError("a refresh token"),
+        jwt.DecodeError("no token"),
+        jwt.InvalidIssuerError("another issuer"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_the_library_refuses_is_a_401_of_the_api(app: Flask, error: Exception) -> None:
+    with app.test_request_context("/api/v1/auth/me"):
+        answer: Any = app.handle_user_exception(error)
+    assert answer.status_code == 401
+    assert answer.json == {"error": "unauthorized", "message": "The token is invalid."}
 
 
 @pytest.mark.parametrize(
