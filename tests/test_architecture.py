@@ -118,10 +118,10 @@ def packages(module: str) -> set[str]:
     return imported_packages(nodes(module))
 
 
-def imported_packages(tree: list[ast.AST]) -> set[str]:
+def imported_packages(all_nodes: list[ast.AST]) -> set[str]:
     """The outermost names of everything that a source imports."""
     found = set()
-    for node in tree:
+    for node in all_nodes:
         if isinstance(node, ast.Import):
             found |= {alias.name.partition(".")[0] for alias in node.names}
         if isinstance(node, ast.ImportFrom):

@@ -160,6 +160,6 @@ def test_requests_sends_through_the_connection_that_a_pool_is_given(
         def cert_verify(self, *_: object, **__: object) -> None:
             pass
 
-    asked = requests.Request("GET", "https://named.example/").prepare()
+    prepared = requests.Request("GET", "https://named.example/").prepare()
     with pytest.raises(Reached):
-        Adapter().send(asked, stream=True)
+        Adapter().send(prepared, stream=True)

@@ -15,7 +15,9 @@ from app.rest.current_request import get_g
 
 
 def configure() -> None:
-    """Configure structlog."""
+    """Configure structlog, and silence what would log secrets."""
+    # Its warnings quote URLs.
+    logging.getLogger("urllib3").setLevel(logging.CRITICAL)
     structlog.configure(
         processors=PROCESSORS,
         logger_factory=Printer,

@@ -11,7 +11,6 @@ that was checked. `tests/test_library_insides.py` holds the contract.
 from __future__ import annotations
 
 import io
-import logging
 import re
 import socket
 import ssl
@@ -45,9 +44,6 @@ BODY_SECONDS = 5
 MAX_INTERIM = 20
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 HEADER_VALUE = re.compile(r"[\x20-\x7e\t]{0,4000}")
-
-# Its warnings quote URLs, which may hold secrets.
-logging.getLogger("urllib3").setLevel(logging.CRITICAL)
 
 
 @dataclass(frozen=True)
@@ -93,6 +89,8 @@ def send(
     adapter = _Adapter(target, rules, time.monotonic() + rules.seconds)
     # Not by a session, which reads the whole body of a redirect.
     headers = {"Host": target.netloc, "User-Agent": SKIP_HEADER, **headers}
+    # requests refuses blanks around a value, which mean nothing (RFC 9110, 5.5).
+    headers = {name: value.strip(" \t") for name, value in headers.items()}
     try:
         request = requests.Request(method, target.url, headers=headers, data=body).prepare()
         response = adapter.send(request, stream=True)
@@ -106,7 +104,8 @@ def send(
 
 def _origin(error: BaseException) -> BaseException:
     """The error that requests and urllib3 have wrapped."""
-    while error.__context__ is not None:
+    wrappers = (requests.RequestException, urllib3.exceptions.HTTPError)
+    while isinstance(error, wrappers) and error.__context__ is not None:
         error = error.__context__
     return error
 

@@ -9,6 +9,7 @@ import tracemalloc
 from collections.abc import Callable
 
 import pytest
+from flask import Flask
 
 from app.outbound import address_policy, client
 from app.outbound.address_policy import RequestFailed, RequestRefused, Rules
@@ -127,6 +128,24 @@ def test_the_connection_goes_to_the_very_address_that_was_checked() -> None:
             "/x%2fy?z=%2f1",
             f"hooks.example:{receiver.port}",
         )
+
+
+def test_blanks_around_the_value_of_a_header_are_not_sent() -> None:
+    with receiving() as receiver:
+        url = f"http://127.0.0.1:{receiver.port}/"
+        headers = {"X-Padded": " \tone two ", "X-Blank": "  "}
+        assert client.send("POST", url, headers, b"{}", ANYWHERE).status == 200
+        (request,) = receiver.requests
+    assert (request.headers["x-padded"], request.headers["x-blank"]) == ("one two", "")
+
+
+def test_a_malformed_answer_leaves_no_url_in_the_log(
+    app: Flask, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    answer = b"HTTP/1.1 200 OK\r\nno header\r\nX: y\r\n\r\nok"
+    with hostile(lambda connection: connection.sendall(answer)) as url:
+        assert client.send("POST", f"{url}?key=hidden", {}, b"{}", ANYWHERE).status == 200
+    assert "hidden" not in caplog.text + "".join(capfd.readouterr())
 
 
 def test_what_is_said_before_the_answer_is_no_answer() -> None:
