@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -35,10 +36,16 @@ class Request:
 class Receiver:
     """An HTTP server; `answer` says status and body of the next answers."""
 
-    def __init__(self, answer: Callable[[Request], tuple[int, str]] | None = None) -> None:
+    def __init__(
+        self,
+        answer: Callable[[Request], tuple[int, str]] | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.requests: list[Request] = []
         self.answer = answer or (lambda request: (200, "ok"))
         self._server = _Server(("127.0.0.1", 0), self._handler())
+        if tls:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self.port = self._server.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}/hook"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
@@ -81,9 +88,11 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def receiving(answer: Callable[[Request], tuple[int, str]] | None = None) -> Iterator[Receiver]:
+def receiving(
+    answer: Callable[[Request], tuple[int, str]] | None = None, tls: ssl.SSLContext | None = None
+) -> Iterator[Receiver]:
     """A receiver for the time of a test."""
-    receiver = Receiver(answer)
+    receiver = Receiver(answer, tls)
     try:
         yield receiver
     finally:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import requests
 import urllib3
 from requests.adapters import HTTPAdapter
-from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connection import HTTPConnection
 from urllib3.util import SKIP_HEADER
 
 from app.outbound.address_policy import (
@@ -159,43 +159,42 @@ class _Adapter(HTTPAdapter):
         if self._bounded:
             self._bounded.socket.close()
 
-    def connect(self) -> socket.socket:
-        """Resolve the host, check its addresses, and connect to one of them."""
+    def connect(self) -> _Bounded:
+        """Resolve the host, check its addresses, and connect to one of them, by TLS if need be."""
         last: OSError | None = None
         for address in resolve_allowed(self.target, self._rules, self._deadline):
             try:
-                return self._open(address)
+                self._bounded = _Bounded(self._open(address), self._deadline)
             except OSError as error:
                 last = error
+            else:
+                return self._bounded
         raise last or OSError("no address")
-
-    def bound(self, opened: socket.socket) -> _Bounded:
-        """Give the socket, with TLS or not, the deadline of the request."""
-        self._bounded = _Bounded(opened, self._deadline)
-        return self._bounded
 
     def _open(self, address: str) -> socket.socket:
         opened = socket.create_connection((address, self.target.port), _remaining(self._deadline))
         # Send the body without waiting for the acknowledgement of the headers.
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        opened.settimeout(_remaining(self._deadline))
-        return opened
+        if not self.target.secure:
+            return opened
+        try:
+            opened.settimeout(_remaining(self._deadline))
+            return _tls().wrap_socket(opened, server_hostname=self.target.host)
+        except (OSError, ValueError):
+            opened.close()
+            raise
 
     def get_connection_with_tls_context(
         self, *_: object, **__: object
     ) -> urllib3.HTTPConnectionPool:
         """Return a pool whose only connection goes to the target."""
-        host, port = self.target.host, self.target.port
-        if not self.target.secure:
-            pool = urllib3.HTTPConnectionPool(host, port)
-            pool.ConnectionCls = partial(_Connection, adapter=self)  # type: ignore[assignment]
-            return pool
-        secure = urllib3.HTTPSConnectionPool(host, port, ssl_context=_tls())
-        secure.ConnectionCls = partial(_SecureConnection, adapter=self)  # type: ignore[assignment]
-        return secure
+        # Not one for HTTPS: `connect` begins TLS, so that another address is tried if that fails.
+        pool = urllib3.HTTPConnectionPool(self.target.host, self.target.port)
+        pool.ConnectionCls = partial(_Connection, adapter=self)  # type: ignore[assignment]
+        return pool
 
     def cert_verify(self, *_: object, **__: object) -> None:
-        """Trust whom the system trusts; requests would bring its own list."""
+        """Do nothing: `connect` verifies, and trusts whom the system trusts."""
 
 
 class _Connection(HTTPConnection):
@@ -212,16 +211,7 @@ class _Connection(HTTPConnection):
         super().request(method, self._adapter.target.target, *arguments, **options)  # type: ignore[arg-type]
 
     def _new_conn(self) -> socket.socket:
-        return self._adapter.connect()
-
-    def connect(self) -> None:
-        """Connect; from then on the deadline holds for every operation."""
-        super().connect()
-        self.sock = self._adapter.bound(self.sock)
-
-
-class _SecureConnection(_Connection, HTTPSConnection):
-    """The same with TLS."""
+        return self._adapter.connect()  # type: ignore[return-value]
 
 
 class _Bounded(io.RawIOBase):

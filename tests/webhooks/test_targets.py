@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import gzip
 import socket
+import ssl
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Thread
 
 import pytest
 from flask import Flask
 
 from app.outbound import address_policy, client
 from app.outbound.address_policy import RequestFailed, RequestRefused, Rules
+from tests import certificates
 from tests.receivers import Receiver, hang, hostile, receiving
 
 PUBLIC_ONLY = Rules(allow_private=False, seconds=5)
@@ -128,6 +132,54 @@ def test_the_connection_goes_to_the_very_address_that_was_checked() -> None:
             "/x%2fy?z=%2f1",
             f"hooks.example:{receiver.port}",
         )
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> ssl.SSLContext:
+    """A server's context, with a certificate for hooks.example that nobody trusts yet."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates.make(tmp_path))
+    return context
+
+
+@pytest.fixture
+def trusted(tls: ssl.SSLContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The machine trusts that certificate."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "both.pem"))
+    client._tls.cache_clear()
+    yield
+    client._tls.cache_clear()
+
+
+def by_tls(host: str, port: int, *addresses: str) -> client.Response:
+    rules = Rules(allow_private=True, seconds=5, resolve=resolving(list(addresses)))
+    return client.send("POST", f"https://{host}:{port}/", {}, b"{}", rules)
+
+
+@pytest.mark.usefixtures("trusted")
+def test_a_trusted_certificate_is_accepted_for_its_own_host_only(tls: ssl.SSLContext) -> None:
+    with receiving(tls=tls) as receiver:
+        assert by_tls("hooks.example", receiver.port, "127.0.0.1").status == 200
+        with pytest.raises(RequestFailed, match="TLS failed: CERTIFICATE_VERIFY_FAILED"):
+            by_tls("other.example", receiver.port, "127.0.0.1")
+        assert len(receiver.requests) == 1
+
+
+def test_a_certificate_that_nobody_trusts_is_refused(tls: ssl.SSLContext) -> None:
+    with receiving(tls=tls) as receiver:
+        with pytest.raises(RequestFailed, match="TLS failed: CERTIFICATE_VERIFY_FAILED"):
+            by_tls("hooks.example", receiver.port, "127.0.0.1")
+        assert receiver.requests == []
+
+
+@pytest.mark.usefixtures("trusted")
+def test_an_address_that_speaks_no_tls_is_followed_by_the_next(tls: ssl.SSLContext) -> None:
+    with (
+        receiving(tls=tls) as receiver,
+        socket.create_server(("127.0.0.2", receiver.port)) as plain,
+    ):
+        Thread(target=lambda: plain.accept()[0].close(), daemon=True).start()
+        assert by_tls("hooks.example", receiver.port, "127.0.0.2", "127.0.0.1").status == 200
 
 
 def test_blanks_around_the_value_of_a_header_are_not_sent() -> None:
