@@ -62,7 +62,7 @@ CATCH_ALL = {
     "app.db.pool": 1,  # a connection that is not fit to be lent: its place comes back
     "app.sso.saml.assertions": 1,  # what the library cannot read, which it tells by any exception
     "app.sso.saml.checks": 1,  # a time that it cannot read, by that very class
-    "app.jobs.notify": 1,  # a lost wake-up
+    "app.jobs.rq_queues": 1,  # a task that cannot be enqueued, which the sweep finds
     "app.jobs.worker": 2,  # a failed job, a worker without its database
     "app.webhooks.dispatch": 2,  # a broken attempt, a worker without its database
     "app.workflows.triggers.schedules": 1,  # a due time that cannot be fired

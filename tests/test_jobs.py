@@ -539,5 +539,5 @@ def test_a_worker_that_loses_redis_tells_so_in_lines_of_json(
         # RQ names a worker before it listens; one that loses Redis between has another line.
         assert until(lambda: jobs.redis_client(server.url).pubsub_channels("rq:pubsub:*"))
         server.kill()
-        assert until(lambda: '"queue listener"' in log.read_text())
+        assert until(lambda: '"rq"' in log.read_text())
     assert [json.loads(line)["event"] for line in log.read_text().splitlines()]

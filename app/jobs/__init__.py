@@ -10,6 +10,8 @@ from app.jobs.queue import (
     Handler,
     Job,
     Kind,
+    announce,
+    announce_on_commit,
     delete_failed,
     discard_enqueued,
     enqueue,
@@ -19,9 +21,10 @@ from app.jobs.queue import (
     kinds,
     periodic,
     purge,
+    queue_of,
     redis_client,
     retry,
-    wake,
+    task,
 )
 
 __all__ = [
@@ -34,6 +37,8 @@ __all__ = [
     "Handler",
     "Job",
     "Kind",
+    "announce",
+    "announce_on_commit",
     "delete_failed",
     "discard_enqueued",
     "enqueue",
@@ -43,7 +48,8 @@ __all__ = [
     "kinds",
     "periodic",
     "purge",
+    "queue_of",
     "redis_client",
     "retry",
-    "wake",
+    "task",
 ]

@@ -60,6 +60,12 @@ def due_statement(
     return rows.order_by(table.c.due_at).limit(limit)
 
 
+def accounts_due(queue: Queue) -> list[tuple[str]]:
+    """Return the ids of all accounts with due rows."""
+    accounts = sa.select(queue.table.c.account_id).where(queue.due()).distinct()
+    return [(account_id,) for account_id in db.connection().scalars(accounts)]
+
+
 def backlog(queue: Queue) -> tuple[int, float]:
     """Return the number of due rows, and the age of the oldest in seconds."""
     backlog = sa.select(sa.func.count(), sa.func.min(queue.table.c.due_at)).where(queue.due())

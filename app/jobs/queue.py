@@ -1,4 +1,4 @@
-"""The job queue: a row in SQL is the truth, Redis only wakes a worker.
+"""The job queue: a row in SQL is the truth, and RQ runs it where there is Redis.
 
 `enqueue` inserts the row in the caller's transaction, so a job exists exactly if the change that
 caused it was committed. `app/jobs/worker.py` runs jobs.
@@ -7,6 +7,7 @@ caused it was committed. `app/jobs/worker.py` runs jobs.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -23,7 +24,8 @@ from app.db.functions import database_now
 from app.db.types import Id, Text, UtcDateTime
 from app.errors import NotFound
 from app.ids import new_id
-from app.jobs import leases, notify
+from app.jobs import leases, rq_queues
+from app.jobs.rq_queues import DEFAULT, MAIL, Announcement, Task
 from app.types import JSONMapping, JSONObject
 
 ATTEMPTS = 8
@@ -98,6 +100,35 @@ def kinds() -> list[str]:
     return sorted(KINDS)
 
 
+def queue_of(kind: str) -> str:
+    """Return the queue of RQ that jobs of a kind wait in."""
+    return MAIL if kind in KINDS and KINDS[kind].mails else DEFAULT
+
+
+class Work(NamedTuple):
+    """The work of a queue of RQ."""
+
+    run: Callable[..., None]
+    due: Callable[[], Iterable[tuple[str, ...]]]
+
+
+TASKS: dict[str, Work] = {}
+uses_rq = threading.Event()
+"""Whether this process works through RQ; else it looks for due rows of all accounts."""
+
+
+def task(
+    queue_name: str, due: Callable[[], Iterable[tuple[str, ...]]]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register what tasks of a queue do, and the ids of all tasks that are due."""
+
+    def register(run: Callable[..., None]) -> Callable[..., None]:
+        TASKS[queue_name] = Work(run, due)
+        return run
+
+    return register
+
+
 _dropping: ContextVar[bool] = ContextVar("dropping", default=False)
 
 
@@ -117,27 +148,39 @@ def enqueue(kind: str, payload: JSONMapping, *, account_id: str, after: int = 0)
         raise LookupError(f"no job of kind {kind}")
     if _dropping.get():
         return
+    id = new_id()
     new = sa.insert(Job).values(
-        account_id=account_id, kind=kind, payload=dict(payload), due_at=database_now(after)
+        account_id=account_id,
+        id=id,
+        kind=kind,
+        payload=dict(payload),
+        due_at=database_now(after),
     )
     with tenancy.in_account(account_id):
         db.connection().execute(new)
-    db.on_commit(wake)
+    announce_on_commit(queue_of(kind), account_id, id, seconds=after)
 
 
-def wake() -> None:
-    """Wake a worker. If the wake-up is lost, the sweep finds the job."""
+def announce(queue_name: str, *ids: str, seconds: float = 0) -> None:
+    """Have RQ run a task in so many seconds. If that is lost, a sweep finds what is due."""
     url = config.current().redis_url
     if url:
-        notify.send(url)
+        Announcement(url, Task(queue_name, ids), seconds)()
 
 
-redis_client = notify.redis_client
+def announce_on_commit(queue_name: str, *ids: str, seconds: float = 0) -> None:
+    """Have RQ run a task so many seconds after the open transaction commits."""
+    url = config.current().redis_url
+    if url:
+        db.on_commit(Announcement(url, Task(queue_name, ids), seconds))
+
+
+redis_client = rq_queues.redis_client
 
 
 def is_redis_up() -> bool:
     """Whether Redis responds."""
-    return notify.is_redis_up(config.current().redis_url)
+    return rq_queues.is_redis_up(config.current().redis_url)
 
 
 def retry(account_id: str, id: str) -> None:

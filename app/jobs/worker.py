@@ -1,17 +1,20 @@
 """A worker process: one thread per worker loop.
 
 One loop runs jobs, one runs those that send mail (a mail server may be slow), and features add
-their own. A worker claims due jobs under a lease by the database's clock, and renews it as long as
-it lives. If it dies, the lease expires and another worker takes over: jobs run at least once.
+their own. With Redis, RQ hands out the work (`rq_worker.py`); without it, or while it is away, the
+loops look for what is due. A worker claims due jobs under a lease by the database's clock, and
+renews it as long as it lives. If it dies, the lease expires and another worker takes over: jobs run
+at least once.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
+from typing import Any, NoReturn
 from uuid import NAMESPACE_URL, uuid5
 
 import sqlalchemy as sa
@@ -24,13 +27,15 @@ from app import clock, config, db
 from app.context import tenancy
 from app.db import engine
 from app.db.functions import database_now
-from app.jobs import INSTANCE, KINDS, QUEUE, Job, Kind, leases, notify
-from app.types import JSONMapping, JSONObject
+from app.jobs import INSTANCE, KINDS, QUEUE, Job, Kind, leases, queue
+from app.jobs.rq_queues import DEFAULT, MAIL
+from app.types import JSONMapping
 
 log = structlog.get_logger()
 
 LEASE_SECONDS = 120
 BATCH_SIZE = 20
+MAX_SWEPT = 500
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 10, 3600
 PERIODIC_RETRY = 4  # caps the delay: periodic jobs count attempts over all their runs
 SWEEP_SECONDS = 3
@@ -46,8 +51,10 @@ def _unknown(payload: JSONMapping) -> None:
 # During a rolling upgrade the newer release may know the kind.
 UNKNOWN = Kind(_unknown)
 _loops: dict[str, Loop] = {}
-_running: dict[str, sa.Row[Any]] = {}
-_renewing = threading.Lock()
+
+
+class JobFailed(Exception):
+    """A job that is given up, for RQ's list of failed ones: its kind, and the name of the error."""
 
 
 def loop(name: str) -> Callable[[Loop], Loop]:
@@ -75,14 +82,36 @@ def run_due(where: leases.Where = None, stop: threading.Event | None = None) -> 
                 if stop.is_set():  # a job started now would be cut off
                     return attempts
                 # Claimed one by one: a lease must not expire while other jobs run.
-                row = _claim(job.account_id, job.id)
-                if row:
-                    _run(row)
-                    attempts += 1
+                attempts += _try(job.account_id, job.id)
     finally:
         # A worker must not keep a broken connection.
         db.db.session.remove()
     return attempts
+
+
+def _try(account_id: str, id: str) -> bool:
+    row = _claim(account_id, id)
+    if row:
+        with suppress(JobFailed):
+            _run(row)
+    return row is not None
+
+
+def _due_in(queue_name: str) -> Iterable[tuple[str, ...]]:
+    due = leases.find_due(QUEUE, MAX_SWEPT, where=_is_in(queue_name))
+    return [(row.account_id, row.id) for row in due]
+
+
+@queue.task(DEFAULT, partial(_due_in, DEFAULT))
+@queue.task(MAIL, partial(_due_in, MAIL))
+def run_job(account_id: str, id: str) -> None:
+    """Run a job if it is due. Raises JobFailed if it is given up."""
+    try:
+        row = _claim(account_id, id)
+        if row:
+            _run(row)
+    finally:
+        db.db.session.remove()
 
 
 def _find_due(where: leases.Where) -> Sequence[sa.Row[Any]]:
@@ -95,52 +124,74 @@ def _claim(account_id: str, id: str) -> sa.Row[Any] | None:
 
 
 def _run(row: sa.Row[Any]) -> None:
+    """Run a claimed job. Raises JobFailed if it is given up."""
     kind = KINDS.get(row.kind, UNKNOWN)
     if row.attempts > kind.attempts and not kind.period:  # every worker that ran it died
-        _change(row, _failed("WorkerLost"))
-        return
+        _give_up(row, "WorkerLost")
     # Jobs of the whole instance work across accounts.
     scope = tenancy.ALL_ACCOUNTS if row.account_id == INSTANCE else row.account_id
     try:
         with _lease_renewed(row), tenancy.scoped_to(scope):
             kind.handler({"account_id": row.account_id, **row.payload})
     except Exception as error:  # noqa: BLE001 - recorded with the job
-        log.warning("job failed", kind=row.kind, job=row.id, error=type(error).__name__)
-        _change(row, _after_failure(kind, row.attempts, error))
+        name = type(error).__name__  # the message may quote personal data
+        log.warning("job failed", kind=row.kind, job=row.id, error=name)
+        _note_failure(row, kind, name)
     else:
-        _change(row, _after_success(kind))
+        _note_success(row, kind)
 
 
 @contextmanager
 def _lease_renewed(row: sa.Row[Any]) -> Iterator[None]:
-    with _renewing:
-        _running[row.id] = row
+    app, over = current_app._get_current_object(), threading.Event()  # type: ignore[attr-defined]
+
+    def renew() -> None:
+        with app.app_context():
+            while not over.wait(LEASE_SECONDS / 4):
+                _renew(row)
+
+    thread = threading.Thread(target=renew, name="lease", daemon=True)
+    thread.start()
     try:
         yield
     finally:
-        with _renewing:  # else its lease could be renewed after its end
-            _running.pop(row.id, None)
+        over.set()
+        thread.join()  # else its lease could be renewed after its end
 
 
-def _after_success(kind: Kind) -> JSONObject:
+def _renew(row: sa.Row[Any]) -> None:
+    try:
+        _change(row, {"due_at": database_now(LEASE_SECONDS)})
+    except SQLAlchemyError as error:  # the next renewal may still be in time
+        log.warning("a lease is not renewed", job=row.id, error=type(error).__name__)
+    db.db.session.remove()
+
+
+def _note_success(row: sa.Row[Any], kind: Kind) -> None:
     if kind.period:
-        return {"finished_at": clock.now(), "due_at": database_now(kind.period)}
+        _repeat(row, kind.period, {"finished_at": clock.now()})
+        return
     # The payload may hold personal data, and nobody needs it any more.
-    return {"status": "done", "payload": {}, "finished_at": clock.now(), "last_error": None}
+    done = {"status": "done", "payload": {}, "finished_at": clock.now(), "last_error": None}
+    _change(row, done)
 
 
-def _after_failure(kind: Kind, attempts: int, error: Exception) -> JSONObject:
-    name = type(error).__name__  # the message may quote personal data
-    if kind.period:  # periodic jobs never fail for good
-        attempts = min(attempts, PERIODIC_RETRY)
-    elif attempts >= kind.attempts:
-        return _failed(name)
+def _note_failure(row: sa.Row[Any], kind: Kind, error: str) -> None:
+    attempts = min(row.attempts, PERIODIC_RETRY) if kind.period else row.attempts
+    if not kind.period and attempts >= kind.attempts:
+        _give_up(row, error)
     delay = min(FIRST_RETRY_SECONDS * 4 ** (attempts - 1), LAST_RETRY_SECONDS)
-    return {"last_error": name, "due_at": database_now(delay)}
+    _repeat(row, delay, {"last_error": error})
 
 
-def _failed(reason: str) -> JSONObject:
-    return {"status": "failed", "last_error": reason, "finished_at": clock.now()}
+def _repeat(row: sa.Row[Any], seconds: int, changes: JSONMapping) -> None:
+    _change(row, {**changes, "due_at": database_now(seconds)})
+    queue.announce(queue.queue_of(row.kind), row.account_id, row.id, seconds=seconds)
+
+
+def _give_up(row: sa.Row[Any], error: str) -> NoReturn:
+    _change(row, {"status": "failed", "last_error": error, "finished_at": clock.now()})
+    raise JobFailed(row.kind, error) from None  # without a message that may quote personal data
 
 
 def _change(row: sa.Row[Any], changes: JSONMapping) -> None:
@@ -180,37 +231,21 @@ def sweep_seconds() -> float:
 @loop("jobs")
 def work(stop: threading.Event, woken: threading.Event) -> None:
     """Run due jobs, except those that send mail, until `stop` is set."""
-    _work(stop, woken, Job.kind.not_in(_mailing()))
+    _work(stop, woken, DEFAULT)
 
 
 @loop("mails")
 def mail(stop: threading.Event, woken: threading.Event) -> None:
     """Run due jobs that send mail until `stop` is set."""
-    _work(stop, woken, Job.kind.in_(_mailing()))
+    _work(stop, woken, MAIL)
 
 
-def _mailing() -> list[str]:
-    return [name for name, kind in KINDS.items() if kind.mails]
+def _is_in(queue_name: str) -> sa.ColumnElement[bool]:
+    mailing = [name for name, kind in KINDS.items() if kind.mails]
+    return Job.kind.in_(mailing) if queue_name == MAIL else Job.kind.not_in(mailing)
 
 
-@loop("leases")
-def renew_leases(stop: threading.Event, woken: threading.Event) -> None:
-    """Renew the leases of this process's running jobs until `stop` is set."""
-    while not stop.wait(LEASE_SECONDS / 4):
-        with _renewing:
-            for row in _running.values():
-                _renew(row)
-
-
-def _renew(row: sa.Row[Any]) -> None:
-    try:
-        _change(row, {"due_at": database_now(LEASE_SECONDS)})
-    except SQLAlchemyError as error:  # the next renewal may still be in time
-        log.warning("a lease is not renewed", job=row.id, error=type(error).__name__)
-        db.db.session.remove()
-
-
-def _work(stop: threading.Event, woken: threading.Event, where: sa.ColumnElement[bool]) -> None:
+def _work(stop: threading.Event, woken: threading.Event, queue_name: str) -> None:
     is_scheduled = False
     while not stop.is_set():
         woken.clear()
@@ -218,34 +253,45 @@ def _work(stop: threading.Event, woken: threading.Event, where: sa.ColumnElement
             if not is_scheduled:
                 schedule_periodic()
                 is_scheduled = True
-            run_due(where, stop)
+            if not queue.uses_rq.is_set():
+                run_due(_is_in(queue_name), stop)
         except Exception as error:  # noqa: BLE001 - the worker outlives its database
             log.warning("worker cannot reach its jobs", error=type(error).__name__)
         woken.wait(sweep_seconds())
 
 
+_events: list[threading.Event] = []
+
+
 def serve(stop: threading.Event) -> None:
-    """Run every worker loop, and listen for wake-ups, until `stop` is set."""
-    threads = [_start(name, work, stop) for name, work in _loops.items()]
-    url = config.current().redis_url
-    if url:
-        notify.listen(url, stop)
-    else:
+    """Run every worker loop, and what RQ hands out, until `stop` is set."""
+    with _rq(stop):
+        threads = [_start(name, work, stop) for name, work in _loops.items()]
         stop.wait()
-    notify.woken()
-    deadline = time.monotonic() + STOP_SECONDS
-    for thread in threads:
-        thread.join(max(0, deadline - time.monotonic()))
+        for woken in _events:
+            woken.set()
+        deadline = time.monotonic() + STOP_SECONDS
+        for thread in threads:
+            thread.join(max(0, deadline - time.monotonic()))
+
+
+def _rq(stop: threading.Event) -> AbstractContextManager[None]:
+    url = config.current().redis_url
+    if not url:
+        return nullcontext()
+    from app.jobs import rq_worker  # only with Redis, as RQ takes memory
+
+    return rq_worker.running(url, stop, sweep_seconds())
 
 
 def _start(name: str, work: Loop, stop: threading.Event) -> threading.Thread:
     app, woken = current_app._get_current_object(), threading.Event()  # type: ignore[attr-defined]
+    _events.append(woken)
 
     def run() -> None:
-        notify.wake_events.append(woken)
         with app.app_context():
             work(stop, woken)
-        notify.wake_events.remove(woken)
+        _events.remove(woken)
 
     thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()

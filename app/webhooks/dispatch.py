@@ -1,6 +1,7 @@
 """The webhook dispatcher: one thread uses the database, others send requests.
 
-Each webhook has a lane (`receiver_queues.py`). Slow and unknown receivers together never use
+With RQ, it claims deliveries of accounts that a job runs for (`app/jobs/turns.py`), else those of
+all. Each webhook has a lane (`receiver_queues.py`). Slow and unknown receivers together never use
 all threads, so a hanging receiver delays no others. A thread continues with the next delivery
 of a lane whose receiver responds well; results are written in batches. The target and secret of
 a delivery are read again before each attempt, so changes by an admin apply to the next one.
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from queue import Empty, SimpleQueue
 
@@ -18,7 +19,10 @@ import structlog
 
 from app import clock, config, db
 from app.ids import new_id
-from app.jobs import worker
+from app.jobs import task as job_task
+from app.jobs import turns, worker
+from app.jobs.rq_queues import WEBHOOKS
+from app.jobs.turns import Turns
 from app.outbound.address_policy import Rules
 from app.webhooks import delivery, queue, upkeep
 from app.webhooks.queue import Result, Target, Work
@@ -40,8 +44,8 @@ BATCH_SIZE, BATCH_SECONDS = 64, 0.1
 class Dispatcher:
     """Claims due deliveries, sends them and records the results."""
 
-    def __init__(self, allowed: Rules, woken: threading.Event) -> None:
-        self._allowed, self._woken = allowed, woken
+    def __init__(self, allowed: Rules, woken: threading.Event, turns: Turns | None = None) -> None:
+        self._allowed, self._woken, self._turns = allowed, woken, turns
         self._lease = round(2 * allowed.seconds) + 2 * MARGIN_SECONDS
         self._lock = threading.Lock()  # of the lanes
         self._lanes: dict[str, Lane] = {}
@@ -59,9 +63,12 @@ class Dispatcher:
         if self._unwritten and (self._is_time_to_write() or not claiming):
             self._write()
         if claiming and len(self._unwritten) < PAGE_SIZE:
-            self._claim_due()
+            requests = self._turns.requests() if self._turns else None
+            claimed_all = self._claim_due(None if requests is None else sorted(requests))
             self._learn_targets()
             self._begin()
+            if self._turns and requests is not None:
+                self._end_turns(self._turns, requests if claimed_all else {})
 
     @property
     def busy(self) -> bool:
@@ -85,7 +92,7 @@ class Dispatcher:
 
     def patience(self) -> float:
         """Seconds to wait without a notification."""
-        if self._unwritten or not self._finished.empty():
+        if self._unwritten or not self._finished.empty() or (self._turns and self._turns.any):
             return BATCH_SECONDS
         throttled = self._look_after - time.monotonic()
         return min(throttled, worker.sweep_seconds()) if throttled > 0 else worker.sweep_seconds()
@@ -106,13 +113,29 @@ class Dispatcher:
         queue.record(account_id, results)
         self._unwritten = [r for r in self._unwritten if r.work.account_id != account_id]
         upkeep.disable_failing(account_id, results)
+        if self._turns:
+            self._turns.finished(account_id)
 
-    def _claim_due(self) -> None:
+    def _end_turns(self, turns: Turns, requests: Mapping[str, int]) -> None:
+        now, busy, slow = time.monotonic(), set[str](), set[str]()
+        with self._lock:
+            for lane in self._lanes.values():
+                if lane.waiting or lane.running:
+                    (busy if lane.is_good(now) else slow).add(lane.account_id)
+            # Deliveries that are not recorded yet may be due again at once.
+            busy.update(result.work.account_id for result in self._unwritten)
+        turns.end(requests, busy, slow)
+
+    def _claim_due(self, accounts: Sequence[str] | None) -> bool:
+        """Claim due deliveries; whether nothing is left that could be claimed now."""
+        if accounts == []:
+            return True
         if time.monotonic() < self._look_after:
-            return
-        self._looked = 0.0
+            return False
+        self._looked, claimed_all = 0.0, False
         for _ in range(MAX_PAGES_PER_TURN):
-            if not self._claim_page(time.monotonic()):
+            goes_on, claimed_all = self._claim_page(time.monotonic(), accounts)
+            if not goes_on:
                 break
         end = time.monotonic()
         # Skipping rows of busy webhooks takes time: limit it to a fraction of the total.
@@ -120,25 +143,30 @@ class Dispatcher:
             passed_over = any(lane.room(end) <= 0 for lane in self._lanes.values())
         self._look_after = end + 3 * self._looked if passed_over else end
         self._forget_idle()
+        return claimed_all
 
-    def _claim_page(self, now: float) -> bool:
+    def _claim_page(self, now: float, accounts: Sequence[str] | None) -> tuple[bool, bool]:
+        """Claim from one page; whether there may be another, and whether nothing is left."""
         with self._lock:
             free_slots = {id: lane.room(now) for id, lane in self._lanes.items()}
             claimed_size = sum(lane.characters for lane in self._lanes.values())
-        page = queue.look(PAGE_SIZE, [id for id, free in free_slots.items() if free <= 0])
+        full = [id for id, free in free_slots.items() if free <= 0]
+        page = queue.look(PAGE_SIZE, full, accounts)
         self._looked += time.monotonic() - now
         chosen: dict[str, list[str]] = {}
+        too_large = False
         for row in page:
-            free = free_slots.setdefault(row.webhook_id, Lane().room(now))
-            if free > 0 and (
-                claimed_size == 0 or claimed_size + row.size <= MAX_CLAIMED_CHARACTERS
-            ):
+            if free_slots.setdefault(row.webhook_id, Lane().room(now)) <= 0:
+                continue
+            too_large = claimed_size > 0 and claimed_size + row.size > MAX_CLAIMED_CHARACTERS
+            if not too_large:
                 free_slots[row.webhook_id] -= 1
                 claimed_size += row.size
                 chosen.setdefault(row.account_id, []).append(row.id)
         for account_id in sorted(chosen):
             self._take_in(queue.claim(account_id, chosen[account_id], self._lease), now)
-        return bool(chosen) and len(page) == PAGE_SIZE
+        is_last = len(page) < PAGE_SIZE
+        return bool(chosen) and not is_last, is_last and not too_large
 
     def _take_in(self, claimed: list[Work], now: float) -> None:
         with self._lock:
@@ -227,15 +255,28 @@ def _drain(results: SimpleQueue[Result]) -> Iterator[Result]:
 @worker.loop("deliveries")
 def work(stop: threading.Event, woken: threading.Event) -> None:
     """Deliver due deliveries until `stop` is set."""
-    dispatcher = Dispatcher(delivery.rules(config.current()), woken)
-    while not stop.is_set():
+    with turns.serving(WEBHOOKS, woken) as served:
+        _run(served, woken, lambda: not stop.is_set())
+
+
+@job_task(WEBHOOKS, queue.accounts_due)
+def deliver(account_id: str) -> None:
+    """Deliver due deliveries of an account."""
+    turns.take(WEBHOOKS, account_id, _run)
+
+
+def _run(served: Turns, woken: threading.Event, goes_on: Callable[[], bool]) -> None:
+    dispatcher = Dispatcher(delivery.rules(config.current()), woken, served)
+    while goes_on():
         woken.clear()
         _log_errors(dispatcher.turn)
         db.db.session.remove()
+        if not goes_on():
+            break
         woken.wait(dispatcher.patience())
         if dispatcher.busy:
             # Batch results that finish within a moment.
-            stop.wait(PAUSE_SECONDS)
+            time.sleep(PAUSE_SECONDS)
     _log_errors(lambda: dispatcher.close(worker.STOP_SECONDS / 2))
 
 

@@ -22,6 +22,7 @@ from app.db import versioned_cache
 from app.db.functions import database_now
 from app.db.versioned_cache import VersionCheck
 from app.ids import new_id
+from app.jobs.rq_queues import WEBHOOKS
 from app.types import JSONMapping, JSONObject
 from app.webhooks import filters, payload
 from app.webhooks.models import DELIVERIES, Webhook, WebhookVersion
@@ -141,7 +142,8 @@ def write(rows: Sequence[JSONMapping]) -> None:
     """Store deliveries that are due at once, in the open transaction."""
     # A list would use the slower executemany.
     db.connection().execute(_INSERT, list(rows) if len(rows) > 1 else rows[0])
-    db.on_commit(jobs.wake)
+    for account_id in {row["account_id"] for row in rows}:
+        jobs.announce_on_commit(WEBHOOKS, account_id)
 
 
 _INSERT = sa.insert(DELIVERIES).values(due_at=database_now())

@@ -16,6 +16,7 @@ from app.context import tenancy, trigger_depth
 from app.db import engine
 from app.db.functions import database_now
 from app.jobs import leases
+from app.jobs.rq_queues import WEBHOOKS as WEBHOOKS_QUEUE
 from app.types import JSONObject
 from app.webhooks import headers, visibility
 from app.webhooks.models import (
@@ -109,11 +110,19 @@ class Outcome(NamedTuple):
     delay: int | None
 
 
-def look(limit: int, passing_over: Collection[str]) -> Sequence[sa.Row[Any]]:
-    """Due deliveries of all accounts, without those of webhooks with a full lane."""
-    others = DELIVERIES.c.webhook_id.not_in(sorted(passing_over)) if passing_over else None
+def look(
+    limit: int, passing_over: Collection[str], accounts: Sequence[str] | None = None
+) -> Sequence[sa.Row[Any]]:
+    """Due deliveries of these or all accounts, without those of webhooks with a full lane."""
+    others = DELIVERIES.c.webhook_id.not_in(sorted(passing_over)) if passing_over else sa.true()
+    theirs = DELIVERIES.c.account_id.in_(accounts) if accounts is not None else sa.true()
     columns = (DELIVERIES.c.webhook_id, DELIVERIES.c.size)
-    return leases.find_due(QUEUE, limit, *columns, where=others)
+    return leases.find_due(QUEUE, limit, *columns, where=sa.and_(others, theirs))
+
+
+def accounts_due() -> list[tuple[str]]:
+    """The accounts with due deliveries."""
+    return leases.accounts_due(QUEUE)
 
 
 def claim(account_id: str, ids: Sequence[str], seconds: int) -> list[Work]:
@@ -213,6 +222,8 @@ def record(account_id: str, results: Sequence[Result]) -> None:
         session.execute(_new_attempts(), [attempt_row(result) for result in results])
         for found, group in groups.items():
             leases.change(QUEUE, account_id, _claims(group), _values(found))
+            if found.delay is not None:
+                jobs.announce_on_commit(WEBHOOKS_QUEUE, account_id, seconds=found.delay)
         note_health(account_id, results)
 
 
@@ -250,7 +261,7 @@ def resume(account_id: str, webhook_id: str) -> None:
     waiting = (table.due_at.is_(None), table.status.in_((PENDING, RETRYING)))
     changed = sa.update(DELIVERIES).where(*mine, *waiting)
     db.connection().execute(changed.values(due_at=database_now()))
-    db.on_commit(jobs.wake)
+    jobs.announce_on_commit(WEBHOOKS_QUEUE, account_id)
 
 
 def _claims(work: Iterable[Work]) -> list[tuple[str, int]]:

@@ -1,13 +1,15 @@
 """The workflow dispatcher: one thread claims due instances, others run their steps.
 
-A thread holds an instance only while it has steps to run; a waiting instance is a row. Few
+With RQ, it claims instances of accounts that a job runs for (`app/jobs/turns.py`), else those of
+all. A thread holds an instance only while it has steps to run; a waiting instance is a row. Few
 threads use the database at once, many may wait for receivers.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import structlog
@@ -17,25 +19,30 @@ from sqlalchemy.exc import DBAPIError
 from app import db
 from app.context import actor, tenancy, trigger_depth
 from app.db import engine
-from app.jobs import worker
+from app.jobs import leases, turns, worker
+from app.jobs import task as job_task
+from app.jobs.rq_queues import WORKFLOWS
+from app.jobs.turns import Turns
 from app.workflows.engine import queue
 from app.workflows.engine.concurrency import Slots
 from app.workflows.engine.run import Run
+from app.workflows.models import QUEUE
 from app.workflows.triggers import schedules
 
 log = structlog.get_logger()
 
 THREADS = 64
 DATABASE_SLOTS = 4  # connections of the pool that instances may use
-POLL_SECONDS = 1  # time-based waits and schedules send no wake-up
+POLL_SECONDS = 1
+TURN_SECONDS = 0.2
 
 
 class Dispatcher:
     """Claims due instances and runs each in a thread."""
 
-    def __init__(self, woken: threading.Event) -> None:
-        self._woken, self._lock = woken, threading.Lock()
-        self._stop, self._running = threading.Event(), 0
+    def __init__(self, woken: threading.Event, turns: Turns | None = None) -> None:
+        self._woken, self._turns, self._lock = woken, turns, threading.Lock()
+        self._stop, self._running = threading.Event(), Counter[str]()
         on_sqlite = engine.current_engine().dialect.name == "sqlite"
         self._slots = Slots(1 if on_sqlite else DATABASE_SLOTS)
         self._app = current_app._get_current_object()  # type: ignore[attr-defined]
@@ -44,16 +51,28 @@ class Dispatcher:
     def busy(self) -> bool:
         """Whether any instance is running."""
         with self._lock:
-            return self._running > 0
+            return self._running.total() > 0
 
     def turn(self) -> None:
         """Fire the schedules, and start due instances."""
-        schedules.fire()
+        requests = self._turns.requests() if self._turns else None
+        accounts = None if requests is None else sorted(requests)
+        if accounts == []:
+            return
+        schedules.fire(accounts=accounts)
+        claimed_all = self._claim_due(accounts)
+        if self._turns and requests is not None:
+            with self._lock:
+                running = set(self._running)
+            self._turns.end(requests if claimed_all else {}, (), running)
+
+    def _claim_due(self, accounts: Sequence[str] | None) -> bool:
+        """Start due instances; whether nothing is left that could be started now."""
         full_accounts: set[str] = set()
-        while (free := min(THREADS - self._running, self._slots.room)) > 0:
-            due_by_account = queue.look(full_accounts)
+        while (free := min(THREADS - self._running.total(), self._slots.room)) > 0:
+            due_by_account = queue.look(full_accounts, accounts)
             if not due_by_account:
-                return
+                return True
             fair = free // len(due_by_account)
             for account_id, due in due_by_account.items():
                 share = min(max(1, fair), free)
@@ -66,6 +85,14 @@ class Dispatcher:
                 # The account has reached its limit of running instances.
                 if not rows or len(rows) < min(len(due), share):
                     full_accounts.add(account_id)
+        return False
+
+    @property
+    def patience(self) -> float:
+        """Seconds to wait without a notification."""
+        if self._turns and self._turns.any:
+            return TURN_SECONDS
+        return min(worker.sweep_seconds(), POLL_SECONDS)
 
     def close(self, seconds: float) -> None:
         """Wait until running instances finish their step, up to a time limit."""
@@ -75,9 +102,9 @@ class Dispatcher:
             waiter.wait(0.05)
             seconds -= 0.05
 
-    def _begin(self, row: object) -> None:
+    def _begin(self, row: Any) -> None:
         with self._lock:
-            self._running += 1
+            self._running[row.account_id] += 1
         self._slots.count(1)
         threading.Thread(target=self._serve, args=[row], daemon=True).start()
 
@@ -97,19 +124,39 @@ class Dispatcher:
                 db.db.session.remove()
                 self._slots.count(-1)
                 with self._lock:
-                    self._running -= 1
+                    self._running[row.account_id] -= 1
+                    self._running += Counter()  # without zeros
+                if self._turns:
+                    self._turns.finished(row.account_id)
                 self._woken.set()
 
 
 @worker.loop("workflows")
 def work(stop: threading.Event, woken: threading.Event) -> None:
     """Run due instances until `stop` is set."""
-    dispatcher = Dispatcher(woken)
-    while not stop.is_set():
+    with turns.serving(WORKFLOWS, woken) as served:
+        _run(served, woken, lambda: not stop.is_set())
+
+
+def accounts_due() -> list[tuple[str]]:
+    """The accounts with due instances or schedules."""
+    return sorted({*leases.accounts_due(QUEUE), *schedules.accounts_due()})
+
+
+@job_task(WORKFLOWS, accounts_due)
+def run(account_id: str) -> None:
+    """Run due schedules and instances of an account."""
+    turns.take(WORKFLOWS, account_id, _run)
+
+
+def _run(served: Turns, woken: threading.Event, goes_on: Callable[[], bool]) -> None:
+    dispatcher = Dispatcher(woken, served)
+    while goes_on():
         woken.clear()
         _log_errors(dispatcher.turn)
         db.db.session.remove()
-        woken.wait(min(worker.sweep_seconds(), POLL_SECONDS))
+        if goes_on():
+            woken.wait(dispatcher.patience)
     _log_errors(lambda: dispatcher.close(worker.STOP_SECONDS / 2))
 
 

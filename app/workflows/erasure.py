@@ -19,6 +19,7 @@ from app.audit.append import CREATE
 from app.audit.entries import CHANGES, LOG, join_entries
 from app.db import filters
 from app.db.functions import database_now
+from app.jobs.rq_queues import WORKFLOWS
 from app.rest import serialization
 from app.types import JSONObject
 from app.workflows.models import (
@@ -102,7 +103,7 @@ def _erase_user(event: events.UserErased) -> None:
     db.connection().execute(running.values(**claimed))
     for table in ERASABLE:
         _rewrite(table, event.account_id, parts, pattern)
-    db.on_commit(jobs.wake)
+    jobs.announce_on_commit(WORKFLOWS, event.account_id)
 
 
 def _rewrite(table: Any, account_id: str, parts: Sequence[str], pattern: re.Pattern[str]) -> None:

@@ -14,6 +14,7 @@ from app.collections import masking
 from app.db import counts, filters
 from app.db.functions import database_now
 from app.errors import Conflict, NotFound
+from app.jobs.rq_queues import WORKFLOWS
 from app.rest import serialization
 from app.types import JSONMapping, JSONObject
 from app.workflows.engine import queue, step_log
@@ -183,9 +184,11 @@ def _resume_where(*conditions: Any, **extra: object) -> int:
     # Only the first of concurrent resumes finds the instance failed.
     values = {"status": PENDING, "due_at": database_now(), "error_message": None, **extra}
     statement = sa.update(INSTANCES).where(*conditions, INSTANCES.c.status == FAILED)
-    result = db.connection().execute(statement.values(**values, completed_at=None))
-    db.on_commit(jobs.wake)
-    return int(result.rowcount)
+    resumed = statement.values(**values, completed_at=None).returning(INSTANCES.c.account_id)
+    account_ids = db.connection().scalars(resumed).all()
+    for account_id in set(account_ids):
+        jobs.announce_on_commit(WORKFLOWS, account_id)
+    return len(account_ids)
 
 
 def _visible(by: Principal) -> list[Any]:

@@ -105,7 +105,7 @@ def test_no_more_are_begun_than_there_are_threads(
     begun: list[Any] = []
 
     def begin(self: Any, row: Any) -> None:
-        self._running += 1
+        self._running[row.account_id] += 1
         begun.append(row)
 
     monkeypatch.setattr(dispatch.Dispatcher, "_begin", begin)

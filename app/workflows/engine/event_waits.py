@@ -17,6 +17,7 @@ from app.db import counts
 from app.db.functions import database_now
 from app.errors import Forbidden
 from app.ids import new_id
+from app.jobs.rq_queues import WORKFLOWS
 from app.rest import serialization
 from app.types import JSONMapping, JSONObject
 from app.workflows import versions
@@ -140,4 +141,4 @@ def deliver(subscription: Any, event: JSONMapping | None, personal: bool = False
     due_at = sa.case((INSTANCES.c.status == WAITING, database_now()), else_=INSTANCES.c.due_at)
     values = {"nudges": INSTANCES.c.nudges + 1, "due_at": due_at}
     connection.execute(sa.update(INSTANCES).where(*same_instance).values(**values))
-    db.on_commit(jobs.wake)
+    jobs.announce_on_commit(WORKFLOWS, subscription.account_id)

@@ -36,11 +36,15 @@ class Lost(Exception):
     """An instance that another worker claimed or that was cancelled."""
 
 
-def look(passing_over: Collection[str]) -> dict[str, list[tuple[str, bool]]]:
-    """Due instances by account: (id, whether it was running with a worker that is lost)."""
-    others = INSTANCES.c.account_id.not_in(sorted(passing_over)) if passing_over else None
+def look(
+    passing_over: Collection[str], accounts: Sequence[str] | None = None
+) -> dict[str, list[tuple[str, bool]]]:
+    """Due instances of these or all accounts: (id, whether its worker is lost) by account."""
+    others = INSTANCES.c.account_id.not_in(sorted(passing_over)) if passing_over else sa.true()
+    theirs = INSTANCES.c.account_id.in_(accounts) if accounts is not None else sa.true()
+    where = sa.and_(others, theirs)
     found: dict[str, list[tuple[str, bool]]] = {}
-    for row in leases.find_due(QUEUE, LARGEST_LOOK, INSTANCES.c.status, where=others):
+    for row in leases.find_due(QUEUE, LARGEST_LOOK, INSTANCES.c.status, where=where):
         found.setdefault(row.account_id, []).append((row.id, row.status == RUNNING))
     return found
 

@@ -15,13 +15,14 @@ from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
-from app import clock, config, db
+from app import clock, config, db, jobs
 from app.auth.principal import Principal
 from app.context import actor, tenancy, trigger_depth
 from app.db import errors, versioned_cache
 from app.db.errors import UNAVAILABLE
 from app.errors import AppError
 from app.jobs import leases
+from app.jobs.rq_queues import WORKFLOWS
 from app.outbound import mail
 from app.records.write import conflicts
 from app.rest import serialization
@@ -203,6 +204,9 @@ class Run:
         }
         queue.write(self, values, log_rows.new, log_rows.old)
         self.stopped = values["status"] != RUNNING
+        if values["status"] == WAITING:
+            seconds = (values["look_again"] - self.now).total_seconds()
+            jobs.announce_on_commit(WORKFLOWS, self.account_id, seconds=seconds)
         db.on_commit(self.remember_state)
 
     def _count_written(self, size: int) -> None:

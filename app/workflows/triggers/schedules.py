@@ -6,18 +6,20 @@ transaction; due times missed in between are skipped.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
 import structlog
 
-from app import clock, db
+from app import clock, db, jobs
 from app.auth import principal as principals
 from app.db.errors import UNAVAILABLE
 from app.db.functions import database_now
 from app.db.types import UtcDateTime
 from app.errors import InvalidValues, problem
+from app.jobs.rq_queues import WORKFLOWS
 from app.types import JSONObject
 from app.workflows.language import cron
 from app.workflows.models import SCHEDULE, SCHEDULES, Workflow
@@ -49,7 +51,9 @@ def plan(workflow: Workflow) -> None:
     if planned and planned.cron == text:
         return
     key = {"account_id": workflow.account_id, "workflow_id": workflow.id}
-    values = {"cron": text, "next_at": _following(text)}
+    following = _following(text)
+    values = {"cron": text, "next_at": following}
+    _announce(workflow.account_id, following)
     if planned:  # keep the row, which has the last due time
         conditions = [SCHEDULES.c[name] == value for name, value in key.items()]
         db.connection().execute(sa.update(SCHEDULES).where(*conditions).values(**values))
@@ -85,11 +89,19 @@ def times(account_id: str, workflow_ids: list[str]) -> JSONObject:
     return {row.workflow_id: row for row in rows}
 
 
-def fire(now: datetime | None = None) -> int:
-    """Start what is due by the database's clock; returns how many this process started."""
+def accounts_due() -> list[tuple[str]]:
+    """The accounts with due schedules."""
+    is_due = SCHEDULES.c.next_at <= database_now()
+    accounts = sa.select(SCHEDULES.c.account_id).where(is_due).distinct()
+    return [(account_id,) for account_id in db.connection().scalars(accounts)]
+
+
+def fire(now: datetime | None = None, accounts: Sequence[str] | None = None) -> int:
+    """Start what is due of these or all accounts; returns how many this process started."""
     now_or_database = now or database_now()
     columns = (*SCHEDULES.c, sa.type_coerce(database_now(), UtcDateTime()).label("now"))
-    query = sa.select(*columns).where(SCHEDULES.c.next_at <= now_or_database)
+    theirs = SCHEDULES.c.account_id.in_(accounts) if accounts is not None else sa.true()
+    query = sa.select(*columns).where(SCHEDULES.c.next_at <= now_or_database, theirs)
     ordered = query.order_by(SCHEDULES.c.next_at).limit(LARGEST_LOOK)
     due = db.connection().execute(ordered).all()
     return sum(_try_fire(row, now or row.now) for row in due)
@@ -112,6 +124,7 @@ def _fire(row: Any, now: datetime) -> bool:
     with db.transaction() as session:
         if not _advance(row, next_at=following, last_at=row.next_at):
             return False
+        _announce(row.account_id, following)
         workflow = session.get(Workflow, (row.account_id, row.workflow_id))
         if workflow is not None and principals.reload_active_account(row.account_id):
             trigger = {"scheduled_for": clock.iso(row.next_at), "cron": row.cron}
@@ -121,6 +134,12 @@ def _fire(row: Any, now: datetime) -> bool:
                 new = dict(start_limits.refused(new, reason))
             start.write([new] if new else [])
     return True
+
+
+def _announce(account_id: str, at: datetime) -> None:
+    if at != NEVER:
+        seconds = (at - clock.now()).total_seconds()
+        jobs.announce_on_commit(WORKFLOWS, account_id, seconds=seconds)
 
 
 def _next(row: Any, now: datetime) -> datetime:

@@ -13,6 +13,7 @@ from app.context import trigger_depth
 from app.db.functions import database_now
 from app.errors import InvalidValues, problem
 from app.ids import new_id
+from app.jobs.rq_queues import WORKFLOWS
 from app.types import JSONObject
 from app.workflows.models import INSTANCES, LARGEST_CONTEXT, PENDING
 from app.workflows.triggers import start_limits
@@ -105,4 +106,5 @@ def _store(rows: Sequence[Row]) -> None:
     values = [{name: value for name, value in row.items() if name != "over_bound"} for row in rows]
     if values:
         db.connection().execute(_INSERT, values if len(values) > 1 else values[0])
-        db.on_commit(jobs.wake)
+        for account_id in {row["account_id"] for row in values}:
+            jobs.announce_on_commit(WORKFLOWS, account_id)
