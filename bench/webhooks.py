@@ -2,6 +2,7 @@
 
 drain: a worker process delivers what is queued to a local receiver. hang: the same beside twenty
 receivers that never answer. create: what one matching webhook adds to creating a record.
+PostgreSQL comes with Redis and RQ, SQLite with the worker alone.
 """
 
 from __future__ import annotations
@@ -105,6 +106,7 @@ def worker(app: Flask, folder: Path) -> Iterator[int]:
     settings = app.extensions["atrium.config"]
     env = environment(folder, SERVICE_DATABASE_URL=settings.database_url)
     env |= {"SERVICE_INSTANCE_DIR": str(settings.instance_dir)}
+    env |= {"SERVICE_REDIS_URL": settings.redis_url}
     with started([*["flask", "--app", "wsgi", "worker"]], env, folder / "worker.log") as process:
         yield process.pid
 
@@ -212,11 +214,11 @@ def main() -> None:
     number = int((sys.argv[3:] or ["2000"])[0])
     logging.disable()
     folder = Path(tempfile.mkdtemp(prefix="atrium-bench-"))
-    with services.Postgres(private=True) as server:
+    with services.Postgres(private=True) as server, services.Redis(private=True) as redis:
         settings = settings_for("sqlite", folder)
         if database == "postgresql":
-            url = server.create_database(f"bench_{secrets.token_hex(4)}")
-            settings = settings_for("sqlite", folder, database_url=_driver(url))
+            url = _driver(server.create_database(f"bench_{secrets.token_hex(4)}"))
+            settings = settings_for("sqlite", folder, database_url=url, redis_url=redis.url)
         app = application(settings)
         cast = make_cast(app)
         make_collection(cast.root)

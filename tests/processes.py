@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -51,6 +52,13 @@ def procfile() -> dict[str, str]:
     """The commands of the Procfile by name."""
     lines = (PROJECT / "Procfile").read_text().splitlines()
     return {name: command.strip() for name, _, command in (line.partition(":") for line in lines)}
+
+
+def stock_command() -> str:
+    """The command of RQ's own worker that docs/deployment.md prints."""
+    text = (PROJECT / "docs" / "deployment.md").read_text()
+    (command,) = re.findall(r"^    (rq worker .*)$", text, re.MULTILINE)
+    return str(command)
 
 
 def unit(name: str, instance: str) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import threading
 import time
@@ -26,7 +25,7 @@ from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.jobs import Job, rq_queues, worker
 from tests.builders import PASSWORD, Caller, Cast, make_collection
 from tests.mailbox import outbox
-from tests.processes import PROGRAMS, PROJECT, Worker, forked, started
+from tests.processes import PROGRAMS, Worker, forked, started, stock_command
 from tests.receivers import Receiver
 from tests.services import Redis
 from tests.test_jobs import until
@@ -81,17 +80,9 @@ def working(environ: dict[str, str], log: Path) -> Iterator[Worker]:
         process.stop()
 
 
-def documented_command() -> str:
-    """The stock command that docs/deployment.md prints."""
-    (command,) = re.findall(
-        r"^    (rq worker .*)$", (PROJECT / "docs/deployment.md").read_text(), re.M
-    )
-    return str(command)
-
-
 def stock_worker(environ: dict[str, str], log: Path) -> Any:
     """RQ's own worker, started by the command of docs/deployment.md."""
-    return started(["sh", "-c", f"exec {documented_command()}"], environ, log)
+    return started(["sh", "-c", f"exec {stock_command()}"], environ, log)
 
 
 def rq_info(url: str, *options: str) -> str:

@@ -28,7 +28,15 @@ from app import db
 from app.webhooks.models import ATTEMPTS, DELIVERIES
 from tests.builders import make_cast, make_collection
 from tests.conftest import make_app, settings_for
-from tests.processes import PROJECT, Worker, environment, free_port, procfile, wait_for
+from tests.processes import (
+    PROJECT,
+    Worker,
+    environment,
+    free_port,
+    procfile,
+    stock_command,
+    wait_for,
+)
 from tests.receivers import Receiver, Request
 from tests.services import Postgres, Redis
 from tests.webhooks.delivering import make_webhook
@@ -38,11 +46,11 @@ WRITERS, WORKERS = 3, 2
 SETTLE_SECONDS = 120
 
 
-class Web:
-    """The web process of the Procfile, which can be killed and started again."""
+class Process:
+    """A process with children that can be killed and started again."""
 
-    def __init__(self, env: dict[str, str], log: Path) -> None:
-        self._command, self._env, self._log = shlex.split(procfile()["web"]), env, log
+    def __init__(self, command: list[str], env: dict[str, str], log: Path) -> None:
+        self._command, self._env, self._log = command, env, log
         self._running: subprocess.Popen[bytes] | None = None
         self.start()
 
@@ -74,6 +82,20 @@ class Web:
         """Kill it, and start it again."""
         self.kill()
         self.start()
+
+
+class Web(Process):
+    """The web process of the Procfile."""
+
+    def __init__(self, env: dict[str, str], log: Path) -> None:
+        super().__init__(shlex.split(procfile()["web"]), env, log)
+
+
+class StockWorker(Process):
+    """RQ's own worker, by the command of docs/deployment.md."""
+
+    def __init__(self, env: dict[str, str], log: Path) -> None:
+        super().__init__(["sh", "-c", f"exec {stock_command()}"], env, log)
 
 
 class Flapping:
@@ -141,7 +163,9 @@ class Service:
         )
         log = self.folder / "log"
         self.web = Web(env, log)
-        self.workers = [Worker(env, log) for _ in range(WORKERS)]
+        self.workers: list[Worker | StockWorker] = [Worker(env, log) for _ in range(WORKERS)]
+        if self.redis:
+            self.workers.append(StockWorker({**env, "REDIS_URL": self.redis.url}, log))
         wait_for(f"{self.address}/ready", log)
 
     def run(self, faults: int) -> Counter[str]:
