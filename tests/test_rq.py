@@ -274,6 +274,32 @@ def test_a_job_that_is_given_up_is_a_failed_one_without_its_data(
     assert (row.status, row.last_error) == ("failed", "OSError")
 
 
+def test_a_worker_runs_no_other_function_than_its_own(
+    app: Flask, environ: dict[str, str], log: Path, server: Redis
+) -> None:
+    """Who can write to Redis cannot run code here."""
+    queue = queues(server)["default"]
+    job = queue.enqueue("os.mkdir", str(log.parent / "made"))
+    with working(environ, log):
+        assert until(lambda: job.get_status() == "failed")
+    assert not (log.parent / "made").exists()
+
+
+def test_a_stopped_worker_leaves_its_jobs_to_others(
+    app: Flask, cast: Cast, environ: dict[str, str], log: Path, server: Redis
+) -> None:
+    receiver = hooked(app, cast)
+    with working(environ, log) as process:
+        assert until(lambda: rq_info(server.url, "--only-workers").count(" idle") == 4)
+        process.stop()
+        assert rq_info(server.url, "--only-workers").count(" idle") == 0
+        assert cast.alice.post("records/posts", {"title": "x"}).status_code == 201
+        process.start()
+        assert until(lambda: len(receiver.requests) == 1)
+    receiver.close()
+    assert [queue.failed_job_registry.count for queue in queues(server).values()] == [0] * 4
+
+
 def serve_without_sweep(environ: dict[str, str]) -> None:
     """A worker that does only what is enqueued for it."""
     os.environ.update(environ)

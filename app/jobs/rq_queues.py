@@ -159,7 +159,12 @@ def _job(url: str, task: Task, id: str | None = None) -> Job:
 
 def take(url: str, task: Task) -> None:
     """Note that a job took a task: what is announced from now on needs another one."""
-    redis_client(url).delete(WAITING_KEY.format(task.key))
+    from redis.exceptions import RedisError
+
+    try:
+        redis_client(url).delete(WAITING_KEY.format(task.key))
+    except RedisError as error:  # it expires soon
+        log.warning("queue unreachable", error=type(error).__name__)
 
 
 @lru_cache

@@ -78,10 +78,20 @@ class Worker(SimpleWorker):
         """Return the next job. Raises StopRequested."""
         while not self._stop.is_set():
             self._keep_known()
+            if not self._free.acquire(timeout=IDLE_SECONDS):
+                continue
             found = super().dequeue_job_and_maintain_ttl(timeout, IDLE_SECONDS)
-            if found:
+            if found and not self._stop.is_set():
                 return found
+            self._free.release()
+            if found:
+                self._put_back(found[0])
         raise StopRequested
+
+    def _put_back(self, job: Job) -> None:
+        (only,) = self.queues
+        only.push_job_id(job.id, at_front=True)
+        self.connection.lrem(only.intermediate_queue_key, 1, job.id)
 
     def _keep_known(self) -> None:
         if time.monotonic() < self._next_heartbeat:
@@ -93,6 +103,7 @@ class Worker(SimpleWorker):
             if not self.connection.sismember(self.redis_workers_keys, self.key):  # emptied
                 self.connection.hset(self.key, mapping=self.serialize())
                 worker_registration.register(self)
+            self.heartbeat()
             for execution in list(self.executions.values()):
                 self.maintain_heartbeats(execution.job, execution)
 
@@ -101,16 +112,16 @@ class Worker(SimpleWorker):
         return JOB_TTL
 
     def execute_job(self, job: Job, queue: Queue) -> None:
-        """Run a job in a thread, once one is free."""
-        while not self._free.acquire(timeout=IDLE_SECONDS):
-            self.heartbeat()
-            self._keep_known()
-        try:
-            execution = self.prepare_execution(job)
-        except RedisError:
-            self._free.release()
-            raise
+        """Run a job in a thread."""
+        execution = self.prepare_execution(job)
         threading.Thread(target=self._run, args=[job, queue, execution], daemon=True).start()
+
+    def perform_job(self, job: Job, queue: Queue, execution: Execution) -> bool:
+        """Run a job; whether it succeeded. Others than ours fail: RQ would run any function."""
+        if job.func_name == rq_queues.TASK:
+            return super().perform_job(job, queue, execution)
+        self.handle_job_failure(job, queue, exc_string="No task of Atrium.", execution=execution)
+        return False
 
     def _run(self, job: Job, queue: Queue, execution: Execution) -> None:
         try:
@@ -144,6 +155,7 @@ def running(url: str, stop: threading.Event, sweep_seconds: float) -> Iterator[N
         deadline = time.monotonic() + STOP_SECONDS
         for thread in threads:
             thread.join(max(0, deadline - time.monotonic()))
+        rq_queues.flush(url)
         queue.uses_rq.clear()
 
 
