@@ -1,7 +1,8 @@
 """Speed of workflows on PostgreSQL: `python -m bench.workflows [instances] [stored]`.
 
-Instances of five steps on records are carried out by one worker process, beside many that are over
-or wait; then the database is asked how it finds what is due.
+Instances of five steps on records are carried out by a worker's dispatcher, beside many that are
+over or wait, and by a worker process that RQ hands them out to; then the database is asked how it
+finds what is due.
 """
 
 from __future__ import annotations
@@ -18,15 +19,17 @@ from pathlib import Path
 import sqlalchemy as sa
 from flask import Flask
 
-from app import db
+from app import db, jobs
 from app.context import tenancy
 from app.db.functions import database_now
 from app.ids import new_id
 from app.jobs import leases
+from app.jobs.rq_queues import WORKFLOWS
 from app.workflows.dispatch import Dispatcher
 from app.workflows.models import INSTANCES, QUEUE
 from bench import machine
 from bench.product import application
+from bench.webhooks import worker
 from tests import builders, conftest, services
 from tests.workflows.running import action, create, make_workflow, start
 
@@ -96,6 +99,20 @@ def carried_out(app: Flask, account_id: str) -> tuple[float, float]:
         return time.perf_counter() - at, time.process_time() - cpu
 
 
+def carried_out_by_rq(app: Flask, owner: builders.Caller) -> float:
+    """Seconds from the announcement until a worker process has nothing of an account left."""
+    account_id = owner.account_id
+    mine = (INSTANCES.c.account_id == account_id, INSTANCES.c.status.in_(("pending", "running")))
+    left = sa.select(INSTANCES.c.id).where(*mine).limit(1)
+    with app.app_context():
+        jobs.announce(WORKFLOWS, account_id)
+        at = time.perf_counter()
+        while db.connection().scalar(left):
+            db.db.session.remove()
+            time.sleep(0.05)
+        return time.perf_counter() - at
+
+
 def explain(app: Flask) -> list[str]:
     """The query plan of the search for due instances."""
     due = leases.due_statement(QUEUE, 100, INSTANCES.c.status)
@@ -110,12 +127,13 @@ def main() -> None:
     """Print the rates and the plan."""
     number = int(sys.argv[1]) if len(sys.argv) > 1 else 400
     stored = int(sys.argv[2]) if len(sys.argv) > 2 else 100_000
-    server = services.Postgres()
+    server, redis = services.Postgres(), services.Redis(private=True)
     server.start()
+    redis.start()
     os.environ["TEST_POSTGRES_URL"] = server.url
     try:
         with tempfile.TemporaryDirectory() as folder:
-            settings = conftest.settings_for("postgresql", Path(folder))
+            settings = conftest.settings_for("postgresql", Path(folder), redis_url=redis.url)
             app = application(replace(settings, secret_key=secrets.token_hex(32)))
             cast = builders.make_cast(app)
             builders.make_collection(cast.root, schema=FIELDS)
@@ -123,6 +141,11 @@ def main() -> None:
             carried_out(app, cast.alice.account_id)
             begun(app, cast.alice, number)
             report(app, cast.alice, number, "")
+            with worker(app, Path(folder)):
+                for many in (WARMING, number):
+                    begun(app, cast.alice, many)
+                    seconds = carried_out_by_rq(app, cast.alice)
+                say(f"{number / seconds:.0f} instances/s by a worker process and RQ")
             store(app, stored)
             with app.app_context(), db.transaction() as session:
                 again = sa.update(INSTANCES).where(INSTANCES.c.status == "completed")
@@ -135,6 +158,7 @@ def main() -> None:
                 say(f"  {line}")
             machine.say(server.url)
     finally:
+        redis.stop()
         server.stop()
 
 
