@@ -6,7 +6,7 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +35,7 @@ from tests.workflows.running import create, instance, make_workflow, start
 pytestmark = pytest.mark.one_database
 
 BODY = {"account": "umbra", "email": "ann@umbra.example", "password": PASSWORD}
-WAIT = {"name": "wait", "type": "wait_delay", "duration": "3s"}
+WAIT = {"name": "wait", "type": "wait_delay", "duration": "1s"}
 
 
 @pytest.fixture
@@ -91,6 +91,11 @@ def rq_info(url: str, *options: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
 
 
+def idle_workers(server: Redis) -> int:
+    """How many workers without a job `rq info` shows."""
+    return rq_info(server.url, "--only-workers").count(" idle")
+
+
 def queues(server: Redis) -> dict[str, Queue]:
     """RQ's queues by name."""
     connection = redis.Redis.from_url(server.url)
@@ -117,15 +122,22 @@ def hooked(app: Flask, cast: Cast) -> Receiver:
 
 
 def test_rq_does_all_kinds_of_work(
-    app: Flask, cast: Cast, anyone: Caller, environ: dict[str, str], log: Path
+    app: Flask, cast: Cast, anyone: Caller, environ: dict[str, str], log: Path, server: Redis
 ) -> None:
     receiver = hooked(app, cast)
     flow = make_workflow(cast.alice, [create("a"), WAIT, create("b")])
+    periodic = [name for name in jobs.kinds() if jobs.KINDS[name].period]
     with working(environ, log):
         start(cast.alice, flow)
         assert anyone.post("auth/register", BODY).status_code == 201
         assert until(lambda: len(receiver.requests) == 2), log.read_text()
         assert until(lambda: outbox(app))
+        scheduled = queues(server)["default"].scheduled_job_registry
+        assert until(lambda: scheduled.count == len(periodic))
+        assert until(lambda: idle_workers(server) == 4)
+        found = rq_info(server.url, "--only-queues")
+        known = [line.split()[1] for line in found.splitlines() if line.startswith("queue")]
+        assert sorted(known) == sorted(rq_queues.NAMES)
     receiver.close()
 
 
@@ -144,16 +156,6 @@ def test_the_stock_command_does_all_kinds_of_work(
     assert [queue.failed_job_registry.count for queue in queues(server).values()] == [0] * 4
 
 
-def test_rq_info_shows_workers_and_queues(
-    app: Flask, environ: dict[str, str], log: Path, server: Redis
-) -> None:
-    with working(environ, log):
-        assert until(lambda: rq_info(server.url, "--only-workers").count(" idle") == 4)
-        found = rq_info(server.url, "--only-queues")
-    known = [line.split()[1] for line in found.splitlines() if line.startswith("queue")]
-    assert sorted(known) == sorted(rq_queues.NAMES)
-
-
 def test_an_emptied_redis_loses_no_work(
     app: Flask, cast: Cast, environ: dict[str, str], log: Path, server: Redis
 ) -> None:
@@ -162,13 +164,13 @@ def test_an_emptied_redis_loses_no_work(
     with redis.Redis.from_url(server.url) as connection:
         assert until(lambda: queues(server)["webhooks"].count == 1)
         connection.flushall()
-    with working(environ, log):
+    with forked_worker(environ, 0.5):
         assert until(lambda: len(receiver.requests) == 1)
         with redis.Redis.from_url(server.url) as connection:
             connection.flushall()
         assert cast.alice.post("records/posts", {"title": "after"}).status_code == 201
         assert until(lambda: len(receiver.requests) == 2)
-        assert until(lambda: rq_info(server.url, "--only-workers").count(" idle") == 4, 30)
+        assert until(lambda: idle_workers(server) == 4)
     receiver.close()
 
 
@@ -176,13 +178,13 @@ def test_without_redis_a_worker_goes_on_and_returns_to_it(
     app: Flask, cast: Cast, environ: dict[str, str], log: Path, server: Redis
 ) -> None:
     receiver = hooked(app, cast)
-    with working(environ, log):
-        assert until(lambda: rq_info(server.url, "--only-workers").count(" idle") == 4)
+    with forked_worker(environ, 0.5):
+        assert until(lambda: idle_workers(server) == 4)
         server.kill()
         assert cast.alice.post("records/posts", {"title": "away"}).status_code == 201
         assert until(lambda: len(receiver.requests) == 1)
         server.start()
-        assert until(lambda: rq_info(server.url, "--only-workers").count(" idle") == 4, 30)
+        assert until(lambda: idle_workers(server) == 4)
         assert cast.alice.post("records/posts", {"title": "back"}).status_code == 201
         assert until(lambda: len(receiver.requests) == 2)
     receiver.close()
@@ -209,8 +211,7 @@ def test_a_retry_is_a_scheduled_job(
     receiver.answer = lambda request: (500, "not now")
     scheduled = queues(server)["webhooks"].scheduled_job_registry
     # The sweep would find it a moment later, too.
-    process = forked(serve_without_sweep, environ)
-    try:
+    with forked_worker(environ):
         assert cast.alice.post("records/posts", {"title": "x"}).status_code == 201
         assert until(lambda: len(receiver.requests) == 1)
         assert until(lambda: scheduled.count == 1)
@@ -219,10 +220,7 @@ def test_a_retry_is_a_scheduled_job(
         receiver.answer = lambda request: (200, "ok")
         assert until(lambda: len(receiver.requests) == 2)
         assert until(lambda: scheduled.count == 0)
-    finally:
-        process.kill()
-        process.join()
-        receiver.close()
+    receiver.close()
 
 
 def test_delays_and_schedules_of_workflows_are_scheduled_jobs(
@@ -233,38 +231,21 @@ def test_delays_and_schedules_of_workflows_are_scheduled_jobs(
     scheduled = queues(server)["workflows"].scheduled_job_registry
     assert until(lambda: scheduled.count == 1)
     flow = make_workflow(cast.alice, [create("a"), WAIT, create("b")])
-    process = forked(serve_without_sweep, environ)
-    try:
+    with forked_worker(environ):
         id = start(cast.alice, flow)
         assert until(lambda: scheduled.count == 2)
         assert until(lambda: instance(cast.alice, id)["status"] == "completed")
-    finally:
-        process.kill()
-        process.join()
-
-
-def test_periodic_work_is_scheduled(
-    app: Flask, environ: dict[str, str], log: Path, server: Redis
-) -> None:
-    periodic = [name for name in jobs.kinds() if jobs.KINDS[name].period]
-    scheduled = queues(server)["default"].scheduled_job_registry
-    with working(environ, log):
-        assert until(lambda: scheduled.count == len(periodic))
 
 
 def test_a_job_that_is_given_up_is_a_failed_one_without_its_data(
     app: Flask, server: Redis, monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]
 ) -> None:
-    process = forked(serve_a_failing_kind, environ)
-    monkeypatch.setitem(jobs.KINDS, "test", jobs.Kind(print, 1))
-    try:
+    monkeypatch.setitem(jobs.KINDS, "test", jobs.Kind(fail, 1))
+    with forked_worker(environ, kind=fail):
         with app.app_context(), db.transaction():
             jobs.enqueue("test", {"email": "ada@x.example"}, account_id=SYSTEM_ACCOUNT_ID)
         failed = queues(server)["default"].failed_job_registry
         assert until(lambda: failed.count == 1)
-    finally:
-        process.kill()
-        process.join()
     (id,) = failed.get_job_ids()
     job = RQJob.fetch(id, connection=failed.connection, serializer=JSONSerializer)
     told = f"{job.to_dict()} {job.latest_result().exc_string}"
@@ -290,9 +271,9 @@ def test_a_stopped_worker_leaves_its_jobs_to_others(
 ) -> None:
     receiver = hooked(app, cast)
     with working(environ, log) as process:
-        assert until(lambda: rq_info(server.url, "--only-workers").count(" idle") == 4)
+        assert until(lambda: idle_workers(server) == 4)
         process.stop()
-        assert rq_info(server.url, "--only-workers").count(" idle") == 0
+        assert idle_workers(server) == 0
         assert cast.alice.post("records/posts", {"title": "x"}).status_code == 201
         process.start()
         assert until(lambda: len(receiver.requests) == 1)
@@ -300,19 +281,31 @@ def test_a_stopped_worker_leaves_its_jobs_to_others(
     assert [queue.failed_job_registry.count for queue in queues(server).values()] == [0] * 4
 
 
-def serve_without_sweep(environ: dict[str, str]) -> None:
-    """A worker that does only what is enqueued for it."""
+@contextmanager
+def forked_worker(
+    environ: dict[str, str], sweep_seconds: float = 3600, kind: Callable[..., None] | None = None
+) -> Iterator[None]:
+    """A worker that sweeps so often, and runs jobs of a kind `test`."""
+    process = forked(_serve, environ, sweep_seconds, kind)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.join()
+
+
+def _serve(environ: dict[str, str], sweep_seconds: float, kind: Callable[..., None] | None) -> None:
+    from app.jobs import rq_worker
+
     os.environ.update(environ)
-    worker.SWEEP_SECONDS = 3600
+    worker.SWEEP_SECONDS = sweep_seconds  # type: ignore[assignment]
+    rq_worker.HEARTBEAT_SECONDS = 1
+    if kind:
+        jobs.KINDS["test"] = jobs.Kind(kind, 1)
     with create_app().app_context():
         worker.serve(threading.Event())
 
 
-def serve_a_failing_kind(environ: dict[str, str]) -> None:
-    """A worker with a kind of job that fails."""
-
-    def fail(payload: Mapping[str, Any]) -> None:
-        raise OSError(payload["email"])
-
-    jobs.KINDS["test"] = jobs.Kind(fail, 1)
-    serve_without_sweep(environ)
+def fail(payload: Mapping[str, Any]) -> None:
+    """A kind of job that fails."""
+    raise OSError(payload["email"])
