@@ -1,11 +1,12 @@
 """Appending entries to the chains, as the last step of a transaction (contract section 7).
 
-Salts and digests are computed first, without locks. Then `insert` locks the chain heads, links each
-entry to the previous one, and writes them.
+Salts and digests are computed first, without locks. Then `insert` locks the chain heads, links the
+entries to the previous ones, and writes one row for each change.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
 from itertools import groupby
@@ -76,7 +77,7 @@ def _append(changes: list[Change]) -> None:
     columns, now = _actor_columns(actor.current()), clock.now()
     account_of = attrgetter("account_id")
     changes.sort(key=account_of)  # stable: keeps the order within an account
-    chains = [(id, _entries(group, columns, now)) for id, group in groupby(changes, account_of)]
+    chains = [(id, _prepared(group, columns, now)) for id, group in groupby(changes, account_of)]
     insert.insert_chains(chains, columns)
 
 
@@ -85,19 +86,30 @@ def _actor_columns(acting: actor.Actor) -> insert.ActorColumns:
     return insert.ActorColumns._make((*acting[:-1], signed_at))
 
 
-def _entries(
+def _prepared(
     changes: Iterable[Change], actor_columns: insert.ActorColumns, now: datetime
-) -> list[insert.Entry]:
+) -> list[insert.Prepared]:
     common = actor_columns._asdict()
-    entries: list[insert.Entry] = []
+    prepared: list[insert.Prepared] = []
     for account_id, target, values, metadata, moment in changes:
         occurred_at = clock.iso(moment or now)
         shared = {**common, **dict(zip(TARGET_COLUMNS, target, strict=True))}
         shared |= {"extra_metadata": metadata, "occurred_at": occurred_at}
-        tail = (digest.canonical(metadata).decode() if metadata else None, occurred_at)
-        hashes = digest.EntryDigester(account_id, shared).hashes(values)
-        entries += [
-            insert.Entry._make(target + value + tail + own)
-            for value, own in zip(values, hashes, strict=True)
-        ]
-    return entries
+        random = os.urandom(digest.SALT_BYTES * (len(values) + 1))
+        salts, actor_salt = random[digest.SALT_BYTES :], random[: digest.SALT_BYTES]
+        digests = digest.EntryDigester(account_id, shared).digests(values, salts, actor_salt)
+        extra = digest.canonical(metadata).decode() if metadata else None
+        columns = stored_values(values)
+        row = insert.Prepared(*target, extra, occurred_at, *columns, salts, actor_salt, digests)
+        prepared.append(row)
+    return prepared
+
+
+def stored_values(values: Sequence[digest.Value]) -> tuple[str, str | None, str | None]:
+    """The JSON arrays of column names, old values and new values; null for values that all are."""
+    columns, olds, news = zip(*values, strict=True)
+    return orjson.dumps(columns).decode(), _array(olds), _array(news)
+
+
+def _array(values: Sequence[str | None]) -> str | None:
+    return orjson.dumps(values).decode() if any(value is not None for value in values) else None

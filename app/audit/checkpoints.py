@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from app import clock, config, db, jobs
 from app.audit import digest
-from app.audit.models import AuditCheckpoint, AuditEntry, AuditHead
+from app.audit.models import AuditChange, AuditCheckpoint, AuditHead
 from app.outbound import mail
 from app.types import JSONMapping
 
@@ -82,8 +82,10 @@ def create(account_id: str) -> bool:
         head = session.scalar(heads.where(AuditHead.account_id == account_id))
         if not keys or head is None or head.last_id <= head.checkpoint_id:
             return False
-        last = session.get(AuditEntry, (account_id, head.last_id))
-        if last is None or last.checksum != head.checksum:
+        mine = sa.select(AuditChange).where(AuditChange.account_id == account_id)
+        last = session.scalar(mine.order_by(AuditChange.first_id.desc()).limit(1))
+        stored = last and (last.last_id, last.checksum.hex())
+        if stored != (head.last_id, head.checksum):
             log.error("audit chain broken", account=account_id, entry=head.last_id)
             return False
         checkpoint = _signed(keys[0], head)

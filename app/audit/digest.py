@@ -6,7 +6,6 @@ non-ASCII characters unescaped.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 
@@ -38,8 +37,6 @@ CHAINED = (
     "values_digest",
 )
 Value = tuple[str, str | None, str | None]  # column, old, new
-Hashes = tuple[str, str, str, str, str]
-"""Salt, values_digest, actor_salt, actor_digest, entry_digest."""
 
 # Keys with the same value in all entries of a change, except the account.
 SHARED = CHAINED[3:-1]
@@ -81,22 +78,22 @@ class EntryDigester:
         middle = canonical({name: shared[name] for name in SHARED})[1:-1]
         self._middle = b',%b,"values_digest":"' % middle
 
-    def hashes(self, values: Sequence[Value]) -> Iterator[Hashes]:
-        """The new salts and digests of entries, in order."""
-        random = os.urandom(2 * SALT_BYTES * len(values)).hex()
+    def digests(self, values: Sequence[Value], salts: bytes, actor_salt: bytes) -> list[str]:
+        """The `entry_digest` of each entry, all with the same salt for the actor."""
+        actor = sha256(actor_salt.hex().encode() + self._actor).hexdigest().encode()
+        found, hexadecimal = [], salts.hex().encode()
         for place, (column, old, new) in enumerate(values):
-            start, end = 2 * DIGITS * place, 2 * DIGITS * (place + 1)
-            salt, actor_salt = random[start : start + DIGITS], random[start + DIGITS : end]
-            values_digest = sha256(salt.encode() + b"\n" + dumps((old, new))).hexdigest()
-            actor_digest = sha256(actor_salt.encode() + self._actor).hexdigest()
+            salt = hexadecimal[DIGITS * place : DIGITS * (place + 1)]
+            values_digest = sha256(salt + b"\n" + dumps((old, new))).hexdigest()
             text = b'%b%b","column_name":%b%b%b"}' % (
                 self._begin,
-                actor_digest.encode(),
+                actor,
                 dumps(column),
                 self._middle,
                 values_digest.encode(),
             )
-            yield salt, values_digest, actor_salt, actor_digest, sha256(text).hexdigest()
+            found.append(sha256(text).hexdigest())
+        return found
 
 
 def checksum(previous_hash: str, id: int, entry_digest: str) -> str:

@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import orjson
 import sqlalchemy as sa
 
 from app import clock, db
 from app.accounts.models import PII_GROUP
+from app.audit import digest
 from app.audit.append import HIDDEN
-from app.audit.models import AuditChange, AuditEntry, AuditHead
+from app.audit.models import AuditChange, AuditHead
 from app.auth.principal import Principal
 from app.collections import definition as definitions
 from app.collections import masking
@@ -20,47 +22,129 @@ from app.collections.definition import Definition
 from app.collections.fields import Field
 from app.collections.models import Collection
 from app.db import Base
+from app.db.types import Id, Text, UtcDateTime
 from app.rules import Type
 from app.types import JSONObject
 
 Entry = JSONObject
 BATCH_SIZE = 1000
-TABLES = (AuditEntry, AuditChange, AuditHead)
-LOG, CHANGES, HEADS = (Base.metadata.tables[model.__tablename__] for model in TABLES)
+CHANGES, HEADS = (Base.metadata.tables[model.__tablename__] for model in (AuditChange, AuditHead))
+# A view (migration 0030), so that SQL reads single values. It has no digests.
+LOG = sa.table(
+    "audit_log",
+    sa.column("account_id", Id),
+    sa.column("first_id", sa.BigInteger),
+    sa.column("last_id", sa.BigInteger),
+    sa.column("id", sa.BigInteger),
+    *(sa.column(name, Text) for name in ("operation", "table_name", "record_id", "column_name")),
+    *(sa.column(name, Text) for name in ("old_value", "new_value", "user_id", "user_email")),
+    *(sa.column(name, Text) for name in ("user_name", "es_username", "es_reason")),
+    sa.column("es_timestamp", UtcDateTime),
+    *(sa.column(name, Text) for name in ("ip_address", "user_agent", "request_id")),
+    sa.column("occurred_at", UtcDateTime),
+    sa.column("extra_metadata", Text),
+    sa.column("salt", Text),
+    sa.column("actor_salt", Text),
+)
 PERSONAL = {("users", "email"), ("users", "name"), ("invitations", "email")}
+NAMES = (
+    *("account_id", "id", "operation", "table_name", "record_id", "column_name", "old_value"),
+    *("new_value", "user_id", "user_email", "user_name", "es_username", "es_reason"),
+    *("es_timestamp", "ip_address", "user_agent", "request_id", "occurred_at", "extra_metadata"),
+    *("salt", "values_digest", "actor_salt", "actor_digest", "entry_digest", "previous_hash"),
+    *("checksum", "masked"),
+)
+"""The keys of an entry in their order."""
+SHARED = (
+    *("account_id", "operation", "table_name", "record_id", "user_id", "user_email", "user_name"),
+    *("es_username", "es_reason", "ip_address", "user_agent", "request_id"),
+)
 
 
-def to_dict(row: sa.Row[Any]) -> Entry:
-    """An entry as in responses, exports and verification."""
-    entry = dict(row._mapping)
-    entry["occurred_at"] = clock.iso(entry["occurred_at"])
-    if entry["es_timestamp"] is not None:
-        entry["es_timestamp"] = clock.iso(entry["es_timestamp"])
+def columns(changes: sa.FromClause = CHANGES) -> list[sa.ColumnElement[Any]]:
+    """The columns of changes that `of_change` needs."""
+    earlier = CHANGES.alias("earlier")
+    place = (earlier.c.account_id == changes.c.account_id, earlier.c.first_id < changes.c.first_id)
+    before = sa.select(earlier.c.checksum).where(*place).order_by(earlier.c.first_id.desc())
+    return [*changes.c, before.limit(1).scalar_subquery().label("previous")]
+
+
+def of_change(row: Any, previous: bytes | None = None) -> list[Entry]:
+    """The entries of a change, as in responses, exports and verification.
+
+    `row` has the columns of `columns()`, or follows a change with the checksum `previous`. The last
+    entry has the stored checksum.
+    """
+    names = orjson.loads(row.columns)
+    count = len(names)
+    ids = orjson.loads(row.ids) if row.ids else range(row.first_id, row.first_id + count)
+    erased = orjson.loads(row.erased_digests) if row.erased_digests else {}
+    shared: Entry = {name: getattr(row, name) for name in SHARED}
+    shared["occurred_at"] = clock.iso(row.occurred_at)
+    shared["es_timestamp"] = clock.iso(row.es_timestamp) if row.es_timestamp else None
+    shared["extra_metadata"] = orjson.loads(row.extra_metadata) if row.extra_metadata else None
+    found = [
+        {**shared, "id": id, "column_name": name, "old_value": old, "new_value": new, "salt": salt}
+        for id, name, old, new, salt in zip(
+            ids,
+            names,
+            _values(row.old_values, count),
+            _values(row.new_values, count),
+            _salts(row.salts, count),
+            strict=True,
+        )
+    ]
+    actor_salts = _salts(row.actor_salts, count)
+    link = (previous or row.previous or b"").hex() or digest.FIRST_PREVIOUS
+    for place, (entry, actor_salt) in enumerate(zip(found, actor_salts, strict=True)):
+        entry["actor_salt"] = actor_salt
+        _add_digests(entry, {kind: digests[place] for kind, digests in erased.items()})
+        entry["previous_hash"] = link
+        link = entry["checksum"] = digest.checksum(link, entry["id"], entry["entry_digest"])
+    found[-1]["checksum"] = row.checksum.hex()
+    return [{name: entry[name] for name in NAMES} for entry in found]
+
+
+def _add_digests(entry: Entry, erased: Mapping[str, str]) -> None:
+    values = (entry["old_value"], entry["new_value"])
+    entry["values_digest"] = erased.get("values") or digest.values_digest(entry["salt"], *values)
+    entry["actor_digest"] = erased.get("actor") or digest.actor_digest(entry["actor_salt"], entry)
+    entry["entry_digest"] = digest.entry_digest(entry)
     entry["masked"] = False
-    return entry
 
 
-def join_entries(*conditions: sa.ColumnElement[bool], changes: sa.FromClause = CHANGES) -> sa.Join:
-    """A join of changes with their entries, to select from."""
-    in_change = LOG.c.id.between(changes.c.first_id, changes.c.last_id)
-    return changes.join(
-        LOG, sa.and_(LOG.c.account_id == changes.c.account_id, in_change, *conditions)
-    )
+def _values(array: str | None, count: int) -> Sequence[str | None]:
+    return [None] * count if array is None else orjson.loads(array)
 
 
-def iter_entries(
+def _salts(salts: bytes | None, count: int) -> Sequence[str | None]:
+    if salts is None:
+        return [None] * count
+    size = digest.SALT_BYTES
+    if len(salts) == size:
+        return [salts.hex()] * count
+    return [salts[size * place : size * (place + 1)].hex() for place in range(count)]
+
+
+def iter_changes(
     conditions: Sequence[sa.ColumnElement[bool]] = (), after: tuple[str, int] = ("", 0)
-) -> Iterator[Entry]:
-    """Entries chain by chain in order of their ids, read in batches."""
-    key = sa.tuple_(LOG.c.account_id, LOG.c.id)
+) -> Iterator[sa.Row[Any]]:
+    """Changes chain by chain in order of their ids, read in batches."""
+    key = sa.tuple_(CHANGES.c.account_id, CHANGES.c.first_id)
     while True:
-        query = sa.select(LOG).where(*conditions, key > after)
-        query = query.order_by(LOG.c.account_id, LOG.c.id).limit(BATCH_SIZE)
+        query = sa.select(*columns()).where(*conditions, key > after)
+        query = query.order_by(CHANGES.c.account_id, CHANGES.c.first_id).limit(BATCH_SIZE)
         rows = db.connection().execute(query).all()
-        yield from map(to_dict, rows)
+        yield from rows
         if len(rows) < BATCH_SIZE:
             return
-        after = (rows[-1].account_id, rows[-1].id)
+        after = (rows[-1].account_id, rows[-1].first_id)
+
+
+def iter_entries(conditions: Sequence[sa.ColumnElement[bool]] = ()) -> Iterator[Entry]:
+    """Entries chain by chain in order of their ids."""
+    for change in iter_changes(conditions):
+        yield from of_change(change)
 
 
 class Mask:

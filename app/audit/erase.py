@@ -1,42 +1,59 @@
 """Erasing values or actors from entries while the chain still verifies (contract section 7).
 
-Erased columns become null together with their salt, so that digests cannot confirm a guess. Each
-erasure adds an entry to the same chain, which tells verifiers that it was no tampering.
+Erased columns become null together with their salts, so that the digests, which are kept, cannot
+confirm a guess. Each erasure adds an entry to the same chain, which tells verifiers that it was no
+tampering.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
+import orjson
 import sqlalchemy as sa
 
 from app import db
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
-from app.audit import append, digest
-from app.audit.entries import CHANGES, LOG, join_entries
+from app.audit import append, digest, entries
+from app.audit.entries import CHANGES
 
 BATCH_SIZE = 500
 
 
+class Part(NamedTuple):
+    """What an erasure empties of a change, and what it keeps of each entry."""
+
+    name: str
+    columns: Sequence[str]
+    salts: str
+    salt: str
+    digest: str
+
+
+VALUES = Part("values", ("old_values", "new_values"), "salts", "salt", "values_digest")
+ACTOR = Part("actor", digest.ACTOR_COLUMNS, "actor_salts", "actor_salt", "actor_digest")
+
+
 def erase_values(account_id: str, table_name: str, record_id: str) -> int:
     """Erase all values of a row. Returns the number of entries."""
-    entries = join_entries(
+    conditions = (
         CHANGES.c.account_id == account_id,
         CHANGES.c.table_name == table_name,
         CHANGES.c.record_id == record_id,
     )
-    return _erase(entries, "salt", ("old_value", "new_value"))
+    return _erase(VALUES, conditions)
 
 
 def erase_actor(account_id: str, user_id: str, email: str) -> int:
     """Erase a user as actor and signer of entries. Returns the number of entries."""
-    acted = join_entries(CHANGES.c.user_id == user_id)
-    signed = join_entries(LOG.c.account_id == account_id, LOG.c.es_username == email)
-    by_superadmins = join_entries(CHANGES.c.user_id.in_(_superadmins()), LOG.c.es_username == email)
+    acted = (CHANGES.c.user_id == user_id,)
+    signed = (CHANGES.c.account_id == account_id, CHANGES.c.es_username == email)
+    by_superadmins = (CHANGES.c.user_id.in_(_superadmins()), CHANGES.c.es_username == email)
     # If another account has a user with this address, the signature may be theirs.
-    joins = (acted, signed) if _is_in_use(email) else (acted, signed, by_superadmins)
-    return sum(_erase(join, "actor_salt", digest.ACTOR_COLUMNS) for join in joins)
+    parts = (acted, signed) if _is_in_use(email) else (acted, signed, by_superadmins)
+    return sum(_erase(ACTOR, conditions) for conditions in parts)
 
 
 def _superadmins() -> sa.Select[str]:
@@ -54,23 +71,26 @@ def _is_in_use(email: str) -> bool:
     return bool(db.connection().scalar(sa.select(same)))
 
 
-def _erase(entries: sa.Join, salt: str, columns: Sequence[str]) -> int:
+def _erase(part: Part, conditions: Sequence[Any]) -> int:
     count = 0
     with db.transaction() as session:
-        query = sa.select(LOG.c.account_id, LOG.c.id).select_from(entries)
-        query = query.where(LOG.c[salt].is_not(None))
+        query = sa.select(*entries.columns()).where(*conditions, CHANGES.c[part.salts].is_not(None))
         while rows := session.execute(query.limit(BATCH_SIZE)).all():
-            for account_id in {row.account_id for row in rows}:
-                ids = [row.id for row in rows if row.account_id == account_id]
-                _erase_batch(account_id, ids, salt, columns)
-            count += len(rows)
+            count += sum(_erase_in(change, part) for change in rows)
     return count
 
 
-def _erase_batch(account_id: str, ids: Sequence[int], salt: str, columns: Sequence[str]) -> None:
-    statement = sa.update(LOG).where(LOG.c.account_id == account_id, LOG.c.id.in_(ids))
-    db.connection().execute(statement.values(dict.fromkeys((*columns, salt))))
-    for id in ids:
-        value = (salt, append.HIDDEN, None)
+def _erase_in(change: Any, part: Part) -> int:
+    found = entries.of_change(change)
+    digests = orjson.loads(change.erased_digests or "{}")
+    digests[part.name] = [entry[part.digest] for entry in found]
+    place = (CHANGES.c.account_id == change.account_id, CHANGES.c.first_id == change.first_id)
+    emptied = dict.fromkeys((*part.columns, part.salts))
+    kept = {"erased_digests": orjson.dumps(digests).decode()}
+    db.connection().execute(sa.update(CHANGES).where(*place).values(**emptied, **kept))
+    value = (part.salt, append.HIDDEN, None)
+    for entry in found:
+        id = str(entry["id"])
         # Verification would fail without this entry.
-        append.record(account_id, append.UPDATE, "audit_log", str(id), [value], always=True)
+        append.record(change.account_id, append.UPDATE, "audit_log", id, [value], always=True)
+    return len(found)

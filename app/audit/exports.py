@@ -11,12 +11,10 @@ from pathlib import Path
 import orjson
 
 from app.audit import digest
-from app.audit.entries import Entry
-from app.audit.models import AuditEntry
+from app.audit.entries import NAMES, Entry
 from app.rest.csv_files import SPREADSHEET, Cells
 
 FORMATS = {"csv": "text/csv", "json": "application/json", "jsonl": "application/x-ndjson"}
-NAMES = (*(column.name for column in AuditEntry.__table__.columns), "masked")
 # Unlike in files of records, every leading apostrophe gets another one.
 CELLS = Cells(digest.canonical, re.compile(f"{SPREADSHEET}|'"), re.compile("'"))
 LINES = 500

@@ -1,9 +1,8 @@
-"""Writing prepared entries: locks the heads and links the entries (contract section 7).
+"""Writing prepared changes: locks the heads and links the entries (contract section 7).
 
 Chains are locked in order of their accounts, which prevents deadlocks. PostgreSQL takes one
-statement (`append_audit_change` of migration 0020), or a COPY for many entries; SQLite, which has
-a single writer, takes four statements per account. Each change is also written to
-`audit_changes`, by which lists find its entries.
+statement (`append_audit_change` of migration 0030), or a COPY for many changes; SQLite, which has
+a single writer, takes three statements per account.
 """
 
 from __future__ import annotations
@@ -12,11 +11,10 @@ import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, nullcontext
-from io import StringIO
-from itertools import groupby, islice
-from operator import attrgetter, itemgetter
+from itertools import islice
 from typing import Any, NamedTuple
 
+import orjson
 from psycopg2.extensions import AsIs
 
 from app import db
@@ -25,7 +23,7 @@ from app.context import tenancy
 
 
 class ActorColumns(NamedTuple):
-    """The stored columns that all entries of a transaction share."""
+    """The stored columns that all changes of a transaction share."""
 
     user_id: str
     user_email: str | None
@@ -38,132 +36,129 @@ class ActorColumns(NamedTuple):
     es_timestamp: str | None
 
 
-class Entry(NamedTuple):
-    """The stored columns of one entry, without its position in the chain."""
+class Prepared(NamedTuple):
+    """The stored columns of a change, and its entries' digests, without its place in the chain."""
 
     operation: str
     table_name: str
     record_id: str
-    column_name: str
-    old_value: str | None
-    new_value: str | None
     extra_metadata: str | None
     occurred_at: str
-    salt: str
-    values_digest: str
-    actor_salt: str
-    actor_digest: str
-    entry_digest: str
+    columns: str
+    old_values: str | None
+    new_values: str | None
+    salts: bytes
+    actor_salts: bytes
+    digests: Sequence[str]
 
 
-Chain = tuple[str, Sequence[Entry]]  # account, its new entries
-HASHES = Entry._fields.index("salt")  # from here on nothing needs escaping
-VALUES = slice(Entry._fields.index("column_name"), Entry._fields.index("extra_metadata"))
-COPY_THRESHOLD = 50
-CHANGE_COLUMNS = ("operation", "table_name", "record_id", "extra_metadata", "occurred_at")
-_change_key = itemgetter(*(Entry._fields.index(name) for name in CHANGE_COLUMNS))
-LINE = 800  # the approximate length of a row
+class Place(NamedTuple):
+    """The stored columns of a change that follow from its place in the chain."""
 
-_COLUMNS = (*Entry._fields, "id", "previous_hash", "checksum", "account_id", *ActorColumns._fields)
-_INTO = f"audit_log ({', '.join(_COLUMNS)})"
+    first_id: int
+    last_id: int
+    entries: int
+    ids: str | None
+    checksum: bytes
+
+
+Chain = tuple[str, Sequence[Prepared]]  # account, its new changes
+OWN = Prepared._fields[:-1]
+COPY_THRESHOLD = 10
+LINE = 600  # the approximate length of a row
+
+_COLUMNS = ("account_id", *OWN, *Place._fields, *ActorColumns._fields)
+_INTO = f"audit_changes ({', '.join(_COLUMNS)})"
 _INSERT = f"INSERT INTO {_INTO} VALUES ({', '.join('?' for name in _COLUMNS)})"  # noqa: S608
-_CHANGES_INTO = (
-    "audit_changes (account_id, first_id, last_id, entries,"
-    " operation, table_name, record_id, user_id, occurred_at)"
-)
-_CHANGE = f"INSERT INTO {_CHANGES_INTO} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
 _HEAD = (
     # The last row has the highest id: there is a single writer, and rows are never deleted.
-    "SELECT (SELECT id FROM audit_log ORDER BY rowid DESC LIMIT 1), last_id, checksum"
+    "SELECT (SELECT last_id FROM audit_changes ORDER BY rowid DESC LIMIT 1), last_id, checksum"
     " FROM (SELECT 1) LEFT JOIN audit_heads ON account_id = ?"
 )
 _MOVE = (
-    "INSERT INTO audit_heads (account_id, last_id, listed_id, checksum, checkpoint_id, changed_at)"
-    " VALUES (?1, ?2, ?2, ?3, 0, ?4) ON CONFLICT (account_id) DO UPDATE SET last_id = ?2,"
-    " listed_id = ?2, checksum = ?3, changed_at = ?4"
+    "INSERT INTO audit_heads (account_id, last_id, checksum, checkpoint_id, changed_at)"
+    " VALUES (?1, ?2, ?3, 0, ?4) ON CONFLICT (account_id) DO UPDATE SET last_id = ?2,"
+    " checksum = ?3, changed_at = ?4"
 )
 
-_APPEND = f"SELECT append_audit_change({', '.join(['%s'] * 6)})"
+_APPEND = f"SELECT append_audit_change({', '.join(['%s'] * 8)})"
 _LOCK = "SELECT lock_audit_head(%s, %s)"
 _IDS = "SELECT array_agg(nextval('audit_log_ids')) FROM generate_series(1, %s)"
 _COPY = f"COPY {_INTO} FROM STDIN"
-_COPY_CHANGES = f"COPY {_CHANGES_INTO} FROM STDIN"
 _MOVE_TO = (
-    "UPDATE audit_heads SET last_id = %s, listed_id = %s, checksum = %s, changed_at = %s"
-    " WHERE account_id = %s"
+    "UPDATE audit_heads SET last_id = %s, checksum = %s, changed_at = %s WHERE account_id = %s"
 )
 _SPECIAL = re.compile(r"[\\\t\n\r]")
 _ESCAPED = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
 def insert_chains(chains: Sequence[Chain], actor: ActorColumns) -> None:
-    """Write the new entries of chains, sorted by account."""
-    few = sum(len(entries) for account_id, entries in chains) < COPY_THRESHOLD
+    """Write the new changes of chains, sorted by account."""
+    few = sum(len(changes) for account_id, changes in chains) < COPY_THRESHOLD
     # PostgreSQL's COPY into tables with row policies needs their owner. Uses the driver directly,
     # as SQLAlchemy would double the cost.
     with nullcontext() if few else tenancy.as_owner(), db.driver() as driver:
         if isinstance(driver, sqlite3.Connection):
-            for account_id, entries in chains:
-                _insert_sqlite(driver, account_id, entries, actor)
+            for account_id, changes in chains:
+                _insert_sqlite(driver, account_id, changes, actor)
             return
         with closing(driver.cursor()) as cursor:
             if few:
-                _insert_few(cursor, chains, actor)
+                # The result is not needed, so the statement travels with the commit.
+                cursor.connection.defer(cursor.mogrify(*calls(chains, actor)))
                 return
-            for account_id, entries in chains:
-                _copy(cursor, account_id, entries, actor)
+            for account_id, changes in chains:
+                _copy(cursor, account_id, changes, actor)
 
 
 def _insert_sqlite(
-    driver: sqlite3.Connection, account_id: str, entries: Sequence[Entry], actor: ActorColumns
+    driver: sqlite3.Connection, account_id: str, changes: Sequence[Prepared], actor: ActorColumns
 ) -> None:
     newest, last_id, previous = driver.execute(_HEAD, (account_id,)).fetchone()
     newest = max(newest or 0, last_id or 0)
-    ids = range(newest + 1, newest + 1 + len(entries))
-    links = list(_links(previous or digest.FIRST_PREVIOUS, ids, entries))
-    suffix = (account_id, *actor)
-    driver.executemany(
-        _INSERT, [entry + link + suffix for entry, link in zip(entries, links, strict=True)]
-    )
-    driver.executemany(_CHANGE, _changes(account_id, ids, entries, actor))
-    driver.execute(_MOVE, (account_id, ids[-1], links[-1][-1], entries[-1].occurred_at))
+    ids = range(newest + 1, newest + 1 + _count(changes))
+    places = list(_places(previous or digest.FIRST_PREVIOUS, ids, changes))
+    rows = [
+        (account_id, *change[:-1], *place, *actor)
+        for change, place in zip(changes, places, strict=True)
+    ]
+    driver.executemany(_INSERT, rows)
+    end = places[-1]
+    moved = (account_id, end.last_id, end.checksum.hex(), changes[-1].occurred_at)
+    driver.execute(_MOVE, moved)
 
 
-def _changes(
-    account_id: str, ids: Sequence[int], entries: Sequence[Entry], actor: ActorColumns
-) -> Iterator[tuple[object, ...]]:
+def _count(changes: Iterable[Prepared]) -> int:
+    return sum(len(change.digests) for change in changes)
+
+
+def _places(previous: str, ids: Sequence[int], changes: Iterable[Prepared]) -> Iterator[Place]:
+    """The places of changes that follow each other; `ids` are those of all their entries."""
     position = 0
-    for (*target, _, occurred_at), group in groupby(entries, _change_key):
-        first, count = ids[position], sum(1 for _ in group)
-        position += count
-        yield account_id, first, ids[position - 1], count, *target, actor.user_id, occurred_at
+    for change in changes:
+        own = ids[position : position + len(change.digests)]
+        position += len(own)
+        *_, previous = digest.checksums(previous, own, change.digests)
+        yield Place(own[0], own[-1], len(own), stored_ids(own), bytes.fromhex(previous))
 
 
-def _links(
-    previous: str, ids: Sequence[int], entries: Sequence[Entry]
-) -> Iterator[tuple[int, str, str]]:
-    """The id, previous hash and checksum of each entry."""
-    checksums = digest.checksums(previous, ids, map(attrgetter("entry_digest"), entries))
-    for id, checksum in zip(ids, checksums, strict=True):
-        yield id, previous, checksum
-        previous = checksum
-
-
-def _insert_few(cursor: Any, chains: Sequence[Chain], actor: ActorColumns) -> None:
-    # The result is not needed, so the statement travels with the commit.
-    cursor.connection.defer(cursor.mogrify(*calls(chains, actor)))
+def stored_ids(ids: Sequence[int]) -> str | None:
+    """The ids of a change's entries as stored: nothing if they are consecutive."""
+    consecutive = ids[-1] - ids[0] == len(ids) - 1
+    return None if consecutive else orjson.dumps(list(ids)).decode()
 
 
 def calls(chains: Sequence[Chain], actor: ActorColumns) -> tuple[str, Sequence[Any]]:
-    """The PostgreSQL statement that writes these entries, and its parameters."""
+    """The PostgreSQL statement that writes these changes, and its parameters."""
     calls, parameters = [], list[Any]()
-    for account_id, entries in chains:
-        for target, change in groupby(entries, _change_key):
-            columns = list(zip(*change, strict=True))
-            # Hexadecimal digits need no escaping by the driver, and are most of the text.
-            hashes = AsIs(f"'{','.join(map(','.join, columns[HASHES:]))}'")
-            arrays = map(_array, columns[VALUES])
-            parameters += (account_id, _array(target + actor), hashes, *arrays)
+    for account_id, changes in chains:
+        for change in changes:
+            told = (*change[:3], change.extra_metadata, change.occurred_at, *actor)
+            # Hexadecimal digits need no escaping by the driver.
+            digests = AsIs(f"'{','.join(change.digests)}'")
+            salts = (AsIs(f"'\\x{salt.hex()}'") for salt in (change.salts, change.actor_salts))
+            values = (change.columns, change.old_values, change.new_values)
+            parameters += (account_id, _array(told), digests, *values, *salts)
             calls.append(_APPEND)
     return "; ".join(calls), parameters
 
@@ -179,51 +174,43 @@ def _quoted(text: str) -> str:
     return f'"{text}"'
 
 
-def _copy(cursor: Any, account_id: str, entries: Sequence[Entry], actor: ActorColumns) -> None:
-    """Like `append_audit_change`, at half the cost for many entries."""
-    cursor.execute(_LOCK, (account_id, entries[-1].occurred_at))
+def _copy(cursor: Any, account_id: str, changes: Sequence[Prepared], actor: ActorColumns) -> None:
+    """Like `append_audit_change`, at half the cost for many changes."""
+    cursor.execute(_LOCK, (account_id, changes[-1].occurred_at))
     (previous,) = cursor.fetchone()
     # Ids are drawn under the head's lock, so that they ascend along the chain.
-    cursor.execute(_IDS, (len(entries),))
+    cursor.execute(_IDS, (_count(changes),))
     ids = sorted(cursor.fetchone()[0])
-    lines = _Lines(previous, ids, entries, (account_id, *actor))
-    cursor.copy_expert(_COPY, lines)
-    changes = _changes(account_id, ids, entries, actor)
-    cursor.copy_expert(_COPY_CHANGES, StringIO("".join(map(_line, changes))))
-    head = (ids[-1], ids[-1], lines.checksum, entries[-1].occurred_at, account_id)
+    places = list(_places(previous, ids, changes))
+    lines = (
+        _line((account_id, *change[:-1], *place, *actor))
+        for change, place in zip(changes, places, strict=True)
+    )
+    cursor.copy_expert(_COPY, _File(lines))
+    end = places[-1]
+    head = (end.last_id, end.checksum.hex(), changes[-1].occurred_at, account_id)
     cursor.execute(_MOVE_TO, head)
 
 
-def _line(values: Iterable[object]) -> str:
-    return "\t".join([_escaped(str(value)) for value in values]) + "\n"
+class _File:
+    """A file object of lines for COPY, made while the database stores earlier ones."""
 
-
-class _Lines:
-    """A file object of rows for COPY, generated while the database stores earlier rows."""
-
-    def __init__(
-        self, previous: str, ids: Sequence[int], entries: Sequence[Entry], end: Sequence[str | None]
-    ) -> None:
-        self.checksum = previous
-        self._end = "\t".join(map(_escaped, end)) + "\n"
-        self._lines = self._made(_links(previous, ids, entries), entries)
+    def __init__(self, lines: Iterator[str]) -> None:
+        self._lines = lines
 
     def read(self, size: int) -> str:
         """The next lines, about `size` characters."""
         return "".join(islice(self._lines, max(1, size // LINE)))
 
-    def _made(
-        self, links: Iterable[tuple[int, str, str]], entries: Sequence[Entry]
-    ) -> Iterator[str]:
-        for entry, (id, previous, self.checksum) in zip(entries, links, strict=True):
-            texts: list[Any] = ["\\N" if text is None else text for text in entry]
-            if _SPECIAL.search("".join(filter(None, entry[:HASHES]))):  # rare
-                texts[:HASHES] = map(_escaped, entry[:HASHES])
-            texts += (str(id), previous, self.checksum, self._end)
-            yield "\t".join(texts)
+
+def _line(values: Iterable[object]) -> str:
+    return "\t".join(map(_copied, values)) + "\n"
 
 
-def _escaped(value: str | None) -> str:
+def _copied(value: object) -> str:
     if value is None:
         return "\\N"
-    return value.translate(_ESCAPED) if _SPECIAL.search(value) else value
+    if isinstance(value, bytes):
+        return f"\\\\x{value.hex()}"
+    text = str(value)
+    return text.translate(_ESCAPED) if _SPECIAL.search(text) else text

@@ -1,6 +1,6 @@
 """The audit log, the head of every account's chain, and checkpoints (spec 2, contract section 7).
 
-Entries outlive the rows they describe, so these tables have no foreign keys.
+Changes outlive the rows they describe, so these tables have no foreign keys.
 """
 
 from __future__ import annotations
@@ -13,47 +13,14 @@ from sqlalchemy.orm import Mapped, mapped_column
 from app import clock
 from app.db import Base
 from app.db.types import Id, Text, UtcDateTime
-from app.types import JSONObject
-
-
-class AuditEntry(Base):
-    """One change of one column. The database itself refuses UPDATE and DELETE (migration 0005)."""
-
-    __tablename__ = "audit_log"
-
-    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
-    id: Mapped[int] = mapped_column(sa.BigInteger, primary_key=True, autoincrement=False)
-    operation: Mapped[str] = mapped_column(Text)
-    table_name: Mapped[str] = mapped_column(Text)
-    record_id: Mapped[str] = mapped_column(Text)
-    column_name: Mapped[str] = mapped_column(Text)
-    old_value: Mapped[str | None] = mapped_column(Text)
-    new_value: Mapped[str | None] = mapped_column(Text)
-    user_id: Mapped[str] = mapped_column(Text)
-    user_email: Mapped[str | None] = mapped_column(Text)
-    user_name: Mapped[str | None] = mapped_column(Text)
-    es_username: Mapped[str | None] = mapped_column(Text)
-    es_reason: Mapped[str | None] = mapped_column(Text)
-    es_timestamp: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    ip_address: Mapped[str | None] = mapped_column(Text)
-    user_agent: Mapped[str | None] = mapped_column(Text)
-    request_id: Mapped[str | None] = mapped_column(Text)
-    occurred_at: Mapped[datetime] = mapped_column(UtcDateTime)
-    extra_metadata: Mapped[JSONObject | None] = mapped_column(sa.JSON(none_as_null=True))
-    salt: Mapped[str | None] = mapped_column(Text)
-    values_digest: Mapped[str] = mapped_column(Text)
-    actor_salt: Mapped[str | None] = mapped_column(Text)
-    actor_digest: Mapped[str] = mapped_column(Text)
-    entry_digest: Mapped[str] = mapped_column(Text)
-    previous_hash: Mapped[str] = mapped_column(Text)
-    checksum: Mapped[str] = mapped_column(Text)
 
 
 class AuditChange(Base):
-    """The index of changes: one row's change is the entries from `first_id` to `last_id`.
+    """One change of a row: who, when, where, and the changed columns with old and new values.
 
-    Lists find entries by their change: a created record has ten entries, but only one row in each
-    of these indexes.
+    Each column is an entry of the log. What else an entry has is computed from this row
+    (`app/audit/entries.py`). The database itself refuses UPDATE and DELETE, but for erasures
+    (migration 0030).
     """
 
     __tablename__ = "audit_changes"
@@ -87,6 +54,31 @@ class AuditChange(Base):
     record_id: Mapped[str] = mapped_column(Text)
     user_id: Mapped[str] = mapped_column(Text)
     occurred_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    user_email: Mapped[str | None] = mapped_column(Text)
+    user_name: Mapped[str | None] = mapped_column(Text)
+    es_username: Mapped[str | None] = mapped_column(Text)
+    es_reason: Mapped[str | None] = mapped_column(Text)
+    es_timestamp: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    ip_address: Mapped[str | None] = mapped_column(Text)
+    user_agent: Mapped[str | None] = mapped_column(Text)
+    request_id: Mapped[str | None] = mapped_column(Text)
+    extra_metadata: Mapped[str | None] = mapped_column(Text)
+    """A JSON object."""
+    columns: Mapped[str] = mapped_column(Text)
+    """The names of the changed columns, a JSON array; values stand in the same order."""
+    old_values: Mapped[str | None] = mapped_column(Text)
+    """A JSON array; null if there are none."""
+    new_values: Mapped[str | None] = mapped_column(Text)
+    salts: Mapped[bytes | None] = mapped_column(sa.LargeBinary)
+    """16 bytes for each entry; null if the values are erased."""
+    actor_salts: Mapped[bytes | None] = mapped_column(sa.LargeBinary)
+    """16 bytes for all entries or for each; null if the actor is erased."""
+    erased_digests: Mapped[str | None] = mapped_column(Text)
+    """What cannot be computed any more: a JSON object of `values` and `actor`, each an array."""
+    ids: Mapped[str | None] = mapped_column(Text)
+    """The ids of the entries, a JSON array; null if they are consecutive."""
+    checksum: Mapped[bytes] = mapped_column(sa.LargeBinary)
+    """That of the last entry."""
 
 
 class AuditHead(Base):
@@ -97,7 +89,7 @@ class AuditHead(Base):
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     last_id: Mapped[int] = mapped_column(sa.BigInteger)
     listed_id: Mapped[int] = mapped_column(sa.BigInteger, default=0, server_default="0")
-    """The newest entry in the change index; a trigger adds missing ones up to `last_id`."""
+    """Unused; processes of 0.2.0 write it until they are restarted."""
     checksum: Mapped[str] = mapped_column(Text)
     checkpoint_id: Mapped[int] = mapped_column(sa.BigInteger, default=0)
     changed_at: Mapped[datetime] = mapped_column(UtcDateTime)

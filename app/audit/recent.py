@@ -9,18 +9,15 @@ import sqlalchemy as sa
 
 from app import db
 from app.audit.append import DELETE
-from app.audit.entries import CHANGES, LOG
+from app.audit.entries import CHANGES
 
 
 def changes(account_id: str | None, limit: int) -> Sequence[sa.Row[Any]]:
     """The newest changes of an account (None: of all), with the actor's email address."""
     conditions = [] if account_id is None else [CHANGES.c.account_id == account_id]
     order = CHANGES.c.occurred_at.desc(), CHANGES.c.first_id.desc()
-    newest = CHANGES.select().where(*conditions).order_by(*order).limit(limit).subquery()
-    is_first = (LOG.c.account_id == newest.c.account_id, LOG.c.id == newest.c.first_id)
-    query = sa.select(newest, LOG.c.user_email).join(LOG, sa.and_(*is_first))
-    ordered = query.order_by(newest.c.occurred_at.desc(), newest.c.first_id.desc())
-    return db.connection().execute(ordered).all()
+    newest = CHANGES.select().where(*conditions).order_by(*order).limit(limit)
+    return db.connection().execute(newest).all()
 
 
 def is_deleted(account_id: str | None, table_name: str, record_id: str) -> bool:

@@ -44,11 +44,20 @@ def page(
             counts = counts.limit(max_total + 1)  # changes, which have at least one entry each
         changes = counts.subquery()
         total = int(db.connection().scalar(sa.select(sa.func.sum(changes.c.entries))) or 0)
-    rows = db.connection().execute(_page_query(query))
-    return list(map(Mask(by), map(entries.to_dict, rows))), total
+    return list(map(Mask(by), _on_page(query))), total
+
+
+def _on_page(query: Query) -> Iterator[Entry]:
+    changes: dict[tuple[str, int], dict[int, Entry]] = {}
+    for row in db.connection().execute(_page_query(query)):
+        key = (row.account_id, row.first_id)
+        if key not in changes:
+            changes[key] = {entry["id"]: entry for entry in entries.of_change(row)}
+        yield changes[key][row.entry_id]
 
 
 def _page_query(query: Query) -> sa.Select[Any]:
+    """The ids of the entries on a page, each with its whole change."""
     name, ascending = _sort_column(query), query["sort_order"] == "asc"
     changes, last = (
         CHANGES.select().where(*_conditions(query, CHANGES)),
@@ -62,7 +71,9 @@ def _page_query(query: Query) -> sa.Select[Any]:
         changes = changes.limit(last)
     selected = changes.subquery()
     order = (selected.c[name], selected.c.first_id) if name in CHANGES.c else (LOG.c[name],)
-    page = sa.select(LOG).select_from(entries.join_entries(changes=selected))
+    same = (LOG.c.account_id == selected.c.account_id, LOG.c.first_id == selected.c.first_id)
+    page = sa.select(LOG.c.id.label("entry_id"), *entries.columns(selected))
+    page = page.select_from(selected.join(LOG, sa.and_(*same)))
     page = page.order_by(*_order((*order, LOG.c.id), ascending))
     return page.offset(query["skip"]).limit(query["limit"])
 
@@ -70,16 +81,22 @@ def _page_query(query: Query) -> sa.Select[Any]:
 def get(id: int, *, by: Principal) -> Entry:
     """The entry with this id. Raises NotFound."""
     # The primary key starts with the account, so the id is looked up in every chain.
-    chains = HEADS.join(LOG, sa.and_(LOG.c.account_id == HEADS.c.account_id, LOG.c.id == id))
-    row = db.connection().execute(sa.select(LOG).select_from(chains)).first()
-    if row is None:
-        raise NotFound("There is no such entry.")
-    return Mask(by)(entries.to_dict(row))
+    mine = CHANGES.alias("mine")
+    before = (mine.c.account_id == HEADS.c.account_id, mine.c.first_id <= id)
+    newest = sa.select(sa.func.max(mine.c.first_id)).where(*before).scalar_subquery()
+    same = (CHANGES.c.account_id == HEADS.c.account_id, CHANGES.c.first_id == newest)
+    chains = HEADS.join(CHANGES, sa.and_(*same))
+    changes = sa.select(*entries.columns()).select_from(chains).where(CHANGES.c.last_id >= id)
+    for change in db.connection().execute(changes):
+        for entry in entries.of_change(change):
+            if entry["id"] == id:
+                return Mask(by)(entry)
+    raise NotFound("There is no such entry.")
 
 
 def export(query: Query, *, by: Principal) -> Iterator[Entry]:
     """All entries that match, chain by chain in order of their ids."""
-    return map(Mask(by), entries.iter_entries(_conditions(query, LOG)))
+    return map(Mask(by), entries.iter_entries(_conditions(query, CHANGES)))
 
 
 def count_hidden(query: Query, *, by: Principal) -> dict[str, int]:
@@ -105,7 +122,7 @@ def count_hidden(query: Query, *, by: Principal) -> dict[str, int]:
     return totals
 
 
-def _conditions(query: Query, table: sa.Table) -> list[sa.ColumnElement[bool]]:
+def _conditions(query: Query, table: sa.FromClause) -> list[sa.ColumnElement[bool]]:
     conditions = [table.c[name] == query[name] for name in FILTERS if name in query]
     if "from_date" in query:
         conditions.append(table.c.occurred_at >= query["from_date"])
@@ -125,4 +142,7 @@ def _sort_column(query: Query) -> str:
 def _order(columns: Iterable[sa.ColumnElement[Any]], ascending: bool) -> list[Any]:
     # Ids have the direction of the other columns, so that one index serves both.
     orders = (column.asc() if ascending else column.desc() for column in columns)
-    return [order.nulls_last() if order.element.nullable else order for order in orders]
+    return [
+        order.nulls_last() if getattr(order.element, "name", "") == "request_id" else order
+        for order in orders
+    ]

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import sqlalchemy as sa
 
 from app import db
 from app.accounts.models import Account
-from app.audit import change_index, checkpoints, digest, entries
-from app.audit.models import AuditCheckpoint, AuditEntry, AuditHead
+from app.audit import checkpoints, digest, entries
+from app.audit.models import AuditChange, AuditCheckpoint, AuditHead
 from app.errors import NotFound
 from app.types import JSONMapping, JSONObject
 
@@ -192,7 +193,7 @@ def _accounts(external: Iterable[checkpoints.Checkpoint]) -> list[str]:
         *(c["account_id"] for c in external),
     }
     account_ids |= set(session.scalars(sa.select(AuditCheckpoint.account_id).distinct()))
-    return sorted(account_ids.union(change_index.accounts()))
+    return sorted(account_ids.union(_stored_accounts()))
 
 
 def _begin(account_id: str, external: Iterable[checkpoints.Checkpoint]) -> Chain:
@@ -214,34 +215,63 @@ def _begin(account_id: str, external: Iterable[checkpoints.Checkpoint]) -> Chain
 
 def _verify(account_id: str, external: list[checkpoints.Checkpoint]) -> Iterator[int | Report]:
     chain = _begin(account_id, [*checkpoints.for_account(account_id), *external])
-    conditions = [AuditEntry.account_id == account_id]
+    conditions = [AuditChange.account_id == account_id]
+    checked, last = 0, LOWEST
     while chain.report.valid:
-        for entry in entries.iter_entries(conditions, (account_id, chain.last_id or LOWEST)):
-            chain.take(entry)
-            if chain.report.checked % entries.BATCH_SIZE == 0:
-                yield chain.report.checked
+        for change in entries.iter_changes(conditions, (account_id, last)):
+            _take_change(chain, change)
+            last = change.first_id
+            if chain.report.checked // entries.BATCH_SIZE > checked // entries.BATCH_SIZE:
+                checked = chain.report.checked
+                yield checked
+            if not chain.report.valid:
+                break
         newest, head = _ends(account_id)
         if (
             newest == chain.last_id or not chain.report.valid
-        ):  # else entries were appended meanwhile
+        ):  # else changes were appended meanwhile
             _check_head(chain, head)
             break
-    if chain.report.valid:
-        first_wrong = change_index.fault(account_id, chain.last_id, chain.report.checked)
-        if first_wrong is not None:
-            chain.report.fail(first_wrong, "the change index does not match the log")
     yield chain.close()
+
+
+def _take_change(chain: Chain, change: Any) -> None:
+    try:
+        found = entries.of_change(change)
+        ends = (found[0]["id"], found[-1]["id"], len(found))
+        digests = [entry["entry_digest"] for entry in found]
+        ids = [entry["id"] for entry in found]
+        *_, checksum = digest.checksums(chain.last_checksum, ids, digests)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        chain.report.fail(change.first_id, "it is not a valid change")
+        return
+    if ends != (change.first_id, change.last_id, change.entries):
+        chain.report.fail(change.first_id, "it is not where lists look for it")
+    elif checksum != change.checksum.hex():
+        chain.report.fail(change.first_id, "it was changed, or does not follow the previous one")
+    for entry in found:
+        chain.take(entry)
 
 
 def _ends(account_id: str) -> tuple[int, tuple[int, str]]:
     # One statement, so that both values are of the same snapshot.
-    newest = sa.select(sa.func.max(AuditEntry.id)).where(AuditEntry.account_id == account_id)
+    newest = sa.select(sa.func.max(AuditChange.last_id)).where(AuditChange.account_id == account_id)
     condition = AuditHead.account_id == account_id
     last_id = sa.select(AuditHead.last_id).where(condition).scalar_subquery()
     checksum = sa.select(AuditHead.checksum).where(condition).scalar_subquery()
     ends = sa.select(newest.scalar_subquery(), last_id, checksum)
     newest_id, *head = db.connection().execute(ends).one()
     return newest_id or 0, (head[0] or 0, head[1] or digest.FIRST_PREVIOUS)
+
+
+def _stored_accounts() -> Iterator[str]:
+    """The accounts with changes, found by an index skip scan."""
+    account, last = AuditChange.account_id, ""
+    while True:
+        found = db.connection().scalar(sa.select(sa.func.min(account)).where(account > last))
+        if found is None:
+            return
+        yield (last := found)
 
 
 def _check_head(chain: Chain, head: tuple[int, str]) -> None:

@@ -23,7 +23,7 @@ from app.records.store import writes
 
 ROLES = (ADMIN, EDITOR, VIEWER)
 # Append-only, or changed by activity of the whole instance.
-AUDIT = frozenset({"audit_log", "audit_changes", "audit_heads", "audit_checkpoints"})
+AUDIT = frozenset({"audit_changes", "audit_heads", "audit_checkpoints"})
 
 
 def tenant_tables() -> list[sa.Table]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import smtplib
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Literal, NamedTuple
 
 import sqlalchemy as sa
@@ -11,7 +12,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from app import clock, config, db, jobs
-from app.audit.models import AuditEntry, AuditHead
+from app.audit.models import AuditChange, AuditHead
 from app.collections import revisions
 from app.db import disk, reencryption, row_security
 from app.db.errors import error_summary
@@ -180,16 +181,20 @@ def _secrets() -> Finding:
 
 def _chains() -> Finding:
     """Check the end of each chain only; `flask audit verify` checks all of it."""
-    same_account = AuditEntry.account_id == AuditHead.account_id
-    newest = sa.select(sa.func.max(AuditEntry.id)).where(same_account).scalar_subquery()
-    stored = sa.select(AuditEntry.checksum).where(same_account, AuditEntry.id == AuditHead.last_id)
-    differs = sa.or_(
-        newest.is_distinct_from(AuditHead.last_id),
-        stored.scalar_subquery().is_distinct_from(AuditHead.checksum),
+    mine = AuditChange.account_id == AuditHead.account_id
+    newest = sa.select(sa.func.max(AuditChange.first_id)).where(mine).scalar_subquery()
+    last = AuditHead.__table__.outerjoin(
+        AuditChange, sa.and_(mine, AuditChange.first_id == newest.correlate(AuditHead))
     )
-    broken = db.db.session.scalars(
-        sa.select(AuditHead.account_id).where(differs).limit(MAX_NAMED)
-    ).all()
+    columns = (AuditHead.account_id, AuditHead.last_id, AuditHead.checksum)
+    stored = (AuditChange.last_id.label("stored_id"), AuditChange.checksum.label("stored"))
+    rows = db.connection().execute(sa.select(*columns, *stored).select_from(last))
+    heads = (
+        row.account_id
+        for row in rows
+        if (row.stored_id, (row.stored or b"").hex()) != (row.last_id, row.checksum)
+    )
+    broken = list(islice(heads, MAX_NAMED))
     if broken:
         message = f"the chain of {', '.join(broken)} is broken: run flask --app wsgi audit verify"
         return Finding("audit", "fail", message)

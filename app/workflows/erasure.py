@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from app import clock, db, events, jobs
 from app.audit.append import CREATE
-from app.audit.entries import CHANGES, LOG, join_entries
+from app.audit.entries import CHANGES
 from app.db import filters
 from app.db.functions import database_now
 from app.jobs.rq_queues import WORKFLOWS
@@ -54,9 +54,9 @@ def _erase_record(event: events.RecordErased) -> None:
 def _creating_accounts(event: events.RecordErased) -> set[str]:
     """The accounts whose instances created the record: a superadmin's may be of another account."""
     conditions = (CHANGES.c[name] == getattr(event, name) for name in ("account_id", "record_id"))
-    created = join_entries(*conditions, CHANGES.c.operation == CREATE)
+    created = (*conditions, CHANGES.c.operation == CREATE)
     request_ids = set(
-        db.connection().scalars(sa.select(LOG.c.request_id).select_from(created).distinct())
+        db.connection().scalars(sa.select(CHANGES.c.request_id).where(*created).distinct())
     )
     query = sa.select(INSTANCES.c.account_id).where(INSTANCES.c.id.in_(request_ids))
     return set(db.connection().scalars(query))

@@ -15,7 +15,7 @@ from app import clock, db
 from app.accounts import service as accounts
 from app.accounts.models import PII_GROUP, User
 from app.audit import append, checkpoints, exports, service
-from app.audit.models import AuditEntry
+from app.audit.models import AuditChange
 from app.context import tenancy
 from tests.audit.chains import entries, stand_alone, told, verified
 from tests.builders import PASSWORD, Cast, make_collection, make_record
@@ -173,7 +173,7 @@ def test_no_secret_is_kept(app: Flask, cast: Cast) -> None:
         "auth/change-password", {"current_password": PASSWORD, "new_password": "N" * 9 + "ew-1"}
     )
     with app.app_context():
-        rows = db.connection().execute(sa.select(AuditEntry.__table__)).all()
+        rows = db.connection().execute(sa.select(AuditChange.__table__)).all()
     text = str(rows)
     assert key["key"] not in text
     assert "argon2" not in text
@@ -310,21 +310,24 @@ def test_a_signature_that_is_not_valid_changes_nothing(
 
 def test_the_database_refuses_changes(app: Flask, cast: Cast) -> None:
     statements = [
-        "UPDATE audit_log SET new_value = 'x'",
-        "UPDATE audit_log SET operation = 'READ'",
-        "UPDATE audit_log SET id = id + 1000000",
-        "UPDATE audit_log SET checksum = 'x', old_value = NULL",
-        "UPDATE audit_log SET extra_metadata = '{}'",
-        "DELETE FROM audit_log",
-        "DELETE FROM audit_log WHERE id > 3",
-        "DELETE FROM audit_changes",
+        "UPDATE audit_changes SET new_values = 'x'",
+        "UPDATE audit_changes SET operation = 'READ'",
+        "UPDATE audit_changes SET first_id = first_id + 1000000",
+        "UPDATE audit_changes SET checksum = '\\x00', old_values = NULL",
+        "UPDATE audit_changes SET extra_metadata = '{}'",
+        "UPDATE audit_changes SET erased_digests = '{}'",
+        "UPDATE audit_changes SET columns = '[]', old_values = NULL, salts = NULL",
         "UPDATE audit_changes SET record_id = 'x'",
+        "DELETE FROM audit_changes",
+        "DELETE FROM audit_changes WHERE first_id > 3",
     ]
     with app.app_context():
         if db.db.engine.dialect.name == "postgresql":
-            statements.append("TRUNCATE audit_log")
+            statements.append("TRUNCATE audit_changes")
         else:
-            statements.append("INSERT OR REPLACE INTO audit_log SELECT * FROM audit_log LIMIT 1")
+            statements.append(
+                "INSERT OR REPLACE INTO audit_changes SELECT * FROM audit_changes LIMIT 1"
+            )
         for statement in statements:
             with (
                 pytest.raises(sa.exc.DBAPIError, match="append-only"),

@@ -378,7 +378,7 @@ def test_no_entry_no_change(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None
     def fail(*args: Any) -> Any:
         raise RuntimeError("the log cannot be written")
 
-    monkeypatch.setattr(append, "_entries", fail)
+    monkeypatch.setattr(append, "_prepared", fail)
     assert cast.alice.post("records/posts", {"title": "x"}).status_code == 500
     assert cast.alice.patch("auth/me", {"name": "Al"}).status_code == 500
     monkeypatch.undo()

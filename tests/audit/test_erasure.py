@@ -14,7 +14,7 @@ from flask import Flask
 from app import db, jobs
 from app.accounts import users
 from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, User
-from app.audit.models import AuditEntry
+from app.audit.entries import LOG
 from app.auth import principal as principals
 from app.db.functions import database_now
 from app.errors import NotFound
@@ -384,8 +384,8 @@ def test_an_erased_user_is_nowhere(app: Flask, cast: Cast, tmp_path: Path) -> No
     assert {(one["user_email"], one["es_username"]) for one in told} >= {(None, None)}
     named = {int(one["record_id"]) for one in entries(cast.root, table_name="audit_log")}
     with app.app_context():
-        gone = sa.or_(AuditEntry.salt.is_(None), AuditEntry.actor_salt.is_(None))
-        assert named == set(db.db.session.scalars(sa.select(AuditEntry.id).where(gone)))
+        gone = sa.or_(LOG.c.salt.is_(None), LOG.c.actor_salt.is_(None))
+        assert named == set(db.db.session.scalars(sa.select(LOG.c.id).where(gone)))
     assert cast.root.post(f"users/{dora.id}/erase").json["values_erased"] == 0
     assert cast.root.post(f"users/{record['id']}/erase").status_code == 404
     assert cast.root.post(f"users/{cast.root.id}/erase").status_code == 403

@@ -30,8 +30,8 @@ def refuse(app: Flask) -> Iterator[Refuse]:
             "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$"
             f" BEGIN IF nextval('refusals') <= {times} THEN RAISE 'no' USING ERRCODE = '{code}';"
             " END IF; RETURN NEW; END $$",
-            "CREATE TRIGGER refuse BEFORE INSERT ON audit_log"
-            " FOR EACH ROW WHEN (NEW.column_name = 'title') EXECUTE FUNCTION refuse()",
+            "CREATE TRIGGER refuse BEFORE INSERT ON audit_changes"
+            " FOR EACH ROW WHEN (NEW.columns LIKE '%title%') EXECUTE FUNCTION refuse()",
         )
 
     def run(*statements: str) -> None:

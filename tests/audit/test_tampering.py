@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from itertools import pairwise, product
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,22 +15,27 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import db
-from app.audit import change_index, checkpoints, digest, entries, erase, verify
+from app.audit import checkpoints, digest, entries, erase, verify
 from app.audit.entries import CHANGES
-from app.audit.models import AuditChange, AuditCheckpoint, AuditEntry, AuditHead
+from app.audit.models import AuditChange, AuditCheckpoint, AuditHead
 from tests.audit.chains import stand_alone
 from tests.builders import Cast, make_collection, make_record
 from tests.conftest import WHOLE
 from tests.logs import unguarded
 
 Entry = dict[str, Any]
-LOG = AuditEntry.__table__
-COLUMNS = tuple(column.name for column in LOG.columns)
-NULLABLE = tuple(column.name for column in LOG.columns if column.nullable)
+Change = dict[str, Any]
+COLUMNS = tuple(column.name for column in CHANGES.columns)
+NULLABLE = tuple(column.name for column in CHANGES.columns if column.nullable)
 ERASABLE = {
+    "salts": ("old_values", "new_values", "salts"),
+    "actor_salts": (*digest.ACTOR_COLUMNS, "actor_salts"),
+}
+ERASABLE_OF_ENTRY = {
     "salt": ("old_value", "new_value", "salt"),
     "actor_salt": (*digest.ACTOR_COLUMNS, "actor_salt"),
 }
+ENTRY = tuple(name for name in entries.NAMES if name != "masked")
 alone = stand_alone()
 
 
@@ -52,38 +58,51 @@ def chain(cast: Cast) -> Iterator[tuple[str, str]]:
         yield acme, globex
 
 
-def stored(account_id: str) -> list[Entry]:
+def stored(account_id: str) -> list[Change]:
     """The chain as it stands, columns as the database gives them."""
-    mine = sa.select(LOG).where(LOG.c.account_id == account_id).order_by(LOG.c.id)
-    return [dict(row._mapping) for row in db.connection().execute(mine)]
+    mine = sa.select(CHANGES).where(CHANGES.c.account_id == account_id)
+    rows = db.connection().execute(mine.order_by(CHANGES.c.first_id))
+    return [dict(row._mapping) for row in rows]
 
 
-def some(together: list[Entry]) -> list[Entry]:
-    """Of each kind of entry the first and the last, in their order."""
-    ids = {entry["id"] for pair in by_kind(together) for entry in pair}
-    return [entry for entry in together if entry["id"] in ids]
+def some(together: list[Change]) -> list[Change]:
+    """Of each kind of change the first and the last, in their order."""
+    ids = {change["first_id"] for pair in by_kind(together) for change in pair}
+    return [change for change in together if change["first_id"] in ids]
 
 
-def by_kind(together: list[Entry]) -> list[tuple[Entry, Entry]]:
-    """The first and the last entry of each kind."""
-    kinds: dict[Any, list[Entry]] = {}
-    for entry in together:
-        kind = (entry["operation"], entry["table_name"][:4], entry["salt"] is None)
-        kinds.setdefault(kind, []).append(entry)
+def by_kind(together: list[Change]) -> list[tuple[Change, Change]]:
+    """The first and the last change of each kind."""
+    kinds: dict[Any, list[Change]] = {}
+    for change in together:
+        kind = (change["operation"], change["table_name"][:4], change["salts"] is None)
+        kinds.setdefault(kind, []).append(change)
     return [(kind[0], kind[-1]) for kind in kinds.values()]
 
 
-def edits(together: list[Entry], whole: bool) -> Iterator[tuple[Entry, str]]:
-    """Of each kind of entry every column: in the first or in the last entry, or in both."""
+def edits(together: list[Change], whole: bool) -> Iterator[tuple[Change, str]]:
+    """Of each kind of change every column: in the first or in the last one, or in both."""
     for first, last in by_kind(together):
         yield from product([first], COLUMNS if whole else COLUMNS[::2])
         yield from product([last], COLUMNS if whole else COLUMNS[1::2])
 
 
-def put(entry: Entry, **values: Any) -> None:
-    """Change an entry behind everybody's back."""
-    mine = (LOG.c.account_id == entry["account_id"], LOG.c.id == entry["id"])
-    db.connection().execute(sa.update(LOG).where(*mine).values(values))
+def put(change: Change, **values: Any) -> None:
+    """Edit a change behind everybody's back."""
+    db.connection().execute(sa.update(CHANGES).where(*place(change)).values(values))
+
+
+def place(change: Change) -> tuple[Any, ...]:
+    """The condition for a change."""
+    return (
+        CHANGES.c.account_id == change["account_id"],
+        CHANGES.c.first_id == change["first_id"],
+    )
+
+
+def add(*changes: Change) -> None:
+    """Insert changes behind everybody's back."""
+    db.connection().execute(sa.insert(CHANGES), list(changes))
 
 
 @contextmanager
@@ -97,18 +116,28 @@ def tampering() -> Iterator[None]:
         pass
 
 
-def other(entry: Entry, column: str) -> Any:
+def other(change: Change, column: str) -> Any:
     """Another value of the same kind."""
-    value = entry[column]
-    if column == "id":
+    value = change[column]
+    if column in ("first_id", "last_id"):
         return value + 1_000_000
+    if column == "entries":
+        return value + 1
     if column in ("occurred_at", "es_timestamp"):
-        return (value or entry["occurred_at"]) + timedelta(microseconds=1)
+        return (value or change["occurred_at"]) + timedelta(microseconds=1)
     if column == "extra_metadata":
-        return {"count": 1}
+        return '{"count":1}'
     if column == "account_id":
         return "00000000-0000-0000-0000-000000000000"
-    return "0" * 64 if value is None else f"{value}0"
+    if column in ("salts", "actor_salts", "checksum"):
+        return bytes(len(value or b"0" * 16))
+    if column in ("columns", "old_values", "new_values"):
+        return json.dumps(["another"] * change["entries"])
+    if column == "ids":
+        return json.dumps([change["first_id"] + 2 * place for place in range(change["entries"])])
+    if column == "erased_digests":
+        return json.dumps({kind: ["0" * 64] * change["entries"] for kind in ("values", "actor")})
+    return f"{value}0"
 
 
 def found(account_id: str, what: str) -> None:
@@ -125,128 +154,131 @@ def test_untouched_it_is_valid(chain: tuple[str, str]) -> None:
 
 @WHOLE
 @pytest.mark.one_database
-def test_an_edited_column_shows_in_every_entry(chain: tuple[str, str], whole: bool) -> None:
-    for entry, column in edits(stored(chain[0]), whole):
-        with tampering():
-            put(entry, **{column: other(entry, column)})
-            found(chain[0], f"{column} of {entry['id']}")
+def test_an_edited_column_shows_in_every_change(chain: tuple[str, str], whole: bool) -> None:
+    for change, column in edits(stored(chain[0]), whole):
+        # The ids of a single entry are the same, however they are stored.
+        if column != "ids" or change["entries"] > 1:
+            with tampering():
+                put(change, **{column: other(change, column)})
+                found(chain[0], f"{column} of {change['first_id']}")
     assert verify.verify_all()["valid"]
 
 
 @pytest.mark.one_database
+@pytest.mark.parametrize("text", ["", "null", "{}", "[1", "[]", '["a"]', "7"])
+def test_an_array_that_is_none_shows(chain: tuple[str, str], text: str) -> None:
+    change = next(one for one in stored(chain[0]) if one["entries"] > 1)
+    for column in ("columns", "old_values", "new_values"):
+        with tampering():
+            put(change, **{column: text})
+            found(chain[0], column)
+
+
+@pytest.mark.one_database
 def test_a_column_set_to_null_shows(chain: tuple[str, str]) -> None:
-    for entry, column in product(some(stored(chain[0])), NULLABLE):
-        if entry[column] is not None:
+    for change, column in product(some(stored(chain[0])), NULLABLE):
+        if change[column] is not None:
             with tampering():
-                put(entry, **{column: None})
-                found(chain[0], f"{column} of {entry['id']}")
+                put(change, **{column: None})
+                found(chain[0], f"{column} of {change['first_id']}")
 
 
-def test_values_emptied_with_their_salt_show(chain: tuple[str, str]) -> None:
-    for entry, salt in product(some(stored(chain[0])), ERASABLE):
-        if entry[salt] is not None:
-            with tampering():
-                put(entry, **dict.fromkeys(ERASABLE[salt]))
-                report = verify.verify_all(chain[0])
-                assert report["first_broken_id"] == entry["id"]
+@pytest.mark.parametrize("keeps_digests", [True, False])
+def test_an_erasure_that_no_entry_tells_of_shows(
+    chain: tuple[str, str], keeps_digests: bool
+) -> None:
+    for change, salts in product(some(stored(chain[0])), ERASABLE):
+        if change[salts] is None:
+            continue
+        with tampering():
+            digests = json.loads(change["erased_digests"] or "{}")
+            name = "values_digest" if salts == "salts" else "actor_digest"
+            digests[name.removesuffix("_digest")] = [one[name] for one in computed(change)]
+            kept = {"erased_digests": json.dumps(digests)} if keeps_digests else {}
+            put(change, **dict.fromkeys(ERASABLE[salts]), **kept)
+            assert verify.verify_all(chain[0])["first_broken_id"] == change["first_id"]
 
 
-def test_what_lists_go_by_shows_when_it_is_not_what_the_log_tells(chain: tuple[str, str]) -> None:
-    mine = sa.select(CHANGES).where(CHANGES.c.account_id == chain[0]).order_by(CHANGES.c.first_id)
-    for change in map(dict, db.connection().execute(mine).mappings().all()[2:6]):
-        first, last = change["first_id"], change["last_id"]
-        place = (CHANGES.c.account_id == chain[0], CHANGES.c.first_id == first)
-        others = {name: other({**change, "id": 0}, name) for name in change_index.COPIED_COLUMNS}
-        others |= {"account_id": chain[1], "entries": change["entries"] + 1}
-        others |= {"first_id": first + 1, "last_id": last + 1_000_000}
-        edited = [sa.update(CHANGES).where(*place).values({n: v}) for n, v in others.items()]
+def computed(change: Change, previous: bytes = b"") -> list[Entry]:
+    """The entries of a change."""
+    return entries.of_change(SimpleNamespace(**change, previous=previous))
+
+
+def test_what_lists_go_by_shows_when_it_is_not_what_the_entries_tell(
+    chain: tuple[str, str],
+) -> None:
+    for change in stored(chain[0])[2:6]:
         made = [
             change | {"first_id": -5, "user_id": "mallory"},
             change | {"first_id": 10**12, "last_id": 10**12},
             change | {"account_id": "nobody"},
         ]
-        inserted = [sa.insert(CHANGES).values(values) for values in made]
-        for what in (*edited, *inserted, sa.delete(CHANGES).where(*place)):
+        for one in made:
             with tampering():
-                db.connection().execute(what)
-                found(chain[0], str(what))
+                add(one)
+                found(chain[0], str(one))
     assert verify.verify_all()["valid"]
-
-
-def test_lists_that_leave_one_entry_out_and_tell_another_twice_show(
-    chain: tuple[str, str],
-) -> None:
-    mine = sa.select(CHANGES).where(CHANGES.c.account_id == chain[0]).order_by(CHANGES.c.first_id)
-    changes = [dict(row) for row in db.connection().execute(mine).mappings()]
-    alone = next(one for one in changes if one["entries"] == 1)
-    several = next(one for one in changes if one["entries"] > 1)
-    with tampering():
-        gone = CHANGES.c.first_id == alone["first_id"]
-        db.connection().execute(sa.delete(CHANGES).where(gone))
-        twice = several | {"first_id": several["last_id"], "entries": 1}
-        db.connection().execute(sa.insert(CHANGES).values(twice))
-        found(chain[0], "one for the other")
 
 
 @pytest.mark.one_database
 def test_columns_swapped_between_neighbours_show(chain: tuple[str, str]) -> None:
-    columns = set(COLUMNS) - {"account_id", "id"}
+    columns = set(COLUMNS) - {"account_id", "first_id"}
     for (one, next_one), column in product(pairwise(some(stored(chain[0]))), columns):
         if one[column] != next_one[column]:
             with tampering():
                 put(one, **{column: next_one[column]})
                 put(next_one, **{column: one[column]})
-                found(chain[0], f"{column} of {one['id']}")
+                found(chain[0], f"{column} of {one['first_id']}")
 
 
-def test_whole_entries_swapped_show(chain: tuple[str, str]) -> None:
+def test_whole_changes_swapped_show(chain: tuple[str, str]) -> None:
     together = stored(chain[0])
     for one, next_one in pairwise(some(together)):
         with tampering():
-            rest = [name for name in COLUMNS if name not in ("account_id", "id")]
+            rest = [name for name in COLUMNS if name not in ("account_id", "first_id", "last_id")]
             put(one, **{name: next_one[name] for name in rest})
             put(next_one, **{name: one[name] for name in rest})
-            found(chain[0], f"{one['id']}")
+            found(chain[0], f"{one['first_id']}")
 
 
-def test_a_deleted_entry_shows(chain: tuple[str, str]) -> None:
-    for entry in some(stored(chain[0])):
+def test_a_deleted_change_shows(chain: tuple[str, str]) -> None:
+    for change in some(stored(chain[0])):
         with tampering():
-            remove(chain[0], entry["id"], entry["id"])
-            found(chain[0], f"{entry['id']}")
+            remove(chain[0], change["first_id"], change["first_id"])
+            found(chain[0], f"{change['first_id']}")
 
 
 def remove(account_id: str, first: int, last: int) -> None:
-    """Delete entries of a chain."""
-    mine = (LOG.c.account_id == account_id, LOG.c.id.between(first, last))
-    db.connection().execute(sa.delete(LOG).where(*mine))
+    """Delete changes of a chain."""
+    mine = (CHANGES.c.account_id == account_id, CHANGES.c.first_id.between(first, last))
+    db.connection().execute(sa.delete(CHANGES).where(*mine))
 
 
-def linked(account_id: str, changed: Callable[[list[Entry]], None]) -> None:
-    """Change a chain and compute every hash of it anew, its head included."""
+def linked(account_id: str, changed: Callable[[list[Change]], None]) -> None:
+    """Edit a chain and compute every hash of it anew, its head included."""
     together = stored(account_id)
     remove(account_id, 0, 2**62)
     changed(together)
-    previous = digest.FIRST_PREVIOUS
-    for entry in together:
-        text = entries.to_dict(type("Row", (), {"_mapping": entry}))
-        if entry["salt"] is not None:
-            values = (entry["old_value"], entry["new_value"])
-            text["values_digest"] = digest.values_digest(entry["salt"], *values)
-        entry["values_digest"] = text["values_digest"]
-        entry["entry_digest"] = digest.entry_digest(text)
-        entry["previous_hash"] = previous
-        previous = digest.checksum(previous, entry["id"], entry["entry_digest"])
-        entry["checksum"] = previous
-    db.connection().execute(sa.insert(LOG), together)
-    head = {"last_id": together[-1]["id"], "checksum": previous}
+    previous = b""
+    for change in together:
+        found = computed(change, previous)
+        link = digest.checksums(
+            previous.hex() or digest.FIRST_PREVIOUS,
+            [entry["id"] for entry in found],
+            [entry["entry_digest"] for entry in found],
+        )
+        *_, last = link
+        change["checksum"] = previous = bytes.fromhex(last)
+    add(*together)
+    head = {"last_id": together[-1]["last_id"], "checksum": previous.hex()}
     mine = AuditHead.account_id == account_id
     db.connection().execute(sa.update(AuditHead).where(mine).values(head))
 
 
 def rewrite(together: list[Entry]) -> None:
     """A small lie."""
-    together[3]["new_value"] = "a lie"
+    change = next(one for one in together if one["new_values"])
+    change["new_values"] = json.dumps(["a lie"] * change["entries"])
 
 
 def test_a_chain_written_anew_shows_by_a_checkpoint(chain: tuple[str, str]) -> None:
@@ -268,14 +300,14 @@ def test_a_cut_off_end_shows(chain: tuple[str, str]) -> None:
     checkpoints.create_due()
     kept = list(checkpoints.for_account(chain[0]))
     together = stored(chain[0])
-    for cut in range(0, len(together), 9):
-        last = together[cut]["id"]
+    for cut in range(0, len(together), 4):
+        last = together[cut]["first_id"]
         with tampering():
             remove(chain[0], last, 2**62)
             db.connection().execute(sa.delete(AuditCheckpoint))
             found(chain[0], f"from {last} on")
-            before = together[cut - 1] if cut else {"id": 0, "checksum": digest.FIRST_PREVIOUS}
-            head = {"last_id": before["id"], "checksum": before["checksum"]}
+            before = together[cut - 1] if cut else {"last_id": 0, "checksum": bytes(32)}
+            head = {"last_id": before["last_id"], "checksum": before["checksum"].hex()}
             mine = AuditHead.account_id == chain[0]
             db.connection().execute(sa.update(AuditHead).where(mine).values(head))
             assert not verify.verify_all(chain[0], kept)["valid"]
@@ -294,44 +326,47 @@ def test_a_chain_that_is_gone_shows(chain: tuple[str, str]) -> None:
 
 
 @pytest.mark.one_database
-def test_an_inserted_entry_shows(chain: tuple[str, str]) -> None:
+def test_an_inserted_change_shows(chain: tuple[str, str]) -> None:
     """Copied within the chain, from another chain, before, between and behind."""
     together = stored(chain[0])
-    places = [-5, 0, *(entry["id"] for entry in some(together)), together[-1]["id"] + 7]
-    used = {entry["id"] for entry in together}
+    places = [-5, 0, *(one["first_id"] for one in some(together)), together[-1]["last_id"] + 7]
+    used = {change["first_id"] for change in together}
     for copied in (*together[:2], *stored(chain[1])[:2]):
         for place in places:
             id = next(i for i in range(place, 2**62) if i not in used)
             with tampering():
-                new = {**copied, "account_id": chain[0], "id": id}
-                db.connection().execute(sa.insert(LOG), [new])
-                found(chain[0], f"{copied['id']} at {id}")
+                ends = {"first_id": id, "last_id": id + copied["entries"] - 1}
+                add({**copied, "account_id": chain[0], **ends})
+                found(chain[0], f"{copied['first_id']} at {id}")
 
 
-def test_an_entry_moved_to_another_place_shows(chain: tuple[str, str]) -> None:
+def test_a_change_moved_to_another_place_shows(chain: tuple[str, str]) -> None:
     together = stored(chain[0])
-    free = [-(2**63), 0, together[-1]["id"] + 1]
-    for entry in some(together):
+    free = [-(2**63), 0, together[-1]["last_id"] + 1]
+    for change in some(together):
         for id in free:
             with tampering():
-                put(entry, id=id)
-                found(chain[0], f"{entry['id']} to {id}")
+                put(change, first_id=id, last_id=id + change["entries"] - 1)
+                found(chain[0], f"{change['first_id']} to {id}")
 
 
-def test_an_appended_entry_that_fits_shows_by_the_head(chain: tuple[str, str]) -> None:
+def test_an_appended_change_that_fits_shows_by_the_head(chain: tuple[str, str]) -> None:
     last = stored(chain[0])[-1]
-    forged = {**last, "id": last["id"] + 1, "previous_hash": last["checksum"]}
-    forged["checksum"] = digest.checksum(last["checksum"], forged["id"], last["entry_digest"])
+    ends = {"first_id": last["last_id"] + 1, "last_id": last["last_id"] + last["entries"]}
+    forged = {**last, **ends, "ids": None}
+    found = computed(forged, last["checksum"])
+    ids, digests = ([one[name] for one in found] for name in ("id", "entry_digest"))
+    *_, checksum = digest.checksums(last["checksum"].hex(), ids, digests)
     with tampering():
-        db.connection().execute(sa.insert(LOG), [forged])
-        assert verify.verify_all(chain[0])["first_broken_id"] == forged["id"]
+        add({**forged, "checksum": bytes.fromhex(checksum)})
+        assert verify.verify_all(chain[0])["first_broken_id"] == ends["last_id"]
 
 
 @WHOLE
 @pytest.mark.one_database
 def test_the_same_shows_in_an_export(app: Flask, chain: tuple[str, str], whole: bool) -> None:
     """By the application and by the stand-alone verifier alike."""
-    mine = [LOG.c.account_id == chain[0]]
+    mine = [CHANGES.c.account_id == chain[0]]
     written = list(entries.iter_entries(mine))
     checkpoints.create_due()
     kept = list(checkpoints.for_account(chain[0]))
@@ -353,11 +388,11 @@ def exports(written: list[Entry], whole: bool) -> Iterator[tuple[str, list[Entry
     for turn, at in enumerate(range(0, len(written), 5)):
         yield f"{at} left out", written[:at] + written[at + 1 :]
         yield f"{at} twice", written[: at + 1] + written[at:]
-        for column in COLUMNS if whole else COLUMNS[turn % 2 :: 2]:
+        for column in ENTRY if whole else ENTRY[turn % 2 :: 2]:
             value = written[at][column]
             change = {column: value + 1 if column == "id" else f"{value}0"}
             yield f"{column} of {at}", edited(written, at, change)
-        for salt, columns in ERASABLE.items():
+        for salt, columns in ERASABLE_OF_ENTRY.items():
             if written[at][salt] is not None:
                 yield f"{salt} of {at}", edited(written, at, dict.fromkeys(columns))
     for at in range(0, len(written) - 1, 1 if whole else 3):

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from werkzeug.test import TestResponse
 
 from app import db
-from app.audit.models import AuditEntry
+from app.audit.models import AuditChange
 from app.collections import definition as definitions
 from app.records.transfer import formats, stream
 from tests.builders import OPEN, Caller, Cast, make_collection, make_record
@@ -207,9 +207,7 @@ def test_an_import_creates_records(
     assert picked == [["a", 1, True, None, "A"], ["b", 2.5, False, "", "B"]]
     assert {one["created_by"] for one in made} == {alice.id}
     with app.app_context():
-        told = sa.select(AuditEntry.record_id).where(
-            AuditEntry.table_name == "col_things", AuditEntry.column_name == "id"
-        )
+        told = sa.select(AuditChange.record_id).where(AuditChange.table_name == "col_things")
         assert sorted(db.db.session.scalars(told)) == [one["id"] for one in made]
 
 

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from app import clock, db, rules
 from app.audit.append import CREATE, DELETE, UPDATE
-from app.audit.entries import CHANGES, LOG, join_entries
+from app.audit.entries import LOG
 from app.auth.principal import Principal
 from app.collections.definition import Definition
 from app.collections.fields import Field, InvalidValue
@@ -164,38 +164,35 @@ def load_history(
 
 def load_all_entries(definition: Definition, account_id: str, record_id: str) -> Sequence[object]:
     """All entries of a record, including backfilled defaults."""
-    changes_table = CHANGES.c
-    is_backfill = sa.and_(
-        changes_table.record_id == definition.id, changes_table.operation == UPDATE
-    )
-    entries = join_entries(
-        changes_table.account_id == account_id,
-        changes_table.table_name == definition.table_name,
+    is_backfill = sa.and_(LOG.c.record_id == definition.id, LOG.c.operation == UPDATE)
+    conditions = (
+        LOG.c.account_id == account_id,
+        LOG.c.table_name == definition.table_name,
         _since_creation(definition),
-        sa.or_(changes_table.record_id == record_id, is_backfill),
+        sa.or_(LOG.c.record_id == record_id, is_backfill),
     )
-    return db.connection().execute(sa.select(LOG).select_from(entries).order_by(LOG.c.id)).all()
+    return db.connection().execute(sa.select(LOG).where(*conditions).order_by(LOG.c.id)).all()
 
 
 def load_last_entries(definition: Definition, account_id: str, record_id: str) -> Sequence[object]:
     """The entries for the last state of a deleted record: creation, last update, deletion."""
     conditions = change_conditions(definition, account_id, record_id)
-    is_update = CHANGES.c.operation == UPDATE
-    last = sa.select(sa.func.max(CHANGES.c.last_id)).where(*conditions, is_update).scalar_subquery()
-    entries = join_entries(*conditions, sa.or_(~is_update, LOG.c.id == last))
-    return db.connection().execute(sa.select(LOG).select_from(entries).order_by(LOG.c.id)).all()
+    is_update = LOG.c.operation == UPDATE
+    last = sa.select(sa.func.max(LOG.c.last_id)).where(*conditions, is_update).scalar_subquery()
+    chosen = (*conditions, sa.or_(~is_update, LOG.c.id == last))
+    return db.connection().execute(sa.select(LOG).where(*chosen).order_by(LOG.c.id)).all()
 
 
 def change_conditions(definition: Definition, account_id: str, record_id: str) -> list[Any]:
-    """The conditions for a record's own changes."""
+    """The conditions for the entries of a record's own changes."""
     values = {"account_id": account_id, "table_name": definition.table_name}
-    conditions = [_without_index(CHANGES.c[name]) == value for name, value in values.items()]
-    return [CHANGES.c.record_id == record_id, _since_creation(definition), *conditions]
+    conditions = [_without_index(LOG.c[name]) == value for name, value in values.items()]
+    return [LOG.c.record_id == record_id, _since_creation(definition), *conditions]
 
 
 def _since_creation(definition: Definition) -> Any:
     # A deleted collection may have had the same name, with other types, rules and masks.
-    return CHANGES.c.occurred_at >= definition.created_at
+    return LOG.c.occurred_at >= definition.created_at
 
 
 def _without_index(column: Any) -> object:
@@ -207,7 +204,7 @@ def changes(conditions: Sequence[Any]) -> sa.Select[Any]:
     """The changes of a record, each with the id of its `newest` entry."""
     columns = [LOG.c[name] for name in CHANGE_COLUMNS]
     newest = sa.select(*columns, sa.func.max(LOG.c.id).label("newest"))
-    return newest.select_from(join_entries(*conditions)).group_by(*columns)
+    return newest.where(*conditions).group_by(*columns)
 
 
 def to_stored(field: Field, text: str | None) -> object:

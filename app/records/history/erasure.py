@@ -20,7 +20,7 @@ from app.accounts import users
 from app.accounts.models import PII_GROUP, SYSTEM_ACCOUNT_ID, User
 from app.audit import erase
 from app.audit.append import CREATE
-from app.audit.entries import CHANGES, LOG, join_entries
+from app.audit.entries import CHANGES, LOG
 from app.auth.models import Invitation
 from app.auth.principal import Principal
 from app.collections import definition as definitions
@@ -93,8 +93,8 @@ def _was_recreated(target: JSONMapping) -> bool:
     conditions = [
         CHANGES.c[name] == target[name] for name in ("account_id", "table_name", "record_id")
     ]
-    creations = join_entries(*conditions, CHANGES.c.operation == CREATE, LOG.c.salt.is_not(None))
-    return db.connection().scalar(sa.select(LOG.c.id).select_from(creations).limit(1)) is not None
+    creations = (*conditions, CHANGES.c.operation == CREATE, CHANGES.c.salts.is_not(None))
+    return bool(db.connection().scalar(sa.select(sa.exists().where(*creations))))
 
 
 def _is_present(target: JSONMapping) -> bool:
@@ -191,7 +191,7 @@ def _erase_traces_of_user(target: JSONMapping) -> Erased:
 
 
 def _emails(target: JSONMapping) -> set[str]:
-    conditions = [CHANGES.c.record_id == target["user_id"]]
+    conditions = [LOG.c.record_id == target["user_id"]]
     return _logged_values(target["account_id"], "users", "email", conditions) - {""}
 
 
@@ -224,31 +224,30 @@ def _accounts_acted_in(user_id: str) -> set[str]:
     return set(db.connection().scalars(query.distinct()))
 
 
-def _logged_values(account_id: str, table: str, column: str, conditions: list[object]) -> set[str]:
-    entries = _entries_of_column(account_id, table, column, *conditions)
-    rows = db.connection().execute(sa.select(LOG.c.old_value, LOG.c.new_value).select_from(entries))
+def _logged_values(account_id: str, table: str, column: str, conditions: list[Any]) -> set[str]:
+    values = sa.select(LOG.c.old_value, LOG.c.new_value)
+    mine = _is_of_column(account_id, table, column)
+    rows = db.connection().execute(values.where(*mine, *conditions))
     return {value for row in rows for value in row if value is not None}
 
 
 def _invitations_to(account_id: str, emails: set[str]) -> set[str]:
     columns, keys = LOG.c, {accounts.email_key(email_) for email_ in emails}
     query = sa.select(columns.record_id, sa.func.coalesce(columns.new_value, columns.old_value, ""))
-    rows = db.connection().execute(
-        query.select_from(_entries_of_column(account_id, "invitations", "email"))
-    )
+    rows = db.connection().execute(query.where(*_is_of_column(account_id, "invitations", "email")))
     # Compare normalized: each has its sender's spelling.
     return {id for id, email in rows if accounts.email_key(email) in keys}
 
 
 def _api_key_ids(account_id: str, user_id: str) -> set[str]:
     is_owned = sa.or_(LOG.c.old_value == user_id, LOG.c.new_value == user_id)
-    entries = _entries_of_column(account_id, "api_keys", "created_by", is_owned)
-    return set(db.connection().scalars(sa.select(LOG.c.record_id).select_from(entries)))
+    conditions = (*_is_of_column(account_id, "api_keys", "created_by"), is_owned)
+    return set(db.connection().scalars(sa.select(LOG.c.record_id).where(*conditions)))
 
 
-def _entries_of_column(account_id: str, table: str, column: str, *conditions: Any) -> Any:
-    same_table = (CHANGES.c.account_id == account_id, CHANGES.c.table_name == table)
-    return join_entries(*same_table, LOG.c.column_name == column, *conditions)
+def _is_of_column(account_id: str, table: str, column: str) -> tuple[Any, ...]:
+    values = {"account_id": account_id, "table_name": table, "column_name": column}
+    return tuple(LOG.c[name] == value for name, value in values.items())
 
 
 def _disown(definition: Definition, account_id: str, user_id: str) -> None:

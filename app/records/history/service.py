@@ -17,7 +17,7 @@ import orjson
 import sqlalchemy as sa
 
 from app import db
-from app.audit.entries import LOG, join_entries
+from app.audit.entries import LOG
 from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections import definition as definitions
@@ -87,15 +87,14 @@ def page(
     total = db.connection().scalar(sa.select(sa.func.count()).select_from(changes.subquery()))
     query = changes.order_by(sa.desc("newest")).offset(skip).limit(limit).subquery()
     same_change = (LOG.c[name].is_not_distinct_from(query.c[name]) for name in pasts.CHANGE_COLUMNS)
-    told = join_entries(*conditions).join(query, sa.and_(*same_change))
+    told = LOG.join(query, sa.and_(*same_change))
     octets = [sa.func.sum(Octets(column_)) for column_ in (LOG.c.old_value, LOG.c.new_value)]
-    lengths = db.connection().execute(sa.select(*octets).select_from(told)).one()
+    lengths = db.connection().execute(sa.select(*octets).select_from(told).where(*conditions)).one()
     SizeLimit().take(sum(int(column_ or 0) for column_ in lengths))
-    rows = db.connection().execute(
-        sa.select(LOG, query.c.newest).select_from(told).order_by(query.c.newest.desc(), LOG.c.id)
-    )
+    entries = sa.select(LOG, query.c.newest).select_from(told).where(*conditions)
+    rows = db.connection().execute(entries.order_by(query.c.newest.desc(), LOG.c.id))
     groups = groupby(rows, key=attrgetter("newest"))
-    return [_render_change(view, list(entries)) for _, entries in groups], total or 0
+    return [_render_change(view, list(group)) for _, group in groups], total or 0
 
 
 def restore(

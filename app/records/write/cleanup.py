@@ -17,7 +17,7 @@ from app.types import JSONMapping
 
 PIECE = 500
 # The audit log stays; jobs are forgotten when they are over, and this is one.
-KEPT = {"audit_log", "audit_changes", "audit_heads", "audit_checkpoints", jobs.TABLE.name}
+KEPT = {"audit_changes", "audit_heads", "audit_checkpoints", jobs.TABLE.name}
 
 
 @events.subscribe(events.AccountClosed)
