@@ -288,9 +288,9 @@ def _refuse_broken(account_id: str, id: int) -> None:
         log.warning("audit chain broken", account=account_id, entry=id)
         return
     raise RuntimeError(
-        f"The audit chain of account {account_id} is broken at entry {id}. Look into it with"
-        " flask audit verify and flask audit export of the version before, then convert it, still"
-        " broken, with flask --app wsgi db upgrade -x broken_chains=convert"
+        f"The audit chain of account {account_id} is broken at entry {id}. Look into it with the"
+        " version before (flask --app wsgi audit verify, and an export of the log). To convert it as"
+        " it is, still broken: flask --app wsgi db upgrade -x broken_chains=convert"
     )
 
 

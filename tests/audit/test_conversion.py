@@ -59,9 +59,14 @@ def test_entries_are_the_same_afterwards(former: list[dict[str, Any]]) -> None:
     assert verify.verify_all()["valid"]
 
 
-@pytest.mark.parametrize("column", ["new_value", "checksum", "salt"])
+# The checksum of a last entry is found wrong by the next one.
+@pytest.mark.parametrize(("column", "later"), [("new_value", 0), ("checksum", 1), ("salt", 0)])
 def test_a_broken_chain_is_not_converted_unless_told_so(
-    former: list[dict[str, Any]], database: str, column: str, caplog: pytest.LogCaptureFixture
+    former: list[dict[str, Any]],
+    database: str,
+    column: str,
+    later: int,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It stays as it is, so that it can be looked into; converted, it is still broken."""
     entry = next(one for one in former if one["new_value"] == NASTY)
@@ -72,7 +77,7 @@ def test_a_broken_chain_is_not_converted_unless_told_so(
     run(update, value="00" * 16, id=entry["id"])
     with pytest.raises(SystemExit):
         flask_migrate.upgrade(directory=DIRECTORY)
-    assert f"broken at entry {entry['id']}" in caplog.text
+    assert f"broken at entry {entry['id'] + later}" in caplog.text
     db.db.session.remove()
     assert run("SELECT count(*) FROM audit_log").scalar() == len(former)
     flask_migrate.upgrade(directory=DIRECTORY, x_arg="broken_chains=convert")
