@@ -52,7 +52,6 @@ INDEXES = {
     "user": ["user_id"],
     "operation": ["operation"],
     "account_table": ["account_id", "table_name"],
-    "account_user": ["account_id", "user_id"],
     "account_operation": ["account_id", "operation"],
 }
 BY_CHANGE = (
@@ -529,7 +528,7 @@ def _create_former_tables() -> None:
         *(sa.Column(name, types[name], autoincrement=False, nullable=False) for name in FORMER),
         sa.PrimaryKeyConstraint("account_id", "first_id", name="pk_audit_changes"),
     )
-    for name, columns in INDEXES.items():
+    for name, columns in {**INDEXES, "account_user": ["account_id", "user_id"]}.items():
         place = [*columns, "occurred_at", "first_id"]
         op.create_index(f"ix_audit_changes_{name}", "audit_changes", place)
 
