@@ -90,14 +90,14 @@ def test_a_record_keeps_nobody_waiting_until_all_that_is_told_of_it_is_ready(
 ) -> None:
     make_collection(cast.root, schema=[{"name": "title", "type": "text"}])
     assert cast.alice.post(f"records/{path}", body).status_code == 201  # all is known now
-    digests, meanwhile = append._entries, list[str]()
+    digests, meanwhile = append._prepared, list[str]()
 
     def write_meanwhile(*about: Any) -> Any:
         with somebody_writing(app):
             meanwhile.append("a write")
         return digests(*about)
 
-    monkeypatch.setattr(append, "_entries", write_meanwhile)
+    monkeypatch.setattr(append, "_prepared", write_meanwhile)
     assert cast.alice.post(f"records/{path}", body).status_code == 201
     assert meanwhile == ["a write"]
 

@@ -47,18 +47,6 @@ LOG = sa.table(
     sa.column("actor_salt", Text),
 )
 PERSONAL = {("users", "email"), ("users", "name"), ("invitations", "email")}
-NAMES = (
-    *("account_id", "id", "operation", "table_name", "record_id", "column_name", "old_value"),
-    *("new_value", "user_id", "user_email", "user_name", "es_username", "es_reason"),
-    *("es_timestamp", "ip_address", "user_agent", "request_id", "occurred_at", "extra_metadata"),
-    *("salt", "values_digest", "actor_salt", "actor_digest", "entry_digest", "previous_hash"),
-    *("checksum", "masked"),
-)
-"""The keys of an entry in their order."""
-SHARED = (
-    *("account_id", "operation", "table_name", "record_id", "user_id", "user_email", "user_name"),
-    *("es_username", "es_reason", "ip_address", "user_agent", "request_id"),
-)
 
 
 def columns(changes: sa.FromClause = CHANGES) -> list[sa.ColumnElement[Any]]:
@@ -69,48 +57,83 @@ def columns(changes: sa.FromClause = CHANGES) -> list[sa.ColumnElement[Any]]:
     return [*changes.c, before.limit(1).scalar_subquery().label("previous")]
 
 
-def of_change(row: Any, previous: bytes | None = None) -> list[Entry]:
+def of_change(change: Mapping[str, Any], previous: bytes | None = None) -> list[Entry]:
     """The entries of a change, as in responses, exports and verification.
 
-    `row` has the columns of `columns()`, or follows a change with the checksum `previous`. The last
+    `change` has the columns of `columns()`, or follows one with the checksum `previous`. The last
     entry has the stored checksum.
     """
-    names = orjson.loads(row.columns)
+    names = orjson.loads(change["columns"])
     count = len(names)
-    ids = orjson.loads(row.ids) if row.ids else range(row.first_id, row.first_id + count)
-    erased = orjson.loads(row.erased_digests) if row.erased_digests else {}
-    shared: Entry = {name: getattr(row, name) for name in SHARED}
-    shared["occurred_at"] = clock.iso(row.occurred_at)
-    shared["es_timestamp"] = clock.iso(row.es_timestamp) if row.es_timestamp else None
-    shared["extra_metadata"] = orjson.loads(row.extra_metadata) if row.extra_metadata else None
-    found = [
-        {**shared, "id": id, "column_name": name, "old_value": old, "new_value": new, "salt": salt}
-        for id, name, old, new, salt in zip(
-            ids,
-            names,
-            _values(row.old_values, count),
-            _values(row.new_values, count),
-            _salts(row.salts, count),
-            strict=True,
-        )
-    ]
-    actor_salts = _salts(row.actor_salts, count)
-    link = (previous or row.previous or b"").hex() or digest.FIRST_PREVIOUS
-    for place, (entry, actor_salt) in enumerate(zip(found, actor_salts, strict=True)):
-        entry["actor_salt"] = actor_salt
-        _add_digests(entry, {kind: digests[place] for kind, digests in erased.items()})
-        entry["previous_hash"] = link
-        link = entry["checksum"] = digest.checksum(link, entry["id"], entry["entry_digest"])
-    found[-1]["checksum"] = row.checksum.hex()
-    return [{name: entry[name] for name in NAMES} for entry in found]
+    first, erased = change["first_id"], orjson.loads(change["erased_digests"] or "{}")
+    parts = (
+        orjson.loads(change["ids"]) if change["ids"] else range(first, first + count),
+        names,
+        _values(change["old_values"], count),
+        _values(change["new_values"], count),
+        _salts(change["salts"], count),
+        _salts(change["actor_salts"], count),
+        erased.get("values") or [None] * count,
+        erased.get("actor") or [None] * count,
+    )
+    occurred_at, signed_at = change["occurred_at"], change["es_timestamp"]
+    metadata = change["extra_metadata"]
+    moments = (clock.iso(occurred_at), clock.iso(signed_at) if signed_at else None)
+    shared = (*moments, orjson.loads(metadata) if metadata else None)
+    link = (previous or change["previous"] or b"").hex() or digest.FIRST_PREVIOUS
+    found = []
+    for part in zip(*parts, strict=True):
+        entry = _entry(change, shared, link, *part)
+        link = entry["checksum"]
+        found.append(entry)
+    found[-1]["checksum"] = change["checksum"].hex()
+    return found
 
 
-def _add_digests(entry: Entry, erased: Mapping[str, str]) -> None:
-    values = (entry["old_value"], entry["new_value"])
-    entry["values_digest"] = erased.get("values") or digest.values_digest(entry["salt"], *values)
-    entry["actor_digest"] = erased.get("actor") or digest.actor_digest(entry["actor_salt"], entry)
+def _entry(
+    change: Mapping[str, Any],
+    shared: tuple[str, str | None, object],
+    previous: str,
+    id: int,
+    name: str,
+    old: str | None,
+    new: str | None,
+    salt: str | None,
+    actor_salt: str | None,
+    values_digest: str | None,
+    actor_digest: str | None,
+) -> Entry:
+    occurred_at, signed_at, metadata = shared
+    entry: Entry = {
+        "account_id": change["account_id"],
+        "id": id,
+        "operation": change["operation"],
+        "table_name": change["table_name"],
+        "record_id": change["record_id"],
+        "column_name": name,
+        "old_value": old,
+        "new_value": new,
+        "user_id": change["user_id"],
+        "user_email": change["user_email"],
+        "user_name": change["user_name"],
+        "es_username": change["es_username"],
+        "es_reason": change["es_reason"],
+        "es_timestamp": signed_at,
+        "ip_address": change["ip_address"],
+        "user_agent": change["user_agent"],
+        "request_id": change["request_id"],
+        "occurred_at": occurred_at,
+        "extra_metadata": metadata,
+        "salt": salt,
+        "values_digest": values_digest or digest.values_digest(str(salt), old, new),
+        "actor_salt": actor_salt,
+        "actor_digest": actor_digest or digest.actor_digest(str(actor_salt), change),
+    }
     entry["entry_digest"] = digest.entry_digest(entry)
+    entry["previous_hash"] = previous
+    entry["checksum"] = digest.checksum(previous, id, entry["entry_digest"])
     entry["masked"] = False
+    return entry
 
 
 def _values(array: str | None, count: int) -> Sequence[str | None]:
@@ -128,14 +151,14 @@ def _salts(salts: bytes | None, count: int) -> Sequence[str | None]:
 
 def iter_changes(
     conditions: Sequence[sa.ColumnElement[bool]] = (), after: tuple[str, int] = ("", 0)
-) -> Iterator[sa.Row[Any]]:
+) -> Iterator[JSONObject]:
     """Changes chain by chain in order of their ids, read in batches."""
     key = sa.tuple_(CHANGES.c.account_id, CHANGES.c.first_id)
     while True:
         query = sa.select(*columns()).where(*conditions, key > after)
         query = query.order_by(CHANGES.c.account_id, CHANGES.c.first_id).limit(BATCH_SIZE)
         rows = db.connection().execute(query).all()
-        yield from rows
+        yield from (row._asdict() for row in rows)
         if len(rows) < BATCH_SIZE:
             return
         after = (rows[-1].account_id, rows[-1].first_id)

@@ -18,6 +18,7 @@ from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.audit import append, digest, entries
 from app.audit.entries import CHANGES
+from app.types import JSONObject
 
 BATCH_SIZE = 500
 
@@ -76,15 +77,15 @@ def _erase(part: Part, conditions: Sequence[Any]) -> int:
     with db.transaction() as session:
         query = sa.select(*entries.columns()).where(*conditions, CHANGES.c[part.salts].is_not(None))
         while rows := session.execute(query.limit(BATCH_SIZE)).all():
-            count += sum(_erase_in(change, part) for change in rows)
+            count += sum(_erase_in(row._asdict(), part) for row in rows)
     return count
 
 
-def _erase_in(change: Any, part: Part) -> int:
+def _erase_in(change: JSONObject, part: Part) -> int:
     found = entries.of_change(change)
-    digests = orjson.loads(change.erased_digests or "{}")
+    digests = orjson.loads(change["erased_digests"] or "{}")
     digests[part.name] = [entry[part.digest] for entry in found]
-    place = (CHANGES.c.account_id == change.account_id, CHANGES.c.first_id == change.first_id)
+    place = [CHANGES.c[name] == change[name] for name in ("account_id", "first_id")]
     emptied = dict.fromkeys((*part.columns, part.salts))
     kept = {"erased_digests": orjson.dumps(digests).decode()}
     db.connection().execute(sa.update(CHANGES).where(*place).values(**emptied, **kept))
@@ -92,5 +93,5 @@ def _erase_in(change: Any, part: Part) -> int:
     for entry in found:
         id = str(entry["id"])
         # Verification would fail without this entry.
-        append.record(change.account_id, append.UPDATE, "audit_log", id, [value], always=True)
+        append.record(change["account_id"], append.UPDATE, "audit_log", id, [value], always=True)
     return len(found)

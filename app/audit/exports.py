@@ -11,9 +11,16 @@ from pathlib import Path
 import orjson
 
 from app.audit import digest
-from app.audit.entries import NAMES, Entry
+from app.audit.entries import Entry
 from app.rest.csv_files import SPREADSHEET, Cells
 
+NAMES = (
+    *("account_id", "id", "operation", "table_name", "record_id", "column_name", "old_value"),
+    *("new_value", "user_id", "user_email", "user_name", "es_username", "es_reason"),
+    *("es_timestamp", "ip_address", "user_agent", "request_id", "occurred_at", "extra_metadata"),
+    *("salt", "values_digest", "actor_salt", "actor_digest", "entry_digest", "previous_hash"),
+    *("checksum", "masked"),
+)
 FORMATS = {"csv": "text/csv", "json": "application/json", "jsonl": "application/x-ndjson"}
 # Unlike in files of records, every leading apostrophe gets another one.
 CELLS = Cells(digest.canonical, re.compile(f"{SPREADSHEET}|'"), re.compile("'"))

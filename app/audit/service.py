@@ -47,35 +47,60 @@ def page(
     return list(map(Mask(by), _on_page(query))), total
 
 
-def _on_page(query: Query) -> Iterator[Entry]:
-    changes: dict[tuple[str, int], dict[int, Entry]] = {}
-    for row in db.connection().execute(_page_query(query)):
-        key = (row.account_id, row.first_id)
-        if key not in changes:
-            changes[key] = {entry["id"]: entry for entry in entries.of_change(row)}
-        yield changes[key][row.entry_id]
-
-
-def _page_query(query: Query) -> sa.Select[Any]:
-    """The ids of the entries on a page, each with its whole change."""
+def _on_page(query: Query) -> list[Entry]:
     name, ascending = _sort_column(query), query["sort_order"] == "asc"
-    changes, last = (
-        CHANGES.select().where(*_conditions(query, CHANGES)),
-        query["skip"] + query["limit"],
-    )
-    end_column = "first_id" if ascending else "last_id"
-    by = end_column if name == "id" else name
-    if by in CHANGES.c:
-        # Each change has at least one entry, so later changes cannot be on this page.
-        changes = changes.order_by(*_order((CHANGES.c[by], CHANGES.c.first_id), ascending))
-        changes = changes.limit(last)
+    if name not in CHANGES.c:
+        return _sorted_entries(query, name, ascending)
+    found: list[Entry] = []
+    skip = query["skip"]
+    for row in db.connection().execute(_changes_of_page(query, name, ascending)):
+        if not found:
+            skip -= int(row.passed)
+        change = entries.of_change(row._asdict())
+        found += change if ascending else reversed(change)
+    return found[skip : skip + query["limit"]]
+
+
+def _changes_of_page(query: Query, name: str, ascending: bool) -> sa.Select[Any]:
+    """The changes of the entries on a page; `passed` is the number of entries before each."""
+    place = ("account_id", "first_id")
+    names = list(dict.fromkeys((*place, name, "entries")))
+    # Each change has at least one entry, so later changes cannot be on this page.
+    last = query["skip"] + query["limit"]
+    conditions, order = _conditions(query, CHANGES), _placed(CHANGES, name, ascending)
+    if not query["skip"]:
+        page = sa.select(*entries.columns(), sa.literal(0).label("passed")).where(*conditions)
+        return page.order_by(*order).limit(last)
+    keys = sa.select(*(CHANGES.c[name] for name in names)).where(*conditions)
+    found = keys.order_by(*order).limit(last).subquery()
+    until = sa.func.sum(found.c.entries).over(order_by=_placed(found, name, ascending))
+    counted = sa.select(found, (until - found.c.entries).label("passed")).subquery()
+    on_page = (counted.c.passed < last, counted.c.passed + counted.c.entries > query["skip"])
+    same = (counted.c[name] == CHANGES.c[name] for name in place)
+    page = sa.select(*entries.columns(), counted.c.passed).where(*on_page, *same)
+    return page.order_by(*_placed(counted, name, ascending))
+
+
+def _placed(changes: sa.FromClause, name: str, ascending: bool) -> list[Any]:
+    return _order((changes.c[name], changes.c.first_id), ascending)
+
+
+def _sorted_entries(query: Query, name: str, ascending: bool) -> list[Entry]:
+    """The entries of a page by a column of their own."""
+    changes = CHANGES.select().where(*_conditions(query, CHANGES))
+    if name == "id":
+        end = CHANGES.c.first_id if ascending else CHANGES.c.last_id
+        changes = changes.order_by(*_order((end,), ascending)).limit(query["skip"] + query["limit"])
     selected = changes.subquery()
-    order = (selected.c[name], selected.c.first_id) if name in CHANGES.c else (LOG.c[name],)
     same = (LOG.c.account_id == selected.c.account_id, LOG.c.first_id == selected.c.first_id)
     page = sa.select(LOG.c.id.label("entry_id"), *entries.columns(selected))
     page = page.select_from(selected.join(LOG, sa.and_(*same)))
-    page = page.order_by(*_order((*order, LOG.c.id), ascending))
-    return page.offset(query["skip"]).limit(query["limit"])
+    page = page.order_by(*_order((LOG.c[name], LOG.c.id), ascending))
+    found = []
+    for row in db.connection().execute(page.offset(query["skip"]).limit(query["limit"])):
+        change = entries.of_change(row._asdict())
+        found += [entry for entry in change if entry["id"] == row.entry_id]
+    return found
 
 
 def get(id: int, *, by: Principal) -> Entry:
@@ -88,7 +113,7 @@ def get(id: int, *, by: Principal) -> Entry:
     chains = HEADS.join(CHANGES, sa.and_(*same))
     changes = sa.select(*entries.columns()).select_from(chains).where(CHANGES.c.last_id >= id)
     for change in db.connection().execute(changes):
-        for entry in entries.of_change(change):
+        for entry in entries.of_change(change._asdict()):
             if entry["id"] == id:
                 return Mask(by)(entry)
     raise NotFound("There is no such entry.")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -220,7 +219,7 @@ def _verify(account_id: str, external: list[checkpoints.Checkpoint]) -> Iterator
     while chain.report.valid:
         for change in entries.iter_changes(conditions, (account_id, last)):
             _take_change(chain, change)
-            last = change.first_id
+            last = change["first_id"]
             if chain.report.checked // entries.BATCH_SIZE > checked // entries.BATCH_SIZE:
                 checked = chain.report.checked
                 yield checked
@@ -235,7 +234,7 @@ def _verify(account_id: str, external: list[checkpoints.Checkpoint]) -> Iterator
     yield chain.close()
 
 
-def _take_change(chain: Chain, change: Any) -> None:
+def _take_change(chain: Chain, change: JSONObject) -> None:
     try:
         found = entries.of_change(change)
         ends = (found[0]["id"], found[-1]["id"], len(found))
@@ -243,12 +242,12 @@ def _take_change(chain: Chain, change: Any) -> None:
         ids = [entry["id"] for entry in found]
         *_, checksum = digest.checksums(chain.last_checksum, ids, digests)
     except (LookupError, TypeError, ValueError, AttributeError):
-        chain.report.fail(change.first_id, "it is not a valid change")
+        chain.report.fail(change["first_id"], "it is not a valid change")
         return
-    if ends != (change.first_id, change.last_id, change.entries):
-        chain.report.fail(change.first_id, "it is not where lists look for it")
-    elif checksum != change.checksum.hex():
-        chain.report.fail(change.first_id, "it was changed, or does not follow the previous one")
+    if ends != (change["first_id"], change["last_id"], change["entries"]):
+        chain.report.fail(change["first_id"], "it is not where lists look for it")
+    elif checksum != change["checksum"].hex():
+        chain.report.fail(change["first_id"], "it was changed, or does not follow the previous one")
     for entry in found:
         chain.take(entry)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import groupby
-from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -20,6 +19,7 @@ from alembic import context, op
 from app import clock
 from app.audit import digest, entries
 from app.audit.append import stored_values
+from app.audit.exports import NAMES
 from app.audit.insert import stored_ids
 from app.db import row_security
 from app.db.types import Text, UtcDateTime
@@ -35,6 +35,7 @@ FINAL_BATCH = 5000  # changes that the service may have to wait for
 
 COPIED = ("user_email", "user_name", "es_username", "es_reason", "es_timestamp", "ip_address")
 COPIED += ("user_agent", "request_id", "extra_metadata")
+SHARED = ("account_id", "operation", "table_name", "record_id", "user_id", *COPIED)
 ERASABLE = (
     *("old_values", "new_values", "salts", "actor_salts"),
     *("user_email", "user_name", "ip_address", "user_agent", "es_username", "es_reason"),
@@ -288,8 +289,8 @@ def _refuse_broken(account_id: str, id: int) -> None:
         return
     raise RuntimeError(
         f"The audit chain of account {account_id} is broken at entry {id}. Look into it with the"
-        " version before (flask --app wsgi audit verify, and an export of the log). To convert it as"
-        " it is, still broken: flask --app wsgi db upgrade -x broken_chains=convert"
+        " version before (flask --app wsgi audit verify, and an export of the log). To convert it,"
+        " still broken: flask --app wsgi db upgrade -x broken_chains=convert"
     )
 
 
@@ -349,7 +350,7 @@ def _converted(stored: list[Any], previous: bytes) -> Iterator[dict[str, object]
 
 
 def _change_of(entry: Any) -> tuple[object, ...]:
-    shared = tuple(str(entry[name]) for name in ("occurred_at", *entries.SHARED, *COPIED))
+    shared = tuple(str(entry[name]) for name in ("occurred_at", *SHARED))
     return (entry["first_id"], entry["salt"] is None, entry["actor_salt"] is None, *shared)
 
 
@@ -390,7 +391,7 @@ def _bytes(found: list[Any], name: str) -> bytes:
 def _verified(row: dict[str, Any], found: list[Any], previous: bytes) -> dict[str, Any]:
     """The new row. Raises RuntimeError unless it gives exactly the entries that it replaces."""
     for entry, computed in zip(
-        found, entries.of_change(SimpleNamespace(**row, previous=previous)), strict=True
+        found, entries.of_change({**row, "previous": previous}), strict=True
     ):
         stored = {**entry, "masked": False, "occurred_at": clock.iso(entry["occurred_at"])}
         if entry["es_timestamp"] is not None:
@@ -507,7 +508,7 @@ FORMER += ("user_id", "occurred_at")
 def _create_former_tables() -> None:
     types = {column.name: column.type for column in NEW.columns}
     types |= {"id": sa.BigInteger(), "extra_metadata": sa.JSON(none_as_null=True)}
-    required = {"id", "column_name", *FORMER, *(n for n in entries.NAMES if n.endswith("_digest"))}
+    required = {"id", "column_name", *FORMER, *(n for n in NAMES if n.endswith("_digest"))}
     required |= {"previous_hash", "checksum"}
     op.create_table(
         "audit_log",
@@ -518,7 +519,7 @@ def _create_former_tables() -> None:
                 autoincrement=False,
                 nullable=name not in required,
             )
-            for name in entries.NAMES
+            for name in NAMES
             if name != "masked"
         ),
         sa.PrimaryKeyConstraint("account_id", "id", name="pk_audit_log"),
@@ -541,12 +542,10 @@ def _fill_former_tables(connection: sa.Connection) -> None:
     )
     previous: dict[str, bytes] = {}
     for row in connection.execute(sa.select(NEW).order_by(NEW.c.account_id, NEW.c.first_id)).all():
-        found = entries.of_change(
-            SimpleNamespace(**row._asdict(), previous=previous.get(row.account_id))
-        )
+        found = entries.of_change({**row._asdict(), "previous": previous.get(row.account_id)})
         previous[row.account_id] = row.checksum
         moments = {"occurred_at": row.occurred_at, "es_timestamp": row.es_timestamp}
-        kept = [name for name in entries.NAMES if name != "masked"]
+        kept = [name for name in NAMES if name != "masked"]
         stored = [{name: (entry | moments)[name] for name in kept} for entry in found]
         connection.execute(sa.insert(log_table), stored)
         connection.execute(sa.insert(changes).values({n: getattr(row, n) for n in FORMER}))

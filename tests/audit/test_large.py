@@ -57,7 +57,7 @@ def fill(first: int, last: int) -> None:
         url = db.db.engine.url.set(drivername="postgresql")
         with closing(psycopg2.connect(url.render_as_string(hide_password=False))) as owner:
             owner.autocommit = True
-            owner.cursor().execute("VACUUM ANALYZE audit_log, audit_changes")
+            owner.cursor().execute("VACUUM ANALYZE audit_changes")
 
 
 def first_page(asked: dict[str, Any]) -> int:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from itertools import pairwise, product
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import db
-from app.audit import checkpoints, digest, entries, erase, verify
+from app.audit import checkpoints, digest, entries, erase, exports, verify
 from app.audit.entries import CHANGES
 from app.audit.models import AuditChange, AuditCheckpoint, AuditHead
 from tests.audit.chains import stand_alone
@@ -35,7 +34,7 @@ ERASABLE_OF_ENTRY = {
     "salt": ("old_value", "new_value", "salt"),
     "actor_salt": (*digest.ACTOR_COLUMNS, "actor_salt"),
 }
-ENTRY = tuple(name for name in entries.NAMES if name != "masked")
+ENTRY = tuple(name for name in exports.NAMES if name != "masked")
 alone = stand_alone()
 
 
@@ -201,7 +200,7 @@ def test_an_erasure_that_no_entry_tells_of_shows(
 
 def computed(change: Change, previous: bytes = b"") -> list[Entry]:
     """The entries of a change."""
-    return entries.of_change(SimpleNamespace(**change, previous=previous))
+    return entries.of_change({**change, "previous": previous})
 
 
 def test_what_lists_go_by_shows_when_it_is_not_what_the_entries_tell(
@@ -370,7 +369,7 @@ def test_the_same_shows_in_an_export(app: Flask, chain: tuple[str, str], whole: 
     written = list(entries.iter_entries(mine))
     checkpoints.create_due()
     kept = list(checkpoints.for_account(chain[0]))
-    for name, tampered in exports(written, whole):
+    for name, tampered in tampered_exports(written, whole):
         given = json.loads(json.dumps(tampered))
         broken = not verify.verify_export(given, kept)["valid"]
         chains = alone.verify(given, kept).values()
@@ -382,7 +381,7 @@ def edited(written: list[Entry], at: int, change: Entry) -> list[Entry]:
     return [*written[:at], written[at] | change, *written[at + 1 :]]
 
 
-def exports(written: list[Entry], whole: bool) -> Iterator[tuple[str, list[Entry]]]:
+def tampered_exports(written: list[Entry], whole: bool) -> Iterator[tuple[str, list[Entry]]]:
     """An export, untouched and in every way tampered with: by turns half of the columns, or all."""
     yield "untouched", written
     for turn, at in enumerate(range(0, len(written), 5)):
