@@ -99,13 +99,13 @@ def writing() -> Iterator[Any]:
 
 def audit(through: Any, changes: Sequence[append.Change], moment: datetime) -> None:
     """Write the entries of changes, as part of the transaction."""
-    entries = append._entries(changes, TOLD, moment)
+    prepared = append._prepared(changes, TOLD, moment)
     if ON_SQLITE:
-        insert._insert_sqlite(through, ACCOUNT, entries, TOLD)
-    elif len(entries) < insert.COPY_THRESHOLD:
-        through.execute(*insert.calls([(ACCOUNT, entries)], TOLD))
+        insert._insert_sqlite(through, ACCOUNT, prepared, TOLD)
+    elif len(prepared) < insert.COPY_THRESHOLD:
+        through.execute(*insert.calls([(ACCOUNT, prepared)], TOLD))
     else:
-        insert._copy(through, ACCOUNT, entries, TOLD)
+        insert._copy(through, ACCOUNT, prepared, TOLD)
 
 
 def shown(row: Sequence[Any]) -> dict[str, Any]:
