@@ -105,14 +105,14 @@ def queue_of(kind: str) -> str:
     return MAIL if kind in KINDS and KINDS[kind].mails else DEFAULT
 
 
-class Work(NamedTuple):
-    """The work of a queue of RQ."""
+class Runner(NamedTuple):
+    """What runs the tasks of a queue of RQ, and finds those that are due."""
 
     run: Callable[..., None]
     due: Callable[[], Iterable[tuple[str, ...]]]
 
 
-TASKS: dict[str, Work] = {}
+RUNNERS: dict[str, Runner] = {}
 uses_rq = threading.Event()
 """Whether this process works through RQ; else it looks for due rows of all accounts."""
 
@@ -120,10 +120,10 @@ uses_rq = threading.Event()
 def task(
     queue_name: str, due: Callable[[], Iterable[tuple[str, ...]]]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register what tasks of a queue do, and the ids of all tasks that are due."""
+    """Register what runs the tasks of a queue, and what finds the ids of those that are due."""
 
     def register(run: Callable[..., None]) -> Callable[..., None]:
-        TASKS[queue_name] = Work(run, due)
+        RUNNERS[queue_name] = Runner(run, due)
         return run
 
     return register

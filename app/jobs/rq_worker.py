@@ -208,7 +208,8 @@ def _sweep(url: str) -> None:
         is_mine = rq_queues.redis_client(url).set(SWEEP_KEY, "", nx=True, px=1000)
         queue.uses_rq.set()
         if is_mine:
-            due = (Task(name, ids) for name, work in queue.TASKS.items() for ids in work.due())
+            runners = queue.RUNNERS.items()
+            due = [Task(name, ids) for name, runner in runners for ids in runner.due()]
             rq_queues.enqueue(url, [(task, None) for task in due])
     except RedisError as error:
         queue.uses_rq.clear()

@@ -26,4 +26,4 @@ def run(queue_name: str, *ids: str) -> None:
 
 def _run(task: Task) -> None:
     rq_queues.take(config.current().redis_url, task)
-    queue.TASKS[task.queue].run(*task.ids)
+    queue.RUNNERS[task.queue].run(*task.ids)
