@@ -239,7 +239,7 @@ def test_a_forgotten_filter_leaks_nothing(
     def leaks() -> set[str]:
         one = f"records/posts/{theirs}"
         tried = {
-            "list": alice.get("records/posts").json["total"] != 1,
+            "list": len(alice.get("records/posts").json["items"]) != 1,
             "filter": alice.get("records/posts?filter=title != ''").json["total"] != 1,
             "export": len(alice.get("records/posts/export?format=jsonl").text.splitlines()) != 1,
             "aggregate": alice.get("records/posts/aggregate?count=*").text.count("2") > 0,

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from app import db
+from app.collections import totals
 from app.collections.definition import Definition
 from app.db.prepared import PreparedStatement
 from app.db.versioned_cache import VersionChecks, version_columns
@@ -129,8 +130,15 @@ def read_page(
     reader = _Reading(
         definition, definition.listed, conditions_in_scope, bound_values, columns, room
     )
-    rows, facts = reader.found(statement, version_checks, limit, 1)
-    return rows, facts[0]
+    rows, (total,) = reader.found(statement, version_checks, limit, 1)
+    if count and total is None:  # unknown to `totals`
+        total = _count(definition, account_id) if rows or skip else 0
+    return rows, total
+
+
+def _count(definition: Definition, account_id: str | None) -> int:
+    count = sa.select(sa.func.count()).select_from(definition.table)
+    return db.connection().scalar(count.where(*store.scope(definition, account_id))) or 0
 
 
 def _prepared_page(*arguments: Any) -> PreparedStatement:
@@ -151,7 +159,10 @@ def _page_statement(
 ) -> sa.Select[Any]:
     where = [*store.scope(definition, None if anywhere else ACCOUNT, where_access), *conditions]
     total: Any = sa.null()
-    if count:
+    counts_all = where_access is None and not conditions and max_total is None
+    if count and counts_all:
+        total = totals.total(definition.id, None if anywhere else ACCOUNT)
+    elif count:
         counted_from: Any = definition.table
         counted_where: Sequence[Any] = where
         if max_total is not None:
