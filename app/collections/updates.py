@@ -102,8 +102,12 @@ def store(row: Collection, change: Change, rules: JSONMapping, options: JSONMapp
 
 def execute(row: Collection, change: Change) -> str | None:
     """Run the statements of a stored change. Returns its revision, if any."""
-    if not change.statements:
-        return None
+    revision = _run(row, change) if change.statements else None
+    table.restore_view(change.new.table)
+    return revision
+
+
+def _run(row: Collection, change: Change) -> str:
     events.publish(events.DefaultsBackfilled(change.old, change.fills))
     try:
         table.run(change.statements)
