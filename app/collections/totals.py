@@ -28,7 +28,7 @@ FOR EACH STATEMENT EXECUTE FUNCTION count_records('{id}', '{step}')
 ON_SQLITE = """
 CREATE TRIGGER IF NOT EXISTS "{trigger}" AFTER {event} ON {table} BEGIN
   INSERT INTO record_counts (account_id, collection_id, slot, records)
-  VALUES ({row}.account_id, '{id}', '', {step})
+  VALUES ({row}.account_id, '{id}', '0', {step})
   ON CONFLICT (account_id, collection_id, slot) DO UPDATE SET records = records + {step};
 END
 """
@@ -60,7 +60,7 @@ def ensure(table: sa.Table, collection_id: str) -> None:
     with tenancy.as_owner():
         forget(collection_id)
         account, records = table.c.account_id, sa.func.count()
-        counted = sa.select(account, sa.literal(collection_id), sa.literal(""), records)
+        counted = sa.select(account, sa.literal(collection_id), sa.literal("0"), records)
         names = ["account_id", "collection_id", "slot", "records"]
         db.connection().execute(
             sa.insert(COUNTS).from_select(names, counted.group_by(account))  # type: ignore[arg-type]

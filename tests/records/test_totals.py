@@ -141,6 +141,18 @@ def test_a_writer_waits_for_no_other(app: Flask, cast: Cast) -> None:
     check(app, cast, 3, 3)
 
 
+def test_a_statement_on_many_accounts_is_counted(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root)
+    for caller in (cast.alice, cast.alice, cast.charlie):
+        make_record(caller)
+    copy(app, "y", "z")
+    check(app, cast, 8, 4)
+    with app.app_context(), db.transaction() as session:
+        session.execute(sa.text("DELETE FROM col_posts WHERE id LIKE '%z'"))
+        session.execute(sa.text("DELETE FROM col_posts WHERE id = 'none'"))
+    check(app, cast, 4, 2)
+
+
 def test_what_is_rolled_back_is_not_counted(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     make_record(cast.charlie)
