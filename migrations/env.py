@@ -1,9 +1,11 @@
 """Alembic's environment: the application's engine, in one transaction."""
 
+import sqlalchemy as sa
 from alembic import context
 from flask import current_app
 
 from app import config
+from app.collections import service as collections
 from app.context import tenancy
 from app.db import row_security
 from app.db.types import Text, UtcDateTime
@@ -47,6 +49,8 @@ def run() -> None:
             context.run_migrations()
     if postgres and config.current().row_security_enabled:
         row_security.install(engine)
+    if sa.inspect(engine).has_table("record_counts"):
+        collections.ensure_totals()
 
 
 run()

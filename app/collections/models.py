@@ -31,6 +31,18 @@ class Collection(Base):
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now, onupdate=clock.now)
 
 
+class RecordCount(Base):
+    """A part of the number of an account's records in a collection (`record_counts`)."""
+
+    __tablename__ = "record_counts"
+    __table_args__ = (sa.Index("ix_record_counts_collection_id", "collection_id"),)
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    collection_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    slot: Mapped[str] = mapped_column(Text, primary_key=True)
+    records: Mapped[int] = mapped_column(sa.BigInteger)
+
+
 class Revision(Base):
     """One change of a collection's table, written with its DDL (contract section 11)."""
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import sqlalchemy as sa
 
 from app import db, events
-from app.collections import definition, revisions, table
+from app.collections import definition, revisions, table, totals
 from app.collections import service as collections
 from app.collections.models import Collection
 from app.errors import Conflict, InvalidValues, NotFound, problem
@@ -87,6 +87,7 @@ def _drop(row: Collection, remaining_tables: Sequence[sa.Table]) -> JSONObject:
     events.publish(events.CollectionRemoved(old))
     statements = table.removal(old.table, remaining_tables)
     table.run(statements)
+    totals.forget(row.id)
     revision = revisions.record(row.id, f"delete collection {row.name}", statements)
     return {
         "collection_id": row.id,

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 
 from app import clock, db, rules
 from app.auth.principal import Principal
-from app.collections import access, definition, revisions, schema, table
+from app.collections import access, definition, revisions, schema, table, totals
 from app.collections.definition import ALL_FIELDS, FIELD_LISTS, Definition
 from app.collections.fields import TYPES
 from app.collections.models import Collection
@@ -82,6 +82,7 @@ def create(name: str, specs: Sequence[schema.Spec], rules_: JSONMapping) -> Coll
     table_ = definition.from_row(row).table
     statements = table.creation(table_)
     table.make(table_, statements)
+    totals.ensure(table_, row.id)
     revisions.record(row.id, f"create collection {name}", statements)
     return row
 
@@ -165,9 +166,17 @@ def record_counts(rows: Sequence[Collection], max_count: int | None = None) -> d
 
     Stops at `max_count` + 1.
     """
+    known = totals.by_collection([row.id for row in rows])
+    if max_count is not None:
+        known = {id: min(count, max_count + 1) for id, count in known.items()}
+    return known | _count([row for row in rows if row.id not in known], max_count)
+
+
+def _count(rows: Sequence[Collection], max_count: int | None) -> dict[str, int]:
+    """Count collections that have no records, or no triggers that count them."""
     if len(rows) > MAX_COUNTED:
         first, rest = rows[:MAX_COUNTED], rows[MAX_COUNTED:]
-        return record_counts(first, max_count) | record_counts(rest, max_count)
+        return _count(first, max_count) | _count(rest, max_count)
     single = sa.select(sa.literal(1).label("one")).limit(
         None if max_count is None else max_count + 1
     )
@@ -186,7 +195,21 @@ def record_counts(rows: Sequence[Collection], max_count: int | None = None) -> d
     if len(rows) == 1:
         return {rows[0].id: 0}
     half = len(rows) // 2
-    return record_counts(rows[:half], max_count) | record_counts(rows[half:], max_count)
+    return _count(rows[:half], max_count) | _count(rows[half:], max_count)
+
+
+def ensure_totals() -> None:
+    """Have the database count the records of collections that an older release created."""
+    for id in db.db.session.scalars(sa.select(Collection.id)).all():
+        _ensure_total(id)
+
+
+@schema_change
+def _ensure_total(collection_id: str) -> None:
+    columns = (Collection.id, Collection.table_name)
+    row = db.connection().execute(sa.select(*columns).where(Collection.id == collection_id)).first()
+    if row is not None:
+        totals.ensure(table.build_table(row.table_name, ()), row.id)
 
 
 @versioned_cache.reloading()  # for referenced collections

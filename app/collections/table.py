@@ -151,7 +151,15 @@ def lock(table: sa.Table) -> None:
     """Lock the table exclusively until the transaction ends."""
     # Exclusive at once: upgrading a lock could deadlock.
     if _dialect().name == "postgresql":
+        run([row_security.drop_view(_quoted(table))])
         run([f"LOCK TABLE {_quoted(table)} IN ACCESS EXCLUSIVE MODE"])
+
+
+def restore_view(table: sa.Table) -> None:
+    """Create the view that lists read, as a change of the collection drops it."""
+    if _dialect().name == "postgresql":
+        with tenancy.as_owner():
+            row_security.add_view(db.connection(), _quoted(table))
 
 
 def _column_changes(old: sa.Table, column: Column) -> Iterator[object]:

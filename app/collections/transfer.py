@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import sqlalchemy as sa
 
 from app import db
-from app.collections import changes, definition, revisions, schema, table, updates
+from app.collections import changes, definition, revisions, schema, table, totals, updates
 from app.collections import service as collections
 from app.collections.changes import Change
 from app.collections.definition import Definition
@@ -170,6 +170,7 @@ def _make_tables(rows: Sequence[Collection]) -> list[str]:
         deferred.append((row, table.references(own_table, frozenset(missing))))
         statements = table.creation(own_table, frozenset(missing))
         table.make(own_table, statements)
+        totals.ensure(own_table, row.id)
         revision_ids.append(revisions.record(row.id, f"create collection {row.name}", statements))
     for row, statements in deferred:
         if statements:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from app import db, events
-from app.collections import access, changes, definition, revisions, schema, table
+from app.collections import access, changes, definition, revisions, schema, table, totals
 from app.collections import service as collections
 from app.collections.changes import Change
 from app.collections.models import Collection
@@ -102,8 +102,12 @@ def store(row: Collection, change: Change, rules: JSONMapping, options: JSONMapp
 
 def execute(row: Collection, change: Change) -> str | None:
     """Run the statements of a stored change. Returns its revision, if any."""
-    if not change.statements:
-        return None
+    revision = _run(row, change) if change.statements else None
+    table.restore_view(change.new.table)
+    return revision
+
+
+def _run(row: Collection, change: Change) -> str:
     events.publish(events.DefaultsBackfilled(change.old, change.fills))
     try:
         table.run(change.statements)
@@ -111,6 +115,7 @@ def execute(row: Collection, change: Change) -> str | None:
         raise Conflict("Existing records do not fit the new schema.") from error
     if not table.is_sound(change.new.table):
         raise Conflict("A reference would have no target.")
+    totals.ensure(change.new.table, row.id)  # SQLite may have rebuilt the table
     return revisions.record(row.id, change.description, change.statements)
 
 

@@ -53,3 +53,16 @@ def across_accounts() -> AbstractContextManager[None]:
 def as_owner() -> AbstractContextManager[None]:
     """Run the block as owner of the tables: no row-level security, free to change the schema."""
     return scoped_to(OWNER)
+
+
+reads_views: ContextVar[bool] = ContextVar("reads_views", default=False)
+
+
+@contextmanager
+def through_views() -> Iterator[None]:
+    """Read an account's records through the views that let indexes serve (row-level security)."""
+    token = reads_views.set(True)
+    try:
+        yield
+    finally:
+        reads_views.reset(token)

@@ -75,6 +75,8 @@ class Driver(extensions.connection):
 
     roles: Roles | None = None
     """The roles that statements run as; None without row-level security."""
+    views_path = ""
+    """The search path inside `tenancy.through_views`."""
     _scope: RoleStatements | None = None
     _begins = False
     _pending = b""
@@ -138,7 +140,8 @@ class Driver(extensions.connection):
         return pending + self._set_scope(self.roles, begins) if self.roles else pending
 
     def _set_scope(self, roles: Roles, begins: bool) -> bytes:
-        scope = _role_statements(roles, tenancy.current())
+        path = self.views_path if tenancy.reads_views.get() else ""
+        scope = _role_statements(roles, tenancy.current(), path)
         previous, self._scope = self._scope, scope
         if begins:
             return scope.first
@@ -211,15 +214,18 @@ class Cursor(extensions.cursor):
 
 
 @lru_cache(10_000)
-def _role_statements(roles: Roles, scope: tenancy.Scope) -> RoleStatements:
+def _role_statements(roles: Roles, scope: tenancy.Scope, path: str) -> RoleStatements:
+    tables_path = "SET LOCAL search_path = DEFAULT; "
     if scope in (tenancy.OWNER, tenancy.ALL_ACCOUNTS):
         role = "NONE" if scope == tenancy.OWNER else quote_identifier(roles.every)
-        return RoleStatements(*[f"SET LOCAL ROLE {role}; ".encode()] * 2)
+        first = f"SET LOCAL ROLE {role}; "
+        return RoleStatements(first.encode(), f"{first}{tables_path}".encode())
     account_id = scope if UUID.fullmatch(scope) else ""  # no account has the empty id
     setting = f"SET LOCAL app.account_id = '{account_id}'; "
+    views_path = f"SET LOCAL search_path = {path}; " if path else ""
     # A new transaction has this role already, and SET ROLE costs more than the setting.
-    later = f"SET LOCAL ROLE {quote_identifier(roles.one)}; {setting}"
-    return RoleStatements(setting.encode(), later.encode())
+    later = f"SET LOCAL ROLE {quote_identifier(roles.one)}; {setting}{views_path or tables_path}"
+    return RoleStatements(f"{setting}{views_path}".encode(), later.encode())
 
 
 def quote_identifier(name: str) -> str:

@@ -4,6 +4,9 @@ The login that owns the tables has two roles, named after it. In tenant tables `
 sees only the rows of the account in the setting `app.account_id`; `<owner>_all` sees every row. A
 connection starts as the former without an account, and sees nothing. Statements set role and
 account (`app.db.postgres_driver`).
+
+Lists read views of the same condition and name, in a schema of their own (docs/adr/0030): before a
+policy PostgreSQL evaluates leakproof functions only, so that an index on a number would be useless.
 """
 
 from __future__ import annotations
@@ -18,8 +21,9 @@ from app.context import tenancy
 from app.db.postgres_driver import Driver, Roles, quote_identifier
 
 INSTALLING = 0x4174726962
+VIEWS = "own_records"
+OWN_ROWS = "account_id = current_setting('app.account_id', true)"
 RIGHTS = "SELECT, INSERT, UPDATE, DELETE"
-COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "cmp")
 
 # Since version 16 the creator of a role is its member, but may not yet SET ROLE to it.
 MAY_TAKE = (
@@ -59,7 +63,7 @@ WHERE owner.rolname = {{owner}} AND strpos(owner.rolname, '%') = 0
 """  # noqa: S608 - constants
 OWNER = "(SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = to_regclass('users')"
 ENTER = (
-    "SELECT found.*, set_config('role', found.one, false)"  # noqa: S608 - constants
+    "SELECT found.*, current_setting('search_path'), set_config('role', found.one, false)"  # noqa: S608 - constants
     f" FROM ({FIND_ROLES.format(owner=f'{OWNER} AND relrowsecurity)')}) AS found (one, every)"
 )
 UNCOVERED = """
@@ -73,10 +77,33 @@ WHERE t.relnamespace = current_schema()::regnamespace AND t.relkind IN ('r', 'p'
 -- `users` last: connections take its policy as the sign that all others exist.
 ORDER BY t.relname = 'users', t.relname
 """
-UNMARKED = sa.text(
-    "SELECT oid::regprocedure::text FROM pg_proc"
-    " WHERE proname IN :names AND pronamespace = 'pg_catalog'::regnamespace AND NOT proleakproof"
-).bindparams(sa.bindparam("names", [f"numeric_{name}" for name in COMPARISONS], expanding=True))
+UNVIEWED = f"""
+SELECT format('%I', t.relname) FROM collections
+JOIN pg_class AS t ON t.relname = table_name AND t.relnamespace = current_schema()::regnamespace
+WHERE NOT EXISTS (
+  SELECT FROM pg_class AS v WHERE v.relnamespace = to_regnamespace('{VIEWS}')
+  AND v.relname = t.relname AND has_table_privilege(:one, v.oid, 'SELECT'))
+"""  # noqa: S608 - constants
+# Whoever changes or deletes a collection: a view may lack columns, and would keep its table.
+DROP_VIEW = f"""
+CREATE OR REPLACE FUNCTION drop_own_records() RETURNS trigger LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog AS $$
+BEGIN
+  IF TG_OP = 'DELETE' OR (OLD.table_name, OLD.schema::text) <> (NEW.table_name, NEW.schema::text)
+  THEN
+    EXECUTE format('DROP VIEW IF EXISTS {VIEWS}.%I', OLD.table_name);
+  END IF;
+  RETURN NULL;
+END $$
+"""
+DROPPED = """
+CREATE OR REPLACE TRIGGER drop_own_records AFTER UPDATE OR DELETE ON collections
+FOR EACH ROW EXECUTE FUNCTION drop_own_records()
+"""
+MAY_ADD_VIEWS = sa.text(
+    "SELECT has_database_privilege(current_database(), 'CREATE')"
+    " AND to_regclass('collections') IS NOT NULL"
+)
 
 
 def enforce(engine: Engine) -> None:
@@ -91,6 +118,7 @@ def _enter(driver: Driver, record: ConnectionPoolEntry) -> None:
         row = cursor.fetchone()
     driver.autocommit = autocommit
     driver.roles = Roles(*row[:2]) if row else None
+    driver.views_path = f"{VIEWS}, {row[2]}" if row else ""
 
 
 def install(engine: Engine) -> None:
@@ -121,9 +149,19 @@ def _install(connection: sa.Connection) -> None:
         # For tables that processes of an older release still create.
         f"ALTER DEFAULT PRIVILEGES IN SCHEMA {schema} GRANT {RIGHTS} ON TABLES {to}",
     )
-    _mark_leakproof(connection)
     for table in uncovered(connection, roles):
         _cover(connection, roles, table)
+    if connection.scalar(MAY_ADD_VIEWS):
+        one = quote_identifier(roles.one)
+        _run(
+            connection,
+            f"CREATE SCHEMA IF NOT EXISTS {VIEWS}",
+            f"GRANT USAGE ON SCHEMA {VIEWS} TO {one}",
+            DROP_VIEW,
+            DROPPED,
+        )
+        for table in unviewed(connection, roles):
+            _view(connection, roles, table)
 
 
 def make_roles(connection: sa.Connection) -> Roles | None:
@@ -137,6 +175,28 @@ def cover(connection: sa.Connection, table: str) -> None:
     roles = active_roles(connection)
     if roles is not None:
         _cover(connection, roles, table)
+        add_view(connection, table)
+
+
+def add_view(connection: sa.Connection, table: str) -> None:
+    """Create a collection's view if it is missing."""
+    roles = active_roles(connection)
+    has_schema = sa.text(f"SELECT to_regnamespace('{VIEWS}') IS NOT NULL")
+    if roles is not None and connection.scalar(has_schema) and table in unviewed(connection, roles):
+        _view(connection, roles, table)
+
+
+def drop_view(table: str) -> str:
+    """Return the statement that drops a collection's view, before its table is locked.
+
+    Readers lock the view first: the other way round, the two would wait for each other.
+    """
+    return f"DROP VIEW IF EXISTS {VIEWS}.{table}"
+
+
+def unviewed(connection: sa.Connection, roles: Roles) -> list[str]:
+    """Return the tables of collections without a view, by quoted name."""
+    return list(connection.scalars(sa.text(UNVIEWED), roles._asdict()))
 
 
 def uncovered(connection: sa.Connection, roles: Roles) -> list[str]:
@@ -161,11 +221,6 @@ def setup_advice(connection: sa.Connection) -> str:
     )
 
 
-def comparisons_are_leakproof(connection: sa.Connection) -> bool:
-    """Whether indexes on numbers work under policies (see `_mark_leakproof`)."""
-    return not list(connection.scalars(UNMARKED))
-
-
 def _find(connection: sa.Connection) -> Roles | None:
     row = connection.execute(sa.text(FIND_ROLES.format(owner="current_user"))).first()
     return Roles(*row) if row else None
@@ -173,27 +228,26 @@ def _find(connection: sa.Connection) -> Roles | None:
 
 def _cover(connection: sa.Connection, roles: Roles, table: str) -> None:
     one, every = map(quote_identifier, roles)
-    own_rows = "account_id = current_setting('app.account_id', true)"
     _run(
         connection,
         f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY",
         # A restored database may have policies for another login's roles.
         f"DROP POLICY IF EXISTS one_account ON {table}",
         f"DROP POLICY IF EXISTS every_account ON {table}",
-        f"CREATE POLICY one_account ON {table} TO {one} USING ({own_rows})",
+        f"CREATE POLICY one_account ON {table} TO {one} USING ({OWN_ROWS})",
         f"CREATE POLICY every_account ON {table} TO {every} USING (true)",
         f"GRANT {RIGHTS} ON {table} TO {one}, {every}",
     )
 
 
-def _mark_leakproof(connection: sa.Connection) -> None:
-    # Before a policy PostgreSQL runs only leakproof functions, and comparisons of numeric are not
-    # marked so: an index on such a column is not used. Only a superuser may mark them.
-    if connection.scalar(sa.text("SELECT rolsuper FROM pg_roles WHERE rolname = current_user")):
-        _run(
-            connection,
-            *(f"ALTER FUNCTION {name} LEAKPROOF" for name in connection.scalars(UNMARKED)),
-        )
+def _view(connection: sa.Connection, roles: Roles, table: str) -> None:
+    view = f"{VIEWS}.{table}"
+    _run(
+        connection,
+        drop_view(table),
+        f"CREATE VIEW {view} AS SELECT * FROM {table} WHERE {OWN_ROWS}",  # noqa: S608 - quoted
+        f"GRANT SELECT ON {view} TO {quote_identifier(roles.one)}",
+    )
 
 
 def _run(connection: sa.Connection, *statements: str) -> None:

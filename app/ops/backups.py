@@ -76,9 +76,9 @@ def _write(draft: Path) -> None:
             source.backup(copy, pages=PAGES_PER_STEP)
     else:
         lock_timeout = f"--lock-wait-timeout={_lock_milliseconds()}"
-        _run(
-            "pg_dump", "--format=custom", "--no-owner", lock_timeout, f"--file={draft}", _address()
-        )
+        # `row_security` recreates the views.
+        what = ("--format=custom", "--no-owner", f"--exclude-schema={row_security.VIEWS}")
+        _run("pg_dump", *what, lock_timeout, f"--file={draft}", _address())
 
 
 def restore(path: Path, *, replacing: bool) -> None:

@@ -8,7 +8,6 @@ from itertools import islice
 from typing import Literal, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from app import clock, config, db, jobs
@@ -149,13 +148,12 @@ def _accounts_apart() -> Finding:
     if unprotected:
         message = f"row-level security is missing for {', '.join(unprotected[:MAX_NAMED])}"
         return Finding("accounts", "warn", f"{message}: run flask --app wsgi db upgrade")
-    return Finding("accounts", "ok", f"isolated by the database, too; {_numbers(connection)}")
-
-
-def _numbers(connection: Connection) -> str:
-    if row_security.comparisons_are_leakproof(connection):
-        return "numeric filters use indexes"
-    return "numeric filters use no index (docs/scaling.md says how a superuser can change that)"
+    unviewed = row_security.unviewed(connection, roles)
+    if unviewed:
+        message = f"numeric filters use no index in {', '.join(unviewed[:MAX_NAMED])}"
+        advice = "let the login create schemas (GRANT CREATE ON DATABASE), and run flask"
+        return Finding("accounts", "warn", f"{message}: {advice} --app wsgi db upgrade")
+    return Finding("accounts", "ok", "isolated by the database, too")
 
 
 def _clock() -> Finding:

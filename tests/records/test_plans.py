@@ -30,7 +30,7 @@ def plan_of(caller: Caller, path: str, **query: Any) -> tuple[str, dict[str, Any
         answer = caller.get(path, query_string=query)
     assert answer.status_code == 200, answer.json
     statement = seen[-1]
-    with caller.app.app_context(), tenancy.in_account(caller.account_id):
+    with caller.app.app_context(), tenancy.in_account(caller.account_id), tenancy.through_views():
         on_sqlite = db.db.engine.dialect.name == "sqlite"
         explain = "EXPLAIN QUERY PLAN" if on_sqlite else "EXPLAIN (ANALYZE, TIMING OFF)"
         rows = db.connection().exec_driver_sql(f"{explain} {statement}", statement.parameters)

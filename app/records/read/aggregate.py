@@ -17,6 +17,7 @@ from app.collections.access import Access
 from app.collections.columns import TableColumns
 from app.collections.definition import Definition
 from app.collections.fields import ComputedField, Field, Number, NumberField
+from app.context import tenancy
 from app.db import versioned_cache
 from app.db.versioned_cache import VersionChecks
 from app.errors import InvalidValues, problem
@@ -112,7 +113,8 @@ def _rows(
     def read(guarded: bool) -> Sequence[Any]:
         statement = _statement(definition, where, parsed, skip, limit, guarded=guarded)
         query = statement.add_columns(*version_checks.columns)
-        return db.connection().execute(query, {**bound_values, "_room": max_bytes}).all()
+        with tenancy.through_views():
+            return db.connection().execute(query, {**bound_values, "_room": max_bytes}).all()
 
     if not long_results:
         return read(False), width

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from app import db
+from app.collections import totals
 from app.collections.definition import Definition
+from app.context import tenancy
 from app.db.prepared import PreparedStatement
 from app.db.versioned_cache import VersionChecks, version_columns
 from app.records import store
@@ -127,10 +130,23 @@ def read_page(
         *conditions,
     ]
     reader = _Reading(
-        definition, definition.listed, conditions_in_scope, bound_values, columns, room
+        definition,
+        definition.listed,
+        conditions_in_scope,
+        bound_values,
+        columns,
+        room,
+        is_filtered=where is not None or bool(conditions),
     )
-    rows, facts = reader.found(statement, version_checks, limit, 1)
-    return rows, facts[0]
+    rows, (total,) = reader.found(statement, version_checks, limit, 1)
+    if count and total is None:  # unknown to `totals`
+        total = _count(definition, account_id) if rows or skip else 0
+    return rows, total
+
+
+def _count(definition: Definition, account_id: str | None) -> int:
+    count = sa.select(sa.func.count()).select_from(definition.table)
+    return db.connection().scalar(count.where(*store.scope(definition, account_id))) or 0
 
 
 def _prepared_page(*arguments: Any) -> PreparedStatement:
@@ -151,7 +167,10 @@ def _page_statement(
 ) -> sa.Select[Any]:
     where = [*store.scope(definition, None if anywhere else ACCOUNT, where_access), *conditions]
     total: Any = sa.null()
-    if count:
+    counts_all = where_access is None and not conditions and max_total is None
+    if count and counts_all:
+        total = totals.total(definition.id, None if anywhere else ACCOUNT)
+    elif count:
         counted_from: Any = definition.table
         counted_where: Sequence[Any] = where
         if max_total is not None:
@@ -244,6 +263,8 @@ class _Reading:
     parameters: JSONMapping
     wanted: frozenset[str]
     room: SizeLimit
+    is_filtered: bool = True
+    """Whether an index may have to serve conditions, and not only the order."""
 
     def rows(self, query: sa.Select[Any], version_checks: VersionChecks, limit: int) -> list[Row]:
         """Execute a query with version checks, which work even without rows."""
@@ -259,10 +280,11 @@ class _Reading:
         """The rows of a `_with_facts` statement, and its facts without versions. Raises Stale."""
         max_bytes = sizes.room_for(limit * len(sizes.long_names(self.definition, self.wanted)))
         bound_values = {**self.parameters, **version_checks.parameters, "_room": max_bytes}
-        if isinstance(statement, PreparedStatement):
-            rows: Sequence[Any] = statement.all(bound_values)
-        else:
-            rows = db.connection().execute(statement, bound_values).all()
+        with tenancy.through_views() if self.is_filtered else nullcontext():
+            if isinstance(statement, PreparedStatement):
+                rows: Sequence[Any] = statement.all(bound_values)
+            else:
+                rows = db.connection().execute(statement, bound_values).all()
         width = len(self.definition.columns)
         facts_end = width + 1 + facts
         version_checks.check(rows[0][facts_end:])
@@ -330,10 +352,9 @@ def find_conflicts(definition: Definition, rows: Sequence[Row]) -> dict[int, lis
             table.c[name].in_([key[1] for key in keys if key[1] is not None]),
         )
         columns = (table.c.account_id, table.c[name], table.c.id)
-        owners = {
-            row[:2]: row[2]
-            for row in db.connection().execute(sa.select(*columns).where(*same_values))
-        }
+        with tenancy.through_views():
+            stored = db.connection().execute(sa.select(*columns).where(*same_values)).all()
+        owners = {row[:2]: row[2] for row in stored}
         for place, (account_id, value, id) in enumerate(keys):
             key = (account_id, value)
             is_duplicate = places.setdefault(key, place) != place

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from app import db
 from app.collections.definition import Definition
+from app.context import tenancy
 from app.db import engine, sqlite_driver, versioned_cache
 from app.db.prepared import PreparedStatement
 from app.db.versioned_cache import VersionChecks
@@ -58,10 +59,9 @@ def lock_by_value(
     """Lock the records of an account with one of these values in a field."""
     table = definition.table
     where = (table.c.account_id == account_id, table.c[name].in_(values))
-    reads.check_room(definition, where)
-    query = sa.select(*definition.selected).where(*where)
-    rows = db.connection().execute(query.order_by(table.c.id).with_for_update())
-    return store.rows(definition, rows)
+    with tenancy.through_views():  # which are not to be locked
+        ids = db.connection().scalars(sa.select(table.c.id).where(*where)).all()
+    return list(lock(definition, where, ids).values())
 
 
 def insert(definition: Definition, rows: Sequence[Row]) -> list[Row]:

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from app.collections.definition import Definition
+from app.context import tenancy
 from app.db import engine
 from app.db.versioned_cache import VersionChecks
 from app.records.store import Row
@@ -64,7 +65,8 @@ def open_stream(
     with ExitStack() as failed:
         failed.callback(connection.close)
         bound_values = {**parameters, **version_checks.parameters}
-        stream = Stream(connection, connection.execute(statement, bound_values), names)
+        with tenancy.through_views():
+            stream = Stream(connection, connection.execute(statement, bound_values), names)
         stream.start(version_checks)
         failed.pop_all()
     return stream

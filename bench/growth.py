@@ -1,0 +1,188 @@
+"""How the cost of requests grows with records and with accounts, as ratios within one run.
+
+    python -m bench.growth [--records N ...] [--accounts N ...] [--rounds N]
+    python -m bench.growth --records 1000 20000 --accounts 10 50 --rounds 10  # in seconds
+
+On PostgreSQL the login is that of docs/deployment.md: no superuser, so that row-level security
+holds. One account has a collection for each number of records; the instances for each number of
+accounts have a hundred records in each of them. What is compared is asked in turn, by one client
+within this process; lower quartiles count, as whatever else runs there only adds. A ratio is to
+the first number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import secrets
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg2
+from flask import Flask
+from werkzeug.test import TestResponse
+
+from app import db
+from app.accounts import service as accounts
+from app.context import tenancy
+from bench.product import application
+from tests import builders, conftest, services
+
+SCHEMA = [
+    {"name": "title", "type": "text", "required": True},
+    {"name": "number", "type": "number", "options": {"index": True}},
+]
+RECORDS, ACCOUNTS, ROUNDS, OF_EACH = (1_000, 100_000, 500_000), (10, 1_000), 40, 100
+WARMING = 5  # what is done once only
+Request = Callable[[], TestResponse]
+
+
+def say(text: str) -> None:
+    """Print a line at once."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def run(*statements: str) -> None:
+    """Run statements as the server's superuser."""
+    with closing(psycopg2.connect(services.Postgres().url)) as connection:
+        connection.autocommit = True
+        for statement in statements:
+            connection.cursor().execute(statement)
+
+
+@contextmanager
+def instance(database: str) -> Iterator[Flask]:
+    """An instance on a database of its own; on PostgreSQL its login is no superuser."""
+    settings = conftest.settings_for("sqlite", Path(tempfile.mkdtemp()))
+    if database == "sqlite":
+        yield application(settings)
+        return
+    name, password = f"growth_{secrets.token_hex(4)}", secrets.token_hex(8)
+    server = services.Postgres()
+    url = urlsplit(server.create_database(name))
+    run(
+        f"CREATE ROLE {name} LOGIN CREATEROLE PASSWORD '{password}'",
+        f"ALTER DATABASE {name} OWNER TO {name}",
+    )
+    netloc = f"{name}:{password}@{url.netloc.rpartition('@')[2]}"
+    address = urlunsplit(url._replace(scheme="postgresql+psycopg2", netloc=netloc))
+    yield application(replace(settings, database_url=address))
+    server.drop_database(name)
+    run(*(f"DROP ROLE IF EXISTS {name}{ending}" for ending in ("", "_account", "_all")))
+
+
+def fill(app: Flask, cast: builders.Cast, name: str, count: int, others: Sequence[str]) -> None:
+    """Create a collection with `count` records of alice's account, and some of each other one."""
+    builders.make_collection(cast.root, name, SCHEMA)
+    builders.make_record(cast.alice, name, title="A record", number=0)
+    moved = "created_at - i * interval '1 second'"
+    if app.extensions["atrium.config"].database_url.startswith("sqlite"):
+        moved = "strftime('%Y-%m-%dT%H:%M:%S.000000Z', created_at, -i || ' seconds')"
+    owners = [(cast.alice.account_id, count - 1), *((id, OF_EACH) for id in others)]
+    with app.app_context(), tenancy.as_owner(), db.transaction():
+        for account_id, records in owners:
+            db.connection().exec_driver_sql(
+                "WITH RECURSIVE n(i) AS"  # noqa: S608 - constants and ids
+                f" (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {records}),"
+                f" one AS (SELECT * FROM col_{name} WHERE number = 0)"
+                f" INSERT INTO col_{name} (account_id, id, created_at, updated_at, title, number)"
+                f" SELECT '{account_id}', substr(id, 1, 27) || i, {moved}, updated_at, title, i"
+                " FROM one, n",
+                execution_options={"no_parameters": True},
+            )
+        db.connection().exec_driver_sql(f"ANALYZE col_{name}")
+
+
+def requests_of(cast: builders.Cast, name: str, count: int) -> Mapping[str, Request]:
+    """The requests that are compared, about a collection with so many records of alice's."""
+    alice, path = cast.alice, f"records/{name}"
+    first = alice.get(f"{path}?number={count // 2}").json["items"][0]["id"]
+    titles = (f"title {i}" for i in itertools.count())
+    return {
+        "get a record": lambda: alice.get(f"{path}/{first}"),
+        "list 30 newest, with total": lambda: alice.get(path),
+        "list by equality": lambda: alice.get(f"{path}?number={count // 2}"),
+        "list by range": lambda: alice.get(f"{path}?filter=number >= {count - 50}&sort=number"),
+        "list sorted": lambda: alice.get(f"{path}?sort=-number"),
+        "page by cursor, sorted": lambda: alice.get(f"{path}?sort=-number&cursor="),
+        "create": lambda: alice.post(path, {"title": "A record"}),
+        "patch": lambda: alice.patch(f"{path}/{first}", {"title": next(titles)}),
+        "collection, with its count": lambda: cast.root.get(f"collections/{name}"),
+    }
+
+
+def compare(of: Sequence[Mapping[str, Request]], rounds: int) -> None:
+    """Print each request's cost for the further ones, in multiples of that for the first."""
+    for case in of[0]:
+        requests = [one[case] for one in of]
+        times: list[list[float]] = [[] for _ in of]
+        for number in range(rounds + WARMING):
+            for request, found in zip(requests, times, strict=True):
+                begun = time.perf_counter()
+                answer = request()
+                seconds = time.perf_counter() - begun
+                if answer.status_code >= 300:
+                    raise LookupError(answer.text)
+                if number >= WARMING:
+                    found.append(seconds)
+        costs = [statistics.quantiles(found, n=4)[0] for found in times]
+        ratios = "".join(f"{cost / costs[0]:8.2f}" for cost in costs)
+        say(f"  {case:28}{costs[0] * 1000:6.1f} ms{ratios}")
+
+
+def measure_records(database: str, records: Sequence[int], rounds: int) -> None:
+    """Print the ratios of collections of these sizes."""
+    with instance(database) as app:
+        cast = builders.make_cast(app)
+        for count in records:
+            fill(app, cast, f"of_{count}", count, ())
+        say(f"{database}, {', '.join(f'{count:,}' for count in records)} records of an account:")
+        compare([requests_of(cast, f"of_{count}", count) for count in records], rounds)
+
+
+def measure_accounts(database: str, numbers: Sequence[int], rounds: int) -> None:
+    """Print the ratios of instances with these numbers of accounts."""
+    with ExitStack() as stack:
+        requests = []
+        for count in numbers:
+            app = stack.enter_context(instance(database))
+            cast = builders.make_cast(app)
+            with app.app_context():
+                made = [accounts.create_account(f"A {i}", f"a-{i}").id for i in range(count - 2)]
+            fill(app, cast, "posts", OF_EACH, [cast.charlie.account_id, *made])
+            collections = {"list of collections": partial(cast.root.get, "collections")}
+            requests.append({**requests_of(cast, "posts", OF_EACH), **collections})
+        say(f"{database}, {', '.join(f'{count:,}' for count in numbers)} accounts:")
+        compare(requests, rounds)
+
+
+def main() -> None:
+    """Print all ratios."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--records", nargs="+", type=int, default=RECORDS)
+    parser.add_argument("--accounts", nargs="+", type=int, default=ACCOUNTS)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    asked = parser.parse_args()
+    server = services.Postgres()
+    server.start()
+    os.environ["TEST_POSTGRES_URL"] = server.url
+    try:
+        for database in conftest.DATABASES:
+            measure_records(database, asked.records, asked.rounds)
+            measure_accounts(database, asked.accounts, asked.rounds)
+    finally:
+        server.stop()
+
+
+if __name__ == "__main__":
+    main()
