@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 import sqlalchemy as sa
 
 from app import db
-from app.collections import changes, definition, revisions, schema, table, updates
+from app.collections import (
+    changes,
+    definition,
+    revisions,
+    schema,
+    table,
+    updates,
+)
 from app.collections import service as collections
 from app.collections.changes import Change
 from app.collections.definition import Definition
@@ -39,6 +46,7 @@ def exported(references: Sequence[str] | None) -> list[JSONObject]:
             "schema": row.schema,
             "rules": {key: row.rules[key] for key in flat},
             "options": row.options,
+            "indexes": row.indexes,
         }
         for row in rows
     ]
@@ -125,15 +133,23 @@ def _plan(items: Sequence[Item], existing: Mapping[str, Collection], strategy: s
             import_.given[key] = {**item["rules"], "options": item.get("options", {})}
             if key in existing:
                 change = updates.plan_change(
-                    existing[key], item["schema"], False, problems, names_by_key
+                    existing[key],
+                    item["schema"],
+                    False,
+                    problems,
+                    names_by_key,
+                    item.get("indexes"),
                 )
                 import_.updated.append((existing[key], change))
             else:
+                index_specs = item.get("indexes", ())
                 problems += [
                     *schema.name_problems(name),
-                    *schema.problems(item["schema"], names_by_key),
+                    *schema.problems(item["schema"], names_by_key, index_specs),
                 ]
-                import_.made.append(collections.new(name, item["schema"], names_by_key))
+                kept_specs = () if problems else index_specs
+                row = collections.new(name, item["schema"], names_by_key, kept_specs)
+                import_.made.append(row)
         seen_keys.add(key)
         import_.problems += [_with_name(name, problem_) for problem_ in problems]
     return import_

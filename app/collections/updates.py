@@ -8,7 +8,15 @@ from dataclasses import replace
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from app import db, events
-from app.collections import access, changes, definition, revisions, schema, table
+from app.collections import (
+    access,
+    changes,
+    definition,
+    indexes,
+    revisions,
+    schema,
+    table,
+)
 from app.collections import service as collections
 from app.collections.changes import Change
 from app.collections.models import Collection
@@ -22,35 +30,39 @@ from app.types import JSONMapping, JSONObject
 def update(
     collection_id: str,
     specs: Sequence[schema.Spec] | None,
-    rules: JSONMapping,
+    body: JSONMapping,
     *,
     name: str | None = None,
     partial: bool = False,
     expected_version: str | None = None,
 ) -> Collection:
-    """Add fields, and change properties and rules. Raises InvalidValues, NotFound or Conflict.
+    """Add fields, and change properties, rules, options and indexes; the latter as a whole.
 
-    `specs` is the whole schema, or with `partial` only its changes. Raises Conflict if the version
-    is not `expected_version`.
+    `specs` is the whole schema, or with `partial` only its changes. Raises InvalidValues, NotFound,
+    or Conflict, also if the version is not `expected_version`.
     """
     row = collections.locked(collection_id)
     collections.check_version(row, expected_version)
     problems = collections.rename_problems(row, "name", name)
-    change = plan_change(row, specs, partial, problems)
-    new_rules = collections.normalize_rules(rules, change.new, problems)
+    change = plan_change(row, specs, partial, problems, index_specs=body.get("indexes"))
+    new_rules = collections.normalize_rules(body, change.new, problems)
     _check(problems, change, new_rules)
     changes.refuse(row_problems(change))
-    store(row, change, new_rules, rules.get("options", {}))
+    store(row, change, new_rules, body.get("options", {}))
     execute(row, change)
     return row
 
 
 @versioned_cache.reloading()  # for referenced collections
-def plan(collection_id: str, specs: Sequence[schema.Spec]) -> JSONObject:
+def plan(
+    collection_id: str,
+    specs: Sequence[schema.Spec] | None,
+    index_specs: Sequence[indexes.Spec] | None = None,
+) -> JSONObject:
     """The operations and SQL of an update, and problems of existing rows; changes nothing."""
     row = collections.find(collection_id)
     problems_: list[JSONObject] = []
-    change = plan_change(row, specs, False, problems_)
+    change = plan_change(row, specs, False, problems_, index_specs=index_specs)
     _check(problems_, change, {})
     try:
         problems = change.row_problems()
@@ -67,20 +79,30 @@ def plan_change(
     partial: bool,
     problems: list[JSONObject],
     targets: Mapping[str, str] | None = None,
+    index_specs: Sequence[indexes.Spec] | None = None,
 ) -> Change:
-    """The change from a stored collection to a schema; adds problems to `problems`."""
+    """The change of a stored collection to a schema and indexes; None keeps the present ones.
+
+    Adds problems to `problems`.
+    """
     old = definition.from_row(row)
     targets = targets or collections.targets()
+    index_specs = old.indexes if index_specs is None else index_specs
     specs_ = schema.merged(old, specs or ()) if partial or specs is None else specs
     stored = [collections.stored(spec, targets) for spec in specs_]
-    new_problems = [*schema.problems(specs_, targets), *schema.change_problems(old, stored)]
+    new_problems = [
+        *schema.problems(specs_, targets, index_specs),
+        *schema.change_problems(old, stored),
+    ]
     if new_problems:
         problems += new_problems
         return Change(old, old)
     new = {spec["name"]: spec for spec in stored}
     # Existing fields keep their order.
     order = dict.fromkeys([*(spec["name"] for spec in old.schema), *new])
-    return Change(old, replace(old, schema=tuple(new[name] for name in order)))
+    new_schema = tuple(new[name] for name in order)
+    new_indexes = tuple(indexes.stored(spec) for spec in index_specs)
+    return Change(old, replace(old, schema=new_schema, indexes=new_indexes))
 
 
 def row_problems(change: Change) -> list[JSONObject]:
@@ -95,6 +117,7 @@ def store(row: Collection, change: Change, rules: JSONMapping, options: JSONMapp
     new_rules, new_options = {**row.rules, **rules}, {**row.options, **options}
     if change.operations or (new_rules, new_options) != (row.rules, row.options):
         row.schema, row.rules = [dict(spec) for spec in change.new.schema], new_rules
+        row.indexes = [dict(spec) for spec in change.new.indexes]
         row.options = new_options
         row.version += 1
         db.db.session.flush()
