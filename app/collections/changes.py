@@ -49,6 +49,11 @@ class Change:
         return table.change(self.old.table, self.new.table)
 
     @property
+    def new_indexes(self) -> list[str]:
+        """Those of `statements` that create indexes of present columns."""
+        return table.new_indexes(self.old.table, self.new.table)
+
+    @property
     def fills(self) -> JSONObject:
         """The defaults that existing records get, by field."""
         old, new = self.old.table.c, self.new.table.c

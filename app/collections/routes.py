@@ -135,7 +135,8 @@ def update_collection(body: JSONObject, collection_id: str) -> JSONObject:
     defaults does not change `updated_at` and sends no events.
 
     `indexes`, if sent, replaces all indexes. Records that clash in a newly unique one are a 409
-    with the count.
+    with the count. On PostgreSQL, an index of present fields is built without blocking writers;
+    503 if another index is being built.
     """
     return _updated(collection_id, body, partial=False)
 

@@ -122,6 +122,16 @@ def change(old: sa.Table, new: sa.Table) -> list[str]:
     return _texts([*map(DropIndex, dropped), *statements, *map(CreateIndex, created)])
 
 
+def new_indexes(old: sa.Table, new: sa.Table) -> list[str]:
+    """Those statements of `change` that create indexes of columns which the old table has."""
+    created = (
+        CreateIndex(index)
+        for index in _only_in(new, old)
+        if {column.name for column in index.columns} <= {*old.c.keys()}
+    )
+    return _texts(created)
+
+
 def make(table: sa.Table, statements: Iterable[str]) -> None:
     """Run the statements of `creation`, and enable row-level security."""
     run(statements)

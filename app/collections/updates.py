@@ -12,6 +12,7 @@ from app.collections import (
     access,
     changes,
     definition,
+    index_builds,
     indexes,
     revisions,
     schema,
@@ -19,14 +20,13 @@ from app.collections import (
 )
 from app.collections import service as collections
 from app.collections.changes import Change
+from app.collections.index_builds import Builds
 from app.collections.models import Collection
 from app.db import errors, versioned_cache
 from app.errors import Conflict, InvalidValues
 from app.types import JSONMapping, JSONObject
 
 
-@collections.schema_change
-@versioned_cache.reloading()  # for referenced collections
 def update(
     collection_id: str,
     specs: Sequence[schema.Spec] | None,
@@ -41,6 +41,27 @@ def update(
     `specs` is the whole schema, or with `partial` only its changes. Raises InvalidValues, NotFound,
     or Conflict, also if the version is not `expected_version`.
     """
+
+    @versioned_cache.reloading()  # for referenced collections
+    def planned() -> list[Change]:
+        row = collections.find(collection_id)
+        return [plan_change(row, specs, partial, [], index_specs=body.get("indexes"))]
+
+    with index_builds.ahead(planned) as built:
+        return _update(collection_id, specs, body, name, partial, expected_version, built)
+
+
+@collections.schema_change
+@versioned_cache.reloading()  # for referenced collections
+def _update(
+    collection_id: str,
+    specs: Sequence[schema.Spec] | None,
+    body: JSONMapping,
+    name: str | None,
+    partial: bool,
+    expected_version: str | None,
+    built: Builds,
+) -> Collection:
     row = collections.locked(collection_id)
     collections.check_version(row, expected_version)
     problems = collections.rename_problems(row, "name", name)
@@ -49,7 +70,7 @@ def update(
     _check(problems, change, new_rules)
     changes.refuse(row_problems(change))
     store(row, change, new_rules, body.get("options", {}))
-    execute(row, change)
+    execute(row, change, built)
     return row
 
 
@@ -123,13 +144,16 @@ def store(row: Collection, change: Change, rules: JSONMapping, options: JSONMapp
         db.db.session.flush()
 
 
-def execute(row: Collection, change: Change) -> str | None:
-    """Run the statements of a stored change. Returns its revision, if any."""
+def execute(row: Collection, change: Change, built: Builds) -> str | None:
+    """Run the statements of a stored change. Returns its revision, if any.
+
+    Indexes that are `built` take their names instead of being created.
+    """
     if not change.statements:
         return None
     events.publish(events.DefaultsBackfilled(change.old, change.fills))
     try:
-        table.run(change.statements)
+        table.run(built.adopted(change.statements))
     except IntegrityError as error:
         raise Conflict("Existing records do not fit the new schema.") from error
     if not table.is_sound(change.new.table):
