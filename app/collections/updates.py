@@ -135,11 +135,11 @@ def row_problems(change: Change) -> list[JSONObject]:
 
 def store(row: Collection, change: Change, rules: JSONMapping, options: JSONMapping) -> None:
     """Store the new definition."""
-    new_rules, new_options = {**row.rules, **rules}, {**row.options, **options}
-    if change.operations or (new_rules, new_options) != (row.rules, row.options):
-        row.schema, row.rules = [dict(spec) for spec in change.new.schema], new_rules
-        row.indexes = [dict(spec) for spec in change.new.indexes]
-        row.options = new_options
+    new_indexes = [dict(spec) for spec in change.new.indexes]
+    others = {**row.rules, **rules}, {**row.options, **options}, new_indexes
+    if change.operations or others != (row.rules, row.options, row.indexes):
+        row.schema = [dict(spec) for spec in change.new.schema]
+        row.rules, row.options, row.indexes = others
         row.version += 1
         db.db.session.flush()
 

@@ -209,6 +209,13 @@ def test_indexes_that_are_not_sent_stay(app: Flask, root: Caller, alice: Caller)
     assert make_collection(root, schema=SCHEMA)["indexes"] == []
 
 
+def test_indexes_are_returned_in_the_order_that_was_sent(root: Caller) -> None:
+    made = make_collection(root, schema=SCHEMA, indexes=[PUBLISHED, SLUG])
+    answer = root.patch(f"collections/{made['id']}", {"indexes": [SLUG, PUBLISHED]})
+    assert answer.json["indexes"] == [SLUG, PUBLISHED]
+    assert root.get("collections/posts").json == answer.json
+
+
 def test_an_index_of_a_field_that_comes_with_it(app: Flask, root: Caller, alice: Caller) -> None:
     made = make_collection(root)
     make_record(alice, title="a")
