@@ -6,7 +6,7 @@ Plan and update use the same code, so a plan shows exactly what an update does.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -84,10 +84,13 @@ class Change:
             parts.append(f"change {', '.join(dict.fromkeys(changed))} of")
         return f"{' and '.join(parts)} collection {self.old.name}"
 
-    def row_problems(self) -> list[JSONObject]:
-        """The problems of existing rows, each with a count; in one statement."""
+    def row_problems(self, built: Collection[str] = ()) -> list[JSONObject]:
+        """The problems of existing rows, each with a count; in one statement.
+
+        Unique indexes that the `built` statements created have no duplicates.
+        """
         order = list(self.new.columns)
-        checks = [*self._questions(), *self._duplicates()]
+        checks = [*self._questions(), *self._duplicates(built)]
         checks.sort(key=lambda check: order.index(check[0]["field"]))
         if not checks:
             return []
@@ -120,12 +123,13 @@ class Change:
             long = sa.select(count).select_from(table_).where(_bytes(value) > field.max_bytes)
             yield problem(field.name, "too_long", message), long
 
-    def _duplicates(self) -> Iterator[tuple[JSONObject, sa.Select[Any]]]:
+    def _duplicates(self, built: Collection[str]) -> Iterator[tuple[JSONObject, sa.Select[Any]]]:
         table_ = self.old.table
+        unique = {*self.old.unique_keys, *table.unique_keys(self.new.table, built)}
         for names in self.new.unique_keys:
             values = [self._value(name) for name in names]
-            is_kept = names in self.old.unique_keys
-            if is_kept and all(v is table_.c[n] for n, v in zip(names, values, strict=True)):
+            are_kept = all(v is table_.c.get(n) for n, v in zip(names, values, strict=True))
+            if names in unique and are_kept:
                 continue
             what = "values" if len(names) == 1 else f"combinations of {', '.join(names)}"
             message = f"{{count}} {what} occur more than once in an account."

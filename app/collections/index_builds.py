@@ -36,6 +36,14 @@ class Builds:
     names: dict[str, str] = field(default_factory=dict)
     renamed: set[str] = field(default_factory=set)
 
+    def remaining(self, statements: Sequence[str]) -> list[str]:
+        """The statements besides those that drop indexes, or would create built ones."""
+        return [
+            text
+            for text in statements
+            if text not in self.names and not text.startswith("DROP INDEX ")
+        ]
+
     def adopted(self, statements: Sequence[str]) -> list[str]:
         """The statements, where indexes that are built are renamed instead of created."""
         self.renamed |= self.names.keys() & set(statements)

@@ -132,6 +132,12 @@ def new_indexes(old: sa.Table, new: sa.Table) -> list[str]:
     return _texts(created)
 
 
+def unique_keys(table: sa.Table, statements: Collection[str]) -> set[tuple[str, ...]]:
+    """The fields of the table's unique indexes that these statements create."""
+    created = (index for index in table.indexes if _text(CreateIndex(index)) in statements)
+    return {tuple(c.name for c in index.columns)[1:] for index in created if index.unique}
+
+
 def make(table: sa.Table, statements: Iterable[str]) -> None:
     """Run the statements of `creation`, and enable row-level security."""
     run(statements)

@@ -109,7 +109,7 @@ def _imported(items: Sequence[Item], strategy: str, built: Builds) -> JSONObject
         raise InvalidValues(import_.problems)
     for row, change in import_.updated:
         import_.problems += [
-            _with_name(row.name, problem_) for problem_ in updates.row_problems(change)
+            _with_name(row.name, problem_) for problem_ in updates.row_problems(change, built)
         ]
     changes.refuse(import_.problems)
     for row in import_.made:

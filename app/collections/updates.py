@@ -68,7 +68,7 @@ def _update(
     change = plan_change(row, specs, partial, problems, index_specs=body.get("indexes"))
     new_rules = collections.normalize_rules(body, change.new, problems)
     _check(problems, change, new_rules)
-    changes.refuse(row_problems(change))
+    changes.refuse(row_problems(change, built))
     store(row, change, new_rules, body.get("options", {}))
     execute(row, change, built)
     return row
@@ -126,11 +126,14 @@ def plan_change(
     return Change(old, replace(old, schema=new_schema, indexes=new_indexes))
 
 
-def row_problems(change: Change) -> list[JSONObject]:
-    """The problems of existing rows, which stay locked until the transaction ends."""
-    if change.statements:
+def row_problems(change: Change, built: Builds) -> list[JSONObject]:
+    """The problems of existing rows, which stay locked until the transaction ends.
+
+    Indexes that are `built` need no lock: they hold what they promise.
+    """
+    if built.remaining(change.statements):
         table.lock(change.old.table)
-    return change.row_problems()
+    return change.row_problems(built.names.keys())
 
 
 def store(row: Collection, change: Change, rules: JSONMapping, options: JSONMapping) -> None:

@@ -18,6 +18,7 @@ from app.context import tenancy
 from app.db import owner_connection
 from tests.builders import Caller, make_collection, make_record
 from tests.collections.test_indexes import PUBLISHED, SCHEMA, SLUG, assert_agreement, details
+from tests.sql import statements
 
 pytestmark = pytest.mark.parametrize("database", ["postgresql"])
 
@@ -65,6 +66,17 @@ def test_writers_go_on_while_an_index_is_built(app: Flask, root: Caller, alice: 
     assert alice.get(f"records/posts/{record['id']}").json["views"] == 1
     assert_agreement(app)
     assert run(app, "SELECT 1 FROM pg_index WHERE NOT indisvalid") == []
+
+
+def test_what_is_built_is_not_checked_under_a_lock(app: Flask, root: Caller, alice: Caller) -> None:
+    made = make_collection(root, schema=SCHEMA, indexes=[PUBLISHED])
+    make_record(alice, title="a", slug="b")
+    with statements(app) as seen:
+        changed = root.patch(f"collections/{made['id']}", {"indexes": [SLUG]})
+    assert changed.status_code == 200
+    assert any("RENAME TO" in text for text in seen)
+    assert not [text for text in seen if "LOCK TABLE" in text or "HAVING" in text]
+    assert_agreement(app)
 
 
 def test_an_index_does_not_wait_for_ever(
