@@ -82,6 +82,11 @@ class Access:
         """The dotted names of the rule; their values must be loaded before `allows`."""
         return dotted_names(self.condition) if self.condition else frozenset()
 
+    @cached_property
+    def fixed(self) -> frozenset[str]:
+        """The fields that have one value in all records that meet the rule."""
+        return rules.fixed_fields(self.condition) if self.condition else frozenset()
+
     def check_open(self) -> None:
         """Raise `refusal()` if the rule refuses every record."""
         if self.condition is not None and rules.truth(self.condition) is False:
@@ -202,6 +207,11 @@ class Filter:
     def presupposed(self) -> frozenset[str]:
         """Fields that are not null in every matching record."""
         return rules.required_fields(self.node)
+
+    @cached_property
+    def fixed(self) -> frozenset[str]:
+        """Fields that have one value in all matching records."""
+        return rules.fixed_fields(self.node)
 
     @cached_property
     def is_same_for_all(self) -> bool:

@@ -5,7 +5,8 @@ Plan and update use the same code, so a plan shows exactly what an update does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,7 +16,7 @@ import sqlalchemy as sa
 from app import db
 from app.collections import table
 from app.collections.definition import Definition
-from app.collections.fields import LONGEST_INDEXED, Field
+from app.collections.fields import SYSTEM_FIELDS, Field
 from app.db.types import json_equal
 from app.errors import Conflict, InvalidValues, problem
 from app.types import JSONMapping, JSONObject
@@ -33,18 +34,24 @@ class Change:
 
     @cached_property
     def operations(self) -> list[JSONObject]:
-        """The changes by field."""
+        """The changes by field, then those of the indexes."""
         before = {spec["name"]: spec for spec in self.old.schema}
-        return [
+        of_fields = [
             operation
             for spec in self.new.schema
             for operation in _operations(before.get(spec["name"]), spec)
         ]
+        return [*of_fields, *_index_operations(self.old.indexes, self.new.indexes)]
 
     @cached_property
     def statements(self) -> list[str]:
         """The DDL of the change."""
         return table.change(self.old.table, self.new.table)
+
+    @property
+    def new_indexes(self) -> list[str]:
+        """Those of `statements` that create indexes of present columns."""
+        return table.new_indexes(self.old.table, self.new.table)
 
     @property
     def fills(self) -> JSONObject:
@@ -66,7 +73,7 @@ class Change:
             if operation["operation"] == "add_field"
         ]
         changed = [
-            operation["field"]
+            operation["field"] or "indexes"
             for operation in self.operations
             if operation["operation"] != "add_field"
         ]
@@ -77,9 +84,14 @@ class Change:
             parts.append(f"change {', '.join(dict.fromkeys(changed))} of")
         return f"{' and '.join(parts)} collection {self.old.name}"
 
-    def row_problems(self) -> list[JSONObject]:
-        """The problems of existing rows, each with a count; in one statement."""
-        checks = list(self._questions())
+    def row_problems(self, built: Collection[str] = ()) -> list[JSONObject]:
+        """The problems of existing rows, each with a count; in one statement.
+
+        Unique indexes that the `built` statements created have no duplicates.
+        """
+        order = list(self.new.columns)
+        checks = [*self._questions(), *self._duplicates(built)]
+        checks.sort(key=lambda check: order.index(check[0]["field"]))
         if not checks:
             return []
         counts = [
@@ -106,17 +118,29 @@ class Change:
             message = "{count} records have no value. Set a default to fill them."
             empty = sa.select(count).select_from(table_).where(value.is_(None))
             yield problem(field.name, "required", message), empty
-        if field.unique and not (old and old.unique and value is table_.c[field.name]):
-            message = "{count} values occur more than once in an account."
-            yield problem(field.name, DUPLICATE, message), _duplicates(table_, value)
-        if old and field.indexed and not old.indexed and _is_text(value):
-            message = f"{{count}} records have more than the {LONGEST_INDEXED} bytes of an index."
-            long = sa.select(count).select_from(table_).where(_bytes(value) > LONGEST_INDEXED)
+        if old and field.max_bytes and field.max_bytes < (old.max_bytes or math.inf):
+            message = f"{{count}} records have more than the {field.max_bytes} bytes of an index."
+            long = sa.select(count).select_from(table_).where(_bytes(value) > field.max_bytes)
             yield problem(field.name, "too_long", message), long
 
-    def _value(self, name: str) -> object:
+    def _duplicates(self, built: Collection[str]) -> Iterator[tuple[JSONObject, sa.Select[Any]]]:
+        table_ = self.old.table
+        unique = {*self.old.unique_keys, *table.unique_keys(self.new.table, built)}
+        for names in self.new.unique_keys:
+            values = [self._value(name) for name in names]
+            are_kept = all(v is table_.c.get(n) for n, v in zip(names, values, strict=True))
+            if names in unique and are_kept:
+                continue
+            what = "values" if len(names) == 1 else f"combinations of {', '.join(names)}"
+            message = f"{{count}} {what} occur more than once in an account."
+            query = _duplicates(table_, values)
+            yield from ((problem(name, DUPLICATE, message), query) for name in names)
+
+    def _value(self, name: str) -> Any:
         # The field's value in an existing row after the change.
         column, old = self.new.table.c[name], self.old.table.c.get(name)
+        if name in SYSTEM_FIELDS:
+            return old
         default = sa.literal(column.info["default"], column.type)
         if old is None:
             return default
@@ -150,15 +174,20 @@ def _operations(old: JSONMapping | None, new: JSONMapping) -> Iterator[Any]:
             }
 
 
-def _duplicates(rows: sa.Table, value: Any) -> sa.Select[Any]:
-    values = sa.select(rows.c.account_id, value.label("value")).where(value.is_not(None)).subquery()
-    grouped = sa.select(values.c.account_id).group_by(values.c.account_id, values.c.value)
+def _index_operations(old: Sequence[JSONMapping], new: Sequence[JSONMapping]) -> Iterator[Any]:
+    for operation, specs, others in (("remove_index", old, new), ("add_index", new, old)):
+        for spec in specs:
+            if spec not in others:
+                yield {"operation": operation, "field": None, "property": None, "index": spec}
+
+
+def _duplicates(rows: sa.Table, values: Sequence[Any]) -> sa.Select[Any]:
+    labels = [value.label(f"value_{n}") for n, value in enumerate(values)]
+    present = (value.is_not(None) for value in values)
+    keys = sa.select(rows.c.account_id, *labels).where(*present).subquery()
+    grouped = sa.select(keys.c.account_id).group_by(*keys.c)
     duplicates = grouped.having(sa.func.count() > 1).subquery()
     return sa.select(sa.func.count()).select_from(duplicates)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value.type, sa.Text)
 
 
 def _bytes(value: object) -> Any:

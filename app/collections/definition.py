@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from app import db
-from app.collections import table
+from app.collections import indexes, table
 from app.collections.columns import TableColumns
 from app.collections.fields import (
     RETURN_TYPES,
@@ -26,6 +26,7 @@ from app.collections.fields import (
     Field,
     encoders_of,
 )
+from app.collections.indexes import Index
 from app.collections.models import Collection
 from app.db import versioned_cache
 from app.db.types import RawUtcDateTime, UtcDateTime
@@ -52,7 +53,7 @@ FIELD_LISTS = ("list", "view", "create", "update")
 ALL_FIELDS = "*"
 MAX_ACCESSES = 64
 NEVER = Literal(0, 0, False, type=Type.BOOLEAN)
-PROPERTIES = [one.name for one in dataclasses.fields(Field)]
+PROPERTIES = [one.name for one in dataclasses.fields(Field) if one.name != "max_bytes"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,11 +69,15 @@ class Definition:
     updated_at: datetime
     version: int
     options: JSONMapping = dataclasses.field(default_factory=dict)
+    indexes: tuple[JSONMapping, ...] = ()
 
     @cached_property
     def declared(self) -> Mapping[str, Field]:
         """The fields of the schema by name, in order."""
-        return {spec["name"]: parse_field(spec) for spec in self.schema}
+        max_bytes = indexes.max_bytes(self.schema, self.indexes)
+        return {
+            spec["name"]: parse_field(spec, max_bytes.get(spec["name"])) for spec in self.schema
+        }
 
     @cached_property
     def fields(self) -> Mapping[str, Field]:
@@ -91,7 +96,28 @@ class Definition:
     @cached_property
     def table(self) -> sa.Table:
         """The table that holds the records."""
-        return table.build_table(self.table_name, self.fields.values())
+        return table.build_table(self.table_name, self.fields.values(), self.all_indexes)
+
+    @cached_property
+    def all_indexes(self) -> Sequence[Index]:
+        """The indexes of `indexes`, and those that properties of fields declare."""
+        return indexes.of_collection(self.schema, self.indexes)
+
+    @cached_property
+    def leading(self) -> frozenset[str]:
+        """The fields that an index begins with, behind the account."""
+        return frozenset(index.names[0] for index in self.all_indexes)
+
+    @cached_property
+    def unique_keys(self) -> Sequence[tuple[str, ...]]:
+        """The fields of each unique index."""
+        return [index.names for index in self.all_indexes if index.unique]
+
+    @cached_property
+    def refusable(self) -> frozenset[str]:
+        """The fields whose values the database may refuse: of unique keys, and references."""
+        references = (name for name, field in self.fields.items() if field.collection)
+        return frozenset(references).union(*self.unique_keys)
 
     @cached_property
     def computed(self) -> Mapping[str, Node]:
@@ -259,9 +285,10 @@ def computed_node(field: Field, fields: Mapping[str, Field]) -> Node:
     return value(field.expression or "", scope, return_type)
 
 
-def parse_field(spec: JSONMapping) -> Field:
-    """The field of a valid schema entry."""
-    return TYPES[spec["type"]](**{key: spec[key] for key in PROPERTIES if key in spec})
+def parse_field(spec: JSONMapping, max_bytes: int | None = None) -> Field:
+    """The field of a valid schema entry; an indexed text has at most `max_bytes`."""
+    properties = {key: spec[key] for key in PROPERTIES if key in spec}
+    return TYPES[spec["type"]](**properties, max_bytes=max_bytes)
 
 
 def from_row(row: Collection) -> Definition:
@@ -276,6 +303,7 @@ def from_row(row: Collection) -> Definition:
         updated_at=row.updated_at,
         version=row.version,
         options=row.options or {},
+        indexes=tuple(row.indexes or ()),
     )
 
 

@@ -26,6 +26,7 @@ class Collection(Base):
     schema: Mapped[list[JSONObject]] = mapped_column(Json)
     rules: Mapped[JSONObject] = mapped_column(sa.JSON)
     options: Mapped[JSONObject] = mapped_column(sa.JSON, default=dict, server_default="{}")
+    indexes: Mapped[list[JSONObject]] = mapped_column(sa.JSON, default=list, server_default="[]")
     version: Mapped[int] = mapped_column(default=1)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now, onupdate=clock.now)

@@ -12,6 +12,7 @@ from app.collections.models import Collection
 from app.collections.rule_schemas import EXAMPLE_RULES, RULES, Rules
 from app.collections.schemas import (
     COLLECTION,
+    INDEXES,
     SCHEMA,
     ChangedCollection,
     CollectionArgs,
@@ -29,6 +30,11 @@ from app.rest.access import superadmin
 from app.rest.blueprint import Blueprint
 from app.rest.paging import page_body
 from app.types import JSONObject
+
+CREATE_INDEX = (
+    'CREATE INDEX "ix_col_posts$title$-views" ON col_posts'
+    ' (account_id, "title", "views" DESC NULLS LAST, id)'
+)
 
 blueprint = Blueprint(
     "Collections",
@@ -50,6 +56,7 @@ def _views(rows: Sequence[Collection]) -> list[JSONObject]:
             "field_count": len(row.schema),
             "record_count": counts[row.id],
             "options": {"require_signature": False, **row.options},
+            "indexes": row.indexes,
             "created_at": row.created_at,
             "updated_at": row.updated_at,
         }
@@ -68,7 +75,9 @@ def list_collections(args: JSONObject) -> JSONObject:
 
 
 @blueprint.route("", methods=["POST"])
-@blueprint.arguments(NewCollection, example={"name": "posts", "schema": SCHEMA, **RULES})
+@blueprint.arguments(
+    NewCollection, example={"name": "posts", "schema": SCHEMA, "indexes": INDEXES, **RULES}
+)
 @blueprint.response(201, CollectionView, example=COLLECTION)
 @blueprint.fails(400, 409)
 @superadmin
@@ -83,6 +92,9 @@ def create_collection(body: JSONObject) -> JSONObject:
     `on_delete` of a reference applies when its target is deleted: `restrict` (the default) refuses
     (409), `cascade` deletes the referring record too, recursively, and `set_null` clears the
     reference, which must not be required.
+
+    `indexes` are within each account. Text in an index of several texts has a limit: together they
+    have at most 2,000 bytes, each an equal share.
     """
     name, specs = body.pop("name"), body.pop("schema")
     return _views([collections.create(name, specs, body)])[0]
@@ -121,6 +133,10 @@ def update_collection(body: JSONObject, collection_id: str) -> JSONObject:
     it is a 400 `required` with the count. Duplicates of a newly unique field are a 409 with the
     count. Narrower options (lengths, bounds, pattern, choices) apply to new values only. Filling
     defaults does not change `updated_at` and sends no events.
+
+    `indexes`, if sent, replaces all indexes. Records that clash in a newly unique one are a 409
+    with the count. On PostgreSQL, an index of present fields is built without blocking writers;
+    503 if another index is being built.
     """
     return _updated(collection_id, body, partial=False)
 
@@ -135,7 +151,7 @@ def update_collection(body: JSONObject, collection_id: str) -> JSONObject:
 def patch_collection(body: JSONObject, collection_id: str) -> JSONObject:
     """Change some fields or rules of a collection.
 
-    As PUT, but omitted fields and properties stay. `options` is replaced as a whole.
+    As PUT, but omitted fields and properties stay. `options` and `indexes` are replaced as a whole.
     """
     return _updated(collection_id, body, partial=True)
 
@@ -149,15 +165,22 @@ def _updated(collection_id: str, body: JSONObject, *, partial: bool) -> JSONObje
 @blueprint.route("/<uuid:collection_id>/plan", methods=["POST"])
 @blueprint.arguments(
     PlannedCollection,
-    example={"schema": [*SCHEMA, {"name": "code", "type": "text", "unique": True}]},
+    example={
+        "schema": [*SCHEMA, {"name": "code", "type": "text", "unique": True}],
+        "indexes": INDEXES,
+    },
 )
 @blueprint.response(
     200,
     Plan,
     example={
-        "operations": [{"operation": "add_field", "field": "code", "property": None}],
+        "operations": [
+            {"operation": "add_field", "field": "code", "property": None},
+            {"operation": "add_index", "field": None, "property": None, "index": INDEXES[0]},
+        ],
         "sql": [
             'ALTER TABLE col_posts ADD COLUMN "code" TEXT',
+            CREATE_INDEX,
             'CREATE UNIQUE INDEX "uq_col_posts$code" ON col_posts (account_id, "code")',
         ],
         "problems": [],
@@ -168,10 +191,10 @@ def _updated(collection_id: str, body: JSONObject, *, partial: bool) -> JSONObje
 def plan_collection(body: JSONObject, collection_id: str) -> JSONObject:
     """Plan an update without doing it.
 
-    Returns the operations, the SQL, and problems of existing records with counts. An invalid schema
-    is a 400, as for the update.
+    Returns the operations, the SQL, and problems of existing records with counts. The schema is the
+    whole one, as for PUT. An invalid schema is a 400, as for the update.
     """
-    return updates.plan(collection_id, body["schema"])
+    return updates.plan(collection_id, body.get("schema"), body.get("indexes"))
 
 
 @blueprint.route("/<uuid:collection_id>", methods=["DELETE"])

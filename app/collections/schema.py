@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from app.collections import masking, table
+from app.collections import indexes, masking, table
 from app.collections.definition import Definition, computed_node, parse_field
 from app.collections.fields import (
     RETURN_TYPES,
@@ -62,9 +62,12 @@ def name_problems(name: str) -> list[Problem]:
     return []
 
 
-def problems(specs: Sequence[Spec], targets: Mapping[str, str]) -> list[Problem]:
-    """All problems of a schema; `targets` are the collections that references may name."""
+def problems(
+    specs: Sequence[Spec], targets: Mapping[str, str], index_specs: Sequence[Spec] = ()
+) -> list[Problem]:
+    """All problems of a schema and its indexes; references may name the collections `targets`."""
     result: list[Problem] = []
+    max_bytes = indexes.max_bytes(specs, index_specs)
     seen_names: set[str] = set()
     for spec in specs:
         result += _name(spec["name"], seen_names)
@@ -74,10 +77,10 @@ def problems(specs: Sequence[Spec], targets: Mapping[str, str]) -> list[Problem]
             result.append(problem(spec["name"], "type_invalid", f"A type is one of: {types}."))
         else:
             result += [*_properties(spec), *_computed(spec)]
-            result += [*_reference(spec, targets), *_options(spec)]
+            result += [*_reference(spec, targets), *_options(spec, max_bytes.get(spec["name"]))]
     if all(spec["type"] in TYPES for spec in specs):
         result += _expressions(specs)
-    return result
+    return [*result, *indexes.problems(specs, index_specs)]
 
 
 def change_problems(old: Definition, specs: Sequence[Spec]) -> list[Problem]:
@@ -179,14 +182,14 @@ def _reference(spec: Spec, targets: Mapping[str, str]) -> Iterator[Problem]:
         yield problem(name, "invalid_reference", message)
 
 
-def _options(spec: Spec) -> Iterator[Problem]:
+def _options(spec: Spec, max_bytes: int | None) -> Iterator[Problem]:
     name, kind, options = spec["name"], TYPES[spec["type"]], spec.get("options") or {}
     for key in sorted(set(options) - kind.known_options - {"mask"}):
         message = f"A field of type {kind.type} has no option {key[:80]}."
         yield problem(name, "invalid_option", message)
     if not isinstance(options.get("index", False), bool):
         yield problem(name, "invalid_option", "index must be true or false.")
-    field = parse_field({"options": {}, **spec})
+    field = parse_field({"options": {}, **spec}, max_bytes)
     messages = list(field.definition_problems())
     for message in messages:
         yield problem(name, "invalid_option", message)

@@ -9,6 +9,7 @@ import marshmallow as ma
 from app.collections import masking
 from app.collections import service as collections
 from app.collections.fields import RETURN_TYPES, TYPES
+from app.collections.indexes import MAX_FIELDS, MAX_INDEXES
 from app.collections.rule_schemas import RulesOfNew, expression_field
 from app.collections.schema import LONGEST_SCHEMA
 from app.rest import fields
@@ -21,6 +22,7 @@ SCHEMA = [
     {"name": "views", "type": "number", "default": 0},
 ]
 OPTIONS = {"require_signature": False}
+INDEXES = [{"fields": ["title", "-views"], "unique": False}]
 COLLECTION = {
     "id": "019a9f00-0000-7000-8000-0000000000c0",
     "name": "posts",
@@ -30,6 +32,7 @@ COLLECTION = {
     "field_count": 2,
     "record_count": 0,
     "options": OPTIONS,
+    "indexes": INDEXES,
     "created_at": "2026-11-20T12:00:00.123456Z",
     "updated_at": "2026-11-20T12:00:00.123456Z",
 }
@@ -137,11 +140,43 @@ class Options(Schema):
     )
 
 
+class IndexDefinition(Schema):
+    """An index of a collection, within each account."""
+
+    fields_ = ma.fields.List(
+        fields.Text(longest=64),
+        data_key="fields",
+        attribute="fields",
+        required=True,
+        validate=ma.validate.Length(min=1, max=MAX_FIELDS),
+        metadata={
+            "description": "Stored fields but `json` ones, `created_at`, `updated_at`, `created_by`"
+            " and `updated_by`, in order; a minus sign for descending."
+        },
+    )
+    unique = fields.StrictBoolean(
+        metadata={"description": "Records with a null in one of the fields never clash."}
+    )
+
+
+def indexes_field(description: str, **options: Any) -> object:
+    """The indexes of a collection."""
+    length = ma.validate.Length(max=MAX_INDEXES)
+    metadata = {"description": description}
+    nested = ma.fields.Nested(IndexDefinition)
+    return ma.fields.List(nested, validate=length, metadata=metadata, **options)
+
+
+INDEXES_OF_NEW = f"Indexes over several fields; at most {MAX_INDEXES}."
+ALL_INDEXES = f"All indexes, at most {MAX_INDEXES}; absent, the present ones stay."
+
+
 class NewCollection(WithSchema, RulesOfNew):
     """A collection to make."""
 
     name = fields.Text(longest=200, required=True)
     options = ma.fields.Nested(Options)
+    indexes = indexes_field(INDEXES_OF_NEW)
 
 
 class ReplacedCollection(WithSchema, RulesOfNew):
@@ -150,6 +185,7 @@ class ReplacedCollection(WithSchema, RulesOfNew):
     name = _present_name()
     schema = schema_field(shortest=1)
     options = ma.fields.Nested(Options)
+    indexes = indexes_field(ALL_INDEXES)
 
 
 class ChangedCollection(WithSchema, RulesOfNew):
@@ -159,26 +195,40 @@ class ChangedCollection(WithSchema, RulesOfNew):
 
     name = _present_name()
     options = ma.fields.Nested(Options)
+    indexes = indexes_field(ALL_INDEXES)
     schema = schema_field(ChangedField)
     fields_ = _schema_as_fields(ChangedField)
 
 
 class PlannedCollection(WithSchema):
-    """A collection's schema as it shall be."""
+    """A collection's schema and indexes as they shall be; what is absent stays."""
+
+    needs_all = False
 
     schema = schema_field(shortest=1)
+    indexes = indexes_field(ALL_INDEXES)
+
+    @ma.validates_schema
+    def needs_change(self, data: JSONObject, **options: object) -> None:
+        """One of the two must be there."""
+        if not data.keys() & {"schema", "indexes"}:
+            raise ma.ValidationError("Missing data for required field.", "schema")
 
 
 class Operation(Schema):
     """One thing that changes."""
 
     operation = ma.fields.String(
-        required=True, metadata={"description": "add_field or change_field."}
+        required=True,
+        metadata={"description": "add_field, change_field, add_index or remove_index."},
     )
-    field = ma.fields.String(required=True)
+    field = ma.fields.String(
+        required=True, allow_none=True, metadata={"description": "Null for indexes."}
+    )
     property = ma.fields.String(required=True, allow_none=True)
     before = ma.fields.Raw(allow_none=True, metadata={"description": "The property's value now."})
     after = ma.fields.Raw(allow_none=True, metadata={"description": "The value it would have."})
+    index = ma.fields.Nested(IndexDefinition, metadata={"description": "For indexes only."})
 
 
 class RowProblem(Problem):
@@ -211,6 +261,7 @@ class CollectionView(Schema):
         required=True, metadata={"description": "Records of all accounts."}
     )
     options = ma.fields.Nested(Options, required=True)
+    indexes = ma.fields.List(ma.fields.Nested(IndexDefinition), required=True)
     created_at = fields.Timestamp(required=True)
     updated_at = fields.Timestamp(required=True)
 

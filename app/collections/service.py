@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 
 from app import clock, db, rules
 from app.auth.principal import Principal
-from app.collections import access, definition, revisions, schema, table, totals
+from app.collections import access, definition, indexes, revisions, schema, table, totals
 from app.collections.definition import ALL_FIELDS, FIELD_LISTS, Definition
 from app.collections.fields import TYPES
 from app.collections.models import Collection
@@ -65,8 +65,9 @@ def schema_change(change: View) -> View:
 def create(name: str, specs: Sequence[schema.Spec], rules_: JSONMapping) -> Collection:
     """Create a collection with its table. Raises InvalidValues, or Conflict for a taken name."""
     names_by_key = targets() | {name.lower(): name}
-    problems = [*schema.name_problems(name), *schema.problems(specs, names_by_key)]
-    row = new(name, specs, names_by_key)
+    index_specs = rules_.get("indexes", ())
+    problems = [*schema.name_problems(name), *schema.problems(specs, names_by_key, index_specs)]
+    row = new(name, specs, names_by_key, () if problems else index_specs)
     row.rules = {**row.rules, **normalize_rules(rules_, definition.from_row(row), problems)}
     row.options = dict(rules_.get("options", {}))
     if problems:
@@ -87,7 +88,12 @@ def create(name: str, specs: Sequence[schema.Spec], rules_: JSONMapping) -> Coll
     return row
 
 
-def new(name: str, specs: Sequence[schema.Spec], names_by_key: Mapping[str, str]) -> Collection:
+def new(
+    name: str,
+    specs: Sequence[schema.Spec],
+    names_by_key: Mapping[str, str],
+    index_specs: Sequence[indexes.Spec] = (),
+) -> Collection:
     """Build a closed collection without storing it; skips fields of unknown types."""
     now = clock.now()
     return Collection(
@@ -97,6 +103,7 @@ def new(name: str, specs: Sequence[schema.Spec], names_by_key: Mapping[str, str]
         schema=[stored(spec, names_by_key) for spec in specs if spec["type"] in TYPES],
         rules=dict.fromkeys(RULES) | dict.fromkeys(LISTS, ALL_FIELDS),
         options={},
+        indexes=[indexes.stored(spec) for spec in index_specs],
         id=new_id(),
         version=1,
         created_at=now,

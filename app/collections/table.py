@@ -27,8 +27,9 @@ from sqlalchemy.schema import (
 
 from app import db
 from app.collections.fields import Field, ReferenceField
+from app.collections.indexes import Index, IndexField
 from app.context import tenancy
-from app.db import row_security
+from app.db import engine, row_security
 from app.db.types import Id, UtcDateTime, json_equal
 from app.types import JSONObject
 
@@ -45,7 +46,9 @@ def table_name_for(collection_name: str) -> str:
     return PREFIX + collection_name.lower()
 
 
-def build_table(table_name: str, fields: Iterable[Field]) -> sa.Table:
+def build_table(
+    table_name: str, fields: Iterable[Field], indexes: Iterable[Index] = ()
+) -> sa.Table:
     """The table with its columns, constraints and indexes."""
     fields = list(fields)
     metadata = sa.MetaData()
@@ -68,7 +71,8 @@ def build_table(table_name: str, fields: Iterable[Field]) -> sa.Table:
     for field in fields:
         for constraint in _constraints(table_name, field):
             table.append_constraint(constraint)
-        _index(table, field)
+    for index in indexes:
+        _add_index(table, index)
     return table
 
 
@@ -109,17 +113,29 @@ def removal(table: sa.Table, remaining: Iterable[sa.Table] = ()) -> list[str]:
 
 def change(old: sa.Table, new: sa.Table) -> list[str]:
     """The statements that turn the old table into the new one, which keeps all columns."""
-    old_indexes, new_indexes = _indexes(old), _indexes(new)
-    removed = [old_indexes[name] for name in sorted(old_indexes.keys() - new_indexes.keys())]
-    created = [
-        CreateIndex(new_indexes[name]) for name in sorted(new_indexes.keys() - old_indexes.keys())
-    ]
+    dropped, created = _only_in(old, new), _only_in(new, old)
     if _dialect().name == "sqlite":
         if any(_differs(old, column) for column in new.columns):
             return _texts([*_rebuild(old, new), *map(CreateIndex, _sorted(new.indexes))])
-        return _texts([*map(DropIndex, removed), *created])
+        return _texts([*map(DropIndex, dropped), *map(CreateIndex, created)])
     statements = [statement for column in new.columns for statement in _column_changes(old, column)]
-    return _texts([*map(DropIndex, removed), *statements, *created])
+    return _texts([*map(DropIndex, dropped), *statements, *map(CreateIndex, created)])
+
+
+def new_indexes(old: sa.Table, new: sa.Table) -> list[str]:
+    """Those statements of `change` that create indexes of columns which the old table has."""
+    created = (
+        CreateIndex(index)
+        for index in _only_in(new, old)
+        if {column.name for column in index.columns} <= {*old.c.keys()}
+    )
+    return _texts(created)
+
+
+def unique_keys(table: sa.Table, statements: Collection[str]) -> set[tuple[str, ...]]:
+    """The fields of the table's unique indexes that these statements create."""
+    created = (index for index in table.indexes if _text(CreateIndex(index)) in statements)
+    return {tuple(c.name for c in index.columns)[1:] for index in created if index.unique}
 
 
 def make(table: sa.Table, statements: Iterable[str]) -> None:
@@ -297,21 +313,32 @@ def _target(constraint: sa.ForeignKeyConstraint) -> str:
     return constraint.elements[0].target_fullname.partition(".")[0]
 
 
-def _indexes(table: sa.Table) -> dict[str, sa.Index]:
-    return {str(index.name): index for index in table.indexes}
+def _only_in(table: sa.Table, other: sa.Table) -> list[sa.Index]:
+    """The indexes of a table that another one has not, or has in another form."""
+    common = {_text(CreateIndex(index)) for index in other.indexes}
+    return [index for index in _sorted(table.indexes) if _text(CreateIndex(index)) not in common]
 
 
-def _index(table: sa.Table, field: Field) -> None:
-    columns = (table.c.account_id, table.c[field.name])
-    if field.unique:
-        sa.Index(_name("uq", table.name, field.name), *columns, unique=True)
-    elif field.indexed:
-        # The id makes the order unique.
-        sa.Index(_name("ix", table.name, field.name), *columns, table.c.id)
+def _add_index(table: sa.Table, index: Index) -> None:
+    columns = [_index_column(table, field) for field in index.fields]
+    if not index.unique:
+        columns.append(table.c.id)  # makes the order unique
+    kind = "uq" if index.unique else "ix"
+    name = _name(kind, table.name, *(field.text for field in index.fields))
+    sa.Index(name, table.c.account_id, *columns, unique=index.unique)
+
+
+def _index_column(table: sa.Table, field: IndexField) -> sa.ColumnElement[Any]:
+    column = table.c[field.name]
+    if not field.descending:
+        return column
+    # Lists have nulls last. In descending order SQLite has, too; PostgreSQL has to be told.
+    is_native = not column.nullable or engine.current_engine().dialect.name == "sqlite"
+    return column.desc() if is_native else column.desc().nulls_last()
 
 
 def _name(kind: str, *parts: str) -> str:
-    # "$" occurs in no name, so "abc" + "x_y" and "abc_x" + "y" get different index names.
+    # "$" and "-" occur in no name: "abc" + "x_y" and "abc_x" + "y" get different index names.
     name = f"{kind}_{'$'.join(parts)}"
     if len(name) <= LONGEST_IDENTIFIER:
         return name

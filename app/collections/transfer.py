@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import sqlalchemy as sa
 
 from app import db
-from app.collections import changes, definition, revisions, schema, table, totals, updates
+from app.collections import (
+    changes,
+    definition,
+    index_builds,
+    revisions,
+    schema,
+    table,
+    totals,
+    updates,
+)
 from app.collections import service as collections
 from app.collections.changes import Change
 from app.collections.definition import Definition
+from app.collections.index_builds import Builds
 from app.collections.models import Collection
 from app.db import versioned_cache
 from app.errors import Conflict, InvalidValues, problem
@@ -39,6 +50,7 @@ def exported(references: Sequence[str] | None) -> list[JSONObject]:
             "schema": row.schema,
             "rules": {key: row.rules[key] for key in flat},
             "options": row.options,
+            "indexes": row.indexes,
         }
         for row in rows
     ]
@@ -64,13 +76,26 @@ class _Import:
         }
 
 
-@collections.schema_change
-@versioned_cache.reloading()  # for referenced collections
 def imported(items: Sequence[Item], strategy: str) -> JSONObject:
     """Create or update collections, which may refer to each other in any order.
 
     All or nothing. Raises InvalidValues, or Conflict for names that exist or rows that clash.
     """
+
+    @versioned_cache.reloading()  # for referenced collections
+    def planned() -> list[Change]:
+        if strategy != "update":
+            return []
+        existing = {row.name_key: row for row in db.db.session.scalars(_query(items))}
+        return [change for _, change in _plan(items, existing, strategy).updated]
+
+    with index_builds.ahead(planned) as built:
+        return _imported(items, strategy, built)
+
+
+@collections.schema_change
+@versioned_cache.reloading()  # for referenced collections
+def _imported(items: Sequence[Item], strategy: str, built: Builds) -> JSONObject:
     existing = _existing(items)
     if strategy == "error" and existing:
         problems_ = [
@@ -85,7 +110,7 @@ def imported(items: Sequence[Item], strategy: str) -> JSONObject:
         raise InvalidValues(import_.problems)
     for row, change in import_.updated:
         import_.problems += [
-            _with_name(row.name, problem_) for problem_ in updates.row_problems(change)
+            _with_name(row.name, problem_) for problem_ in updates.row_problems(change, built)
         ]
     changes.refuse(import_.problems)
     for row in import_.made:
@@ -97,15 +122,18 @@ def imported(items: Sequence[Item], strategy: str) -> JSONObject:
         updates.store(row, change, rules[row.name_key], options)
     db.db.session.flush()
     created = _make_tables(import_.made)
-    altered = [updates.execute(row, change) for row, change in import_.updated]
+    altered = [updates.execute(row, change, built) for row, change in import_.updated]
     return _report(items, import_, [*created, *(problem_ for problem_ in altered if problem_)])
 
 
-def _existing(items: Sequence[Item]) -> dict[str, Collection]:
+def _query(items: Sequence[Item]) -> sa.Select[Any]:
     keys = [item["name"].lower() for item in items]
-    query = sa.select(Collection).where(Collection.name_key.in_(keys))
-    locked_query = query.order_by(Collection.name_key).with_for_update()
-    rows = db.db.session.scalars(locked_query.execution_options(populate_existing=True))
+    return sa.select(Collection).where(Collection.name_key.in_(keys)).order_by(Collection.name_key)
+
+
+def _existing(items: Sequence[Item]) -> dict[str, Collection]:
+    query = _query(items).with_for_update().execution_options(populate_existing=True)
+    rows = db.db.session.scalars(query)
     return {row.name_key: row for row in rows}
 
 
@@ -125,15 +153,23 @@ def _plan(items: Sequence[Item], existing: Mapping[str, Collection], strategy: s
             import_.given[key] = {**item["rules"], "options": item.get("options", {})}
             if key in existing:
                 change = updates.plan_change(
-                    existing[key], item["schema"], False, problems, names_by_key
+                    existing[key],
+                    item["schema"],
+                    False,
+                    problems,
+                    names_by_key,
+                    item.get("indexes"),
                 )
                 import_.updated.append((existing[key], change))
             else:
+                index_specs = item.get("indexes", ())
                 problems += [
                     *schema.name_problems(name),
-                    *schema.problems(item["schema"], names_by_key),
+                    *schema.problems(item["schema"], names_by_key, index_specs),
                 ]
-                import_.made.append(collections.new(name, item["schema"], names_by_key))
+                kept_specs = () if problems else index_specs
+                row = collections.new(name, item["schema"], names_by_key, kept_specs)
+                import_.made.append(row)
         seen_keys.add(key)
         import_.problems += [_with_name(name, problem_) for problem_ in problems]
     return import_

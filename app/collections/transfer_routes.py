@@ -8,7 +8,15 @@ from app import clock, rest
 from app.auth.guard import principal
 from app.collections import transfer
 from app.collections.rule_schemas import RULES, RulesOfNew
-from app.collections.schemas import OPTIONS, SCHEMA, Options, schema_field
+from app.collections.schemas import (
+    ALL_INDEXES,
+    INDEXES,
+    OPTIONS,
+    SCHEMA,
+    Options,
+    indexes_field,
+    schema_field,
+)
 from app.rest import fields
 from app.rest.access import superadmin
 from app.rest.blueprint import Blueprint
@@ -27,7 +35,9 @@ EXPORT = {
     "version": transfer.VERSION,
     "exported_at": "2026-11-20T12:00:00.123456Z",
     "exported_by": "root@system.example",
-    "collections": [{"name": "posts", "schema": SCHEMA, "rules": RULES, "options": OPTIONS}],
+    "collections": [
+        {"name": "posts", "schema": SCHEMA, "rules": RULES, "options": OPTIONS, "indexes": INDEXES}
+    ],
 }
 
 
@@ -47,6 +57,7 @@ class ExportedCollection(Schema):
     schema = schema_field(required=True)
     rules = ma.fields.Nested(RulesOfNew, load_default=dict)
     options = ma.fields.Nested(Options)
+    indexes = indexes_field(ALL_INDEXES)
 
 
 class Definitions(Schema):

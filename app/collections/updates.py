@@ -8,49 +8,83 @@ from dataclasses import replace
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from app import db, events
-from app.collections import access, changes, definition, revisions, schema, table, totals
+from app.collections import (
+    access,
+    changes,
+    definition,
+    index_builds,
+    indexes,
+    revisions,
+    schema,
+    table,
+    totals,
+)
 from app.collections import service as collections
 from app.collections.changes import Change
+from app.collections.index_builds import Builds
 from app.collections.models import Collection
 from app.db import errors, versioned_cache
 from app.errors import Conflict, InvalidValues
 from app.types import JSONMapping, JSONObject
 
 
-@collections.schema_change
-@versioned_cache.reloading()  # for referenced collections
 def update(
     collection_id: str,
     specs: Sequence[schema.Spec] | None,
-    rules: JSONMapping,
+    body: JSONMapping,
     *,
     name: str | None = None,
     partial: bool = False,
     expected_version: str | None = None,
 ) -> Collection:
-    """Add fields, and change properties and rules. Raises InvalidValues, NotFound or Conflict.
+    """Add fields, and change properties, rules, options and indexes; the latter as a whole.
 
-    `specs` is the whole schema, or with `partial` only its changes. Raises Conflict if the version
-    is not `expected_version`.
+    `specs` is the whole schema, or with `partial` only its changes. Raises InvalidValues, NotFound,
+    or Conflict, also if the version is not `expected_version`.
     """
+
+    @versioned_cache.reloading()  # for referenced collections
+    def planned() -> list[Change]:
+        row = collections.find(collection_id)
+        return [plan_change(row, specs, partial, [], index_specs=body.get("indexes"))]
+
+    with index_builds.ahead(planned) as built:
+        return _update(collection_id, specs, body, name, partial, expected_version, built)
+
+
+@collections.schema_change
+@versioned_cache.reloading()  # for referenced collections
+def _update(
+    collection_id: str,
+    specs: Sequence[schema.Spec] | None,
+    body: JSONMapping,
+    name: str | None,
+    partial: bool,
+    expected_version: str | None,
+    built: Builds,
+) -> Collection:
     row = collections.locked(collection_id)
     collections.check_version(row, expected_version)
     problems = collections.rename_problems(row, "name", name)
-    change = plan_change(row, specs, partial, problems)
-    new_rules = collections.normalize_rules(rules, change.new, problems)
+    change = plan_change(row, specs, partial, problems, index_specs=body.get("indexes"))
+    new_rules = collections.normalize_rules(body, change.new, problems)
     _check(problems, change, new_rules)
-    changes.refuse(row_problems(change))
-    store(row, change, new_rules, rules.get("options", {}))
-    execute(row, change)
+    changes.refuse(row_problems(change, built))
+    store(row, change, new_rules, body.get("options", {}))
+    execute(row, change, built)
     return row
 
 
 @versioned_cache.reloading()  # for referenced collections
-def plan(collection_id: str, specs: Sequence[schema.Spec]) -> JSONObject:
+def plan(
+    collection_id: str,
+    specs: Sequence[schema.Spec] | None,
+    index_specs: Sequence[indexes.Spec] | None = None,
+) -> JSONObject:
     """The operations and SQL of an update, and problems of existing rows; changes nothing."""
     row = collections.find(collection_id)
     problems_: list[JSONObject] = []
-    change = plan_change(row, specs, False, problems_)
+    change = plan_change(row, specs, False, problems_, index_specs=index_specs)
     _check(problems_, change, {})
     try:
         problems = change.row_problems()
@@ -67,50 +101,67 @@ def plan_change(
     partial: bool,
     problems: list[JSONObject],
     targets: Mapping[str, str] | None = None,
+    index_specs: Sequence[indexes.Spec] | None = None,
 ) -> Change:
-    """The change from a stored collection to a schema; adds problems to `problems`."""
+    """The change of a stored collection to a schema and indexes; None keeps the present ones.
+
+    Adds problems to `problems`.
+    """
     old = definition.from_row(row)
     targets = targets or collections.targets()
+    index_specs = old.indexes if index_specs is None else index_specs
     specs_ = schema.merged(old, specs or ()) if partial or specs is None else specs
     stored = [collections.stored(spec, targets) for spec in specs_]
-    new_problems = [*schema.problems(specs_, targets), *schema.change_problems(old, stored)]
+    new_problems = [
+        *schema.problems(specs_, targets, index_specs),
+        *schema.change_problems(old, stored),
+    ]
     if new_problems:
         problems += new_problems
         return Change(old, old)
     new = {spec["name"]: spec for spec in stored}
     # Existing fields keep their order.
     order = dict.fromkeys([*(spec["name"] for spec in old.schema), *new])
-    return Change(old, replace(old, schema=tuple(new[name] for name in order)))
+    new_schema = tuple(new[name] for name in order)
+    new_indexes = tuple(indexes.stored(spec) for spec in index_specs)
+    return Change(old, replace(old, schema=new_schema, indexes=new_indexes))
 
 
-def row_problems(change: Change) -> list[JSONObject]:
-    """The problems of existing rows, which stay locked until the transaction ends."""
-    if change.statements:
+def row_problems(change: Change, built: Builds) -> list[JSONObject]:
+    """The problems of existing rows, which stay locked until the transaction ends.
+
+    Indexes that are `built` need no lock: they hold what they promise.
+    """
+    if built.remaining(change.statements):
         table.lock(change.old.table)
-    return change.row_problems()
+    return change.row_problems(built.names.keys())
 
 
 def store(row: Collection, change: Change, rules: JSONMapping, options: JSONMapping) -> None:
     """Store the new definition."""
-    new_rules, new_options = {**row.rules, **rules}, {**row.options, **options}
-    if change.operations or (new_rules, new_options) != (row.rules, row.options):
-        row.schema, row.rules = [dict(spec) for spec in change.new.schema], new_rules
-        row.options = new_options
+    new_indexes = [dict(spec) for spec in change.new.indexes]
+    others = {**row.rules, **rules}, {**row.options, **options}, new_indexes
+    if change.operations or others != (row.rules, row.options, row.indexes):
+        row.schema = [dict(spec) for spec in change.new.schema]
+        row.rules, row.options, row.indexes = others
         row.version += 1
         db.db.session.flush()
 
 
-def execute(row: Collection, change: Change) -> str | None:
-    """Run the statements of a stored change. Returns its revision, if any."""
-    revision = _run(row, change) if change.statements else None
+def execute(row: Collection, change: Change, built: Builds) -> str | None:
+    """Run the statements of a stored change. Returns its revision, if any.
+
+    Indexes that are `built` take their names instead of being created.
+    """
+    revision = _run(row, change, built) if change.statements else None
     table.restore_view(change.new.table)
     return revision
 
 
-def _run(row: Collection, change: Change) -> str:
+def _run(row: Collection, change: Change, built: Builds) -> str:
     events.publish(events.DefaultsBackfilled(change.old, change.fills))
     try:
-        table.run(change.statements)
+        table.run(built.adopted(change.statements))
     except IntegrityError as error:
         raise Conflict("Existing records do not fit the new schema.") from error
     if not table.is_sound(change.new.table):

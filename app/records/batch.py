@@ -149,7 +149,7 @@ def _key_field(definition: Definition, on: str, by: Principal) -> Field:
     field = definition.fields.get(on)
     # Whoever may not see the values shall not find out by them which there are.
     is_visible = on in accesses.for_operation(by, definition, "create").comparable
-    if field is None or not field.unique or not is_visible:
+    if field is None or (on,) not in definition.unique_keys or not is_visible:
         message = "Name a unique field of the collection that you see."
         raise InvalidValues([problem("on", "invalid_option", message)])
     return field

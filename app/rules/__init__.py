@@ -48,7 +48,7 @@ To add a function, see `functions`. The tests compare both back ends over all of
 from app.rules.check import Scope, condition, value
 from app.rules.evaluate import UNKNOWN, Context, Subject, evaluate, holds
 from app.rules.explain import Clause, deciding, surely, undecided
-from app.rules.nodes import Name, Node, RuleError, Sent, Type, required_fields, walk
+from app.rules.nodes import Name, Node, RuleError, Sent, Type, fixed_fields, required_fields, walk
 from app.rules.parser import parse
 from app.rules.partial_eval import depends_on_caller, depends_on_time, partial_evaluate, truth
 
@@ -72,6 +72,7 @@ __all__ = [
     "depends_on_caller",
     "depends_on_time",
     "evaluate",
+    "fixed_fields",
     "holds",
     "parse",
     "partial_evaluate",

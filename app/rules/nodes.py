@@ -174,6 +174,23 @@ def required_fields(condition: Node) -> frozenset[str]:
     return frozenset(path[0] for path in own if len(path) == 1)
 
 
+def fixed_fields(condition: Node) -> frozenset[str]:
+    """Fields that have one value in all records for which a condition holds; perhaps not all."""
+    if isinstance(condition, Junction) and condition.operator == "and":
+        return frozenset().union(*map(fixed_fields, condition.parts))
+    sides: tuple[tuple[Node, Node], ...] = ()
+    if isinstance(condition, Comparison) and condition.operator == "=":
+        sides = (condition.left, condition.right), (condition.right, condition.left)
+    return frozenset(
+        name.path[0]
+        for name, other in sides
+        if isinstance(name, Name)
+        and len(name.path) == 1
+        and other.type is not Type.NULL
+        and not any(isinstance(part, Name) for part in walk(other))
+    )
+
+
 def map_children(node: Node, change: Callable[[Node], Node]) -> Node:
     """The node with each of its parts changed."""
     changes: dict[str, Any] = {}

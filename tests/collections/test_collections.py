@@ -64,6 +64,7 @@ def test_a_new_collection_is_answered_in_full(root: Caller) -> None:
         "field_count",
         "record_count",
         "options",
+        "indexes",
         "created_at",
         "updated_at",
     ]

@@ -52,6 +52,8 @@ def make_history(root: Caller, alice: Caller) -> None:
     ):
         answer = root.put(f"collections/{made['id']}", {"schema": fields})
         assert answer.status_code == 200, answer.json
+    indexes = [{"fields": ["author", "-n"]}, {"fields": ["title", "-author"], "unique": True}]
+    assert root.patch(f"collections/{posts['id']}", {"indexes": indexes}).status_code == 200
     assert root.delete(f"collections/{dropped['id']}").status_code == 200
     ring = [
         {"name": "men", "schema": [field("woman", "reference", collection="women")]},
@@ -72,7 +74,7 @@ def tables(engine: sa.Engine) -> dict[str, Any]:
             ],
             "key": inspector.get_pk_constraint(name)["constrained_columns"],
             "indexes": sorted(
-                (i["name"], i["column_names"], bool(i["unique"]))
+                (i["name"], i["column_names"], bool(i["unique"]), str(i.get("column_sorting")))
                 for i in inspector.get_indexes(name)
             ),
             "references": sorted(

@@ -74,6 +74,19 @@ def fields(draw: st.DrawFn, name: str, names: list[str]) -> dict[str, Any]:
 
 
 @st.composite
+def indexes_of(draw: st.DrawFn, schema: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Some indexes over two fields or more."""
+    names = [one["name"] for one in schema if one["type"] != "json"] + ["updated_at", "created_by"]
+    lists = st.lists(st.sampled_from(names), min_size=2, max_size=4, unique=True)
+    fields = draw(st.lists(lists, max_size=3, unique_by=tuple))
+    signs = st.sampled_from(["", "-"])
+    return [
+        {"fields": [draw(signs) + name for name in one], "unique": draw(st.booleans())}
+        for one in fields
+    ]
+
+
+@st.composite
 def collections(draw: st.DrawFn) -> list[Item]:
     """Some collections that may refer to each other."""
     names = draw(st.lists(st.sampled_from(NAMES), min_size=1, unique=True))
@@ -84,7 +97,8 @@ def collections(draw: st.DrawFn) -> list[Item]:
         lists = st.just("*") | st.lists(st.sampled_from(own), unique=True) if own else st.just("*")
         opened: dict[str, Any] = {rule: draw(rules) for rule in OPEN}
         opened |= {key: draw(lists) for key in ("list_fields", "create_fields")}
-        made.append({"name": name, "schema": schema, "rules": opened})
+        indexes = draw(indexes_of(schema))
+        made.append({"name": name, "schema": schema, "rules": opened, "indexes": indexes})
     return made
 
 
@@ -107,6 +121,7 @@ def test_what_is_exported_makes_the_same_again(app: Flask, root: Caller, items: 
             {k: f[k] for k in s} for f, s in zip(kept["schema"], sent["schema"], strict=True)
         ] == (sent["schema"])
         assert {key: kept["rules"][key] for key in sent["rules"]} == sent["rules"]
+        assert kept["indexes"] == sent["indexes"]
     again = root.post("collections/import", {"data": first, "strategy": "update"})
     assert (again.status_code, again.json["migrations_created"]) == (200, [])
     wipe(app)

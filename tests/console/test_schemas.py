@@ -93,6 +93,7 @@ def test_a_collection_is_planned_then_made(cast: Cast, superadmin: Browser) -> N
         "index_1": "true",
     }
     sent |= {"name_2": "sequel", "type_2": "reference", "collection_2": "books"}
+    sent |= {"indexes": "unique: title, sequel"}
     page = superadmin.send("collections/new", **sent, do="add").text
     assert inputs(page)["rows"] == "4"
     sent = inputs(page) | {"name_3": "name", "type_3": "computed", "return_type_3": "text"}
@@ -111,6 +112,8 @@ def test_a_collection_is_planned_then_made(cast: Cast, superadmin: Browser) -> N
     assert (made[1]["default"], made[1]["options"]) == (3, {"min": -1.5, "index": True})
     assert (made[2]["collection"], made[2]["on_delete"]) == ("books", "restrict")
     assert made[3]["expression"] == "upper(title)"
+    (made_index,) = cast.root.get("collections/books").json["indexes"]
+    assert made_index == {"fields": ["title", "sequel"], "unique": True}
     assert cast.root.get("collections/books/rules").json["list_rule"] is None
 
 
@@ -118,7 +121,7 @@ def test_what_is_shown_is_what_there_is(cast: Cast, superadmin: Browser, posts: 
     before = schema_of(cast.root, "posts")
     path = f"collections/{posts}/schema"
     answer = superadmin.send(path, **inputs(superadmin.get(path).text), do="plan")
-    assert "Nothing changes: the fields are the same." in answer.text
+    assert "Nothing changes: fields and indexes are the same." in answer.text
     assert schema_of(cast.root, "posts") == before
 
 
@@ -139,6 +142,35 @@ def test_a_change_is_planned_then_applied(cast: Cast, superadmin: Browser, posts
     assert (after[8]["name"], after[8]["unique"]) == ("code", True)
     assert after[1]["options"] == {"integer": True}
     assert after[2:8] == schema_of(cast.root, "posts")[2:8]
+
+
+def test_indexes_are_edited_by_line(cast: Cast, superadmin: Browser, posts: str) -> None:
+    path = f"collections/{posts}/schema"
+    sent = inputs(superadmin.get(path).text) | {"indexes": "nope\n\nmore, n\nunique:"}
+    refused = superadmin.send(path, **sent, do="plan")
+    assert refused.status_code == 400
+    problems = beside(refused, "indexes")
+    assert "Index 1: There is no field nope." in problems
+    assert "Index 2: more cannot be indexed, as its type is json." in problems
+    assert "Index 3: An index has 1 to 8 fields." in problems
+    sent["indexes"] = "\n".join(["n, title"] * 21)
+    assert "At most 20 indexes." in beside(superadmin.send(path, **sent, do="plan"), "indexes")
+    sent["indexes"] = " n ,-created_at \nunique: title,n"
+    planned = superadmin.send(path, **sent, do="plan")
+    assert "new index" in planned.text
+    assert "CREATE UNIQUE INDEX" in html.unescape(planned.text)
+    assert "are saved" in superadmin.done(path, **inputs(planned.text), do="apply")
+    assert cast.root.get("collections/posts").json["indexes"] == [
+        {"fields": ["n", "-created_at"], "unique": False},
+        {"fields": ["title", "n"], "unique": True},
+    ]
+    assert "n, -created_at" in superadmin.get(f"collections/{posts}").text
+    sent = inputs(superadmin.get(path).text)
+    assert sent["indexes"] == "n, -created_at\nunique: title, n"
+    planned = superadmin.send(path, **sent | {"indexes": ""}, do="plan")
+    assert "removed index" in planned.text
+    assert "are saved" in superadmin.done(path, **inputs(planned.text), do="apply")
+    assert cast.root.get("collections/posts").json["indexes"] == []
 
 
 def test_rows_that_would_break_it_are_counted(cast: Cast, superadmin: Browser) -> None:

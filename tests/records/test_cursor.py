@@ -37,6 +37,9 @@ SCHEMA = [
     {"name": "secret", "type": "text"},
     {"name": "phone", "type": "text", "pii": True},
 ]
+INDEXES = [
+    {"fields": fields} for fields in (["flag", "-number"], ["-text", "size"], ["-at", "day"])
+]
 FIELDS = ("text", "number", "flag", "at", "day", "size", "half", "both")
 
 
@@ -160,7 +163,7 @@ def test_every_record_is_met_once_whatever_comes_and_goes(
     root: Caller, alice: Caller, data: st.DataObject
 ) -> None:
     if root.get("records/posts", headers={"X-Account-ID": "acme"}).status_code == 404:
-        make_collection(root, schema=SCHEMA)
+        make_collection(root, schema=SCHEMA, indexes=INDEXES)
     for old in alice.get("records/posts?limit=100").json["items"]:
         alice.delete(f"records/posts/{old['id']}")
     row = st.fixed_dictionaries(values)
@@ -193,8 +196,9 @@ def change(alice: Caller, chance: random.Random, kept: set[str], values: dict[st
         make_record(alice, **values)
 
 
-def test_the_order_is_that_of_python(root: Caller, alice: Caller) -> None:
-    make_collection(root, schema=SCHEMA)
+@pytest.mark.parametrize("indexes", [[], [{"fields": ["-number", "text", "-size"]}]])
+def test_the_order_is_that_of_python(root: Caller, alice: Caller, indexes: list[Any]) -> None:
+    make_collection(root, schema=SCHEMA, indexes=indexes)
     chance = random.Random(7)
     made = [
         make_record(

@@ -19,6 +19,8 @@ class EmailField(Field):
         """An address, kept as sent."""
         if not isinstance(value, str) or not is_email(value):
             raise InvalidValue("invalid_email", "Must be an e-mail address.")
+        if self.max_bytes is not None:
+            self._check_index_size(value, self.max_bytes)
         return value
 
     def from_text(self, text: str) -> str:

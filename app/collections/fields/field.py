@@ -39,6 +39,7 @@ class Field:
     expression: str | None = None  # of a computed field
     return_type: str | None = None
     on_delete: str | None = None  # of a reference: what a delete of its target does
+    max_bytes: int | None = None  # of an indexed text
 
     type: ClassVar[str]
     column_type: ClassVar[Any] = Text
@@ -84,14 +85,9 @@ class Field:
         """Problems of the field's options."""
         yield from ()
 
-    @cached_property
-    def indexed(self) -> bool:
-        """Whether the column has its own index."""
-        return bool(self.unique or self.options.get("index"))
-
-    def _check_index_size(self, value: str) -> None:
-        if len(value.encode()) > LONGEST_INDEXED:
-            message = f"Must have at most {LONGEST_INDEXED} bytes, as this field is indexed."
+    def _check_index_size(self, value: str, max_bytes: int) -> None:
+        if len(value.encode()) > max_bytes:
+            message = f"Must have at most {max_bytes} bytes, as this field is indexed."
             raise InvalidValue("too_long", message)
 
 

@@ -15,7 +15,6 @@ class ReferenceField(Field):
     type = "reference"
     column_type = Id
     json_schema: ClassVar[JSONMapping] = {"type": "string", "format": "uuid"}
-    indexed = True  # it is looked up whenever its target is deleted
 
     def clean(self, value: object) -> str:
         """A text; whether such a record exists is asked of the database for all fields at once."""

@@ -23,8 +23,8 @@ class UrlField(Field):
         """An http or https URL with a host, kept as sent."""
         if not isinstance(value, str) or not _is_web_address(value):
             raise InvalidValue("invalid_url", "Must be a URL starting with http:// or https://.")
-        if self.indexed:
-            self._check_index_size(value)
+        if self.max_bytes is not None:
+            self._check_index_size(value, self.max_bytes)
         return value
 
     def from_text(self, text: str) -> str:

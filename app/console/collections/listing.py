@@ -42,6 +42,7 @@ def show_collection(collection_id: str) -> str:
             collection=collection,
             records=lists.format_count(service.record_counts([row], lists.MAX_COUNTED)[row.id]),
             fields=[(field, targets(collection, field)) for field in collection.declared.values()],
+            indexes=[(", ".join(spec["fields"]), spec["unique"]) for spec in row.indexes],
             operations=OPERATIONS,
             describe_rule=rules_form.describe_rule,
             describe_fields=rules_form.describe_fields,

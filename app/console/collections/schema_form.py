@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,7 +12,9 @@ from typing import Any
 from flask import request
 
 from app.collections.fields import InvalidValue, NumberField
+from app.collections.models import Collection
 from app.collections.schema import LONGEST_SCHEMA
+from app.console.collections import index_lines
 from app.console.shell.forms import Form
 from app.errors import AppError, InvalidValues, Malformed, problem
 from app.rest import json_input
@@ -32,6 +35,7 @@ INPUTS = (*TEXTS, "return_type", *FLAGS, *OPTIONS)
 # Properties that cannot change later.
 IMMUTABLE = ("name", "type", "collection", "return_type")
 SELECTS = ("type", "on_delete", "mask_type", "return_type")  # inputs that always have a value
+AN_INDEX = re.compile(r"indexes\[([0-9]+)\]")
 # The input that shows a problem; the default is the name.
 INPUT_BY_CODE = {
     "type_invalid": "type",
@@ -73,6 +77,10 @@ class SchemaForm(Form):
         """The collection's options that the form sets."""
         return {"require_signature": bool(self["require_signature"])}
 
+    def indexes(self) -> list[JSONObject]:
+        """The indexes that the form declares."""
+        return index_lines.parse(self["indexes"])
+
     def filled(self) -> list[int]:
         """The rows with any value; rows of existing fields always count."""
         return [n for n in range(self.rows) if n < len(self.existing) or self._is_filled(n)]
@@ -105,15 +113,19 @@ class SchemaForm(Form):
         """The form with each problem beside the input that it is about."""
         details = error.extra.get("details")
         if details:
-            placed = [
-                {**detail, "field": self.input_for(detail) or detail["field"]} for detail in details
-            ]
+            placed = [self._placed(detail) for detail in details]
             error.extra["details"] = [
                 detail if detail["field"] in self.values else _prefix_field(detail)
                 for detail in placed
             ]
         super().with_error(error)
         return self
+
+    def _placed(self, detail: JSONMapping) -> JSONObject:
+        if index := AN_INDEX.fullmatch(detail["field"] or ""):
+            message = f"Index {int(index[1]) + 1}: {detail['message']}"
+            return {**detail, "field": "indexes", "message": message}
+        return {**detail, "field": self.input_for(detail) or detail["field"]}
 
     def _is_filled(self, n: int) -> bool:
         return any(self.value(n, key) for key in INPUTS if key not in SELECTS)
@@ -210,11 +222,12 @@ def blank() -> SchemaForm:
     return SchemaForm({"collection_name": ""}, rows=BLANK_ROWS)
 
 
-def from_schema(schema: Sequence[JSONMapping], version: int, options: JSONMapping) -> SchemaForm:
-    """The form with a collection's fields."""
-    form = SchemaForm({"version": str(version)}, existing=schema, rows=len(schema) + 1)
-    form.values["require_signature"] = "true" if options.get("require_signature") else ""
-    for n, spec in enumerate(schema):
+def from_collection(row: Collection) -> SchemaForm:
+    """The form with a collection's fields and indexes."""
+    form = SchemaForm({"version": str(row.version)}, existing=row.schema, rows=len(row.schema) + 1)
+    form.values["require_signature"] = "true" if row.options.get("require_signature") else ""
+    form.values["indexes"] = index_lines.render(row.indexes)
+    for n, spec in enumerate(row.schema):
         for key in INPUTS:
             value = (spec.get("options") or {}).get(key) if key in OPTIONS else spec.get(key)
             form.values[f"{key}_{n}"] = _input_text(key, value)
@@ -236,7 +249,7 @@ def submitted(existing: Sequence[JSONMapping] = ()) -> SchemaForm:
     text = request.form.get("rows", "")
     sent_rows = int(text) if text.isascii() and text.isdigit() and len(text) < 4 else 0
     rows = min(max(sent_rows, len(existing)), LONGEST_SCHEMA)
-    single = ("collection_name", "version", "planned", "require_signature")
+    single = ("collection_name", "version", "planned", "require_signature", "indexes")
     values = {key: _text(key) for key in single}
     values |= {f"{key}_{n}": _text(f"{key}_{n}") for n in range(rows) for key in INPUTS}
     for n, spec in enumerate(existing[:rows]):

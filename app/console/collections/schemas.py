@@ -9,10 +9,19 @@ import orjson
 from flask import request
 from werkzeug.wrappers import Response as BaseResponse
 
-from app.collections import definition, masking, removal, schema, service, table, updates
+from app.collections import (
+    definition,
+    indexes,
+    masking,
+    removal,
+    schema,
+    service,
+    table,
+    updates,
+)
 from app.collections.fields import RETURN_TYPES, TYPES
 from app.collections.models import Collection
-from app.console.collections import schema_form
+from app.console.collections import index_lines, schema_form
 from app.console.collections.listing import COLLECTION
 from app.console.collections.schema_form import SchemaForm
 from app.console.shell import forms, guard
@@ -46,10 +55,11 @@ def make_collection() -> Page | BaseResponse:
     try:
         specs = form.specs()
         with form.including_unparsed():
-            plan = _creation_plan(form["collection_name"], specs)
+            plan = _creation_plan(form["collection_name"], specs, form.indexes())
         if not _is_planned(form, specs):
             return _editor(None, form, plan)
-        row = service.create(form["collection_name"], specs, {"options": form.options()})
+        body = {"options": form.options(), "indexes": form.indexes()}
+        row = service.create(form["collection_name"], specs, body)
     except AppError as error:
         return _editor(None, form.with_error(_name_conflict(error)))
     notice = f"{row.name} is created. Only superadmins can access it until you edit its rules."
@@ -62,7 +72,7 @@ def make_collection() -> Page | BaseResponse:
 def show_schema(collection_id: str) -> Page:
     """The editor with the current fields."""
     row = service.find(collection_id)
-    return _editor(row, schema_form.from_schema(row.schema, row.version, row.options))
+    return _editor(row, schema_form.from_collection(row))
 
 
 @blueprint.post(SCHEMA)
@@ -80,10 +90,10 @@ def change_schema(collection_id: str) -> Page | BaseResponse:
         service.check_version(row, version)
         specs = form.specs()
         with form.including_unparsed():
-            plan = _with_options(updates.plan(row.id, specs), row, form)
+            plan = _with_options(updates.plan(row.id, specs, form.indexes()), row, form)
         if not _is_planned(form, specs):
             return _editor(row, form, plan)
-        changes = {"options": form.options()}
+        changes = {"options": form.options(), "indexes": form.indexes()}
         row = updates.update(row.id, specs, changes, expected_version=form["version"])
     except AppError as error:
         return _editor(row, form.with_error(error))
@@ -121,17 +131,21 @@ def delete_collection(collection_id: str) -> Page | BaseResponse:
     return redirect_with_notice(notice, "console.show_collections")
 
 
-def _creation_plan(name: str, specs: Sequence[schema.Spec]) -> Plan:
+def _creation_plan(
+    name: str, specs: Sequence[schema.Spec], index_specs: Sequence[indexes.Spec]
+) -> Plan:
     target_names = service.targets() | {name.lower(): name}
-    problems = _name_problems(schema.name_problems(name)) + schema.problems(specs, target_names)
+    problems = _name_problems(schema.name_problems(name))
+    problems += schema.problems(specs, target_names, index_specs)
     if not specs:
         problems.append(problem("name_0", "required", "Add at least one field."))
     if problems:
         raise InvalidValues(problems)
-    proposed = definition.from_row(service.new(name, specs, target_names))
-    operations = [
+    proposed = definition.from_row(service.new(name, specs, target_names, index_specs))
+    operations: list[JSONObject] = [
         {"operation": "add_field", "field": spec["name"], "property": None} for spec in specs
     ]
+    operations += [{"operation": "add_index", "index": spec} for spec in index_specs]
     return {"operations": operations, "sql": table.creation(proposed.table), "problems": []}
 
 
@@ -157,7 +171,8 @@ def _name_conflict(error: AppError) -> AppError:
 
 def _is_planned(form: SchemaForm, specs: Sequence[schema.Spec]) -> bool:
     """Whether the user confirms exactly the plan that was shown."""
-    text = orjson.dumps([form["collection_name"], form["version"], specs, form.options()])
+    sent = [form["collection_name"], form["version"], specs, form.options(), form.indexes()]
+    text = orjson.dumps(sent)
     digest = hashlib.sha256(text).hexdigest()
     planned, form.values["planned"] = form["planned"], digest
     return request.form.get("do") == "apply" and planned == digest
@@ -173,6 +188,7 @@ def _editor(row: Collection | None, form: SchemaForm, plan: Plan | None = None) 
         masks=sorted(masking.MASKS, key=lambda mask: mask != "full"),  # the default
         on_delete=schema.ON_DELETE,
         targets=service.names(),
+        index_line=index_lines.render_line,
     )
 
 

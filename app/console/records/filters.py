@@ -94,7 +94,7 @@ def is_indexed(form: FilterForm, access: Access) -> bool:
     """Whether an index answers the filter, or there is none."""
     rows = [(form[f"field_{n}"], form[f"op_{n}"]) for n in range(form.rows)]
     by_index = any(
-        name == "id" or ((field := access.definition.declared.get(name)) and field.indexed)
+        name == "id" or name in access.definition.leading
         for name, operator in rows
         if operator == "="
     )

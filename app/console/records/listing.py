@@ -145,8 +145,7 @@ def _load(
 
 def _is_sorted_by_index(access: Access, sort: str) -> bool:
     name = (sort or DEFAULT_SORT).removeprefix("-")
-    field = access.definition.declared.get(name)
-    return name in ("id", "created_at") or bool(field and field.indexed)
+    return name in ("id", "created_at") or name in access.definition.leading
 
 
 def nth_newest_time(collection: Definition, account_id: str, newer: int) -> datetime | None:

@@ -42,8 +42,10 @@ class Key:
     expression: Any
     descending: bool
     nullable: bool
-    indexed: bool
-    """Whether an index begins with it, behind the account."""
+    backward: bool = False
+    """Whether the index of its order is read backward, which would begin with nulls."""
+    nulls_last: bool = False
+    """Whether the index of its order has nulls last, so that an order without nulls must say so."""
 
     def ordered(self, *, backward: bool = False, present: bool = False) -> sa.ColumnElement[Any]:
         """What to order by; `present` where nulls are excluded anyway."""
@@ -51,7 +53,7 @@ class Key:
         order = sa.desc if descending else sa.asc
         ordered: sa.UnaryExpression[Any] = order(self.expression)
         # Without NULLS LAST an index in the usual order serves; without nulls, it says nothing.
-        if not self.nullable or present:
+        if (not self.nullable or present) and not self.nulls_last:
             return ordered
         return ordered.nulls_first() if backward else ordered.nulls_last()
 
@@ -121,8 +123,7 @@ class OffsetParts:
     def __call__(self) -> list[Part]:
         """It as ranges."""
         first = self.keys[0]
-        if first.indexed and first.nullable and first.descending:
-            # An index holds nulls behind all values; read backwards it would begin with them.
+        if first.backward and first.nullable and first.descending:
             return list(_parts_from_end(self.keys, False))
         return [Part([], [key.ordered() for key in self.keys])]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -12,8 +12,10 @@ import sqlalchemy as sa
 from app import rules
 from app.collections import access as accesses
 from app.collections import definition as definitions
+from app.collections import indexes
 from app.collections.access import Access
 from app.collections.fields import ComputedField, Field, InvalidValue
+from app.collections.indexes import IndexField
 from app.db.versioned_cache import VersionCheck
 from app.errors import InvalidValues, problem
 from app.records.read import cursor, expand
@@ -43,6 +45,8 @@ class Conditions:
     """Whether the same request finds the very same conditions again."""
     presupposed: frozenset[str] = frozenset()
     """Fields that every record which meets them has a value of."""
+    fixed: frozenset[str] = frozenset()
+    """Fields that have one value in all records which meet them."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ def parse(access: Access, parameters: Mapping[str, Sequence[str]]) -> Query:
     problems: list[JSONObject] = []
     conditions = parse_conditions(access, parameters, LIST_PARAMETERS, problems)
     last_values = {name: texts[-1] for name, texts in parameters.items() if texts}
-    keys = _sort(access, last_values.get("sort"), conditions.presupposed, problems)
+    keys = _sort(access, last_values.get("sort"), conditions, problems)
     names, expanded = parse_shape(
         access, last_values.get("fields"), last_values.get("expand"), problems
     )
@@ -131,8 +135,13 @@ def parse_conditions(
     where = _field_values(access, parameters, excluded, problems)
     text = _last_value(parameters, "filter") or ""
     filter_ = _filter(access, text, problems)
+    fixed = access.fixed | {
+        name
+        for name, texts in parameters.items()
+        if name not in excluded and name in access.comparable and len(texts) == 1
+    }
     if filter_ is None:
-        return Conditions(where, {}, (), not where)
+        return Conditions(where, {}, (), not where, fixed=fixed)
     compiled = accesses.filter_condition(access, filter_)
     bound_values = compiled.parameters(access.subject)
     referenced = definitions.referenced_definitions(access.definition, text)
@@ -146,6 +155,7 @@ def parse_conditions(
         version_checks,
         is_cacheable,
         filter_.presupposed,
+        filter_.fixed | fixed,
     )
 
 
@@ -219,7 +229,7 @@ def _value(field: Field, text: str, problems: list[JSONObject]) -> Any:
 
 
 def _sort(
-    access: Access, text: str | None, present: frozenset[str], problems: list[JSONObject]
+    access: Access, text: str | None, conditions: Conditions, problems: list[JSONObject]
 ) -> list[Key]:
     keys: dict[str, Key] = {}
     # A "+" that was not escaped arrives as a space.
@@ -238,12 +248,30 @@ def _sort(
                 problem("sort", "invalid_option", f"A {field.type} cannot be sorted by.")
             )
         else:
-            sort_key = _key(access, name, descending=sign == "-", present=name in present)
-            keys.setdefault(name, sort_key)
+            present = name in conditions.presupposed
+            keys.setdefault(name, _key(access, name, descending=sign == "-", present=present))
     # Ids are unique within an account.
     for name in ("id",) if access.caller.account_id else ("id", "account_id"):
         keys.setdefault(name, _key(access, name))
-    return list(keys.values())
+    return _as_indexed(access, list(keys.values()), conditions.fixed)
+
+
+def _as_indexed(access: Access, keys: list[Key], fixed: frozenset[str]) -> list[Key]:
+    """The keys, ordered in the form in which the best index has them."""
+    if access.caller.account_id is None or not access.definition.all_indexes:
+        return keys  # across all accounts no index serves
+    order = [IndexField(key.name, key.descending) for key in keys]
+    forward, backward = indexes.serving(access.definition.all_indexes, order, fixed)
+    if backward > forward:
+        return [replace(keys[0], backward=True), *keys[1:]]
+    places = [place for place, key in enumerate(keys) if key.name not in fixed][:forward]
+    columns = access.definition.table.c
+    return [
+        replace(key, nulls_last=True)
+        if place in places and key.descending and columns[key.name].nullable
+        else key
+        for place, key in enumerate(keys)
+    ]
 
 
 def _key(access: Access, name: str, *, descending: bool = False, present: bool = False) -> Key:
@@ -254,6 +282,4 @@ def _key(access: Access, name: str, *, descending: bool = False, present: bool =
         if isinstance(column.type, sa.Text):
             column = CodePoints(column)
     nullable = not present and getattr(column, "nullable", True)
-    # Across all accounts no index serves.
-    indexed = field.indexed and access.caller.account_id is not None
-    return Key(name, field.rule_type, column, descending, nullable, indexed)
+    return Key(name, field.rule_type, column, descending, nullable)

@@ -20,6 +20,9 @@ from app.records.store import ACCOUNT, NO_PARAMETERS, Condition, Row, sizes
 from app.records.store.sizes import SizeLimit
 from app.types import JSONMapping
 
+UniqueKey = tuple[str, ...]
+"""The fields of a unique index."""
+
 
 class Part(NamedTuple):
     """A range of a list: its conditions, and its order."""
@@ -340,24 +343,36 @@ def existing_ids(
     return set(db.connection().execute(statement, parameters).scalars())
 
 
-def find_conflicts(definition: Definition, rows: Sequence[Row]) -> dict[int, list[str]]:
-    """The unique fields with a duplicate value, by index, stored or earlier in `rows`."""
-    table = definition.table
-    result: dict[int, list[str]] = {}
-    for name in (name for name, field in definition.fields.items() if field.unique):
+def find_conflicts(definition: Definition, rows: Sequence[Row]) -> dict[int, list[UniqueKey]]:
+    """The unique keys with duplicate values, by index, stored or earlier in `rows`."""
+    result: dict[int, list[UniqueKey]] = {}
+    for names in definition.unique_keys:
         places: dict[object, int] = {}
-        keys = [(row["account_id"], row[name], row["id"]) for row in rows]
-        same_values = (
-            table.c.account_id.in_({key[0] for key in keys}),
-            table.c[name].in_([key[1] for key in keys if key[1] is not None]),
-        )
-        columns = (table.c.account_id, table.c[name], table.c.id)
-        with tenancy.through_views():
-            stored = db.connection().execute(sa.select(*columns).where(*same_values)).all()
-        owners = {row[:2]: row[2] for row in stored}
-        for place, (account_id, value, id) in enumerate(keys):
-            key = (account_id, value)
+        keys = {n: key for n, row in enumerate(rows) if (key := unique_value(row, names))}
+        owners = _owners(definition, names, list(keys.values())) if keys else {}
+        for place, key in keys.items():
             is_duplicate = places.setdefault(key, place) != place
-            if value is not None and (is_duplicate or owners.get(key, id) != id):
-                result.setdefault(place, []).append(name)
+            if is_duplicate or owners.get(key, rows[place]["id"]) != rows[place]["id"]:
+                result.setdefault(place, []).append(names)
     return dict(sorted(result.items()))
+
+
+def unique_value(row: Row, names: UniqueKey) -> tuple[object, ...] | None:
+    """The account and the values of a unique key; None if one is null, which never clashes."""
+    values = [row[name] for name in names]
+    return None if None in values else (row["account_id"], *values)
+
+
+def _owners(
+    definition: Definition, names: UniqueKey, keys: Sequence[tuple[object, ...]]
+) -> dict[tuple[object, ...], str]:
+    """The ids of the stored records with these values."""
+    table = definition.table
+    columns, accounts = [table.c[name] for name in names], {key[0] for key in keys}
+    values: Any = columns[0] if len(columns) == 1 else sa.tuple_(*columns)
+    wanted = [key[1] if len(columns) == 1 else key[1:] for key in keys]
+    query = sa.select(table.c.id, table.c.account_id, *columns)
+    found = query.where(table.c.account_id.in_(accounts), values.in_(wanted))
+    with tenancy.through_views():
+        rows = db.connection().execute(found).all()
+    return {tuple(row[1:]): row[0] for row in rows}

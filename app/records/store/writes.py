@@ -111,9 +111,9 @@ def predict(
     definition: Definition, before: Sequence[Row], values: Sequence[Row]
 ) -> list[Row] | None:
     """The rows that `write` will store; None if the database computes or may refuse a value."""
-    fields = [definition.columns[name] for name in values[0]]
-    if definition.computed or any(field.unique or field.collection for field in fields):
+    if definition.computed or not definition.refusable.isdisjoint(values[0]):
         return None
+    fields = [definition.columns[name] for name in values[0]]
     previous = before[0] if before else dict.fromkeys(definition.columns)
     differing = [field for field in fields if field.reads_differently]
     return [

@@ -24,8 +24,9 @@ from app.records import store
 from app.records.read import etags, views
 from app.records.read.views import RecordView
 from app.records.store import Row, reads, writes
+from app.records.store.reads import UniqueKey
 from app.records.write import conflicts, values
-from app.records.write.values import Body, Problem, Problems, Values
+from app.records.write.values import Body, Problems, Values
 
 NO_RECORD = "There is no such record."
 
@@ -76,9 +77,9 @@ def check_batch(*prepared: Change) -> None:
 
 def _note_told_clashes(change: Change) -> None:
     # Rule refusals are left out: the rule has not been checked for the other records yet.
-    for index, names in _clashing(change):
-        if names:
-            change.problems.add(index, _taken(names))
+    for index, keys in _clashing(change):
+        if keys:
+            change.problems.add(index, conflicts.not_unique(keys))
 
 
 def valid_part(change: Change) -> Change:
@@ -97,37 +98,33 @@ def valid_part(change: Change) -> Change:
 
 def add_conflicts(change: Change) -> None:
     """Add problems for unique values that a stored record already has."""
-    for index, names in _clashing(change):
-        _note_clash(change, index, names)
+    for index, keys in _clashing(change):
+        _note_clash(change, index, keys)
 
 
 def add_duplicates(change: Change, taken: set[tuple[object, ...]]) -> None:
     """Add problems for unique values in `taken`, then add these records' values to it."""
-    names = [name for name, field in change.access.definition.fields.items() if field.unique]
-    before = frozenset(taken)
-    for index, row in enumerate(change.values if names else ()):
-        own = {name: (row["account_id"], name, row[name]) for name in names}
-        repeated = [name for name, key in own.items() if key in before and row[name] is not None]
+    keys, before = change.access.definition.unique_keys, frozenset(taken)
+    for index, row in enumerate(change.values if keys else ()):
+        values = {names: reads.unique_value(row, names) for names in keys}
+        own = {names: (names, *value) for names, value in values.items() if value}
+        repeated = [names for names, key in own.items() if key in before]
         if repeated:
             may = conflicts.is_allowed(change.access, row, change.sent[index])
             _note_clash(change, index, repeated if may else ())
         taken.update(own.values())
 
 
-def _note_clash(change: Change, index: int, names: Sequence[str]) -> None:
+def _note_clash(change: Change, index: int, keys: Sequence[UniqueKey]) -> None:
     refused = [problem(None, "rule_denied", str(change.access.refusal()))]
-    change.problems.add(index, _taken(names) if names else refused)
+    change.problems.add(index, conflicts.not_unique(keys) if keys else refused)
 
 
-def _clashing(change: Change) -> Iterator[tuple[int, Sequence[str]]]:
-    """The conflicting fields by index; none if the rule refuses the record, to reveal nothing."""
+def _clashing(change: Change) -> Iterator[tuple[int, Sequence[UniqueKey]]]:
+    """The conflicting keys by index; none if the rule refuses the record, to reveal nothing."""
     access, rows = change.access, _after(change) or change.values
-    for index, names in reads.find_conflicts(access.definition, rows).items():
-        yield index, names if conflicts.is_allowed(access, rows[index], change.sent[index]) else ()
-
-
-def _taken(names: Sequence[str]) -> list[Problem]:
-    return [problem(name, "not_unique", conflicts.TAKEN) for name in names]
+    for index, keys in reads.find_conflicts(access.definition, rows).items():
+        yield index, keys if conflicts.is_allowed(access, rows[index], change.sent[index]) else ()
 
 
 def _after(change: Change) -> list[Row]:

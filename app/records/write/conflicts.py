@@ -12,6 +12,7 @@ from app.db import errors, versioned_cache
 from app.errors import Conflict, InvalidValues, problem
 from app.records import store
 from app.records.store import reads, references
+from app.records.store.reads import UniqueKey
 from app.records.write.values import Body, Problems
 from app.types import JSONObject
 
@@ -80,9 +81,20 @@ def _taken(clash: WriteRefused) -> Exception:
         # What others have must not show to whom the rule refuses the record anyway.
         return places.refusal(access, [index for index, open_ in enumerate(judged) if not open_])
     details: list[JSONObject] = []
-    for index, names in reads.find_conflicts(access.definition, rows).items():
-        details += places.with_index(index, [problem(name, "not_unique", TAKEN) for name in names])
-    return Conflict(TAKEN, field=details[0]["field"] if details else None, details=details)
+    for index, keys in reads.find_conflicts(access.definition, rows).items():
+        details += places.with_index(index, not_unique(keys))
+    message = details[0]["message"] if details else TAKEN
+    return Conflict(message, field=details[0]["field"] if details else None, details=details)
+
+
+def not_unique(keys: Sequence[UniqueKey]) -> list[JSONObject]:
+    """The problems of duplicate values, one per field."""
+    messages: dict[str, str] = {}
+    for names in keys:
+        together = f"Another record has the same values of {', '.join(names)} already."
+        for name in names:
+            messages.setdefault(name, TAKEN if len(names) == 1 else together)
+    return [problem(name, "not_unique", message) for name, message in messages.items()]
 
 
 def is_allowed(access: Access, row: store.Row, sent: Body) -> bool:

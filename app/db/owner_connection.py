@@ -1,0 +1,36 @@
+"""A connection outside of every transaction, as the owner of the tables; on PostgreSQL only.
+
+The pool's connections send the tenant scope along with a statement. PostgreSQL accepts CREATE INDEX
+CONCURRENTLY and its like only alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import sqlalchemy as sa
+from sqlalchemy.pool import NullPool
+
+from app.db import engine
+
+LOCK_MILLISECONDS = 30_000
+
+
+@contextmanager
+def connect() -> Iterator[sa.Connection]:
+    """A connection of its own, in autocommit, that waits LOCK_MILLISECONDS at most for a lock."""
+    own_engine = sa.create_engine(
+        engine.current_engine().url,
+        isolation_level="AUTOCOMMIT",
+        hide_parameters=True,
+        poolclass=NullPool,
+        connect_args={
+            "connect_timeout": 5,
+            "application_name": "atrium",
+            "options": f"{engine.POSTGRES_OPTIONS} -c lock_timeout={LOCK_MILLISECONDS}",
+            **engine.KEEPALIVE,
+        },
+    )
+    with own_engine.connect() as connection:
+        yield connection
