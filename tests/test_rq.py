@@ -260,10 +260,12 @@ def test_a_worker_runs_no_other_function_than_its_own(
 ) -> None:
     """Who can write to Redis cannot run code here."""
     queue = queues(server)["default"]
-    job = queue.enqueue("os.mkdir", str(log.parent / "made"))
+    pickled = Queue("default", connection=queue.connection)
+    made = [to.enqueue("os.mkdir", str(log.parent / "made")) for to in (queue, pickled)]
     with working(environ, log):
-        assert until(lambda: job.get_status() == "failed")
+        assert until(lambda: {job.get_status() for job in made} == {"failed"})
     assert not (log.parent / "made").exists()
+    assert "Traceback" not in log.read_text()
 
 
 def test_a_stopped_worker_leaves_its_jobs_to_others(

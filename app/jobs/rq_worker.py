@@ -22,7 +22,7 @@ from flask import Flask, current_app
 from redis import Redis
 from redis.exceptions import RedisError
 from rq import Queue, SimpleWorker, worker_registration
-from rq.exceptions import StopRequested
+from rq.exceptions import DeserializationError, StopRequested
 from rq.executions import Execution
 from rq.job import Job
 from rq.scheduler import RQScheduler
@@ -118,8 +118,9 @@ class Worker(SimpleWorker):
 
     def perform_job(self, job: Job, queue: Queue, execution: Execution) -> bool:
         """Run a job; whether it succeeded. Others than ours fail: RQ would run any function."""
-        if job.func_name == rq_queues.TASK:
+        if _is_ours(job):
             return super().perform_job(job, queue, execution)
+        self.connection.lrem(queue.intermediate_queue_key, 1, job.id)
         self.handle_job_failure(job, queue, exc_string="No task of Atrium.", execution=execution)
         return False
 
@@ -133,6 +134,13 @@ class Worker(SimpleWorker):
         finally:
             self.executions.pop(execution.id, None)
             self._free.release()
+
+
+def _is_ours(job: Job) -> bool:
+    try:
+        return job.func_name == rq_queues.TASK
+    except DeserializationError:  # not as JSON
+        return False
 
 
 @contextmanager
