@@ -53,11 +53,13 @@ def _on_page(query: Query) -> list[Entry]:
         return _sorted_entries(query, name, ascending)
     found: list[Entry] = []
     skip = query["skip"]
-    for row in db.connection().execute(_changes_of_page(query, name, ascending)):
+    for row in db.connection().execute(_changes_of_page(query, name, ascending)).all():
         if not found:
             skip -= int(row.passed)
         change = entries.of_change(row._asdict())
         found += change if ascending else reversed(change)
+        if len(found) >= skip + query["limit"]:
+            break  # the first page reads a change for each entry
     return found[skip : skip + query["limit"]]
 
 
