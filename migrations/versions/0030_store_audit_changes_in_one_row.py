@@ -7,7 +7,8 @@ Create Date: 2026-11-25 19:30:00.000000
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -55,19 +56,18 @@ INDEXES = {
     "account_table": ["account_id", "table_name"],
     "account_operation": ["account_id", "operation"],
 }
-BY_CHANGE = (
-    "SELECT c.first_id, l.* FROM audit_changes AS c JOIN audit_log AS l"
-    " ON l.account_id = c.account_id AND l.id BETWEEN c.first_id AND c.last_id"
-    " WHERE c.account_id = :account_id AND c.first_id > :after AND c.first_id IN ("
-    "SELECT first_id FROM audit_changes WHERE account_id = :account_id AND first_id > :after"
-    " ORDER BY first_id LIMIT :limit) ORDER BY l.id"
+NEXT_CHANGES = (
+    "SELECT first_id, last_id FROM audit_changes WHERE account_id = :account_id"
+    " AND first_id > :after ORDER BY first_id LIMIT :limit"
 )
-ONE_CHANGE = (
-    "SELECT c.first_id, l.* FROM audit_changes AS c JOIN audit_log AS l"
-    " ON l.account_id = c.account_id AND l.id BETWEEN c.first_id AND c.last_id"
-    " WHERE c.account_id = :account_id AND c.first_id = ("
-    "SELECT max(first_id) FROM audit_changes WHERE account_id = :account_id AND first_id <= :id)"
-    " ORDER BY l.id"
+CHANGE_OF = (
+    "SELECT first_id, last_id FROM audit_changes WHERE account_id = :account_id"
+    " AND first_id <= :id ORDER BY first_id DESC LIMIT 1"
+)
+# By a range of the key, for which no statistics are needed.
+ENTRIES = (
+    "SELECT * FROM audit_log WHERE account_id = :account_id AND id BETWEEN :first AND :last"
+    " ORDER BY id"
 )
 
 # What SQL reads of single entries, without their digests. Older versions append here, and see
@@ -303,8 +303,8 @@ def _convert_some(connection: sa.Connection, account_id: str, limit: int) -> int
     """Convert the next changes of a chain. Returns how many."""
     last = _last(connection, account_id)
     values = {"account_id": account_id, "after": last.first_id if last else -(2**63)}
-    old = _typed(BY_CHANGE)
-    stored = list(connection.execute(old, {**values, "limit": limit}).mappings())
+    changes = connection.execute(sa.text(NEXT_CHANGES), {**values, "limit": limit}).all()
+    stored = _stored(connection, account_id, changes)
     rows = list(_converted(stored, last.checksum if last else b""))
     if rows:
         connection.execute(sa.insert(NEW), rows)
@@ -316,18 +316,22 @@ def _convert_some(connection: sa.Connection, account_id: str, limit: int) -> int
     return len(rows)
 
 
-def _typed(statement: str) -> sa.TextualSelect:
-    columns = [column for column in _columns() if isinstance(column, sa.Column)]
-    types = {column.name: column.type for column in columns} | {"extra_metadata": sa.JSON()}
-    names = ("first_id", "occurred_at", "es_timestamp", "extra_metadata")
-    return sa.text(statement).columns(**{name: types[name] for name in names})
+def _stored(connection: sa.Connection, account_id: str, changes: Sequence[Any]) -> list[Any]:
+    """The entries of consecutive changes, each with the `first_id` of its change."""
+    if not changes:
+        return []
+    types = {"occurred_at": UtcDateTime(), "es_timestamp": UtcDateTime()}
+    entries_of = sa.text(ENTRIES).columns(**types, extra_metadata=sa.JSON())
+    ends = {"first": changes[0].first_id, "last": changes[-1].last_id}
+    found = connection.execute(entries_of, {"account_id": account_id, **ends}).mappings()
+    firsts = [change.first_id for change in changes]
+    return [{**entry, "first_id": firsts[bisect_right(firsts, entry["id"]) - 1]} for entry in found]
 
 
 def _take_erasure(connection: sa.Connection, account_id: str, id: int) -> None:
     # It may have come after its change was converted.
-    stored = list(
-        connection.execute(_typed(ONE_CHANGE), {"account_id": account_id, "id": id}).mappings()
-    )
+    change = connection.execute(sa.text(CHANGE_OF), {"account_id": account_id, "id": id}).all()
+    stored = _stored(connection, account_id, change)
     if not stored:
         return
     place = (NEW.c.account_id == account_id, NEW.c.first_id >= stored[0]["id"])
