@@ -76,6 +76,8 @@ def _erase(part: Part, conditions: Sequence[Any]) -> int:
     count = 0
     with db.transaction() as session:
         query = sa.select(*entries.columns()).where(*conditions, CHANGES.c[part.salts].is_not(None))
+        # Locked: another erasure of the same change must see the digests that this one adds.
+        query = query.order_by(*CHANGES.primary_key).with_for_update(of=CHANGES)
         while rows := session.execute(query.limit(BATCH_SIZE)).all():
             count += sum(_erase_in(row._asdict(), part) for row in rows)
     return count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from json import dumps, loads
 from pathlib import Path
@@ -14,6 +15,7 @@ from flask import Flask
 from app import db, jobs
 from app.accounts import users
 from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, User
+from app.audit import erase
 from app.audit.entries import LOG
 from app.auth import principal as principals
 from app.db.functions import database_now
@@ -347,6 +349,40 @@ def test_a_record_of_a_collection_that_is_deleted_can_be_erased(
     assert root.post(f"records/Posts/{id}/erase").json["values_erased"] == 2
     assert ADA not in everything(app)
     check(cast.root, tmp_path)
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_values_and_actor_of_a_change_may_be_erased_at_once(app: Flask, cast: Cast) -> None:
+    """Each keeps the digests that the other one adds; SQLite has one writer anyway."""
+    make_collection(cast.root)
+    record = make_record(cast.alice, title="a")
+    erased, go_on = threading.Event(), threading.Event()
+
+    def erase_values() -> None:
+        with app.app_context():
+            with db.transaction():
+                erase.erase_values(cast.alice.account_id, "col_posts", record["id"])
+                erased.set()
+                assert go_on.wait(10)
+            db.db.session.remove()
+
+    def erase_actor() -> None:
+        with app.app_context():
+            erase.erase_actor(cast.alice.account_id, cast.alice.id, cast.alice.email)
+            db.db.session.remove()
+
+    threads = [threading.Thread(target=one) for one in (erase_values, erase_actor)]
+    threads[0].start()
+    assert erased.wait(10)
+    threads[1].start()
+    threads[1].join(0.5)
+    assert threads[1].is_alive()  # it waits for the other one
+    go_on.set()
+    for thread in threads:
+        thread.join(10)
+    (*_, entry) = entries(cast.root, record_id=record["id"])
+    assert (entry["salt"], entry["actor_salt"]) == (None, None)
+    assert verified(cast.root)["valid"]
 
 
 def test_an_erased_user_is_nowhere(app: Flask, cast: Cast, tmp_path: Path) -> None:
