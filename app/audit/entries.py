@@ -57,11 +57,10 @@ def columns(changes: sa.FromClause = CHANGES) -> list[sa.ColumnElement[Any]]:
     return [*changes.c, before.limit(1).scalar_subquery().label("previous")]
 
 
-def of_change(change: Mapping[str, Any], previous: bytes | None = None) -> list[Entry]:
+def of_change(change: Mapping[str, Any]) -> list[Entry]:
     """The entries of a change, as in responses, exports and verification.
 
-    `change` has the columns of `columns()`, or follows one with the checksum `previous`. The last
-    entry has the stored checksum.
+    `change` has the columns of `columns()`. The last entry has the stored checksum.
     """
     names = orjson.loads(change["columns"])
     count = len(names)
@@ -80,7 +79,7 @@ def of_change(change: Mapping[str, Any], previous: bytes | None = None) -> list[
     metadata = change["extra_metadata"]
     moments = (clock.iso(occurred_at), clock.iso(signed_at) if signed_at else None)
     shared = (*moments, orjson.loads(metadata) if metadata else None)
-    link = (previous or change["previous"] or b"").hex() or digest.FIRST_PREVIOUS
+    link = (change["previous"] or b"").hex() or digest.FIRST_PREVIOUS
     found = []
     for part in zip(*parts, strict=True):
         entry = _entry(change, shared, link, *part)

@@ -153,12 +153,12 @@ def calls(chains: Sequence[Chain], actor: ActorColumns) -> tuple[str, Sequence[A
     calls, parameters = [], list[Any]()
     for account_id, changes in chains:
         for change in changes:
-            told = (*change[:3], change.extra_metadata, change.occurred_at, *actor)
+            shared = (*change[:3], change.extra_metadata, change.occurred_at, *actor)
             # Hexadecimal digits need no escaping by the driver.
             digests = AsIs(f"'{','.join(change.digests)}'")
             salts = (AsIs(f"'\\x{salt.hex()}'") for salt in (change.salts, change.actor_salts))
             values = (change.columns, change.old_values, change.new_values)
-            parameters += (account_id, _array(told), digests, *values, *salts)
+            parameters += (account_id, _array(shared), digests, *values, *salts)
             calls.append(_APPEND)
     return "; ".join(calls), parameters
 

@@ -114,7 +114,7 @@ def get(id: int, *, by: Principal) -> Entry:
     same = (CHANGES.c.account_id == HEADS.c.account_id, CHANGES.c.first_id == newest)
     chains = HEADS.join(CHANGES, sa.and_(*same))
     changes = sa.select(*entries.columns()).select_from(chains).where(CHANGES.c.last_id >= id)
-    for change in db.connection().execute(changes):
+    for change in db.connection().execute(changes).all():
         for entry in entries.of_change(change._asdict()):
             if entry["id"] == id:
                 return Mask(by)(entry)

@@ -173,7 +173,7 @@ def _connection(url: str) -> Redis:
 
 def _work(url: str, app: Flask, stop: threading.Event, queue_name: str) -> None:
     while not stop.is_set():
-        with suppress(RedisError):  # told by the sweep
+        with suppress(RedisError):  # logged by the sweep
             Worker(url, queue_name, app, stop).work(logging_level="ERROR")
         stop.wait(AGAIN_SECONDS)
 

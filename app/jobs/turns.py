@@ -29,7 +29,7 @@ class Turn:
 
     @property
     def seconds(self) -> float:
-        """Since when it lasts."""
+        """How long it has lasted."""
         return time.monotonic() - self.began
 
 
@@ -53,7 +53,7 @@ class Turns:
             turn.over.wait()
 
     def requests(self) -> dict[str, int] | None:
-        """How often each account's turn was asked for; None if all accounts are served."""
+        """How often each account's turn was requested; None if all accounts are served."""
         if not self._is_alone and not queue.uses_rq.is_set():
             return None
         with self._lock:

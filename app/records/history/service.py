@@ -87,11 +87,13 @@ def page(
     total = db.connection().scalar(sa.select(sa.func.count()).select_from(changes.subquery()))
     query = changes.order_by(sa.desc("newest")).offset(skip).limit(limit).subquery()
     same_change = (LOG.c[name].is_not_distinct_from(query.c[name]) for name in pasts.CHANGE_COLUMNS)
-    told = LOG.join(query, sa.and_(*same_change))
+    on_page = LOG.join(query, sa.and_(*same_change))
     octets = [sa.func.sum(Octets(column_)) for column_ in (LOG.c.old_value, LOG.c.new_value)]
-    lengths = db.connection().execute(sa.select(*octets).select_from(told).where(*conditions)).one()
+    lengths = (
+        db.connection().execute(sa.select(*octets).select_from(on_page).where(*conditions)).one()
+    )
     SizeLimit().take(sum(int(column_ or 0) for column_ in lengths))
-    entries = sa.select(LOG, query.c.newest).select_from(told).where(*conditions)
+    entries = sa.select(LOG, query.c.newest).select_from(on_page).where(*conditions)
     rows = db.connection().execute(entries.order_by(query.c.newest.desc(), LOG.c.id))
     groups = groupby(rows, key=attrgetter("newest"))
     return [_render_change(view, list(group)) for _, group in groups], total or 0
