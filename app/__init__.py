@@ -29,6 +29,8 @@ from app.console import routes as console
 from app.console.shell.guard import csrf
 from app.context import tenancy
 from app.db import pre_ping
+from app.feed import routes as feed
+from app.feed import upkeep as feed_upkeep
 from app.http import error_handlers, logging
 from app.http.app import Application
 from app.isolation import commands as isolation
@@ -75,6 +77,7 @@ API_BLUEPRINTS = (
     aggregate_routes.blueprint,
     batch_routes.blueprint,
     history_routes.blueprint,
+    feed.blueprint,
     audit.blueprint,
     collections.blueprint,
     collection_transfer.blueprint,
@@ -95,7 +98,7 @@ ADDITIONS = (email_routes, password_routes, session_routes, explain_routes)
 # Imported for their event subscriptions and jobs.
 SUBSCRIBERS = (
     *(cleanup, tracking, audited_records, dispatch, sso_roles),
-    *(workflow_dispatch, record_events, upkeep, workflow_erasure, token_upkeep),
+    *(workflow_dispatch, record_events, upkeep, workflow_erasure, token_upkeep, feed_upkeep),
 )
 PAGES = (console.blueprint, docs_pages.blueprint)
 

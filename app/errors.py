@@ -113,6 +113,17 @@ class Conflict(AppError):
     message = "This conflicts with existing data."
 
 
+class FeedExpired(AppError):
+    """A position in the change feed that is older than what is kept."""
+
+    status = 410
+    error = "feed_expired"
+    message = "Changes after this one are not kept any more: read the collections anew."
+
+    def __init__(self, oldest: int) -> None:
+        super().__init__(oldest=oldest)
+
+
 class PreconditionFailed(AppError):
     """A change based on an outdated version."""
 

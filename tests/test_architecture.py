@@ -28,6 +28,7 @@ ORDER = [
     ("console",),
     ("ops",),
     ("workflows",),
+    ("feed",),
     ("records",),
     ("webhooks",),
     ("audit",),

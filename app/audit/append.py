@@ -32,6 +32,7 @@ class Change(NamedTuple):
     values: Sequence[digest.Value]
     extra_metadata: Mapping[str, str | int] | None
     occurred_at: datetime | None  # None: when the transaction ends
+    unchanged: str | None = None  # of a record
 
 
 def enabled() -> bool:
@@ -62,6 +63,19 @@ def record(
         db.before_commit(_append, change, last=True)
 
 
+def record_of_collection(
+    account_id: str,
+    target: tuple[str, str, str],
+    values: Sequence[digest.Value],
+    occurred_at: datetime | None,
+    unchanged: str | None,
+) -> None:
+    """Record changed columns of a record; if auditing is off, for the change feed only."""
+    if values:
+        change = Change(account_id, target, values, None, occurred_at, unchanged)
+        db.before_commit(_append if enabled() else _append_to_feed, change, last=True)
+
+
 def text(value: object) -> str | None:
     """A value as stored in entries: strings as they are, anything else as JSON."""
     if value is None or type(value) is str:
@@ -81,6 +95,19 @@ def _append(changes: list[Change]) -> None:
     insert.insert_chains(chains, columns)
 
 
+def _append_to_feed(changes: list[Change]) -> None:
+    now, user_id = clock.now(), actor.current().user_id
+    changes.sort(key=attrgetter("account_id"))
+    rows = [
+        insert.FeedRow(
+            *(change.account_id, *change.target, user_id, clock.iso(change.occurred_at or now)),
+            *(*stored_values(change.values), change.unchanged),
+        )
+        for change in changes
+    ]
+    insert.insert_feed_changes(rows)
+
+
 def _actor_columns(acting: actor.Actor) -> insert.ActorColumns:
     signed_at = clock.iso(acting.es_timestamp) if acting.es_timestamp else None
     return insert.ActorColumns._make((*acting[:-1], signed_at))
@@ -91,7 +118,7 @@ def _prepared(
 ) -> list[insert.Prepared]:
     common = actor_columns._asdict()
     prepared: list[insert.Prepared] = []
-    for account_id, target, values, metadata, moment in changes:
+    for account_id, target, values, metadata, moment, unchanged in changes:
         occurred_at = clock.iso(moment or now)
         shared = {**common, **dict(zip(TARGET_COLUMNS, target, strict=True))}
         shared |= {"extra_metadata": metadata, "occurred_at": occurred_at}
@@ -99,9 +126,11 @@ def _prepared(
         salts, actor_salt = random[digest.SALT_BYTES :], random[: digest.SALT_BYTES]
         digests = digest.EntryDigester(account_id, shared).digests(values, salts, actor_salt)
         extra = digest.canonical(metadata).decode() if metadata else None
-        columns = stored_values(values)
-        row = insert.Prepared(*target, extra, occurred_at, *columns, salts, actor_salt, digests)
-        prepared.append(row)
+        names, olds, news = stored_values(values)
+        of_record = (*target, extra, occurred_at)
+        prepared.append(
+            insert.Prepared(*of_record, names, olds, news, unchanged, salts, actor_salt, digests)
+        )
     return prepared
 
 

@@ -18,9 +18,12 @@ from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.audit import append, digest, entries
 from app.audit.entries import CHANGES
+from app.audit.models import FeedChange
+from app.db import Base
 from app.types import JSONObject
 
 BATCH_SIZE = 500
+FEED = Base.metadata.tables[FeedChange.__tablename__]
 
 
 class Part(NamedTuple):
@@ -33,18 +36,17 @@ class Part(NamedTuple):
     digest: str
 
 
-VALUES = Part("values", ("old_values", "new_values"), "salts", "salt", "values_digest")
+VALUES = Part("values", ("old_values", "new_values", "unchanged"), "salts", "salt", "values_digest")
 ACTOR = Part("actor", digest.ACTOR_COLUMNS, "actor_salts", "actor_salt", "actor_digest")
 
 
 def erase_values(account_id: str, table_name: str, record_id: str) -> int:
     """Erase all values of a row. Returns the number of entries."""
-    conditions = (
-        CHANGES.c.account_id == account_id,
-        CHANGES.c.table_name == table_name,
-        CHANGES.c.record_id == record_id,
-    )
-    return _erase(VALUES, conditions)
+    row = {"account_id": account_id, "table_name": table_name, "record_id": record_id}
+    of_feed = sa.update(FEED).where(*(FEED.c[name] == value for name, value in row.items()))
+    with db.transaction() as session:
+        session.execute(of_feed.values(columns="[]", **dict.fromkeys(VALUES.columns)))
+        return _erase(VALUES, [CHANGES.c[name] == value for name, value in row.items()])
 
 
 def erase_actor(account_id: str, user_id: str, email: str) -> int:

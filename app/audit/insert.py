@@ -11,7 +11,8 @@ import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, nullcontext
-from itertools import islice
+from itertools import groupby, islice
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import orjson
@@ -47,9 +48,25 @@ class Prepared(NamedTuple):
     columns: str
     old_values: str | None
     new_values: str | None
+    unchanged: str | None
     salts: bytes
     actor_salts: bytes
     digests: Sequence[str]
+
+
+class FeedRow(NamedTuple):
+    """The stored columns of a change that is not audited, without its number."""
+
+    account_id: str
+    operation: str
+    table_name: str
+    record_id: str
+    user_id: str
+    occurred_at: str
+    columns: str
+    old_values: str | None
+    new_values: str | None
+    unchanged: str | None
 
 
 class Place(NamedTuple):
@@ -71,9 +88,19 @@ _COLUMNS = ("account_id", *OWN, *Place._fields, *ActorColumns._fields)
 _INTO = f"audit_changes ({', '.join(_COLUMNS)})"
 _INSERT = f"INSERT INTO {_INTO} VALUES ({', '.join('?' for name in _COLUMNS)})"  # noqa: S608
 _HEAD = (
-    # The last row has the highest id: there is a single writer, and rows are never deleted.
-    "SELECT (SELECT last_id FROM audit_changes ORDER BY rowid DESC LIMIT 1), last_id, checksum"
+    # The last rows have the highest numbers, as there is a single writer, or newer ones expired.
+    "SELECT max(ifnull((SELECT last_id FROM audit_changes ORDER BY rowid DESC LIMIT 1), 0),"
+    " ifnull((SELECT change FROM feed_changes ORDER BY rowid DESC LIMIT 1), 0),"
+    " ifnull(last_id, 0), ifnull(expired_change, 0)), checksum"
     " FROM (SELECT 1) LEFT JOIN audit_heads ON account_id = ?"
+)
+_INSERT_FEED = (
+    f"INSERT INTO feed_changes (change, {', '.join(FeedRow._fields)})"  # noqa: S608
+    f" VALUES ({', '.join('?' * (1 + len(FeedRow._fields)))})"
+)
+_START = (
+    "INSERT INTO audit_heads (account_id, last_id, checksum, checkpoint_id, changed_at)"
+    " VALUES (?, 0, ?, 0, ?) ON CONFLICT (account_id) DO NOTHING"
 )
 _MOVE = (
     "INSERT INTO audit_heads (account_id, last_id, checksum, checkpoint_id, changed_at)"
@@ -81,7 +108,10 @@ _MOVE = (
     " checksum = ?3, changed_at = ?4"
 )
 
-_APPEND = f"SELECT append_audit_change({', '.join(['%s'] * 8)})"
+_APPEND = f"SELECT append_audit_change({', '.join(['%s'] * 9)})"
+_APPEND_FEED = f"SELECT append_feed_change({', '.join(['%s'] * len(FeedRow._fields))})"
+_FEED_COLUMNS = ("change", *FeedRow._fields)
+_COPY_FEED = f"COPY feed_changes ({', '.join(_FEED_COLUMNS)}) FROM STDIN"
 _LOCK = "SELECT lock_audit_head(%s, %s)"
 _IDS = "SELECT array_agg(nextval('audit_log_ids')) FROM generate_series(1, %s)"
 _COPY = f"COPY {_INTO} FROM STDIN"
@@ -114,8 +144,7 @@ def insert_chains(chains: Sequence[Chain], actor: ActorColumns) -> None:
 def _insert_sqlite(
     driver: sqlite3.Connection, account_id: str, changes: Sequence[Prepared], actor: ActorColumns
 ) -> None:
-    newest, last_id, previous = driver.execute(_HEAD, (account_id,)).fetchone()
-    newest = max(newest or 0, last_id or 0)
+    newest, previous = driver.execute(_HEAD, (account_id,)).fetchone()
     ids = range(newest + 1, newest + 1 + _count(changes))
     places = list(_places(previous or digest.FIRST_PREVIOUS, ids, changes))
     rows = [
@@ -126,6 +155,32 @@ def _insert_sqlite(
     end = places[-1]
     moved = (account_id, end.last_id, end.checksum.hex(), changes[-1].occurred_at)
     driver.execute(_MOVE, moved)
+
+
+def insert_feed_changes(rows: Sequence[FeedRow]) -> None:
+    """Write changes that are not audited, sorted by account."""
+    few = len(rows) < COPY_THRESHOLD
+    with nullcontext() if few else tenancy.as_owner(), db.driver() as driver:
+        if isinstance(driver, sqlite3.Connection):
+            for account_id, group in groupby(rows, attrgetter("account_id")):
+                newest, _ = driver.execute(_HEAD, (account_id,)).fetchone()
+                numbered = ((newest + n, *row) for n, row in enumerate(group, 1))
+                driver.executemany(_INSERT_FEED, numbered)
+                driver.execute(_START, (account_id, digest.FIRST_PREVIOUS, rows[-1].occurred_at))
+            return
+        with closing(driver.cursor()) as cursor:
+            if few:
+                statement = "; ".join([_APPEND_FEED] * len(rows))
+                parameters = [value for row in rows for value in row]
+                cursor.connection.defer(cursor.mogrify(statement, parameters))
+                return
+            for account_id, group in groupby(rows, attrgetter("account_id")):
+                own = list(group)
+                cursor.execute(_LOCK, (account_id, own[-1].occurred_at))
+                cursor.execute(_IDS, (len(own),))
+                numbers = sorted(cursor.fetchone()[0])
+                lines = (_line((n, *row)) for n, row in zip(numbers, own, strict=True))
+                cursor.copy_expert(_COPY_FEED, _File(lines))
 
 
 def _count(changes: Iterable[Prepared]) -> int:
@@ -158,7 +213,7 @@ def calls(chains: Sequence[Chain], actor: ActorColumns) -> tuple[str, Sequence[A
             digests = AsIs(f"'{','.join(change.digests)}'")
             salts = (AsIs(f"'\\x{salt.hex()}'") for salt in (change.salts, change.actor_salts))
             values = (change.columns, change.old_values, change.new_values)
-            parameters += (account_id, _array(shared), digests, *values, *salts)
+            parameters += (account_id, _array(shared), digests, *values, *salts, change.unchanged)
             calls.append(_APPEND)
     return "; ".join(calls), parameters
 

@@ -69,6 +69,8 @@ class AuditChange(Base):
     old_values: Mapped[str | None] = mapped_column(Text)
     """A JSON array; null if there are none."""
     new_values: Mapped[str | None] = mapped_column(Text)
+    unchanged: Mapped[str | None] = mapped_column(Text)
+    """What the change feed needs besides (`app/audit/unchanged.py`); no part of the entries."""
     salts: Mapped[bytes | None] = mapped_column(sa.LargeBinary)
     """16 bytes for each entry; null if the values are erased."""
     actor_salts: Mapped[bytes | None] = mapped_column(sa.LargeBinary)
@@ -93,6 +95,30 @@ class AuditHead(Base):
     checksum: Mapped[str] = mapped_column(Text)
     checkpoint_id: Mapped[int] = mapped_column(sa.BigInteger, default=0)
     changed_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    expired_change: Mapped[int] = mapped_column(sa.BigInteger, default=0, server_default="0")
+    """The change feed no longer has all changes up to this one."""
+
+
+class FeedChange(Base):
+    """A change of a record while auditing is off, for the change feed.
+
+    Numbered like the changes of the audit log, with which it makes one sequence for each account.
+    """
+
+    __tablename__ = "feed_changes"
+    __table_args__ = (sa.Index("ix_feed_changes_occurred_at", "occurred_at"),)
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    change: Mapped[int] = mapped_column(sa.BigInteger, primary_key=True, autoincrement=False)
+    operation: Mapped[str] = mapped_column(Text)
+    table_name: Mapped[str] = mapped_column(Text)
+    record_id: Mapped[str] = mapped_column(Text)
+    user_id: Mapped[str] = mapped_column(Text)
+    occurred_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    columns: Mapped[str] = mapped_column(Text)
+    old_values: Mapped[str | None] = mapped_column(Text)
+    new_values: Mapped[str | None] = mapped_column(Text)
+    unchanged: Mapped[str | None] = mapped_column(Text)
 
 
 class AuditCheckpoint(Base):

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from app import db, events
 from app.accounts.models import User
-from app.audit import append
+from app.audit import append, unchanged
 from app.audit.append import CREATE, DELETE, UPDATE
 from app.audit.digest import Value
 from app.auth import signatures
@@ -33,10 +33,15 @@ def require_signature(event: events.RecordChanged) -> None:
 def record_change(event: events.RecordChanged) -> None:
     """One entry per changed column, and one for the id of a created or deleted record."""
     old, new = event.previous or {}, event.record or {}
-    values = _values(event.definition.fields, old, new)
-    record_id = (new or old)["id"]
-    target = (OPERATIONS[event.operation], event.definition.table_name, record_id)
-    append.record(event.account_id, *target, values, occurred_at=new.get("updated_at"))
+    fields = event.definition.fields
+    target = (OPERATIONS[event.operation], event.definition.table_name, (new or old)["id"])
+    append.record_of_collection(
+        event.account_id,
+        target,
+        list(_values(fields, old, new)),
+        new.get("updated_at"),
+        unchanged.dump(fields, event.previous, event.record),
+    )
 
 
 def _values(fields: JSONMapping, old: Row, new: Row) -> Iterator[Value]:

@@ -134,6 +134,9 @@ class Config:
     )
     mail_from: str = _setting(parsing.sender, "Atrium <atrium@localhost>", "sender of mails")
     audit_logging_enabled: bool = _setting(parsing.boolean, True, "record changes in the audit log")
+    feed_retention_days: int = _setting(
+        parsing.integer(1, 36500), 30, "days that changes stay in the change feed without auditing"
+    )
     row_security_enabled: bool = _setting(
         parsing.boolean, True, "row-level security: PostgreSQL isolates accounts, too"
     )

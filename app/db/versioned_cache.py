@@ -17,12 +17,12 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import sqlalchemy as sa
 
-from app import config
+from app import config, db
 from app.db import Base
 from app.db.prepared import PreparedStatement
 
 Value = TypeVar("Value")
-MAX_CHECKS, MAX_COMBINATIONS = 20, 2048
+MAX_CHECKS, MAX_COMBINATIONS, MAX_KEYS = 20, 2048, 500
 
 
 class VersionCheck(NamedTuple):
@@ -89,6 +89,22 @@ def version_columns(tables: tuple[str, ...]) -> Sequence[sa.Label[int]]:
 def verify(checks: Iterable[VersionCheck]) -> None:
     """Compare these with the database, by a query of its own. Raises Stale."""
     combine(*checks).verify()
+
+
+def outdated(checks: Iterable[VersionCheck]) -> set[VersionCheck]:
+    """Those of many checks that fail, by a query for each table and 500 rows."""
+    by_table: dict[str, list[VersionCheck]] = {}
+    for check in set(checks):
+        by_table.setdefault(check.table, []).append(check)
+    failed = set[VersionCheck]()
+    for table, own in by_table.items():
+        for start in range(0, len(own), MAX_KEYS):
+            part = own[start : start + MAX_KEYS]
+            is_any = sa.tuple_(*_keys(table)).in_([check.key for check in part])
+            rows = db.connection().execute(sa.select(_version(table), *_keys(table)).where(is_any))
+            versions = {tuple(key): version for version, *key in rows}
+            failed |= {check for check in part if versions.get(check.key) != check.version}
+    return failed
 
 
 def are_current(values: Iterable[object]) -> bool:

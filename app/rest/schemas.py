@@ -63,6 +63,9 @@ class Error(Schema):
         metadata={"description": "The number of problems, in an import or if not all are listed."}
     )
     field = ma.fields.String()
+    oldest = ma.fields.Integer(
+        metadata={"description": "With `feed_expired`: the oldest change that is kept."}
+    )
     id = ma.fields.String(
         metadata={
             "description": "With `already_done` (Idempotency-Key): the id of the created object."

@@ -448,14 +448,14 @@ def _replace_on_postgres() -> None:
     row_security.cover(op.get_bind(), "audit_changes")
 
 
-def _changes(distinct: str) -> str:
+def _changes(distinct: str, erasable: Sequence[str] = ERASABLE) -> str:
     """The condition for an UPDATE that does more than erase."""
     differs = [f"NEW.{name} {distinct} OLD.{name}" for name in FIXED]
-    erasable = [f"(NEW.{n} IS NOT NULL AND NEW.{n} {distinct} OLD.{n})" for n in ERASABLE]
+    erased = [f"(NEW.{n} IS NOT NULL AND NEW.{n} {distinct} OLD.{n})" for n in erasable]
     # Digests are kept by the erasure itself.
     salts = (f"NOT (NEW.{name} {distinct} OLD.{name})" for name in ("salts", "actor_salts"))
     digests = [f"NEW.erased_digests {distinct} OLD.erased_digests", *salts]
-    return " OR ".join([*differs, *erasable, f"({' AND '.join(digests)})"])
+    return " OR ".join([*differs, *erased, f"({' AND '.join(digests)})"])
 
 
 def _replace_on_sqlite() -> None:

@@ -24,8 +24,9 @@ from tests.logs import unguarded
 
 Entry = dict[str, Any]
 Change = dict[str, Any]
-COLUMNS = tuple(column.name for column in CHANGES.columns)
-NULLABLE = tuple(column.name for column in CHANGES.columns if column.nullable)
+# The change feed's column is no part of the entries.
+COLUMNS = tuple(column.name for column in CHANGES.columns if column.name != "unchanged")
+NULLABLE = tuple(name for name in COLUMNS if CHANGES.c[name].nullable)
 ERASABLE = {
     "salts": ("old_values", "new_values", "salts"),
     "actor_salts": (*digest.ACTOR_COLUMNS, "actor_salts"),

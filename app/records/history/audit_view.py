@@ -140,7 +140,7 @@ class RecordHistory:
             last = earlier[-1] if earlier else None
             state["updated_at"] = last.occurred_at if last else state["created_at"]
             state["updated_by"] = _user(last) if last else state["created_by"]
-        return _computed(self.definition, state) if state is not None else None
+        return with_computed(self.definition, state) if state is not None else None
 
     def _mine(self, entries: Sequence[Any], visible: Collection[str] | None) -> list[Any]:
         own_entries = [e for e in entries if e.record_id == self.record_id]
@@ -224,7 +224,8 @@ def read_json(field: Field, text: str | None) -> object:
     return orjson.loads(text)
 
 
-def _computed(definition: Definition, state: State) -> State:
+def with_computed(definition: Definition, state: State) -> State:
+    """A state with the values of computed fields."""
     context = rules.Context(state, now=clock.now())
     return state | {
         name: rules.evaluate(node, context) for name, node in definition.computed.items()

@@ -14,6 +14,9 @@ from app.records import store
 from app.records.store import NO_PARAMETERS, Row, writes
 from app.types import JSONMapping
 
+LITERAL_ROWS = 100
+PLACE = "_place"
+
 
 def lock_referring(
     definition: Definition, account_id: str, targets: Mapping[str, Sequence[str]]
@@ -90,18 +93,35 @@ def resolve_one(
     definition: Definition, row: Row, paths: Collection[tuple[str, ...]]
 ) -> JSONMapping:
     """The values of dotted names for a record that is not stored."""
+    return next(iter(resolve_unstored(definition, [row], paths)))
+
+
+def resolve_unstored(
+    definition: Definition, rows: Sequence[Row], paths: Collection[tuple[str, ...]]
+) -> list[JSONMapping]:
+    """The values of dotted names for records that are not stored, in one statement for 100."""
     if not paths:
-        return NO_PARAMETERS
+        return [NO_PARAMETERS] * len(rows)
     columns = [definition.table.c[name] for name in {"account_id", *(path[0] for path in paths)}]
-    literal_row = sa.select(
-        *(
-            sa.cast(sa.literal(row[column.name], column.type), column.type).label(column.name)
-            for column in columns
-        )
-    ).subquery()
-    source = TableColumns(definition, literal_row)
-    values = db.connection().execute(sa.select(*(source.column(path) for path in paths))).one()
-    return dict(zip(map(".".join, paths), values, strict=True))
+    found: list[JSONMapping] = []
+    for start in range(0, len(rows), LITERAL_ROWS):
+        part = rows[start : start + LITERAL_ROWS]
+        literals = (_literal_row(columns, n, row) for n, row in enumerate(part))
+        literal_rows = sa.union_all(*literals).subquery()
+        source = TableColumns(definition, literal_rows)
+        columns_found = sa.select(*(source.column(path) for path in paths))
+        query = columns_found.select_from(literal_rows).order_by(literal_rows.c[PLACE])
+        rows_found = db.connection().execute(query)
+        found += [dict(zip(map(".".join, paths), row, strict=True)) for row in rows_found]
+    return found
+
+
+def _literal_row(columns: Sequence[sa.Column[Any]], place: int, row: Row) -> sa.Select[Any]:
+    values = (
+        sa.cast(sa.literal(row[column.name], column.type), column.type).label(column.name)
+        for column in columns
+    )
+    return sa.select(sa.literal(place).label(PLACE), *values)
 
 
 def _referring(

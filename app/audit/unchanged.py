@@ -1,0 +1,61 @@
+"""What a stored change of a record lacks to tell the whole record before and after it.
+
+The change feed gives out whole records. A creation has all values, as its actor is its creator; an
+update lacks those that it did not change, and both it and a deletion lack most system fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+from app.audit.append import text as as_text
+
+Row = Mapping[str, Any]
+Texts = dict[str, str]
+LONGEST = 8192
+"""Longer values are not stored again with each change: later changes, or the record, have them."""
+
+
+class Unchanged(NamedTuple):
+    """Values by column, as texts."""
+
+    both: Texts
+    """Before and after the change."""
+    before: Texts
+    after: Texts
+    long: list[str]
+    """Columns whose values were too long."""
+
+
+NOTHING = Unchanged({}, {}, {}, [])
+EDITOR = ("updated_at", "updated_by")
+
+
+def dump(fields: Iterable[str], old: Row | None, new: Row | None) -> str | None:
+    """The text to store with a change of a record; None if nothing is lacking."""
+    if old is None:
+        return None
+    both, long = _texts(old, ("created_at", "created_by")), list[str]()
+    if new is not None:
+        for name in fields:
+            value = old.get(name)
+            if value is not None and value == new.get(name):
+                text = as_text(value) or ""
+                if len(text) > LONGEST:
+                    long.append(name)
+                else:
+                    both[name] = text
+    after = {} if new is None else _texts(new, ("updated_by",))
+    return orjson.dumps((both, _texts(old, EDITOR), after, long)).decode()
+
+
+def load(text: str | None) -> Unchanged:
+    """What `dump` stored."""
+    return Unchanged(*orjson.loads(text)) if text else NOTHING
+
+
+def _texts(row: Row, names: Iterable[str]) -> Texts:
+    return {name: as_text(row[name]) or "" for name in names if row.get(name) is not None}

@@ -1,0 +1,109 @@
+"""Reading the stored changes of an account in the order of their numbers (contract section 15).
+
+The number of a change is drawn under a lock that its transaction holds until its commit
+(`app/audit/insert.py`): whoever sees a change sees all those with lower numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from app import db
+from app.audit.entries import CHANGES, HEADS
+from app.audit.models import FeedChange
+from app.db import Base
+
+FEED = Base.metadata.tables[FeedChange.__tablename__]
+SCANNED = 1000
+ROOM = 8 * 2**20  # characters of values, about, in memory at once
+SHOWN = ("operation", "table_name", "record_id", "user_id", "occurred_at")
+VALUES = ("columns", "old_values", "new_values", "unchanged")
+
+
+class Bounds(NamedTuple):
+    """The changes that the feed of an account has; 0 where there is none."""
+
+    expired: int
+    """Changes up to this one may be gone."""
+    oldest: int
+    newest: int
+
+
+class Scan(NamedTuple):
+    """Consecutive changes of wanted tables, and where the next scan goes on."""
+
+    rows: Sequence[sa.Row[Any]]
+    next: int
+    ended: bool
+    """Whether there was nothing more to read."""
+
+
+def bounds(account_id: str) -> Bounds:
+    """The bounds of an account's feed."""
+    heads = sa.select(HEADS.c.expired_change).where(HEADS.c.account_id == account_id)
+    expired = sa.func.coalesce(heads.scalar_subquery(), 0).label("expired")
+    ends = []
+    for table, number in ((CHANGES, CHANGES.c.first_id), (FEED, FEED.c.change)):
+        mine = sa.select(number).where(table.c.account_id == account_id)
+        kept = mine.where(number > heads.scalar_subquery())
+        ends += [kept.order_by(number).limit(1), mine.order_by(number.desc()).limit(1)]
+    query = sa.select(expired, *(end.scalar_subquery() for end in ends))
+    gone, first, last, first_unaudited, last_unaudited = db.connection().execute(query).one()
+    oldest = min((n for n in (first, first_unaudited) if n is not None), default=0)
+    return Bounds(gone, oldest, max(gone, last or 0, last_unaudited or 0))
+
+
+def scan(account_id: str, after: int, tables: Sequence[str], limit: int = SCANNED) -> Scan:
+    """The next changes after one, read from at most `limit` changes of any table."""
+    parameters = {"account": account_id, "after": after, "tables": list(tables), "limit": limit}
+    rows = db.connection().execute(_SCAN, parameters).all()
+    ended = not rows or len(rows) == rows[0].scanned < limit
+    wanted = [row for row in rows if row.columns is not None]
+    return Scan(wanted, rows[-1].change if rows else after, ended)
+
+
+def _stored(table: sa.Table, number: sa.ColumnElement[int], erased: object) -> sa.Select[Any]:
+    """The first changes after one; those of other tables without values."""
+    tables: sa.BindParameter[str] = sa.bindparam("tables", expanding=True)
+    is_wanted = table.c.table_name.in_(tables)
+    values = (sa.case((is_wanted, table.c[name])).label(name) for name in VALUES)
+    mine = (table.c.account_id == sa.bindparam("account"), number > sa.bindparam("after"))
+    shown = (table.c[name] for name in SHOWN)
+    query = sa.select(number.label("change"), *shown, *values, sa.type_coerce(erased, sa.Boolean))
+    return query.where(*mine).order_by(number).limit(sa.bindparam("limit"))
+
+
+def _scan() -> sa.Select[Any]:
+    audited = _stored(CHANGES, CHANGES.c.first_id, CHANGES.c.salts.is_(None).label("erased"))
+    unaudited = _stored(FEED, FEED.c.change, (FEED.c.columns == "[]").label("erased"))
+    both = sa.union_all(*(sa.select(one.subquery()) for one in (audited, unaudited))).subquery()
+    first = sa.select(both).order_by(both.c.change).limit(sa.bindparam("limit")).subquery()
+    measured = sa.select(first, *_over(first)).subquery()
+    fits = sa.or_(measured.c.size <= ROOM, measured.c.number == 1)
+    return sa.select(measured).where(fits).order_by(measured.c.change)
+
+
+def _over(first: sa.Subquery) -> list[sa.ColumnElement[Any]]:
+    lengths = [sa.func.coalesce(sa.func.length(first.c[name]), 0) for name in VALUES]
+    size = sa.func.sum(sum(lengths[1:], lengths[0])).over(order_by=first.c.change)
+    number = sa.func.row_number().over(order_by=first.c.change)
+    scanned = sa.func.count().over()
+    return [size.label("size"), number.label("number"), scanned.label("scanned")]
+
+
+_SCAN = _scan()
+
+
+def later_values(account_id: str, record_ids: Sequence[str], after: int) -> Sequence[sa.Row[Any]]:
+    """The changes of records after one: column names and old values, in order."""
+    found = []
+    for table, number in ((CHANGES, CHANGES.c.first_id), (FEED, FEED.c.change)):
+        mine = (table.c.account_id == account_id, table.c.record_id.in_(record_ids))
+        columns = (table.c[name] for name in ("table_name", "record_id", "columns", "old_values"))
+        query = sa.select(number.label("change"), *columns).where(*mine, number > after)
+        found.append(query)
+    both = sa.union_all(*found).subquery()
+    return db.connection().execute(sa.select(both).order_by(both.c.change)).all()

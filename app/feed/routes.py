@@ -1,0 +1,131 @@
+"""`GET /changes`: the change feed (contract section 15)."""
+
+from __future__ import annotations
+
+import marshmallow as ma
+from flask import Response
+
+from app import rest
+from app.auth.guard import optimistic, principal
+from app.feed import service
+from app.records.api.routes import EXAMPLE as RECORD
+from app.rest import fields
+from app.rest.access import Access, allow
+from app.rest.blueprint import Blueprint
+from app.rest.responses import json_response
+from app.rest.schemas import Schema
+from app.types import JSONObject
+from app.webhooks.payload import EVENTS, TEST_EVENT
+
+blueprint = Blueprint(
+    "Changes",
+    __name__,
+    url_prefix=f"{rest.PREFIX}/changes",
+    description="Every change of the account's records, in the order of commits.",
+)
+
+NEWEST = 2**63 - 1
+CHANGE = {
+    "change": 4711,
+    "event": "records.create",
+    "collection": "posts",
+    "record_id": RECORD["id"],
+    "record": RECORD,
+    "occurred_at": "2026-11-20T12:00:00.123456Z",
+    "user_id": RECORD["created_by"],
+}
+PAGE = {"items": [CHANGE], "next": 4711, "has_more": False, "oldest": 12}
+
+
+class ChangeArgs(Schema):
+    """Where to begin, and what to read."""
+
+    since = fields.Integer(
+        0,
+        NEWEST,
+        load_default=0,
+        metadata={
+            "description": "Only changes after this one: `next` of the page before. Without it, or"
+            " with 0, from the oldest change that is kept."
+        },
+    )
+    collections = fields.Text(
+        metadata={
+            "description": "Names separated by commas; without it, all collections that the caller"
+            " may view."
+        }
+    )
+    limit = fields.Integer(
+        1, 1000, load_default=100, metadata={"description": "How many changes to return."}
+    )
+
+
+class FeedItem(Schema):
+    """A change of a record."""
+
+    change = ma.fields.Integer(
+        required=True, metadata={"description": "Its number, which ascends within an account."}
+    )
+    event = ma.fields.String(
+        required=True,
+        validate=ma.validate.OneOf([event for event in EVENTS if event != TEST_EVENT]),
+        metadata={
+            "description": "A record that comes into what the caller may view is told as"
+            " `records.create`, one that leaves it as `records.delete` with `hidden`."
+        },
+    )
+    collection = ma.fields.String(required=True)
+    record_id = ma.fields.String(required=True)
+    record = ma.fields.Dict(
+        required=True,
+        allow_none=True,
+        metadata={"description": "The record after the change; null after a deletion."},
+    )
+    previous = ma.fields.Dict(
+        metadata={"description": "The record before an update or a deletion; else absent."}
+    )
+    hidden = ma.fields.Boolean(
+        metadata={"description": "true if the record still exists, but the caller cannot view it."}
+    )
+    occurred_at = fields.Timestamp(required=True)
+    user_id = ma.fields.String(
+        required=True, metadata={"description": "Who changed it; also `system` or `anonymous`."}
+    )
+
+
+class FeedPage(Schema):
+    """Changes, and where to go on."""
+
+    items = ma.fields.List(ma.fields.Nested(FeedItem), required=True)
+    next = ma.fields.Integer(
+        required=True,
+        metadata={
+            "description": "`since` of the next page. It also passes changes that the caller may"
+            " not view, so it grows although `items` may be empty."
+        },
+    )
+    has_more = ma.fields.Boolean(
+        required=True, metadata={"description": "Whether to read on at once."}
+    )
+    oldest = ma.fields.Integer(
+        required=True, metadata={"description": "The oldest change that is kept; 0 if none is."}
+    )
+
+
+@blueprint.route("", methods=["GET"])
+@blueprint.arguments(ChangeArgs, location="query")
+@blueprint.response(200, FeedPage, example=PAGE)
+@blueprint.fails(400, 403, 410)
+@optimistic
+@allow(Access.ANONYMOUS)
+def list_changes(args: JSONObject) -> Response:
+    """List the changes of records, the oldest first.
+
+    Shows what the caller may view now: rules, field lists and masks are those of this moment,
+    judged on the record before and after the change. A reader that goes on with `next` misses no
+    change and sees none twice. An update that changes no field is no change. 410 (`feed_expired`)
+    means that changes after `since` are not kept any more: read the collection anew, then go on
+    from the newest change. Needs a signed-in caller.
+    """
+    names = args["collections"].split(",") if "collections" in args else ()
+    return json_response(service.page(args["since"], names, args["limit"], by=principal()))

@@ -1,0 +1,119 @@
+"""Reading the change feed on behalf of a caller (contract section 15)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from app import clock
+from app.auth.principal import Principal
+from app.collections import definition as definitions
+from app.collections.definition import Definition
+from app.db import versioned_cache
+from app.errors import FeedExpired, InvalidValues, NotFound, Unauthorized, problem
+from app.feed import changes, states, visibility
+from app.feed.changes import Bounds
+from app.feed.visibility import Event, Linked, View
+from app.records.store.sizes import LARGEST_ANSWER
+from app.rest.serialization import dumps
+from app.types import JSONObject
+
+MAX_SCANS = 5
+"""Scans of one answer, which may find nothing that the caller may view."""
+Views = Mapping[str, View]
+"""By the table of the collection."""
+
+
+def page(since: int, names: Sequence[str], limit: int, *, by: Principal) -> JSONObject:
+    """The changes after `since` that the caller may view, and where to go on.
+
+    Of all collections that are open to the caller without `names`. Raises Unauthorized, Forbidden,
+    InvalidValues, FeedExpired; Stale if a cached value is outdated.
+    """
+    account_id = require_account(by)
+    views = _views(by, names)
+    items, size, after, ended = list[JSONObject](), 0, since, False
+    bounds = changes.bounds(account_id)
+    after = start(bounds, since)
+    for _ in range(MAX_SCANS):
+        scan = changes.scan(account_id, after, list(views), max(limit, changes.SCANNED))
+        after, ended = scan.next, scan.ended
+        for event in events(account_id, scan.rows, views):
+            item = _item(event, views[event.source.definition.table_name])
+            size += len(dumps(item))
+            if len(items) == limit or (items and size > LARGEST_ANSWER):
+                after, ended = int(items[-1]["change"]), False
+                break
+            items.append(item)
+        if ended or len(items) == limit or size > LARGEST_ANSWER:
+            break
+    check_versions(by, views)
+    return {"items": items, "next": after, "has_more": not ended, "oldest": bounds.oldest}
+
+
+def require_account(by: Principal) -> str:
+    """The account whose changes the caller reads. Raises Unauthorized, BadRequest."""
+    if not by.signed_in:
+        raise Unauthorized
+    return by.require_account_id()
+
+
+def start(bounds: Bounds, since: int) -> int:
+    """Where reading begins for `since`. Raises FeedExpired, InvalidValues."""
+    if since > bounds.newest:
+        ahead = f"The newest change is {bounds.newest}."
+        raise InvalidValues([problem("since", "out_of_range", ahead)])
+    if 0 < since < bounds.expired:
+        raise FeedExpired(bounds.oldest)
+    return max(since, bounds.expired)
+
+
+def events(account_id: str, rows: Sequence[object], views: Views) -> list[Event]:
+    """The stored changes as a caller with these views may know them."""
+    collections = {table: view.definition for table, view in views.items()}
+    found = states.transitions(account_id, rows, collections)
+    linked = Linked(found, views.values())
+    known = (views[one.definition.table_name].event(one, linked) for one in found)
+    return [event for event in known if event is not None]
+
+
+def check_versions(by: Principal, views: Views) -> None:
+    """Verify the caller and the collections. Raises Stale."""
+    checks = [check for view in views.values() for check in view.definition.version_checks]
+    if versioned_cache.outdated([*by.version_checks, *checks]):
+        raise versioned_cache.Stale
+
+
+def _views(by: Principal, names: Sequence[str]) -> Views:
+    if not names:
+        opened = (visibility.view_if_open(by, one) for one in definitions.get_all())
+        return {view.definition.table_name: view for view in opened if view is not None}
+    return {one.table_name: visibility.view_of(by, one) for one in _named(names)}
+
+
+def _named(names: Sequence[str]) -> list[Definition]:
+    found, problems = list[Definition](), list[JSONObject]()
+    for name in names:
+        try:
+            found.append(definitions.get(name))
+        except NotFound:
+            message = f"There is no collection {name[:80]}."
+            problems.append(problem("collections", "unknown_collection", message))
+    if problems:
+        raise InvalidValues(problems)
+    return found
+
+
+def _item(event: Event, view: View) -> JSONObject:
+    source = event.source
+    item: JSONObject = {
+        "change": event.change,
+        "event": f"records.{event.operation}",
+        "collection": source.definition.name,
+        "record_id": source.record_id,
+        "record": None if event.record is None else view.render(event.record),
+    }
+    if event.previous is not None:
+        item["previous"] = view.render(event.previous)
+    if event.hidden:
+        item["hidden"] = True
+    return {**item, "occurred_at": clock.iso(source.occurred_at), "user_id": source.user_id}

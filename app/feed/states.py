@@ -1,0 +1,155 @@
+"""Records before and after their changes, from the stored changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import orjson
+
+from app import clock
+from app.audit import unchanged
+from app.audit.append import CREATE, DELETE, UPDATE
+from app.audit.unchanged import Unchanged
+from app.collections.definition import Definition
+from app.db import versioned_cache
+from app.feed import changes
+from app.records.history.audit_view import to_stored, with_computed
+from app.records.store import Row, reads
+from app.types import JSONObject
+
+OPERATIONS = {CREATE: "create", UPDATE: "update", DELETE: "delete"}
+NOBODY = ("system", "anonymous")
+
+
+class Transition(NamedTuple):
+    """A change of a record, with its stored values before and after it (None: no record)."""
+
+    definition: Definition
+    change: int
+    operation: str
+    record_id: str
+    user_id: str
+    occurred_at: datetime
+    before: Row | None
+    after: Row | None
+
+
+class _Gap(NamedTuple):
+    """A value that is not stored with its change: that of a later one, or of the record."""
+
+    change: int
+    table_name: str
+    record_id: str
+    column: str
+    states: Sequence[JSONObject]
+
+
+def transitions(
+    account_id: str, rows: Sequence[Any], definitions: Mapping[str, Definition]
+) -> list[Transition]:
+    """The changes with their records; erased ones have neither.
+
+    Without changes of earlier collections of the same names, which had other rules.
+    """
+    found, gaps = [], list[_Gap]()
+    for row in rows:
+        definition = definitions.get(row.table_name)
+        if definition is None or row.occurred_at < definition.created_at:
+            continue
+        before, after = (None, None) if row.erased else _states(definition, account_id, row, gaps)
+        operation = OPERATIONS[row.operation]
+        facts = (row.change, operation, row.record_id, row.user_id, row.occurred_at)
+        found.append((definition, *facts, before, after))
+    if gaps:
+        _fill(account_id, gaps, definitions)
+    return [Transition(*one[:-2], *map(_completed(one[0]), one[-2:])) for one in found]
+
+
+def _completed(definition: Definition) -> Callable[[JSONObject | None], Row | None]:
+    return lambda state: None if state is None else with_computed(definition, state)
+
+
+def _states(
+    definition: Definition, account_id: str, row: Any, gaps: list[_Gap]
+) -> tuple[JSONObject | None, JSONObject | None]:
+    rest, names = unchanged.load(row.unchanged), orjson.loads(row.columns)
+    base: JSONObject = dict.fromkeys(definition.table.c.keys())
+    base |= {"id": row.record_id, "account_id": account_id} | _stored(definition, rest.both)
+    before = after = None
+    if row.operation != CREATE:
+        before = base | _values(definition, names, row.old_values)
+        before |= _stored(definition, rest.before)
+    if row.operation != DELETE:
+        after = base | _values(definition, names, row.new_values) | _written(row)
+        after |= _stored(definition, rest.after)
+    if row.operation == UPDATE:
+        both = [state for state in (before, after) if state is not None]
+        gaps += [
+            _Gap(row.change, row.table_name, row.record_id, name, both)
+            for name in _missing(definition, names, row.unchanged, rest)
+        ]
+    return before, after
+
+
+def _written(row: Any) -> JSONObject:
+    """The system fields that a write sets, as far as they follow from its change."""
+    if row.operation == UPDATE:
+        return {"updated_at": row.occurred_at}
+    user_id = None if row.user_id in NOBODY else row.user_id
+    by = {"created_by": user_id, "updated_by": user_id}
+    return {"created_at": row.occurred_at, "updated_at": row.occurred_at, **by}
+
+
+def _missing(
+    definition: Definition, names: Sequence[str], text: str | None, rest: Unchanged
+) -> Sequence[str]:
+    if text is None:  # written by an older version during an upgrade
+        return [column.name for column in definition.table.c if column.name not in names]
+    return rest.long
+
+
+def _values(definition: Definition, names: Sequence[str], array: str | None) -> JSONObject:
+    texts = orjson.loads(array) if array else [None] * len(names)
+    return _stored(definition, dict(zip(names, texts, strict=True)))
+
+
+def _stored(definition: Definition, texts: Mapping[str, str | None]) -> JSONObject:
+    values = {}
+    for name, text in texts.items():
+        if name in definition.fields:
+            values[name] = to_stored(definition.fields[name], text)
+        elif name in ("created_at", "updated_at"):
+            values[name] = clock.parse(str(text))
+        elif name in ("created_by", "updated_by"):
+            values[name] = text
+    return values
+
+
+def _fill(account_id: str, gaps: Sequence[_Gap], definitions: Mapping[str, Definition]) -> None:
+    ids = sorted({gap.record_id for gap in gaps})
+    later = changes.later_values(account_id, ids, min(gap.change for gap in gaps))
+    present = _present(account_id, gaps, definitions)
+    for gap in gaps:
+        definition = definitions[gap.table_name]
+        value = present.get((gap.table_name, gap.record_id), {}).get(gap.column)
+        for row in later:
+            same = (row.table_name, row.record_id) == (gap.table_name, gap.record_id)
+            names = orjson.loads(row.columns) if same and row.change > gap.change else ()
+            if gap.column in names:
+                value = _values(definition, names, row.old_values).get(gap.column)
+                break
+        for state in gap.states:
+            if state.get(gap.column) is None:
+                state[gap.column] = value
+
+
+def _present(
+    account_id: str, gaps: Sequence[_Gap], definitions: Mapping[str, Definition]
+) -> dict[tuple[str, str], Row]:
+    found = {}
+    for key in {(gap.table_name, gap.record_id) for gap in gaps}:
+        row = reads.read_one(definitions[key[0]], account_id, key[1], versioned_cache.NO_CHECKS)
+        found[key] = row or {}
+    return found
