@@ -211,6 +211,28 @@ def test_only_the_edge_knows_requests() -> None:
             assert "app.rest.current_request" not in set(imports(module)), module
 
 
+CLIENTS = re.compile(r"requests|urllib3|http$|http\.client|urllib\.request|urllib$")
+
+
+def test_requests_is_the_only_client_of_other_hosts() -> None:
+    clients = {
+        module: {name for name in imported_names(module) if CLIENTS.match(name)}
+        for module in SOURCES
+    }
+    ours = clients.pop("app.outbound.client")
+    assert {name.partition(".")[0] for name in ours} == {"requests", "urllib3"}
+    assert {module for module, names in clients.items() if names} == set()
+
+
+def imported_names(module: str) -> Iterator[str]:
+    """Everything that a module imports, with the names of its packages."""
+    for node in nodes(module):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        if isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
 def test_the_rules_know_neither_flask_nor_the_clock() -> None:
     for module in SOURCES:
         if module.startswith("app.rules"):

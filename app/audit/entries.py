@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -47,6 +48,16 @@ LOG = sa.table(
     sa.column("actor_salt", Text),
 )
 PERSONAL = {("users", "email"), ("users", "name"), ("invitations", "email")}
+TEXTS: frozenset[type] = frozenset({str, type(None)})
+# What is left out of a broken change, as little as possible.
+NO_VALUES: Mapping[str, Any] = dict.fromkeys(
+    ("old_values", "new_values", "salts", "ids", "erased_digests", "extra_metadata")
+)
+NO_COLUMNS = {**NO_VALUES, "columns": '[""]'}
+
+
+class BrokenChange(Exception):
+    """A change whose JSON is not what was written."""
 
 
 def columns(changes: sa.FromClause = CHANGES) -> list[sa.ColumnElement[Any]]:
@@ -60,25 +71,43 @@ def columns(changes: sa.FromClause = CHANGES) -> list[sa.ColumnElement[Any]]:
 def of_change(change: Mapping[str, Any]) -> list[Entry]:
     """The entries of a change, as in responses, exports and verification.
 
-    `change` has the columns of `columns()`. The last entry has the stored checksum.
+    `change` has the columns of `columns()`. The last entry has the stored checksum. Raises
+    BrokenChange.
     """
-    names = orjson.loads(change["columns"])
+    try:
+        return _entries(change)
+    except (TypeError, ValueError) as error:
+        raise BrokenChange from error
+
+
+def readable(change: Mapping[str, Any]) -> list[Entry]:
+    """The entries of a change; of a broken one, without what cannot be read.
+
+    Its values are null then, or it is one entry without a column. Verification names it.
+    """
+    for unreadable in ({}, NO_VALUES):
+        with suppress(BrokenChange):
+            return of_change({**change, **unreadable} if unreadable else change)
+    return of_change({**change, **NO_COLUMNS})
+
+
+def _entries(change: Mapping[str, Any]) -> list[Entry]:
+    names = _array(orjson.loads(change["columns"]), {str})
     count = len(names)
-    first, erased = change["first_id"], orjson.loads(change["erased_digests"] or "{}")
+    first, erased = change["first_id"], _object(change["erased_digests"]) or {}
     parts = (
-        orjson.loads(change["ids"]) if change["ids"] else range(first, first + count),
+        _ids(change["ids"], first, count),
         names,
         _values(change["old_values"], count),
         _values(change["new_values"], count),
         _salts(change["salts"], count),
         _salts(change["actor_salts"], count),
-        erased.get("values") or [None] * count,
-        erased.get("actor") or [None] * count,
+        _array(erased.get("values") or [None] * count, TEXTS),
+        _array(erased.get("actor") or [None] * count, TEXTS),
     )
     occurred_at, signed_at = change["occurred_at"], change["es_timestamp"]
-    metadata = change["extra_metadata"]
     moments = (clock.iso(occurred_at), clock.iso(signed_at) if signed_at else None)
-    shared = (*moments, orjson.loads(metadata) if metadata else None)
+    shared = (*moments, _object(change["extra_metadata"]))
     link = (change["previous"] or b"").hex() or digest.FIRST_PREVIOUS
     found = []
     for part in zip(*parts, strict=True):
@@ -135,8 +164,29 @@ def _entry(
     return entry
 
 
+def _ids(array: str | None, first: int, count: int) -> Sequence[int]:
+    if array is None:
+        return range(first, first + count)
+    return _array(orjson.loads(array), {int})
+
+
 def _values(array: str | None, count: int) -> Sequence[str | None]:
-    return [None] * count if array is None else orjson.loads(array)
+    return [None] * count if array is None else _array(orjson.loads(array), TEXTS)
+
+
+def _array(array: object, types: Set[type]) -> list[Any]:
+    if not isinstance(array, list) or not array or not types >= set(map(type, array)):
+        raise ValueError("not an array of these types")
+    return array
+
+
+def _object(text: str | None) -> JSONObject | None:
+    if text is None:
+        return None
+    found = orjson.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError("not an object")
+    return found
 
 
 def _salts(salts: bytes | None, count: int) -> Sequence[str | None]:
@@ -166,7 +216,7 @@ def iter_changes(
 def iter_entries(conditions: Sequence[sa.ColumnElement[bool]] = ()) -> Iterator[Entry]:
     """Entries chain by chain in order of their ids."""
     for change in iter_changes(conditions):
-        yield from of_change(change)
+        yield from readable(change)
 
 
 class Mask:

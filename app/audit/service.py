@@ -6,13 +6,15 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
 
 from app import clock, db
 from app.accounts.types import Query
 from app.audit import entries
-from app.audit.entries import CHANGES, HEADS, LOG, Entry, Mask
+from app.audit.entries import CHANGES, HEADS, LOG, BrokenChange, Entry, Mask
 from app.auth.principal import Principal
 from app.collections.models import Collection
+from app.db.errors import is_invalid_data
 from app.errors import InvalidValues, NotFound, problem
 
 # Not the values and digests, as their order could reveal masked values.
@@ -50,13 +52,18 @@ def page(
 def _on_page(query: Query) -> list[Entry]:
     name, ascending = _sort_column(query), query["sort_order"] == "asc"
     if name not in CHANGES.c:
-        return _sorted_entries(query, name, ascending)
+        try:
+            return _sorted_entries(query, name, ascending)
+        except (DBAPIError, BrokenChange) as error:
+            if isinstance(error, DBAPIError) and not is_invalid_data(error):
+                raise
+            name = "occurred_at"  # SQL cannot read the change either
     found: list[Entry] = []
     skip = query["skip"]
     for row in db.connection().execute(_changes_of_page(query, name, ascending)).all():
         if not found:
             skip -= int(row.passed)
-        change = entries.of_change(row._asdict())
+        change = entries.readable(row._asdict())
         found += change if ascending else reversed(change)
         if len(found) >= skip + query["limit"]:
             break  # the first page reads a change for each entry
@@ -88,7 +95,7 @@ def _placed(changes: sa.FromClause, name: str, ascending: bool) -> list[Any]:
 
 
 def _sorted_entries(query: Query, name: str, ascending: bool) -> list[Entry]:
-    """The entries of a page by a column of their own."""
+    """The entries of a page by a column of their own. Raises DBAPIError or BrokenChange."""
     changes = CHANGES.select().where(*_conditions(query, CHANGES))
     if name == "id":
         end = CHANGES.c.first_id if ascending else CHANGES.c.last_id
@@ -115,7 +122,7 @@ def get(id: int, *, by: Principal) -> Entry:
     chains = HEADS.join(CHANGES, sa.and_(*same))
     changes = sa.select(*entries.columns()).select_from(chains).where(CHANGES.c.last_id >= id)
     for change in db.connection().execute(changes).all():
-        for entry in entries.of_change(change._asdict()):
+        for entry in entries.readable(change._asdict()):
             if entry["id"] == id:
                 return Mask(by)(entry)
     raise NotFound("There is no such entry.")
@@ -141,7 +148,16 @@ def count_hidden(query: Query, *, by: Principal) -> dict[str, int]:
         *_conditions(query, LOG)
     )
     totals = {"values_masked": 0, "values_erased": 0}
-    for row in db.connection().execute(statement):
+    try:
+        rows = db.connection().execute(statement).all()
+    except DBAPIError as error:
+        if not is_invalid_data(error):
+            raise
+        for entry in export(query, by=by):
+            totals["values_masked"] += entry["masked"]
+            totals["values_erased"] += entry["salt"] is None and not entry["masked"]
+        return totals
+    for row in rows:
         if row.erased:
             totals["values_erased"] += row.total
         elif mask.hides(row.table_name, row.column_name, clock.iso(row.first)):

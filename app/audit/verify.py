@@ -241,7 +241,7 @@ def _take_change(chain: Chain, change: JSONObject) -> None:
         digests = [entry["entry_digest"] for entry in found]
         ids = [entry["id"] for entry in found]
         *_, checksum = digest.checksums(chain.last_checksum, ids, digests)
-    except (LookupError, TypeError, ValueError, AttributeError):
+    except entries.BrokenChange:
         chain.report.fail(change["first_id"], "it is not a valid change")
         return
     if ends != (change["first_id"], change["last_id"], change["entries"]):

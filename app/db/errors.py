@@ -36,6 +36,7 @@ class Violation:
 
 # No such table, no such column.
 OUT_OF_DATE = ("42P01", "42703")
+DATA_EXCEPTION = "22"  # the class of codes
 # A server-side statement would now return other types; the code also covers other refusals.
 NOT_SUPPORTED, PLAN_OUT_OF_DATE = "0A000", "cached plan must not change result type"
 PLAN_CHECK = "RevalidateCachedQuery"
@@ -82,6 +83,12 @@ def is_stale_schema(error: DBAPIError) -> bool:
         return original.diag.source_function == PLAN_CHECK or PLAN_OUT_OF_DATE in str(original)
     missing = str(error.orig).startswith(("no such table", "no such column"))
     return code in OUT_OF_DATE or missing
+
+
+def is_invalid_data(error: DBAPIError) -> bool:
+    """Whether a stored value could not be read as the statement reads it, such as invalid JSON."""
+    code = getattr(error.orig, "pgcode", None) or ""
+    return code.startswith(DATA_EXCEPTION) or "malformed JSON" in str(error.orig)
 
 
 def _columns_of(table: str, constraint_name: str | None) -> tuple[str, ...]:

@@ -5,7 +5,8 @@ redirects, ignores proxy variables, and neither requests nor unpacks compressed 
 deadline covers everything, including the DNS look-up and a response that trickles in.
 
 Leans on urllib3's `_new_conn` and `ConnectionCls`: nothing else lets requests connect to an address
-that was checked. `tests/test_library_insides.py` holds the contract.
+that was checked (`tests/test_library_insides.py` holds the contract); and on urllib3 reading a
+response, its status first, by `readline` of the socket's `makefile`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from http.client import HTTPException, HTTPResponse, parse_headers
 from typing import TYPE_CHECKING
 
 import requests
@@ -41,9 +41,11 @@ if TYPE_CHECKING:
 
 MAX_CHARACTERS = 5000
 BODY_SECONDS = 5
-MAX_INTERIM = 20
+MAX_INTERIM_LINES = 100
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 HEADER_VALUE = re.compile(r"[\x20-\x7e\t]{0,4000}")
+END_OF_HEADERS = (b"\r\n", b"\n", b"")
+INTERIM_STATUS = re.compile(rb"HTTP/\S+\s+1(?!01)\d\d\s")
 
 
 @dataclass(frozen=True)
@@ -115,9 +117,10 @@ def _explanation(error: BaseException, rules: Rules) -> str:
         return f"TLS failed: {error.reason or 'no trust'}"
     if isinstance(error, TimeoutError):
         return f"No response within {rules.seconds:g} seconds."
-    if isinstance(error, HTTPException):
-        return "The response was not valid HTTP."
-    return f"The connection failed: {getattr(error, 'strerror', None) or type(error).__name__}"
+    problem = getattr(error, "strerror", None)  # of the operating system
+    if problem or isinstance(error, ValueError):
+        return f"The connection failed: {problem or type(error).__name__}"
+    return "The response was not valid HTTP."
 
 
 @lru_cache
@@ -125,19 +128,6 @@ def _tls() -> ssl.SSLContext:
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
-
-
-class _Response(HTTPResponse):
-    """A response that skips interim ones such as 103 (RFC 9110, 15.2)."""
-
-    def _read_status(self) -> tuple[str, int, str]:
-        # The standard library skips 100 only.
-        for _ in range(MAX_INTERIM):
-            status: tuple[str, int, str] = super()._read_status()  # type: ignore[misc]
-            if not 102 <= status[1] < 200:
-                return status
-            parse_headers(self.fp)
-        raise HTTPException
 
 
 class _Adapter(HTTPAdapter):
@@ -200,8 +190,6 @@ class _Adapter(HTTPAdapter):
 class _Connection(HTTPConnection):
     """A connection that its adapter opens."""
 
-    response_class = _Response
-
     def __init__(self, *arguments: object, adapter: _Adapter, **options: object) -> None:
         super().__init__(*arguments, **options)  # type: ignore[arg-type]
         self._adapter = adapter
@@ -232,7 +220,7 @@ class _Bounded(io.RawIOBase):
 
     def makefile(self, mode: str) -> io.BufferedReader:
         """Return the reader for the response."""
-        return io.BufferedReader(self)
+        return _Reader(self)
 
     def readable(self) -> bool:
         """Return True."""
@@ -245,6 +233,28 @@ class _Bounded(io.RawIOBase):
 
     def close(self) -> None:
         """Do nothing: the connection closes before the response is read."""
+
+
+class _Reader(io.BufferedReader):
+    """Reads a response, past interim ones such as 103 (RFC 9110, 15.2). urllib3 skips 100 only."""
+
+    _is_final = False
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        """Return the next line; the first one is the status of the final response."""
+        read = super().readline
+        line = read(size)
+        if self._is_final:
+            return line
+        lines = 0
+        while INTERIM_STATUS.match(line):
+            while line not in END_OF_HEADERS:
+                line, lines = read(size), lines + 1
+                if lines > MAX_INTERIM_LINES:
+                    raise urllib3.exceptions.ProtocolError("too many interim responses")
+            line = read(size)
+        self._is_final = True
+        return line
 
 
 def _remaining(deadline: float) -> float:
@@ -261,7 +271,7 @@ def _beginning(response: urllib3.BaseHTTPResponse, max_characters: int) -> str:
         while remaining > 0 and (part := response.read1(remaining, decode_content=False)):
             parts.append(part)
             remaining -= len(part)
-    except (OSError, ValueError, HTTPException, urllib3.exceptions.HTTPError):
+    except (OSError, ValueError, urllib3.exceptions.HTTPError):
         pass
     text = b"".join(parts).decode(errors="replace").replace("\0", "\ufffd")
     return text[:max_characters]

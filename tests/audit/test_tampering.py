@@ -174,6 +174,53 @@ def test_an_array_that_is_none_shows(chain: tuple[str, str], text: str) -> None:
             found(chain[0], column)
 
 
+JSON_COLUMNS = ("columns", "old_values", "new_values", "ids", "erased_digests", "extra_metadata")
+UNREADABLE = [
+    *product(JSON_COLUMNS, ("", "null", "[1", '["a",{"b":1}]')),
+    ("erased_digests", '{"values":["a"]}'),
+]
+LISTS = ("audit-logs?limit=500", "audit-logs?limit=500&sort_by=id", "audit-logs/export?format=json")
+
+
+def test_json_that_nobody_can_read_is_listed_and_named(cast: Cast) -> None:
+    make_collection(cast.root, schema=[{"name": n, "type": "text"} for n in ("title", "body")])
+    made = make_record(cast.alice, title="old", body="old")
+    cast.alice.patch(f"records/posts/{made['id']}", {"title": "new", "body": "new"})
+    before = cast.root.get(LISTS[0]).json["items"]
+    id = min(entry["id"] for entry in before if is_of(entry, made))
+    for column, text in UNREADABLE:
+        change = edited_for_good(cast, id, {column: text})
+        for path in LISTS:
+            found = cast.root.get(path)
+            assert found.status_code == 200, (column, text, path)
+            rest = {entry["id"]: entry for entry in found.json["items"]}
+            broken = rest[id]
+            assert (broken["record_id"], broken["user_id"]) == (made["id"], cast.alice.id)
+            assert (broken["old_value"], broken["new_value"]) == (None, None)
+            assert broken["column_name"] == ("" if column == "columns" else "title")
+            unbroken = [entry for entry in before if entry["id"] not in (id, id + 1)]
+            assert [rest[entry["id"]] for entry in unbroken] == unbroken
+        assert cast.root.get(f"audit-logs/{id}").json == broken
+        told = cast.root.get("audit-logs/verify").json
+        assert (told["valid"], told["first_broken_id"]) == (False, id), (column, text)
+        edited_for_good(cast, id, {column: change[column]})
+    assert cast.root.get("audit-logs/verify").json["valid"]
+    assert cast.root.get(LISTS[0]).json["items"] == before
+
+
+def is_of(entry: Entry, record: Entry) -> bool:
+    """Whether an entry is of the update of a record."""
+    return entry["record_id"] == record["id"] and entry["operation"] == "UPDATE"
+
+
+def edited_for_good(cast: Cast, id: int, values: Change) -> Change:
+    """Edit a change; returns what it was."""
+    with cast.root.app.app_context(), db.transaction(), unguarded():
+        change = next(one for one in stored(cast.alice.account_id) if one["first_id"] == id)
+        put(change, **values)
+    return change
+
+
 @pytest.mark.one_database
 def test_a_column_set_to_null_shows(chain: tuple[str, str]) -> None:
     for change, column in product(some(stored(chain[0])), NULLABLE):

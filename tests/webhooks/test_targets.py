@@ -200,11 +200,36 @@ def test_a_malformed_answer_leaves_no_url_in_the_log(
     assert "hidden" not in caplog.text + "".join(capfd.readouterr())
 
 
-def test_what_is_said_before_the_answer_is_no_answer() -> None:
-    early = b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\nHTTP/1.1 102 Processing\r\n\r\n"
-    with hostile(lambda connection: connection.sendall(early + OK + b"\r\nok")) as url:
-        answer = client.send("POST", url, {}, b"{}", ANYWHERE)
-    assert (answer.status, answer.body) == (200, "ok")
+HINTS = b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
+INTERIM = HINTS + b"HTTP/1.1 102 Processing\r\n\r\n" + b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+def test_what_is_said_before_the_answer_is_no_answer(size: int) -> None:
+    sent = INTERIM + OK + b"X: y\r\n\r\nHTTP/1.1 103 as the body"
+
+    def behave(connection: socket.socket) -> None:
+        for place in range(0, len(sent), size):
+            connection.sendall(sent[place : place + size])
+
+    with hostile(behave) as url:
+        answer = client.send("POST", url, {}, b"", ANYWHERE)
+    assert (answer.status, answer.body) == (200, "HTTP/1.1 103 as the body")
+
+
+def test_a_change_of_protocol_is_the_answer() -> None:
+    sent = b"HTTP/1.1 101 Switching Protocols\r\n\r\n" + OK + b"\r\n"
+    with hostile(lambda connection: connection.sendall(sent)) as url:
+        assert client.send("POST", url, {}, b"", ANYWHERE).status == 101
+
+
+@pytest.mark.parametrize(("start", "more"), [(b"", HINTS), (HINTS[:-2], b"Link: </x>\r\n")])
+def test_not_much_may_be_said_before_the_answer(start: bytes, more: bytes) -> None:
+    with (
+        hostile(lambda connection: connection.sendall(start + more * 10_000)) as url,
+        pytest.raises(RequestFailed, match="not valid HTTP"),
+    ):
+        client.send("POST", url, {}, b"", ANYWHERE)
 
 
 @pytest.mark.parametrize("private", ["127.0.0.1", "fd00::1", "::ffff:10.0.0.1"])
@@ -379,14 +404,28 @@ def test_five_thousand_characters_are_kept_whatever_their_size() -> None:
     [
         *(b"", b"nonsense\r\n\r\n", b"HTTP/1.1 abc OK\r\n\r\n", b"\x16\x03\x01"),
         *(OK + b"X: " + b"y" * 70_000, OK + b"X: y\r\n" * 200 + b"\r\n"),
+        *(b"HTTP/2.0 200 OK\r\n\r\n", b"HTTP/1.1 " + b"2" * 70_000, HINTS, HINTS[:-2]),
+        OK + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nxx",
     ],
 )
 def test_what_is_not_http_is_a_failure(answer: bytes) -> None:
     with (
         hostile(lambda connection: connection.sendall(answer)) as url,
-        pytest.raises(RequestFailed),
+        pytest.raises(RequestFailed, match="not valid HTTP"),
     ):
         client.send("POST", url, {}, b"", ANYWHERE)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        b"Content-Length: 9\r\n\r\nok",
+        *(b"Transfer-Encoding: chunked\r\n\r\n2\r\nok\r\n" + end for end in (b"", b"x\r\n")),
+    ],
+)
+def test_a_body_that_breaks_off_is_kept_so_far(broken: bytes) -> None:
+    with hostile(lambda connection: connection.sendall(OK + broken)) as url:
+        assert client.send("POST", url, {}, b"", ANYWHERE) == client.Response(200, "ok")
 
 
 def test_nobody_listening_is_a_failure_that_says_so() -> None:
