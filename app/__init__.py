@@ -35,6 +35,7 @@ from app.http import error_handlers, logging
 from app.http.app import Application
 from app.isolation import commands as isolation
 from app.ops import cli, health, metrics
+from app.realtime import routes as realtime
 from app.records.api import aggregate_routes, batch_routes, explain_routes, history_routes
 from app.records.api import routes as records
 from app.records.api import transfer_routes as record_transfer
@@ -90,6 +91,7 @@ API_BLUEPRINTS = (
     workflows.callers,
     instance_routes.all_instances,
     hook_routes.blueprint,
+    realtime.blueprint,
     health.blueprint,
     metrics.blueprint,
 )

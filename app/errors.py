@@ -159,6 +159,17 @@ class UnsupportedMediaType(AppError):
     message = "Send the body as application/json in UTF-8."
 
 
+class UpgradeRequired(AppError):
+    """A request that is not the WebSocket handshake that the route expects."""
+
+    status = 426
+    error = "upgrade_required"
+    message = "This address speaks WebSocket: send an upgrade request of version 13."
+
+    def __init__(self) -> None:
+        super().__init__(headers={"Upgrade": "websocket", "Sec-WebSocket-Version": "13"})
+
+
 class SignatureRequired(AppError):
     """A write without the electronic signature that the collection requires."""
 
@@ -192,6 +203,14 @@ class TooManyRequests(AppError):
 
     def __init__(self, seconds: int) -> None:
         super().__init__(headers={"Retry-After": str(seconds)})
+
+
+class RealtimeUnavailable(AppError):
+    """A server that does not hand its connections over to streams."""
+
+    status = 501
+    error = "realtime_unavailable"
+    message = "This server cannot serve streams. Run Atrium with gunicorn, and TLS in a proxy."
 
 
 class Unavailable(AppError):

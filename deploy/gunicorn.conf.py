@@ -169,6 +169,7 @@ class Worker(intake.Intake):
         if not self.alive:
             for listener in self.sockets:
                 listener.close()
+            _close_streams()
 
     def wait_for_and_dispatch_events(self, timeout):
         """Wait for events; in short steps while stopping."""
@@ -225,9 +226,27 @@ def worker_exit(server, worker):
     from app.db import engine
 
     stopped = os.getpid() == worker.pid and worker.booted and not worker.alive
+    if stopped:
+        _close_streams(END_SECONDS / 2)
     if stopped and worker.nr_conns > 0:
         engine.close()
         os._exit(0)
+
+
+def _close_streams(seconds=0):
+    # `wsgi:app` may be another application.
+    connections = sys.modules.get("app.realtime.connections")
+    if connections:
+        connections.stop()
+        connections.wait_stopped(seconds)
+
+
+def child_exit(server, worker):
+    """Count the open streams of an exited process no more."""
+    from prometheus_client import multiprocess
+
+    with suppress(OSError):
+        multiprocess.mark_process_dead(worker.pid)
 
 
 def on_exit(server):

@@ -115,8 +115,10 @@ class Run:
         if len(response.content) > MOST_BYTES + MOST_BYTES_PER_BYTE * sent:
             name = f"{label} as {caller}: {response.status_code} Amplification"
             self.faults.setdefault(name, f"{len(response.content)} bytes for {sent}\n{case!r}")
+        # Streams need a socket, which there is none of here: a described answer.
+        checks = CHECKS[1:] if response.status_code == 501 else CHECKS
         try:
-            case.validate_response(response, checks=CHECKS)
+            case.validate_response(response, checks=checks)
         except FailureGroup as group:
             for fault in group.exceptions:
                 name = f"{label} as {caller}: {response.status_code} {type(fault).__name__}"

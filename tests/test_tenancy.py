@@ -311,6 +311,10 @@ SSO: dict[Route, Case] = {
 CASES: dict[Route, Case] = {
     ("POST", "/auth/logout"): Own(alices_refresh_token, (403,)),
     ("GET", "/auth/me"): Own(),
+    # What streams show of whom: tests/realtime. Here is no socket that one could go on with.
+    ("GET", "/realtime/subscribe"): Own(expected=(501,)),
+    ("GET", "/realtime/ws"): Own(expected=(426,)),
+    ("POST", "/realtime/tickets"): Own(expected=(201,)),
     ("POST", "/auth/send-verification"): Own(lambda cast: {"email": cast.alice.email}),
     ("GET", "/records/<collection>"): Own(),
     ("POST", "/records/<collection>"): Own(lambda cast: {"title": "of globex"}, (201,)),

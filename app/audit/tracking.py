@@ -81,6 +81,7 @@ TRACKED: dict[str, Tracked] = {
 EXEMPT: dict[str, str] = {
     "sessions": "tokens",
     "mailed_tokens": "tokens",
+    "realtime_tickets": "tokens",
     "sso_flows": "tokens: started sign-ins and their one-time codes",
     "sso_assertions": "tokens: used assertions",
     "sso_refusals": "refusals change nothing; the account's admins see them listed",

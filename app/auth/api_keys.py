@@ -49,7 +49,11 @@ class CachedKey:
         last_owner, caller = self._last
         if caller is None or last_owner is not owner:
             caller = replace(
-                owner, api_key_id=self.id, scopes=self.scopes, key_check=self.version_check
+                owner,
+                api_key_id=self.id,
+                key_expires_at=self.expires_at.timestamp() if self.expires_at else None,
+                scopes=self.scopes,
+                key_check=self.version_check,
             )
             self._last = owner, caller
         return caller
@@ -158,24 +162,40 @@ def _mark_revoked(key: ApiKey) -> None:
 
 def authenticate(secret: str) -> Principal:
     """The principal of a key. Raises Unauthorized."""
-    key = versioned_cache.cache("api_keys").get(tokens.digest(secret), lambda: _load(secret))
+    digest = tokens.digest(secret)
+    key = versioned_cache.cache("api_keys").get(digest, lambda: _find(secret))
+    principal = _principal(key)
+    if key is not None:
+        _record_use(key)
+    return principal
+
+
+def authenticate_by_id(account_id: str, key_id: str) -> Principal:
+    """The principal of a key that was authenticated before. Raises Unauthorized."""
+    own = (ApiKey.account_id == account_id, ApiKey.id == key_id)
+    cache = versioned_cache.cache("api_keys")
+    return _principal(cache.get((account_id, key_id), lambda: _load(*own)))
+
+
+def _principal(key: CachedKey | None) -> Principal:
     if key is None or (key.expires_at and key.expires_at <= clock.now()):
         raise Unauthorized("The API key is invalid.")
     owner = principals.for_user(key.account_id, key.user_id)
     if owner is None:
         raise Unauthorized("The API key is no longer valid.")
-    _record_use(key)
     return key.principal_for(owner)
 
 
-def _load(secret: str) -> CachedKey | None:
+def _find(secret: str) -> CachedKey | None:
     match = PATTERN.fullmatch(secret)
     if match is None:
         return None
     account_id = sa.select(Account.id).where(Account.account_code == match[1]).scalar_subquery()
-    query = sa.select(ApiKey).where(
-        ApiKey.account_id == account_id, ApiKey.key_hash == tokens.digest(secret)
-    )
+    return _load(ApiKey.account_id == account_id, ApiKey.key_hash == tokens.digest(secret))
+
+
+def _load(*conditions: Condition) -> CachedKey | None:
+    query = sa.select(ApiKey).where(*conditions)
     with tenancy.across_accounts():
         key = db.db.session.scalar(query.execution_options(populate_existing=True))
     if key is None or key.is_revoked:

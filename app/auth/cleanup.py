@@ -1,4 +1,4 @@
-"""Hourly deletion of expired sessions and mailed tokens (contract section 11)."""
+"""Hourly deletion of expired sessions, mailed tokens and tickets (contract section 11)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 
 from app import clock, db, jobs
-from app.auth.models import MailedToken, SignInSession
+from app.auth.models import MailedToken, SignInSession, StreamTicket
 
 # For this long a used or expired token is reported as such, afterwards as unknown.
 RETENTION = timedelta(days=1)
@@ -14,6 +14,7 @@ RETENTION = timedelta(days=1)
 
 @jobs.periodic(3600, "auth.purge")
 def purge(payload: Mapping[str, object]) -> None:
-    """Delete sessions and mailed tokens that expired before the retention period."""
+    """Delete sessions and mailed tokens that expired before the retention period, and tickets."""
     for model in (SignInSession, MailedToken):
         db.purge(model.__table__, model.expires_at <= clock.now() - RETENTION)
+    db.purge(StreamTicket.__table__, StreamTicket.expires_at <= clock.now())

@@ -15,10 +15,20 @@ from flask import Request, Response, g
 from sqlalchemy.exc import DBAPIError
 
 from app import config, db
-from app.auth import api_keys, credentials, idempotency, lockout, signatures, tokens
+from app.auth import (
+    api_keys,
+    credentials,
+    idempotency,
+    lockout,
+    signatures,
+    stream_credentials,
+    stream_tickets,
+    tokens,
+)
 from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.auth.signatures import Signature
+from app.auth.stream_credentials import StreamCredential
 from app.context import actor, tenancy, trigger_depth
 from app.db import disk, errors, versioned_cache
 from app.errors import AppError, BadRequest, Forbidden, NotFound, Unauthorized, Unavailable
@@ -52,6 +62,22 @@ def signed_in_caller() -> Principal:
         caller = _verified(get_request(), cached, Access.SIGNED_IN)
     _check_access(caller, Access.SIGNED_IN)
     return caller
+
+
+def stream_credential() -> StreamCredential:
+    """The credential of this request, for a stream that outlives it.
+
+    Raises Unauthorized for anonymous callers, and BadRequest for all accounts.
+    """
+    of_ticket: StreamCredential | None = get_g().get("stream_credential")
+    if of_ticket is not None:
+        return of_ticket
+    caller = principal()
+    caller.home_and_user()
+    if caller.api_key_id is not None:
+        return stream_credentials.of_key(caller)
+    claims = tokens.read(_credential(get_request()) or "", tokens.ACCESS)
+    return stream_credentials.of_token(claims, caller)
 
 
 def user_id_if_signed_in() -> str | None:
@@ -149,6 +175,7 @@ def check(request: Request, g: Any) -> Response | None:
     view = config.running().view_functions.get(request.endpoint or "")
     access = access_of(view) if view else Access.PUBLIC
     g.of_any_account = getattr(view, "of_any_account", False)
+    g.query_credentials = getattr(view, "query_credentials", False)
     if access is not Access.PUBLIC:
         _authorize(request, g, view, access)
     elif not _is_exempt(request):
@@ -248,6 +275,8 @@ def _verified(request: Request, caller: Principal, access: Access) -> Principal:
 
 def _identify(request: Request, access: Access) -> Principal:
     credential, reference = _credential(request), _account_of(request)
+    if credential is None and get_g().query_credentials and "ticket" in request.args:
+        return _ticket_caller(request.args["ticket"], reference)
     if credential is not None:
         caller = _signed_in(credential)
         return caller if reference is None else principals.choose_account(caller, reference)
@@ -266,7 +295,20 @@ def _credential(request: Request) -> str | None:
         return str(value.strip())
     if scheme:
         raise Unauthorized("Only the Bearer scheme is supported.")
-    return environ.get("HTTP_X_API_KEY")
+    key: str | None = environ.get("HTTP_X_API_KEY")
+    if key is None and get_g().query_credentials and "ticket" not in request.args:
+        return request.args.get("token")
+    return key
+
+
+def _ticket_caller(ticket: str, reference: str | None) -> Principal:
+    context = get_g()
+    if "stream_credential" not in context:  # a ticket is consumed once, a request identified again
+        context.stream_credential = stream_tickets.consume(ticket)
+    caller: Principal = context.stream_credential.principal()
+    if reference and not (caller.account and caller.account.matches(reference)):
+        raise Forbidden("The ticket was created for another account.")
+    return caller
 
 
 def _signed_in(credential: str) -> Principal:

@@ -12,6 +12,7 @@ from app.accounts.models import Account, Role
 from app.db import Base
 from app.db.types import Id, Text, UtcDateTime, created_at_default
 from app.ids import new_id
+from app.types import JSONObject
 
 
 def _user_key() -> sa.ForeignKeyConstraint:
@@ -67,6 +68,23 @@ class MailedToken(Base):
     token_hash: Mapped[str] = mapped_column(Text)
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
+
+
+class StreamTicket(Base):
+    """The hash of a ticket that opens one stream, with the credential it stands for."""
+
+    __tablename__ = "realtime_tickets"
+    __table_args__ = (
+        _user_key(),
+        sa.Index("ix_realtime_tickets_user", "account_id", "user_id"),
+        sa.Index("ix_realtime_tickets_expires_at", "expires_at"),
+    )
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    token_hash: Mapped[str] = mapped_column(Text, primary_key=True)
+    user_id: Mapped[str] = mapped_column(Id)
+    credential: Mapped[JSONObject] = mapped_column(sa.JSON)
+    expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class Invitation(Base):

@@ -64,6 +64,8 @@ class Principal:
     auth_time: float | None = None
     """Time of the last authentication, in seconds since the epoch."""
     api_key_id: str | None = None
+    key_expires_at: float | None = None
+    """Expiry of the API key, in seconds since the epoch."""
     scopes: Mapping[str, Sequence[str]] | None = None
     """The restrictions of an API key to collections and operations."""
     key_check: VersionCheck | None = field(default=None, repr=False)

@@ -46,6 +46,8 @@ EXEMPT = {
     ): "sends a request to a provider; reads no account",
     ("POST", f"{PREFIX}/auth/logout"): "ends what the check is signed in by",
     ("POST", "/console/sign-out"): "ends what the check is signed in by",
+    ("GET", f"{PREFIX}/realtime/subscribe"): "a stream, which needs a real connection",
+    ("GET", f"{PREFIX}/realtime/ws"): "a stream, which needs a real connection",
 }
 
 

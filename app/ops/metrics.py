@@ -22,6 +22,7 @@ from prometheus_client.values import MutexValue, ValueClass
 from app import config, db, jobs
 from app.errors import NotFound, Unauthorized, Unavailable
 from app.jobs import leases
+from app.realtime.metrics import METRICS as STREAM_METRICS
 from app.rest.access import across_accounts, public
 from app.rest.blueprint import Blueprint
 from app.rest.current_request import get_header
@@ -41,6 +42,8 @@ _requests = prometheus_client.Counter(
 _seconds = prometheus_client.Histogram(
     "atrium_request_seconds", "Time to the response.", ("method", "route"), registry=_own
 )
+for _metric in STREAM_METRICS:
+    _own.register(_metric)
 
 
 @lru_cache(MAX_LABELS)

@@ -45,6 +45,12 @@ def across_accounts(view: View) -> View:
     return view
 
 
+def query_credentials(view: View) -> View:
+    """Mark a view that also takes `?ticket=` and `?token=`, for clients without headers."""
+    view.query_credentials = True  # type: ignore[attr-defined]
+    return view
+
+
 def max_body(limit: int) -> Callable[[View], View]:
     """Mark the largest body, in bytes, of a public view."""
 

@@ -82,8 +82,11 @@ ERROR_EXAMPLES: dict[int, AppError] = {
     413: errors.PayloadTooLarge(),
     415: errors.UnsupportedMediaType(),
     422: Malformed.at("body", "name", msg="Missing data for required field.", type="missing"),
+    426: errors.UpgradeRequired(),
     428: errors.SignatureRequired(),
     429: errors.TooManyRequests(60),
+    501: errors.RealtimeUnavailable(),
+    503: errors.Unavailable(),
 }
 ERROR_MEANINGS = {
     400: "Values break validation rules; `details` lists all of them.",
@@ -96,8 +99,11 @@ ERROR_MEANINGS = {
     413: "The request or the response body is too large.",
     415: "The media type of the body is not supported.",
     422: "The request does not match the documented schema; `detail` lists every problem.",
+    426: "Not a WebSocket handshake of version 13.",
     428: "The collection requires an electronic signature for writes.",
     429: "Too many requests; `Retry-After` gives the seconds to wait.",
+    501: "This server cannot serve streams.",
+    503: "Briefly unavailable; `Retry-After` gives the seconds to wait.",
 }
 # The name of the response that all operations share.
 URI_TOO_LONG = "UriTooLong"
@@ -128,7 +134,7 @@ def error_response(code: int, schema: type[Schema]) -> JSONObject:
         "example": ERROR_EXAMPLES[code].body(),
         "content_type": None,
     }
-    return response | ({"headers": WAIT} if code == 429 else {})
+    return response | ({"headers": WAIT} if code in (429, 503) else {})
 
 
 # Below these paths browsers get an HTML page.

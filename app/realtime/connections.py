@@ -1,0 +1,232 @@
+"""Open streams: what both protocols share. Everything runs in the loop's thread, unless it says."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
+from typing import ClassVar
+
+from app.auth.stream_credentials import StreamCredential
+from app.errors import AppError, TooManyRequests, Unavailable
+from app.realtime import limits, loop, metrics
+from app.realtime.subscriptions import Subscription
+
+PIECE = 64 * 1024
+# A client that vanished without a word is noticed after a minute.
+KEEPALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limits.STALLED_SECONDS * 1000),
+)
+
+
+class Registry:
+    """The open streams of this process. Safe in all threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: set[Connection] = set()
+        self._by_account = Counter[str]()
+
+    def check_room(self, account_id: str) -> None:
+        """Raise Unavailable or TooManyRequests if there are too many streams already."""
+        if len(self._open) >= limits.MAX_STREAMS:
+            raise Unavailable("This process has too many streams. Try again later.")
+        if self._by_account[account_id] >= limits.MAX_STREAMS_PER_ACCOUNT:
+            raise TooManyStreams
+
+    def add(self, connection: Connection) -> None:
+        """Count a stream."""
+        with self._lock:
+            self._open.add(connection)
+            self._by_account[connection.account_id] += 1
+
+    def remove(self, connection: Connection) -> None:
+        """Count a stream no more."""
+        with self._lock:
+            if connection not in self._open:
+                return
+            self._open.remove(connection)
+            self._by_account[connection.account_id] -= 1
+            self._by_account += Counter()  # drops zeros
+
+    def all(self) -> list[Connection]:
+        """Return all streams."""
+        with self._lock:
+            return list(self._open)
+
+
+class TooManyStreams(TooManyRequests):
+    """Too many streams of one account."""
+
+    error = "limit_reached"
+    message = "Your account has too many open streams. Close some, or try again later."
+
+    def __init__(self) -> None:
+        super().__init__(limits.HEARTBEAT_SECONDS)
+
+
+registry = Registry()
+_stopping = threading.Event()
+
+
+class Connection(asyncio.Protocol):
+    """A stream. Bytes that the client has not read yet wait here, in pieces shared with others."""
+
+    protocol: ClassVar[str]
+    opening = b""
+    """Sent right after the head of the response."""
+    _transport: asyncio.Transport
+
+    def __init__(self, credential: StreamCredential, subscriptions: Sequence[Subscription]) -> None:
+        self.credential = credential
+        self.account_id = credential.account_id
+        self.subscriptions = {one.collection or "": one for one in subscriptions}
+        self.head = b""
+        self.closed = False
+        self._waiting, self._waiting_bytes = deque[memoryview](), 0
+        self._is_paused = False
+        self._accepted = 0  # bytes that were written
+        self._read, self._read_at = 0, time.monotonic()  # bytes that had left at a heartbeat
+        self._timer: asyncio.TimerHandle | None = None
+        self.lost: asyncio.Future[None] = loop.current().create_future()
+        """Done when the connection is lost."""
+
+    @property
+    def buffered(self) -> int:
+        """The bytes that the kernel has not taken yet."""
+        return self._waiting_bytes + self._transport.get_write_buffer_size()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Send the head."""
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - of a socket, it is one
+        self._transport = transport
+        transport.set_write_buffer_limits(high=0)
+        sock = transport.get_extra_info("socket")
+        for option in KEEPALIVE if sock.family != socket.AF_UNIX else ():
+            sock.setsockopt(*option)
+        self._send(self.head + self.opening)
+        metrics.count(metrics.OPEN.labels(self.protocol).inc)
+        self._timer = loop.current().call_later(limits.HEARTBEAT_SECONDS, self._beat)
+        if _stopping.is_set():
+            self.stop()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Count the stream no more."""
+        self.closed = True
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        if self._timer:
+            self._timer.cancel()
+        metrics.count(metrics.OPEN.labels(self.protocol).dec)
+        registry.remove(self)
+        self.lost.set_result(None)
+
+    def write(self, data: bytes) -> None:
+        """Send a message, or cut the client off if it reads too slowly."""
+        if self.closed:
+            return
+        if self.buffered > limits.MAX_BUFFERED_BYTES:
+            self.cut_off()
+            return
+        self._send(data)
+        metrics.count(metrics.SENT.labels(self.protocol).inc)
+
+    def _send(self, data: bytes) -> None:
+        self._waiting.append(memoryview(data))
+        self._waiting_bytes += len(data)
+        self._accepted += len(data)
+        self._flush()
+
+    def pause_writing(self) -> None:
+        """Stop: the kernel takes no more."""
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        """Go on: the kernel has taken everything."""
+        self._is_paused = False
+        self._flush()
+
+    def _flush(self) -> None:
+        # Piece by piece, as the transport copies what the kernel does not take.
+        while self._waiting and not self._is_paused:
+            first = self._waiting.popleft()
+            if len(first) > PIECE:
+                self._waiting.appendleft(first[PIECE:])
+            self._waiting_bytes -= len(first[:PIECE])
+            self._transport.write(first[:PIECE])
+        if self.closed and not self._waiting and not self._transport.is_closing():
+            self._transport.write_eof()
+
+    def cut_off(self) -> None:
+        """Drop the connection at once, with all that waits."""
+        if not self._transport.is_closing():
+            metrics.count(metrics.CUT_OFF.labels(self.protocol).inc)
+        self.closed = True
+        self._transport.abort()
+
+    def close(self) -> None:
+        """Close the connection once the client has read what waits, or after a moment."""
+        if not self.closed:
+            self.closed = True
+            self._flush()
+            # Until the client closes, too: unread bytes of its own would reset the connection.
+            loop.current().call_later(limits.CLOSE_SECONDS, self._transport.abort)
+
+    def _beat(self) -> None:
+        now, read = time.monotonic(), self._accepted - self.buffered
+        if read != self._read or not self.buffered:
+            self._read, self._read_at = read, now
+        elif now - self._read_at >= limits.STALLED_SECONDS:
+            self.cut_off()
+        if not self.closed:
+            self._timer = loop.current().call_later(limits.HEARTBEAT_SECONDS, self._beat)
+            self.send_heartbeat()
+
+    def send_heartbeat(self) -> None:
+        """Show the client and all proxies that the stream is alive."""
+        raise NotImplementedError
+
+    def send_change(self, change: int, payload: bytes) -> None:
+        """Send a change."""
+        raise NotImplementedError
+
+    def send_reset(self) -> None:
+        """Tell the client that changes are missing: it has to read its state anew."""
+        raise NotImplementedError
+
+    def expire(self) -> None:
+        """Tell the client that its credential has expired, and close."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Close a stream that its caller may not have any more."""
+        self.close()
+
+    def stop(self) -> None:
+        """Close as the process stops: the client connects to another one."""
+        self.close()
+
+    def unsubscribed(self, collection: str | None, error: AppError) -> None:
+        """Tell the client that a subscription has ended."""
+        raise NotImplementedError
+
+
+def stop() -> None:
+    """Begin to close all streams, also those that still open. Safe in all threads."""
+    _stopping.set()
+    for connection in registry.all():
+        loop.current().call_soon_threadsafe(connection.stop)
+
+
+def wait_stopped(seconds: float) -> None:
+    """Wait until all streams are closed, but no longer than this. Safe in all threads."""
+    deadline, pause = time.monotonic() + seconds, threading.Event()
+    while registry.all() and time.monotonic() < deadline:
+        pause.wait(0.01)

@@ -1,0 +1,81 @@
+"""Takes a request's socket from the web server, whose thread is then free (docs/adr/0031).
+
+The server keeps its descriptor, but it now leads to a closed pair of sockets: the server's response
+fails with EPIPE there, as if the client had gone, and it cleans up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from flask import Response
+from werkzeug.http import http_date
+
+from app.realtime import hub, loop
+from app.realtime.connections import Connection, registry
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
+
+
+class Handover(Response):
+    """A response whose connection goes on as a stream."""
+
+    automatically_set_content_length = False
+
+    def __init__(self, connection: Connection, *, status: int, headers: dict[str, str]) -> None:
+        super().__init__(status=status, headers=headers)
+        if "Content-Type" not in headers:
+            del self.headers["Content-Type"]
+        self._connection = connection
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Take the socket over; the server writes to nobody."""
+        server_socket = find_socket(environ)
+        if server_socket is None or environ["REQUEST_METHOD"] == "HEAD":
+            return super().__call__(environ, start_response)
+        sock = _take(server_socket)
+        self._connection.head = self._head(environ)
+        registry.add(self._connection)
+        asyncio.run_coroutine_threadsafe(_serve(self._connection, sock), loop.current())
+        start_response(self.status, [("Connection", "close")])
+        return ()
+
+    def _head(self, environ: WSGIEnvironment) -> bytes:
+        headers = [*self.get_wsgi_headers(environ), ("Date", http_date())]
+        lines = [f"HTTP/1.1 {self.status}", *(f"{name}: {value}" for name, value in headers)]
+        return "\r\n".join([*lines, "", ""]).encode("latin1")
+
+
+def find_socket(environ: WSGIEnvironment) -> socket.socket | None:
+    """The socket of a request; None if the server has none to give, or encrypts."""
+    found = environ.get("gunicorn.socket") or environ.get("werkzeug.socket")
+    if not isinstance(found, socket.socket) or isinstance(found, ssl.SSLSocket):
+        return None
+    return found
+
+
+def _take(server_socket: socket.socket) -> socket.socket:
+    left, right = socket.socketpair()
+    with left, right:
+        taken = server_socket.dup()
+        os.dup2(left.fileno(), server_socket.fileno(), inheritable=False)
+    taken.setblocking(False)
+    return taken
+
+
+async def _serve(connection: Connection, sock: socket.socket) -> None:
+    try:
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sock)
+    except OSError:
+        registry.remove(connection)
+        sock.close()
+        return
+    hub.attach(connection)
+    await connection.lost
+    hub.detach(connection)

@@ -1,0 +1,12 @@
+"""Limits of streams (docs/limits.md)."""
+
+MAX_STREAMS = 5000  # of a process
+MAX_STREAMS_PER_ACCOUNT = 2500  # of these
+MAX_SUBSCRIPTIONS = 100  # of a stream
+MAX_MESSAGE_BYTES = 64 * 1024  # of a message from a client
+MAX_FRAGMENTS = 1000  # of such a message
+MAX_MESSAGES, WINDOW_SECONDS = 60, 10  # messages and control frames from a client
+MAX_BUFFERED_BYTES = 2**20  # that a client has not read yet, before one more message
+STALLED_SECONDS = 30  # without the client reading anything that waits
+HEARTBEAT_SECONDS = 15
+CLOSE_SECONDS = 2  # for a client to read the end and close, too

@@ -1,0 +1,48 @@
+"""One asyncio loop per process, in a daemon thread: it serves all streams of the process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import threading
+from contextlib import suppress
+from typing import Any
+
+import structlog
+
+from app.errors import error_location
+
+log = structlog.get_logger()
+
+_lock = threading.Lock()
+_loops = dict[int, asyncio.AbstractEventLoop]()
+
+
+def current() -> asyncio.AbstractEventLoop:
+    """Return the loop of this process; starts it at the first stream."""
+    process = os.getpid()  # threads do not survive a fork
+    with _lock:
+        if process not in _loops:
+            _loops[process] = _start()
+        return _loops[process]
+
+
+def _start() -> asyncio.AbstractEventLoop:
+    _raise_file_limit()
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(_log_error)
+    threading.Thread(target=loop.run_forever, name="streams", daemon=True).start()
+    return loop
+
+
+def _raise_file_limit() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _log_error(loop: object, context: dict[str, Any]) -> None:
+    # asyncio would log the values, too.
+    error = context.get("exception")
+    log.error("stream failed", **(error_location(error) if error else {}))

@@ -1,0 +1,18 @@
+"""What a stream is subscribed to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+OPERATIONS = frozenset({"create", "update", "delete"})
+
+
+@dataclass(eq=False)
+class Subscription:
+    """One collection (None: all that the caller may view), and which of its changes."""
+
+    collection: str | None
+    operations: frozenset[str] = OPERATIONS
+    filter: str = ""
+    since: int | None = None
+    """The last change that the client has; None for changes from now on."""

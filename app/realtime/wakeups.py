@@ -1,0 +1,150 @@
+"""Tells all processes which accounts have new changes (contract section 15).
+
+By publish/subscribe of Redis, else by NOTIFY of PostgreSQL; on SQLite, other processes look often.
+A lost message costs two seconds, until the hub looks by itself. No writer waits, or notices an
+error.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache, lru_cache
+from typing import Any
+
+import sqlalchemy as sa
+import structlog
+from flask import Flask
+
+from app import config
+from app.db import has_one_writer, owner_connection
+from app.jobs import rq_queues
+
+log = structlog.get_logger()
+
+OnChange = Callable[[set[str] | None], None]
+"""Called with the accounts that have changes; None for all."""
+REDIS_CHANNEL, POSTGRES_CHANNEL = "atrium:changes", "atrium_changes"
+COMBINE_SECONDS = 0.005
+IDLE_SECONDS = 10  # then the sender closes its connection to PostgreSQL
+RETRY_SECONDS = 1
+MAX_ACCOUNTS = 200  # in one message, as PostgreSQL takes 8,000 bytes
+MAX_PENDING = 10_000  # accounts; the hub finds the others
+NOTIFY = sa.text(f"SELECT pg_notify('{POSTGRES_CHANNEL}', :message)")
+
+
+def announce(account_id: str) -> None:
+    """Tell all processes soon that an account has changes; never blocks."""
+    _sender(config.running(), os.getpid()).add(account_id)
+
+
+def listen(on_change: OnChange) -> None:
+    """Call back, in other threads, for the changes of all processes from now on."""
+    app = config.running()
+    sender = _sender(app, os.getpid())
+    sender.listeners.append(on_change)
+    if config.current().redis_url or not has_one_writer():
+        arguments = (app, sender.id, on_change)
+        threading.Thread(target=_listen, args=arguments, name="changes", daemon=True).start()
+
+
+@lru_cache
+def _sender(app: Flask, process: int) -> Sender:
+    # Per process, as threads do not survive a fork.
+    return Sender(app)
+
+
+class Sender:
+    """A thread that announces accounts, combining what comes within a moment."""
+
+    def __init__(self, app: Flask) -> None:
+        self.listeners = list[OnChange]()
+        self.id = uuid.uuid4().hex
+        """Marks messages of this process, which has no need to hear them again."""
+        self._app, self._pending = app, set[str]()
+        self._lock, self._requested = threading.Lock(), threading.Event()
+        threading.Thread(target=self._run, name="announce", daemon=True).start()
+
+    def add(self, account_id: str) -> None:
+        """Have an account announced."""
+        with self._lock:
+            if len(self._pending) < MAX_PENDING:
+                self._pending.add(account_id)
+        self._requested.set()
+
+    def _run(self) -> None:
+        with self._app.app_context():
+            while self._requested.wait():
+                try:
+                    with _publisher() as publish:
+                        self._send(publish)
+                except Exception as error:  # noqa: BLE001 - the hub looks by itself, too
+                    log.warning("changes were not announced", error=type(error).__name__)
+
+    def _send(self, publish: Callable[[str], object]) -> None:
+        pause = threading.Event()
+        while self._requested.wait(IDLE_SECONDS):
+            pause.wait(COMBINE_SECONDS)
+            self._requested.clear()
+            with self._lock:
+                pending, self._pending = self._pending, set()
+            for listener in self.listeners:
+                listener(pending)
+            accounts = sorted(pending)
+            for i in range(0, len(accounts), MAX_ACCOUNTS):
+                publish(" ".join([self.id, *accounts[i : i + MAX_ACCOUNTS]]))
+
+
+@contextmanager
+def _publisher() -> Iterator[Callable[[str], object]]:
+    """A function that sends a message, over a connection that it opens when it is called first."""
+    url = config.current().redis_url
+    with ExitStack() as stack:
+        connect = cache(lambda: stack.enter_context(owner_connection.connect()))
+        if url:
+            yield lambda message: rq_queues.redis_client(url).publish(REDIS_CHANNEL, message)
+        elif has_one_writer():
+            yield lambda message: None
+        else:
+            yield lambda message: connect().execute(NOTIFY, {"message": message}).close()
+
+
+def _listen(app: Flask, own_id: str, on_change: OnChange) -> None:
+    pause = threading.Event()
+    with app.app_context():
+        url = config.current().redis_url
+        while True:
+            try:
+                for message in _redis_messages(url) if url else _postgres_messages():
+                    sender, *accounts = message.split(" ")
+                    if sender != own_id:
+                        on_change(set(accounts) or None)
+            except Exception as error:  # noqa: BLE001 - it connects again
+                log.warning("changes are not heard at once", error=type(error).__name__)
+            pause.wait(RETRY_SECONDS)
+
+
+def _redis_messages(url: str) -> Iterator[str]:
+    """Yield messages; an empty one once it listens, as others may have been lost before."""
+    with rq_queues.redis_client(url).pubsub() as channel:  # type: ignore[no-untyped-call]
+        channel.subscribe(REDIS_CHANNEL)
+        while True:
+            message = channel.get_message(timeout=IDLE_SECONDS)
+            if message is not None:
+                yield message["data"].decode() if message["type"] == "message" else ""
+
+
+def _postgres_messages() -> Iterator[str]:
+    with owner_connection.connect() as connection:
+        connection.exec_driver_sql(f"LISTEN {POSTGRES_CHANNEL}")
+        driver: Any = connection.connection.driver_connection
+        yield ""
+        while True:
+            select.select([driver], [], [], IDLE_SECONDS)
+            driver.poll()
+            while driver.notifies:
+                yield driver.notifies.pop(0).payload

@@ -1,0 +1,41 @@
+"""A server of the application under test, within the process of the test."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from flask import Flask
+from werkzeug.serving import make_server
+
+from app.realtime import connections, hub
+from app.realtime.connections import Connection
+from tests.realtime.clients import Stream, until
+
+
+@pytest.fixture
+def port(app: Flask) -> Iterator[int]:
+    """The port of a server that hands its sockets over."""
+    server = make_server("127.0.0.1", 0, app, threaded=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server.server_port
+    Stream.close_all()
+    server.shutdown()
+    thread.join()
+    server.server_close()
+    until(lambda: not connections.registry.all())
+
+
+@pytest.fixture
+def attached(monkeypatch: pytest.MonkeyPatch) -> list[Connection]:
+    """The streams that join the hub."""
+    found, attach = list[Connection](), hub.attach
+
+    def note(connection: Connection) -> None:
+        attach(connection)
+        found.append(connection)
+
+    monkeypatch.setattr(hub, "attach", note)
+    return found
