@@ -6,7 +6,7 @@ The number of a change is drawn under a lock that its transaction holds until it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -14,7 +14,9 @@ import sqlalchemy as sa
 from app import db
 from app.audit.entries import CHANGES, HEADS
 from app.audit.models import FeedChange
+from app.collections import table as tables
 from app.db import Base
+from app.types import JSONObject
 
 FEED = Base.metadata.tables[FeedChange.__tablename__]
 SCANNED = 1000
@@ -30,6 +32,19 @@ class Bounds(NamedTuple):
     """Changes up to this one may be gone."""
     oldest: int
     newest: int
+
+
+def newest(account_ids: Collection[str]) -> dict[str, int]:
+    """The newest change of each account that has any."""
+    found = dict[str, int]()
+    for table, number in ((CHANGES, CHANGES.c.first_id), (FEED, FEED.c.change)):
+        last = sa.select(sa.func.max(number)).where(table.c.account_id == HEADS.c.account_id)
+        query = sa.select(HEADS.c.account_id, last.scalar_subquery())
+        for account_id, change in db.connection().execute(
+            query.where(HEADS.c.account_id.in_(account_ids))
+        ):
+            found[account_id] = max(found.get(account_id, 0), change or 0)
+    return found
 
 
 class Scan(NamedTuple):
@@ -56,19 +71,27 @@ def bounds(account_id: str) -> Bounds:
     return Bounds(gone, oldest, max(gone, last or 0, last_unaudited or 0))
 
 
-def scan(account_id: str, after: int, tables: Sequence[str], limit: int = SCANNED) -> Scan:
-    """The next changes after one, read from at most `limit` changes of any table."""
-    parameters = {"account": account_id, "after": after, "tables": list(tables), "limit": limit}
-    rows = db.connection().execute(_SCAN, parameters).all()
+def scan(account_id: str, after: int, names: Collection[str], limit: int = SCANNED) -> Scan:
+    """The next changes after one, read from at most `limit` changes of any table.
+
+    Of collections with these names, without any of all.
+    """
+    parameters: JSONObject = {"account": account_id, "after": after, "limit": limit}
+    if names:
+        parameters["tables"] = [tables.table_name_for(name) for name in names]
+    rows = db.connection().execute(_SCAN_SOME if names else _SCAN_ALL, parameters).all()
     ended = not rows or len(rows) == rows[0].scanned < limit
     wanted = [row for row in rows if row.columns is not None]
     return Scan(wanted, rows[-1].change if rows else after, ended)
 
 
-def _stored(table: sa.Table, number: sa.ColumnElement[int], erased: object) -> sa.Select[Any]:
+def _stored(
+    table: sa.Table, number: sa.ColumnElement[int], erased: object, some: bool
+) -> sa.Select[Any]:
     """The first changes after one; those of other tables without values."""
-    tables: sa.BindParameter[str] = sa.bindparam("tables", expanding=True)
-    is_wanted = table.c.table_name.in_(tables)
+    wanted: sa.BindParameter[str] = sa.bindparam("tables", expanding=True)
+    is_record = sa.func.substr(table.c.table_name, 1, len(tables.PREFIX)) == tables.PREFIX
+    is_wanted = table.c.table_name.in_(wanted) if some else is_record
     values = (sa.case((is_wanted, table.c[name])).label(name) for name in VALUES)
     mine = (table.c.account_id == sa.bindparam("account"), number > sa.bindparam("after"))
     shown = (table.c[name] for name in SHOWN)
@@ -76,9 +99,10 @@ def _stored(table: sa.Table, number: sa.ColumnElement[int], erased: object) -> s
     return query.where(*mine).order_by(number).limit(sa.bindparam("limit"))
 
 
-def _scan() -> sa.Select[Any]:
-    audited = _stored(CHANGES, CHANGES.c.first_id, CHANGES.c.salts.is_(None).label("erased"))
-    unaudited = _stored(FEED, FEED.c.change, (FEED.c.columns == "[]").label("erased"))
+def _scan(some: bool) -> sa.Select[Any]:
+    erased = (CHANGES.c.salts.is_(None).label("erased"), (FEED.c.columns == "[]").label("erased"))
+    audited = _stored(CHANGES, CHANGES.c.first_id, erased[0], some)
+    unaudited = _stored(FEED, FEED.c.change, erased[1], some)
     both = sa.union_all(*(sa.select(one.subquery()) for one in (audited, unaudited))).subquery()
     first = sa.select(both).order_by(both.c.change).limit(sa.bindparam("limit")).subquery()
     measured = sa.select(first, *_over(first)).subquery()
@@ -94,7 +118,7 @@ def _over(first: sa.Subquery) -> list[sa.ColumnElement[Any]]:
     return [size.label("size"), number.label("number"), scanned.label("scanned")]
 
 
-_SCAN = _scan()
+_SCAN_SOME, _SCAN_ALL = _scan(True), _scan(False)
 
 
 def later_values(account_id: str, record_ids: Sequence[str], after: int) -> Sequence[sa.Row[Any]]:

@@ -30,13 +30,15 @@ def page(since: int, names: Sequence[str], limit: int, *, by: Principal) -> JSON
     InvalidValues, FeedExpired; Stale if a cached value is outdated.
     """
     account_id = require_account(by)
-    views = _views(by, names)
-    items, size, after, ended = list[JSONObject](), 0, since, False
+    views: Views = {one.table_name: visibility.view_of(by, one) for one in _named(names)}
+    items, size, ended = list[JSONObject](), 0, False
     bounds = changes.bounds(account_id)
     after = start(bounds, since)
     for _ in range(MAX_SCANS):
-        scan = changes.scan(account_id, after, list(views), max(limit, changes.SCANNED))
+        scan = changes.scan(account_id, after, names)
         after, ended = scan.next, scan.ended
+        if not names:  # after the scan, as it may have changes of a new collection
+            views = _open_views(by)
         for event in events(account_id, scan.rows, views):
             item = _item(event, views[event.source.definition.table_name])
             size += len(dumps(item))
@@ -83,11 +85,9 @@ def check_versions(by: Principal, views: Views) -> None:
         raise versioned_cache.Stale
 
 
-def _views(by: Principal, names: Sequence[str]) -> Views:
-    if not names:
-        opened = (visibility.view_if_open(by, one) for one in definitions.get_all())
-        return {view.definition.table_name: view for view in opened if view is not None}
-    return {one.table_name: visibility.view_of(by, one) for one in _named(names)}
+def _open_views(by: Principal) -> Views:
+    opened = (visibility.view_if_open(by, one) for one in definitions.get_all())
+    return {view.definition.table_name: view for view in opened if view is not None}
 
 
 def _named(names: Sequence[str]) -> list[Definition]:

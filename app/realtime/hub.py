@@ -1,36 +1,203 @@
-"""Connects streams to the change feed."""
+"""Sends the changes of the feed to the streams of this process (contract section 15).
+
+One thread reads new changes account by account, then verifies callers and collections, and only
+then judges what each stream may be sent: a right that was withdrawn before a change is not used for
+it. The feed is the queue: a stream has a position in it, and a client that reads slowly stays
+behind. The thread looks when a change is announced, and every two seconds by itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
+import structlog
+from flask import Flask
+
+from app import config, db
 from app.auth.principal import Principal
-from app.errors import AppError
+from app.collections import definition as definitions
+from app.context import tenancy
+from app.db import has_one_writer, versioned_cache
+from app.errors import AppError, FeedExpired, InvalidValues, error_location
+from app.feed import changes, service, visibility
+from app.realtime import checks, loop, wakeups
+from app.realtime.audience import Audience, Stream
+from app.realtime.outbox import Outbox
 from app.realtime.subscriptions import Subscription
 
 if TYPE_CHECKING:
     from app.realtime.connections import Connection
 
-_attached = set["Connection"]()
+log = structlog.get_logger()
+
+LOOK_SECONDS = 2
+SQLITE_LOOK_SECONDS = 0.3  # other processes have no way to announce changes
+BEHIND_SECONDS = 0.05  # while a client has not read what waits for it
+Done = Callable[[AppError | None], None]
 
 
-def open_stream(caller: Principal, subscriptions: list[Subscription]) -> None:
+def open_stream(caller: Principal, subscriptions: Sequence[Subscription]) -> None:
     """Check what a caller subscribes to, and fix the positions. Raises AppError."""
+    _start()
+    account_id = service.require_account(caller)
+    with tenancy.in_account(account_id):
+        bounds = changes.bounds(account_id)
+    for one in subscriptions:
+        if one.collection is not None:
+            visibility.view_of(caller, definitions.get(one.collection), one.filter)
+        try:
+            since = bounds.newest if one.since is None else one.since
+            one.position = service.start(bounds, since)
+        except (FeedExpired, InvalidValues):
+            one.position, one.is_reset = bounds.newest, True
 
 
 def attach(connection: Connection) -> None:
     """Send changes to a connection from now on."""
-    _attached.add(connection)
+    if any(one.is_reset for one in connection.subscriptions.values()):
+        connection.send_reset()
+    _hub().add(Stream(connection))
 
 
 def detach(connection: Connection) -> None:
     """Forget a connection."""
-    _attached.discard(connection)
+    _hub().remove(connection)
 
 
-def subscribe(
-    connection: Connection, subscription: Subscription, done: Callable[[AppError | None], None]
-) -> None:
+def subscribe(connection: Connection, subscription: Subscription, done: Done) -> None:
     """Add a subscription to a connection; calls back in the loop's thread."""
-    done(None)
+    _hub().request(partial(_subscribe, connection, subscription, done))
+
+
+def _subscribe(connection: Connection, subscription: Subscription, done: Done) -> None:
+    error = None
+    try:
+        with versioned_cache.reloading():
+            open_stream(connection.credential.principal(), [subscription])
+    except AppError as refusal:
+        error = refusal
+    loop.current().call_soon_threadsafe(_subscribed, connection, subscription, done, error)
+
+
+def _subscribed(
+    connection: Connection, subscription: Subscription, done: Done, error: AppError | None
+) -> None:
+    done(error)
+    if error is None and subscription.is_reset:
+        connection.send_reset()
+
+
+class Hub:
+    """The thread that judges, and what it has to do."""
+
+    def __init__(self, app: Flask) -> None:
+        self._app, self._lock = app, threading.Lock()
+        self._streams: dict[Connection, Stream] = {}
+        self._followed = Counter[str]()
+        self._due = set[str]()
+        """Accounts that may have changes for a stream."""
+        self._behind = set[str]()
+        """Accounts with a stream whose client has yet to read."""
+        self._requests = list[Callable[[], None]]()
+        self._woken = threading.Event()
+        self._looked_at = 0.0
+
+    def start(self) -> None:
+        """Start the thread."""
+        threading.Thread(target=self._run, name="hub", daemon=True).start()
+
+    def add(self, stream: Stream) -> None:
+        """Send changes to a stream from now on."""
+        with self._lock:
+            self._streams[stream.connection] = stream
+            self._followed[stream.connection.account_id] += 1
+            self._due.add(stream.connection.account_id)
+        self._woken.set()
+
+    def remove(self, connection: Connection) -> None:
+        """Forget a stream."""
+        with self._lock:
+            if self._streams.pop(connection, None):
+                self._followed[connection.account_id] -= 1
+                self._followed += Counter()  # drops zeros
+
+    def request(self, work: Callable[[], None]) -> None:
+        """Have something done in the thread, which may use the database."""
+        with self._lock:
+            self._requests.append(work)
+        self._woken.set()
+
+    def _run(self) -> None:
+        with self._app.app_context():
+            wakeups.listen(self._on_change)
+            self._interval = SQLITE_LOOK_SECONDS if has_one_writer() else LOOK_SECONDS
+            while True:
+                self._woken.wait(BEHIND_SECONDS if self._behind else self._interval)
+                self._woken.clear()
+                try:
+                    self._look()
+                except Exception as error:  # noqa: BLE001 - the database may be away for a while
+                    log.warning("streams wait", **error_location(error))
+                    time.sleep(BEHIND_SECONDS)
+                finally:
+                    db.db.session.remove()
+
+    def _on_change(self, accounts: set[str] | None) -> None:
+        with self._lock:
+            due = self._followed.keys() if accounts is None else self._followed.keys() & accounts
+            self._due |= due
+        if due:
+            self._woken.set()
+
+    def _look(self) -> None:
+        with self._lock:
+            requests, self._requests = self._requests, []
+            streams = [one for one in self._streams.values() if not one.connection.closed]
+            due, self._due = self._due | self._behind, set()
+        for work in requests:
+            work()
+        if time.monotonic() - self._looked_at >= self._interval:
+            due |= checks.find_due(streams)
+            self._looked_at = time.monotonic()
+        outbox = Outbox(streams)
+        self._behind = set()
+        for account_id in due:
+            own = [one for one in streams if one.connection.account_id == account_id]
+            for audience in _audiences(account_id, own):
+                audience.send_next(outbox)
+                if audience.is_behind:
+                    self._behind.add(account_id)
+                if audience.has_more:
+                    self._on_change({account_id})
+
+
+def _audiences(account_id: str, streams: Sequence[Stream]) -> list[Audience]:
+    """Those who have all changes, and those who have yet to catch up: nobody waits for them."""
+    positions = [one.position for one in streams]
+    newest = max((position for position in positions if position is not None), default=0)
+    live, late = list[Stream](), list[Stream]()
+    for stream, position in zip(streams, positions, strict=True):
+        (live if position is None or position == newest else late).append(stream)
+    return [Audience(account_id, group) for group in (live, late) if group]
+
+
+_hubs: dict[int, Hub] = {}
+_starting = threading.Lock()
+
+
+def _start() -> None:
+    """Start the hub of this process with its first stream, as threads do not survive a fork."""
+    with _starting:
+        if os.getpid() not in _hubs:
+            _hubs[os.getpid()] = hub = Hub(config.running())
+            hub.start()
+
+
+def _hub() -> Hub:
+    return _hubs[os.getpid()]

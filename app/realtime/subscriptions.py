@@ -16,3 +16,7 @@ class Subscription:
     filter: str = ""
     since: int | None = None
     """The last change that the client has; None for changes from now on."""
+    position: int = 0
+    """Changes up to this one are done; set by the hub."""
+    is_reset: bool = False
+    """Whether changes after `since` are missing."""

@@ -13,14 +13,14 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import sqlalchemy as sa
 import structlog
 from flask import Flask
 
-from app import config
+from app import config, db, events
 from app.db import has_one_writer, owner_connection
 from app.jobs import rq_queues
 
@@ -28,6 +28,7 @@ log = structlog.get_logger()
 
 OnChange = Callable[[set[str] | None], None]
 """Called with the accounts that have changes; None for all."""
+ANNOUNCED = "realtime.announced"
 REDIS_CHANNEL, POSTGRES_CHANNEL = "atrium:changes", "atrium_changes"
 COMBINE_SECONDS = 0.005
 IDLE_SECONDS = 10  # then the sender closes its connection to PostgreSQL
@@ -148,3 +149,11 @@ def _postgres_messages() -> Iterator[str]:
             driver.poll()
             while driver.notifies:
                 yield driver.notifies.pop(0).payload
+
+
+@events.subscribe(events.RecordChanged)
+def _on_record_changed(event: events.RecordChanged) -> None:
+    announced: set[str] = db.notes().setdefault(ANNOUNCED, set())
+    if event.account_id not in announced:
+        announced.add(event.account_id)
+        db.on_commit(partial(announce, event.account_id))

@@ -1,0 +1,281 @@
+"""The streams of one account: who may be sent which of the next changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from app import clock
+from app.auth.principal import Principal
+from app.collections import definition as definitions
+from app.collections import table as tables
+from app.collections.definition import Definition
+from app.context import tenancy
+from app.db import versioned_cache
+from app.errors import AppError, NotFound
+from app.feed import changes, states, visibility
+from app.feed.states import Transition
+from app.feed.visibility import Event, Linked, View
+from app.realtime import limits, loop, sse, websocket
+from app.realtime.outbox import Outbox
+from app.realtime.subscriptions import Subscription
+from app.rest.serialization import dumps
+
+if TYPE_CHECKING:
+    from app.realtime.connections import Connection
+
+RELOADS = 5  # rights may change again while they are read
+Collections = Mapping[str, Definition]
+"""By table name."""
+
+
+class Stream:
+    """A connection, and what the hub knows of it."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.caller: Principal | None = None
+        self.buffered = 0
+        """The bytes that the client has not read yet, as last measured."""
+        self.stopped_at: int | None = None
+        """The last change before the one that it was not ready for."""
+        self._views: dict[tuple[str, str], View] = {}
+
+    @property
+    def subscriptions(self) -> list[Subscription]:
+        """What the client is subscribed to."""
+        return list(self.connection.subscriptions.values())
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the client has read enough to be sent more."""
+        return not self.connection.closed and self.buffered < limits.READY_BYTES
+
+    @property
+    def position(self) -> int | None:
+        """The lowest position of its subscriptions."""
+        return min((one.position for one in self.subscriptions), default=None)
+
+    @property
+    def definitions(self) -> list[Definition]:
+        """The collections whose rules it has been judged by."""
+        return [view.definition for view in self._views.values()]
+
+    def view(self, definition: Definition, filter: str = "") -> View:
+        """What the caller may view of a collection. Raises AppError."""
+        key = (definition.table_name, filter)
+        known = self._views.get(key)
+        caller = self.caller
+        assert caller is not None  # noqa: S101 - identified before
+        if known is None or known.definition is not definition or known.access.caller is not caller:
+            self._views[key] = known = visibility.view_of(caller, definition, filter)
+        return known
+
+    def call(self, method: str, *arguments: object) -> None:
+        """Call a method of the connection in the loop's thread."""
+        loop.current().call_soon_threadsafe(partial(getattr(self.connection, method), *arguments))
+
+
+class Listener(NamedTuple):
+    """A stream that follows a collection."""
+
+    stream: Stream
+    subscription: Subscription
+    view: View
+
+
+class Audience:
+    """The streams of an account."""
+
+    def __init__(self, account_id: str, streams: Sequence[Stream]) -> None:
+        self._account_id, self._streams = account_id, streams
+        self.has_more = False
+        """Whether to go on at once."""
+        self.is_behind = False
+        """Whether a client has yet to read before it is sent more."""
+
+    def send_next(self, outbox: Outbox) -> None:
+        """Send the next changes to those who are ready, and end what has no right any more."""
+        ready = [stream for stream in self._streams if stream.is_ready]
+        self.is_behind = len(ready) < len(self._streams)
+        following = [one for stream in ready for one in stream.subscriptions]
+        with tenancy.in_account(self._account_id):
+            scan = None
+            if following:
+                names = {one.collection or "" for one in following}
+                start = min(one.position for one in following)
+                scan = changes.scan(self._account_id, start, () if "" in names else names)
+            # After the scan: whoever lost a right before a change is not sent it.
+            collections = self._verified()
+            self._end_closed(collections)
+            if scan is None:
+                return
+            if scan.rows:
+                self._send(scan.rows, collections, ready, outbox)
+        for stream in ready:
+            self.is_behind |= stream.stopped_at is not None
+            done = scan.next if stream.stopped_at is None else stream.stopped_at
+            stream.stopped_at = None
+            for one in stream.subscriptions:
+                one.position = max(one.position, done)
+        self.has_more = not scan.ended
+
+    def _verified(self) -> Collections:
+        """The current collections, with all callers identified."""
+        for stream in self._streams:
+            if stream.caller is None:
+                self._identify(stream)
+        collections = self._collections()
+        for _ in range(RELOADS):
+            live = [stream for stream in self._streams if stream.caller is not None]
+            checks = {check for one in collections.values() for check in one.version_checks}
+            for stream in live:
+                checks.update(stream.caller.version_checks if stream.caller else ())
+            with tenancy.across_accounts():
+                outdated = versioned_cache.outdated(checks)
+            if not outdated:
+                break
+            with versioned_cache.reloading():
+                collections = self._collections()
+                for stream in live:
+                    if stream.caller and not outdated.isdisjoint(stream.caller.version_checks):
+                        self._identify(stream)
+        now = clock.now().timestamp()
+        for stream in self._streams:
+            expires_at = stream.connection.credential.expires_at
+            if expires_at is not None and expires_at <= now and stream.caller:
+                stream.caller = None
+                stream.call("expire")
+        return collections
+
+    def _identify(self, stream: Stream) -> None:
+        stream.caller = None
+        try:
+            with tenancy.across_accounts():
+                stream.caller = stream.connection.credential.principal()
+        except AppError as error:
+            stream.call("expire" if error.error == "token_expired" else "end")
+
+    def _collections(self) -> Collections:
+        names = {one.collection for stream in self._streams for one in stream.subscriptions}
+        if None in names:
+            return {one.table_name: one for one in definitions.get_all()}
+        found = {}
+        for name in names:
+            try:
+                one = definitions.get(str(name))
+            except NotFound:
+                continue
+            found[one.table_name] = one
+        return found
+
+    def _end_closed(self, collections: Collections) -> None:
+        for stream in self._streams:
+            for one in stream.subscriptions if stream.caller else ():
+                if one.collection is None:
+                    continue
+                definition = collections.get(tables.table_name_for(one.collection))
+                try:
+                    if definition is None:
+                        raise NotFound("There is no such collection.")
+                    stream.view(definition, one.filter)
+                except AppError as error:
+                    self._end(stream, one, error)
+
+    def _end(self, stream: Stream, one: Subscription, error: AppError) -> None:
+        if stream.connection.protocol == sse.EventStream.protocol:
+            stream.caller = None
+            stream.call("end")
+            return
+        stream.connection.subscriptions.pop(one.collection or "", None)
+        stream.call("unsubscribed", one.collection, error)
+
+    def _send(
+        self,
+        rows: Sequence[object],
+        collections: Collections,
+        ready: Sequence[Stream],
+        outbox: Outbox,
+    ) -> None:
+        found = states.transitions(self._account_id, rows, collections)
+        listeners = self._listeners({one.definition for one in found}, ready)
+        views = [one.view for own in listeners.values() for one in own]
+        linked = Linked(found, views)
+        for transition in found:
+            frames = Frames(transition, linked)
+            for one in listeners.get(transition.definition, ()):
+                frame = frames.of(one)
+                if frame is None:
+                    continue
+                if one.stream.is_ready:
+                    outbox.add(one.stream, frame)
+                else:
+                    one.stream.stopped_at = transition.change - 1
+        outbox.flush()
+
+    def _listeners(
+        self, changed: set[Definition], ready: Sequence[Stream]
+    ) -> Mapping[Definition, Sequence[Listener]]:
+        found: dict[Definition, list[Listener]] = {}
+        by_name = {one.name.lower(): one for one in changed}
+        for stream in ready:
+            if stream.caller is None:
+                continue
+            for one in stream.subscriptions:
+                wanted = [by_name.get(one.collection.lower())] if one.collection else changed
+                for definition in wanted:
+                    view = definition and _view(stream, definition, one)
+                    if view:
+                        found.setdefault(view.definition, []).append(Listener(stream, one, view))
+        return found
+
+
+def _view(stream: Stream, definition: Definition, one: Subscription) -> View | None:
+    try:
+        return stream.view(definition, one.filter)
+    except AppError:
+        return None
+
+
+class Frames:
+    """The frames of one change: rendered once for all who see the same of it."""
+
+    def __init__(self, transition: Transition, linked: Linked) -> None:
+        self._transition, self._linked = transition, linked
+        self._payloads: dict[object, bytes] = {}
+        self._frames: dict[object, bytes] = {}
+
+    def of(self, listener: Listener) -> bytes | None:
+        """What a listener is sent of the change; None if nothing."""
+        stream, subscription, view = listener
+        change = self._transition.change
+        if change <= subscription.position or stream.stopped_at is not None:
+            return None
+        event = view.event(self._transition, self._linked)
+        if event is None or not (event.hidden or event.operation in subscription.operations):
+            return None
+        shown = (view.names, view.access.masked) if event.record is not None else None
+        key = (event.operation, event.hidden, shown)
+        if key not in self._payloads:
+            self._payloads[key] = _payload(event, view)
+        protocol = stream.connection.protocol
+        if (key, protocol) not in self._frames:
+            payload = self._payloads[key]
+            is_sse = protocol == sse.EventStream.protocol
+            self._frames[key, protocol] = (
+                sse.frame(change, payload) if is_sse else websocket.frame(payload)
+            )
+        return self._frames[key, protocol]
+
+
+def _payload(event: Event, view: View) -> bytes:
+    source = event.source
+    data = {"id": source.record_id} if event.record is None else view.render(event.record)
+    content = {
+        "type": f"{source.definition.name}.{event.operation}",
+        "change": event.change,
+        "timestamp": clock.iso(source.occurred_at),
+        "data": data,
+    }
+    return dumps({**content, "hidden": True} if event.hidden else content)
