@@ -59,6 +59,11 @@ class View:
         """The fields that the caller may view."""
         return tuple(self.access.readable)
 
+    @cached_property
+    def shown(self) -> tuple[tuple[str, ...], frozenset[str]]:
+        """What its rendered records depend on: the fields, and those that are masked."""
+        return self.names, frozenset(self.access.masked)
+
     def event(self, one: Transition, linked: Linked) -> Event | None:
         """A change as the caller may know it; None if it is none of its concern."""
         was, is_ = self._includes(one.before, linked), self._includes(one.after, linked)

@@ -99,12 +99,13 @@ class Audience:
         """Send the next changes to those who are ready, and end what has no right any more."""
         ready = [stream for stream in self._streams if stream.is_ready]
         self.is_behind = len(ready) < len(self._streams)
-        following = [one for stream in ready for one in stream.subscriptions]
+        # Fixed here, as clients subscribe meanwhile.
+        following = [(stream, one) for stream in ready for one in stream.subscriptions]
         with tenancy.in_account(self._account_id):
             scan = None
             if following:
-                names = {one.collection or "" for one in following}
-                start = min(one.position for one in following)
+                names = {one.collection or "" for _, one in following}
+                start = min(one.position for _, one in following)
                 scan = changes.scan(self._account_id, start, () if "" in names else names)
             # After the scan: whoever lost a right before a change is not sent it.
             collections = self._verified()
@@ -112,13 +113,13 @@ class Audience:
             if scan is None:
                 return
             if scan.rows:
-                self._send(scan.rows, collections, ready, outbox)
+                self._send(scan.rows, collections, following, outbox)
+        for stream, one in following:
+            done = scan.next if stream.stopped_at is None else stream.stopped_at
+            one.position = max(one.position, done)
         for stream in ready:
             self.is_behind |= stream.stopped_at is not None
-            done = scan.next if stream.stopped_at is None else stream.stopped_at
             stream.stopped_at = None
-            for one in stream.subscriptions:
-                one.position = max(one.position, done)
         self.has_more = not scan.ended
 
     def _verified(self) -> Collections:
@@ -195,11 +196,11 @@ class Audience:
         self,
         rows: Sequence[object],
         collections: Collections,
-        ready: Sequence[Stream],
+        following: Sequence[tuple[Stream, Subscription]],
         outbox: Outbox,
     ) -> None:
         found = states.transitions(self._account_id, rows, collections)
-        listeners = self._listeners({one.definition for one in found}, ready)
+        listeners = _listeners({one.definition for one in found}, following)
         views = [one.view for own in listeners.values() for one in own]
         linked = Linked(found, views)
         for transition in found:
@@ -214,21 +215,21 @@ class Audience:
                     one.stream.stopped_at = transition.change - 1
         outbox.flush()
 
-    def _listeners(
-        self, changed: set[Definition], ready: Sequence[Stream]
-    ) -> Mapping[Definition, Sequence[Listener]]:
-        found: dict[Definition, list[Listener]] = {}
-        by_name = {one.name.lower(): one for one in changed}
-        for stream in ready:
-            if stream.caller is None:
-                continue
-            for one in stream.subscriptions:
-                wanted = [by_name.get(one.collection.lower())] if one.collection else changed
-                for definition in wanted:
-                    view = definition and _view(stream, definition, one)
-                    if view:
-                        found.setdefault(view.definition, []).append(Listener(stream, one, view))
-        return found
+
+def _listeners(
+    changed: set[Definition], following: Sequence[tuple[Stream, Subscription]]
+) -> Mapping[Definition, Sequence[Listener]]:
+    found: dict[Definition, list[Listener]] = {}
+    by_name = {one.name.lower(): one for one in changed}
+    for stream, one in following:
+        if stream.caller is None:
+            continue
+        named = by_name.get(one.collection.lower()) if one.collection else None
+        for definition in changed if one.collection is None else {named} - {None}:
+            view = definition and _view(stream, definition, one)
+            if view:
+                found.setdefault(view.definition, []).append(Listener(stream, one, view))
+    return found
 
 
 def _view(stream: Stream, definition: Definition, one: Subscription) -> View | None:
@@ -255,7 +256,7 @@ class Frames:
         event = view.event(self._transition, self._linked)
         if event is None or not (event.hidden or event.operation in subscription.operations):
             return None
-        shown = (view.names, view.access.masked) if event.record is not None else None
+        shown = None if event.record is None else view.shown
         key = (event.operation, event.hidden, shown)
         if key not in self._payloads:
             self._payloads[key] = _payload(event, view)

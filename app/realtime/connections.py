@@ -10,6 +10,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from typing import ClassVar
 
+from app import config
 from app.auth.stream_credentials import StreamCredential
 from app.errors import AppError, TooManyRequests, Unavailable
 from app.realtime import limits, loop, metrics
@@ -85,6 +86,7 @@ class Connection(asyncio.Protocol):
     _transport: asyncio.Transport
 
     def __init__(self, credential: StreamCredential, subscriptions: Sequence[Subscription]) -> None:
+        self.app = config.running()
         self.credential = credential
         self.account_id = credential.account_id
         self.subscriptions = {one.collection or "": one for one in subscriptions}
@@ -187,7 +189,8 @@ class Connection(asyncio.Protocol):
             self.cut_off()
         if not self.closed:
             self._timer = loop.current().call_later(limits.HEARTBEAT_SECONDS, self._beat)
-            self.send_heartbeat()
+            if not self.buffered:
+                self.send_heartbeat()
 
     def send_heartbeat(self) -> None:
         """Show the client and all proxies that the stream is alive."""

@@ -24,7 +24,7 @@ from app.auth.principal import Principal
 from app.collections import definition as definitions
 from app.context import tenancy
 from app.db import has_one_writer, versioned_cache
-from app.errors import AppError, FeedExpired, InvalidValues, error_location
+from app.errors import AppError, BadRequest, FeedExpired, InvalidValues, error_location
 from app.feed import changes, service, visibility
 from app.realtime import checks, loop, wakeups
 from app.realtime.audience import Audience, Stream
@@ -44,7 +44,7 @@ Done = Callable[[AppError | None], None]
 
 def open_stream(caller: Principal, subscriptions: Sequence[Subscription]) -> None:
     """Check what a caller subscribes to, and fix the positions. Raises AppError."""
-    _start()
+    _hub(config.running())
     account_id = service.require_account(caller)
     with tenancy.in_account(account_id):
         bounds = changes.bounds(account_id)
@@ -62,24 +62,26 @@ def attach(connection: Connection) -> None:
     """Send changes to a connection from now on."""
     if any(one.is_reset for one in connection.subscriptions.values()):
         connection.send_reset()
-    _hub().add(Stream(connection))
+    _hub(connection.app).add(Stream(connection))
 
 
 def detach(connection: Connection) -> None:
     """Forget a connection."""
-    _hub().remove(connection)
+    _hub(connection.app).remove(connection)
 
 
 def subscribe(connection: Connection, subscription: Subscription, done: Done) -> None:
     """Add a subscription to a connection; calls back in the loop's thread."""
-    _hub().request(partial(_subscribe, connection, subscription, done))
+    _hub(connection.app).request(partial(_subscribe, connection, subscription, done))
 
 
 def _subscribe(connection: Connection, subscription: Subscription, done: Done) -> None:
-    error = None
+    error: AppError | None = None
     try:
         with versioned_cache.reloading():
             open_stream(connection.credential.principal(), [subscription])
+    except InvalidValues as refusal:
+        error = BadRequest(refusal.details[0]["message"], error=refusal.details[0]["code"])
     except AppError as refusal:
         error = refusal
     loop.current().call_soon_threadsafe(_subscribed, connection, subscription, done, error)
@@ -89,8 +91,10 @@ def _subscribed(
     connection: Connection, subscription: Subscription, done: Done, error: AppError | None
 ) -> None:
     done(error)
-    if error is None and subscription.is_reset:
-        connection.send_reset()
+    if error is None:
+        _hub(connection.app).on_change({connection.account_id})
+        if subscription.is_reset:
+            connection.send_reset()
 
 
 class Hub:
@@ -135,7 +139,7 @@ class Hub:
 
     def _run(self) -> None:
         with self._app.app_context():
-            wakeups.listen(self._on_change)
+            wakeups.listen(self.on_change)
             self._interval = SQLITE_LOOK_SECONDS if has_one_writer() else LOOK_SECONDS
             while True:
                 self._woken.wait(BEHIND_SECONDS if self._behind else self._interval)
@@ -148,7 +152,8 @@ class Hub:
                 finally:
                     db.db.session.remove()
 
-    def _on_change(self, accounts: set[str] | None) -> None:
+    def on_change(self, accounts: set[str] | None) -> None:
+        """Look at the streams of these accounts, or of all."""
         with self._lock:
             due = self._followed.keys() if accounts is None else self._followed.keys() & accounts
             self._due |= due
@@ -162,6 +167,8 @@ class Hub:
             due, self._due = self._due | self._behind, set()
         for work in requests:
             work()
+        if not streams:
+            return
         if time.monotonic() - self._looked_at >= self._interval:
             due |= checks.find_due(streams)
             self._looked_at = time.monotonic()
@@ -174,7 +181,7 @@ class Hub:
                 if audience.is_behind:
                     self._behind.add(account_id)
                 if audience.has_more:
-                    self._on_change({account_id})
+                    self.on_change({account_id})
 
 
 def _audiences(account_id: str, streams: Sequence[Stream]) -> list[Audience]:
@@ -187,17 +194,15 @@ def _audiences(account_id: str, streams: Sequence[Stream]) -> list[Audience]:
     return [Audience(account_id, group) for group in (live, late) if group]
 
 
-_hubs: dict[int, Hub] = {}
+_hubs: dict[tuple[Flask, int], Hub] = {}
 _starting = threading.Lock()
 
 
-def _start() -> None:
-    """Start the hub of this process with its first stream, as threads do not survive a fork."""
+def _hub(app: Flask) -> Hub:
+    """The hub of this process, started with its first stream, as threads do not survive a fork."""
     with _starting:
-        if os.getpid() not in _hubs:
-            _hubs[os.getpid()] = hub = Hub(config.running())
-            hub.start()
-
-
-def _hub() -> Hub:
-    return _hubs[os.getpid()]
+        key = (app, os.getpid())
+        if key not in _hubs:
+            _hubs[key] = Hub(app)
+            _hubs[key].start()
+        return _hubs[key]
