@@ -48,7 +48,7 @@ def listen(on_change: OnChange) -> None:
     sender = _sender(app, os.getpid())
     sender.listeners.append(on_change)
     if config.current().redis_url or not has_one_writer():
-        arguments = (app, sender.id, on_change)
+        arguments = (app, sender, on_change)
         threading.Thread(target=_listen, args=arguments, name="changes", daemon=True).start()
 
 
@@ -113,15 +113,15 @@ def _publisher() -> Iterator[Callable[[str], object]]:
             yield lambda message: connect().execute(NOTIFY, {"message": message}).close()
 
 
-def _listen(app: Flask, own_id: str, on_change: OnChange) -> None:
+def _listen(app: Flask, sender: Sender, on_change: OnChange) -> None:
     pause = threading.Event()
     with app.app_context():
         url = config.current().redis_url
-        while True:
+        while on_change in sender.listeners:
             try:
                 for message in _redis_messages(url) if url else _postgres_messages():
-                    sender, *accounts = message.split(" ")
-                    if sender != own_id:
+                    sender_id, *accounts = message.split(" ")
+                    if sender_id != sender.id:
                         on_change(set(accounts) or None)
             except Exception as error:  # noqa: BLE001 - it connects again
                 log.warning("changes are not heard at once", error=type(error).__name__)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from flask import Flask
@@ -14,18 +16,27 @@ from app.realtime.connections import Connection
 from tests.realtime.clients import Stream, until
 
 
-@pytest.fixture
-def port(app: Flask) -> Iterator[int]:
-    """The port of a server that hands its sockets over."""
-    server = make_server("127.0.0.1", 0, app, threaded=True)
+@contextmanager
+def serving(app: Flask, host: str = "127.0.0.1", **options: Any) -> Iterator[int]:
+    """A server that hands its sockets over; its port."""
+    server = make_server(host, 0, app, threaded=True, **options)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
-    yield server.server_port
-    Stream.close_all()
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    try:
+        yield server.server_port
+    finally:
+        Stream.close_all()
+        server.shutdown()
+        thread.join()
+        server.server_close()
     until(lambda: not connections.registry.all())
+
+
+@pytest.fixture
+def port(app: Flask) -> Iterator[int]:
+    """The port of a server of the application."""
+    with serving(app) as found:
+        yield found
 
 
 @pytest.fixture

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from flask import Flask
 from wsproto.events import BytesMessage, CloseConnection, Ping, Pong, TextMessage
 
 from app.errors import BadRequest, NotFound
 from app.realtime import connections, hub, limits, loop, sse, websocket
 from app.realtime.connections import Connection
 from app.realtime.subscriptions import OPERATIONS, Subscription
+from tests import certificates
 from tests.builders import Caller, Cast
 from tests.realtime.clients import UPGRADE, Events, Socket, Stream, until
+from tests.realtime.conftest import serving
 
 PAYLOAD = b'{"type":"posts.create","change":5,"timestamp":"2026-11-20T12:00:00Z","data":{}}'
 WS = "realtime/ws"
@@ -59,10 +64,13 @@ def test_a_stream_begins_at_once_with_a_comment(bob: Caller, port: int) -> None:
     assert "Origin" in client.headers["Vary"]
 
 
-def test_the_hooks_headers_are_in_the_head(cast: Cast, port: int) -> None:
-    cast.alice.patch("account/settings", {"cors_origins": ["https://app.example"]})
-    client = Events(port, headers={**cast.bob.headers, "Origin": "https://app.example"})
-    assert client.headers["X-Content-Type-Options"] == "nosniff"
+def test_scripts_of_allowed_origins_may_read_streams(cast: Cast, port: int) -> None:
+    origin = "https://app.example"
+    assert cast.alice.patch("account", {"cors_origins": [origin]}).status_code == 200
+    client = Events(port, headers={**cast.bob.headers, "Origin": origin})
+    assert client.headers["Access-Control-Allow-Origin"] == origin
+    other = Events(port, headers={**cast.bob.headers, "Origin": "https://other.example"})
+    assert (other.status, other.headers["Access-Control-Allow-Origin"]) == (200, None)
 
 
 def test_a_head_request_opens_no_stream(bob: Caller, port: int) -> None:
@@ -106,6 +114,31 @@ def test_without_a_socket_to_take_over_there_are_no_streams(bob: Caller) -> None
     for path, headers in (("realtime/subscribe", {}), (WS, UPGRADE)):
         answer = bob.get(path, headers=headers)
         assert (answer.status_code, answer.json["error"]) == (501, "realtime_unavailable")
+
+
+def test_tls_within_the_server_rules_streams_out(app: Flask, bob: Caller, tmp_path: Path) -> None:
+    pem = str(certificates.make(tmp_path))
+    with serving(app, ssl_context=(pem, pem)) as port:
+        context = ssl.create_default_context(cafile=pem)
+        with socket.create_connection(("127.0.0.1", port)) as plain:
+            secure = context.wrap_socket(plain, server_hostname="127.0.0.1")
+            client = Stream(port, "subscribe", bob.headers, secure)
+            assert (client.status, client.json()["error"]) == (501, "realtime_unavailable")
+
+
+def test_streams_also_come_through_a_unix_socket(app: Flask, bob: Caller, tmp_path: Path) -> None:
+    with serving(app, host=f"unix://{tmp_path / 's'}") as port:
+        local = socket.socket(socket.AF_UNIX)
+        local.connect(str(tmp_path / "s"))
+        client = Events(port, headers=bob.headers, sock=local)
+        assert client.opening
+
+
+def test_a_peer_that_vanished_is_noticed(events: tuple[Events, Connection]) -> None:
+    sock = events[1]._transport.get_extra_info("socket")
+    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
+    assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
 
 
 @pytest.mark.parametrize(
