@@ -66,6 +66,7 @@ class Sender:
         self.id = uuid.uuid4().hex
         """Marks messages of this process, which has no need to hear them again."""
         self._app, self._pending = app, set[str]()
+        self._is_failing = False
         self._lock, self._requested = threading.Lock(), threading.Event()
         threading.Thread(target=self._run, name="announce", daemon=True).start()
 
@@ -83,7 +84,9 @@ class Sender:
                     with _publisher() as publish:
                         self._send(publish)
                 except Exception as error:  # noqa: BLE001 - the hub looks by itself, too
-                    log.warning("changes were not announced", error=type(error).__name__)
+                    if not self._is_failing:  # else there would be a line for each moment
+                        log.warning("changes are not announced", error=type(error).__name__)
+                    self._is_failing = True
 
     def _send(self, publish: Callable[[str], object]) -> None:
         pause = threading.Event()
@@ -97,6 +100,7 @@ class Sender:
             accounts = sorted(pending)
             for i in range(0, len(accounts), MAX_ACCOUNTS):
                 publish(" ".join([self.id, *accounts[i : i + MAX_ACCOUNTS]]))
+            self._is_failing = False
 
 
 @contextmanager
@@ -142,9 +146,11 @@ def _postgres_messages() -> Iterator[str]:
     with owner_connection.connect() as connection:
         connection.exec_driver_sql(f"LISTEN {POSTGRES_CHANNEL}")
         driver: Any = connection.connection.driver_connection
+        poll = select.poll()  # select() takes no descriptor beyond 1,023
+        poll.register(driver, select.POLLIN)
         yield ""
         while True:
-            select.select([driver], [], [], IDLE_SECONDS)
+            poll.poll(IDLE_SECONDS * 1000)
             driver.poll()
             while driver.notifies:
                 yield driver.notifies.pop(0).payload

@@ -89,8 +89,10 @@ class Events(Stream):
 class Socket(Stream):
     """A WebSocket client."""
 
-    def __init__(self, port: int, query: str = "", headers: Mapping[str, str] = {}) -> None:
-        super().__init__(port, f"ws?{query}", {**UPGRADE, **headers})
+    def __init__(
+        self, port: int, query: str = "", headers: Mapping[str, str] = {}, sock: Any = None
+    ) -> None:
+        super().__init__(port, f"ws?{query}", {**UPGRADE, **headers}, sock)
         self._frames = Connection(ConnectionType.CLIENT)
         self._events = list[Event]()
 

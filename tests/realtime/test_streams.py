@@ -259,6 +259,8 @@ def test_what_a_client_of_events_sends_is_ignored(events: tuple[Events, Connecti
     client.socket.sendall(b"GET /api/v1/auth/me HTTP/1.1\r\nHost: a\r\n\r\n" * 100)
     in_loop(stream.send_change, 5, PAYLOAD)
     assert client.next()["id"] == "5"
+    with pytest.raises((ConnectionError, EOFError)):
+        client.socket.sendall(b"x" * 2**26)
 
 
 def test_a_slow_reader_is_cut_off_with_bounded_memory(
