@@ -20,6 +20,7 @@ ONE_IS_ENOUGH = (
     "sso",
     "audit/test_coverage.py",
     "collections/test_rules.py",
+    "realtime/test_streams.py",
     "test_caching.py",
     "test_cheap_refusals.py",
     "test_cors.py",

@@ -8,20 +8,25 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from ssl import SSLSocket, create_default_context
+from urllib.parse import urlsplit
 
 import pytest
 import requests
+from wsproto.events import CloseConnection
 
 from app.config import Config
 from tests import services
 from tests.builders import OPEN, PASSWORD
 from tests.goings_on import count, held_up, listens, raw, until, work_going_on
 from tests.processes import PROJECT, procfile, unit
+from tests.realtime.clients import Events, Socket, Stream
 from tests.site import ALICE, BOB, ROOT, Client, Site, running
 
 STOP_WITHIN_SECONDS = 25
@@ -154,6 +159,26 @@ def gunicorn_refuses_as_the_application_does(site: Site) -> None:
     answer = client("GET", f"records/tasks?filter={'x' * 8190}")
     assert (answer.status_code, answer.json()["error"]) == (414, "uri_too_long")
     assert answer.headers["X-Correlation-ID"]
+
+
+def streams_come_through_nginx(site: Site, cast: Cast) -> None:
+    """Both kinds, at once and in both directions."""
+    address = urlsplit(site.nginx.url)
+    context = create_default_context(cafile=str(site.certificate))
+
+    def connected() -> SSLSocket:
+        plain = socket.create_connection((address.hostname, address.port), timeout=10)
+        return context.wrap_socket(plain, server_hostname=address.hostname)
+
+    ticket = cast.alice("POST", "realtime/tickets").json()["ticket"]
+    cast.secrets.add(ticket)
+    events = Events(0, f"ticket={ticket}", sock=connected())
+    assert b": connected\n\n" in events.opening
+    talk = Socket(0, f"token={cast.alice.token}", sock=connected())
+    assert talk.ask({"action": "ping"})["type"] == "pong"
+    talk.send(CloseConnection(code=1000))
+    assert talk.closed() == 1000
+    Stream.close_all()
 
 
 def each_counts_what_it_answered(site: Site) -> None:
@@ -295,6 +320,7 @@ def test_a_site_behind_nginx_is_one_service_that_can_be_restarted(tmp_path: Path
         callers_are_told_apart(site, cast)
         nginx_refuses_as_the_application_does(site)
         gunicorn_refuses_as_the_application_does(site)
+        streams_come_through_nginx(site, cast)
         each_counts_what_it_answered(site)
         nobody_notices_a_rolling_restart(site, cast, rounds=1, slow=0.5)
         all_is_well_once_the_servers_are_back(site, cast)

@@ -17,14 +17,13 @@ from app.realtime import limits, loop, metrics
 from app.realtime.subscriptions import Subscription
 
 PIECE = 64 * 1024
-# A client that vanished without a word is noticed after a minute.
-KEEPALIVE = (
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limits.STALLED_SECONDS * 1000),
-)
+# A client that vanished without a word is noticed after a minute. Not every system has all.
+KEEPALIVE = {
+    "TCP_KEEPIDLE": 30,
+    "TCP_KEEPINTVL": 10,
+    "TCP_KEEPCNT": 3,
+    "TCP_USER_TIMEOUT": limits.STALLED_SECONDS * 1000,
+}
 
 
 class Registry:
@@ -55,7 +54,8 @@ class Registry:
                 return
             self._open.remove(connection)
             self._by_account[connection.account_id] -= 1
-            self._by_account += Counter()  # drops zeros
+            if not self._by_account[connection.account_id]:
+                del self._by_account[connection.account_id]
 
     def all(self) -> list[Connection]:
         """Return all streams."""
@@ -97,6 +97,7 @@ class Connection(asyncio.Protocol):
         self._accepted = 0  # bytes that were written
         self._read, self._read_at = 0, time.monotonic()  # bytes that had left at a heartbeat
         self._timer: asyncio.TimerHandle | None = None
+        self.is_connected = False
         self.lost: asyncio.Future[None] = loop.current().create_future()
         """Done when the connection is lost."""
 
@@ -110,11 +111,10 @@ class Connection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - of a socket, it is one
         self._transport = transport
         transport.set_write_buffer_limits(high=0)
-        sock = transport.get_extra_info("socket")
-        for option in KEEPALIVE if sock.family != socket.AF_UNIX else ():
-            sock.setsockopt(*option)
+        self.is_connected = True
+        _keep_alive(transport.get_extra_info("socket"))
         self._send(self.head + self.opening)
-        metrics.count(metrics.OPEN.labels(self.protocol).inc)
+        metrics.count(metrics.OPEN, self.protocol)
         self._timer = loop.current().call_later(limits.HEARTBEAT_SECONDS, self._beat)
         if _stopping.is_set():
             self.stop()
@@ -126,7 +126,7 @@ class Connection(asyncio.Protocol):
         self._waiting_bytes = 0
         if self._timer:
             self._timer.cancel()
-        metrics.count(metrics.OPEN.labels(self.protocol).dec)
+        metrics.count(metrics.OPEN, self.protocol, -1)
         registry.remove(self)
         self.lost.set_result(None)
 
@@ -138,7 +138,7 @@ class Connection(asyncio.Protocol):
             self.cut_off()
             return
         self._send(data)
-        metrics.count(metrics.SENT.labels(self.protocol).inc)
+        metrics.count(metrics.SENT, self.protocol)
 
     def _send(self, data: bytes) -> None:
         self._waiting.append(memoryview(data))
@@ -169,7 +169,7 @@ class Connection(asyncio.Protocol):
     def cut_off(self) -> None:
         """Drop the connection at once, with all that waits."""
         if not self._transport.is_closing():
-            metrics.count(metrics.CUT_OFF.labels(self.protocol).inc)
+            metrics.count(metrics.CUT_OFF, self.protocol)
         self.closed = True
         self._transport.abort()
 
@@ -221,11 +221,26 @@ class Connection(asyncio.Protocol):
         raise NotImplementedError
 
 
+def _keep_alive(sock: socket.socket) -> None:
+    if sock.family == socket.AF_UNIX:
+        return
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEPALIVE.items():
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
 def stop() -> None:
     """Begin to close all streams, also those that still open. Safe in all threads."""
     _stopping.set()
+    if registry.all():
+        loop.current().call_soon_threadsafe(_stop_connected)
+
+
+def _stop_connected() -> None:
     for connection in registry.all():
-        loop.current().call_soon_threadsafe(connection.stop)
+        if connection.is_connected:  # the others stop as they connect
+            connection.stop()
 
 
 def wait_stopped(seconds: float) -> None:

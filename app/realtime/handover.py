@@ -42,7 +42,8 @@ class Handover(Response):
         sock = _take(server_socket)
         self._connection.head = self._head(environ)
         registry.add(self._connection)
-        asyncio.run_coroutine_threadsafe(_serve(self._connection, sock), loop.current())
+        streams = loop.current()
+        streams.call_soon_threadsafe(lambda: streams.create_task(_serve(self._connection, sock)))
         start_response(self.status, [("Connection", "close")])
         return ()
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import structlog
 from prometheus_client import Counter, Gauge
 
@@ -23,9 +21,9 @@ CUT_OFF = Counter(
 METRICS = (OPEN, SENT, CUT_OFF)
 
 
-def count(change: Callable[[], None]) -> None:
+def count(metric: Counter | Gauge, protocol: str, amount: int = 1) -> None:
     """Count, unless the metrics directory is missing or full: the stream matters more."""
     try:
-        change()
+        metric.labels(protocol).inc(amount)
     except OSError as error:
         log.warning("streams are not counted", reason=type(error).__name__)

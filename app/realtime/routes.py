@@ -146,6 +146,7 @@ def open_websocket(args: JSONObject) -> Response:
     `{type, change, timestamp, data}`, errors as `{"type": "error", error, message}`, which leave
     the connection open; `heartbeat` comes every 15 seconds.
     """
+    principal().home_and_user()
     headers = handshake(get_request().headers)
     return Handover(WebSocket(_authorize([]), hub.subscribe), status=101, headers=headers)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from app import clock
+from app.realtime import limits
 from app.realtime.connections import Connection
 from app.rest.serialization import dumps
 
@@ -25,6 +26,14 @@ class EventStream(Connection):
 
     protocol = "sse"
     opening = b": connected\n\nretry: %d\n\n" % RETRY_MILLISECONDS
+
+    _received = 0
+
+    def data_received(self, data: bytes) -> None:
+        """Ignore what a client sends, which is nothing, but no flood."""
+        self._received += len(data)
+        if self._received > limits.MAX_MESSAGE_BYTES:
+            self._transport.abort()
 
     def send_change(self, change: int, payload: bytes) -> None:
         """Send a change."""

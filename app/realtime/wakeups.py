@@ -49,7 +49,7 @@ def listen(on_change: OnChange) -> None:
     sender = _sender(app, os.getpid())
     sender.listeners.append(on_change)
     if config.current().redis_url or not has_one_writer():
-        arguments = (app, sender.id, on_change)
+        arguments = (app, sender, on_change)
         threading.Thread(target=_listen, args=arguments, name="changes", daemon=True).start()
 
 
@@ -67,6 +67,7 @@ class Sender:
         self.id = uuid.uuid4().hex
         """Marks messages of this process, which has no need to hear them again."""
         self._app, self._pending = app, set[str]()
+        self._is_failing = False
         self._lock, self._requested = threading.Lock(), threading.Event()
         threading.Thread(target=self._run, name="announce", daemon=True).start()
 
@@ -84,7 +85,9 @@ class Sender:
                     with _publisher() as publish:
                         self._send(publish)
                 except Exception as error:  # noqa: BLE001 - the hub looks by itself, too
-                    log.warning("changes were not announced", error=type(error).__name__)
+                    if not self._is_failing:  # else there would be a line for each moment
+                        log.warning("changes are not announced", error=type(error).__name__)
+                    self._is_failing = True
 
     def _send(self, publish: Callable[[str], object]) -> None:
         pause = threading.Event()
@@ -98,6 +101,7 @@ class Sender:
             accounts = sorted(pending)
             for i in range(0, len(accounts), MAX_ACCOUNTS):
                 publish(" ".join([self.id, *accounts[i : i + MAX_ACCOUNTS]]))
+            self._is_failing = False
 
 
 @contextmanager
@@ -114,15 +118,15 @@ def _publisher() -> Iterator[Callable[[str], object]]:
             yield lambda message: connect().execute(NOTIFY, {"message": message}).close()
 
 
-def _listen(app: Flask, own_id: str, on_change: OnChange) -> None:
+def _listen(app: Flask, sender: Sender, on_change: OnChange) -> None:
     pause = threading.Event()
     with app.app_context():
         url = config.current().redis_url
-        while True:
+        while on_change in sender.listeners:
             try:
                 for message in _redis_messages(url) if url else _postgres_messages():
-                    sender, *accounts = message.split(" ")
-                    if sender != own_id:
+                    sender_id, *accounts = message.split(" ")
+                    if sender_id != sender.id:
                         on_change(set(accounts) or None)
             except Exception as error:  # noqa: BLE001 - it connects again
                 log.warning("changes are not heard at once", error=type(error).__name__)
@@ -143,9 +147,11 @@ def _postgres_messages() -> Iterator[str]:
     with owner_connection.connect() as connection:
         connection.exec_driver_sql(f"LISTEN {POSTGRES_CHANNEL}")
         driver: Any = connection.connection.driver_connection
+        poll = select.poll()  # select() takes no descriptor beyond 1,023
+        poll.register(driver, select.POLLIN)
         yield ""
         while True:
-            select.select([driver], [], [], IDLE_SECONDS)
+            poll.poll(IDLE_SECONDS * 1000)
             driver.poll()
             while driver.notifies:
                 yield driver.notifies.pop(0).payload

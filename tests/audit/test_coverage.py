@@ -36,6 +36,7 @@ UNTOLD: dict[Route, str] = {
     ("POST", "/auth/reauthenticate"): "a session (tokens)",
     ("POST", "/auth/logout"): "a session (tokens)",
     ("DELETE", "/auth/sessions/<uuid:session_id>"): "a session (tokens)",
+    ("POST", "/realtime/tickets"): "a ticket (tokens)",
     ("POST", "/auth/send-verification"): "a job and a mailed token",
     ("POST", "/auth/resend-verification"): "a job and a mailed token",
     ("POST", "/auth/forgot-password"): "a job and a mailed token",

@@ -1,0 +1,289 @@
+"""What streams are sent: every change that the caller may view at that moment, once, in order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from flask import Flask
+
+from tests.builders import Cast, make_collection, make_record
+from tests.realtime.clients import Events, Socket
+
+WITHIN = 5  # seconds, after which a right must have ended
+
+
+def changes(client: Events, count: int) -> list[dict[str, Any]]:
+    """The next changes of a stream."""
+    found = list[dict[str, Any]]()
+    while len(found) < count:
+        event = client.next()
+        if event["event"] == "message":
+            assert event["id"] == str(event["data"]["change"])
+            found.append(event["data"])
+    return found
+
+
+def messages(client: Socket, count: int) -> list[dict[str, Any]]:
+    """The next changes that a WebSocket is sent."""
+    found = list[dict[str, Any]]()
+    while len(found) < count:
+        message = client.next()
+        if "change" in message:
+            found.append(message)
+    return found
+
+
+def types(found: list[dict[str, Any]]) -> list[str]:
+    """The types of changes."""
+    return [one["type"] for one in found]
+
+
+def test_a_stream_is_sent_each_change_as_it_happens(cast: Cast, port: int) -> None:
+    make_collection(cast.root)
+    make_record(cast.alice, title="earlier")
+    client = Events(port, "collections=posts", headers=cast.bob.headers)
+    made = make_record(cast.alice, title="one")
+    changed = cast.alice.patch(f"records/posts/{made['id']}", {"title": "two"}).json
+    cast.alice.delete(f"records/posts/{made['id']}")
+    found = changes(client, 3)
+    assert [(one["type"], one["data"]) for one in found] == [
+        ("posts.create", made),
+        ("posts.update", changed),
+        ("posts.delete", {"id": made["id"]}),
+    ]
+    assert found[0]["timestamp"] == made["created_at"]
+    feed = cast.bob.get("changes").json["items"]
+    assert [one["change"] for one in feed[1:]] == [one["change"] for one in found]
+
+
+def test_a_websocket_follows_what_it_subscribes_to(cast: Cast, port: int) -> None:
+    make_collection(cast.root)
+    make_collection(cast.root, "notes")
+    client = Socket(port, headers=cast.bob.headers)
+    asked = {"action": "subscribe", "collection": "posts", "operations": ["create", "delete"]}
+    answer = client.ask(asked)
+    assert (answer["type"], answer["status"], answer["collection"]) == (
+        *("subscribed", "subscribed"),
+        "posts",
+    )
+    make_record(cast.alice, "notes", title="not followed")
+    made = make_record(cast.alice, title="one")
+    cast.alice.patch(f"records/posts/{made['id']}", {"title": "two"})
+    cast.alice.delete(f"records/posts/{made['id']}")
+    assert types(messages(client, 2)) == ["posts.create", "posts.delete"]
+    assert client.ask({"action": "unsubscribe", "collection": "posts"})["type"] == "unsubscribed"
+    make_record(cast.alice, title="unseen")
+    assert client.ask({"action": "subscribe", "collection": "notes"})["type"] == "subscribed"
+    make_record(cast.alice, "notes", title="seen")
+    assert types(messages(client, 1)) == ["notes.create"]
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        ({"collection": "nothing"}, "not_found"),
+        ({"collection": "closed"}, "rule_denied"),
+        ({"collection": "posts", "filter": "title ="}, "validation_error"),
+        ({"collection": "posts", "filter": "nothing = 1"}, "validation_error"),
+    ],
+)
+def test_a_refused_subscription_leaves_the_connection_open(
+    cast: Cast, port: int, message: dict[str, Any], error: str
+) -> None:
+    make_collection(cast.root)
+    make_collection(cast.root, "closed", view_rule=None)
+    client = Socket(port, headers=cast.bob.headers)
+    answer = client.ask({"action": "subscribe", **message})
+    assert answer["type"] == "error"
+    expected = "filter_invalid" if "filter" in message else error
+    assert answer["error"] == expected, answer
+    assert client.ask({"action": "ping"})["type"] == "pong"
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "error"),
+    [
+        ("collections=nothing", 404, "not_found"),
+        ("collections=closed", 403, "rule_denied"),
+        ("collections=posts&filter.posts=title%20=", 400, "validation_error"),
+    ],
+)
+def test_a_refused_stream_does_not_begin(
+    cast: Cast, port: int, query: str, status: int, error: str
+) -> None:
+    make_collection(cast.root)
+    make_collection(cast.root, "closed", view_rule=None)
+    client = Events(port, query, headers=cast.bob.headers)
+    body = client.json()
+    assert (client.status, body["error"]) == (status, error)
+    if "filter" in query:
+        assert body["details"][0]["code"] == "filter_invalid"
+
+
+def test_a_filter_tells_what_comes_in_and_goes_out(cast: Cast, port: int) -> None:
+    make_collection(cast.root)
+    query = "collections=posts:create,update&filter.posts=title%20=%20%22in%22"
+    client = Events(port, query, headers=cast.bob.headers)
+    made = make_record(cast.alice, title="out")
+    path = f"records/posts/{made['id']}"
+    for title in ("in", "out"):
+        cast.alice.patch(path, {"title": title})
+    cast.alice.delete(path)
+    make_record(cast.alice, title="in")
+    found = changes(client, 3)
+    assert types(found) == ["posts.create", "posts.delete", "posts.create"]
+    assert (found[1]["data"], found[1]["hidden"]) == ({"id": made["id"]}, True)
+
+
+def test_a_resumed_stream_misses_and_repeats_nothing(cast: Cast, port: int) -> None:
+    make_collection(cast.root)
+    client = Events(port, "collections=posts", headers=cast.bob.headers)
+    make_record(cast.alice, title="0")
+    last = changes(client, 1)[0]["change"]
+    client.socket.close()
+    made = [make_record(cast.alice, title=str(n))["id"] for n in range(5)]
+    resumed = {**cast.bob.headers, "Last-Event-ID": str(last)}
+    for client in (
+        Events(port, "collections=posts&since=0", headers=resumed),
+        Events(port, f"collections=posts&since={last}", headers=cast.bob.headers),
+    ):
+        assert [one["data"]["id"] for one in changes(client, 5)] == made
+    socket = Socket(port, headers=cast.bob.headers)
+    socket.say({"action": "subscribe", "collection": "posts", "since": last})
+    assert [one["data"]["id"] for one in messages(socket, 5)] == made
+
+
+@pytest.mark.parametrize("since", [2**62, "x"])
+def test_a_position_that_the_feed_does_not_have_is_reset(
+    cast: Cast, port: int, since: object
+) -> None:
+    make_collection(cast.root)
+    headers = {**cast.bob.headers, "Last-Event-ID": str(since)}
+    client = Events(port, "collections=posts", headers=headers)
+    assert client.next()["event"] == "reset"
+    make_record(cast.alice, title="after it")
+    assert types(changes(client, 1)) == ["posts.create"]
+
+
+def test_without_collections_all_that_are_open_are_followed(cast: Cast, port: int) -> None:
+    make_collection(cast.root)
+    make_collection(cast.root, "closed", view_rule=None)
+    client = Events(port, headers=cast.bob.headers)
+    make_record(cast.alice, title="one")
+    make_record(cast.alice, "closed", title="two")
+    make_collection(cast.root, "new")
+    make_record(cast.alice, "new", title="three")
+    assert types(changes(client, 2)) == ["posts.create", "new.create"]
+
+
+def test_streams_of_other_accounts_are_sent_nothing(cast: Cast, port: int) -> None:
+    make_collection(cast.root)
+    theirs = Events(port, headers=cast.charlie.headers)
+    mine = Events(port, headers=cast.bob.headers)
+    make_record(cast.alice, title="mine")
+    make_record(cast.charlie, title="theirs")
+    assert changes(theirs, 1)[0]["data"]["title"] == "theirs"
+    assert changes(mine, 1)[0]["data"]["title"] == "mine"
+
+
+# --- Rights that end ----------------------------------------------------------
+
+
+def deactivate(app: Flask, cast: Cast) -> None:
+    """End the user."""
+    cast.alice.patch(f"account/users/{cast.bob.id}", {"is_active": False})
+
+
+def close_account(app: Flask, cast: Cast) -> None:
+    """End the account."""
+    assert (
+        cast.root.patch(f"accounts/{cast.bob.account_id}", {"is_active": False}).status_code < 300
+    )
+
+
+def close_rule(app: Flask, cast: Cast) -> None:
+    """Close the collection."""
+    rules = {"view_rule": None, "list_rule": None}
+    assert cast.root.put("collections/posts/rules", rules).status_code < 300
+
+
+def revoke_tokens(app: Flask, cast: Cast) -> None:
+    """End all of the user's tokens."""
+    assert cast.bob.post("auth/logout-all").status_code < 300
+
+
+@pytest.mark.parametrize("end", [deactivate, close_account, close_rule])
+def test_a_stream_ends_with_its_right(
+    app: Flask, cast: Cast, port: int, end: Callable[[Flask, Cast], None]
+) -> None:
+    make_collection(cast.root)
+    client = Events(port, "collections=posts", headers=cast.bob.headers)
+    make_record(cast.alice, title="seen")
+    assert types(changes(client, 1)) == ["posts.create"]
+    end(app, cast)
+    started = time.monotonic()
+    if end is not close_account:
+        make_record(cast.alice, title="unseen")
+    assert b"unseen" not in client.ended()
+    assert time.monotonic() - started < WITHIN
+
+
+def test_a_closed_rule_ends_one_subscription_of_a_websocket(
+    app: Flask, cast: Cast, port: int
+) -> None:
+    make_collection(cast.root)
+    make_collection(cast.root, "notes")
+    client = Socket(port, headers=cast.bob.headers)
+    for name in ("posts", "notes"):
+        assert client.ask({"action": "subscribe", "collection": name})["type"] == "subscribed"
+    close_rule(app, cast)
+    ended = client.next()
+    assert (ended["type"], ended["status"]) == ("unsubscribed", "unsubscribed")
+    assert (ended["collection"], ended["error"]) == ("posts", "rule_denied")
+    make_record(cast.alice, "notes", title="still")
+    assert types(messages(client, 1)) == ["notes.create"]
+
+
+def test_what_is_sent_is_masked_as_the_caller_is_now(cast: Cast, port: int, app: Flask) -> None:
+    schema = [
+        {"name": "title", "type": "text"},
+        {"name": "mail", "type": "email", "pii": True, "mask_type": "full"},
+    ]
+    made = make_collection(cast.root, schema=schema)
+    client = Events(port, "collections=posts", headers=cast.alice.headers)
+    make_record(cast.alice, title="one", mail="ada@acme.example")
+    assert changes(client, 1)[0]["data"]["mail"] == "ada@acme.example"
+    group = next(
+        one for one in cast.alice.get("groups").json["items"] if one["name"] == "pii_access"
+    )
+    removed = cast.alice.delete(f"groups/{group['id']}/members/{cast.alice.id}")
+    assert removed.status_code < 300, removed.text
+    make_record(cast.alice, title="two", mail="ada@acme.example")
+    assert changes(client, 1)[0]["data"]["mail"] == "********"
+    assert (
+        cast.root.patch(f"collections/{made['id']}", {"view_fields": ["title"]}).status_code < 300
+    )
+    make_record(cast.alice, title="three")
+    assert "mail" not in changes(client, 1)[0]["data"]
+
+
+def test_a_record_that_leaves_the_view_is_told_as_gone(cast: Cast, port: int) -> None:
+    make_collection(cast.root, view_rule='title != "secret"')
+    client = Events(port, "collections=posts:update", headers=cast.bob.headers)
+    made = make_record(cast.alice, title="open")
+    cast.alice.patch(f"records/posts/{made['id']}", {"title": "secret"})
+    (gone,) = changes(client, 1)
+    assert gone["type"] == "posts.delete"
+    assert (gone["data"], gone["hidden"]) == ({"id": made["id"]}, True)
+
+
+def test_a_ticket_opens_a_stream_for_the_same_caller(app: Flask, cast: Cast, port: int) -> None:
+    make_collection(cast.root)
+    ticket = cast.bob.post("realtime/tickets").json["ticket"]
+    client = Events(port, f"collections=posts&ticket={ticket}")
+    make_record(cast.alice, title="one")
+    assert types(changes(client, 1)) == ["posts.create"]
+    assert Events(port, f"collections=posts&ticket={ticket}").status == 401

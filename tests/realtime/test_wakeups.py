@@ -1,0 +1,122 @@
+"""Announcements of changes: all processes hear them soon, and no writer notices a failure."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+
+import psycopg2
+import pytest
+from flask import Flask
+
+from app.db import owner_connection
+from app.jobs import rq_queues
+from app.realtime import wakeups
+from tests import services
+from tests.realtime.clients import until
+
+Heard = list[set[str] | None]
+CUT = """
+    SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+    WHERE left(query, 6) = 'LISTEN' AND datname = current_database()
+"""
+
+
+@pytest.fixture(params=["alone", "redis"])
+def channel(app: Flask, request: pytest.FixtureRequest) -> Iterator[Flask]:
+    """The application, with Redis or without."""
+    settings = app.extensions["atrium.config"]
+    url = services.Redis().emptied() if request.param == "redis" else ""
+    app.extensions["atrium.config"] = replace(settings, redis_url=url)
+    wakeups._sender.cache_clear()
+    yield app
+    app.extensions["atrium.config"] = settings
+    wakeups._sender.cache_clear()
+
+
+@contextmanager
+def listening(app: Flask) -> Iterator[Heard]:
+    """What a process hears."""
+    heard: Heard = []
+    with app.app_context():
+        wakeups.listen(heard.append)
+        yield heard
+        wakeups._sender(app, os.getpid()).listeners.clear()
+        cut_off(app)
+
+
+def cut_off(app: Flask) -> None:
+    """Cut all connections that listen."""
+    url = app.extensions["atrium.config"].redis_url
+    if url:
+        rq_queues.redis_client(url).execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+    elif reaches_others(app):
+        with owner_connection.connect() as connection:
+            connection.exec_driver_sql(CUT)
+
+
+def reaches_others(app: Flask) -> bool:
+    """Whether messages go to other processes: on SQLite alone, they look by themselves."""
+    settings = app.extensions["atrium.config"]
+    return bool(settings.redis_url) or not settings.database_url.startswith("sqlite")
+
+
+def test_this_process_hears_at_once_and_once(channel: Flask) -> None:
+    with listening(channel) as heard:
+        if reaches_others(channel):
+            until(lambda: heard == [None])
+        for account in ("a", "b", "a"):
+            wakeups.announce(account)
+        until(lambda: {"a", "b"} == set().union(*(one or () for one in heard)))
+        count = len(heard)
+        time.sleep(0.1)
+        assert len(heard) == count
+
+
+def test_other_processes_hear_what_a_process_announces(channel: Flask) -> None:
+    if not reaches_others(channel):
+        return
+    other = wakeups.Sender(channel)
+    accounts = {f"{number:036}" for number in range(1000)}
+    with listening(channel) as heard:
+        until(lambda: heard == [None])
+        began = time.monotonic()
+        other.add("a")
+        until(lambda: {"a"} in heard)
+        assert time.monotonic() - began < 1
+        for account in accounts:
+            other.add(account)
+        until(lambda: accounts <= set().union(*(one or () for one in heard)))
+
+
+def test_whoever_lost_its_connection_looks_at_all(channel: Flask) -> None:
+    if not reaches_others(channel):
+        return
+    other = wakeups.Sender(channel)
+    with listening(channel) as heard:
+        until(lambda: heard == [None])
+        cut_off(channel)
+        until(lambda: heard == [None, None])
+        other.add("a")
+        until(lambda: {"a"} in heard)
+
+
+def test_an_announcement_costs_a_writer_nothing_where_nobody_answers(
+    app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(message: str) -> None:
+        time.sleep(0.2)
+        raise psycopg2.OperationalError
+
+    monkeypatch.setattr(wakeups, "_publisher", lambda: nullcontext(fail))
+    sender, heard = wakeups.Sender(app), Heard()
+    sender.listeners.append(heard.append)
+    began = time.perf_counter()
+    for number in range(20_000):
+        sender.add(str(number))
+    assert time.perf_counter() - began < 1
+    assert len(sender._pending) <= wakeups.MAX_PENDING
+    until(lambda: len(heard) > 1)
