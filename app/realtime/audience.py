@@ -90,6 +90,8 @@ class Audience:
 
     def __init__(self, account_id: str, streams: Sequence[Stream]) -> None:
         self._account_id, self._streams = account_id, streams
+        # Fixed here, as clients subscribe meanwhile.
+        self._following = [(stream, one) for stream in streams for one in stream.subscriptions]
         self.has_more = False
         """Whether to go on at once."""
         self.is_behind = False
@@ -97,10 +99,9 @@ class Audience:
 
     def send_next(self, outbox: Outbox) -> None:
         """Send the next changes to those who are ready, and end what has no right any more."""
-        ready = [stream for stream in self._streams if stream.is_ready]
+        ready = {stream for stream in self._streams if stream.is_ready}
         self.is_behind = len(ready) < len(self._streams)
-        # Fixed here, as clients subscribe meanwhile.
-        following = [(stream, one) for stream in ready for one in stream.subscriptions]
+        following = [(stream, one) for stream, one in self._following if stream in ready]
         with tenancy.in_account(self._account_id):
             scan = None
             if following:
@@ -159,7 +160,7 @@ class Audience:
             stream.call("expire" if error.error == "token_expired" else "end")
 
     def _collections(self) -> Collections:
-        names = {one.collection for stream in self._streams for one in stream.subscriptions}
+        names = {one.collection for _, one in self._following}
         if None in names:
             return {one.table_name: one for one in definitions.get_all()}
         found = {}
@@ -172,25 +173,26 @@ class Audience:
         return found
 
     def _end_closed(self, collections: Collections) -> None:
-        for stream in self._streams:
-            for one in stream.subscriptions if stream.caller else ():
-                if one.collection is None:
-                    continue
-                definition = collections.get(tables.table_name_for(one.collection))
-                try:
-                    if definition is None:
-                        raise NotFound("There is no such collection.")
-                    stream.view(definition, one.filter)
-                except AppError as error:
-                    self._end(stream, one, error)
+        for stream, one in self._following:
+            if stream.caller is None or one.collection is None:
+                continue
+            definition = collections.get(tables.table_name_for(one.collection))
+            try:
+                if definition is None:
+                    raise NotFound("There is no such collection.")
+                stream.view(definition, one.filter)
+            except AppError as error:
+                self._end(stream, one, error)
 
     def _end(self, stream: Stream, one: Subscription, error: AppError) -> None:
         if stream.connection.protocol == sse.EventStream.protocol:
             stream.caller = None
             stream.call("end")
             return
-        stream.connection.subscriptions.pop(one.collection or "", None)
-        stream.call("unsubscribed", one.collection, error)
+        subscriptions, key = stream.connection.subscriptions, one.collection or ""
+        if subscriptions.get(key) is one:  # else the client has replaced it
+            del subscriptions[key]
+            stream.call("unsubscribed", one.collection, error)
 
     def _send(
         self,
