@@ -444,7 +444,8 @@ def test_a_worker_waits_for_all_its_lines_together_as_long_as_for_one(
     def join(thread: threading.Thread, timeout: float = 0) -> None:
         waited.append(timeout)
 
-    monkeypatch.setattr(worker, "_loops", dict.fromkeys("abc", lambda stop, woken: None))
+    loop = worker.Loop(lambda stop, woken: None, None)
+    monkeypatch.setattr(worker, "_loops", dict.fromkeys("abc", loop))
     monkeypatch.setattr(worker, "time", SimpleNamespace(monotonic=lambda: sum(waited)))
     monkeypatch.setattr(threading.Thread, "join", join)
     stop = threading.Event()

@@ -23,6 +23,7 @@ from rq.serializers import JSONSerializer
 from app import create_app, db, jobs
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.jobs import Job, rq_queues, worker
+from app.webhooks import dispatch
 from tests.builders import PASSWORD, Caller, Cast, make_collection
 from tests.mailbox import outbox
 from tests.processes import PROGRAMS, Worker, forked, started, stock_command
@@ -266,6 +267,43 @@ def test_a_worker_runs_no_other_function_than_its_own(
         assert until(lambda: {job.get_status() for job in made} == {"failed"})
     assert not (log.parent / "made").exists()
     assert "Traceback" not in log.read_text()
+
+
+def test_jobs_that_wait_at_the_start_get_the_dispatcher_of_the_worker(
+    app: Flask, cast: Cast, environ: dict[str, str], tmp_path: Path
+) -> None:
+    receiver = hooked(app, cast)
+    assert cast.alice.post("records/posts", {"title": "x"}).status_code == 201
+    made = tmp_path / "dispatchers"
+    process = forked(_serve_late, environ, made)
+    try:
+        assert until(lambda: len(receiver.requests) == 1)
+    finally:
+        process.kill()
+        process.join()
+    receiver.close()
+    assert made.read_text() == "by deliveries\n"
+
+
+def _serve_late(environ: dict[str, str], made: Path) -> None:
+    """A worker whose RQ begins before its loops; it notes the threads that dispatch."""
+    from app.jobs import rq_worker
+
+    class Noted(dispatch.Dispatcher):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            with made.open("a") as file:
+                file.write(f"by {threading.current_thread().name}\n")
+
+    @contextmanager
+    def begin_first(*args: Any) -> Iterator[None]:
+        with running(*args):
+            time.sleep(0.5)
+            yield
+
+    running = rq_worker.running
+    rq_worker.running, dispatch.Dispatcher = begin_first, Noted  # type: ignore[assignment, misc]
+    _serve(environ, 3600, None)
 
 
 def test_a_stopped_worker_leaves_its_jobs_to_others(

@@ -114,6 +114,11 @@ def serving(queue_name: str, woken: threading.Event) -> Iterator[Turns]:
         turns.close()
 
 
+def served(queue_name: str) -> Turns:
+    """The turns at the dispatcher that serves a queue in this process."""
+    return _serving[queue_name]
+
+
 def take(queue_name: str, account_id: str, run: Run) -> None:
     """Give an account its turn at this process's dispatcher, or `run` one for it alone."""
     turns = _serving.get(queue_name)

@@ -12,9 +12,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 from uuid import NAMESPACE_URL, uuid5
 
 import sqlalchemy as sa
@@ -27,7 +27,7 @@ from app import clock, config, db
 from app.context import tenancy
 from app.db import engine
 from app.db.functions import database_now
-from app.jobs import INSTANCE, KINDS, QUEUE, Job, Kind, leases, queue
+from app.jobs import INSTANCE, KINDS, QUEUE, Job, Kind, leases, queue, turns
 from app.jobs.rq_queues import DEFAULT, MAIL
 from app.types import JSONMapping
 
@@ -41,7 +41,7 @@ PERIODIC_RETRY = 4  # caps the delay: periodic jobs count attempts over all thei
 SWEEP_SECONDS = 3
 EMBEDDED_SWEEP_SECONDS = 0.5
 STOP_SECONDS = 20
-Loop = Callable[[threading.Event, threading.Event], None]
+Work = Callable[[threading.Event, threading.Event], None]
 
 
 def _unknown(payload: JSONMapping) -> None:
@@ -50,6 +50,15 @@ def _unknown(payload: JSONMapping) -> None:
 
 # During a rolling upgrade the newer release may know the kind.
 UNKNOWN = Kind(_unknown)
+
+
+class Loop(NamedTuple):
+    """A worker loop, and the queue of RQ that it dispatches."""
+
+    work: Work
+    queue_name: str | None
+
+
 _loops: dict[str, Loop] = {}
 
 
@@ -57,14 +66,15 @@ class JobFailed(Exception):
     """A job that is given up, for RQ's list of failed ones: its kind, and the name of the error."""
 
 
-def loop(name: str) -> Callable[[Loop], Loop]:
+def loop(name: str, queue_name: str | None = None) -> Callable[[Work], Work]:
     """Register a worker loop: called with (stop, woken), it runs until `stop` is set.
 
-    `woken` is set when there may be work; the loop must also poll now and then.
+    `woken` is set when there may be work; the loop must also poll now and then. If it dispatches a
+    queue of RQ, `turns.served` has the accounts that jobs run for.
     """
 
-    def register(work: Loop) -> Loop:
-        _loops[name] = work
+    def register(work: Work) -> Work:
+        _loops[name] = Loop(work, queue_name)
         return work
 
     return register
@@ -265,8 +275,11 @@ _events: list[threading.Event] = []
 
 def serve(stop: threading.Event) -> None:
     """Run every worker loop, and what RQ hands out, until `stop` is set."""
+    # Made before RQ hands out jobs, which would else run without the dispatchers.
+    threads = [_make_thread(name, loop, stop) for name, loop in _loops.items()]
     with _rq(stop):
-        threads = [_start(name, work, stop) for name, work in _loops.items()]
+        for thread in threads:
+            thread.start()
         stop.wait()
         for woken in _events:
             woken.set()
@@ -284,15 +297,16 @@ def _rq(stop: threading.Event) -> AbstractContextManager[None]:
     return rq_worker.running(url, stop, sweep_seconds())
 
 
-def _start(name: str, work: Loop, stop: threading.Event) -> threading.Thread:
+def _make_thread(name: str, loop: Loop, stop: threading.Event) -> threading.Thread:
     app, woken = current_app._get_current_object(), threading.Event()  # type: ignore[attr-defined]
     _events.append(woken)
+    serving = ExitStack()
+    if loop.queue_name:
+        serving.enter_context(turns.serving(loop.queue_name, woken))
 
     def run() -> None:
-        with app.app_context():
-            work(stop, woken)
+        with app.app_context(), serving:
+            loop.work(stop, woken)
         _events.remove(woken)
 
-    thread = threading.Thread(target=run, name=name, daemon=True)
-    thread.start()
-    return thread
+    return threading.Thread(target=run, name=name, daemon=True)

@@ -252,11 +252,10 @@ def _drain(results: SimpleQueue[Result]) -> Iterator[Result]:
             return
 
 
-@worker.loop("deliveries")
+@worker.loop("deliveries", WEBHOOKS)
 def work(stop: threading.Event, woken: threading.Event) -> None:
     """Deliver due deliveries until `stop` is set."""
-    with turns.serving(WEBHOOKS, woken) as served:
-        _run(served, woken, lambda: not stop.is_set())
+    _run(turns.served(WEBHOOKS), woken, lambda: not stop.is_set())
 
 
 @job_task(WEBHOOKS, queue.accounts_due)

@@ -131,11 +131,10 @@ class Dispatcher:
                 self._woken.set()
 
 
-@worker.loop("workflows")
+@worker.loop("workflows", WORKFLOWS)
 def work(stop: threading.Event, woken: threading.Event) -> None:
     """Run due instances until `stop` is set."""
-    with turns.serving(WORKFLOWS, woken) as served:
-        _run(served, woken, lambda: not stop.is_set())
+    _run(turns.served(WORKFLOWS), woken, lambda: not stop.is_set())
 
 
 def accounts_due() -> list[tuple[str]]:

@@ -23,6 +23,8 @@ from standardwebhooks.webhooks import WebhookVerificationError
 
 from app import clock, db, jobs
 from app.ids import new_id
+from app.jobs import turns
+from app.jobs.rq_queues import WEBHOOKS
 from app.webhooks import dispatch, filters, log, queue, receiver_queues
 from app.webhooks.models import DELIVERIES, Webhook
 from app.webhooks.receiver_queues import Lane
@@ -666,7 +668,7 @@ def test_receivers_that_hang_delay_nobody_else(app: Flask, cast: Cast) -> None:
 
 
 def _work(app: Flask, stop: threading.Event, woken: threading.Event) -> None:
-    with app.app_context():
+    with app.app_context(), turns.serving(WEBHOOKS, woken):
         dispatch.work(stop, woken)
 
 

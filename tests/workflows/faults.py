@@ -14,6 +14,8 @@ from typing import Any
 from flask import Flask
 
 from app import db
+from app.jobs import turns
+from app.jobs.rq_queues import WORKFLOWS
 from app.workflows import dispatch
 from app.workflows.engine import control_steps, external_steps
 from tests.processes import Worker, environment
@@ -66,8 +68,9 @@ def _work(app: Flask, step: str, tells: int) -> None:
         return output
 
     control_steps.run_step, external_steps.carry_out = stopping_done, stopping_carry_out
-    with app.app_context():
-        dispatch.work(threading.Event(), threading.Event())
+    woken = threading.Event()
+    with app.app_context(), turns.serving(WORKFLOWS, woken):
+        dispatch.work(threading.Event(), woken)
 
 
 def start_worker(app: Flask, folder: Path, redis_url: str) -> Worker:
