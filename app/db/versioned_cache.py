@@ -9,7 +9,7 @@ of its own, which confirms that its grounds still hold.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
@@ -91,6 +91,14 @@ def verify(checks: Iterable[VersionCheck]) -> None:
     combine(*checks).verify()
 
 
+def verify_all(checks: Set[VersionCheck]) -> None:
+    """Compare with the database, however many there are. Raises Stale."""
+    if len(checks) <= MAX_CHECKS:
+        verify(sorted(checks, key=lambda check: check[:2]))
+    elif outdated(checks):
+        raise Stale
+
+
 def outdated(checks: Iterable[VersionCheck]) -> set[VersionCheck]:
     """Those of many checks that fail, by a query for each table and 500 rows."""
     by_table: dict[str, list[VersionCheck]] = {}
@@ -118,7 +126,7 @@ def are_current(values: Iterable[object]) -> bool:
     if len(checks) > MAX_CHECKS:
         return False
     try:
-        verify(sorted(checks, key=lambda check: check[:2]))
+        verify_all(checks)
     except Stale:
         return False
     return True

@@ -80,9 +80,8 @@ def events(account_id: str, rows: Sequence[object], views: Views) -> list[Event]
 
 def check_versions(by: Principal, views: Views) -> None:
     """Verify the caller and the collections. Raises Stale."""
-    checks = [check for view in views.values() for check in view.definition.version_checks]
-    if versioned_cache.outdated([*by.version_checks, *checks]):
-        raise versioned_cache.Stale
+    checks = {check for view in views.values() for check in view.definition.version_checks}
+    versioned_cache.verify_all(checks.union(by.version_checks))
 
 
 def _open_views(by: Principal) -> Views:

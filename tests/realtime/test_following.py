@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from flask import Flask
 
-from tests.builders import Cast, make_collection, make_record
-from tests.realtime.clients import Events, Socket
+from app.realtime.connections import Connection
+from tests.builders import Caller, Cast, make_collection, make_record, make_user
+from tests.realtime.clients import Events, Socket, until
+from tests.sql import statements
 
 WITHIN = 5  # seconds, after which a right must have ended
 
@@ -210,16 +213,27 @@ def close_rule(app: Flask, cast: Cast) -> None:
     assert cast.root.put("collections/posts/rules", rules).status_code < 300
 
 
-def revoke_tokens(app: Flask, cast: Cast) -> None:
-    """End all of the user's tokens."""
-    assert cast.bob.post("auth/logout-all").status_code < 300
+def change_role(app: Flask, cast: Cast) -> None:
+    """Take the role that the rule asks for."""
+    roles = {one["name"]: one["id"] for one in cast.root.get("roles").json["items"]}
+    body = {"role_id": roles["editor"]}
+    assert cast.alice.patch(f"account/users/{cast.bob.id}", body).status_code < 300
 
 
-@pytest.mark.parametrize("end", [deactivate, close_account, close_rule])
+def narrow_rule(app: Flask, cast: Cast) -> None:
+    """Have the rule ask for another role."""
+    rules = {"view_rule": '@has_role("admin")'}
+    assert cast.root.put("collections/posts/rules", rules).status_code < 300
+
+
+@pytest.mark.parametrize(
+    "end",
+    [deactivate, close_account, close_rule, narrow_rule, change_role],
+)
 def test_a_stream_ends_with_its_right(
     app: Flask, cast: Cast, port: int, end: Callable[[Flask, Cast], None]
 ) -> None:
-    make_collection(cast.root)
+    make_collection(cast.root, view_rule='@has_role("viewer")')
     client = Events(port, "collections=posts", headers=cast.bob.headers)
     make_record(cast.alice, title="seen")
     assert types(changes(client, 1)) == ["posts.create"]
@@ -229,6 +243,54 @@ def test_a_stream_ends_with_its_right(
         make_record(cast.alice, title="unseen")
     assert b"unseen" not in client.ended()
     assert time.monotonic() - started < WITHIN
+
+
+def test_a_stream_ends_with_its_key(app: Flask, cast: Cast, port: int) -> None:
+    make_collection(cast.root)
+    made = cast.alice.post("api-keys", {"name": "follower"}).json
+    client = Events(port, "collections=posts", headers={"X-API-Key": made["key"]})
+    make_record(cast.alice, title="seen")
+    assert types(changes(client, 1)) == ["posts.create"]
+    assert cast.alice.delete(f"api-keys/{made['id']}").status_code < 300
+    make_record(cast.alice, title="unseen")
+    assert b"unseen" not in client.ended()
+
+
+def test_an_expired_token_is_told_and_ends_the_stream(
+    cast: Cast, port: int, attached: list[Connection]
+) -> None:
+    make_collection(cast.root)
+    client = Events(port, "collections=posts", headers=cast.bob.headers)
+    until(lambda: attached)
+    attached[0].credential = replace(attached[0].credential, expires_at=time.time() - 1)
+    make_record(cast.alice, title="unseen")
+    assert client.next()["event"] == "expired"
+    assert b"unseen" not in client.ended()
+
+
+def test_many_streams_are_judged_in_a_few_statements(
+    app: Flask, cast: Cast, port: int, attached: list[Connection]
+) -> None:
+    make_collection(cast.root, "teams", schema=[{"name": "name", "type": "text"}])
+    schema: list[dict[str, Any]] = [
+        {"name": "title", "type": "text"},
+        {"name": "team", "type": "reference", "collection": "teams", "on_delete": "set_null"},
+    ]
+    rule = 'team.name = "red" && created_by != @request.auth.id'
+    make_collection(cast.root, schema=schema, view_rule=rule)
+    team = make_record(cast.alice, "teams", name="red")["id"]
+    users = [make_user(app, cast.bob.account_id, f"u{n}@acme.example") for n in range(20)]
+    callers = [Caller(app, user) for user in users]
+    clients = [Events(port, "collections=posts", headers=one.headers) for one in callers]
+    make_record(cast.alice, title="warm", team=team)
+    for client in clients:
+        changes(client, 1)
+    with statements(app) as sent:
+        make_record(cast.alice, title="one", team=team)
+        for client in clients:
+            assert changes(client, 1)[0]["data"]["title"] == "one"
+    reads = [one for one in sent if one.lstrip().upper().startswith(("SELECT", "WITH"))]
+    assert len(reads) < len(clients), reads
 
 
 def test_a_closed_rule_ends_one_subscription_of_a_websocket(
