@@ -64,7 +64,7 @@ def test_the_published_client_is_served_unmodified(tmp_path: Path, node: str) ->
         register_and_verify(address, tmp_path / "instance" / "outbox")
         arguments = [address, "acme", ALICE, ROOT, PASSWORD]
         driven = subprocess.run(
-            [node, "drive.mjs", *arguments],
+            [node, "--experimental-websocket", "drive.mjs", *arguments],
             cwd=CLIENT,
             check=False,
             capture_output=True,

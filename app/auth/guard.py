@@ -275,7 +275,7 @@ def _verified(request: Request, caller: Principal, access: Access) -> Principal:
 
 def _identify(request: Request, access: Access) -> Principal:
     credential, reference = _credential(request), _account_of(request)
-    if credential is None and get_g().query_credentials and "ticket" in request.args:
+    if credential is None and get_g().get("query_credentials") and "ticket" in request.args:
         return _ticket_caller(request.args["ticket"], reference)
     if credential is not None:
         caller = _signed_in(credential)
@@ -296,7 +296,7 @@ def _credential(request: Request) -> str | None:
     if scheme:
         raise Unauthorized("Only the Bearer scheme is supported.")
     key: str | None = environ.get("HTTP_X_API_KEY")
-    if key is None and get_g().query_credentials and "ticket" not in request.args:
+    if key is None and get_g().get("query_credentials") and "ticket" not in request.args:
         return request.args.get("token")
     return key
 

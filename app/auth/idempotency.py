@@ -65,6 +65,6 @@ def _save(claim: Claim, view: Callable[..., object], response: Response) -> None
     shows_secret = getattr(view, "shows_secret", None)
     body = response.get_json() if shows_secret else {}
     has_secret = bool(shows_secret and shows_secret(body))
-    record_id = body["id"] if has_secret else None
+    record_id = body.get("id") if has_secret else None
     text = None if has_secret else response.get_data(as_text=True)
     keys.save_response(claim, response.status_code, text, response.headers.get("ETag"), record_id)

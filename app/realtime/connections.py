@@ -111,13 +111,18 @@ class Connection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - of a socket, it is one
         self._transport = transport
         transport.set_write_buffer_limits(high=0)
+        transport.pause_reading()  # until the hub knows this stream
         self.is_connected = True
         _keep_alive(transport.get_extra_info("socket"))
-        self._send(self.head + self.opening)
         metrics.count(metrics.OPEN, self.protocol)
+        self._send(self.head + self.opening)
         self._timer = loop.current().call_later(limits.HEARTBEAT_SECONDS, self._beat)
         if _stopping.is_set():
             self.stop()
+
+    def start_reading(self) -> None:
+        """Take what the client sends from now on."""
+        self._transport.resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
         """Count the stream no more."""

@@ -78,5 +78,6 @@ async def _serve(connection: Connection, sock: socket.socket) -> None:
         sock.close()
         return
     hub.attach(connection)
+    connection.start_reading()
     await connection.lost
     hub.detach(connection)

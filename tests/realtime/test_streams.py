@@ -81,7 +81,9 @@ def test_a_head_request_opens_no_stream(bob: Caller, port: int) -> None:
 
 def test_the_accept_key_is_that_of_the_standard(bob: Caller, port: int) -> None:
     key = {"Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}  # RFC 6455, section 1.3
-    client = Socket(port, headers={**bob.headers, **key})
+    # As Firefox sends it, from a page of any origin: no credential is one that a browser adds.
+    browser = {"Connection": "keep-alive, Upgrade", "Origin": "https://any.example"}
+    client = Socket(port, headers={**bob.headers, **key, **browser})
     assert client.status == 101
     assert client.headers["Sec-WebSocket-Accept"] == "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
     assert client.headers["Upgrade"] == "websocket"

@@ -97,6 +97,15 @@ def test_a_user_has_a_hundred_open_tickets(
         ticket_of(bob)
 
 
+def test_a_ticket_is_not_saved_for_a_retry(cast: Cast, port: int) -> None:
+    for caller in (cast.bob, cast.root.acting_in("acme")):
+        key = {"Idempotency-Key": "once"}
+        first, again = (caller.post("realtime/tickets", headers=key) for _ in range(2))
+        assert (first.status_code, again.status_code) == (201, 409)
+        assert again.json["error"] == "already_done"
+        assert Events(port, f"ticket={first.json['ticket']}").status == 200
+
+
 def test_a_ticket_is_worth_nothing_once_its_credential_is_not(
     app: Flask, cast: Cast, port: int
 ) -> None:
