@@ -40,7 +40,7 @@ def record_change(event: events.RecordChanged) -> None:
         target,
         list(_values(fields, old, new)),
         new.get("updated_at"),
-        unchanged.dump(fields, event.previous, event.record),
+        unchanged.dump(fields, old, event.record) if event.previous else None,
     )
 
 

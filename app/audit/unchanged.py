@@ -34,10 +34,8 @@ NOTHING = Unchanged({}, {}, {}, [])
 EDITOR = ("updated_at", "updated_by")
 
 
-def dump(fields: Iterable[str], old: Row | None, new: Row | None) -> str | None:
-    """The text to store with a change of a record; None if nothing is lacking."""
-    if old is None:
-        return None
+def dump(fields: Iterable[str], old: Row, new: Row | None) -> str:
+    """The text to store with an update or a deletion of a record."""
     both, long = _texts(old, ("created_at", "created_by")), list[str]()
     if new is not None:
         for name in fields:

@@ -9,7 +9,7 @@ from app.context import tenancy
 from app.db import versioned_cache
 from app.db.versioned_cache import VersionCheck
 from app.feed import changes
-from app.realtime.audience import Stream
+from app.realtime.stream import Stream
 
 ACCOUNTS = 500  # of a statement
 

@@ -27,8 +27,9 @@ from app.db import has_one_writer, versioned_cache
 from app.errors import AppError, BadRequest, FeedExpired, InvalidValues, error_location
 from app.feed import changes, service, visibility
 from app.realtime import checks, loop, wakeups
-from app.realtime.audience import Audience, Stream
+from app.realtime.audience import Audience
 from app.realtime.outbox import Outbox
+from app.realtime.stream import Stream
 from app.realtime.subscriptions import Subscription
 
 if TYPE_CHECKING:

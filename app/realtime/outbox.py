@@ -5,12 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from app.realtime import limits, loop
-
-if TYPE_CHECKING:
-    from app.realtime.audience import Stream
+from app.realtime.stream import Stream
 
 BATCH_FRAMES, BATCH_BYTES = 500, 2**20
 CALL_SECONDS = 5
@@ -22,7 +19,7 @@ class Outbox:
 
     def __init__(self, streams: Sequence[Stream]) -> None:
         self._streams = streams
-        self._frames = list[tuple["Stream", bytes]]()
+        self._frames = list[tuple[Stream, bytes]]()
         self._bytes = 0
         self._measure([stream for stream in streams if stream.buffered])
 

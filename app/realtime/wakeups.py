@@ -28,7 +28,6 @@ log = structlog.get_logger()
 
 OnChange = Callable[[set[str] | None], None]
 """Called with the accounts that have changes; None for all."""
-ANNOUNCED = "realtime.announced"
 REDIS_CHANNEL, POSTGRES_CHANNEL = "atrium:changes", "atrium_changes"
 COMBINE_SECONDS = 0.005
 IDLE_SECONDS = 10  # then the sender closes its connection to PostgreSQL
@@ -159,7 +158,4 @@ def _postgres_messages() -> Iterator[str]:
 
 @events.subscribe(events.RecordChanged)
 def _on_record_changed(event: events.RecordChanged) -> None:
-    announced: set[str] = db.notes().setdefault(ANNOUNCED, set())
-    if event.account_id not in announced:
-        announced.add(event.account_id)
-        db.on_commit(partial(announce, event.account_id))
+    db.on_commit(partial(announce, event.account_id))

@@ -18,7 +18,7 @@ from app.realtime import connections, hub, limits, loop, sse, websocket
 from app.realtime.connections import Connection
 from app.realtime.subscriptions import OPERATIONS, Subscription
 from tests import certificates
-from tests.builders import Caller, Cast
+from tests.builders import Caller, Cast, make_collection
 from tests.realtime.clients import UPGRADE, Events, Socket, Stream, until
 from tests.realtime.conftest import serving
 
@@ -29,6 +29,12 @@ WS = "realtime/ws"
 def in_loop(call: Callable[..., object], *arguments: Any) -> None:
     """Have the loop's thread call something."""
     loop.current().call_soon_threadsafe(call, *arguments)
+
+
+def make_collections(cast: Cast, *names: str) -> None:
+    """Collections to subscribe to."""
+    for name in names:
+        make_collection(cast.root, name, schema=[{"name": "n", "type": "number"}])
 
 
 @pytest.fixture
@@ -150,18 +156,25 @@ def test_a_peer_that_vanished_is_noticed(events: tuple[Events, Connection]) -> N
         ("since=7", [(None, OPERATIONS, "", 7)]),
         ("collections=posts", [("posts", OPERATIONS, "", None)]),
         ("collection=posts:create", [("posts", {"create"}, "", None)]),
-        ("collections=a,b:delete", [("a", {"delete"}, "", None), ("b", {"delete"}, "", None)]),
-        ("collections=a:create&collections=a:delete", [("a", {"create", "delete"}, "", None)]),
         (
-            "collections=a&collection=b:update,create&filter.a=n%20%3D%201&since=3",
-            [("a", OPERATIONS, "n = 1", 3), ("b", {"create", "update"}, "", 3)],
+            "collections=aaa,bbb:delete",
+            [("aaa", {"delete"}, "", None), ("bbb", {"delete"}, "", None)],
+        ),
+        (
+            "collections=aaa:create&collections=aaa:delete",
+            [("aaa", {"create", "delete"}, "", None)],
+        ),
+        (
+            "collections=aaa&collection=bbb:update,create&filter.aaa=n%20%3D%201&since=3",
+            [("aaa", OPERATIONS, "n = 1", 3), ("bbb", {"create", "update"}, "", 3)],
         ),
     ],
 )
 def test_the_query_says_what_to_subscribe_to(
-    bob: Caller, port: int, attached: list[Connection], query: str, found: list[Any]
+    cast: Cast, port: int, attached: list[Connection], query: str, found: list[Any]
 ) -> None:
-    assert Events(port, query, headers=bob.headers).status == 200
+    make_collections(cast, "posts", "aaa", "bbb")
+    assert Events(port, query, headers=cast.bob.headers).status == 200
     until(lambda: attached)
     parsed = [
         (one.collection, one.operations, one.filter, one.since)
@@ -358,15 +371,16 @@ def test_what_is_no_json_is_told(talk: Socket, text: str) -> None:
     assert talk.ask({"action": "ping"})["type"] == "pong"
 
 
-def test_subscriptions_come_and_go(talk: Socket, attached: list[Connection]) -> None:
-    wanted = {"collection": "posts", "operations": ["create"], "filter": "n = 1", "since": 3}
+def test_subscriptions_come_and_go(cast: Cast, talk: Socket, attached: list[Connection]) -> None:
+    make_collections(cast, "posts")
+    wanted = {"collection": "posts", "operations": ["create"], "filter": "n = 1", "since": 0}
     answer = talk.ask({"action": "subscribe", **wanted})
     assert answer == {"type": "subscribed", "status": "subscribed", "collection": "posts"}
     assert talk.ask({"action": "subscribe", "operations": []})["collection"] is None
     (stream,) = connections.registry.all()
     posts = stream.subscriptions["posts"]
     found = (posts.collection, posts.operations, posts.filter, posts.since)
-    assert found == ("posts", {"create"}, "n = 1", 3)
+    assert found == ("posts", {"create"}, "n = 1", 0)
     assert stream.subscriptions[""].operations == OPERATIONS
     for collection in ("posts", "posts", "never"):
         left = talk.ask({"action": "unsubscribe", "collection": collection})
@@ -399,9 +413,12 @@ def test_subscriptions_are_answered_in_order_also_if_the_hub_takes_its_time(
     assert (answers[1]["error"], answers[1]["details"]) == ("filter_invalid", [1])
 
 
-def test_a_stream_has_so_many_subscriptions(talk: Socket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_has_so_many_subscriptions(
+    cast: Cast, talk: Socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_collections(cast, "aaa", "bbb")
     monkeypatch.setattr(limits, "MAX_SUBSCRIPTIONS", 2)
-    for name in ("a", "b", "a"):
+    for name in ("aaa", "bbb", "aaa"):
         assert talk.ask({"action": "subscribe", "collection": name})["type"] == "subscribed"
     refused = talk.ask({"action": "subscribe", "collection": "c"})
     assert (refused["error"], refused["collection"]) == ("limit_reached", "c")
