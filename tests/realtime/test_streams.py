@@ -31,6 +31,15 @@ def in_loop(call: Callable[..., object], *arguments: Any) -> None:
     loop.current().call_soon_threadsafe(call, *arguments)
 
 
+@pytest.fixture(autouse=True)
+def agreeable_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hub that knows every collection and sends nothing: these tests are of what is below it."""
+    monkeypatch.setattr(hub, "open_stream", lambda caller, subscriptions: None)
+    monkeypatch.setattr(hub, "subscribe", lambda stream, subscription, done: done(None))
+    for name in ("attach", "detach"):
+        monkeypatch.setattr(hub, name, lambda stream: None)
+
+
 @pytest.fixture
 def events(bob: Caller, port: int, attached: list[Connection]) -> tuple[Events, Connection]:
     """A stream of events, from both sides."""
@@ -238,6 +247,14 @@ def test_changes_and_ends_of_an_event_stream(events: tuple[Events, Connection]) 
     until(lambda: stream.closed and stream not in connections.registry.all())
 
 
+def test_an_event_stream_ends_with_one_of_its_subscriptions(
+    events: tuple[Events, Connection],
+) -> None:
+    client, stream = events
+    in_loop(stream.unsubscribed, "posts", BadRequest("x", error="rule_denied"))
+    assert client.ended() == b""
+
+
 def test_both_kinds_have_heartbeats(
     bob: Caller, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -418,6 +435,7 @@ def test_changes_and_ends_of_a_websocket(
         talk = Socket(port, headers=bob.headers)
         until(lambda: attached)
         stream = attached.pop()
+        assert talk.ask({"action": "subscribe", "collection": "posts"})["type"] == "subscribed"
         in_loop(stream.send_change, 5, PAYLOAD)
         assert talk.next() == json.loads(PAYLOAD)
         in_loop(stream.send_reset)
@@ -425,6 +443,7 @@ def test_changes_and_ends_of_a_websocket(
         in_loop(stream.unsubscribed, "posts", BadRequest("x", error="rule_denied"))
         ended = {"type": "unsubscribed", "status": "unsubscribed", "collection": "posts"}
         assert talk.next() == {**ended, "error": "rule_denied"}
+        assert stream.subscriptions == {}
         in_loop(getattr(stream, end))
         assert [talk.next()["type"] for _ in farewell] == farewell
         assert talk.closed() == code
