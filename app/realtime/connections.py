@@ -222,8 +222,8 @@ class Connection(asyncio.Protocol):
         self.close()
 
     def unsubscribed(self, collection: str | None, error: AppError) -> None:
-        """Tell the client that a subscription has ended."""
-        raise NotImplementedError
+        """End a subscription, or the stream if its kind has no way to tell."""
+        self.end()
 
 
 def _keep_alive(sock: socket.socket) -> None:

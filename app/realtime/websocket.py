@@ -217,6 +217,7 @@ class WebSocket(Connection):
 
     def unsubscribed(self, collection: str | None, error: AppError) -> None:
         """Tell the client that a subscription has ended."""
+        self.subscriptions.pop(collection or "", None)
         self._send_status("unsubscribed", collection, error=error.error)
 
     def _close(self, code: int, reason: str) -> None:

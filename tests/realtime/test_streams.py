@@ -18,7 +18,7 @@ from app.realtime import connections, hub, limits, loop, sse, websocket
 from app.realtime.connections import Connection
 from app.realtime.subscriptions import OPERATIONS, Subscription
 from tests import certificates
-from tests.builders import Caller, Cast, make_collection
+from tests.builders import Caller, Cast
 from tests.realtime.clients import UPGRADE, Events, Socket, Stream, until
 from tests.realtime.conftest import serving
 
@@ -31,10 +31,13 @@ def in_loop(call: Callable[..., object], *arguments: Any) -> None:
     loop.current().call_soon_threadsafe(call, *arguments)
 
 
-def make_collections(cast: Cast, *names: str) -> None:
-    """Collections to subscribe to."""
-    for name in names:
-        make_collection(cast.root, name, schema=[{"name": "n", "type": "number"}])
+@pytest.fixture(autouse=True)
+def agreeable_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hub that knows every collection and sends nothing: these tests are of what is below it."""
+    monkeypatch.setattr(hub, "open_stream", lambda caller, subscriptions: None)
+    monkeypatch.setattr(hub, "subscribe", lambda stream, subscription, done: done(None))
+    for name in ("attach", "detach"):
+        monkeypatch.setattr(hub, name, lambda stream: None)
 
 
 @pytest.fixture
@@ -156,25 +159,18 @@ def test_a_peer_that_vanished_is_noticed(events: tuple[Events, Connection]) -> N
         ("since=7", [(None, OPERATIONS, "", 7)]),
         ("collections=posts", [("posts", OPERATIONS, "", None)]),
         ("collection=posts:create", [("posts", {"create"}, "", None)]),
+        ("collections=a,b:delete", [("a", {"delete"}, "", None), ("b", {"delete"}, "", None)]),
+        ("collections=a:create&collections=a:delete", [("a", {"create", "delete"}, "", None)]),
         (
-            "collections=aaa,bbb:delete",
-            [("aaa", {"delete"}, "", None), ("bbb", {"delete"}, "", None)],
-        ),
-        (
-            "collections=aaa:create&collections=aaa:delete",
-            [("aaa", {"create", "delete"}, "", None)],
-        ),
-        (
-            "collections=aaa&collection=bbb:update,create&filter.aaa=n%20%3D%201&since=3",
-            [("aaa", OPERATIONS, "n = 1", 3), ("bbb", {"create", "update"}, "", 3)],
+            "collections=a&collection=b:update,create&filter.a=n%20%3D%201&since=3",
+            [("a", OPERATIONS, "n = 1", 3), ("b", {"create", "update"}, "", 3)],
         ),
     ],
 )
 def test_the_query_says_what_to_subscribe_to(
-    cast: Cast, port: int, attached: list[Connection], query: str, found: list[Any]
+    bob: Caller, port: int, attached: list[Connection], query: str, found: list[Any]
 ) -> None:
-    make_collections(cast, "posts", "aaa", "bbb")
-    assert Events(port, query, headers=cast.bob.headers).status == 200
+    assert Events(port, query, headers=bob.headers).status == 200
     until(lambda: attached)
     parsed = [
         (one.collection, one.operations, one.filter, one.since)
@@ -249,6 +245,14 @@ def test_changes_and_ends_of_an_event_stream(events: tuple[Events, Connection]) 
     assert client.ended() == b""
     client.socket.close()
     until(lambda: stream.closed and stream not in connections.registry.all())
+
+
+def test_an_event_stream_ends_with_one_of_its_subscriptions(
+    events: tuple[Events, Connection],
+) -> None:
+    client, stream = events
+    in_loop(stream.unsubscribed, "posts", BadRequest("x", error="rule_denied"))
+    assert client.ended() == b""
 
 
 def test_both_kinds_have_heartbeats(
@@ -371,16 +375,15 @@ def test_what_is_no_json_is_told(talk: Socket, text: str) -> None:
     assert talk.ask({"action": "ping"})["type"] == "pong"
 
 
-def test_subscriptions_come_and_go(cast: Cast, talk: Socket, attached: list[Connection]) -> None:
-    make_collections(cast, "posts")
-    wanted = {"collection": "posts", "operations": ["create"], "filter": "n = 1", "since": 0}
+def test_subscriptions_come_and_go(talk: Socket, attached: list[Connection]) -> None:
+    wanted = {"collection": "posts", "operations": ["create"], "filter": "n = 1", "since": 3}
     answer = talk.ask({"action": "subscribe", **wanted})
     assert answer == {"type": "subscribed", "status": "subscribed", "collection": "posts"}
     assert talk.ask({"action": "subscribe", "operations": []})["collection"] is None
     (stream,) = connections.registry.all()
     posts = stream.subscriptions["posts"]
     found = (posts.collection, posts.operations, posts.filter, posts.since)
-    assert found == ("posts", {"create"}, "n = 1", 0)
+    assert found == ("posts", {"create"}, "n = 1", 3)
     assert stream.subscriptions[""].operations == OPERATIONS
     for collection in ("posts", "posts", "never"):
         left = talk.ask({"action": "unsubscribe", "collection": collection})
@@ -413,12 +416,9 @@ def test_subscriptions_are_answered_in_order_also_if_the_hub_takes_its_time(
     assert (answers[1]["error"], answers[1]["details"]) == ("filter_invalid", [1])
 
 
-def test_a_stream_has_so_many_subscriptions(
-    cast: Cast, talk: Socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_collections(cast, "aaa", "bbb")
+def test_a_stream_has_so_many_subscriptions(talk: Socket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_SUBSCRIPTIONS", 2)
-    for name in ("aaa", "bbb", "aaa"):
+    for name in ("a", "b", "a"):
         assert talk.ask({"action": "subscribe", "collection": name})["type"] == "subscribed"
     refused = talk.ask({"action": "subscribe", "collection": "c"})
     assert (refused["error"], refused["collection"]) == ("limit_reached", "c")
@@ -435,6 +435,7 @@ def test_changes_and_ends_of_a_websocket(
         talk = Socket(port, headers=bob.headers)
         until(lambda: attached)
         stream = attached.pop()
+        assert talk.ask({"action": "subscribe", "collection": "posts"})["type"] == "subscribed"
         in_loop(stream.send_change, 5, PAYLOAD)
         assert talk.next() == json.loads(PAYLOAD)
         in_loop(stream.send_reset)
@@ -442,6 +443,7 @@ def test_changes_and_ends_of_a_websocket(
         in_loop(stream.unsubscribed, "posts", BadRequest("x", error="rule_denied"))
         ended = {"type": "unsubscribed", "status": "unsubscribed", "collection": "posts"}
         assert talk.next() == {**ended, "error": "rule_denied"}
+        assert stream.subscriptions == {}
         in_loop(getattr(stream, end))
         assert [talk.next()["type"] for _ in farewell] == farewell
         assert talk.closed() == code
