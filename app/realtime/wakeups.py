@@ -18,7 +18,7 @@ from typing import Any
 
 import sqlalchemy as sa
 import structlog
-from flask import Flask
+from flask import Flask, current_app
 
 from app import config, db, events
 from app.db import has_one_writer, owner_connection
@@ -39,7 +39,7 @@ NOTIFY = sa.text(f"SELECT pg_notify('{POSTGRES_CHANNEL}', :message)")
 
 def announce(account_id: str) -> None:
     """Tell all processes soon that an account has changes; never blocks."""
-    _sender(config.running(), os.getpid()).add(account_id)
+    _sender(_app(), os.getpid()).add(account_id)
 
 
 def listen(on_change: OnChange) -> None:
@@ -50,6 +50,11 @@ def listen(on_change: OnChange) -> None:
     if config.current().redis_url or not has_one_writer():
         arguments = (app, sender, on_change)
         threading.Thread(target=_listen, args=arguments, name="changes", daemon=True).start()
+
+
+def _app() -> Flask:
+    # Not by `config`, as each write takes this way.
+    return current_app._get_current_object()  # type: ignore[attr-defined, no-any-return]
 
 
 @lru_cache
