@@ -39,6 +39,10 @@ LONGEST_CREDENTIAL = 8000
 CHANGE_NUMBER = re.compile("[0-9]{1,18}")
 STREAM_EXAMPLE = """: connected
 
+id: 4
+event: heartbeat
+data: {"type": "heartbeat", "timestamp": "2026-11-20T11:59:58.123456Z"}
+
 id: 5
 event: message
 data: {"type": "tasks.create", "change": 5, "timestamp": "2026-11-20T12:00:00.123456Z", "data": {}}
@@ -108,10 +112,11 @@ class Ticket(Schema):
 def subscribe(args: JSONObject) -> Response:
     """Stream changes of records as server-sent events.
 
-    Each event has the number of the change as its id, and shows what the caller may view: `data` is
-    `{type, change, timestamp, data}`. `heartbeat` comes every 15 seconds; `reset` says that changes
-    are missing, so read the records anew; `expired` says that the credential has expired. A client
-    that reads too slowly is disconnected, and resumes with `Last-Event-ID`.
+    Each change has its number as id, and shows what the caller may view: `data` is
+    `{type, change, timestamp, data}`. `heartbeat` comes first, with the position at which the
+    stream begins as its id, and every 15 seconds; `reset` says that changes are missing, so read
+    the records anew; `expired` says that the credential has expired. A client that reads too slowly
+    is disconnected, and resumes with `Last-Event-ID`.
     """
     last_event_id = get_header("Last-Event-ID")
     is_known = last_event_id is None or CHANGE_NUMBER.fullmatch(last_event_id)
@@ -120,6 +125,8 @@ def subscribe(args: JSONObject) -> Response:
         since = int(last_event_id) if is_known else None
     subscriptions = _subscriptions(since)
     stream = EventStream(_authorize(subscriptions), subscriptions)
+    is_reset = not is_known or subscriptions[0].is_reset
+    stream.opening = sse.opening(None if is_reset else subscriptions[0].position)
     if not is_known:
         stream.opening += sse.event("reset")
     headers = {
@@ -142,7 +149,8 @@ def open_websocket(args: JSONObject) -> Response:
     """Open a WebSocket for changes of records.
 
     Send `{"action": "subscribe", "collection": "tasks"}` with `operations`, `filter` and `since` as
-    needed, `unsubscribe` or `ping`. Without `collection` it is for all collections. Changes come as
+    needed, `unsubscribe` or `ping`. Without `collection` it is for all collections. The answer to
+    `subscribe` has the position at which the subscription begins as `since`. Changes come as
     `{type, change, timestamp, data}`, errors as `{"type": "error", error, message}`, which leave
     the connection open; `heartbeat` comes every 15 seconds.
     """

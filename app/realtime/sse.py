@@ -15,18 +15,27 @@ def frame(change: int, payload: bytes) -> bytes:
     return b"id: %d\nevent: message\ndata: %b\n\n" % (change, payload)
 
 
-def event(name: str) -> bytes:
+def event(name: str, change: int | None = None) -> bytes:
     """Return an event about the stream itself."""
     data = dumps({"type": name, "timestamp": clock.iso(clock.now())})
-    return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
+    id_line = b"" if change is None else b"id: %d\n" % change
+    return b"%bevent: %b\ndata: %b\n\n" % (id_line, name.encode(), data)
+
+
+def opening(position: int | None) -> bytes:
+    """Return what a stream begins with.
+
+    The position comes as an id, so that a client that is cut off before the first change misses
+    nothing. A client that is sent `reset` gets none: a reconnect must lead to `reset` again.
+    """
+    first = b"" if position is None else event("heartbeat", position)
+    return b": connected\n\n%bretry: %d\n\n" % (first, RETRY_MILLISECONDS)
 
 
 class EventStream(Connection):
     """A stream of server-sent events."""
 
     protocol = "sse"
-    opening = b": connected\n\nretry: %d\n\n" % RETRY_MILLISECONDS
-
     _received = 0
 
     def data_received(self, data: bytes) -> None:

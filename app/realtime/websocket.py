@@ -184,7 +184,8 @@ class WebSocket(Connection):
             return
         if error is None:
             self.subscriptions[collection or ""] = subscription
-            self._send_status("subscribed", collection)
+            since = {} if subscription.is_reset else {"since": subscription.position}
+            self._send_status("subscribed", collection, **since)
         else:
             self._send_error(error, collection)
         self._answer_messages()

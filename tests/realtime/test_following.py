@@ -159,6 +159,19 @@ def test_a_resumed_stream_misses_and_repeats_nothing(cast: Cast, port: int) -> N
     assert [one["data"]["id"] for one in messages(socket, 5)] == made
 
 
+def test_streams_tell_where_they_begin(cast: Cast, port: int) -> None:
+    make_collection(cast.root)
+    make_record(cast.alice, title="earlier")
+    newest = cast.bob.get("changes").json["next"]
+    opening = Events(port, "collections=posts", headers=cast.bob.headers).opening
+    assert f"id: {newest}\nevent: heartbeat\n".encode() in opening
+    client = Socket(port, headers=cast.bob.headers)
+    asked = {"action": "subscribe", "collection": "posts"}
+    assert client.ask(asked)["since"] == newest
+    assert client.ask({**asked, "since": 0})["since"] == 0
+    assert "since" not in client.ask({**asked, "since": 2**62})
+
+
 @pytest.mark.parametrize("since", [2**62, "x"])
 def test_a_position_that_the_feed_does_not_have_is_reset(
     cast: Cast, port: int, since: object
@@ -166,6 +179,7 @@ def test_a_position_that_the_feed_does_not_have_is_reset(
     make_collection(cast.root)
     headers = {**cast.bob.headers, "Last-Event-ID": str(since)}
     client = Events(port, "collections=posts", headers=headers)
+    assert b"id: " not in client.opening
     assert client.next()["event"] == "reset"
     make_record(cast.alice, title="after it")
     assert types(changes(client, 1)) == ["posts.create"]
