@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
 import subprocess
 import urllib.request
+from collections.abc import Iterator
 from email import message_from_string
 from email.message import EmailMessage
 from email.policy import default
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 import pytest
 
@@ -34,45 +36,70 @@ ROOT, ALICE = "root@system.example", "alice@acme.example"
 
 @pytest.fixture
 def node() -> str:
-    """The program that runs the client, which is installed beside its script."""
+    """The program that runs the client, which is installed beside its scripts."""
     missing = [name for name in ("node", "npm") if not shutil.which(name)]
     if missing:
         reason = f"{' and '.join(missing)} missing: the published client is NOT tested"
         if os.environ.get("CI"):
             pytest.fail(reason)
         pytest.skip(f"{reason}; `python -m tests.services install` installs them")
-    if not (CLIENT / "node_modules" / "@snackbase" / "sdk" / "package.json").exists():
+    packages = json.loads((CLIENT / "package.json").read_text())["dependencies"]
+    if not all((CLIENT / "node_modules" / name).exists() for name in packages):
         subprocess.run(["npm", "ci", "--no-audit", "--no-fund"], cwd=CLIENT, check=True)
     return str(shutil.which("node"))
 
 
-def test_the_published_client_is_served_unmodified(tmp_path: Path, node: str) -> None:
-    port, log = free_port(), tmp_path / "log"
-    address = f"http://127.0.0.1:{port}"
+class Server(NamedTuple):
+    """A server with Alice's account."""
+
+    address: str
+    process: int
+    log: Path
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Web and worker as the Procfile starts them."""
+    folder, port = tmp_path_factory.mktemp("sdk"), free_port()
+    address, log = f"http://127.0.0.1:{port}", folder / "log"
     commands = {name: shlex.split(command) for name, command in procfile().items()}
     env = environment(
-        tmp_path,
+        folder,
         PORT=str(port),
         SERVICE_BASE_URL=address,
         SERVICE_SUPERADMIN_EMAIL=ROOT,
         SERVICE_SUPERADMIN_PASSWORD=PASSWORD,
     )
     subprocess.run(commands["release"], cwd=PROJECT, env=env, check=True)
-    worker_log = tmp_path / "worker.log"
-    with started(commands["web"], env, log), started(commands["worker"], env, worker_log):
+    worker_log = folder / "worker.log"
+    with started(commands["web"], env, log) as web, started(commands["worker"], env, worker_log):
         wait_for(f"{address}/ready", log)
-        register_and_verify(address, tmp_path / "instance" / "outbox")
-        arguments = [address, "acme", ALICE, ROOT, PASSWORD]
-        driven = subprocess.run(
-            [node, "--experimental-websocket", "drive.mjs", *arguments],
-            cwd=CLIENT,
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-    assert driven.returncode == 0, f"{driven.stdout}{driven.stderr}\n{log.read_text()[-3000:]}"
+        register_and_verify(address, folder / "instance" / "outbox")
+        yield Server(address, web.pid, log)
+
+
+def drive(node: str, server: Server, *script: str) -> None:
+    """Run a script, which ends with a word if all went well."""
+    driven = subprocess.run(
+        [node, *script, server.address, "acme", ALICE, ROOT, PASSWORD],
+        cwd=CLIENT,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    log = server.log.read_text()[-3000:]
+    assert driven.returncode == 0, f"{driven.stdout}{driven.stderr}\n{log}"
     assert "the client is served" in driven.stdout
+
+
+def test_the_published_client_is_served_unmodified(node: str, server: Server) -> None:
+    drive(node, server, "drive.mjs")
+
+
+@pytest.mark.parametrize("transport", ["websocket", "sse"])
+def test_the_published_client_follows_changes(node: str, server: Server, transport: str) -> None:
+    drive(node, server, "realtime.mjs", transport, str(server.process))
 
 
 def register_and_verify(address: str, outbox: Path) -> None:

@@ -125,13 +125,6 @@ assert.deepEqual(await alice.records.batchDelete("books", ids), { deleted: ids, 
 await machine.records.delete("books", book.id);
 await refused(404, alice.records.get("books", book.id));
 
-// Realtime, by a WebSocket; the client falls back to server-sent events without one.
-await alice.realtime.connect();
-assert.equal(alice.realtime.getState(), "connected");
-await alice.realtime.subscribe("books", ["create"]);
-await alice.realtime.unsubscribe("books");
-alice.realtime.disconnect();
-
 // Webhooks.
 const hook = await alice.webhooks.create({ url: `${baseUrl}/health`, collection: "books", events: ["create", "update"], secret: "s3cret", headers: { "X-Mine": "1" } });
 assert.equal(hook.secret, "s3cret");
