@@ -14,6 +14,8 @@ from typing import Any, ClassVar
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import CloseConnection, Event, Message, Ping, Pong, TextMessage
 
+from app.realtime import connections, loop
+
 UPGRADE = {
     "Upgrade": "websocket",
     "Connection": "Upgrade",
@@ -134,6 +136,14 @@ class Socket(Stream):
         while not isinstance(event := self.event(), CloseConnection):
             assert isinstance(event, Message | Ping | Pong)
         return event.code
+
+
+def cut() -> None:
+    """Close all streams of this process from the server's side, once there are any."""
+    until(lambda: any(one.is_connected for one in connections.registry.all()))
+    for connection in connections.registry.all():
+        loop.current().call_soon_threadsafe(connection.stop)
+    until(lambda: not connections.registry.all())
 
 
 def until(happens: Any, seconds: float = SECONDS) -> None:
