@@ -32,6 +32,8 @@ INSTANCES = 'api "$ATRIUM/api/v1/workflows/$FLOW/instances" --header "Authorizat
 # What the commands pause for, in their order.
 AWAITED = (
     f"{MAILS} 1",
+    "grep --quiet heartbeat stream.txt",
+    "grep --quiet tasks.create stream.txt",
     "grep --quiet listening received.txt",
     "grep --quiet sha256 received.txt",
     f"{MAILS} 2",
@@ -88,6 +90,7 @@ def test_the_commands_work_as_written(running: tuple[str, str], tmp_path: Path) 
         '"total":2',
         '"total":1',
         '"done":true',
+        'data: {"type":"tasks.create"',
         "sha256=",
         '"event":"records.create","collection":"tasks"',
         '"total":0',
