@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -90,7 +91,7 @@ def test_a_whole_instance_is_well(used: Flask, database: str) -> None:
     assert code == 0
     assert set(parts) == {
         *("settings", "database", "migrations", "clock", "secrets", "accounts"),
-        *("audit", "worker", "queue", "mail"),
+        *("audit", "worker", "queue", "streams", "mail"),
         *(("disk",) if database == "sqlite" else ()),
     }
 
@@ -144,6 +145,15 @@ def test_what_cannot_be_looked_at_leaves_the_rest_told(
     assert (code, parts[part][0]) == (1, "fail")
     assert table in parts[part][1]
     assert {other for other, (state, _) in parts.items() if state != "ok"} == {part}
+
+
+def test_a_limit_of_open_files_below_that_of_streams_is_told(
+    used: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (1024, 4096))
+    state, text = told(used)[1]["streams"]
+    assert state == "warn"
+    assert "4096 files" in text
 
 
 def test_migrations_that_cannot_be_read_are_told_with_the_reason(

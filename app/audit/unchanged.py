@@ -26,24 +26,25 @@ class Unchanged(NamedTuple):
     """Before and after the change."""
     before: Texts
     after: Texts
-    long: list[str]
-    """Columns whose values were too long."""
+    long: dict[str, int]
+    """The columns whose values were too long, and their lengths."""
 
 
-NOTHING = Unchanged({}, {}, {}, [])
+NOTHING = Unchanged({}, {}, {}, {})
+NONE_LONG = "{}]"
 EDITOR = ("updated_at", "updated_by")
 
 
 def dump(fields: Iterable[str], old: Row, new: Row | None) -> str:
     """The text to store with an update or a deletion of a record."""
-    both, long = _texts(old, ("created_at", "created_by")), list[str]()
+    both, long = _texts(old, ("created_at", "created_by")), dict[str, int]()
     if new is not None:
         for name in fields:
             value = old.get(name)
             if value is not None and value == new.get(name):
                 text = as_text(value) or ""
                 if len(text) > LONGEST:
-                    long.append(name)
+                    long[name] = len(text)
                 else:
                     both[name] = text
     after = {} if new is None else _texts(new, ("updated_by",))
@@ -53,6 +54,11 @@ def dump(fields: Iterable[str], old: Row, new: Row | None) -> str:
 def load(text: str | None) -> Unchanged:
     """What `dump` stored."""
     return Unchanged(*orjson.loads(text)) if text else NOTHING
+
+
+def long_size(text: str | None) -> int:
+    """The length of the values that were too long to store."""
+    return sum(load(text).long.values()) if text and not text.endswith(NONE_LONG) else 0
 
 
 def _texts(row: Row, names: Iterable[str]) -> Texts:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from app import db
+from app.audit import unchanged
 from app.audit.entries import CHANGES, HEADS
 from app.audit.models import FeedChange
 from app.collections import table as tables
@@ -79,10 +80,21 @@ def scan(account_id: str, after: int, names: Collection[str], limit: int = SCANN
     parameters: JSONObject = {"account": account_id, "after": after, "limit": limit}
     if names:
         parameters["tables"] = [tables.table_name_for(name) for name in names]
-    rows = db.connection().execute(_SCAN_SOME if names else _SCAN_ALL, parameters).all()
+    found = db.connection().execute(_SCAN_SOME if names else _SCAN_ALL, parameters).all()
+    rows = found[: _fitting(found)]
     ended = not rows or len(rows) == rows[0].scanned < limit
     wanted = [row for row in rows if row.columns is not None]
     return Scan(wanted, rows[-1].change if rows else after, ended)
+
+
+def _fitting(rows: Sequence[Any]) -> int:
+    """How many changes fit into memory with the long values that they lack."""
+    size = 0
+    for number, row in enumerate(rows):
+        size += unchanged.long_size(row.unchanged)
+        if size > ROOM and number:
+            return number
+    return len(rows)
 
 
 def _stored(
@@ -121,13 +133,19 @@ def _over(first: sa.Subquery) -> list[sa.ColumnElement[Any]]:
 _SCAN_SOME, _SCAN_ALL = _scan(True), _scan(False)
 
 
-def later_values(account_id: str, record_ids: Sequence[str], after: int) -> Sequence[sa.Row[Any]]:
-    """The changes of records after one: column names and old values, in order."""
+def next_changes(
+    account_id: str, table_name: str, column: str, record_ids: Sequence[str], after: int
+) -> dict[str, Any]:
+    """The first change of a column after a change, by record."""
     found = []
     for table, number in ((CHANGES, CHANGES.c.first_id), (FEED, FEED.c.change)):
-        mine = (table.c.account_id == account_id, table.c.record_id.in_(record_ids))
-        columns = (table.c[name] for name in ("table_name", "record_id", "columns", "old_values"))
-        query = sa.select(number.label("change"), *columns).where(*mine, number > after)
-        found.append(query)
+        mine = (table.c.account_id == account_id, table.c.table_name.concat("") == table_name)
+        named = table.c.columns.contains(f'"{column}"', autoescape=True)
+        later = (table.c.record_id.in_(record_ids), number > after, named)
+        shown = (table.c[name] for name in ("record_id", "columns", "old_values"))
+        found.append(sa.select(number.label("change"), *shown).where(*mine, *later))
     both = sa.union_all(*found).subquery()
-    return db.connection().execute(sa.select(both).order_by(both.c.change)).all()
+    place = sa.func.row_number().over(partition_by=both.c.record_id, order_by=both.c.change)
+    placed = sa.select(both, place.label("place")).subquery()
+    rows = db.connection().execute(sa.select(placed).where(placed.c.place == 1))
+    return {row.record_id: row for row in rows}

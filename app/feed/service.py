@@ -17,7 +17,7 @@ from app.records.store.sizes import LARGEST_ANSWER
 from app.rest.serialization import dumps
 from app.types import JSONObject
 
-MAX_SCANS = 5
+MAX_SCANS, SMALLEST_SCAN = 5, 100
 """Scans of one answer, which may find nothing that the caller may view."""
 Views = Mapping[str, View]
 """By the table of the collection."""
@@ -35,7 +35,7 @@ def page(since: int, names: Sequence[str], limit: int, *, by: Principal) -> JSON
     bounds = changes.bounds(account_id)
     after = start(bounds, since)
     for _ in range(MAX_SCANS):
-        scan = changes.scan(account_id, after, names)
+        scan = changes.scan(account_id, after, names, max(limit, SMALLEST_SCAN))
         after, ended = scan.next, scan.ended
         if not names:  # after the scan, as it may have changes of a new collection
             views = _open_views(by)

@@ -7,16 +7,17 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 import orjson
+import sqlalchemy as sa
 
-from app import clock
+from app import clock, db
 from app.audit import unchanged
 from app.audit.append import CREATE, DELETE, UPDATE
 from app.audit.unchanged import Unchanged
 from app.collections.definition import Definition
-from app.db import versioned_cache
 from app.feed import changes
+from app.records import store
 from app.records.history.audit_view import to_stored, with_computed
-from app.records.store import Row, reads
+from app.records.store import Row
 from app.types import JSONObject
 
 OPERATIONS = {CREATE: "create", UPDATE: "update", DELETE: "delete"}
@@ -63,7 +64,7 @@ def transitions(
         facts = (row.change, operation, row.record_id, row.user_id, row.occurred_at)
         found.append((definition, *facts, before, after))
     if gaps:
-        _fill(account_id, gaps, definitions)
+        _fill(account_id, gaps, rows, definitions)
     return [Transition(*one[:-2], *map(_completed(one[0]), one[-2:])) for one in found]
 
 
@@ -107,7 +108,7 @@ def _missing(
 ) -> Sequence[str]:
     if text is None:  # written by an older version during an upgrade
         return [column.name for column in definition.table.c if column.name not in names]
-    return rest.long
+    return list(rest.long)
 
 
 def _values(definition: Definition, names: Sequence[str], array: str | None) -> JSONObject:
@@ -127,29 +128,39 @@ def _stored(definition: Definition, texts: Mapping[str, str | None]) -> JSONObje
     return values
 
 
-def _fill(account_id: str, gaps: Sequence[_Gap], definitions: Mapping[str, Definition]) -> None:
-    ids = sorted({gap.record_id for gap in gaps})
-    later = changes.later_values(account_id, ids, min(gap.change for gap in gaps))
-    present = _present(account_id, gaps, definitions)
+def _fill(
+    account_id: str,
+    gaps: Sequence[_Gap],
+    rows: Sequence[Any],
+    definitions: Mapping[str, Definition],
+) -> None:
+    """Fill gaps in with the old value of the column's next change, or that of the record."""
+    by_column: dict[tuple[str, str], list[_Gap]] = {}
     for gap in gaps:
-        definition = definitions[gap.table_name]
-        value = present.get((gap.table_name, gap.record_id), {}).get(gap.column)
-        for row in later:
-            same = (row.table_name, row.record_id) == (gap.table_name, gap.record_id)
-            names = orjson.loads(row.columns) if same and row.change > gap.change else ()
-            if gap.column in names:
-                value = _values(definition, names, row.old_values).get(gap.column)
-                break
-        for state in gap.states:
-            if state.get(gap.column) is None:
-                state[gap.column] = value
+        by_column.setdefault((gap.table_name, gap.column), []).append(gap)
+    for (table_name, column), own in by_column.items():
+        definition, ids = definitions[table_name], sorted({gap.record_id for gap in own})
+        here = [
+            row for row in rows if row.table_name == table_name and f'"{column}"' in row.columns
+        ]
+        later = changes.next_changes(account_id, table_name, column, ids, rows[-1].change)
+        present = _present(definition, account_id, ids)
+        for gap in own:
+            same = (row for row in here if row.record_id == gap.record_id)
+            following = next((row for row in same if row.change > gap.change), None)
+            following = following or later.get(gap.record_id)
+            if following is None:
+                value = present.get(gap.record_id, {}).get(column)
+            else:
+                names = orjson.loads(following.columns)
+                value = _values(definition, names, following.old_values).get(column)
+            for state in gap.states:
+                if state.get(column) is None:
+                    state[column] = value
 
 
-def _present(
-    account_id: str, gaps: Sequence[_Gap], definitions: Mapping[str, Definition]
-) -> dict[tuple[str, str], Row]:
-    found = {}
-    for key in {(gap.table_name, gap.record_id) for gap in gaps}:
-        row = reads.read_one(definitions[key[0]], account_id, key[1], versioned_cache.NO_CHECKS)
-        found[key] = row or {}
-    return found
+def _present(definition: Definition, account_id: str, ids: Sequence[str]) -> dict[str, Row]:
+    mine = store.scope(definition, account_id)
+    is_any = store.is_any_of(definition.table.c.id, ids)
+    found = db.connection().execute(sa.select(*definition.selected).where(*mine, is_any))
+    return {row["id"]: row for row in store.rows(definition, found)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import smtplib
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -20,8 +21,10 @@ from app.db.types import UtcDateTime
 from app.jobs import leases
 from app.ops import readiness
 from app.outbound import mail
+from app.realtime import limits
 
 OLDEST_SQLITE, OLDEST_POSTGRES = (3, 37), (15,)
+OTHER_FILES = 200  # of a process
 MAX_DRIFT_SECONDS, MAX_DUE_SECONDS, MAX_NAMED = 2, 60, 5
 
 
@@ -44,7 +47,18 @@ def run_checks() -> Iterator[Finding]:
     if "disk" in ready:
         yield _disk(ready["disk"])
     yield _queue(ready.get("queue"))
+    yield _streams()
     yield _mail()
+
+
+def _streams() -> Finding:
+    """Check that a process may open as many streams as it accepts."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most != resource.RLIM_INFINITY and most < limits.MAX_STREAMS + OTHER_FILES:
+        message = f"a process may open {most} files, too few for {limits.MAX_STREAMS} streams"
+        return Finding("streams", "warn", f"{message}: raise the hard limit (ulimit -Hn)")
+    announced = "Redis" if config.current().redis_url else "the database"
+    return Finding("streams", "ok", f"up to {limits.MAX_STREAMS} each process, by {announced}")
 
 
 def _settings() -> Iterator[Finding]:
