@@ -101,7 +101,8 @@ def _append_to_feed(changes: list[Change]) -> None:
     rows = [
         insert.FeedRow(
             *(change.account_id, *change.target, user_id, clock.iso(change.occurred_at or now)),
-            *(*stored_values(change.values), change.unchanged),
+            *(_size(texts := stored_values(change.values), change.unchanged), *texts),
+            change.unchanged,
         )
         for change in changes
     ]
@@ -126,12 +127,26 @@ def _prepared(
         salts, actor_salt = random[digest.SALT_BYTES :], random[: digest.SALT_BYTES]
         digests = digest.EntryDigester(account_id, shared).digests(values, salts, actor_salt)
         extra = digest.canonical(metadata).decode() if metadata else None
-        names, olds, news = stored_values(values)
+        names, olds, news = texts = stored_values(values)
         of_record = (*target, extra, occurred_at)
         prepared.append(
-            insert.Prepared(*of_record, names, olds, news, unchanged, salts, actor_salt, digests)
+            insert.Prepared(
+                *of_record,
+                names,
+                olds,
+                news,
+                unchanged,
+                _size(texts, unchanged),
+                salts,
+                actor_salt,
+                digests,
+            )
         )
     return prepared
+
+
+def _size(texts: Sequence[str | None], unchanged: str | None) -> int:
+    return sum(len(text) for text in (*texts, unchanged) if text)
 
 
 def stored_values(values: Sequence[digest.Value]) -> tuple[str, str | None, str | None]:

@@ -49,6 +49,7 @@ class Prepared(NamedTuple):
     old_values: str | None
     new_values: str | None
     unchanged: str | None
+    size: int
     salts: bytes
     actor_salts: bytes
     digests: Sequence[str]
@@ -63,6 +64,7 @@ class FeedRow(NamedTuple):
     record_id: str
     user_id: str
     occurred_at: str
+    size: int
     columns: str
     old_values: str | None
     new_values: str | None
@@ -108,7 +110,7 @@ _MOVE = (
     " checksum = ?3, changed_at = ?4"
 )
 
-_APPEND = f"SELECT append_audit_change({', '.join(['%s'] * 9)})"
+_APPEND = f"SELECT append_audit_change({', '.join(['%s'] * 10)})"
 _APPEND_FEED = f"SELECT append_feed_change({', '.join(['%s'] * len(FeedRow._fields))})"
 _FEED_COLUMNS = ("change", *FeedRow._fields)
 _COPY_FEED = f"COPY feed_changes ({', '.join(_FEED_COLUMNS)}) FROM STDIN"
@@ -213,7 +215,15 @@ def calls(chains: Sequence[Chain], actor: ActorColumns) -> tuple[str, Sequence[A
             digests = AsIs(f"'{','.join(change.digests)}'")
             salts = (AsIs(f"'\\x{salt.hex()}'") for salt in (change.salts, change.actor_salts))
             values = (change.columns, change.old_values, change.new_values)
-            parameters += (account_id, _array(shared), digests, *values, *salts, change.unchanged)
+            parameters += (
+                account_id,
+                _array(shared),
+                digests,
+                *values,
+                *salts,
+                change.unchanged,
+                change.size,
+            )
             calls.append(_APPEND)
     return "; ".join(calls), parameters
 

@@ -71,6 +71,8 @@ class AuditChange(Base):
     new_values: Mapped[str | None] = mapped_column(Text)
     unchanged: Mapped[str | None] = mapped_column(Text)
     """What the change feed needs besides (`app/audit/unchanged.py`); no part of the entries."""
+    size: Mapped[int | None] = mapped_column(sa.BigInteger)
+    """The characters of the values, so that the feed reads no more than it has room for."""
     salts: Mapped[bytes | None] = mapped_column(sa.LargeBinary)
     """16 bytes for each entry; null if the values are erased."""
     actor_salts: Mapped[bytes | None] = mapped_column(sa.LargeBinary)
@@ -115,6 +117,7 @@ class FeedChange(Base):
     record_id: Mapped[str] = mapped_column(Text)
     user_id: Mapped[str] = mapped_column(Text)
     occurred_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    size: Mapped[int] = mapped_column(sa.BigInteger)
     columns: Mapped[str] = mapped_column(Text)
     old_values: Mapped[str | None] = mapped_column(Text)
     new_values: Mapped[str | None] = mapped_column(Text)

@@ -22,6 +22,7 @@ from app.types import JSONObject
 FEED = Base.metadata.tables[FeedChange.__tablename__]
 SCANNED = 1000
 ROOM = 8 * 2**20  # characters of values, about, in memory at once
+UNKNOWN_SIZE = 2**16  # of a change by a process of the version before
 SHOWN = ("operation", "table_name", "record_id", "user_id", "occurred_at")
 VALUES = ("columns", "old_values", "new_values", "unchanged")
 
@@ -78,13 +79,22 @@ def scan(account_id: str, after: int, names: Collection[str], limit: int = SCANN
     Of collections with these names, without any of all.
     """
     parameters: JSONObject = {"account": account_id, "after": after, "limit": limit}
-    if names:
-        parameters["tables"] = [tables.table_name_for(name) for name in names]
-    found = db.connection().execute(_SCAN_SOME if names else _SCAN_ALL, parameters).all()
-    rows = found[: _fitting(found)]
-    ended = not rows or len(rows) == rows[0].scanned < limit
-    wanted = [row for row in rows if row.columns is not None]
-    return Scan(wanted, rows[-1].change if rows else after, ended)
+    found = db.connection().execute(_SIZES, parameters).all()
+    wanted = {tables.table_name_for(name) for name in names}
+    last, size, is_whole = after, 0, True
+    for row in found:
+        is_wanted = row.table_name in wanted if names else row.table_name.startswith(tables.PREFIX)
+        size += row.size if is_wanted else 0
+        if size > ROOM and last > after:
+            is_whole = False
+            break
+        last = row.change
+    rows = db.connection().execute(_VALUES, {**parameters, "last": last}).all() if size else []
+    rows = [row for row in rows if not names or row.table_name in wanted]
+    fitting = _fitting(rows)
+    if fitting < len(rows):
+        return Scan(rows[:fitting], rows[fitting - 1].change, False)
+    return Scan(rows, last, is_whole and len(found) < limit)
 
 
 def _fitting(rows: Sequence[Any]) -> int:
@@ -97,40 +107,39 @@ def _fitting(rows: Sequence[Any]) -> int:
     return len(rows)
 
 
-def _stored(
-    table: sa.Table, number: sa.ColumnElement[int], erased: object, some: bool
+def _sizes(table: sa.Table, number: sa.ColumnElement[int]) -> sa.Select[Any]:
+    size = sa.func.coalesce(table.c.size, UNKNOWN_SIZE).label("size")
+    query = sa.select(number.label("change"), table.c.table_name, size)
+    return query.where(*_after(table, number)).order_by(number).limit(sa.bindparam("limit"))
+
+
+def _values(
+    table: sa.Table, number: sa.ColumnElement[int], erased: sa.ColumnElement[bool], *where: Any
 ) -> sa.Select[Any]:
-    """The first changes after one; those of other tables without values."""
-    wanted: sa.BindParameter[str] = sa.bindparam("tables", expanding=True)
+    columns = (table.c[name] for name in (*SHOWN, *VALUES))
+    query = sa.select(number.label("change"), *columns, erased.label("erased"))
     is_record = sa.func.substr(table.c.table_name, 1, len(tables.PREFIX)) == tables.PREFIX
-    is_wanted = table.c.table_name.in_(wanted) if some else is_record
-    values = (sa.case((is_wanted, table.c[name])).label(name) for name in VALUES)
-    mine = (table.c.account_id == sa.bindparam("account"), number > sa.bindparam("after"))
-    shown = (table.c[name] for name in SHOWN)
-    query = sa.select(number.label("change"), *shown, *values, sa.type_coerce(erased, sa.Boolean))
-    return query.where(*mine).order_by(number).limit(sa.bindparam("limit"))
+    return query.where(*_after(table, number), number <= sa.bindparam("last"), is_record, *where)
 
 
-def _scan(some: bool) -> sa.Select[Any]:
-    erased = (CHANGES.c.salts.is_(None).label("erased"), (FEED.c.columns == "[]").label("erased"))
-    audited = _stored(CHANGES, CHANGES.c.first_id, erased[0], some)
-    unaudited = _stored(FEED, FEED.c.change, erased[1], some)
-    both = sa.union_all(*(sa.select(one.subquery()) for one in (audited, unaudited))).subquery()
-    first = sa.select(both).order_by(both.c.change).limit(sa.bindparam("limit")).subquery()
-    measured = sa.select(first, *_over(first)).subquery()
-    fits = sa.or_(measured.c.size <= ROOM, measured.c.number == 1)
-    return sa.select(measured).where(fits).order_by(measured.c.change)
+def _after(table: sa.Table, number: sa.ColumnElement[int]) -> Sequence[sa.ColumnElement[bool]]:
+    return (table.c.account_id == sa.bindparam("account"), number > sa.bindparam("after"))
 
 
-def _over(first: sa.Subquery) -> list[sa.ColumnElement[Any]]:
-    lengths = [sa.func.coalesce(sa.func.length(first.c[name]), 0) for name in VALUES]
-    size = sa.func.sum(sum(lengths[1:], lengths[0])).over(order_by=first.c.change)
-    number = sa.func.row_number().over(order_by=first.c.change)
-    scanned = sa.func.count().over()
-    return [size.label("size"), number.label("number"), scanned.label("scanned")]
+def _both(*queries: sa.Select[Any]) -> sa.Select[Any]:
+    both = sa.union_all(*(sa.select(query.subquery()) for query in queries)).subquery()
+    return sa.select(both).order_by(both.c.change).limit(sa.bindparam("limit"))
 
 
-_SCAN_SOME, _SCAN_ALL = _scan(True), _scan(False)
+_SIZES = _both(_sizes(CHANGES, CHANGES.c.first_id), _sizes(FEED, FEED.c.change))
+_VALUES = _both(
+    # Changes of many records at once have metadata, and name no record.
+    _values(
+        *(CHANGES, CHANGES.c.first_id, CHANGES.c.salts.is_(None)),
+        CHANGES.c.extra_metadata.is_(None),
+    ),
+    _values(FEED, FEED.c.change, FEED.c.columns == "[]"),
+)
 
 
 def next_changes(

@@ -36,6 +36,11 @@ class Transition(NamedTuple):
     before: Row | None
     after: Row | None
 
+    @property
+    def is_erased(self) -> bool:
+        """Whether it is the deletion of a record that was erased."""
+        return self.before is None and self.after is None and self.operation == "delete"
+
 
 class _Gap(NamedTuple):
     """A value that is not stored with its change: that of a later one, or of the record."""
@@ -143,8 +148,9 @@ def _fill(
         here = [
             row for row in rows if row.table_name == table_name and f'"{column}"' in row.columns
         ]
-        later = changes.next_changes(account_id, table_name, column, ids, rows[-1].change)
+        # The record first: a change meanwhile is then found among the later ones.
         present = _present(definition, account_id, ids)
+        later = changes.next_changes(account_id, table_name, column, ids, rows[-1].change)
         for gap in own:
             same = (row for row in here if row.record_id == gap.record_id)
             following = next((row for row in same if row.change > gap.change), None)

@@ -64,6 +64,13 @@ class View:
         """What its rendered records depend on: the fields, and those that are masked."""
         return self.names, frozenset(self.access.masked)
 
+    @cached_property
+    def judgement(self) -> tuple[object, ...]:
+        """What it depends on which changes it includes."""
+        condition, filter = self.access.condition, self.filter and self.filter.node
+        subject = self.access.subject if condition or filter else None
+        return self.definition, condition, filter, subject
+
     def event(self, one: Transition, linked: Linked) -> Event | None:
         """A change as the caller may know it; None if it is none of its concern."""
         was, is_ = self._includes(one.before, linked), self._includes(one.after, linked)
@@ -73,8 +80,13 @@ class View:
             return Event(one, "create", one.after)
         if was and one.after is None:
             return Event(one, "delete", None, one.before)
-        erased = one.before is None and one.after is None and one.operation == "delete"
-        return Event(one, "delete", hidden=True) if was or erased else None
+        is_gone = was or (one.is_erased and self.includes_all)
+        return Event(one, "delete", hidden=True) if is_gone else None
+
+    @property
+    def includes_all(self) -> bool:
+        """Whether it includes every record, also those of which nothing is known any more."""
+        return self.access.condition is None and self.filter is None
 
     def _includes(self, row: Row | None, linked: Linked) -> bool:
         if row is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -13,15 +14,17 @@ from app.context import tenancy
 from app.db import versioned_cache
 from app.errors import AppError, NotFound
 from app.feed import changes, states
+from app.feed.changes import Scan
 from app.feed.states import Transition
 from app.feed.visibility import Event, Linked, View
 from app.realtime import sse, websocket
 from app.realtime.outbox import Outbox
 from app.realtime.stream import Stream
-from app.realtime.subscriptions import Subscription
+from app.realtime.subscriptions import Subscription, key_of
 from app.rest.serialization import dumps
 
 RELOADS = 5  # rights may change again while they are read
+TURN_SECONDS = 0.2  # then other accounts have their turn
 Collections = Mapping[str, Definition]
 """By table name."""
 
@@ -48,7 +51,7 @@ class Audience:
 
     def send_next(self, outbox: Outbox) -> None:
         """Send the next changes to those who are ready, and end what has no right any more."""
-        ready = {stream for stream in self._streams if stream.is_ready}
+        ready = {stream for stream in self._streams if outbox.is_ready(stream)}
         self.is_behind = len(ready) < len(self._streams)
         following = [(stream, one) for stream, one in self._following if stream in ready]
         with tenancy.in_account(self._account_id):
@@ -62,15 +65,17 @@ class Audience:
             self._end_closed(collections)
             if scan is None:
                 return
-            if scan.rows:
-                self._send(scan.rows, collections, following, outbox)
-        for stream, one in following:
-            done = scan.next if stream.stopped_at is None else stream.stopped_at
-            one.position = max(one.position, done)
-        for stream in ready:
-            self.is_behind |= stream.stopped_at is not None
-            stream.stopped_at = None
-        self.has_more = not scan.ended
+            done = 0
+            try:
+                done = self._send(scan, collections, following, outbox)
+            finally:
+                for stream, one in following:
+                    stopped = done if stream.stopped_at is None else stream.stopped_at
+                    one.position = max(one.position, stopped, stream.sent)
+                for stream in ready:
+                    self.is_behind |= stream.stopped_at is not None
+                    stream.stopped_at = None
+        self.has_more = not scan.ended or done < scan.next
 
     def _verified(self) -> Collections:
         """The current collections, with all callers identified."""
@@ -122,6 +127,7 @@ class Audience:
         return found
 
     def _end_closed(self, collections: Collections) -> None:
+        current = set(collections.values())
         for stream, one in self._following:
             if stream.caller is None or one.collection is None:
                 continue
@@ -132,39 +138,54 @@ class Audience:
                 stream.view(definition, one.filter)
             except AppError as error:
                 self._end(stream, one, error)
+        for stream in self._streams:
+            stream.forget_views(current)
 
     def _end(self, stream: Stream, one: Subscription, error: AppError) -> None:
         if stream.connection.protocol == sse.EventStream.protocol:
             stream.caller = None
             stream.call("end")
             return
-        subscriptions, key = stream.connection.subscriptions, one.collection or ""
+        subscriptions, key = stream.connection.subscriptions, key_of(one.collection)
         if subscriptions.get(key) is one:  # else the client has replaced it
             del subscriptions[key]
             stream.call("unsubscribed", one.collection, error)
 
     def _send(
         self,
-        rows: Sequence[object],
+        scan: Scan,
         collections: Collections,
         following: Sequence[tuple[Stream, Subscription]],
         outbox: Outbox,
-    ) -> None:
-        found = states.transitions(self._account_id, rows, collections)
+    ) -> int:
+        """Send changes for as long as this account may take. Returns up to which."""
+        found = states.transitions(self._account_id, scan.rows, collections)
         listeners = _listeners({one.definition for one in found}, following)
-        views = [one.view for own in listeners.values() for one in own]
-        linked = Linked(found, views)
+        linked = Linked(found, [one.view for own in listeners.values() for one in own])
+        deadline = time.monotonic() + TURN_SECONDS
         for transition in found:
-            frames = Frames(transition, linked)
-            for one in listeners.get(transition.definition, ()):
-                frame = frames.of(one)
-                if frame is None:
-                    continue
-                if one.stream.is_ready:
-                    outbox.add(one.stream, frame)
-                else:
-                    one.stream.stopped_at = transition.change - 1
+            if time.monotonic() > deadline and transition is not found[0]:
+                outbox.flush()
+                return transition.change - 1
+            _send_one(transition, listeners.get(transition.definition, ()), linked, outbox)
         outbox.flush()
+        return scan.next
+
+
+def _send_one(
+    transition: Transition, listeners: Sequence[Listener], linked: Linked, outbox: Outbox
+) -> None:
+    frames, ready = Frames(transition, linked), dict[Stream, bool]()
+    for one in listeners:
+        frame = frames.of(one)
+        if frame is None:
+            continue
+        # Decided once for a stream, which gets all frames of a change, or none.
+        if ready.setdefault(one.stream, outbox.is_ready(one.stream)):
+            outbox.add(one.stream, frame)
+            one.stream.sent = transition.change
+        else:
+            one.stream.stopped_at = transition.change - 1
 
 
 def _listeners(
@@ -195,6 +216,7 @@ class Frames:
 
     def __init__(self, transition: Transition, linked: Linked) -> None:
         self._transition, self._linked = transition, linked
+        self._events: dict[object, Event | None] = {}
         self._payloads: dict[object, bytes] = {}
         self._frames: dict[object, bytes] = {}
 
@@ -204,7 +226,7 @@ class Frames:
         change = self._transition.change
         if change <= subscription.position or stream.stopped_at is not None:
             return None
-        event = view.event(self._transition, self._linked)
+        event = self._event(view)
         if event is None or not (event.hidden or event.operation in subscription.operations):
             return None
         shown = None if event.record is None else view.shown
@@ -219,6 +241,12 @@ class Frames:
                 sse.frame(change, payload) if is_sse else websocket.frame(payload)
             )
         return self._frames[key, protocol]
+
+    def _event(self, view: View) -> Event | None:
+        # Once for all whose rule, filter and properties are the same.
+        if view.judgement not in self._events:
+            self._events[view.judgement] = view.event(self._transition, self._linked)
+        return self._events[view.judgement]
 
 
 def _payload(event: Event, view: View) -> bytes:

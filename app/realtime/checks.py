@@ -14,26 +14,31 @@ from app.realtime.stream import Stream
 ACCOUNTS = 500  # of a statement
 
 
-def find_due(streams: Sequence[Stream]) -> set[str]:
-    """The accounts with new changes, withdrawn or expired credentials, or changed collections."""
+def find_due(streams: Sequence[Stream]) -> tuple[set[str], set[str]]:
+    """The accounts whose streams may have lost a right, and those with new changes."""
     now = clock.now().timestamp()
     with tenancy.across_accounts():
         newest = _newest(sorted({stream.connection.account_id for stream in streams}))
         outdated = versioned_cache.outdated(
             check for stream in streams for check in _version_checks(stream)
         )
-    due = set[str]()
+    urgent, late = set[str](), set[str]()
     for stream in streams:
-        account_id, position = stream.connection.account_id, stream.position
+        account_id = stream.connection.account_id
         expires_at = stream.connection.credential.expires_at
-        if (
-            stream.caller is None
-            or (position is not None and position < newest.get(account_id, 0))
-            or (expires_at is not None and expires_at <= now)
-            or not outdated.isdisjoint(_version_checks(stream))
+        is_expired = expires_at is not None and expires_at <= now
+        if is_expired or not outdated.isdisjoint(_version_checks(stream)):
+            urgent.add(account_id)
+        elif stream.caller is None or (
+            position is not None and position < newest.get(account_id, 0)
         ):
-            due.add(account_id)
-    return due
+            late.add(account_id)
+    return urgent, late
+
+
+def _is_late(stream: Stream, newest: int) -> bool:
+    position = stream.position
+    return position is not None and position < newest
 
 
 def _newest(account_ids: Sequence[str]) -> dict[str, int]:

@@ -14,7 +14,7 @@ from app import config
 from app.auth.stream_credentials import StreamCredential
 from app.errors import AppError, TooManyRequests, Unavailable
 from app.realtime import limits, loop, metrics
-from app.realtime.subscriptions import Subscription
+from app.realtime.subscriptions import Subscription, key_of
 
 PIECE = 64 * 1024
 # A client that vanished without a word is noticed after a minute. Not every system has all.
@@ -89,7 +89,7 @@ class Connection(asyncio.Protocol):
         self.app = config.running()
         self.credential = credential
         self.account_id = credential.account_id
-        self.subscriptions = {one.collection or "": one for one in subscriptions}
+        self.subscriptions = {key_of(one.collection): one for one in subscriptions}
         self.head = b""
         self.closed = False
         self._waiting, self._waiting_bytes = deque[memoryview](), 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ from app.auth.principal import Principal
 from app.collections import definition as definitions
 from app.context import tenancy
 from app.db import has_one_writer, versioned_cache
-from app.errors import AppError, BadRequest, FeedExpired, InvalidValues, error_location
+from app.errors import AppError, BadRequest, FeedExpired, InvalidValues, Unavailable, error_location
 from app.feed import changes, service, visibility
 from app.realtime import checks, loop, wakeups
 from app.realtime.audience import Audience
@@ -39,6 +39,7 @@ log = structlog.get_logger()
 
 LOOK_SECONDS = 2
 SQLITE_LOOK_SECONDS = 0.3  # other processes have no way to announce changes
+TURNS_SECONDS = 1  # for all accounts; then rights are looked at again
 BEHIND_SECONDS = 0.05  # while a client has not read what waits for it
 Done = Callable[[AppError | None], None]
 
@@ -85,6 +86,9 @@ def _subscribe(connection: Connection, subscription: Subscription, done: Done) -
         error = BadRequest(refusal.details[0]["message"], error=refusal.details[0]["code"])
     except AppError as refusal:
         error = refusal
+    except Exception as failure:  # noqa: BLE001 - the client may ask again
+        log.warning("no subscription", **error_location(failure))
+        error = Unavailable()
     loop.current().call_soon_threadsafe(_subscribed, connection, subscription, done, error)
 
 
@@ -170,19 +174,33 @@ class Hub:
             work()
         if not streams:
             return
+        urgent = set[str]()
         if time.monotonic() - self._looked_at >= self._interval:
-            due |= checks.find_due(streams)
+            urgent, late = checks.find_due(streams)
+            due |= late
             self._looked_at = time.monotonic()
-        outbox = Outbox(streams)
-        self._behind = set()
-        for account_id in due:
-            own = [one for one in streams if one.connection.account_id == account_id]
-            for audience in _audiences(account_id, own):
+        by_account: dict[str, list[Stream]] = {}
+        for stream in streams:
+            by_account.setdefault(stream.connection.account_id, []).append(stream)
+        outbox, self._behind = Outbox(streams), set()
+        deadline = time.monotonic() + TURNS_SECONDS
+        waiting = deque([*urgent, *(due - urgent)])
+        while waiting and time.monotonic() < deadline:
+            account_id = waiting.popleft()
+            self._send(account_id, by_account.get(account_id, []), outbox)
+        self.on_change(set(waiting))
+
+    def _send(self, account_id: str, streams: Sequence[Stream], outbox: Outbox) -> None:
+        try:
+            for audience in _audiences(account_id, streams):
                 audience.send_next(outbox)
                 if audience.is_behind:
                     self._behind.add(account_id)
                 if audience.has_more:
                     self.on_change({account_id})
+        except Exception as error:  # noqa: BLE001 - the next look begins where this one ended
+            log.warning("streams wait", account=account_id, **error_location(error))
+            db.db.session.remove()
 
 
 def _audiences(account_id: str, streams: Sequence[Stream]) -> list[Audience]:

@@ -11,7 +11,6 @@ from app.realtime.stream import Stream
 
 BATCH_FRAMES, BATCH_BYTES = 500, 2**20
 CALL_SECONDS = 5
-STEP_SECONDS = 0.02
 
 
 class Outbox:
@@ -21,7 +20,16 @@ class Outbox:
         self._streams = streams
         self._frames = list[tuple[Stream, bytes]]()
         self._bytes = 0
-        self._measure([stream for stream in streams if stream.buffered])
+        waiting = [stream for stream in streams if stream.buffered]
+        if waiting:
+            call(lambda: _measure(waiting))
+        self._waiting = sum(stream.buffered for stream in streams)
+        self._make_room()
+
+    def is_ready(self, stream: Stream) -> bool:
+        """Whether a client has read enough to be sent more, and all others together, too."""
+        is_full = self._waiting >= limits.MAX_WAITING_BYTES and stream.buffered > 0
+        return not (stream.connection.closed or is_full or stream.buffered >= limits.READY_BYTES)
 
     def add(self, stream: Stream, frame: bytes) -> None:
         """Send a frame soon."""
@@ -30,31 +38,28 @@ class Outbox:
         self._frames.append((stream, frame))
         self._bytes += len(frame)
         stream.buffered += len(frame)
+        self._waiting += len(frame)
 
     def flush(self) -> None:
-        """Send all frames now; waits while too much waits for clients."""
+        """Send all frames now."""
         frames, self._frames, self._bytes = self._frames, [], 0
         if frames:
             call(lambda: _write(frames))
+            self._waiting = sum(stream.buffered for stream in self._streams)
             self._make_room()
 
     def _make_room(self) -> None:
-        deadline = time.monotonic() + limits.FULL_SECONDS
-        while self._waiting() > limits.MAX_WAITING_BYTES and time.monotonic() < deadline:
-            time.sleep(STEP_SECONDS)
-            self._measure(self._streams)
-        by_size = sorted(self._streams, key=lambda stream: stream.buffered)
-        while self._waiting() > limits.MAX_WAITING_BYTES:
-            slowest = by_size.pop()
-            call(slowest.connection.cut_off)
-            slowest.buffered = 0
-
-    def _waiting(self) -> int:
-        return sum(stream.buffered for stream in self._streams)
-
-    def _measure(self, streams: Sequence[Stream]) -> None:
-        if streams:
-            call(lambda: _measure(streams))
+        """Cut off who has left something unread for a while, if all together leave too much."""
+        if self._waiting < limits.MAX_WAITING_BYTES:
+            return
+        long_ago = time.monotonic() - limits.FULL_SECONDS
+        slow = [one for one in self._streams if one.waiting_since and one.waiting_since < long_ago]
+        for stream in sorted(slow, key=lambda stream: -stream.buffered):
+            if self._waiting < limits.MAX_WAITING_BYTES * limits.ROOM_SHARE:
+                break
+            stream.call("cut_off")
+            self._waiting -= stream.buffered
+            stream.buffered = 0
 
 
 def call(function: Callable[[], None]) -> None:
@@ -79,4 +84,4 @@ def _write(frames: Sequence[tuple[Stream, bytes]]) -> None:
 
 def _measure(streams: Sequence[Stream]) -> None:
     for stream in streams:
-        stream.buffered = 0 if stream.connection.closed else stream.connection.buffered
+        stream.measure()

@@ -202,19 +202,20 @@ def _subscriptions(since: int | None) -> list[Subscription]:
         if not operations <= OPERATIONS:
             message = "Operations are create, update and delete."
             problems.append(_problem("collections", message, "value_error"))
-        for name in names.split(","):
+        for name in map(str.lower, names.split(",")):
             wanted[name] = wanted.get(name, frozenset()) | operations
     for name in query.keys() - StreamArgs._declared_fields.keys():
         if not name.startswith(FILTER):
             problems.append(_problem(name, "Unknown query parameter.", "unknown"))
-        elif name.removeprefix(FILTER) not in wanted:
+        elif name.removeprefix(FILTER).lower() not in wanted:
             problems.append(_problem(name, "Name this collection in `collections`.", "value_error"))
     if problems:
         raise Malformed(problems)
     if len(wanted) > limits.MAX_SUBSCRIPTIONS:
         raise too_many_subscriptions()
+    filters = {name.removeprefix(FILTER).lower(): query[name] for name in query if FILTER in name}
     return [
-        Subscription(name, operations, query.get(FILTER + name, ""), since)
+        Subscription(name, operations, filters.get(name, ""), since)
         for name, operations in wanted.items()
     ] or [Subscription(None, since=since)]
 

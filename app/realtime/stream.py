@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Collection
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -9,8 +11,8 @@ from app.auth.principal import Principal
 from app.collections.definition import Definition
 from app.feed import visibility
 from app.feed.visibility import View
-from app.realtime import limits, loop
-from app.realtime.subscriptions import Subscription
+from app.realtime import loop
+from app.realtime.subscriptions import Subscription, key_of
 
 if TYPE_CHECKING:
     from app.realtime.connections import Connection
@@ -24,8 +26,12 @@ class Stream:
         self.caller: Principal | None = None
         self.buffered = 0
         """The bytes that the client has not read yet, as last measured."""
+        self.waiting_since: float | None = None
+        """Since when the client has always had something to read."""
         self.stopped_at: int | None = None
         """The last change before the one that it was not ready for."""
+        self.sent = 0
+        """The last change that it was sent."""
         self._views: dict[tuple[str, str], View] = {}
 
     @property
@@ -33,10 +39,13 @@ class Stream:
         """What the client is subscribed to."""
         return list(self.connection.subscriptions.values())
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether the client has read enough to be sent more."""
-        return not self.connection.closed and self.buffered < limits.READY_BYTES
+    def measure(self) -> None:
+        """Note what the client has not read yet. In the loop's thread."""
+        self.buffered = 0 if self.connection.closed else self.connection.buffered
+        if not self.buffered:
+            self.waiting_since = None
+        elif self.waiting_since is None:
+            self.waiting_since = time.monotonic()
 
     @property
     def position(self) -> int | None:
@@ -57,6 +66,16 @@ class Stream:
         if known is None or known.definition is not definition or known.access.caller is not caller:
             self._views[key] = known = visibility.view_of(caller, definition, filter)
         return known
+
+    def forget_views(self, current: Collection[Definition]) -> None:
+        """Keep only views of current collections that a subscription needs."""
+        wanted = {(key_of(one.collection), one.filter) for one in self.subscriptions}
+        self._views = {
+            key: view
+            for key, view in self._views.items()
+            if view.definition in current
+            and (("", key[1]) in wanted or (view.definition.name.lower(), key[1]) in wanted)
+        }
 
     def call(self, method: str, *arguments: object) -> None:
         """Call a method of the connection in the loop's thread."""

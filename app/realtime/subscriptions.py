@@ -7,6 +7,11 @@ from dataclasses import dataclass
 OPERATIONS = frozenset({"create", "update", "delete"})
 
 
+def key_of(collection: str | None) -> str:
+    """The key of a stream's subscription to a collection, whose case does not matter."""
+    return (collection or "").lower()
+
+
 @dataclass(eq=False)
 class Subscription:
     """One collection (None: all that the caller may view), and which of its changes."""

@@ -22,7 +22,7 @@ from app.auth.stream_credentials import StreamCredential
 from app.errors import AppError, BadRequest, UpgradeRequired
 from app.realtime import limits
 from app.realtime.connections import Connection
-from app.realtime.subscriptions import OPERATIONS, Subscription
+from app.realtime.subscriptions import OPERATIONS, Subscription, key_of
 from app.rest import json_input
 from app.rest.serialization import dumps
 
@@ -157,7 +157,7 @@ class WebSocket(Connection):
             self._subscribe(message)
         elif action == "unsubscribe":
             collection = _collection_of(message)
-            self.subscriptions.pop(collection or "", None)
+            self.subscriptions.pop(key_of(collection), None)
             self._send_status("unsubscribed", collection)
         else:
             raise _invalid("`action` must be subscribe, unsubscribe or ping.")
@@ -166,7 +166,7 @@ class WebSocket(Connection):
         collection = _collection_of(message)
         try:
             subscription = _subscription(collection, message)
-            is_new = (collection or "") not in self.subscriptions
+            is_new = key_of(collection) not in self.subscriptions
             if is_new and len(self.subscriptions) >= limits.MAX_SUBSCRIPTIONS:
                 raise too_many_subscriptions()
         except AppError as error:
@@ -183,7 +183,7 @@ class WebSocket(Connection):
         if self.closed:
             return
         if error is None:
-            self.subscriptions[collection or ""] = subscription
+            self.subscriptions[key_of(collection)] = subscription
             since = {} if subscription.is_reset else {"since": subscription.position}
             self._send_status("subscribed", collection, **since)
         else:
@@ -218,7 +218,7 @@ class WebSocket(Connection):
 
     def unsubscribed(self, collection: str | None, error: AppError) -> None:
         """Tell the client that a subscription has ended."""
-        self.subscriptions.pop(collection or "", None)
+        self.subscriptions.pop(key_of(collection), None)
         self._send_status("unsubscribed", collection, error=error.error)
 
     def _close(self, code: int, reason: str) -> None:

@@ -448,9 +448,11 @@ def _replace_on_postgres() -> None:
     row_security.cover(op.get_bind(), "audit_changes")
 
 
-def _changes(distinct: str, erasable: Sequence[str] = ERASABLE) -> str:
+def _changes(
+    distinct: str, erasable: Sequence[str] = ERASABLE, fixed: Sequence[str] = FIXED
+) -> str:
     """The condition for an UPDATE that does more than erase."""
-    differs = [f"NEW.{name} {distinct} OLD.{name}" for name in FIXED]
+    differs = [f"NEW.{name} {distinct} OLD.{name}" for name in fixed]
     erased = [f"(NEW.{n} IS NOT NULL AND NEW.{n} {distinct} OLD.{n})" for n in erasable]
     # Digests are kept by the erasure itself.
     salts = (f"NOT (NEW.{name} {distinct} OLD.{name})" for name in ("salts", "actor_salts"))

@@ -24,8 +24,9 @@ from tests.logs import unguarded
 
 Entry = dict[str, Any]
 Change = dict[str, Any]
-# The change feed's column is no part of the entries.
-COLUMNS = tuple(column.name for column in CHANGES.columns if column.name != "unchanged")
+# The change feed's columns are no part of the entries.
+OF_FEED = {"unchanged", "size"}
+COLUMNS = tuple(column.name for column in CHANGES.columns if column.name not in OF_FEED)
 NULLABLE = tuple(name for name in COLUMNS if CHANGES.c[name].nullable)
 ERASABLE = {
     "salts": ("old_values", "new_values", "salts"),
