@@ -86,3 +86,16 @@ def seconds(browser: Browser, page: str) -> int:
     """After how many seconds a page asks again."""
     (found,) = re.findall(r'data-refresh="(\d+)"', browser.get(page).text)
     return int(found)
+
+
+def test_records_are_followed_from_the_change_that_the_page_shows(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root)
+    account = cast.alice.account_id
+    for browser in (Browser(app, cast.alice), Browser(app, cast.root)):
+        for _ in range(2):
+            make_record(cast.alice)
+            newest = cast.alice.get("changes").json["next"]
+            page = browser.get(f"records/{account}/posts").text
+            assert f'data-since="{newest}"' in page
+            assert 'data-stream="/api/v1/realtime/subscribe?collections=posts"' in page
+            assert f'data-tickets="/console/{tickets_of(account)}"' in page
