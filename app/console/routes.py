@@ -16,7 +16,7 @@ from app.console.collections import explain, listing, rules, schemas
 from app.console.people import api_keys, groups, profile, roles, team, users
 from app.console.records import files, history, pages
 from app.console.records import listing as table
-from app.console.shell import forms, guard, links, resubmit
+from app.console.shell import forms, guard, links, resubmit, streams
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page
 from app.errors import AppError, Unauthorized
@@ -29,7 +29,7 @@ PAGES = (
     *(audit, history, team, groups, api_keys, users, profile, instance, roles, links, sso),
     *(listing, schemas, rules, explain, table, files, pages),
     *(webhooks, deliveries, workflows, workflow_instances, jobs),
-    *(dashboard, search, account_settings, operation),
+    *(dashboard, search, account_settings, operation, streams),
 )
 
 

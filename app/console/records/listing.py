@@ -27,6 +27,7 @@ from app.console.shell.lists import Listing
 from app.console.shell.scopes import CollectionScope
 from app.db import counts
 from app.errors import AppError
+from app.feed import service as feed
 from app.records import service
 from app.rest.access import public
 from app.rest.converters import UuidPath
@@ -97,6 +98,9 @@ def show_records(account_id: str, name: str) -> tuple[str, int]:
 
 
 def _list_context(scope: CollectionScope, access: Access, form: FilterForm) -> TemplateContext:
+    # Before the records: the stream that follows from here on misses no change.
+    can_follow = scope.access(scope.collection, "view") is not None
+    newest_change = feed.newest_change(by=scope.by) if can_follow else None
     listing = lists.from_request("console.show_records", **scope.url_args)
     columns, sort = _columns(access), request.args.get("sort", "").replace("\0", "")[:200]
     selected = columns if "column" in request.args else []
@@ -116,6 +120,7 @@ def _list_context(scope: CollectionScope, access: Access, form: FilterForm) -> T
         "operators": filters.OPERATORS,
         "labels": _labels(scope, access, listing.items, columns),
         "display": display,
+        "newest_change": newest_change,
     }
 
 

@@ -1,0 +1,17 @@
+"""Tickets for the streams that keep the console's pages up to date (static/console/live.js)."""
+
+from __future__ import annotations
+
+from app.auth import stream_credentials, stream_tickets
+from app.console.shell import guard, scopes
+from app.console.shell.blueprint import ACCOUNT, blueprint
+from app.rest.access import public
+
+
+@blueprint.post(f"{ACCOUNT}/stream-tickets")
+@public
+@guard.admins_only
+def create_stream_ticket(account_id: str) -> tuple[dict[str, str], int]:
+    """Create a ticket for a stream of an account; the stream ends with the session."""
+    credential = stream_credentials.of_session(scopes.account_scope(account_id).by)
+    return {"ticket": stream_tickets.issue(credential)}, 201
