@@ -312,6 +312,7 @@ CASES: dict[Route, Case] = {
     ("POST", "/auth/logout"): Own(alices_refresh_token, (403,)),
     ("GET", "/auth/me"): Own(),
     # What streams show of whom: tests/realtime. Here is no socket that one could go on with.
+    ("GET", "/changes"): Own(),
     ("GET", "/realtime/subscribe"): Own(expected=(501,)),
     ("GET", "/realtime/ws"): Own(expected=(426,)),
     ("POST", "/realtime/tickets"): Own(expected=(201,)),

@@ -29,9 +29,7 @@ def find_due(streams: Sequence[Stream]) -> tuple[set[str], set[str]]:
         is_expired = expires_at is not None and expires_at <= now
         if is_expired or not outdated.isdisjoint(_version_checks(stream)):
             urgent.add(account_id)
-        elif stream.caller is None or (
-            position is not None and position < newest.get(account_id, 0)
-        ):
+        elif stream.caller is None or _is_late(stream, newest.get(account_id, 0)):
             late.add(account_id)
     return urgent, late
 
