@@ -45,7 +45,7 @@ data: {"type": "heartbeat", "timestamp": "2026-11-20T11:59:58.123456Z"}
 
 id: 5
 event: message
-data: {"type": "tasks.create", "change": 5, "timestamp": "2026-11-20T12:00:00.123456Z", "data": {}}
+data: {"type": "posts.create", "change": 5, "timestamp": "2026-11-20T12:00:00.123456Z", "data": {}}
 
 """
 
@@ -72,7 +72,7 @@ class StreamArgs(CredentialArgs):
         fields.Text(longest=LONGEST_CREDENTIAL),
         metadata={
             "description": "`<collection>` or `<collection>:<operation>,<operation>`, such as"
-            " `tasks:create,update`; repeat it for several. Without it, all collections."
+            " `posts:create,update`; repeat it for several. Without it, all collections."
         },
     )
     collection = ma.fields.List(
@@ -148,7 +148,7 @@ def subscribe(args: JSONObject) -> Response:
 def open_websocket(args: JSONObject) -> Response:
     """Open a WebSocket for changes of records.
 
-    Send `{"action": "subscribe", "collection": "tasks"}` with `operations`, `filter` and `since` as
+    Send `{"action": "subscribe", "collection": "posts"}` with `operations`, `filter` and `since` as
     needed, `unsubscribe` or `ping`. Without `collection` it is for all collections. The answer to
     `subscribe` has the position at which the subscription begins as `since`. Changes come as
     `{type, change, timestamp, data}`, errors as `{"type": "error", error, message}`, which leave

@@ -215,6 +215,24 @@ def test_an_erased_record_is_only_told_as_gone(cast: Cast) -> None:
     ]
 
 
+def test_an_erased_record_is_not_told_to_who_may_not_have_seen_it(cast: Cast) -> None:
+    make_collection(cast.root, view_rule="created_by = @request.auth.id")
+    made = make_record(cast.alice, title="Ada Lovelace")
+    assert cast.alice.post(f"records/posts/{made['id']}/erase").status_code == 200
+    assert told(cast.bob) == []
+
+
+def test_a_default_for_stored_records_is_no_change(cast: Cast) -> None:
+    made = make_collection(cast.root)
+    mine = make_record(cast.alice, title="one")
+    kind = {"name": "kind", "type": "text", "default": "x"}
+    changed = cast.root.patch(
+        f"collections/{made['id']}", {"schema": [{"name": "title", "type": "text"}, kind]}
+    )
+    assert changed.status_code == 200, changed.text
+    assert told(cast.alice) == [("records.create", mine["id"])]
+
+
 def test_what_a_former_collection_of_the_same_name_held_is_not_told(cast: Cast) -> None:
     made = make_collection(cast.root)
     make_record(cast.alice, title="former")

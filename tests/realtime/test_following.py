@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from flask import Flask
+from sqlalchemy.exc import OperationalError
 
+from app.auth.principal import Principal
+from app.realtime import hub
 from app.realtime.connections import Connection
+from app.realtime.subscriptions import Subscription
 from tests.builders import Caller, Cast, make_collection, make_record, make_user
 from tests.realtime.clients import Events, Socket, until
 from tests.sql import statements
@@ -194,6 +198,54 @@ def test_without_collections_all_that_are_open_are_followed(cast: Cast, port: in
     make_collection(cast.root, "new")
     make_record(cast.alice, "new", title="three")
     assert types(changes(client, 2)) == ["posts.create", "new.create"]
+
+
+@pytest.mark.parametrize("length", [300_000, 9_500])
+def test_two_subscriptions_are_sent_a_change_twice_and_no_more(
+    cast: Cast, port: int, length: int
+) -> None:
+    make_collection(cast.root)
+    client = Socket(port, headers=cast.bob.headers)
+    for about in ({}, {"collection": "posts"}, {"collection": "Posts"}):
+        assert client.ask({"action": "subscribe", **about})["type"] == "subscribed"
+    bodies = [{"title": f"{n}" + "x" * length} for n in range(20)]
+    assert cast.alice.post("records/posts/batch", {"records": bodies}).status_code == 201
+    sent = [one["change"] for one in messages(client, 2 * len(bodies))]
+    assert sent == sorted([*set(sent)] * 2)
+    make_record(cast.alice, title="the last one")
+    assert [one["data"]["title"] for one in messages(client, 2)] == ["the last one"] * 2
+
+
+def test_a_failed_subscription_is_answered_and_holds_up_nobody(
+    cast: Cast, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_collection(cast.root)
+    open_stream = hub.open_stream
+
+    def fail(caller: Principal, subscriptions: Sequence[Subscription]) -> None:
+        if subscriptions and caller.user_id == cast.bob.id:
+            raise OperationalError("SELECT", {}, Exception("away"))
+        open_stream(caller, subscriptions)
+
+    monkeypatch.setattr(hub, "open_stream", fail)
+    talks = [Socket(port, headers=one.headers) for one in (cast.bob, cast.alice)]
+    for talk in talks:
+        talk.say({"action": "subscribe", "collection": "posts"})
+    assert [talk.next().get("error") for talk in talks] == ["unavailable", None]
+
+
+def test_views_of_former_subscriptions_are_forgotten(
+    cast: Cast, port: int, attached: list[Connection]
+) -> None:
+    make_collection(cast.root)
+    client = Socket(port, headers=cast.bob.headers)
+    for number in range(10):
+        about = {"collection": "posts", "filter": f'title = "{number}"'}
+        assert client.ask({"action": "subscribe", **about})["type"] == "subscribed"
+    make_record(cast.alice, title="9")
+    assert types(messages(client, 1)) == ["posts.create"]
+    (stream,) = hub._hub(attached[0].app)._streams.values()
+    until(lambda: len(stream._views) == 1)
 
 
 def test_streams_of_other_accounts_are_sent_nothing(cast: Cast, port: int) -> None:
