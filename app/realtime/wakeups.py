@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import select
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -34,7 +35,13 @@ IDLE_SECONDS = 10  # then the sender closes its connection to PostgreSQL
 RETRY_SECONDS = 1
 MAX_ACCOUNTS = 200  # in one message, as PostgreSQL takes 8,000 bytes
 MAX_PENDING = 10_000  # accounts; the hub finds the others
-NOTIFY = sa.text(f"SELECT pg_notify('{POSTGRES_CHANNEL}', :message)")
+QUIET_SECONDS = 1  # after nobody listened
+LISTENING = 0x41747269  # the key of a lock that listeners share
+NOTIFY = sa.text(
+    f"SELECT pg_notify('{POSTGRES_CHANNEL}', :message) FROM pg_locks"  # noqa: S608 - constants
+    f" WHERE locktype = 'advisory' AND classid = 0 AND objid = {LISTENING} AND objsubid = 1"
+    " AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) LIMIT 1"
+)
 
 
 def announce(account_id: str) -> None:
@@ -73,10 +80,13 @@ class Sender:
         self._app, self._pending = app, set[str]()
         self._is_failing = False
         self._lock, self._requested = threading.Lock(), threading.Event()
+        self._quiet_until = 0.0
         threading.Thread(target=self._run, name="announce", daemon=True).start()
 
     def add(self, account_id: str) -> None:
-        """Have an account announced."""
+        """Have an account announced, unless nobody listened a moment ago."""
+        if time.monotonic() < self._quiet_until and not self.listeners:
+            return
         with self._lock:
             if len(self._pending) < MAX_PENDING:
                 self._pending.add(account_id)
@@ -93,7 +103,7 @@ class Sender:
                         log.warning("changes are not announced", error=type(error).__name__)
                     self._is_failing = True
 
-    def _send(self, publish: Callable[[str], object]) -> None:
+    def _send(self, publish: Callable[[str], bool]) -> None:
         pause = threading.Event()
         while self._requested.wait(IDLE_SECONDS):
             pause.wait(COMBINE_SECONDS)
@@ -103,23 +113,30 @@ class Sender:
             for listener in self.listeners:
                 listener(pending)
             accounts = sorted(pending)
+            is_heard = False
             for i in range(0, len(accounts), MAX_ACCOUNTS):
-                publish(" ".join([self.id, *accounts[i : i + MAX_ACCOUNTS]]))
+                is_heard |= publish(" ".join([self.id, *accounts[i : i + MAX_ACCOUNTS]]))
+            if accounts and not is_heard:  # writes that nobody follows should cost nothing
+                self._quiet_until = time.monotonic() + QUIET_SECONDS
             self._is_failing = False
 
 
 @contextmanager
-def _publisher() -> Iterator[Callable[[str], object]]:
-    """A function that sends a message, over a connection that it opens when it is called first."""
+def _publisher() -> Iterator[Callable[[str], bool]]:
+    """A function that sends a message, over a connection that it opens when it is called first.
+
+    It returns whether another process listens.
+    """
     url = config.current().redis_url
     with ExitStack() as stack:
         connect = cache(lambda: stack.enter_context(owner_connection.connect()))
         if url:
-            yield lambda message: rq_queues.redis_client(url).publish(REDIS_CHANNEL, message)
+            redis = rq_queues.redis_client(url)
+            yield lambda message: bool(redis.publish(REDIS_CHANNEL, message))
         elif has_one_writer():
-            yield lambda message: None
+            yield lambda message: False
         else:
-            yield lambda message: connect().execute(NOTIFY, {"message": message}).close()
+            yield lambda message: bool(connect().execute(NOTIFY, {"message": message}).all())
 
 
 def _listen(app: Flask, sender: Sender, on_change: OnChange) -> None:
@@ -149,6 +166,7 @@ def _redis_messages(url: str) -> Iterator[str]:
 
 def _postgres_messages() -> Iterator[str]:
     with owner_connection.connect() as connection:
+        connection.exec_driver_sql(f"SELECT pg_advisory_lock_shared({LISTENING})")
         connection.exec_driver_sql(f"LISTEN {POSTGRES_CHANNEL}")
         driver: Any = connection.connection.driver_connection
         poll = select.poll()  # select() takes no descriptor beyond 1,023
