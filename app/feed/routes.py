@@ -70,7 +70,7 @@ class FeedItem(Schema):
         required=True,
         validate=ma.validate.OneOf([event for event in EVENTS if event != TEST_EVENT]),
         metadata={
-            "description": "A record that comes into what the caller may view is told as"
+            "description": "A record that comes into what the caller may view comes as"
             " `records.create`, one that leaves it as `records.delete` with `hidden`."
         },
     )

@@ -1,6 +1,6 @@
 """What a caller may know of a change, judged on the record before and after it.
 
-Rules, field lists and masks are those of now. A record that comes into view is told as created, one
+Rules, field lists and masks are those of now. A record that comes into view counts as created, one
 that leaves it as deleted, without values.
 """
 
