@@ -65,8 +65,8 @@ def bounds(account_id: str) -> Bounds:
     ends = []
     for table, number in ((CHANGES, CHANGES.c.first_id), (FEED, FEED.c.change)):
         mine = sa.select(number).where(table.c.account_id == account_id)
-        kept = mine.where(number > heads.scalar_subquery())
-        ends += [kept.order_by(number).limit(1), mine.order_by(number.desc()).limit(1)]
+        left = mine.where(number > heads.scalar_subquery())
+        ends += [left.order_by(number).limit(1), mine.order_by(number.desc()).limit(1)]
     query = sa.select(expired, *(end.scalar_subquery() for end in ends))
     gone, first, last, first_unaudited, last_unaudited = db.connection().execute(query).one()
     oldest = min((n for n in (first, first_unaudited) if n is not None), default=0)

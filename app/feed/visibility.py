@@ -64,13 +64,6 @@ class View:
         """What its rendered records depend on: the fields, and those that are masked."""
         return self.names, frozenset(self.access.masked)
 
-    @cached_property
-    def judgement(self) -> tuple[object, ...]:
-        """What it depends on which changes it includes."""
-        condition, filter = self.access.condition, self.filter and self.filter.node
-        subject = self.access.subject if condition or filter else None
-        return self.definition, condition, filter, subject
-
     def event(self, one: Transition, linked: Linked) -> Event | None:
         """A change as the caller may know it; None if it is none of its concern."""
         was, is_ = self._includes(one.before, linked), self._includes(one.after, linked)

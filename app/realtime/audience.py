@@ -66,16 +66,18 @@ class Audience:
             if scan is None:
                 return
             done = 0
+            for stream in ready:
+                stream.sent, stream.stopped_at = 0, None
             try:
-                done = self._send(scan, collections, following, outbox)
+                self._send(scan, collections, following, outbox)
+                done = scan.next
             finally:
+                outbox.flush()  # what is in it counts as sent
                 for stream, one in following:
                     stopped = done if stream.stopped_at is None else stream.stopped_at
                     one.position = max(one.position, stopped, stream.sent)
-                for stream in ready:
-                    self.is_behind |= stream.stopped_at is not None
-                    stream.stopped_at = None
-        self.has_more = not scan.ended or done < scan.next
+        self.is_behind |= any(stream.stopped_at is not None for stream in ready)
+        self.has_more = not scan.ended
 
     def _verified(self) -> Collections:
         """The current collections, with all callers identified."""
@@ -157,35 +159,27 @@ class Audience:
         collections: Collections,
         following: Sequence[tuple[Stream, Subscription]],
         outbox: Outbox,
-    ) -> int:
-        """Send changes for as long as this account may take. Returns up to which."""
+    ) -> None:
         found = states.transitions(self._account_id, scan.rows, collections)
         listeners = _listeners({one.definition for one in found}, following)
         linked = Linked(found, [one.view for own in listeners.values() for one in own])
         deadline = time.monotonic() + TURN_SECONDS
         for transition in found:
-            if time.monotonic() > deadline and transition is not found[0]:
-                outbox.flush()
-                return transition.change - 1
-            _send_one(transition, listeners.get(transition.definition, ()), linked, outbox)
-        outbox.flush()
-        return scan.next
-
-
-def _send_one(
-    transition: Transition, listeners: Sequence[Listener], linked: Linked, outbox: Outbox
-) -> None:
-    frames, ready = Frames(transition, linked), dict[Stream, bool]()
-    for one in listeners:
-        frame = frames.of(one)
-        if frame is None:
-            continue
-        # Decided once for a stream, which gets all frames of a change, or none.
-        if ready.setdefault(one.stream, outbox.is_ready(one.stream)):
-            outbox.add(one.stream, frame)
-            one.stream.sent = transition.change
-        else:
-            one.stream.stopped_at = transition.change - 1
+            frames = Frames(transition, linked)
+            by_stream: dict[Stream, list[Listener]] = {}
+            for one in listeners.get(transition.definition, ()):
+                if one.stream.stopped_at is None and one.subscription.position < transition.change:
+                    by_stream.setdefault(one.stream, []).append(one)
+            for stream, own in by_stream.items():
+                # A stream gets all frames of a change, or none.
+                if not outbox.is_ready(stream) or time.monotonic() > deadline:
+                    stream.stopped_at = transition.change - 1
+                    continue
+                # Two subscriptions that include a change in the same way are sent it once.
+                for frame in dict.fromkeys(map(frames.of, own)):
+                    if frame is not None:
+                        outbox.add(stream, frame)
+                        stream.sent = transition.change
 
 
 def _listeners(
@@ -224,8 +218,6 @@ class Frames:
         """What a listener is sent of the change; None if nothing."""
         stream, subscription, view = listener
         change = self._transition.change
-        if change <= subscription.position or stream.stopped_at is not None:
-            return None
         event = self._event(view)
         if event is None or not (event.hidden or event.operation in subscription.operations):
             return None
@@ -243,10 +235,12 @@ class Frames:
         return self._frames[key, protocol]
 
     def _event(self, view: View) -> Event | None:
-        # Once for all whose rule, filter and properties are the same.
-        if view.judgement not in self._events:
-            self._events[view.judgement] = view.event(self._transition, self._linked)
-        return self._events[view.judgement]
+        # Once for all streams of a caller that have the same filter.
+        filter = view.filter and view.filter.node
+        key = (id(view.access.condition), id(filter), view.access.subject)
+        if key not in self._events:
+            self._events[key] = view.event(self._transition, self._linked)
+        return self._events[key]
 
 
 def _payload(event: Event, view: View) -> bytes:

@@ -201,10 +201,6 @@ class Connection(asyncio.Protocol):
         """Show the client and all proxies that the stream is alive."""
         raise NotImplementedError
 
-    def send_change(self, change: int, payload: bytes) -> None:
-        """Send a change."""
-        raise NotImplementedError
-
     def send_reset(self) -> None:
         """Tell the client that changes are missing: it has to read its state anew."""
         raise NotImplementedError

@@ -118,7 +118,10 @@ class Hub:
         self._looked_at = 0.0
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread, and hear of changes."""
+        with self._app.app_context():
+            wakeups.listen(self.on_change)
+            self._interval = SQLITE_LOOK_SECONDS if has_one_writer() else LOOK_SECONDS
         threading.Thread(target=self._run, name="hub", daemon=True).start()
 
     def add(self, stream: Stream) -> None:
@@ -144,8 +147,6 @@ class Hub:
 
     def _run(self) -> None:
         with self._app.app_context():
-            wakeups.listen(self.on_change)
-            self._interval = SQLITE_LOOK_SECONDS if has_one_writer() else LOOK_SECONDS
             while True:
                 self._woken.wait(BEHIND_SECONDS if self._behind else self._interval)
                 self._woken.clear()
@@ -222,6 +223,7 @@ def _hub(app: Flask) -> Hub:
     with _starting:
         key = (app, os.getpid())
         if key not in _hubs:
-            _hubs[key] = Hub(app)
-            _hubs[key].start()
+            hub = Hub(app)
+            hub.start()
+            _hubs[key] = hub
         return _hubs[key]

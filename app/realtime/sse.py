@@ -44,10 +44,6 @@ class EventStream(Connection):
         if self._received > limits.MAX_MESSAGE_BYTES:
             self._transport.abort()
 
-    def send_change(self, change: int, payload: bytes) -> None:
-        """Send a change."""
-        self.write(frame(change, payload))
-
     def send_heartbeat(self) -> None:
         """Send a heartbeat."""
         self._send_event("heartbeat")

@@ -190,10 +190,6 @@ class WebSocket(Connection):
             self._send_error(error, collection)
         self._answer_messages()
 
-    def send_change(self, change: int, payload: bytes) -> None:
-        """Send a change."""
-        self.write(frame(payload))
-
     def send_heartbeat(self) -> None:
         """Send a heartbeat."""
         self._send_message("heartbeat", timestamp=clock.iso(clock.now()))

@@ -234,7 +234,7 @@ def test_the_hub_refuses_before_the_head_goes_out(
 
 def test_changes_and_ends_of_an_event_stream(events: tuple[Events, Connection]) -> None:
     client, stream = events
-    in_loop(stream.send_change, 5, PAYLOAD)
+    in_loop(stream.write, sse.frame(5, PAYLOAD))
     assert client.next() == {"id": "5", "event": "message", "data": json.loads(PAYLOAD)}
     in_loop(stream.write, sse.frame(6, PAYLOAD))
     assert client.next()["id"] == "6"
@@ -277,7 +277,7 @@ def test_a_client_that_hangs_up_is_forgotten(events: tuple[Events, Connection]) 
 def test_what_a_client_of_events_sends_is_ignored(events: tuple[Events, Connection]) -> None:
     client, stream = events
     client.socket.sendall(b"GET /api/v1/auth/me HTTP/1.1\r\nHost: a\r\n\r\n" * 100)
-    in_loop(stream.send_change, 5, PAYLOAD)
+    in_loop(stream.write, sse.frame(5, PAYLOAD))
     assert client.next()["id"] == "5"
     with pytest.raises((ConnectionError, EOFError)):
         client.socket.sendall(b"x" * 2**26)
@@ -438,7 +438,7 @@ def test_changes_and_ends_of_a_websocket(
         until(lambda: attached)
         stream = attached.pop()
         assert talk.ask({"action": "subscribe", "collection": "posts"})["type"] == "subscribed"
-        in_loop(stream.send_change, 5, PAYLOAD)
+        in_loop(stream.write, websocket.frame(PAYLOAD))
         assert talk.next() == json.loads(PAYLOAD)
         in_loop(stream.send_reset)
         assert talk.next()["type"] == "reset"
