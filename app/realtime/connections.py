@@ -6,6 +6,7 @@ import asyncio
 import socket
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Sequence
 from typing import ClassVar
@@ -77,7 +78,7 @@ registry = Registry()
 _stopping = threading.Event()
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.Protocol, ABC):
     """A stream. Bytes that the client has not read yet wait here, in pieces shared with others."""
 
     protocol: ClassVar[str]
@@ -197,17 +198,17 @@ class Connection(asyncio.Protocol):
             if not self.buffered:
                 self.send_heartbeat()
 
+    @abstractmethod
     def send_heartbeat(self) -> None:
         """Show the client and all proxies that the stream is alive."""
-        raise NotImplementedError
 
+    @abstractmethod
     def send_reset(self) -> None:
         """Tell the client that changes are missing: it has to read its state anew."""
-        raise NotImplementedError
 
+    @abstractmethod
     def expire(self) -> None:
         """Tell the client that its credential has expired, and close."""
-        raise NotImplementedError
 
     def end(self) -> None:
         """Close a stream that its caller may not have any more."""

@@ -38,17 +38,17 @@ def audit(app: Flask, monkeypatch: pytest.MonkeyPatch, enabled: bool) -> None:
     monkeypatch.setitem(app.extensions, "atrium.config", settings)
 
 
-def feed(caller: Caller, **asked: Any) -> dict[str, Any]:
+def feed(caller: Caller, **query: Any) -> dict[str, Any]:
     """A page of the feed."""
-    answer = caller.get("changes", query_string=asked)
+    answer = caller.get("changes", query_string=query)
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json
     return found
 
 
-def told(caller: Caller, **asked: Any) -> list[tuple[str, str]]:
+def reported(caller: Caller, **query: Any) -> list[tuple[str, str]]:
     """The events and records of a page."""
-    return [(one["event"], one["record_id"]) for one in feed(caller, **asked)["items"]]
+    return [(one["event"], one["record_id"]) for one in feed(caller, **query)["items"]]
 
 
 def now(caller: Caller) -> int:
@@ -101,11 +101,11 @@ def test_pages_follow_each_other_without_a_gap(cast: Cast) -> None:
     assert seen == [one["id"] for one in made]
     assert feed(cast.alice, since=since)["items"] == []
     assert feed(cast.alice, since=since)["next"] == since
-    notes = told(cast.alice, collections="notes")
+    notes = reported(cast.alice, collections="notes")
     assert [id for _, id in notes] == [one["id"] for one in made[1::2]]
 
 
-def test_a_batch_is_told_record_by_record(cast: Cast) -> None:
+def test_a_batch_is_reported_record_by_record(cast: Cast) -> None:
     make_collection(cast.root)
     bodies = [{"title": str(n)} for n in range(30)]
     made = cast.alice.post("records/posts/batch", {"records": bodies})
@@ -115,12 +115,12 @@ def test_a_batch_is_told_record_by_record(cast: Cast) -> None:
     ]
 
 
-def test_nothing_of_another_account_is_told(cast: Cast) -> None:
+def test_nothing_of_another_account_is_reported(cast: Cast) -> None:
     make_collection(cast.root)
     make_record(cast.charlie, title="theirs")
     mine = make_record(cast.alice, title="mine")
-    assert told(cast.alice) == [("records.create", mine["id"])]
-    assert told(cast.root.acting_in("acme")) == [("records.create", mine["id"])]
+    assert reported(cast.alice) == [("records.create", mine["id"])]
+    assert reported(cast.root.acting_in("acme")) == [("records.create", mine["id"])]
     assert cast.root.acting_in("*").get("changes").status_code == 400
 
 
@@ -129,7 +129,7 @@ def test_what_comes_into_view_is_created_and_what_leaves_it_is_hidden(cast: Cast
     made = make_record(cast.alice, title="closed")
     path = f"records/posts/{made['id']}"
     since = now(cast.bob)
-    assert told(cast.bob) == []
+    assert reported(cast.bob) == []
     opened = cast.alice.patch(path, {"title": "open"}).json
     cast.alice.patch(path, {"title": "closed again"})
     cast.alice.delete(path)
@@ -140,7 +140,7 @@ def test_what_comes_into_view_is_created_and_what_leaves_it_is_hidden(cast: Cast
     ]
     assert [one.get("hidden") for one in items] == [None, True]
     assert not any("previous" in one for one in items)
-    assert [event for event, _ in told(cast.alice)] == [
+    assert [event for event, _ in reported(cast.alice)] == [
         "records.create",
         "records.update",
         "records.update",
@@ -203,7 +203,7 @@ def test_long_values_are_those_of_the_moment(cast: Cast) -> None:
 
 
 @pytest.mark.usefixtures("audited")
-def test_an_erased_record_is_only_told_as_gone(cast: Cast) -> None:
+def test_an_erased_record_is_only_reported_as_deleted(cast: Cast) -> None:
     make_collection(cast.root)
     made = make_record(cast.alice, title="Ada Lovelace")
     cast.alice.patch(f"records/posts/{made['id']}", {"title": "Ada L."})
@@ -215,11 +215,11 @@ def test_an_erased_record_is_only_told_as_gone(cast: Cast) -> None:
     ]
 
 
-def test_an_erased_record_is_not_told_to_who_may_not_have_seen_it(cast: Cast) -> None:
+def test_an_erased_record_is_reported_to_nobody_who_could_not_view_it(cast: Cast) -> None:
     make_collection(cast.root, view_rule="created_by = @request.auth.id")
     made = make_record(cast.alice, title="Ada Lovelace")
     assert cast.alice.post(f"records/posts/{made['id']}/erase").status_code == 200
-    assert told(cast.bob) == []
+    assert reported(cast.bob) == []
 
 
 def test_a_default_for_stored_records_is_no_change(cast: Cast) -> None:
@@ -230,17 +230,21 @@ def test_a_default_for_stored_records_is_no_change(cast: Cast) -> None:
         f"collections/{made['id']}", {"schema": [{"name": "title", "type": "text"}, kind]}
     )
     assert changed.status_code == 200, changed.text
-    assert told(cast.alice) == [("records.create", mine["id"])]
+    assert reported(cast.alice) == [("records.create", mine["id"])]
 
 
-def test_what_a_former_collection_of_the_same_name_held_is_not_told(cast: Cast) -> None:
+def test_what_a_former_collection_of_the_same_name_held_is_not_reported(cast: Cast) -> None:
     made = make_collection(cast.root)
     make_record(cast.alice, title="former")
     since = now(cast.alice)
     assert cast.root.delete(f"collections/{made['id']}").status_code in (200, 204)
     make_collection(cast.root)
     mine = make_record(cast.alice, title="new")
-    assert told(cast.alice) == told(cast.alice, since=since) == [("records.create", mine["id"])]
+    assert (
+        reported(cast.alice)
+        == reported(cast.alice, since=since)
+        == [("records.create", mine["id"])]
+    )
 
 
 def test_changes_without_auditing_are_kept_as_long_as_is_set(
@@ -258,18 +262,18 @@ def test_changes_without_auditing_are_kept_as_long_as_is_set(
             session.execute(expired)
         upkeep.purge({})
     fresh = make_record(cast.alice, title="fresh")
-    assert told(cast.alice) == [("records.create", fresh["id"])]
-    assert told(cast.alice, since=oldest) == [("records.create", fresh["id"])]
+    assert reported(cast.alice) == [("records.create", fresh["id"])]
+    assert reported(cast.alice, since=oldest) == [("records.create", fresh["id"])]
     refused = cast.alice.get("changes", query_string={"since": between})
     assert (refused.status_code, refused.json["error"]) == (410, "feed_expired")
     assert refused.json["oldest"] == now(cast.alice) > oldest
     audit(app, monkeypatch, True)
     audited = make_record(cast.alice, title="audited")
-    assert [id for _, id in told(cast.alice)] == [fresh["id"], audited["id"]]
+    assert [id for _, id in reported(cast.alice)] == [fresh["id"], audited["id"]]
 
 
 @pytest.mark.parametrize(
-    ("asked", "status", "error"),
+    ("query", "status", "error"),
     [
         ({"since": -1}, 422, "validation_error"),
         ({"since": "x"}, 422, "validation_error"),
@@ -284,11 +288,11 @@ def test_changes_without_auditing_are_kept_as_long_as_is_set(
     ],
 )
 def test_a_wrong_question_is_refused(
-    cast: Cast, asked: dict[str, Any], status: int, error: str
+    cast: Cast, query: dict[str, Any], status: int, error: str
 ) -> None:
     make_collection(cast.root)
     make_collection(cast.root, "closed", view_rule=None)
-    answer = cast.bob.get("changes", query_string=asked)
+    answer = cast.bob.get("changes", query_string=query)
     assert (answer.status_code, answer.json["error"]) == (status, error), answer.text
 
 
@@ -307,7 +311,7 @@ def test_a_key_reads_what_its_scopes_include(app: Flask, cast: Cast) -> None:
     key = Caller(app, **{"X-API-Key": made.json["key"]})
     make_record(cast.alice, "notes", title="not for it")
     mine = make_record(cast.alice, title="for it")
-    assert told(key) == [("records.create", mine["id"])]
+    assert reported(key) == [("records.create", mine["id"])]
     assert key.get("changes?collections=notes").json["error"] == "scope_denied"
 
 
@@ -320,7 +324,7 @@ def test_large_changes_are_read_in_parts(cast: Cast) -> None:
     assert not first["has_more"]
 
 
-def test_a_record_is_told_by_a_change_of_an_older_process(app: Flask, cast: Cast) -> None:
+def test_a_record_is_reported_by_a_change_of_an_older_process(app: Flask, cast: Cast) -> None:
     # During an upgrade the former version stores changes without what the feed adds.
     make_collection(cast.root, schema=SCHEMA)
     made = make_record(cast.alice, title="one", views=1)

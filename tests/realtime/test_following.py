@@ -71,8 +71,8 @@ def test_a_websocket_follows_what_it_subscribes_to(cast: Cast, port: int) -> Non
     make_collection(cast.root)
     make_collection(cast.root, "notes")
     client = Socket(port, headers=cast.bob.headers)
-    asked = {"action": "subscribe", "collection": "posts", "operations": ["create", "delete"]}
-    answer = client.ask(asked)
+    message = {"action": "subscribe", "collection": "posts", "operations": ["create", "delete"]}
+    answer = client.ask(message)
     assert (answer["type"], answer["status"], answer["collection"]) == (
         *("subscribed", "subscribed"),
         "posts",
@@ -131,7 +131,7 @@ def test_a_refused_stream_does_not_begin(
         assert body["details"][0]["code"] == "filter_invalid"
 
 
-def test_a_filter_tells_what_comes_in_and_goes_out(cast: Cast, port: int) -> None:
+def test_a_filter_reports_what_comes_in_and_goes_out(cast: Cast, port: int) -> None:
     make_collection(cast.root)
     query = "collections=posts:create,update&filter.posts=title%20=%20%22in%22"
     client = Events(port, query, headers=cast.bob.headers)
@@ -171,10 +171,10 @@ def test_streams_tell_where_they_begin(cast: Cast, port: int) -> None:
     opening = Events(port, "collections=posts", headers=cast.bob.headers).opening
     assert f"id: {newest}\nevent: heartbeat\n".encode() in opening
     client = Socket(port, headers=cast.bob.headers)
-    asked = {"action": "subscribe", "collection": "posts"}
-    assert client.ask(asked)["since"] == newest
-    assert client.ask({**asked, "since": 0})["since"] == 0
-    assert "since" not in client.ask({**asked, "since": 2**62})
+    message = {"action": "subscribe", "collection": "posts"}
+    assert client.ask(message)["since"] == newest
+    assert client.ask({**message, "since": 0})["since"] == 0
+    assert "since" not in client.ask({**message, "since": 2**62})
 
 
 @pytest.mark.parametrize("since", [2**62, "x"])
@@ -341,7 +341,7 @@ def test_a_stream_ends_with_its_key(app: Flask, cast: Cast, port: int) -> None:
     assert b"unseen" not in client.ended()
 
 
-def test_an_expired_token_is_told_and_ends_the_stream(
+def test_an_expired_token_is_reported_and_ends_the_stream(
     cast: Cast, port: int, attached: list[Connection]
 ) -> None:
     make_collection(cast.root)
@@ -417,7 +417,7 @@ def test_what_is_sent_is_masked_as_the_caller_is_now(cast: Cast, port: int, app:
     assert "mail" not in changes(client, 1)[0]["data"]
 
 
-def test_a_record_that_leaves_the_view_is_told_as_gone(cast: Cast, port: int) -> None:
+def test_a_record_that_leaves_the_view_is_reported_as_deleted(cast: Cast, port: int) -> None:
     make_collection(cast.root, view_rule='title != "secret"')
     client = Events(port, "collections=posts:update", headers=cast.bob.headers)
     made = make_record(cast.alice, title="open")
