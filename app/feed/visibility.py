@@ -6,23 +6,25 @@ that leaves it as deleted, without values.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from app import clock, rules
 from app.auth.principal import Principal
 from app.collections import access as accesses
+from app.collections import definition as definitions
 from app.collections.access import Access, Filter
 from app.collections.definition import Definition
-from app.errors import InvalidValues, problem
+from app.db.versioned_cache import VersionCheck
+from app.errors import InvalidValues, NotFound, problem
 from app.feed.states import Transition
 from app.records.read import views
 from app.records.store import Row, references
 from app.types import JSONObject
 
-LINKED = "Filters of changes cannot follow references."
-Paths = frozenset[tuple[str, ...]]
+MAX_PATHS = 500  # columns of one statement
+Path = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -48,11 +50,40 @@ class View:
 
     access: Access
     filter: Filter | None = None
+    referenced: Mapping[Path, Access] = field(default_factory=dict)
+    """The access to the records that the filter's references lead to, by the path to them."""
 
     @property
     def definition(self) -> Definition:
         """The collection."""
         return self.access.definition
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the filter's references still lead to the same collections."""
+        return all(_is_current(one.definition) for one in self.referenced.values())
+
+    @cached_property
+    def version_checks(self) -> frozenset[VersionCheck]:
+        """The version checks of the collections that the filter's references lead to."""
+        accesses = self.referenced.values()
+        return frozenset(check for one in accesses for check in one.definition.version_checks)
+
+    @cached_property
+    def follows(self) -> frozenset[Path]:
+        """The dotted names that the rule and the filter need."""
+        needed = (
+            path + part.path
+            for path, one in self.referenced.items()
+            if one.condition
+            for part in rules.walk(one.condition)
+            if isinstance(part, rules.Name)
+        )
+        return self.access.follows | self._filtered_by | frozenset(needed)
+
+    @cached_property
+    def _filtered_by(self) -> frozenset[Path]:
+        return accesses.dotted_names(self.filter.node) if self.filter else frozenset()
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -89,8 +120,18 @@ class View:
             return False
         if self.filter is None:
             return True
-        context = rules.Context(values, self.access.subject, now=clock.now())
+        context = rules.Context(self._reached(values), self.access.subject, now=clock.now())
         return rules.holds(self.filter.node, context)
+
+    def _reached(self, values: Row) -> Row:
+        """The values, without those of referenced records that the caller may not view."""
+        hidden = [
+            path for path, one in self.referenced.items() if not one.allows(_below(path, values))
+        ]
+        without = (
+            ".".join(name) for name in self._filtered_by for path in hidden if _leads(path, name)
+        )
+        return {**values, **dict.fromkeys(without)} if hidden else values
 
     def render(self, row: Row) -> JSONObject:
         """A row as the caller may view it."""
@@ -98,10 +139,10 @@ class View:
 
 
 class Linked:
-    """Rows with the values of dotted names in rules, read for all of them at once."""
+    """Rows with the values of dotted names in rules and filters, read for all of them at once."""
 
     def __init__(self, transitions: Sequence[Transition], views: Iterable[View]) -> None:
-        self._values: dict[int, Row] = {}
+        self._values: dict[int, JSONObject] = {}
         for definition, paths in _paths(views).items():
             rows = [
                 row
@@ -109,29 +150,52 @@ class Linked:
                 for row in (one.before, one.after)
                 if row is not None and one.definition is definition
             ]
-            linked = references.resolve_unstored(definition, rows, paths)
-            for row, values in zip(rows, linked, strict=True):
-                self._values[id(row)] = {**row, **values}
+            for row in rows:
+                self._values[id(row)] = {**row}
+            for start in range(0, len(paths), MAX_PATHS):
+                part = paths[start : start + MAX_PATHS]
+                linked = references.resolve_unstored(definition, rows, part)
+                for row, values in zip(rows, linked, strict=True):
+                    self._values[id(row)].update(values)
 
     def of(self, row: Row) -> Row:
         """The row with these values."""
         return self._values.get(id(row), row)
 
 
-def _paths(views: Iterable[View]) -> Mapping[Definition, Paths]:
-    paths: dict[Definition, Paths] = {}
+def _paths(views: Iterable[View]) -> Mapping[Definition, Sequence[Path]]:
+    paths: dict[Definition, set[Path]] = {}
     for view in views:
-        if view.access.follows:
-            earlier = paths.get(view.definition, frozenset())
-            paths[view.definition] = earlier | view.access.follows
-    return paths
+        if view.follows:
+            paths.setdefault(view.definition, set()).update(view.follows)
+    return {definition: sorted(own) for definition, own in paths.items()}
+
+
+def _below(path: Path, values: Row) -> Row:
+    """The values of the record that a path leads to, by their names there."""
+    start = ".".join(path) + "."
+    return {name[len(start) :]: one for name, one in values.items() if name.startswith(start)}
+
+
+def _leads(path: Path, name: Path) -> bool:
+    return name[: len(path)] == path
+
+
+def _is_current(definition: Definition) -> bool:
+    try:
+        return definitions.get(definition.name) is definition
+    except NotFound:
+        return False
 
 
 def view_of(caller: Principal, definition: Definition, filter: str = "") -> View:
     """What a caller may view of a collection. Raises Forbidden, Unauthorized, InvalidValues."""
     access = accesses.for_operation(caller, definition, "view")
     access.check_open()
-    return View(access, _parsed(access, filter) if filter.strip() else None)
+    if not filter.strip():
+        return View(access)
+    parsed = _parsed(access, filter)
+    return View(access, parsed, dict(_referenced(access, parsed)))
 
 
 def view_if_open(caller: Principal, definition: Definition) -> View | None:
@@ -142,10 +206,17 @@ def view_if_open(caller: Principal, definition: Definition) -> View | None:
 
 def _parsed(access: Access, text: str) -> Filter:
     try:
-        parsed = accesses.read_filter(access, text)
-        if accesses.dotted_names(parsed.node):
-            raise rules.RuleError(LINKED, 0)
+        return accesses.read_filter(access, text)
     except rules.RuleError as error:
         wrong = problem("filter", "filter_invalid", str(error), position=error.position)
         raise InvalidValues([wrong]) from None
-    return parsed
+
+
+def _referenced(access: Access, parsed: Filter) -> Iterator[tuple[Path, Access]]:
+    for name in accesses.dotted_names(parsed.node):
+        target: Definition | None = access.definition
+        for length, step in enumerate(name[:-1], start=1):
+            target = target.target(step) if target else None
+            if target is None:  # removed meanwhile
+                raise NotFound("There is no such collection.")
+            yield name[:length], accesses.for_operation(access.caller, target, "view")

@@ -85,11 +85,12 @@ class Audience:
             if stream.caller is None:
                 self._identify(stream)
         collections = self._collections()
+        self._read_filters(collections)
         for _ in range(RELOADS):
             live = [stream for stream in self._streams if stream.caller is not None]
             checks = {check for one in collections.values() for check in one.version_checks}
             for stream in live:
-                checks.update(stream.caller.version_checks if stream.caller else ())
+                checks.update(stream.version_checks)
             with tenancy.across_accounts():
                 outdated = versioned_cache.outdated(checks)
             if not outdated:
@@ -99,6 +100,7 @@ class Audience:
                 for stream in live:
                     if stream.caller and not outdated.isdisjoint(stream.caller.version_checks):
                         self._identify(stream)
+                self._read_filters(collections)
         now = clock.now().timestamp()
         for stream in self._streams:
             expires_at = stream.connection.credential.expires_at
@@ -114,6 +116,15 @@ class Audience:
                 stream.caller = stream.connection.credential.principal()
         except AppError as error:
             stream.call("expire" if error.error == "token_expired" else "end")
+
+    def _read_filters(self, collections: Collections) -> None:
+        """Read the filters that may refer to other collections, whose versions count then."""
+        for stream, one in self._following:
+            if one.collection is None or "." not in one.filter or stream.caller is None:
+                continue
+            definition = collections.get(tables.table_name_for(one.collection))
+            if definition is not None:
+                _view(stream, definition, one)
 
     def _collections(self) -> Collections:
         names = {one.collection for _, one in self._following}

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from app.auth.principal import Principal
 from app.collections.definition import Definition
+from app.db.versioned_cache import VersionCheck
 from app.feed import visibility
 from app.feed.visibility import View
 from app.realtime import loop
@@ -57,13 +59,25 @@ class Stream:
         """The collections whose rules it has been judged by."""
         return [view.definition for view in self._views.values()]
 
+    @property
+    def version_checks(self) -> set[VersionCheck]:
+        """The version checks of the caller, and of what its filters refer to."""
+        of_caller = self.caller.version_checks if self.caller else ()
+        of_views = (view.version_checks for view in self._views.values() if view.referenced)
+        return {*of_caller, *chain.from_iterable(of_views)}
+
     def view(self, definition: Definition, filter: str = "") -> View:
         """What the caller may view of a collection. Raises AppError."""
         key = (definition.table_name, filter)
         known = self._views.get(key)
         caller = self.caller
         assert caller is not None  # noqa: S101 - identified before
-        if known is None or known.definition is not definition or known.access.caller is not caller:
+        if not (
+            known
+            and known.definition is definition
+            and known.access.caller is caller
+            and known.is_current
+        ):
             self._views[key] = known = visibility.view_of(caller, definition, filter)
         return known
 
