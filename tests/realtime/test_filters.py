@@ -22,8 +22,10 @@ def reference(name: str, collection: str) -> dict[str, Any]:
 
 TEXT: dict[str, Any] = {"name": "name", "type": "text"}
 LOUD = {
-    **{"name": "loud", "type": "computed"},
-    **{"expression": "upper(name)", "return_type": "text"},
+    "name": "loud",
+    "type": "computed",
+    "expression": "upper(name)",
+    "return_type": "text",
 }
 SECRET = {"name": "mail", "type": "email", "pii": True, "mask_type": "full"}
 
