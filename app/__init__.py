@@ -31,12 +31,19 @@ from app.context import tenancy
 from app.db import pre_ping
 from app.feed import routes as feed
 from app.feed import upkeep as feed_upkeep
+from app.files import upkeep as file_upkeep
 from app.http import error_handlers, logging
 from app.http.app import Application
 from app.isolation import commands as isolation
 from app.ops import cli, health, metrics
 from app.realtime import routes as realtime
-from app.records.api import aggregate_routes, batch_routes, explain_routes, history_routes
+from app.records.api import (
+    aggregate_routes,
+    batch_routes,
+    explain_routes,
+    file_routes,
+    history_routes,
+)
 from app.records.api import routes as records
 from app.records.api import transfer_routes as record_transfer
 from app.records.write import cleanup
@@ -78,6 +85,7 @@ API_BLUEPRINTS = (
     aggregate_routes.blueprint,
     batch_routes.blueprint,
     history_routes.blueprint,
+    file_routes.blueprint,
     feed.blueprint,
     audit.blueprint,
     collections.blueprint,
@@ -100,7 +108,15 @@ ADDITIONS = (email_routes, password_routes, session_routes, explain_routes)
 # Imported for their event subscriptions and jobs.
 SUBSCRIBERS = (
     *(cleanup, tracking, audited_records, dispatch, sso_roles),
-    *(workflow_dispatch, record_events, upkeep, workflow_erasure, token_upkeep, feed_upkeep),
+    *(
+        workflow_dispatch,
+        record_events,
+        upkeep,
+        workflow_erasure,
+        token_upkeep,
+        feed_upkeep,
+        file_upkeep,
+    ),
 )
 PAGES = (console.blueprint, docs_pages.blueprint)
 

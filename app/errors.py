@@ -159,6 +159,17 @@ class UnsupportedMediaType(AppError):
     message = "Send the body as application/json in UTF-8."
 
 
+class RangeNotSatisfiable(AppError):
+    """A part that a file does not have."""
+
+    status = 416
+    error = "range_not_satisfiable"
+    message = "The file has no such part."
+
+    def __init__(self, size: int) -> None:
+        super().__init__(headers={"Content-Range": f"bytes */{size}"})
+
+
 class UpgradeRequired(AppError):
     """A request that is not the WebSocket handshake that the route expects."""
 
@@ -201,8 +212,8 @@ class TooManyRequests(AppError):
     error = "rate_limited"
     message = "Too many attempts. Try again later."
 
-    def __init__(self, seconds: int) -> None:
-        super().__init__(headers={"Retry-After": str(seconds)})
+    def __init__(self, seconds: int, message: str | None = None) -> None:
+        super().__init__(message, headers={"Retry-After": str(seconds)})
 
 
 class RealtimeUnavailable(AppError):

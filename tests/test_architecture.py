@@ -31,6 +31,7 @@ ORDER = [
     ("workflows",),
     ("feed",),
     ("records",),
+    ("files",),
     ("webhooks",),
     ("audit",),
     ("collections",),
@@ -53,7 +54,7 @@ MOST_LOOSE = 8
 
 # Where a request may be known: the edge, and what stands around it.
 EDGE = re.compile(
-    r"app\.(hooks|.+routes|ops\.metrics|auth\.(guard|cors)|(auth|sso)\.responses|console(\..+)?|rest\..+|http\..+)$"
+    r"app\.(hooks|.+routes|.+\.api\..+|ops\.metrics|auth\.(guard|cors)|(auth|sso)\.responses|console(\..+)?|rest\..+|http\..+)$"
 )
 REQUEST = {"request", "g", "session", "abort", "redirect", "make_response", "jsonify"}
 PAGES = {"app.rest.docs_pages": {"make_response"}}
@@ -138,6 +139,7 @@ def imported_packages(all_nodes: list[ast.AST]) -> set[str]:
 PACKAGES = {
     "argon2-cffi": "argon2",
     "google-re2": "re2",
+    "pillow": "PIL",
     "psycopg2-binary": "psycopg2",
     "pyjwt": "jwt",
     "python3-saml": "onelogin",

@@ -67,7 +67,8 @@ def contents(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]
         if "requestBody" in operation:
             told = operation["requestBody"]["content"]
             # A browser posts a form.
-            yield f"{name} request", told.get("application/json") or told[FORM]
+            kinds = ("application/json", FORM, "multipart/form-data")
+            yield f"{name} request", next(told[kind] for kind in kinds if kind in told)
         for status, response in operation["responses"].items():
             for content in response.get("content", {}).values():  # an export is of several kinds
                 yield f"{name} {status}", content

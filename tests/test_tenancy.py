@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Any, TypeVar
 
 import pytest
@@ -43,6 +44,7 @@ PUBLIC: dict[Route, str] = {
     ("GET", "/invitations/<invitation>"): "the token of the mailed link is the credential",
     ("POST", "/invitations/<invitation>/accept"): "the same; who accepts has no user yet",
     ("POST", "/workflow-webhooks/<token>"): "the token is the credential",
+    ("GET", "/files/link/<token>"): "the signed link is the credential",
 }
 
 
@@ -79,6 +81,11 @@ def a_record(owner: Caller) -> str:
 def alices_refresh_token(cast: Cast) -> dict[str, str]:
     body = {"account": "acme", "email": cast.alice.email, "password": PASSWORD}
     return {"refresh_token": Caller(cast.alice.app).post("auth/login", body).json["refresh_token"]}
+
+
+def a_file(owner: Caller) -> str:
+    form = {"file": (BytesIO(b"of acme"), "a.txt")}
+    return str(owner.post("files/upload", data=form).json["file"]["id"])
 
 
 def a_user(owner: Caller) -> str:
@@ -317,6 +324,13 @@ CASES: dict[Route, Case] = {
     ("GET", "/realtime/ws"): Own(expected=(426,)),
     ("POST", "/realtime/tickets"): Own(expected=(201,)),
     ("POST", "/auth/send-verification"): Own(lambda cast: {"email": cast.alice.email}),
+    ("GET", "/files/<file_id>"): Owned(a_file, "files/{id}", part="file_id"),
+    ("DELETE", "/files/<file_id>"): Owned(a_file, "files/{id}", part="file_id"),
+    ("POST", "/files/<file_id>/link"): Owned(a_file, "files/{id}", {}, part="file_id"),
+    ("GET", "/files/<account_id>/<file_id>"): Owned(a_file, "files/{id}", part="file_id"),
+    ("DELETE", "/files/<account_id>/<file_id>"): Owned(a_file, "files/{id}", part="file_id"),
+    ("GET", "/files/download/<account_id>/<file_id>"): Owned(a_file, "files/{id}", part="file_id"),
+    ("POST", "/files/upload"): Own(expected=(415,)),
     ("GET", "/records/<collection>"): Own(),
     ("POST", "/records/<collection>"): Own(lambda cast: {"title": "of globex"}, (201,)),
     # What it tells of whom: tests/records/test_aggregate.py. Without a function it tells nothing.

@@ -254,6 +254,8 @@ def _scope(
 
 
 def _follow(access: Access, name: str) -> rules.Scope | None:
+    if name in access.comparable and name in access.definition.files:
+        return rules.Scope(access.definition.files[name].properties)
     target = access.definition.target(name) if name in access.comparable else None
     if target is None or not is_open(access.caller, target, "view"):
         return None

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 
 from app import clock
-from app.collections.fields import RETURN_TYPES
+from app.collections.fields import RETURN_TYPES, FileField
 from app.db.types import Text, UtcDateTime
 from app.rules import Name, Node, Type, depth, sql, walk
-from app.rules.elements import CodePoints, Expression, Parameter
+from app.rules.elements import CodePoints, Expression, Parameter, Property
 from app.types import JSONMapping
 
 Reach = Callable[[Any, Any], Iterable[Any]]
@@ -36,9 +36,19 @@ class Named(Protocol):
         """What stands for each computed field."""
         ...
 
+    @property
+    def files(self) -> Mapping[str, FileField]:
+        """The fields that hold files, whose properties are names, too."""
+        ...
+
     def target(self, name: str) -> Named | None:
         """The collection that a field refers to."""
         ...
+
+
+def _property(columns: TableColumns, field: str, name: str) -> Expression:
+    is_number = columns.definition.files[field].properties[name] is Type.NUMBER
+    return Property(columns.source.c[field], name, is_number=is_number)
 
 
 class TableColumns:
@@ -75,9 +85,16 @@ class TableColumns:
         conditions: list[sa.ColumnElement[bool]] = []
         columns = self
         for step in steps:
+            if step in columns.definition.files:
+                value: Expression = _property(columns, step, name)
+                if columns is self:
+                    return value
+                break
             columns, join_conditions = columns._followed(step)
             conditions += join_conditions
-        query = sa.select(columns._own(name)).where(*conditions).correlate(self.source)
+        else:
+            value = columns._own(name)
+        query = sa.select(value).where(*conditions).correlate(self.source)
         return query.scalar_subquery()
 
     def _own(self, name: str) -> Expression:

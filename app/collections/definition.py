@@ -24,6 +24,7 @@ from app.collections.fields import (
     ComputedField,
     Encoder,
     Field,
+    FileField,
     encoders_of,
 )
 from app.collections.indexes import Index
@@ -182,8 +183,15 @@ class Definition:
         return Scope(field_types(self.declared), self.computed, lambda name: self._followed(name))
 
     def _followed(self, name: str) -> Scope | None:
+        if name in self.files:
+            return Scope(self.files[name].properties)
         target = self.target(name)
         return target.scope if target else None
+
+    @cached_property
+    def files(self) -> Mapping[str, FileField]:
+        """The fields that hold files."""
+        return {name: one for name, one in self.fields.items() if isinstance(one, FileField)}
 
     def target(self, name: str) -> Definition | None:
         """The definition that a reference field refers to, else None."""

@@ -12,6 +12,7 @@ from app.collections.fields import (
     SYSTEM_FIELDS,
     TYPES,
     ComputedField,
+    FileField,
     InvalidValue,
     ReferenceField,
 )
@@ -193,7 +194,11 @@ def _options(spec: Spec, max_bytes: int | None) -> Iterator[Problem]:
     messages = list(field.definition_problems())
     for message in messages:
         yield problem(name, "invalid_option", message)
-    has_default = spec.get("default") is not None and kind not in (ReferenceField, ComputedField)
+    if spec.get("default") is not None and kind is FileField:
+        message = "Files cannot have a default, as each belongs to one record."
+        yield problem(name, "invalid_option", message)
+    without = (ReferenceField, FileField, ComputedField)
+    has_default = spec.get("default") is not None and kind not in without
     if has_default and not messages:
         try:
             field.clean(spec["default"])

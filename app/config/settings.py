@@ -198,6 +198,19 @@ class Config:
     max_anonymous_body_bytes: int = _setting(
         parsing.integer(1024, 2**30), 2**18, "largest body of anonymous requests for records"
     )
+    files_url: str = _setting(
+        urls.bucket,
+        "",
+        "s3://bucket/prefix?region=&endpoint=; default: a folder in the instance folder",
+        secret=True,
+    )
+    files_redirect: bool = _setting(
+        parsing.boolean, False, "let nginx or the S3 service send the bytes of files"
+    )
+    file_max_bytes: int = _setting(parsing.integer(1024, 2**40), 100 * 2**20, "largest file")
+    file_history_days: int = _setting(
+        parsing.integer(1, 36500), 30, "days that files of changed and deleted records are kept"
+    )
     batch_max: int = _setting(parsing.integer(1, 10_000), 1000, "records in one batch")
     import_max_rows: int = _setting(
         parsing.integer(1, 1_000_000), 50_000, "records in one imported file"

@@ -77,3 +77,14 @@ def _check_redis(url: str) -> None:
     numbers = [value for value in options.values() if isinstance(value, float | int)]
     if not all(0 <= number < 2**31 for number in numbers) or options.get("max_connections") == 0:
         raise ValueError
+
+
+def bucket(text: str) -> str:
+    """Return the URL of an S3 bucket. Raises ValueError without the URL."""
+    parts = urlsplit(text)
+    options = parse_qs(parts.query, keep_blank_values=True)
+    endpoint = urlsplit(options.get("endpoint", ["https://host"])[0])
+    is_valid = parts.scheme == "s3" and parts.hostname and options.keys() <= {"region", "endpoint"}
+    if not is_valid or endpoint.scheme not in ("http", "https") or not endpoint.hostname:
+        raise ValueError("must be s3://key:secret@bucket/prefix?region=...&endpoint=https://...")
+    return text

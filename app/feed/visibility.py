@@ -216,6 +216,8 @@ def _referenced(access: Access, parsed: Filter) -> Iterator[tuple[Path, Access]]
     for name in accesses.dotted_names(parsed.node):
         target: Definition | None = access.definition
         for length, step in enumerate(name[:-1], start=1):
+            if target is not None and step in target.files:
+                break
             target = target.target(step) if target else None
             if target is None:  # removed meanwhile
                 raise NotFound("There is no such collection.")

@@ -17,6 +17,7 @@ from app.accounts.models import ADMIN, EDITOR, PII_GROUP, VIEWER, Account
 from app.audit import append
 from app.collections import definition as definitions
 from app.db import Base
+from app.files import storage, upkeep
 from app.isolation import records, rows
 from app.isolation.tenants import Tenant
 from app.records.store import writes
@@ -48,6 +49,7 @@ def create_tenant(tenant: Tenant) -> None:
         for definition in records.build_records(tenant):
             _write(definition.table, tenant.records[definition.name])
         value = f"{tenant.mark}-audited"
+        storage.put_bytes(storage.key_of(account.id, tenant.ids["files"]), tenant.mark.encode())
         append.record(
             account.id, "UPDATE", "groups", tenant.ids["groups"], [("name", value, value)]
         )
@@ -104,3 +106,5 @@ def remove_tenants(tenants: Iterable[Tenant]) -> None:
                 db.connection().execute(sa.delete(table).where(table.c.account_id.in_(ids)))
         session.expunge_all()
         session.execute(sa.delete(Account).where(Account.id.in_(ids)))
+    for account_id in ids:
+        upkeep.remove_account({"prefix": f"{account_id}/"})

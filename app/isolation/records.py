@@ -7,7 +7,9 @@ from collections.abc import Callable
 from app import clock
 from app.collections import definition as definitions
 from app.collections.definition import Definition
+from app.ids import new_id
 from app.isolation.tenants import MAIL_DOMAIN, Tenant
+from app.types import JSONObject
 
 
 def build_records(tenant: Tenant) -> list[Definition]:
@@ -54,6 +56,17 @@ def _content(tenant: Tenant, definition: Definition, name: str) -> object:
         "datetime": clock.now,
         "date": lambda: clock.now().date(),
         "json": lambda: {"value": text},
+        "file": lambda: definition.files[name].stored([_file(tenant, text)]),
         "reference": lambda: tenant.ids.get(target.table_name) if target else None,
     }
     return values[definition.fields[name].type]()
+
+
+def _file(tenant: Tenant, text: str) -> JSONObject:
+    return {
+        "id": new_id(),
+        "name": f"{text}.txt",
+        "size": tenant.number(),
+        "mime_type": "text/plain",
+        "sha256": text,
+    }

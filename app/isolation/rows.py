@@ -22,7 +22,7 @@ from app.isolation.tenants import TABLE_BY_PARAMETER, Tenant
 LATER = timedelta(days=3650)
 RESUMED = "2026-01-31T10:00:00.000000Z"
 STEPS = [{"name": "rest", "type": "wait_delay", "duration": "1h"}]
-WRITERS = ("created_by", "owner_id", "invited_by", "updated_by")
+WRITERS = ("uploaded_by", "created_by", "owner_id", "invited_by", "updated_by")
 REFERS = TABLE_BY_PARAMETER | dict.fromkeys(WRITERS, "users")
 
 
@@ -65,6 +65,14 @@ COLUMN_VALUES: dict[str, dict[str, object]] = {
         "caller": lambda t: t.ids["users"],
         "status": 200,
         "answer": _json,
+    },
+    "files": {
+        "mime_type": "text/plain",
+        "size": lambda t: len(t.mark),
+        "collection_id": None,
+        "record_id": None,
+        "released_at": None,
+        "removed_at": None,
     },
     "webhooks": {
         "url": lambda t: f"https://{t.mark}.example/",

@@ -28,6 +28,7 @@ TABLE_BY_PARAMETER = {
     "invitation": "invitations",
     "invitation_id": "invitations",
     "job_id": "jobs",
+    "file_id": "files",
 }
 
 

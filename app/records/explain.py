@@ -21,6 +21,7 @@ from app.collections.columns import TableColumns
 from app.collections.definition import ALL_FIELDS, NEVER, Definition
 from app.db import engine, versioned_cache
 from app.errors import InvalidValues, NotFound, problem
+from app.files import ownership
 from app.records import store
 from app.records.store import Row, reads, references
 from app.records.write import changes, values
@@ -198,6 +199,8 @@ def _prepared_row(collection: Definition, question: Question, stored: Row | None
             collection, stored, body, _masked_for_caller(collection, question.subject, stored)
         )
         row = {**stored, **values.clean_update(collection, stored, body, problems), **audit_columns}
+    if collection.files:
+        problems += ownership.describe(collection, row, str(row["account_id"]))
     if problems:
         raise InvalidValues([{**item, "field": f"data.{item['field']}"} for item in problems])
     return row

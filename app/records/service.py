@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace as replace_in
 from datetime import datetime
 
 from sqlalchemy.exc import DBAPIError
@@ -153,12 +152,11 @@ def create(
     Raises InvalidValues, Forbidden or Conflict.
     """
     with unverified_transaction(collection, by) as (definition, unchecked):
-        change = changes.prepare_create(definition, [body], problems := Problems(), by)
+        change = changes.prepare_create(definition, [body], problems := Problems(), by, record_id)
         problems.check()
         if record_id is None:
             return changes.store_deferred(change, unchecked)[0]
         unchecked.verify()
-        change = replace_in(change, values=[{**change.values[0], "id": record_id}])
         return changes.store_change(change)[0]  # at once: the id may be taken
 
 

@@ -92,6 +92,8 @@ class Parser(FlaskParser):
     def parse(self, argmap: Any, req: Any = None, **options: Any) -> object:
         """Parse the request; caches the results of short queries."""
         if options["location"] == "json" and argmap.unknown == ma.INCLUDE and not argmap.fields:
+            if argmap.takes_files and get_request().mimetype == "multipart/form-data":
+                return {}  # the view reads it, as its files go elsewhere
             return self.load_json(get_request(), argmap)  # the view validates the body itself
         text = get_request().query_string
         if options["location"] != "query" or len(text) > MAX_CACHED_QUERY:

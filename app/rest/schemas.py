@@ -17,6 +17,7 @@ class Schema(ma.Schema):
 
     body_may_be_absent = False
     names_numbers = False  # whether its validation reports numbers out of range by field
+    takes_files = False  # whether the view also reads multipart bodies
 
 
 class Message(Schema):

@@ -43,6 +43,17 @@ class Matches(FunctionElement[bool]):
     name = "atrium_matches"
 
 
+class Property(FunctionElement[Any]):
+    """A property of a JSON object that is stored as text."""
+
+    inherit_cache = True
+    name = "atrium_property"
+
+    def __init__(self, text: Expression, name: str, *, is_number: bool = False) -> None:
+        self.type = sa.Double() if is_number else sa.Text()
+        super().__init__(text, sa.literal_column(f"'{name}'"))
+
+
 class CodePoints(FunctionElement[str]):
     """A text that compares by code points."""
 
@@ -216,3 +227,16 @@ def _sqlite_evaluated(element: Evaluated, compiler: SQLCompiler, **options: obje
 @compiles(Evaluated, "postgresql")
 def _postgres_evaluated(element: Evaluated, compiler: SQLCompiler, **options: object) -> str:
     return _parts(element, compiler, options)[0]
+
+
+@compiles(Property, "sqlite")
+def _sqlite_property(element: Property, compiler: SQLCompiler, **options: object) -> str:
+    text, name = _parts(element, compiler, options)
+    return f"json_extract({text}, '$.' || {name})"
+
+
+@compiles(Property, "postgresql")
+def _postgres_property(element: Property, compiler: SQLCompiler, **options: object) -> str:
+    text, name = _parts(element, compiler, options)
+    value = f"({text}::json ->> {name})"
+    return f"{value}::float8" if isinstance(element.type, sa.Double) else f'{value} COLLATE "C"'

@@ -274,7 +274,7 @@ DEFAULTS = {
 
 
 def test_every_type_has_a_default_but_references_and_what_is_computed() -> None:
-    assert set(DEFAULTS) | {"reference", "computed"} == set(TYPES)
+    assert set(DEFAULTS) | {"reference", "file", "computed"} == set(TYPES)
 
 
 def test_defaults_apply_where_a_field_is_absent(root: Caller, alice: Caller) -> None:
@@ -331,7 +331,7 @@ REFUSED = [
         "on_delete_invalid",
     ),
     ("reference", {"collection": "posts", "on_delete": ""}, "on_delete_invalid"),
-    *((t, {}, "type_invalid") for t in ("select", "multi_select", "phone", "file")),
+    *((t, {}, "type_invalid") for t in ("select", "multi_select", "phone")),
     *((t, {}, "type_invalid") for t in ("", "Text", "string", "int")),
 ]
 

@@ -11,6 +11,7 @@ from app.collections.fields.date import DateField
 from app.collections.fields.datetime import DatetimeField
 from app.collections.fields.email import EmailField
 from app.collections.fields.field import LONGEST_INDEXED, Encoder, Field, InvalidValue, encoders_of
+from app.collections.fields.file import FileField
 from app.collections.fields.json import JsonField, JsonText
 from app.collections.fields.number import Number, NumberField, plain_number
 from app.collections.fields.reference import ReferenceField
@@ -27,6 +28,7 @@ __all__ = [
     "ComputedField",
     "Encoder",
     "Field",
+    "FileField",
     "InvalidValue",
     "JsonField",
     "JsonText",
@@ -50,6 +52,7 @@ TYPES: dict[str, type[Field]] = {
         UrlField,
         JsonField,
         ReferenceField,
+        FileField,
         ComputedField,
     )
 }

@@ -49,6 +49,8 @@ class Field:
     reads_differently: ClassVar[bool] = False
     rule_type: ClassVar[rules.Type] = rules.Type.TEXT
     json_schema: ClassVar[JSONMapping] = {"type": "string"}
+    properties: ClassVar[Mapping[str, rules.Type]] = {}
+    """What rules may read of a value by dotted names."""
 
     def clean(self, value: object) -> object:
         """The stored form of a JSON value that is not null. Raises InvalidValue."""

@@ -8,6 +8,7 @@ from flask import Response
 from app import rest
 from app.auth.guard import optimistic, principal
 from app.records import service as records
+from app.records.api.uploads import record_body
 from app.records.history import service
 from app.records.read import etags
 from app.records.read.views import RecordView
@@ -68,6 +69,7 @@ class RecordBody(Schema):
         unknown = ma.INCLUDE
 
     names_numbers = True
+    takes_files = True
 
 
 class RecordPage(Page):
@@ -226,6 +228,7 @@ def create_record(body: JSONObject, collection: str) -> Response:
     problems are reported together, except duplicates of unique values: those are checked only if
     everything else is valid and the rule allows the record.
     """
+    body = record_body(body, collection)
     return tagged(records.create(collection, body, by=principal()), 201)
 
 
@@ -268,7 +271,7 @@ def replace_record(body: JSONObject, collection: str, record_id: str) -> Respons
     Absent fields get their default or null; fields that the caller may not write keep their values.
     An unchanged reference may refer to a record that the caller cannot view.
     """
-    if_match = get_header("If-Match")
+    if_match, body = get_header("If-Match"), record_body(body, collection)
     changed = records.replace(collection, record_id, body, if_match=if_match, by=principal())
     return tagged(changed)
 
@@ -286,7 +289,7 @@ def patch_record(body: JSONObject, collection: str, record_id: str) -> Response:
     Only the fields in the body change. An unchanged reference may refer to a record that the caller
     cannot view; a new one may not.
     """
-    if_match = get_header("If-Match")
+    if_match, body = get_header("If-Match"), record_body(body, collection)
     changed = records.patch(collection, record_id, body, if_match=if_match, by=principal())
     return tagged(changed)
 

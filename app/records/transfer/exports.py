@@ -12,7 +12,14 @@ from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections import definition as definitions
 from app.collections.definition import Definition
-from app.collections.fields import BooleanField, Field, InvalidValue, JsonField, NumberField
+from app.collections.fields import (
+    BooleanField,
+    Field,
+    FileField,
+    InvalidValue,
+    JsonField,
+    NumberField,
+)
 from app.db import versioned_cache
 from app.errors import Forbidden, InvalidValues, Malformed, PayloadTooLarge, problem
 from app.records import store
@@ -135,15 +142,16 @@ def _typed(definition: Definition, line: formats.Line) -> formats.Line:
     if not isinstance(cells, dict):
         return line
     fields = definition.fields
-    return number, {name: _value(fields.get(name), cell) for name, cell in cells.items()}
+    return number, {name: typed_value(fields.get(name), cell) for name, cell in cells.items()}
 
 
-def _value(field: Field | None, cell: str | None) -> object:
+def typed_value(field: Field | None, cell: str | None) -> object:
+    """What a text stands for in a field; what is no number or JSON stays a text."""
     # Invalid numbers and JSON stay texts, which the field's validation refuses.
     try:
         if cell is not None and isinstance(field, NumberField | BooleanField):
             return field.from_text(cell)
-        if cell is not None and isinstance(field, JsonField):
+        if cell is not None and isinstance(field, JsonField | FileField):
             return json_input.loads(cell.encode(), infinite=True)
     except InvalidValue as error:
         return math.inf if error.code == "number_out_of_range" else cell

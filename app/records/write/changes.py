@@ -19,6 +19,7 @@ from app.collections.definition import Definition
 from app.db import versioned_cache
 from app.db.versioned_cache import VersionChecks
 from app.errors import Forbidden, NotFound, Unauthorized, problem
+from app.files import ownership
 from app.ids import new_id
 from app.records import store
 from app.records.read import etags, views
@@ -43,12 +44,21 @@ class Change:
 
 
 def prepare_create(
-    definition: Definition, bodies: Sequence[Body], problems: Problems, by: Principal
+    definition: Definition,
+    bodies: Sequence[Body],
+    problems: Problems,
+    by: Principal,
+    record_id: str | None = None,
 ) -> Change:
-    """Validates new records; adds to `problems`. Raises Forbidden, Unauthorized."""
+    """Validates new records, one of them under its former id; adds to `problems`.
+
+    Raises Forbidden, Unauthorized.
+    """
     access = accesses.for_operation(by, definition, "create")
     access.check_open()
     system = new_system_values(_accounts_to_write(by, bodies, problems), by.user_id)
+    if record_id is not None:
+        system[0]["id"] = record_id
     rows = values.clean_creates(access, bodies, system, problems)
     return Change(access, (), rows, values.rule_inputs(access, bodies), problems)
 
@@ -183,6 +193,8 @@ def announce(
 ) -> None:
     """Publish RecordChanged for one record."""
     account_id = (record or previous or {})["account_id"]
+    if definition.files:
+        ownership.follow(definition, record, previous)
     rows = (record, previous)
     view = views.access_of_row
     events.publish(events.RecordChanged(definition, account_id, operation, *rows, by, view))

@@ -20,6 +20,7 @@ from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS, InvalidValue
 from app.db import versioned_cache
 from app.errors import MAX_LISTED, AppError, Forbidden, InvalidValues, problem, truncated
+from app.files import ownership
 from app.records import store
 from app.records.read import views
 from app.records.read.views import SYSTEM_COLUMNS
@@ -114,6 +115,7 @@ def clean_creates(
         rows.append(clean_create(access.definition, body, given, found))
         problems.add(index, found)
     _check_references(access, rows, [one["account_id"] for one in system], problems)
+    _resolve_files(access, rows, system, problems)
     return rows
 
 
@@ -164,6 +166,7 @@ def clean_updates(
         changes.append(clean_update(access.definition, row, body, found, missing))
         problems.add(index, found)
     _check_references(access, changes, [row["account_id"] for row in rows], problems, rows)
+    _resolve_files(access, changes, rows, problems)
     return changes
 
 
@@ -277,6 +280,17 @@ def _check_references(
         if lost and before:
             lost = _newly_lost(access, before[index], row, lost)
         problems.add(index, [_lost_reference(name, references[name]) for name in lost])
+
+
+def _resolve_files(
+    access: Access, rows: Sequence[Values], records: Sequence[Body], problems: Problems
+) -> None:
+    """Replace the ids of files by what is stored; runs one query if there are any."""
+    if not access.definition.files:
+        return
+    found = ownership.Resolved(access.definition, rows, access.caller)
+    for index, (row, record) in enumerate(zip(rows, records, strict=True)):
+        problems.add(index, found.apply(row, record["account_id"], record["id"]))
 
 
 def _newly_lost(access: Access, stored: store.Row, row: Values, lost: list[str]) -> list[str]:

@@ -1,0 +1,122 @@
+"""The field type `file` (contract section 16)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import ClassVar
+
+import orjson
+
+from app import config, rules
+from app.collections.fields.field import Field, InvalidValue
+from app.rest import PREFIX
+from app.types import JSONMapping, JSONObject
+
+MAX_BYTES = 10 * 2**20
+MOST_FILES, MOST_TYPES = 100, 50
+MIME_TYPE = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,126}/(\*|[a-z0-9][a-z0-9!#$&^_.+-]{0,126})")
+PROPERTIES: Mapping[str, rules.Type] = {
+    "id": rules.Type.TEXT,
+    "name": rules.Type.TEXT,
+    "size": rules.Type.NUMBER,
+    "mime_type": rules.Type.TEXT,
+    "sha256": rules.Type.TEXT,
+}
+VALUE: JSONMapping = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string", "format": "uuid"},
+        "name": {"type": "string"},
+        "size": {"type": "integer"},
+        "mime_type": {"type": "string"},
+        "sha256": {"type": "string"},
+        "url": {"type": "string", "format": "uri"},
+    },
+    "required": ["id"],
+}
+
+
+class FileField(Field):
+    """A file, or a list of them; stored as the JSON text of their properties."""
+
+    type = "file"
+    known_options = frozenset({"max_bytes", "mime_types", "max_files"})
+    may_be_unique = False
+    filterable = False
+    rule_type = rules.Type.JSON
+    json_schema: ClassVar[JSONMapping] = {
+        "anyOf": [{"type": "string", "format": "uuid"}, VALUE, {"type": "array", "items": VALUE}]
+    }
+
+    @cached_property
+    def largest(self) -> int:
+        """The bytes that a file may have."""
+        return int(self.options.get("max_bytes", MAX_BYTES))
+
+    @cached_property
+    def most_files(self) -> int:
+        """How many files it may hold; with more than one, its value is a list."""
+        return int(self.options.get("max_files", 1))
+
+    @property
+    def properties(self) -> Mapping[str, rules.Type]:  # type: ignore[override]
+        """What rules may read of a file; nothing of a list of files."""
+        return PROPERTIES if self.most_files == 1 else {}
+
+    def takes(self, mime_type: str) -> bool:
+        """Whether the field takes files of a type."""
+        accepted: Sequence[str] = self.options.get("mime_types") or ()
+        kind = mime_type.partition("/")[0]
+        return not accepted or mime_type in accepted or f"{kind}/*" in accepted
+
+    def clean(self, value: object) -> Sequence[str]:
+        """The ids of the files that a body names; `app.files.ownership` finds what they stand for.
+
+        Raises InvalidValue.
+        """
+        given = value if isinstance(value, list) else [value]
+        if len(given) > self.most_files:
+            raise InvalidValue("too_many_files", f"Takes at most {self.most_files} files.")
+        ids = [one.get("id") if isinstance(one, dict) else one for one in given]
+        if not all(isinstance(one, str) for one in ids):
+            message = "Must be the id of an upload, or an object with it."
+            raise InvalidValue("invalid_type", message)
+        return [str(one).lower() for one in ids]
+
+    def stored(self, files: Sequence[JSONMapping]) -> str | None:
+        """The stored text of files; None for none."""
+        values = [{name: one[name] for name in PROPERTIES} for one in files]
+        if not values:
+            return None
+        return orjson.dumps(values if self.most_files > 1 else values[0]).decode()
+
+    def shown(self, value: str) -> object:
+        """The files with their addresses."""
+        files = [{**one, "url": url_of(one["id"])} for one in files_in(value)]
+        return files if self.most_files > 1 else next(iter(files), None)
+
+    def definition_problems(self) -> Iterator[str]:
+        """Options of the wrong kind or beyond the bounds."""
+        most = config.current().file_max_bytes
+        for name, bound in (("max_bytes", most), ("max_files", MOST_FILES)):
+            value = self.options.get(name, 1)
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= bound:
+                yield f"{name} must be a whole number from 1 to {bound}."
+        types = self.options.get("mime_types", [])
+        if not isinstance(types, list) or len(types) > MOST_TYPES:
+            yield f"mime_types must be a list of at most {MOST_TYPES} types."
+        elif not all(isinstance(one, str) and MIME_TYPE.fullmatch(one) for one in types):
+            yield "mime_types are like image/png or image/*."
+
+
+def url_of(file_id: str) -> str:
+    """The address of a file."""
+    return f"{config.current().base_url}{PREFIX}/files/{file_id}"
+
+
+def files_in(value: str | None) -> list[JSONObject]:
+    """The files of a stored value."""
+    found = orjson.loads(value) if value else []
+    return found if isinstance(found, list) else [found]

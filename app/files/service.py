@@ -1,0 +1,64 @@
+"""Finds files, deletes uploads that no record has, and reads their bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+import sqlalchemy as sa
+
+from app import clock, db, jobs
+from app.auth.principal import Principal
+from app.errors import NotFound
+from app.files import storage
+from app.files.models import FILES
+
+NO_FILE = "There is no such file."
+REMOVE = "files.remove"
+File = Any
+"""A row of `files`."""
+
+
+def find(file_id: str, account_id: str | None) -> File:
+    """A file that is not removed; None if there is none."""
+    mine = [] if account_id is None else [FILES.c.account_id == account_id]
+    query = sa.select(FILES).where(FILES.c.id == file_id.lower(), FILES.c.removed_at.is_(None))
+    return db.connection().execute(query.where(*mine)).first()
+
+
+def is_own_upload(file: File, by: Principal) -> bool:
+    """Whether the caller uploaded a file that no record has taken."""
+    return file.record_id is None and by.user_id is not None and file.uploaded_by == by.user_id
+
+
+def discard(file_id: str, by: Principal) -> None:
+    """Delete an upload of the caller that no record has taken. Raises NotFound."""
+    is_untaken = (FILES.c.record_id.is_(None), FILES.c.removed_at.is_(None))
+    own = (FILES.c.account_id == by.require_account_id(), FILES.c.uploaded_by == by.user_id)
+    statement = sa.update(FILES).where(FILES.c.id == file_id.lower(), *own, *is_untaken)
+    with db.transaction() as session:
+        marked = session.connection().execute(statement.values(removed_at=clock.now()))
+        if not marked.rowcount:
+            raise NotFound(NO_FILE)
+        jobs.enqueue(REMOVE, {}, account_id=by.require_account_id())
+
+
+def forget(file_id: str, account_id: str) -> None:
+    """Delete an upload that no record has taken, as its request failed."""
+    is_untaken = (FILES.c.record_id.is_(None), FILES.c.account_id == account_id)
+    with db.transaction() as session:
+        statement = sa.update(FILES).where(FILES.c.id == file_id, *is_untaken)
+        session.execute(statement.values(removed_at=clock.now()))
+        jobs.enqueue(REMOVE, {}, account_id=account_id)
+
+
+def read(file: File, start: int, length: int) -> Iterator[bytes]:
+    """The bytes of a part of a file. Raises NotFound, Unavailable."""
+    if length == 0:
+        return iter(())
+    try:
+        parts = storage.current().read(storage.key_of(file.account_id, file.id), start, length)
+        return chain([next(parts, b"")], parts)  # the first now, while errors can be answered
+    except storage.Missing:
+        raise NotFound(NO_FILE) from None

@@ -1,0 +1,288 @@
+"""Where the bytes of files are: a folder, or a bucket of an S3-compatible service.
+
+Keys are `<account id>/<file id>`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+import structlog
+
+from app import config
+from app.errors import Unavailable
+
+if TYPE_CHECKING:
+    from obstore.store import S3Config, S3Store
+
+log = structlog.get_logger()
+
+CHUNK = 256 * 1024
+PART, CONCURRENT_PARTS = 8 * 2**20, 2
+REDIRECT_SECONDS = 60
+INTERNAL = "/_files/"
+"""Where nginx serves the folder to redirected requests, see deploy/nginx.conf."""
+FULL = "The file storage is full. Contact the operator of this service."
+UNAVAILABLE = "The file storage is briefly unavailable. Try again in a moment."
+
+
+class Missing(Exception):
+    """Raised if a blob does not exist."""
+
+
+class Blob(NamedTuple):
+    """A stored blob."""
+
+    key: str
+    modified_at: datetime
+
+
+class Storage(Protocol):
+    """A place for blobs. Its methods raise Unavailable if it does not work."""
+
+    @property
+    def incoming(self) -> Path:
+        """The folder of uploads under way."""
+        ...
+
+    def put(self, key: str, source: Path, headers: dict[str, str]) -> None:
+        """Move a file to its key; it is durable afterwards."""
+        ...
+
+    def read(self, key: str, start: int, length: int) -> Iterator[bytes]:
+        """The bytes of a part. Raises Missing."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Delete a blob, if it exists."""
+        ...
+
+    def blobs(self, prefix: str = "") -> Iterator[Blob]:
+        """All blobs whose keys begin with a prefix that ends with a slash."""
+        ...
+
+    def redirect(self, key: str) -> dict[str, str]:
+        """The headers that have somebody else send the blob: nginx, or the S3 service."""
+        ...
+
+
+class Folder:
+    """A folder, for processes on one machine."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @property
+    def incoming(self) -> Path:
+        """The folder of uploads under way, on the same disk."""
+        path = self.root / "incoming"
+        with _available():
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return path
+
+    def put(self, key: str, source: Path, headers: dict[str, str]) -> None:
+        """Rename a file; its bytes and its name are on the disk afterwards."""
+        target = self._path(key)
+        with _available():
+            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _sync(source)
+            source.rename(target)
+            _sync(target.parent)
+            _sync(target.parent.parent)
+
+    def read(self, key: str, start: int, length: int) -> Iterator[bytes]:
+        """The bytes of a part."""
+        try:
+            file = self._path(key).open("rb")
+        except FileNotFoundError:
+            raise Missing(key) from None
+        return _part(file, start, length)
+
+    def delete(self, key: str) -> None:
+        """Delete a blob."""
+        with _available():
+            self._path(key).unlink(missing_ok=True)
+        with suppress(OSError):  # not empty
+            self._path(key).parent.rmdir()
+
+    def blobs(self, prefix: str = "") -> Iterator[Blob]:
+        """All blobs, also those of uploads under way."""
+        top = self._path(prefix) if prefix else self.root
+        for folder, _, names in os.walk(top):
+            for name in names:
+                path = Path(folder, name)
+                with suppress(FileNotFoundError):
+                    modified_at = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+                    yield Blob(path.relative_to(self.root).as_posix(), modified_at)
+
+    def redirect(self, key: str) -> dict[str, str]:
+        """Have nginx send it."""
+        return {"X-Accel-Redirect": INTERNAL + quote(key)}
+
+    def _path(self, key: str) -> Path:
+        path = self.root.joinpath(*key.split("/"))
+        if ".." in path.parts or not path.is_relative_to(self.root):
+            raise Missing(key)
+        return path
+
+
+def _part(file: object, start: int, length: int) -> Iterator[bytes]:
+    with file as opened:  # type: ignore[attr-defined]
+        opened.seek(start)
+        while length > 0 and (chunk := opened.read(min(CHUNK, length))):
+            length -= len(chunk)
+            yield chunk
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _available() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        log.error("file storage", error=type(error).__name__, errno=error.errno)
+        raise Unavailable(FULL if error.errno in (28, 122) else UNAVAILABLE) from error
+
+
+class Bucket:
+    """A bucket of an S3-compatible service, or a part of it."""
+
+    def __init__(self, url: str) -> None:
+        self._store = _s3_store(url)
+
+    @property
+    def incoming(self) -> Path:
+        """The folder for temporary files."""
+        return Path(tempfile.gettempdir())
+
+    def put(self, key: str, source: Path, headers: dict[str, str]) -> None:
+        """Upload a file."""
+        import obstore
+
+        with _reachable():
+            obstore.put(
+                self._store,
+                key,
+                source,
+                attributes=headers,
+                chunk_size=PART,
+                max_concurrency=CONCURRENT_PARTS,
+                use_multipart=source.stat().st_size > PART,
+            )
+        source.unlink()
+
+    def read(self, key: str, start: int, length: int) -> Iterator[bytes]:
+        """The bytes of a part, in requests of `PART` bytes."""
+        import obstore
+
+        try:
+            with _reachable():
+                for offset in range(start, start + length, PART):
+                    size = min(PART, start + length - offset)
+                    yield bytes(obstore.get_range(self._store, key, start=offset, length=size))
+        except FileNotFoundError:
+            raise Missing(key) from None
+
+    def delete(self, key: str) -> None:
+        """Delete an object."""
+        import obstore
+
+        with _reachable(), suppress(FileNotFoundError):
+            obstore.delete(self._store, key)
+
+    def blobs(self, prefix: str = "") -> Iterator[Blob]:
+        """All objects."""
+        import obstore
+
+        with _reachable():
+            for page in obstore.list(self._store, prefix.rstrip("/") or None):
+                for one in page:
+                    yield Blob(one["path"], one["last_modified"])
+
+    def redirect(self, key: str) -> dict[str, str]:
+        """Send the client to a signed address."""
+        import obstore
+
+        lifetime = timedelta(seconds=REDIRECT_SECONDS)
+        return {"Location": obstore.sign(self._store, "GET", key, lifetime)}
+
+
+@contextmanager
+def _reachable() -> Iterator[None]:
+    from obstore.exceptions import BaseError, NotFoundError
+
+    try:
+        yield
+    except (NotFoundError, FileNotFoundError) as error:
+        raise FileNotFoundError from error
+    except (BaseError, OSError) as error:
+        log.error("file storage", error=type(error).__name__)
+        raise Unavailable(UNAVAILABLE) from error
+
+
+def _s3_store(url: str) -> S3Store:
+    from obstore.store import S3Store
+
+    parts, options = urlsplit(url), {k: v[0] for k, v in parse_qs(urlsplit(url).query).items()}
+    settings: S3Config = {**options}  # type: ignore[typeddict-item]
+    if parts.username:
+        settings["access_key_id"] = unquote(parts.username)
+        settings["secret_access_key"] = unquote(parts.password or "")
+    return S3Store(
+        parts.hostname,
+        prefix=parts.path.strip("/") or None,
+        config=settings,
+        client_options={
+            "allow_http": options.get("endpoint", "").startswith("http://"),
+            "connect_timeout": "5s",
+            "timeout": "60s",
+        },
+        retry_config={"max_retries": 2, "retry_timeout": timedelta(seconds=20)},
+    )
+
+
+def current() -> Storage:
+    """The storage of the running application."""
+    settings = config.current()
+    return _storage(settings.files_url, settings.instance_dir.resolve())
+
+
+@lru_cache(8)
+def _storage(url: str, instance_dir: Path) -> Storage:
+    return Bucket(url) if url else Folder(instance_dir / "files")
+
+
+def key_of(account_id: str, file_id: str) -> str:
+    """The key of a file."""
+    return f"{account_id}/{file_id}"
+
+
+def put_bytes(key: str, data: bytes) -> None:
+    """Store bytes."""
+    place = current()
+    with tempfile.NamedTemporaryFile(dir=place.incoming, delete=False) as file:
+        file.write(data)
+    place.put(key, Path(file.name), {})
+
+
+def free_bytes(storage: Storage) -> int | None:
+    """The bytes that uploads under way may still take; None if unknown."""
+    with suppress(OSError):
+        return shutil.disk_usage(storage.incoming).free
+    return None

@@ -1,0 +1,110 @@
+"""Removes the bytes of files that nobody needs any more, and what crashes left over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from itertools import islice
+from typing import TypeVar
+
+import sqlalchemy as sa
+
+from app import clock, config, db, events, jobs
+from app.context import tenancy
+from app.files import storage
+from app.files.models import FILES
+from app.files.service import REMOVE
+from app.files.uploads import TAKEN_WITHIN
+from app.types import JSONMapping
+
+PIECE = 200
+# A blob without a row is that old before it counts as left over: its upload may be under way.
+UNDER_WAY = timedelta(hours=1)
+Item = TypeVar("Item")
+
+
+@events.subscribe(events.RecordErased)
+def _erase_of_record(event: events.RecordErased) -> None:
+    _mark(event.account_id, FILES.c.record_id == event.record_id)
+
+
+@events.subscribe(events.UserErased)
+def _erase_of_user(event: events.UserErased) -> None:
+    own = FILES.c.uploaded_by == event.user_id
+    _mark(event.account_id, own, FILES.c.record_id.is_(None))
+    mine = FILES.c.account_id == event.account_id
+    db.connection().execute(sa.update(FILES).where(mine, own).values(uploaded_by=None))
+
+
+def _mark(account_id: str, *which: sa.ColumnElement[bool]) -> None:
+    statement = sa.update(FILES).where(
+        FILES.c.account_id == account_id, FILES.c.removed_at.is_(None), *which
+    )
+    if db.connection().execute(statement.values(removed_at=clock.now())).rowcount:
+        jobs.enqueue(REMOVE, {}, account_id=account_id)
+
+
+@events.subscribe(events.AccountClosed)
+def _remove_of_account(event: events.AccountClosed) -> None:
+    # Once more when all is over that was under way as the account was closed.
+    for delay in (0, jobs.IN_FLIGHT_SECONDS):
+        payload = {"prefix": f"{event.account_id}/"}
+        jobs.enqueue("files.remove_account", payload, account_id=event.account_id, after=delay)
+
+
+@jobs.job("files.remove_account")
+def remove_account(payload: JSONMapping) -> None:
+    """Delete all blobs of a closed account."""
+    place = storage.current()
+    for blob in place.blobs(payload["prefix"]):
+        place.delete(blob.key)
+
+
+@jobs.job(REMOVE)
+def remove(payload: JSONMapping) -> None:
+    """Delete the files that are marked: first the bytes, then the row."""
+    marked = sa.select(FILES.c.account_id, FILES.c.id).where(FILES.c.removed_at.is_not(None))
+    with tenancy.across_accounts():
+        for keys in _pieces(db.connection().execute(marked).all()):
+            for account_id, file_id in keys:
+                storage.current().delete(storage.key_of(account_id, file_id))
+            with db.transaction() as session:
+                is_any = sa.tuple_(FILES.c.account_id, FILES.c.id).in_(keys)
+                session.execute(sa.delete(FILES).where(is_any, FILES.c.removed_at.is_not(None)))
+
+
+@jobs.periodic(600, "files.expire")
+def expire(payload: JSONMapping) -> None:
+    """Remove uploads that no record took, and files that their record let go of long ago."""
+    now = clock.now()
+    history = timedelta(days=config.current().file_history_days)
+    is_untaken = sa.and_(FILES.c.record_id.is_(None), FILES.c.created_at < now - TAKEN_WITHIN)
+    is_past = FILES.c.released_at < now - history
+    with tenancy.across_accounts():
+        with db.transaction() as session:
+            expired = sa.update(FILES).where(FILES.c.removed_at.is_(None))
+            session.execute(expired.where(sa.or_(is_untaken, is_past)).values(removed_at=now))
+        remove({})
+
+
+@jobs.periodic(24 * 3600, "files.sweep")
+def sweep(payload: JSONMapping) -> None:
+    """Delete blobs that no row knows: uploads that a crash interrupted."""
+    place, until = storage.current(), clock.now() - UNDER_WAY
+    old = (blob.key for blob in place.blobs() if blob.modified_at < until)
+    with tenancy.across_accounts():
+        for keys in _pieces(old):
+            wanted = {key: tuple(key.split("/")) for key in keys if key.count("/") == 1}
+            known = sa.select(FILES.c.account_id, FILES.c.id).where(
+                sa.tuple_(FILES.c.account_id, FILES.c.id).in_(wanted.values())
+            )
+            present = set(map(tuple, db.connection().execute(known)))
+            for key in keys:
+                if wanted.get(key) not in present:
+                    place.delete(key)
+
+
+def _pieces(items: Iterable[Item]) -> Iterator[list[Item]]:
+    iterator = iter(items)
+    while piece := list(islice(iterator, PIECE)):
+        yield piece

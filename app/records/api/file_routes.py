@@ -1,0 +1,377 @@
+"""`/files`: upload, download, link and delete files (contract section 16)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import marshmallow as ma
+from flask import Response
+from werkzeug.datastructures import MultiDict
+
+from app import clock, config, rest
+from app.auth.guard import optimistic, principal
+from app.context import tenancy
+from app.errors import (
+    AppError,
+    BadRequest,
+    NotFound,
+    RangeNotSatisfiable,
+    Unauthorized,
+    UnsupportedMediaType,
+)
+from app.files import content, links, service, storage, thumbnails
+from app.files.models import StoredFile
+from app.files.service import File
+from app.records.api import uploads
+from app.records.read import etags, files
+from app.rest import fields
+from app.rest.access import Access, across_accounts, allow, public, query_credentials
+from app.rest.blueprint import Blueprint
+from app.rest.current_request import get_header, get_request
+from app.rest.responses import json_response
+from app.rest.schemas import Schema
+from app.types import JSONObject
+
+blueprint = Blueprint(
+    "Files",
+    __name__,
+    url_prefix=f"{rest.PREFIX}/files",
+    description="Files of records: uploads, downloads and signed links.",
+)
+
+LONGEST_CREDENTIAL = 4096
+SHORTEST_LINK, LONGEST_LINK, LINK_SECONDS = 60, 7 * 24 * 3600, 3600
+# Whatever a file contains, it runs nothing and loads nothing, and no page of others embeds it.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:; sandbox"
+EXAMPLE = {
+    "id": "019a9f00-0000-7000-8000-0000000000f1",
+    "filename": "cat.png",
+    "name": "cat.png",
+    "size": 20480,
+    "mime_type": "image/png",
+    "path": "019a9f00-0000-7000-8000-00000000000a/019a9f00-0000-7000-8000-0000000000f1",
+    "sha256": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+}
+BYTES = {"type": "string", "format": "binary"}
+RANGE = {
+    "in": "header",
+    "name": "Range",
+    "schema": {"type": "string"},
+    "description": "A part of the file, such as `bytes=0-1023`: 206, or 416 beyond its end.",
+}
+IF_NONE_MATCH = {
+    "in": "header",
+    "name": "If-None-Match",
+    "schema": {"type": "string"},
+    "description": "ETags of the caller's copies; returns 304 if one is current.",
+}
+
+
+class UploadedFile(Schema):
+    """An upload that waits for a record to take it."""
+
+    id = ma.fields.String(metadata={"description": "What a record's field takes, within 24 hours."})
+    filename = ma.fields.String()
+    name = ma.fields.String()
+    size = ma.fields.Integer(metadata={"description": "In bytes."})
+    mime_type = ma.fields.String(metadata={"description": "Found from the content."})
+    path = ma.fields.String(metadata={"description": "For `GET` and `DELETE /files/{path}`."})
+    sha256 = ma.fields.String()
+
+
+class UploadAnswer(Schema):
+    """The answer to an upload."""
+
+    success = ma.fields.Boolean()
+    message = ma.fields.String()
+    file = ma.fields.Nested(UploadedFile)
+
+
+class DownloadArgs(Schema):
+    """A thumbnail, and credentials of clients that send no headers."""
+
+    thumb = fields.Text(
+        metadata={"description": "`WxH`, each 16 to 2048: the image in WebP, no larger than that."}
+    )
+    token = fields.Text(
+        longest=LONGEST_CREDENTIAL,
+        metadata={"description": "An access token; prefer the header `Authorization`."},
+    )
+    ticket = fields.Text(
+        longest=LONGEST_CREDENTIAL, metadata={"description": "Of `POST /realtime/tickets`."}
+    )
+
+
+class LinkBody(Schema):
+    """How long a link works."""
+
+    expires_in = fields.Integer(
+        SHORTEST_LINK,
+        LONGEST_LINK,
+        load_default=LINK_SECONDS,
+        metadata={"description": "Seconds, from 1 minute to 7 days."},
+    )
+
+
+class FileLink(Schema):
+    """A signed address of a file."""
+
+    url = ma.fields.String()
+    expires_at = fields.Timestamp()
+
+
+class NoArgs(Schema):
+    """No parameters but a credential, for clients that send it in the address."""
+
+    token = fields.Text(longest=LONGEST_CREDENTIAL)
+
+
+@blueprint.route("/upload", methods=["POST"])
+@blueprint.doc(
+    requestBody={
+        "required": True,
+        "content": {
+            uploads.MULTIPART: {
+                "schema": {
+                    "type": "object",
+                    "properties": {"file": BYTES},
+                    "required": ["file"],
+                },
+                "example": {"file": "(the bytes of cat.png)"},
+            }
+        },
+    }
+)
+@blueprint.response(
+    201,
+    UploadAnswer,
+    example={"success": True, "message": "The file is uploaded.", "file": EXAMPLE},
+)
+@blueprint.fails(400, 413, 415, 422, 503)
+@allow(Access.ANONYMOUS)
+def upload_file() -> Response:
+    """Upload a file.
+
+    `multipart/form-data` with one part `file`. Put the returned id into a `file` field of a record
+    within 24 hours; otherwise the file is deleted. Until then only you can download or delete it.
+    """
+    if not principal().signed_in:
+        raise Unauthorized
+    if get_request().mimetype != uploads.MULTIPART:
+        raise UnsupportedMediaType("Send the file as multipart/form-data.")
+    _, parts = uploads.receive()
+    file = _only_file(parts)
+    answer = {"success": True, "message": "The file is uploaded.", "file": _shown(file)}
+    return json_response(answer, 201)
+
+
+def _only_file(parts: MultiDict[str, StoredFile]) -> StoredFile:
+    found = parts.getlist("file")
+    if len(found) != 1 or len(parts) != 1:
+        raise BadRequest("Send one file, in a part named file.", error="file_required")
+    return found[0]
+
+
+def _shown(file: StoredFile) -> JSONObject:
+    return {
+        "id": file.id,
+        "filename": file.name,
+        "name": file.name,
+        "size": file.size,
+        "mime_type": file.mime_type,
+        "path": storage.key_of(file.account_id, file.id),
+        "sha256": file.sha256,
+    }
+
+
+@blueprint.route("/<file_id>", methods=["GET"])
+@blueprint.doc(parameters=[RANGE, IF_NONE_MATCH])
+@blueprint.arguments(DownloadArgs, location="query")
+@blueprint.response(200, schema=BYTES, content_type="application/octet-stream", example="(bytes)")
+@blueprint.alt_response(
+    206,
+    schema=BYTES,
+    content_type="application/octet-stream",
+    example="(bytes)",
+    description="The part named by Range.",
+)
+@blueprint.alt_response(302, description="The S3 service sends the file, if so configured.")
+@blueprint.alt_response(304, description="The copy named by If-None-Match is current.")
+@blueprint.fails(400, 416, 503)
+@optimistic
+@query_credentials
+@allow(Access.ANONYMOUS)
+def download_file(args: JSONObject, file_id: str) -> Response:
+    """Download a file.
+
+    Whoever may view its field of its record may download it. Only images (not SVG), PDF, audio,
+    video and plain text are shown by browsers; everything else is saved.
+    """
+    return _download(files.readable(file_id, by=principal()), args)
+
+
+@blueprint.route("/<account_id>/<file_id>", methods=["GET"])
+@blueprint.doc(parameters=[RANGE, IF_NONE_MATCH])
+@blueprint.arguments(DownloadArgs, location="query")
+@blueprint.response(200, schema=BYTES, content_type="application/octet-stream", example="(bytes)")
+@blueprint.fails(400, 416, 503)
+@optimistic
+@query_credentials
+@allow(Access.ANONYMOUS)
+def download_path(args: JSONObject, account_id: str, file_id: str) -> Response:
+    """Download a file by the path that its upload returned."""
+    return _download(_of_path(files.readable(file_id, by=principal()), account_id), args)
+
+
+@blueprint.route("/download/<account_id>/<file_id>", methods=["GET"])
+@blueprint.doc(parameters=[RANGE, IF_NONE_MATCH])
+@blueprint.arguments(DownloadArgs, location="query")
+@blueprint.response(200, schema=BYTES, content_type="application/octet-stream", example="(bytes)")
+@blueprint.fails(400, 416, 503)
+@optimistic
+@query_credentials
+@allow(Access.ANONYMOUS)
+def download_path_explicitly(args: JSONObject, account_id: str, file_id: str) -> Response:
+    """Download a file by the path that its upload returned."""
+    return _download(_of_path(files.readable(file_id, by=principal()), account_id), args)
+
+
+@blueprint.route("/link/<token>", methods=["GET"])
+@blueprint.doc(parameters=[RANGE, IF_NONE_MATCH])
+@blueprint.arguments(DownloadArgs, location="query")
+@blueprint.response(200, schema=BYTES, content_type="application/octet-stream", example="(bytes)")
+@blueprint.fails(400, 403, 404, 416, 503)
+@across_accounts
+@public
+def download_linked(args: JSONObject, token: str) -> Response:
+    """Download a file by a signed link; it needs no credential."""
+    account_id, file_id = links.read(token)
+    with tenancy.in_account(account_id):
+        return _download(files.linked(account_id, file_id), args)
+
+
+@blueprint.route("/<file_id>/link", methods=["POST"])
+@blueprint.arguments(LinkBody, required=False, example={"expires_in": 3600})
+@blueprint.response(
+    201,
+    FileLink,
+    example={
+        "url": "https://atrium.example.com/api/v1/files/link/WyJ...",
+        "expires_at": "2026-11-20T13:00:00.000000Z",
+    },
+)
+@optimistic
+@allow(Access.ANONYMOUS)
+def link_file(body: JSONObject, file_id: str) -> Response:
+    """Create a signed link to a file.
+
+    It works without a credential until it expires, or until the record no longer has the file.
+    """
+    by = principal()
+    if not by.signed_in:
+        raise Unauthorized
+    link = links.create(files.readable(file_id, by=by), body["expires_in"])
+    return json_response({"url": link.url, "expires_at": clock.iso(link.expires_at)}, 201)
+
+
+@blueprint.route("/<file_id>", methods=["DELETE"])
+@blueprint.arguments(NoArgs, location="query")
+@blueprint.response(204)
+@query_credentials
+@allow(Access.ANONYMOUS)
+def delete_file(args: JSONObject, file_id: str) -> Response:
+    """Delete an upload of yours that no record has taken.
+
+    To delete a file that a record has, remove it from the record's field.
+    """
+    return _delete(file_id)
+
+
+@blueprint.route("/<account_id>/<file_id>", methods=["DELETE"])
+@blueprint.arguments(NoArgs, location="query")
+@blueprint.response(204)
+@query_credentials
+@allow(Access.ANONYMOUS)
+def delete_path(args: JSONObject, account_id: str, file_id: str) -> Response:
+    """Delete an upload of yours by the path that it returned."""
+    return _delete(file_id, account_id)
+
+
+def _delete(file_id: str, account_id: str | None = None) -> Response:
+    by = principal()
+    if not by.signed_in:
+        raise Unauthorized
+    if account_id not in (None, by.account_id):
+        raise NotFound(service.NO_FILE)
+    service.discard(file_id, by)
+    return Response(status=204)
+
+
+def _of_path(file: File, account_id: str) -> File:
+    if file.account_id != account_id.lower():
+        raise NotFound(service.NO_FILE)
+    return file
+
+
+def _download(file: File, args: JSONObject) -> Response:
+    if "thumb" in args:
+        return _thumbnail(file, args["thumb"])
+    etag = f'"{file.sha256}"'
+    headers = {
+        **_headers(file.mime_type, file.name),
+        "ETag": etag,
+        "Accept-Ranges": "bytes",
+        "Cache-Control": "private, no-cache",
+    }
+    if etags.matches(get_header("If-None-Match"), etag):
+        return Response(status=304, headers=headers)
+    if config.current().files_redirect:
+        moved = storage.current().redirect(storage.key_of(file.account_id, file.id))
+        return Response(status=302 if "Location" in moved else 200, headers={**headers, **moved})
+    first, length, status = _part(file, etag)
+    headers["Content-Length"] = str(length)
+    if status == 206:
+        headers["Content-Range"] = f"bytes {first}-{first + length - 1}/{file.size}"
+    return Response(_body(service.read(file, first, length)), status, headers=headers)
+
+
+def _body(parts: Iterable[bytes]) -> Iterator[bytes]:
+    try:
+        yield from parts
+    except AppError:  # the head is out: the length tells the client that something is missing
+        return
+
+
+def _headers(mime_type: str, name: str) -> dict[str, str]:
+    charset = "; charset=utf-8" if mime_type.startswith("text/") else ""
+    return {
+        "Content-Type": f"{mime_type}{charset}",
+        "Content-Disposition": content.disposition(mime_type, name),
+        "Content-Security-Policy": POLICY,
+        "X-Content-Type-Options": "nosniff",
+        "Cross-Origin-Resource-Policy": "cross-origin",
+    }
+
+
+def _part(file: File, etag: str) -> tuple[int, int, int]:
+    """The first byte to send, their number, and the status."""
+    request = get_request()
+    wanted, condition = request.range, get_header("If-Range")
+    is_single = wanted is not None and wanted.units == "bytes" and len(wanted.ranges) == 1
+    if wanted is None or not is_single or (condition is not None and condition != etag):
+        return 0, file.size, 200
+    found = wanted.range_for_length(file.size)
+    if found is None:
+        raise RangeNotSatisfiable(file.size)
+    return found[0], found[1] - found[0], 206
+
+
+def _thumbnail(file: File, text: str) -> Response:
+    size = thumbnails.parse_size(text)
+    etag = f'"{file.sha256[:40]}-{size[0]}x{size[1]}"'
+    headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
+    if etags.matches(get_header("If-None-Match"), etag):
+        return Response(status=304, headers=headers)
+    thumbnail = thumbnails.create(file, size)
+    headers |= _headers(thumbnail.mime_type, f"{file.name}.webp")
+    return Response(thumbnail.data, headers=headers)

@@ -1,0 +1,480 @@
+"""Files of records: uploaded, taken, downloaded, replaced and removed (contract section 16)."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+import time_machine
+from flask import Flask
+from PIL import Image
+
+from app import clock, db
+from app.auth import principal as principals
+from app.files import storage, upkeep
+from app.files.models import FILES
+from app.records.history import service as history
+from app.types import JSONMapping
+from tests.builders import Caller, Cast, make_collection
+
+PNG = b"\x89PNG\r\n\x1a\n" + b"\0\0\0\rIHDR" + b"\0" * 40
+SCHEMA: list[dict[str, Any]] = [
+    {"name": "title", "type": "text"},
+    {"name": "views", "type": "number"},
+    {"name": "avatar", "type": "file", "options": {"mime_types": ["image/*"], "max_bytes": 5000}},
+    {"name": "papers", "type": "file", "options": {"max_files": 3}},
+]
+
+
+def image(width: int = 64, height: int = 48, format: str = "PNG") -> bytes:
+    """A real image."""
+    target = io.BytesIO()
+    Image.new("RGB", (width, height), "red").save(target, format)
+    return target.getvalue()
+
+
+def upload(caller: Caller, data: bytes = PNG, name: str = "cat.png") -> dict[str, Any]:
+    """An uploaded file."""
+    answer = caller.post("files/upload", data={"file": (io.BytesIO(data), name)})
+    assert answer.status_code == 201, answer.text
+    found: dict[str, Any] = answer.json["file"]
+    return found
+
+
+@pytest.fixture
+def posts(cast: Cast) -> dict[str, Any]:
+    """A collection with files."""
+    return make_collection(cast.root, schema=SCHEMA)
+
+
+@pytest.mark.usefixtures("posts")
+def test_an_upload_becomes_the_files_of_one_record(cast: Cast) -> None:
+    file = upload(cast.alice)
+    assert file["sha256"] == hashlib.sha256(PNG).hexdigest()
+    assert (file["name"], file["size"], file["mime_type"]) == ("cat.png", len(PNG), "image/png")
+    made = cast.alice.post("records/posts", json={"title": "a", "avatar": file["id"]})
+    assert made.status_code == 201, made.text
+    value = made.json["avatar"]
+    assert value == {
+        **{name: file[name] for name in ("id", "name", "size", "mime_type", "sha256")},
+        "url": f"http://atrium.test/api/v1/files/{file['id']}",
+    }
+    assert cast.bob.get(f"records/posts/{made.json['id']}").json["avatar"] == value
+    again = cast.alice.post("records/posts", json={"avatar": file["id"]})
+    assert (again.status_code, again.json["details"][0]["code"]) == (400, "file_unknown")
+    got = cast.bob.get(f"files/{file['id']}")
+    assert (got.status_code, got.data, got.mimetype) == (200, PNG, "image/png")
+
+
+@pytest.mark.usefixtures("posts")
+def test_files_and_values_are_sent_in_one_step(cast: Cast) -> None:
+    form = {
+        "data": '{"title": "a"}',
+        "views": "7",
+        "avatar": (io.BytesIO(PNG), "cat.png"),
+        "papers": [(io.BytesIO(b"one"), "1.txt"), (io.BytesIO(b"two"), "2.csv")],
+    }
+    made = cast.alice.post("records/posts", data=form)
+    assert made.status_code == 201, made.text
+    record = made.json
+    assert (record["title"], record["views"]) == ("a", 7)
+    types = [one["mime_type"] for one in record["papers"]]
+    assert types == ["text/plain", "text/csv"]
+    path = f"records/posts/{record['id']}"
+    more = {"papers": [record["papers"][1]["id"], (io.BytesIO(b"three"), "3.txt")]}
+    changed = cast.alice.patch(path, data=more)
+    assert [one["name"] for one in changed.json["papers"]] == ["2.csv", "3.txt"]
+    assert cast.alice.get(f"files/{record['papers'][0]['id']}").status_code == 404
+    assert cast.alice.get(f"files/{record['avatar']['id']}").data == PNG
+    emptied = cast.alice.patch(path, json={"avatar": None, "papers": []})
+    assert (emptied.json["avatar"], emptied.json["papers"]) == (None, None)
+
+
+@pytest.mark.usefixtures("posts")
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        ("019a9f00-0000-7000-8000-000000000001", "file_unknown"),
+        ("../../etc/passwd", "file_unknown"),
+        (7, "invalid_type"),
+        ({"name": "cat.png"}, "invalid_type"),
+        (["a", "b"], "too_many_files"),
+        (f"{'a' * 5000}", "file_unknown"),
+    ],
+)
+def test_a_field_takes_only_files(cast: Cast, value: object, code: str) -> None:
+    answer = cast.alice.post("records/posts", json={"avatar": value})
+    assert (answer.status_code, answer.json["details"][0]["code"]) == (400, code)
+
+
+@pytest.mark.usefixtures("posts")
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [(PNG + b"\0" * 5000, "file_too_large"), (b"<html>", "file_type_not_allowed")],
+)
+def test_what_a_field_does_not_allow_is_refused_in_both_ways(
+    cast: Cast, app: Flask, data: bytes, code: str
+) -> None:
+    file = upload(cast.alice, data)
+    answer = cast.alice.post("records/posts", json={"avatar": file["id"]})
+    assert [one["code"] for one in answer.json["details"]] == [code]
+    form = {"avatar": (io.BytesIO(data), "cat.png"), "views": "many"}
+    answer = cast.alice.post("records/posts", data=form)
+    assert {one["code"] for one in answer.json["details"]} == {code, "invalid_type"}
+    assert cast.alice.get("records/posts").json["items"] == []
+
+
+@pytest.mark.usefixtures("posts")
+def test_uploads_belong_to_who_uploaded_them(cast: Cast) -> None:
+    file = upload(cast.bob)
+    for caller in (cast.alice, cast.charlie):
+        assert caller.get(f"files/{file['id']}").status_code == 404
+        assert caller.post(f"files/{file['id']}/link", json={}).status_code == 404
+        assert caller.delete(f"files/{file['id']}").status_code == 404
+        answer = caller.post("records/posts", json={"avatar": file["id"]})
+        assert answer.json["details"][0]["code"] == "file_unknown"
+    assert cast.bob.get(f"files/{file['path']}").data == PNG
+    assert cast.bob.delete(f"files/{file['path']}").status_code == 204
+    assert cast.bob.get(f"files/{file['id']}").status_code == 404
+    assert cast.bob.delete(f"files/{file['id']}").status_code == 404
+
+
+def test_files_follow_rules_field_lists_and_masks(cast: Cast) -> None:
+    schema = [*SCHEMA, {"name": "secret", "type": "file", "pii": True, "mask_type": "full"}]
+    made = make_collection(cast.root, schema=schema)
+    ids = [upload(cast.alice)["id"] for _ in range(2)]
+    record = cast.alice.post("records/posts", json={"avatar": ids[0], "secret": ids[1]}).json
+    assert cast.bob.get(f"records/posts/{record['id']}").json["secret"] == "********"
+    assert [cast.bob.get(f"files/{id}").status_code for id in ids] == [200, 404]
+    assert cast.charlie.get(f"files/{ids[0]}").status_code == 404
+    assert cast.root.acting_in("acme").get(f"files/{ids[0]}").status_code == 200
+    path = f"collections/{made['id']}"
+    assert cast.root.patch(path, json={"view_fields": ["title"]}).status_code == 200
+    assert cast.bob.get(f"files/{ids[0]}").status_code == 404
+    rule = {"view_fields": "*", "view_rule": "created_by = @request.auth.id"}
+    assert cast.root.patch(path, json=rule).status_code == 200
+    assert cast.bob.get(f"files/{ids[0]}").status_code == 404
+    assert cast.alice.get(f"files/{ids[0]}").status_code == 200
+
+
+@pytest.mark.usefixtures("posts")
+@pytest.mark.parametrize(
+    ("filter", "expected"),
+    [
+        ("avatar = null", ["none"]),
+        ("avatar != null && papers = null", ["cat"]),
+        ("avatar.size > 40 && avatar.mime_type = 'image/png'", ["cat"]),
+        ('avatar.name ~ "c%"', ["cat"]),
+        ("avatar.size < 40 || avatar.size = null", ["none"]),
+    ],
+)
+def test_rules_and_filters_know_files(cast: Cast, filter: str, expected: list[str]) -> None:
+    cast.alice.post("records/posts", json={"title": "cat", "avatar": upload(cast.alice)["id"]})
+    cast.alice.post("records/posts", json={"title": "none"})
+    found = cast.alice.get("records/posts", query_string={"filter": filter})
+    assert found.status_code == 200, found.text
+    assert [one["title"] for one in found.json["items"]] == expected
+
+
+def test_a_rule_may_depend_on_a_file(cast: Cast) -> None:
+    make_collection(cast.root, schema=SCHEMA, view_rule='avatar.mime_type = "image/png"')
+    record = cast.alice.post("records/posts", json={"avatar": upload(cast.alice)["id"]})
+    assert cast.bob.get(f"records/posts/{record.json['id']}").status_code == 200
+    items = cast.bob.get("changes").json["items"]
+    assert [one["record"]["avatar"]["name"] for one in items] == ["cat.png"]
+
+
+@pytest.mark.usefixtures("posts")
+@pytest.mark.parametrize(
+    ("header", "status", "data"),
+    [
+        ("bytes=0-3", 206, PNG[:4]),
+        ("bytes=-4", 206, PNG[-4:]),
+        ("bytes=4-", 206, PNG[4:]),
+        (f"bytes=4-{10**18}", 206, PNG[4:]),
+        ("bytes=0-0,2-2", 200, PNG),
+        ("chars=1-2", 200, PNG),
+        ("bytes=x", 200, PNG),
+    ],
+)
+def test_a_part_of_a_file_is_sent(cast: Cast, header: str, status: int, data: bytes) -> None:
+    file = upload(cast.alice)
+    answer = cast.alice.get(f"files/{file['id']}", headers={"Range": header})
+    assert (answer.status_code, answer.data) == (status, data)
+    assert answer.headers["Content-Length"] == str(len(data))
+    etag = answer.headers["ETag"]
+    again = cast.alice.get(f"files/{file['id']}", headers={"If-None-Match": etag})
+    assert (again.status_code, again.data) == (304, b"")
+    other = {"Range": "bytes=0-3", "If-Range": '"other"'}
+    assert cast.alice.get(f"files/{file['id']}", headers=other).data == PNG
+
+
+def test_a_part_beyond_the_end_is_refused(cast: Cast) -> None:
+    file = upload(cast.alice)
+    answer = cast.alice.get(f"files/{file['id']}", headers={"Range": f"bytes={10**18}-"})
+    assert (answer.status_code, answer.json["error"]) == (416, "range_not_satisfiable")
+    assert answer.headers["Content-Range"] == f"bytes */{len(PNG)}"
+
+
+@pytest.mark.parametrize(
+    ("data", "name", "mime_type", "is_shown"),
+    [
+        (PNG, "cat.exe", "image/png", True),
+        (image(format="JPEG"), "x", "image/jpeg", True),
+        (b"%PDF-1.7\n", "a.pdf", "application/pdf", True),
+        (b"plain", "a.html", "text/plain", True),
+        (b"a,b\n", "a.csv", "text/csv", False),
+        (b"<svg xmlns='x'/>", "a.png", "image/svg+xml", False),
+        (b"<?xml version='1.0'?><svg onload='x' ></svg>", "a.txt", "image/svg+xml", False),
+        (b"  <ScRiPt >alert(1)</script>", "a.txt", "text/html", False),
+        (b"<!DOCTYPE html >", "a.png", "text/html", False),
+        (b"PK\3\4" + b"\0" * 40, "a.docx", "application/zip", False),
+        (b"\0\1\2", "a.png", "application/octet-stream", False),
+        (b"", "a.png", "application/octet-stream", False),
+    ],
+)
+def test_the_content_decides_what_a_file_is(
+    cast: Cast, data: bytes, name: str, mime_type: str, is_shown: bool
+) -> None:
+    file = upload(cast.alice, data, name)
+    assert file["mime_type"] == mime_type
+    answer = cast.alice.get(f"files/{file['id']}")
+    assert (answer.mimetype, answer.data) == (mime_type, data)
+    kind = answer.headers["Content-Disposition"].partition(";")[0]
+    assert kind == ("inline" if is_shown else "attachment")
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert "sandbox" in answer.headers["Content-Security-Policy"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "stored"),
+    [
+        ("../../etc/passwd", "passwd"),
+        ("..", "file"),
+        ("\u202etxt.exe", "txt.exe"),
+        ("ä" * 300 + ".txt", "ä" * 251 + ".txt"),
+        ("n" * 10_000, "n" * 255),
+        ("катя.png", "катя.png"),
+    ],
+)
+def test_names_are_made_harmless(cast: Cast, sent: str, stored: str) -> None:
+    file = upload(cast.alice, name=sent)
+    assert file["name"] == stored
+    header = cast.alice.get(f"files/{file['id']}").headers["Content-Disposition"]
+    assert header.isascii()
+    assert header.count('"') == 2
+
+
+def test_a_larger_file_is_refused(cast: Cast, app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = replace(app.extensions["atrium.config"], file_max_bytes=1024, max_body_bytes=4096)
+    monkeypatch.setitem(app.extensions, "atrium.config", settings)
+    for size in (1025, 100_000):
+        form = {"file": (io.BytesIO(b"x" * size), "a")}
+        answer = cast.alice.post("files/upload", data=form)
+        assert (answer.status_code, answer.json["error"]) == (413, "payload_too_large")
+    assert blobs(app) == []
+
+
+@pytest.mark.parametrize(
+    ("form", "error"),
+    [
+        ({}, "file_required"),
+        ({"other": ["a"]}, "file_required"),
+        ({"file": ["a", "b"]}, "file_required"),
+    ],
+)
+def test_an_upload_is_one_file(cast: Cast, app: Flask, form: dict[str, Any], error: str) -> None:
+    form = {part: [(io.BytesIO(b"x"), one) for one in names] for part, names in form.items()}
+    answer = cast.alice.post("files/upload", data=form, content_type="multipart/form-data")
+    assert (answer.status_code, answer.json["error"]) == (400, error)
+    run(app, upkeep.remove)
+    assert blobs(app) == []
+
+
+def test_anonymous_callers_upload_nothing(anyone: Caller, cast: Cast) -> None:
+    form = {"file": (io.BytesIO(b"x"), "a")}
+    answer = anyone.post("files/upload", data=form, headers={"X-Account-ID": "acme"})
+    assert answer.status_code == 401
+
+
+@pytest.mark.usefixtures("posts")
+def test_a_link_works_without_a_credential_until_the_record_lets_go(
+    cast: Cast, anyone: Caller, app: Flask
+) -> None:
+    file = upload(cast.alice)
+    record = cast.alice.post("records/posts", json={"avatar": file["id"]}).json
+    made = cast.bob.post(f"files/{file['id']}/link", json={"expires_in": 60})
+    assert made.status_code == 201, made.text
+    path = made.json["url"].partition("/api/v1/")[2]
+    assert anyone.get(path).data == PNG
+    for seconds in (59, 7 * 24 * 3600 + 1):
+        body = {"expires_in": seconds}
+        assert cast.bob.post(f"files/{file['id']}/link", json=body).status_code == 422
+    for altered in (path[:-1] + ("A" if path[-1] != "A" else "B"), "files/link/x"):
+        answer = anyone.get(altered)
+        assert (answer.status_code, answer.json["error"]) == (403, "link_invalid")
+    with time_machine.travel(clock.now() + timedelta(seconds=61)):
+        assert anyone.get(path).status_code == 403
+    cast.alice.patch(f"records/posts/{record['id']}", json={"avatar": None})
+    assert anyone.get(path).status_code == 404
+
+
+@pytest.mark.parametrize(("format", "mime_type"), [("PNG", "image/png"), ("GIF", "image/gif")])
+def test_a_thumbnail_fits_its_size(cast: Cast, format: str, mime_type: str) -> None:
+    file = upload(cast.alice, image(400, 200, format))
+    assert file["mime_type"] == mime_type
+    answer = cast.alice.get(f"files/{file['id']}?thumb=100x100")
+    assert (answer.status_code, answer.mimetype) == (200, "image/webp")
+    assert Image.open(io.BytesIO(answer.data)).size == (100, 50)
+    etag = {"If-None-Match": answer.headers["ETag"]}
+    assert cast.alice.get(f"files/{file['id']}?thumb=100x100", headers=etag).status_code == 304
+
+
+def bomb() -> bytes:
+    """A small file that stands for an image of 400 million pixels."""
+    target = io.BytesIO()
+    Image.new("1", (20_000, 20_000)).save(target, "PNG")
+    return target.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("data", "thumb"),
+    [
+        (b"text", "64x64"),
+        (b"<svg xmlns='x'/>", "64x64"),
+        (PNG, "64x64"),
+        (image(), "15x64"),
+        (image(), "64x2049"),
+        (image(), "64"),
+        (image(), f"{'9' * 400}x1"),
+        (bomb(), "64x64"),
+    ],
+)
+def test_what_has_no_thumbnail_is_refused(cast: Cast, data: bytes, thumb: str) -> None:
+    file = upload(cast.alice, data)
+    answer = cast.alice.get(f"files/{file['id']}?thumb={thumb}")
+    assert (answer.status_code, answer.json["error"]) == (400, "thumb_invalid")
+
+
+@pytest.mark.usefixtures("posts")
+def test_files_are_removed_when_nobody_needs_them(cast: Cast, app: Flask) -> None:
+    untaken, first = upload(cast.alice), upload(cast.alice)
+    record = cast.alice.post("records/posts", json={"avatar": first["id"]}).json
+    path = f"records/posts/{record['id']}"
+    second = upload(cast.alice)
+    cast.alice.patch(path, json={"avatar": second["id"]})
+    ids = {untaken["id"], first["id"], second["id"]}
+    run(app, upkeep.expire)
+    assert names(app) == ids
+    with time_machine.travel(clock.now() + timedelta(hours=25)):
+        run(app, upkeep.expire)
+    assert names(app) == {first["id"], second["id"]}
+    changes = cast.alice.get(f"{path}/history").json["items"]
+    audit_id = changes[-1]["audit_id"]
+    back = cast.alice.post(f"{path}/restore", json={"audit_id": audit_id})
+    assert back.json["avatar"]["id"] == first["id"], back.text
+    with time_machine.travel(clock.now() + timedelta(days=31)):
+        run(app, upkeep.expire)
+    assert names(app) == {first["id"]}
+    assert cast.bob.get(f"files/{first['id']}").data == PNG
+    assert cast.alice.delete(path).status_code == 204
+    assert cast.bob.get(f"files/{first['id']}").status_code == 404
+    with app.app_context():
+        by = principals.for_user(cast.alice.account_id, cast.alice.id)
+        assert by is not None
+        history.undelete("posts", record["id"], by=by)
+    assert cast.bob.get(f"files/{first['id']}").data == PNG
+
+
+@pytest.mark.usefixtures("posts")
+def test_an_erased_record_leaves_no_bytes(cast: Cast, app: Flask) -> None:
+    first, second = upload(cast.alice), upload(cast.alice)
+    record = cast.alice.post("records/posts", json={"avatar": first["id"]}).json
+    cast.alice.patch(f"records/posts/{record['id']}", json={"avatar": second["id"]})
+    erased = cast.root.acting_in("acme").post(f"records/posts/{record['id']}/erase")
+    assert erased.status_code == 200, erased.text
+    run(app, upkeep.remove)
+    assert names(app) == set()
+    with app.app_context():
+        assert db.connection().scalar(sa.select(sa.func.count()).select_from(FILES)) == 0
+
+
+def test_the_sweep_removes_what_a_crash_left_over(cast: Cast, app: Flask) -> None:
+    file = upload(cast.alice)
+    with app.app_context():
+        place = storage.current()
+        for key in (f"{cast.alice.account_id}/orphan", "incoming/upload-x", "x/y/z"):
+            path = place.root.joinpath(key)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"x")
+    run(app, upkeep.sweep)
+    assert len(blobs(app)) == 4
+    with time_machine.travel(clock.now() + timedelta(hours=2)):
+        run(app, upkeep.sweep)
+    assert names(app) == {file["id"]}
+
+
+@pytest.mark.usefixtures("posts")
+def test_what_fails_after_the_upload_leaves_no_bytes(cast: Cast, app: Flask) -> None:
+    form = {"avatar": (io.BytesIO(PNG), "cat.png"), "views": "many"}
+    assert cast.alice.post("records/posts", data=form).status_code == 400
+    run(app, upkeep.remove)
+    assert blobs(app) == []
+
+
+def test_a_repeated_upload_happens_once(cast: Cast, app: Flask) -> None:
+    key = {"Idempotency-Key": "upload-1"}
+    forms = ({"file": (io.BytesIO(PNG), "cat.png")} for _ in range(2))
+    answers = [cast.alice.post("files/upload", data=form, headers=key) for form in forms]
+    assert answers[0].json == answers[1].json
+    assert names(app) == {answers[0].json["file"]["id"]}
+
+
+@pytest.mark.usefixtures("posts")
+def test_a_file_of_a_record_is_deleted_by_changing_the_record_only(cast: Cast) -> None:
+    file = upload(cast.alice)
+    cast.alice.post("records/posts", json={"avatar": file["id"]})
+    assert cast.alice.delete(f"files/{file['id']}").status_code == 404
+    assert cast.alice.get(f"files/{file['id']}").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_bytes": 0},
+        {"max_bytes": 2**40},
+        {"max_files": 101},
+        {"max_files": True},
+        {"mime_types": "image/png"},
+        {"mime_types": ["image"]},
+        {"mime_types": ["*/*"]},
+        {"index": True},
+    ],
+)
+def test_options_are_checked(cast: Cast, options: dict[str, Any]) -> None:
+    field = {"name": "a", "type": "file", "options": options}
+    answer = cast.root.post("collections", json={"name": "posts", "schema": [field]})
+    assert (answer.status_code, answer.json["details"][0]["code"]) == (400, "invalid_option")
+
+
+def run(app: Flask, job: Callable[[JSONMapping], None]) -> None:
+    """Run a job."""
+    with app.app_context():
+        job({})
+
+
+def blobs(app: Flask) -> list[str]:
+    """The keys of all blobs."""
+    with app.app_context():
+        return [blob.key for blob in storage.current().blobs()]
+
+
+def names(app: Flask) -> set[str]:
+    """The ids of all stored files."""
+    return {key.rpartition("/")[2] for key in blobs(app)}
