@@ -138,7 +138,8 @@ def running(folder: Path, **settings: str) -> Iterator[Site]:
     with ExitStack() as stack:
         postgres = stack.enter_context(Durable(private=True))
         redis = stack.enter_context(services.Redis(private=True))
-        nginx = stack.enter_context(services.Nginx(_configuration(certificate, ports)))
+        files = folder / "instance" / "files"
+        nginx = stack.enter_context(services.Nginx(_configuration(certificate, ports, files)))
         env = _settings(folder, postgres, redis) | settings
         subprocess.run(unit("atrium-release.service", ""), cwd=PROJECT, env=env, check=True)
         site = Site(folder, env, stack, certificate, postgres, redis, nginx, {}, {})
@@ -150,7 +151,7 @@ def running(folder: Path, **settings: str) -> Iterator[Site]:
             process.send_signal(signal.SIGINT)  # to all at once, then they are waited for
 
 
-def _configuration(certificate: Path, ports: tuple[int, int]) -> Any:
+def _configuration(certificate: Path, ports: tuple[int, int], files: Path) -> Any:
     def adapted(folder: Path, port: int) -> str:
         text = NGINX.read_text()
         (folder / "pem").write_bytes(certificate.read_bytes())
@@ -164,6 +165,7 @@ def _configuration(certificate: Path, ports: tuple[int, int]) -> Any:
             "/etc/ssl/certs/atrium.pem": str(folder / "pem"),
             "/etc/ssl/private/atrium.key": str(folder / "pem"),
             "/var/log/nginx": str(folder),
+            "/srv/atrium/instance/files": str(files),
         }
         for there, here in changes.items():
             assert there in text, there
@@ -187,6 +189,7 @@ def _settings(folder: Path, postgres: services.Postgres, redis: services.Redis) 
         SERVICE_SUPERADMIN_EMAIL=ROOT,
         SERVICE_SUPERADMIN_PASSWORD=PASSWORD,
         SERVICE_TRUSTED_PROXIES="1",
+        SERVICE_FILES_REDIRECT="true",
         DATABASE_URL=postgres.create_database("atrium"),
         REDIS_URL=redis.url,
     )

@@ -10,6 +10,8 @@ import sqlite3
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -259,3 +261,27 @@ def test_a_missing_program_is_named(
         assert result.exit_code == 0
         return
     assert "pg_dump is missing" in result.output
+
+
+def test_uploaded_files_come_back_with_the_records(
+    kept: tuple[Flask, Cast], tmp_path: Path
+) -> None:
+    app, cast = kept
+    builders.make_collection(cast.root, "papers", [{"name": "file", "type": "file"}])
+    form = {"file": (BytesIO(b"the bytes"), "a.txt")}
+    made = cast.alice.post("records/papers", data=form).json
+    path = f"files/{made['file']['id']}"
+    file = tmp_path / "atrium.backup"
+    saved = run(app, "backup", str(file))
+    assert f"{file}.files.tar" in saved.output
+    assert cast.alice.delete(f"records/papers/{made['id']}").status_code == 204
+    shutil.rmtree(tmp_path / "files")
+    restored = run(app, "restore", str(file), "--replace")
+    assert restored.exit_code == 0, restored.output
+    assert cast.alice.get(path).data == b"the bytes"
+    assert run(app, "backup", str(file)).exit_code == 1
+    settings = replace(app.extensions["atrium.config"], files_url="s3://key:secret@bucket/x")
+    app.extensions["atrium.config"] = settings
+    elsewhere = run(app, "backup", str(tmp_path / "other.backup"))
+    assert "NOT included" in elsewhere.output
+    assert not (tmp_path / "other.backup.files.tar").exists()

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -285,6 +286,33 @@ def a_killed_process_is_replaced(site: Site, port: int) -> None:
     site.start_web(port)
 
 
+def files_come_from_nginx(site: Site, cast: Cast) -> None:
+    """Uploads may be larger than other bodies, and nginx itself sends the files."""
+    data = os.urandom(12 * 2**20)
+    sent = {"files": {"file": ("a.bin", data)}, "timeout": 60}
+    url = f"{cast.alice.base}/api/v1/files"
+    made = cast.alice.request("POST", f"{url}/upload", **sent)
+    assert made.status_code == 201, made.text
+    file = made.json()["file"]
+    let_nginx_read(site.folder / "instance" / "files" / file["path"])
+    got = cast.alice("GET", f"files/{file['id']}", Range="bytes=5-")
+    assert (got.status_code, got.content) == (206, data[5:])
+    assert got.headers["Content-Type"] == "application/octet-stream"
+    assert got.headers["Content-Disposition"].startswith("attachment;")
+    assert "sandbox" in got.headers["Content-Security-Policy"]
+    assert got.headers["X-Content-Type-Options"] == "nosniff"
+    assert cast.bob("GET", f"files/{file['id']}").status_code == 401
+    assert cast.root("GET", f"/_files/{file['path']}").status_code == 404
+
+
+def let_nginx_read(file: Path) -> None:
+    """Open a file to the user of nginx, which an operator puts into the group instead."""
+    file.chmod(0o644)
+    for folder in list(file.parents)[:-1]:
+        with suppress(PermissionError):
+            folder.chmod(folder.stat().st_mode | 0o011)
+
+
 def with_nobody_behind_it_nginx_says_so(site: Site, cast: Cast) -> None:
     """No web process at all is a 503 as the application's."""
     for process in site.web.values():
@@ -321,6 +349,7 @@ def test_a_site_behind_nginx_is_one_service_that_can_be_restarted(tmp_path: Path
         nginx_refuses_as_the_application_does(site)
         gunicorn_refuses_as_the_application_does(site)
         streams_come_through_nginx(site, cast)
+        files_come_from_nginx(site, cast)
         each_counts_what_it_answered(site)
         nobody_notices_a_rolling_restart(site, cast, rounds=1, slow=0.5)
         all_is_well_once_the_servers_are_back(site, cast)

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import IO, TYPE_CHECKING, NamedTuple, Protocol
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import structlog
@@ -29,6 +29,7 @@ log = structlog.get_logger()
 CHUNK = 256 * 1024
 PART, CONCURRENT_PARTS = 8 * 2**20, 2
 REDIRECT_SECONDS = 60
+FOLDER_MODE, FILE_MODE = 0o750, 0o640  # for nginx, if it is in the group
 INTERNAL = "/_files/"
 """Where nginx serves the folder to redirected requests, see deploy/nginx.conf."""
 FULL = "The file storage is full. Contact the operator of this service."
@@ -86,14 +87,15 @@ class Folder:
         """The folder of uploads under way, on the same disk."""
         path = self.root / "incoming"
         with _available():
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
         return path
 
     def put(self, key: str, source: Path, headers: dict[str, str]) -> None:
         """Rename a file; its bytes and its name are on the disk afterwards."""
         target = self._path(key)
         with _available():
-            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            target.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+            source.chmod(FILE_MODE)
             _sync(source)
             source.rename(target)
             _sync(target.parent)
@@ -273,11 +275,11 @@ def key_of(account_id: str, file_id: str) -> str:
     return f"{account_id}/{file_id}"
 
 
-def put_bytes(key: str, data: bytes) -> None:
-    """Store bytes."""
+def put_stream(key: str, source: IO[bytes]) -> None:
+    """Store what a file-like object reads."""
     place = current()
     with tempfile.NamedTemporaryFile(dir=place.incoming, delete=False) as file:
-        file.write(data)
+        shutil.copyfileobj(source, file)
     place.put(key, Path(file.name), {})
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from io import BytesIO
 from typing import Any
 
 import sqlalchemy as sa
@@ -49,7 +50,9 @@ def create_tenant(tenant: Tenant) -> None:
         for definition in records.build_records(tenant):
             _write(definition.table, tenant.records[definition.name])
         value = f"{tenant.mark}-audited"
-        storage.put_bytes(storage.key_of(account.id, tenant.ids["files"]), tenant.mark.encode())
+        storage.put_stream(
+            storage.key_of(account.id, tenant.ids["files"]), BytesIO(tenant.mark.encode())
+        )
         append.record(
             account.id, "UPDATE", "groups", tenant.ids["groups"], [("name", value, value)]
         )

@@ -1,8 +1,11 @@
-"""`flask backup` and `flask restore`: the whole database, to a file and back.
+"""`flask backup` and `flask restore`: the whole database, to a file and back; files beside it.
 
 Uses SQLite's online backup, or `pg_dump`, `pg_restore` and `psql`. The service may run during a
 backup. A restore is one transaction: if it fails or is killed, nothing changes. The file holds no
 keys: without `SERVICE_ENCRYPTION_KEY` its encrypted secrets cannot be read.
+
+The folder of uploaded files goes to `<file>.files.tar`, after the database: what the database names
+is there, as bytes are removed only after the commit that lets go of them. A bucket is left out.
 """
 
 from __future__ import annotations
@@ -12,9 +15,10 @@ import re
 import shutil
 import sqlite3
 import subprocess
+import tarfile
 import tempfile
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,6 +27,7 @@ import sqlalchemy as sa
 from app import config
 from app.db import engine, row_security, sqlite_driver
 from app.errors import AppError
+from app.files import storage
 
 PAGES_PER_STEP = 1000
 # Tables that identify a backup of Atrium; others may have alembic_version, too.
@@ -36,6 +41,7 @@ SET LOCAL client_min_messages = error;
 DROP SCHEMA IF EXISTS public CASCADE;
 CREATE SCHEMA public;
 """
+FILE_KEY = re.compile(r"[0-9a-f-]{36}/[0-9a-f-]{36}")
 LOCK_NOT_AVAILABLE = "55P03"
 IN_USE = "the database is in use: stop web and worker processes first"
 TIMED_OUT = "due to statement timeout"
@@ -49,22 +55,68 @@ class BackupError(AppError):
 
 
 def create(path: Path) -> None:
-    """Write the database into a new file. Raises BackupError."""
+    """Write the database into a new file, and uploaded files beside it. Raises BackupError."""
     try:
-        if path.exists():
-            raise BackupError(f"{path} exists already: choose another file")
+        for new in (path, archive_of(path)):
+            if new.exists():
+                raise BackupError(f"{new} exists already: choose another file")
         if not _tables() >= REQUIRED_TABLES:
             raise BackupError("the database has no tables of Atrium: check SERVICE_DATABASE_URL")
-        number, name = tempfile.mkstemp(".part", f"{path.name}.", path.parent)
-        os.close(number)
-        draft = Path(name)
-        try:
+        with _draft(path) as draft:
             _write(draft)
-            draft.rename(path)
-        finally:
-            draft.unlink(missing_ok=True)
+            _write_files(archive_of(path))
     except (OSError, sqlite3.Error) as error:
         raise BackupError(f"{path} cannot be written: {error}") from error
+
+
+def archive_of(path: Path) -> Path:
+    """The archive of uploaded files that belongs to a backup."""
+    return path.with_name(f"{path.name}.files.tar")
+
+
+def has_files(path: Path) -> bool:
+    """Whether a backup has an archive of uploaded files."""
+    return archive_of(path).exists()
+
+
+def _write_files(archive: Path) -> None:
+    place = storage.current()
+    if not isinstance(place, storage.Folder) or not place.root.exists():
+        return
+    with _draft(archive) as draft, tarfile.open(draft, "w") as target:
+        for blob in place.blobs():
+            if blob.key.startswith(f"{place.incoming.name}/"):
+                continue
+            with suppress(FileNotFoundError):  # removed meanwhile: nothing names it any more
+                target.add(place.root / blob.key, blob.key, recursive=False)
+
+
+def _restore_files(path: Path) -> None:
+    place = storage.current()
+    if not has_files(path):
+        return
+    if not isinstance(place, storage.Folder):
+        raise BackupError(f"{archive_of(path)} is for a folder, but SERVICE_FILES_URL is set")
+    try:
+        with tarfile.open(archive_of(path)) as source:
+            for member in source:
+                if member.isfile() and FILE_KEY.fullmatch(member.name):
+                    with closing(source.extractfile(member)) as blob:  # type: ignore[type-var]
+                        storage.put_stream(member.name, blob)  # type: ignore[arg-type]
+    except tarfile.TarError as error:
+        raise BackupError(f"{archive_of(path)} cannot be read: {error}") from error
+
+
+@contextmanager
+def _draft(path: Path) -> Iterator[Path]:
+    """A new file that gets its name at the end of the block."""
+    number, name = tempfile.mkstemp(".part", f"{path.name}.", path.parent)
+    os.close(number)
+    try:
+        yield Path(name)
+        Path(name).rename(path)
+    finally:
+        Path(name).unlink(missing_ok=True)
 
 
 def _write(draft: Path) -> None:
@@ -89,6 +141,7 @@ def restore(path: Path, *, replacing: bool) -> None:
         raise BackupError(f"{path} cannot be read: {error.strerror}") from error
     if _tables() and not replacing:
         raise BackupError("the database is not empty: use --replace to overwrite it")
+    _restore_files(path)  # first: a restored record must not name what is not there
     (_restore_sqlite if _on_sqlite() else _restore_postgres)(path)
 
 

@@ -138,11 +138,15 @@ def reencrypt() -> None:
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @with_appcontext
 def backup(file: Path) -> None:
-    """Back up the whole database to a new FILE; the service may keep running."""
+    """Back up the database to a new FILE, uploaded files beside it; the service may run."""
     backups.create(file)
     click.echo(
         f"Saved the database to {file}. Keep SERVICE_ENCRYPTION_KEY, too: the file holds no keys."
     )
+    if backups.has_files(file):
+        click.echo(f"Saved the uploaded files to {backups.archive_of(file)}.")
+    elif config.current().files_url:
+        click.echo("Uploaded files are NOT included: they are in the bucket of SERVICE_FILES_URL.")
 
 
 @click.command(cls=commands.Command)
