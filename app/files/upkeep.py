@@ -44,6 +44,14 @@ def _mark(account_id: str, *which: sa.ColumnElement[bool]) -> None:
         jobs.enqueue(REMOVE, {}, account_id=account_id)
 
 
+@events.subscribe(events.CollectionRemoved)
+def _release_of_collection(event: events.CollectionRemoved) -> None:
+    of_collection = (FILES.c.collection_id == event.definition.id, FILES.c.released_at.is_(None))
+    released = sa.update(FILES).where(*of_collection).values(released_at=clock.now())
+    with tenancy.across_accounts():
+        db.connection().execute(released)
+
+
 @events.subscribe(events.AccountClosed)
 def _remove_of_account(event: events.AccountClosed) -> None:
     # Once more when all is over that was under way as the account was closed.

@@ -463,6 +463,82 @@ def test_options_are_checked(cast: Cast, options: dict[str, Any]) -> None:
     assert (answer.status_code, answer.json["details"][0]["code"]) == (400, "invalid_option")
 
 
+def test_a_removed_collection_lets_go_of_its_files(cast: Cast, app: Flask) -> None:
+    made = make_collection(cast.root, schema=SCHEMA)
+    file = upload(cast.alice)
+    cast.alice.post("records/posts", json={"avatar": file["id"]})
+    assert cast.root.delete(f"collections/{made['id']}").status_code == 200
+    assert cast.alice.get(f"files/{file['id']}").status_code == 404
+    with time_machine.travel(clock.now() + timedelta(days=31)):
+        run(app, upkeep.expire)
+    assert names(app) == set()
+
+
+def test_cascades_and_batches_take_and_let_go_of_files(cast: Cast, app: Flask) -> None:
+    make_collection(cast.root, "owners", schema=[{"name": "name", "type": "text"}])
+    owner = {"name": "owner", "type": "reference", "collection": "owners", "on_delete": "cascade"}
+    make_collection(cast.root, schema=[*SCHEMA, owner])
+    first = cast.alice.post("records/owners", json={"name": "o"}).json["id"]
+    files = [upload(cast.alice)["id"] for _ in range(3)]
+    bodies = [{"avatar": file, "owner": first} for file in files]
+    made = cast.alice.post("records/posts/batch", json={"records": bodies})
+    assert made.status_code == 201, made.text
+    assert [cast.bob.get(f"files/{file}").status_code for file in files] == [200] * 3
+    twice = cast.alice.post("records/posts/batch", json={"records": [bodies[0], bodies[0]]})
+    assert {one["code"] for one in twice.json["details"]} == {"file_unknown"}
+    assert cast.alice.delete(f"records/owners/{first}").status_code == 204
+    assert [cast.bob.get(f"files/{file}").status_code for file in files] == [404] * 3
+    with time_machine.travel(clock.now() + timedelta(days=31)):
+        run(app, upkeep.expire)
+    assert names(app) == set()
+
+
+def test_one_upload_given_to_two_records_at_once_goes_to_one(cast: Cast) -> None:
+    make_collection(cast.root, schema=SCHEMA)
+    file = upload(cast.alice)
+    bodies = [{"avatar": file["id"]}, {"avatar": file["id"]}]
+    answer = cast.alice.post("records/posts/batch", json={"records": bodies})
+    assert [(one["index"], one["code"]) for one in answer.json["details"]] == [(1, "file_unknown")]
+
+
+def test_a_closed_account_leaves_no_bytes(cast: Cast, app: Flask) -> None:
+    own, others = upload(cast.alice), upload(cast.charlie)
+    assert cast.root.delete(f"accounts/{cast.alice.account_id}").status_code in (200, 204)
+    with app.app_context():
+        upkeep.remove_account({"prefix": f"{cast.alice.account_id}/"})
+    assert own["id"] != others["id"]
+    assert names(app) == {others["id"]}
+
+
+@pytest.mark.usefixtures("posts")
+def test_former_states_and_exports_show_the_files_of_then(cast: Cast) -> None:
+    first, second = upload(cast.alice), upload(cast.alice, name="second.png")
+    made = cast.alice.post("records/posts", json={"avatar": first["id"]}).json
+    path = f"records/posts/{made['id']}"
+    changed = cast.alice.patch(path, json={"avatar": second["id"]}).json
+    assert cast.alice.get(f"{path}?as_of={made['created_at']}").json["avatar"] == made["avatar"]
+    latest = cast.alice.get(f"{path}/history").json["items"][0]["changes"]
+    shown = next(one for one in latest if one["field"] == "avatar")
+    assert without_url(made["avatar"]) == shown["old_value"]
+    assert without_url(changed["avatar"]) == shown["new_value"]
+    exported = cast.alice.get("records/posts/export?format=csv&fields=avatar").text
+    assert second["id"] in exported
+
+
+@pytest.mark.usefixtures("posts")
+def test_an_imported_file_may_name_uploads(cast: Cast) -> None:
+    file = upload(cast.alice)
+    lines = f'title,avatar\r\na,"{{""id"":""{file["id"]}""}}"\r\n'
+    answer = cast.alice.post("records/posts/import", data=lines.encode(), content_type="text/csv")
+    assert answer.status_code == 200, answer.text
+    assert cast.bob.get("records/posts").json["items"][0]["avatar"]["id"] == file["id"]
+
+
+def without_url(value: dict[str, Any]) -> dict[str, Any]:
+    """What a record stores of a file."""
+    return {name: one for name, one in value.items() if name != "url"}
+
+
 def run(app: Flask, job: Callable[[JSONMapping], None]) -> None:
     """Run a job."""
     with app.app_context():
