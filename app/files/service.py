@@ -59,6 +59,8 @@ def read(file: File, start: int, length: int) -> Iterator[bytes]:
         return iter(())
     try:
         parts = storage.current().read(storage.key_of(file.account_id, file.id), start, length)
-        return chain([next(parts, b"")], parts)  # the first now, while errors can be answered
+        first = next(parts, b"")  # now, while errors can be answered
+        rest = parts if len(first) < length else list(parts)
+        return chain([first], rest)
     except storage.Missing:
         raise NotFound(NO_FILE) from None

@@ -125,6 +125,21 @@ assert.deepEqual(await alice.records.batchDelete("books", ids), { deleted: ids, 
 await machine.records.delete("books", book.id);
 await refused(404, alice.records.get("books", book.id));
 
+// Files: uploaded, downloaded by an address with the token in it, deleted; then taken by a record.
+const covers = [...wider, { name: "cover", type: "file" }];
+await root.collections.update(books.id, { schema: covers });
+const bytes = new Blob(["of a cover"], { type: "text/plain" });
+const lost = await alice.files.upload(bytes, { filename: "lost.txt" });
+assert.deepEqual([lost.filename, lost.size, lost.mime_type], ["lost.txt", 10, "text/plain"]);
+assert.equal(await (await fetch(alice.files.getDownloadUrl(lost.path))).text(), "of a cover");
+assert.deepEqual(await alice.files.delete(lost.path), { success: true });
+assert.equal((await fetch(alice.files.getDownloadUrl(lost.path))).status, 404);
+const cover = await alice.files.upload(bytes, { filename: "cover.txt" });
+const covered = await alice.records.create("books", { title: "Covered", cover: cover.id });
+assert.equal(covered.cover.sha256, cover.sha256);
+assert.equal(await (await fetch(alice.files.getDownloadUrl(cover.path))).text(), "of a cover");
+await alice.records.delete("books", covered.id);
+
 // Webhooks.
 const hook = await alice.webhooks.create({ url: `${baseUrl}/health`, collection: "books", events: ["create", "update"], secret: "s3cret", headers: { "X-Mine": "1" } });
 assert.equal(hook.secret, "s3cret");

@@ -52,6 +52,9 @@ class Field:
     properties: ClassVar[Mapping[str, rules.Type]] = {}
     """What rules may read of a value by dotted names."""
 
+    def __post_init__(self) -> None:
+        """Take from the settings what is needed later, where no application is running."""
+
     def clean(self, value: object) -> object:
         """The stored form of a JSON value that is not null. Raises InvalidValue."""
         raise NotImplementedError

@@ -42,6 +42,7 @@ class FileField(Field):
     """A file, or a list of them; stored as the JSON text of their properties."""
 
     type = "file"
+    _address: str
     known_options = frozenset({"max_bytes", "mime_types", "max_files"})
     may_be_unique = False
     filterable = False
@@ -49,6 +50,10 @@ class FileField(Field):
     json_schema: ClassVar[JSONMapping] = {
         "anyOf": [{"type": "string", "format": "uuid"}, VALUE, {"type": "array", "items": VALUE}]
     }
+
+    def __post_init__(self) -> None:
+        address = f"{config.current().base_url}{PREFIX}/files/"
+        object.__setattr__(self, "_address", address)
 
     @cached_property
     def largest(self) -> int:
@@ -94,7 +99,7 @@ class FileField(Field):
 
     def shown(self, value: str) -> object:
         """The files with their addresses."""
-        files = [{**one, "url": url_of(one["id"])} for one in files_in(value)]
+        files = [{**one, "url": f"{self._address}{one['id']}"} for one in files_in(value)]
         return files if self.most_files > 1 else next(iter(files), None)
 
     def definition_problems(self) -> Iterator[str]:
@@ -109,11 +114,6 @@ class FileField(Field):
             yield f"mime_types must be a list of at most {MOST_TYPES} types."
         elif not all(isinstance(one, str) and MIME_TYPE.fullmatch(one) for one in types):
             yield "mime_types are like image/png or image/*."
-
-
-def url_of(file_id: str) -> str:
-    """The address of a file."""
-    return f"{config.current().base_url}{PREFIX}/files/{file_id}"
 
 
 def files_in(value: str | None) -> list[JSONObject]:
