@@ -17,8 +17,9 @@ from argon2 import PasswordHasher
 from flask import Flask
 
 from app import create_app, db
-from app.auth import passwords
+from app.auth import passwords, principal
 from app.config import Config
+from app.db import versioned_cache
 from app.ops import cli
 from tests import builders, databases, services, states
 from tests.builders import Caller, Cast
@@ -117,12 +118,17 @@ class Made:
         self.empty = states.State(self.app, "empty")
         self.people = builders.make_people(self.app)
         self.peopled = states.State(self.app, "peopled")
+        with self.app.app_context():
+            keys = [(user.account_id, user.id) for user in self.people]
+            self._principals = {key: principal.for_user(*key) for key in keys}
 
     def restore(self, peopled: bool) -> None:
-        """Restore a state."""
+        """Restore a state, with what the application remembers of the cast in it."""
         with self.app.app_context():
             db.db.session.remove()
-        (self.peopled if peopled else self.empty).restore()
+            (self.peopled if peopled else self.empty).restore()
+            for key, caller in self._principals.items() if peopled else ():
+                versioned_cache.cache("principals").put(key, caller)
         for name in ("outbox", "files"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import PurePath
+from functools import cache
+from pathlib import Path, PurePath
 from types import CodeType, FunctionType
 from typing import Any
 from zlib import crc32
@@ -60,7 +61,7 @@ def is_left_to_slow(item: pytest.Item) -> bool:
 
 def chosen(item: Any) -> str:
     """The database of a test: deterministic, about half of the tests each."""
-    path = PurePath(item.path).relative_to(TESTS).as_posix()
+    path = _path(item.path)
     if path in STRICTEST:
         return STRICTEST[path]
     return DATABASES[crc32(f"{path}::{item.originalname}".encode()) % len(DATABASES)]
@@ -70,14 +71,26 @@ def _one_is_enough(item: Any) -> bool:
     for mark in item.iter_markers():
         if mark.name in ("one_database", "both_databases"):
             return bool(mark.name == "one_database")
-    path = PurePath(item.path).relative_to(TESTS)
-    listed = any(path.is_relative_to(one) for one in ONE_IS_ENOUGH)
-    return listed and not _asks_for_it(item) and not RACES & set(_names(item.function, set()))
+    return _is_listed(item.path) and not _needs_both(item.function)
 
 
-def _asks_for_it(item: Any) -> bool:
-    code = item.function.__code__
-    return "database" in code.co_varnames[: code.co_argcount]
+# Cached, as a test has many items.
+@cache
+def _path(path: Path) -> str:
+    return path.relative_to(TESTS).as_posix()
+
+
+@cache
+def _is_listed(path: Path) -> bool:
+    return any(PurePath(_path(path)).is_relative_to(one) for one in ONE_IS_ENOUGH)
+
+
+@cache
+def _needs_both(function: FunctionType) -> bool:
+    """Whether it requests the database, or looks for races."""
+    code = function.__code__
+    requested = code.co_varnames[: code.co_argcount]
+    return "database" in requested or not RACES.isdisjoint(_names(function, set()))
 
 
 def _names(function: FunctionType, seen: set[str]) -> Iterator[str]:

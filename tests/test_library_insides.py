@@ -93,6 +93,26 @@ def test_werkzeugs_rules_know_their_converters() -> None:
     assert [c.part_isolating for c in rule._converters.values()] == [True, False]
 
 
+def test_werkzeugs_rules_compile_what_builds_their_urls_in_a_method() -> None:
+    """`app/http/app.py`: it puts this off."""
+    compiled = []
+
+    class Postponing(Rule):
+        def _compile_builder(self, append_unknown: bool = True) -> Any:
+            def build(rule: Rule, /, **values: Any) -> tuple[str, str]:
+                compiled.append(append_unknown)
+                made: Any = super(Postponing, rule)._compile_builder(append_unknown)
+                return made(rule, **values)
+
+            return build
+
+    urls = Map([Postponing("/records/<id>", endpoint="x")]).bind("atrium.test")
+    assert not compiled
+    assert urls.build("x", {"id": "a b", "sort": "id"}) == "/records/a%20b?sort=id"
+    assert urls.build("x", {"id": "a"}, append_unknown=False) == "/records/a"
+    assert compiled == [True, False]
+
+
 def test_gunicorns_thread_worker_has_the_steps_that_ours_overrides() -> None:
     """`deploy/intake.py`, `deploy/gunicorn.conf.py`."""
     steps = (
