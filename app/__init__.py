@@ -168,6 +168,8 @@ def _configure(app: Flask, settings: Config) -> None:
         WTF_CSRF_TIME_LIMIT=None,
         WTF_CSRF_SECRET_KEY=[*settings.secret_key_previous, settings.secret_key],
         MAX_CONTENT_LENGTH=settings.max_body_bytes,
+        # What the server may receive; the application allows so much for uploads only.
+        LARGEST_BODY=settings.max_body_bytes + settings.file_max_bytes,
         API_TITLE="Atrium",
         API_VERSION=rest.VERSION,
         OPENAPI_VERSION="3.1.0",

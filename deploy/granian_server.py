@@ -53,7 +53,11 @@ class _Scheduler(CallbackScheduler):
     def __init__(self, loop: _Loop, application: exchange.Application, *_: Any) -> None:
         super().__init__()
         config = getattr(application, "config", {})
-        max_bytes = config.get("MAX_CONTENT_LENGTH") or exchange.DEFAULT_MAX_BYTES
+        max_bytes = (
+            config.get("LARGEST_BODY")
+            or config.get("MAX_CONTENT_LENGTH")
+            or exchange.DEFAULT_MAX_BYTES
+        )
         deadlines = exchange.Deadlines()
         deadlines.start()
 

@@ -23,6 +23,9 @@ from pathlib import Path
 THREADS = 4
 # Timeouts for receiving a request: without a byte, and in all; the same as in nginx.conf.
 READ_SECONDS, REQUEST_SECONDS = 10, 30
+# A body has a second more for each of these bytes that has arrived: uploads may take longer, but
+# whoever sends more slowly than that does not hold a thread.
+BYTES_PER_SECOND = 2**20
 WRITE_SECONDS = 30  # for 64 KiB of a response
 DRAIN_SECONDS = 0.5  # for the rest of a body that was refused unread
 GRACEFUL_SECONDS = 23  # below 25 seconds together with start and exit

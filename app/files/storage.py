@@ -94,12 +94,14 @@ class Folder:
         """Rename a file; its bytes and its name are on the disk afterwards."""
         target = self._path(key)
         with _available():
+            is_first = not target.parent.exists()
             target.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
             source.chmod(FILE_MODE)
             _sync(source)
             source.rename(target)
             _sync(target.parent)
-            _sync(target.parent.parent)
+            if is_first:
+                _sync(target.parent.parent)
 
     def read(self, key: str, start: int, length: int) -> Iterator[bytes]:
         """The bytes of a part."""
