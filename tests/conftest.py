@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+
+if "PYTEST_VERSION" in os.environ:  # and not where a benchmark imports this
+    gc.disable()  # until all tests are collected: nothing of what is loaded is garbage
+
 import secrets
 import shutil
 import tempfile
@@ -65,6 +69,7 @@ def pytest_collection_finish() -> None:
     """
     gc.freeze()
     gc.set_threshold(100_000, 50, 20)
+    gc.enable()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 DATABASES = ("sqlite", "postgresql")
 # These test requests, pages and texts. The SQL below them is tested on both databases elsewhere:
-# in records, rules, collections, audit, jobs, tenancy, row security, turns and transactions.
+# in records, rules, collections, audit, feed, jobs, tenancy, row security, turns and transactions.
 ONE_IS_ENOUGH = (
     "accounts",
     "auth",
@@ -21,7 +21,14 @@ ONE_IS_ENOUGH = (
     "sso",
     "audit/test_coverage.py",
     "collections/test_rules.py",
+    "collections/test_schema.py",
+    "collections/test_transfer.py",
+    "realtime/test_credentials.py",
+    "realtime/test_examples.py",
+    "realtime/test_following.py",
     "realtime/test_streams.py",
+    "realtime/test_tickets.py",
+    "records/test_etags.py",
     "test_caching.py",
     "test_cheap_refusals.py",
     "test_cors.py",
@@ -33,6 +40,8 @@ ONE_IS_ENOUGH = (
     "test_openapi.py",
     "test_routing.py",
     "test_typed_openapi.py",
+    "webhooks/test_filters.py",
+    "webhooks/test_sight.py",
     "webhooks/test_targets.py",
     "webhooks/test_webhooks.py",
     "workflows/test_definitions.py",

@@ -149,6 +149,7 @@ def test_a_field_name_that_cannot_be_is_refused(root: Caller) -> None:
         assert problems(create(root, field(name))) == [(name, code)]
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("names", [KEYWORDS, TRICKY], ids=["keywords", "tricky"])
 def test_any_plain_word_can_be_a_field(root: Caller, alice: Caller, names: list[str]) -> None:
     unique = {name: name in ("order", "a_1", "self") for name in names}
@@ -167,6 +168,7 @@ def test_any_plain_word_can_be_a_field(root: Caller, alice: Caller, names: list[
         assert found | {name: f"{name}?" for name in some} == found
 
 
+@pytest.mark.both_databases
 def test_no_two_collections_share_the_name_of_an_index(root: Caller) -> None:
     make_collection(
         root,
@@ -179,6 +181,7 @@ def test_no_two_collections_share_the_name_of_an_index(root: Caller) -> None:
     make_collection(root, "abc_z_y", indexed)
 
 
+@pytest.mark.both_databases
 def test_filters_on_fields_named_like_parameters_of_a_statement_stay_apart(
     root: Caller, alice: Caller
 ) -> None:
@@ -422,12 +425,14 @@ def test_a_body_of_another_shape_is_422(root: Caller) -> None:
         assert [one["loc"] for one in answer.json["detail"]] == [loc]
 
 
+@pytest.mark.both_databases
 def test_a_schema_has_at_most_200_fields(root: Caller) -> None:
     fields = [field(f"f{i}") for i in range(201)]
     assert root.post("collections", {"name": "posts", "schema": fields}).status_code == 422
     assert make_collection(root, schema=fields[:200])["field_count"] == 200
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("properties", [{"unique": True}, {"options": {"index": True}}])
 @pytest.mark.parametrize(("type", "start"), [("text", ""), ("url", "https://example.com/")])
 def test_an_indexed_text_has_a_length_that_every_database_can_index(
@@ -441,6 +446,7 @@ def test_an_indexed_text_has_a_length_that_every_database_can_index(
     assert make_record(alice, f=longest)["f"] == longest
 
 
+@pytest.mark.both_databases
 def test_the_database_itself_holds_what_the_schema_promises(app: Flask, root: Caller) -> None:
     make_collection(root, "authors")
     schema = [field("a", required=True, unique=True), field("b", options={"index": True})]

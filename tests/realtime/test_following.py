@@ -235,6 +235,7 @@ def test_a_subscription_from_the_beginning_misses_nothing_beside_a_current_one(
     assert messages(client, 1)[0]["data"]["title"] == "29"
 
 
+@pytest.mark.both_databases
 def test_a_failed_subscription_is_answered_and_holds_up_nobody(
     cast: Cast, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -353,6 +354,7 @@ def test_an_expired_token_is_reported_and_ends_the_stream(
     assert b"unseen" not in client.ended()
 
 
+@pytest.mark.both_databases
 def test_many_streams_are_judged_in_a_few_statements(
     app: Flask, cast: Cast, port: int, attached: list[Connection]
 ) -> None:
