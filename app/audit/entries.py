@@ -265,7 +265,7 @@ class Mask:
 
 def _masked(field: Field, text: str) -> str:
     # Values other than strings are stored as JSON and masked completely.
-    is_text = field.rule_type not in (Type.NUMBER, Type.BOOLEAN, Type.JSON)
+    is_text = field.rule_type not in (Type.NUMBER, Type.BOOLEAN, Type.JSON, Type.LIST)
     masked: str = masking.masked(field, text) if is_text else masking.FULL
     return masked
 

@@ -16,13 +16,19 @@ import sqlalchemy as sa
 from app import db
 from app.collections import table
 from app.collections.definition import Definition
-from app.collections.fields import SYSTEM_FIELDS, Field
+from app.collections.fields import (
+    SYSTEM_FIELDS,
+    Field,
+    MultiSelectField,
+    removed_choices,
+)
 from app.db.types import json_equal
 from app.errors import Conflict, InvalidValues, problem
+from app.rules.elements import ListContains
 from app.types import JSONMapping, JSONObject
 
-# Duplicates are a conflict (409); other codes are invalid values (400).
-DUPLICATE = "not_unique"
+DUPLICATE, IN_USE = "not_unique", "in_use"
+CONFLICTS = {DUPLICATE, IN_USE}  # 409; other codes are invalid values (400)
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,12 @@ class Change:
             if column.info.get("default") is not None
             and (column.name not in old or (old[column.name].nullable and not column.nullable))
         }
+
+    @property
+    def removes_choices(self) -> bool:
+        """Whether a `select` or `multi_select` loses choices."""
+        fields = self.new.fields.items()
+        return any(removed_choices(self.old.fields.get(name), field) for name, field in fields)
 
     @property
     def description(self) -> str:
@@ -122,6 +134,10 @@ class Change:
             message = f"{{count}} records have more than the {field.max_bytes} bytes of an index."
             long = sa.select(count).select_from(table_).where(_bytes(value) > field.max_bytes)
             yield problem(field.name, "too_long", message), long
+        if removed := removed_choices(old, field):
+            message = "{count} records use choices that would be removed."
+            using = sa.select(count).select_from(table_).where(_uses(field, value, removed))
+            yield problem(field.name, IN_USE, message), using
 
     def _duplicates(self, built: Collection[str]) -> Iterator[tuple[JSONObject, sa.Select[Any]]]:
         table_ = self.old.table
@@ -150,10 +166,10 @@ class Change:
 
 
 def refuse(problems: Sequence[JSONMapping]) -> None:
-    """Raise InvalidValues for problems of rows, or Conflict for duplicates only."""
+    """Raise InvalidValues for problems of rows, or Conflict if all are conflicts."""
     if not problems:
         return
-    if any(problem_["code"] != DUPLICATE for problem_ in problems):
+    if any(problem_["code"] not in CONFLICTS for problem_ in problems):
         raise InvalidValues(problems)
     first = problems[0]
     raise Conflict(f"{first['field']}: {first['message']}", field=first["field"], details=problems)
@@ -188,6 +204,12 @@ def _duplicates(rows: sa.Table, values: Sequence[Any]) -> sa.Select[Any]:
     grouped = sa.select(keys.c.account_id).group_by(*keys.c)
     duplicates = grouped.having(sa.func.count() > 1).subquery()
     return sa.select(sa.func.count()).select_from(duplicates)
+
+
+def _uses(field: Field, value: Any, choices: Sequence[str]) -> Any:
+    if not isinstance(field, MultiSelectField):
+        return value.in_(choices)
+    return sa.or_(*(ListContains(value, sa.literal(choice)) for choice in choices))
 
 
 def _bytes(value: object) -> Any:

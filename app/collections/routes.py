@@ -86,8 +86,9 @@ def create_collection(body: JSONObject) -> JSONObject:
 
     Without rules, only superadmins may use it: null closes an operation, `true` opens it to
     signed-in users of the account, `""` opens it to everyone, and anything else is an expression of
-    the rule language. The field types `select`, `multi_select`, `phone` and `file` are not
-    supported yet.
+    the rule language. The field types `phone` and `file` are not supported yet.
+
+    `select` and `multi_select` take `options.choices`, 1 to 500 distinct texts.
 
     `on_delete` of a reference applies when its target is deleted: `restrict` (the default) refuses
     (409), `cascade` deletes the referring record too, recursively, and `set_null` clears the
@@ -131,7 +132,8 @@ def update_collection(body: JSONObject, collection_id: str) -> JSONObject:
 
     Existing records without a value for a newly required field get its default; without a default,
     it is a 400 `required` with the count. Duplicates of a newly unique field are a 409 with the
-    count. Narrower options (lengths, bounds, pattern, choices) apply to new values only. Filling
+    count, and so is the removal of a `select` or `multi_select` choice that records use. Narrower
+    options of other types (lengths, bounds, pattern, choices) apply to new values only. Filling
     defaults does not change `updated_at` and sends no events.
 
     `indexes`, if sent, replaces all indexes. Records that clash in a newly unique one are a 409

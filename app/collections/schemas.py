@@ -51,7 +51,7 @@ class FieldDefinition(Schema):
         allow_none=True,
         metadata={
             "description": "text: min_length, max_length, pattern (RE2), choices; number: min, max,"
-            " integer; any but json: index."
+            " integer; select and multi_select: choices; any but json and multi_select: index."
         },
     )
     collection = fields.Text(
@@ -150,8 +150,9 @@ class IndexDefinition(Schema):
         required=True,
         validate=ma.validate.Length(min=1, max=MAX_FIELDS),
         metadata={
-            "description": "Stored fields but `json` ones, `created_at`, `updated_at`, `created_by`"
-            " and `updated_by`, in order; a minus sign for descending."
+            "description": "Stored fields but those of type `json` and `multi_select`,"
+            " `created_at`, `updated_at`, `created_by` and `updated_by`, in order; a minus sign for"
+            " descending."
         },
     )
     unique = fields.StrictBoolean(

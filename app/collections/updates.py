@@ -132,7 +132,7 @@ def row_problems(change: Change, built: Builds) -> list[JSONObject]:
 
     Indexes that are `built` need no lock: they hold what they promise.
     """
-    if built.remaining(change.statements):
+    if built.remaining(change.statements) or change.removes_choices:
         table.lock(change.old.table)
     return change.row_problems(built.names.keys())
 

@@ -54,6 +54,8 @@ def _content(tenant: Tenant, definition: Definition, name: str) -> object:
         "datetime": clock.now,
         "date": lambda: clock.now().date(),
         "json": lambda: {"value": text},
+        "select": lambda: text,
+        "multi_select": lambda: [text],
         "reference": lambda: tenant.ids.get(target.table_name) if target else None,
     }
     return values[definition.fields[name].type]()

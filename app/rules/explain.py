@@ -12,6 +12,7 @@ from app.rules.evaluate import Context, evaluate, holds
 from app.rules.nodes import (
     Caller,
     Comparison,
+    Contains,
     IsNull,
     Junction,
     Literal,
@@ -100,7 +101,9 @@ def _operands(node: Node) -> Iterator[Node]:
     if isinstance(node, Name):
         yield node
     for part in node.children:
-        if isinstance(node, Comparison | Membership | IsNull) and not isinstance(part, Literal):
+        if isinstance(node, Comparison | Contains | Membership | IsNull) and not isinstance(
+            part, Literal
+        ):
             yield part
         elif not isinstance(part, Literal):
             yield from _operands(part)

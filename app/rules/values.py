@@ -15,6 +15,8 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import ROUND_CEILING, ROUND_DOWN, ROUND_FLOOR, ROUND_HALF_UP, Context, Decimal
 from typing import Any
 
+import orjson
+
 SMALLEST, LARGEST = -(2**63), 2**63 - 1
 # Enough for the sum of the largest double and the smallest, digit by digit.
 EXACT = Context(prec=1500, rounding=ROUND_HALF_UP, Emax=10**6, Emin=-(10**6), traps=[])
@@ -166,6 +168,16 @@ def matches(text: str, pattern: str) -> bool:
             return False
         position = found + len(part)
     return True
+
+
+def contains(container: object, item: object) -> bool:
+    """`@contains(container, item)`: a list, or the JSON text of one, has the text."""
+    if isinstance(container, str):
+        try:
+            container = orjson.loads(container)
+        except orjson.JSONDecodeError:
+            return False
+    return isinstance(container, list) and isinstance(item, str) and item in container
 
 
 def moment(text: str) -> datetime:

@@ -14,6 +14,7 @@ from app.collections.fields.field import LONGEST_INDEXED, Encoder, Field, Invali
 from app.collections.fields.json import JsonField, JsonText
 from app.collections.fields.number import Number, NumberField, plain_number
 from app.collections.fields.reference import ReferenceField
+from app.collections.fields.select import MultiSelectField, SelectField, removed_choices
 from app.collections.fields.system import SYSTEM_FIELDS
 from app.collections.fields.text import TextField
 from app.collections.fields.url import UrlField
@@ -30,12 +31,15 @@ __all__ = [
     "InvalidValue",
     "JsonField",
     "JsonText",
+    "MultiSelectField",
     "Number",
     "NumberField",
     "ReferenceField",
+    "SelectField",
     "TextField",
     "encoders_of",
     "plain_number",
+    "removed_choices",
 ]
 
 TYPES: dict[str, type[Field]] = {
@@ -49,6 +53,8 @@ TYPES: dict[str, type[Field]] = {
         EmailField,
         UrlField,
         JsonField,
+        SelectField,
+        MultiSelectField,
         ReferenceField,
         ComputedField,
     )

@@ -191,8 +191,10 @@ def _option_keys(kind: str, *, custom: object) -> Iterator[str]:
     yield from {
         "text": ("min_length", "max_length", "pattern", "choices"),
         "number": ("min", "max", "integer"),
+        "select": ("choices",),
+        "multi_select": ("choices",),
     }.get(kind, ())
-    if kind not in ("json", "computed"):
+    if kind not in ("json", "multi_select", "computed"):
         yield "index"
     if custom == "custom":
         yield "mask"
@@ -214,7 +216,7 @@ def parse_default(kind: str, text: str) -> object:
         if text not in ("true", "false"):
             raise InvalidValue("invalid_type", "Must be true or false.")
         return text == "true"
-    return json_input.loads(text.encode()) if kind == "json" else text
+    return json_input.loads(text.encode()) if kind in ("json", "multi_select") else text
 
 
 def blank() -> SchemaForm:

@@ -23,7 +23,8 @@ from app.records import store
 from app.records.store import reads
 from app.types import JSONObject
 
-AS_JSON = (rules.Type.NUMBER, rules.Type.BOOLEAN, rules.Type.JSON)
+STORED_AS_JSON = (rules.Type.JSON, rules.Type.LIST)
+AS_JSON = (rules.Type.NUMBER, rules.Type.BOOLEAN, *STORED_AS_JSON)
 CHANGE_COLUMNS = ("occurred_at", "request_id", "operation")  # shared by the entries of one change
 State = JSONObject
 Reader = Callable[[Definition, str, str], Sequence[Any]]
@@ -209,7 +210,7 @@ def changes(conditions: Sequence[Any]) -> sa.Select[Any]:
 
 def to_stored(field: Field, text: str | None) -> object:
     """Convert an entry's text to the stored form of a field."""
-    if text is None or field.rule_type is rules.Type.JSON:
+    if text is None or field.rule_type in STORED_AS_JSON:
         return text  # stored as text
     value = read_json(field, text)
     with suppress(InvalidValue):
