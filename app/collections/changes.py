@@ -5,12 +5,14 @@ Plan and update use the same code, so a plan shows exactly what an update does.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import orjson
 import sqlalchemy as sa
 
 from app import db
@@ -32,6 +34,17 @@ CONFLICTS = {DUPLICATE, IN_USE}  # 409; other codes are invalid values (400)
 
 
 @dataclass(frozen=True)
+class Proposal:
+    """What a caller wants of a schema and its indexes; None keeps the present ones."""
+
+    specs: Sequence[JSONMapping] | None = None
+    indexes: Sequence[JSONMapping] | None = None
+    removed: Sequence[str] = ()
+    partial: bool = False
+    """Whether `specs` are changes only."""
+
+
+@dataclass(frozen=True)
 class Change:
     """The old and the new definition of a collection."""
 
@@ -47,7 +60,55 @@ class Change:
             for spec in self.new.schema
             for operation in _operations(before.get(spec["name"]), spec)
         ]
-        return [*of_fields, *_index_operations(self.old.indexes, self.new.indexes)]
+        removed = [
+            {"operation": "remove_field", "field": name, "property": None} for name in self.removed
+        ]
+        of_indexes = _index_operations(self.old.indexes, self.new.indexes)
+        return [*removed, *of_fields, *of_indexes]
+
+    @cached_property
+    def removed(self) -> list[str]:
+        """The names of the fields that go."""
+        return [name for name in self.old.declared if name not in self.new.declared]
+
+    @property
+    def added(self) -> list[str]:
+        """The names of the new fields."""
+        return [name for name in self.new.declared if name not in self.old.declared]
+
+    @property
+    def lost(self) -> frozenset[str]:
+        """The stored fields that go with their values."""
+        return frozenset(self.removed) & self.old.fields.keys()
+
+    @property
+    def plan_hash(self) -> str:
+        """What this change is and rests on; begins with the version of the old definition."""
+        parts = [self.old.id, self.new.schema, self.new.indexes, self.statements]
+        text = orjson.dumps(parts, option=orjson.OPT_SORT_KEYS)
+        return f"{self.old.version}-{hashlib.sha256(text).hexdigest()}"
+
+    @property
+    def reverse(self) -> JSONObject:
+        """The body of an update that undoes this change; removed values stay lost."""
+        specs = [
+            {**spec, "required": False}
+            if spec["name"] in self.lost and spec["default"] is None
+            else dict(spec)
+            for spec in self.old.schema
+        ]
+        body: JSONObject = {"schema": specs} if specs else {}
+        body["indexes"] = [dict(spec) for spec in self.old.indexes]
+        return {**body, "remove_fields": self.added} if self.added else body
+
+    def lost_values(self) -> list[JSONObject]:
+        """The fields that go with their values, each with the number of records that have one."""
+        names = sorted(self.lost)
+        if not names:
+            return []
+        counts = sa.select(*(sa.func.count(self.old.table.c[name]) for name in names))
+        row = db.connection().execute(counts.select_from(self.old.table)).one()
+        return [{"field": name, "count": count} for name, count in zip(names, row, strict=True)]
 
     @cached_property
     def statements(self) -> list[str]:
@@ -79,19 +140,16 @@ class Change:
     @property
     def description(self) -> str:
         """The revision's description."""
-        added = [
-            operation["field"]
-            for operation in self.operations
-            if operation["operation"] == "add_field"
-        ]
         changed = [
             operation["field"] or "indexes"
             for operation in self.operations
-            if operation["operation"] != "add_field"
+            if operation["operation"] not in ("add_field", "remove_field")
         ]
         parts = []
-        if added:
-            parts.append(f"add {', '.join(added)} to")
+        if self.removed:
+            parts.append(f"remove {', '.join(self.removed)} from")
+        if self.added:
+            parts.append(f"add {', '.join(self.added)} to")
         if changed:
             parts.append(f"change {', '.join(dict.fromkeys(changed))} of")
         return f"{' and '.join(parts)} collection {self.old.name}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from app.collections import indexes, masking, table
 from app.collections.definition import Definition, computed_node, parse_field
@@ -83,16 +83,19 @@ def problems(
     return [*result, *indexes.problems(specs, index_specs)]
 
 
-def change_problems(old: Definition, specs: Sequence[Spec]) -> list[Problem]:
-    """The problems of replacing the present schema: fields and their types must stay."""
+def change_problems(
+    old: Definition, specs: Sequence[Spec], removed: Collection[str] = ()
+) -> list[Problem]:
+    """The problems of replacing the present schema: types must stay, and fields not `removed`."""
     new = {spec["name"]: spec for spec in specs}
-    result = []
+    result = _removal_problems(old, new, removed)
     for old_spec in old.schema:
         name = old_spec["name"]
         new_spec = new.get(name)
         if new_spec is None:
-            message = "Fields cannot be removed: list all present fields."
-            result.append(problem(name, "field_deletion_not_allowed", message))
+            if name not in removed:
+                message = "List all present fields, or name this one in remove_fields."
+                result.append(problem(name, "field_deletion_not_allowed", message))
         elif new_spec["type"] != old_spec["type"]:
             message = f"The type is {old_spec['type']} and cannot change."
             result.append(problem(name, "type_change_not_allowed", message))
@@ -105,11 +108,29 @@ def change_problems(old: Definition, specs: Sequence[Spec]) -> list[Problem]:
     return result
 
 
-def merged(old: Definition, parts: Sequence[Spec]) -> list[JSONObject]:
-    """Merge sent properties and new fields into the present schema."""
+def _removal_problems(
+    old: Definition, new: Collection[str], removed: Collection[str]
+) -> list[Problem]:
+    result = []
+    for name in dict.fromkeys(removed):
+        if name not in old.declared:
+            message = f"There is no field {name[:80]}."
+            result.append(problem("remove_fields", "unknown_field", message))
+        elif name in new:
+            message = "This field is to be removed: define a new one of this name afterwards."
+            result.append(problem(name, "invalid_option", message))
+    return result
+
+
+def merged(
+    old: Definition, parts: Sequence[Spec], removed: Collection[str] = ()
+) -> list[JSONObject]:
+    """Merge sent properties and new fields into the present schema, without `removed` fields."""
     sent = {part["name"]: part for part in reversed(parts)}
-    present = {spec["name"] for spec in old.schema}
-    result = [{**spec, **sent.get(spec["name"], {})} for spec in old.schema]
+    present = {spec["name"] for spec in old.schema} - {*removed}
+    result = [
+        {**spec, **sent.get(spec["name"], {})} for spec in old.schema if spec["name"] in present
+    ]
     # Keep duplicates, so that validation reports them.
     used = [id(part) for part in sent.values() if part["name"] in present]
     return result + [{"type": "", **part} for part in parts if id(part) not in used]

@@ -112,13 +112,17 @@ def removal(table: sa.Table, remaining: Iterable[sa.Table] = ()) -> list[str]:
 
 
 def change(old: sa.Table, new: sa.Table) -> list[str]:
-    """The statements that turn the old table into the new one, which keeps all columns."""
+    """The statements that turn the old table into the new one."""
     dropped, created = _only_in(old, new), _only_in(new, old)
+    removed = [column for column in old.columns if column.name not in new.c]
     if _dialect().name == "sqlite":
-        if any(_differs(old, column) for column in new.columns):
+        if removed or any(_differs(old, column) for column in new.columns):
             return _texts([*_rebuild(old, new), *map(CreateIndex, _sorted(new.indexes))])
         return _texts([*map(DropIndex, dropped), *map(CreateIndex, created)])
-    statements = [statement for column in new.columns for statement in _column_changes(old, column)]
+    statements = [
+        *(_alter(old, f"DROP COLUMN {_quoted(column)}") for column in removed),
+        *(statement for column in new.columns for statement in _column_changes(old, column)),
+    ]
     return _texts([*map(DropIndex, dropped), *statements, *map(CreateIndex, created)])
 
 

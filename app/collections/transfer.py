@@ -20,7 +20,7 @@ from app.collections import (
     updates,
 )
 from app.collections import service as collections
-from app.collections.changes import Change
+from app.collections.changes import Change, Proposal
 from app.collections.definition import Definition
 from app.collections.index_builds import Builds
 from app.collections.models import Collection
@@ -152,14 +152,8 @@ def _plan(items: Sequence[Item], existing: Mapping[str, Collection], strategy: s
         else:
             import_.given[key] = {**item["rules"], "options": item.get("options", {})}
             if key in existing:
-                change = updates.plan_change(
-                    existing[key],
-                    item["schema"],
-                    False,
-                    problems,
-                    names_by_key,
-                    item.get("indexes"),
-                )
+                proposal = Proposal(item["schema"], item.get("indexes"))
+                change = updates.plan_change(existing[key], proposal, problems, names_by_key)
                 import_.updated.append((existing[key], change))
             else:
                 index_specs = item.get("indexes", ())

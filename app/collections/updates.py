@@ -12,6 +12,7 @@ from app.collections import (
     access,
     changes,
     definition,
+    eras,
     index_builds,
     indexes,
     revisions,
@@ -20,55 +21,64 @@ from app.collections import (
     totals,
 )
 from app.collections import service as collections
-from app.collections.changes import Change
+from app.collections.changes import Change, Proposal
 from app.collections.index_builds import Builds
 from app.collections.models import Collection
 from app.db import errors, versioned_cache
-from app.errors import Conflict, InvalidValues
+from app.errors import BadRequest, Conflict, InvalidValues
 from app.types import JSONMapping, JSONObject
+
+PLAN_REQUIRED = "Removed fields lose their values: plan this change and send its plan_hash."
+PLAN_STALE = "The collection was changed after this plan, or the plan is of another change."
 
 
 def update(
     collection_id: str,
-    specs: Sequence[schema.Spec] | None,
+    proposal: Proposal,
     body: JSONMapping,
     *,
     name: str | None = None,
-    partial: bool = False,
+    plan_hash: str | None = None,
     expected_version: str | None = None,
 ) -> Collection:
-    """Add fields, and change properties, rules, options and indexes; the latter as a whole.
+    """Change the schema, and the rules and options in `body`.
 
-    `specs` is the whole schema, or with `partial` only its changes. Raises InvalidValues, NotFound,
-    or Conflict, also if the version is not `expected_version`.
+    Raises InvalidValues, NotFound, BadRequest (`plan_required`) where fields are removed without
+    `plan_hash`, or Conflict, also if the plan is stale (`plan_stale`) or the version is not
+    `expected_version`.
     """
+    if proposal.removed and plan_hash is None:
+        raise BadRequest(PLAN_REQUIRED, error="plan_required")
 
     @versioned_cache.reloading()  # for referenced collections
     def planned() -> list[Change]:
-        row = collections.find(collection_id)
-        return [plan_change(row, specs, partial, [], index_specs=body.get("indexes"))]
+        return [plan_change(collections.find(collection_id), proposal, [])]
 
     with index_builds.ahead(planned) as built:
-        return _update(collection_id, specs, body, name, partial, expected_version, built)
+        return _update(collection_id, proposal, body, name, plan_hash, expected_version, built)
 
 
 @collections.schema_change
 @versioned_cache.reloading()  # for referenced collections
 def _update(
     collection_id: str,
-    specs: Sequence[schema.Spec] | None,
+    proposal: Proposal,
     body: JSONMapping,
     name: str | None,
-    partial: bool,
+    plan_hash: str | None,
     expected_version: str | None,
     built: Builds,
 ) -> Collection:
     row = collections.locked(collection_id)
     collections.check_version(row, expected_version)
+    if plan_hash is not None and plan_hash.partition("-")[0] != str(row.version):
+        raise Conflict(PLAN_STALE, error="plan_stale")
     problems = collections.rename_problems(row, "name", name)
-    change = plan_change(row, specs, partial, problems, index_specs=body.get("indexes"))
+    change = plan_change(row, proposal, problems)
     new_rules = collections.normalize_rules(body, change.new, problems)
     _check(problems, change, new_rules)
+    if plan_hash not in (None, change.plan_hash):
+        raise Conflict(PLAN_STALE, error="plan_stale")
     changes.refuse(row_problems(change, built))
     store(row, change, new_rules, body.get("options", {}))
     execute(row, change, built)
@@ -76,55 +86,64 @@ def _update(
 
 
 @versioned_cache.reloading()  # for referenced collections
-def plan(
-    collection_id: str,
-    specs: Sequence[schema.Spec] | None,
-    index_specs: Sequence[indexes.Spec] | None = None,
-) -> JSONObject:
-    """The operations and SQL of an update, and problems of existing rows; changes nothing."""
+def plan(collection_id: str, proposal: Proposal) -> JSONObject:
+    """The operations, SQL and hash of an update, how to undo it, and problems of existing rows.
+
+    Changes nothing.
+    """
     row = collections.find(collection_id)
     problems_: list[JSONObject] = []
-    change = plan_change(row, specs, False, problems_, index_specs=index_specs)
+    change = plan_change(row, proposal, problems_)
     _check(problems_, change, {})
     try:
-        problems = change.row_problems()
+        problems, lost = change.row_problems(), change.lost_values()
     except DBAPIError as error:
         if not errors.is_stale_schema(error):
             raise
         raise Conflict("The collection was changed concurrently. Plan again.") from error
-    return {"operations": change.operations, "sql": change.statements, "problems": problems}
+    return {
+        "operations": change.operations,
+        "sql": change.statements,
+        "problems": problems,
+        "plan_hash": change.plan_hash,
+        "reverse": change.reverse,
+        "data_lost": lost,
+    }
 
 
 def plan_change(
     row: Collection,
-    specs: Sequence[schema.Spec] | None,
-    partial: bool,
+    proposal: Proposal,
     problems: list[JSONObject],
     targets: Mapping[str, str] | None = None,
-    index_specs: Sequence[indexes.Spec] | None = None,
 ) -> Change:
-    """The change of a stored collection to a schema and indexes; None keeps the present ones.
-
-    Adds problems to `problems`.
-    """
-    old = definition.from_row(row)
+    """The change of a stored collection that is proposed. Adds problems to `problems`."""
+    old, specs, removed = definition.from_row(row), proposal.specs, proposal.removed
     targets = targets or collections.targets()
-    index_specs = old.indexes if index_specs is None else index_specs
-    specs_ = schema.merged(old, specs or ()) if partial or specs is None else specs
+    index_specs = old.indexes if proposal.indexes is None else proposal.indexes
+    specs_ = (
+        schema.merged(old, specs or (), removed) if proposal.partial or specs is None else specs
+    )
     stored = [collections.stored(spec, targets) for spec in specs_]
     new_problems = [
         *schema.problems(specs_, targets, index_specs),
-        *schema.change_problems(old, stored),
+        *schema.change_problems(old, stored, removed),
     ]
     if new_problems:
         problems += new_problems
         return Change(old, old)
     new = {spec["name"]: spec for spec in stored}
     # Existing fields keep their order.
-    order = dict.fromkeys([*(spec["name"] for spec in old.schema), *new])
-    new_schema = tuple(new[name] for name in order)
+    present = [spec["name"] for spec in old.schema if spec["name"] in new]
+    new_schema = tuple(new[name] for name in dict.fromkeys([*present, *new]))
     new_indexes = tuple(indexes.stored(spec) for spec in index_specs)
-    return Change(old, replace(old, schema=new_schema, indexes=new_indexes))
+    new_rules = {key: _without(value, removed) for key, value in old.rules.items()}
+    return Change(old, replace(old, schema=new_schema, indexes=new_indexes, rules=new_rules))
+
+
+def _without(value: object, removed: Sequence[str]) -> object:
+    # Field lists follow by themselves; rules are texts.
+    return [name for name in value if name not in removed] if isinstance(value, list) else value
 
 
 def row_problems(change: Change, built: Builds) -> list[JSONObject]:
@@ -140,10 +159,13 @@ def row_problems(change: Change, built: Builds) -> list[JSONObject]:
 def store(row: Collection, change: Change, rules: JSONMapping, options: JSONMapping) -> None:
     """Store the new definition."""
     new_indexes = [dict(spec) for spec in change.new.indexes]
-    others = {**row.rules, **rules}, {**row.options, **options}, new_indexes
+    others = {**change.new.rules, **rules}, {**row.options, **options}, new_indexes
     if change.operations or others != (row.rules, row.options, row.indexes):
         row.schema = [dict(spec) for spec in change.new.schema]
         row.rules, row.options, row.indexes = others
+        if change.lost:
+            ended = eras.entry(dict.fromkeys(change.lost))
+            row.former_names = [*row.former_names, ended]
         row.version += 1
         db.db.session.flush()
 
@@ -159,6 +181,7 @@ def execute(row: Collection, change: Change, built: Builds) -> str | None:
 
 
 def _run(row: Collection, change: Change, built: Builds) -> str:
+    events.publish(events.FieldsRemoved(change.old, change.lost))
     events.publish(events.DefaultsBackfilled(change.old, change.fills))
     try:
         table.run(built.adopted(change.statements))
@@ -171,11 +194,20 @@ def _run(row: Collection, change: Change, built: Builds) -> str:
 
 
 def _check(problems: Sequence[JSONMapping], change: Change, new_rules: JSONMapping) -> None:
-    all_problems = [*problems, *invalid_kept_rules(change, new_rules)] or invalid_rules_elsewhere(
-        [change]
-    )
-    if all_problems:
-        raise InvalidValues(all_problems)
+    if not problems:
+        problems = [*invalid_kept_rules(change, new_rules), *left_behind([change])]
+    if problems:
+        raise InvalidValues(problems)
+
+
+def left_behind(changes_: Sequence[Change]) -> list[JSONObject]:
+    """What names a field beyond its collection, and would be wrong after these changes."""
+    problems = invalid_rules_elsewhere(changes_)
+    for change in changes_:
+        if change.removed:
+            names = frozenset(change.removed)
+            events.publish(events.FieldNamesEnd(change.old, names, problems))
+    return problems
 
 
 def invalid_kept_rules(change: Change, new_rules: JSONMapping) -> list[JSONObject]:
@@ -218,7 +250,9 @@ def invalid_rules_elsewhere(changes_: Sequence[Change]) -> list[JSONObject]:
 
 
 def _expressions_change(change: Change) -> bool:
-    return any(operation["property"] == "expression" for operation in change.operations)
+    return any(operation["property"] == "expression" for operation in change.operations) or bool(
+        change.removed
+    )
 
 
 def _invalid_rules(definition_: definition.Definition) -> Iterator[tuple[str, JSONObject]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from app import config, create_app
 from app.collections import service, updates
+from app.collections.changes import Proposal
 
 TITLE = {"name": "title", "type": "text"}
 STEPS: list[list[dict[str, Any]]] = [
@@ -30,6 +31,9 @@ def change(settings: config.Config, told: Connection) -> None:
             more = {"name": f"more_{number}", "type": "text", "default": "x"}
             added = [[more]] if number < 60 else []
             for step in [*added, *STEPS]:
-                schema, before = updates.update(made.id, step, {}, partial=True).schema, schema
+                schema, before = (
+                    updates.update(made.id, Proposal(step, partial=True), {}).schema,
+                    schema,
+                )
                 if schema != before:  # the process before may have been killed behind the step
                     told.send("changed")

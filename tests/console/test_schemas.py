@@ -155,6 +155,25 @@ def test_a_change_is_planned_then_applied(cast: Cast, superadmin: Browser, posts
     assert after[2:10] == schema_of(cast.root, "posts")[2:10]
 
 
+def test_a_field_is_removed_by_plan(cast: Cast, superadmin: Browser, posts: str) -> None:
+    record = make_record(cast.alice, "posts", title=" as is ", n=5)["id"]
+    path = f"collections/{posts}/schema"
+    sent = inputs(superadmin.get(path).text) | {"remove_1": "true", "remove_7": "true"}
+    planned = superadmin.send(path, **sent, do="plan")
+    assert planned.text.count("removed field") == 2
+    assert "1 record loses its value for good" in planned.text
+    # What is shown is what is applied.
+    other = inputs(planned.text) | {"remove_2": "true"}
+    assert "Plan<" in superadmin.send(path, **other, do="apply").text
+    assert "are saved" in superadmin.done(path, **inputs(planned.text), do="apply")
+    names = [field["name"] for field in FULL if field["name"] not in ("n", "tags")]
+    assert [field["name"] for field in schema_of(cast.root, "posts")] == names
+    assert "n" not in cast.alice.get(f"records/posts/{record}").json
+    sent = inputs(superadmin.get(path).text) | {"remove_0": "true"}
+    refused = superadmin.send(path, **sent, do="plan")
+    assert (refused.status_code, "There is no field title" in refused.text) == (400, True)
+
+
 def test_indexes_are_edited_by_line(cast: Cast, superadmin: Browser, posts: str) -> None:
     path = f"collections/{posts}/schema"
     sent = inputs(superadmin.get(path).text) | {"indexes": "nope\n\nmore, n\nunique:"}

@@ -31,7 +31,7 @@ COUNTS, NUMBERS, WORDS, SWITCHES = (
     ("integer", "index"),
 )
 OPTIONS = (*COUNTS, *NUMBERS, *WORDS, *SWITCHES, "choices")
-INPUTS = (*TEXTS, "return_type", *FLAGS, *OPTIONS)
+INPUTS = (*TEXTS, "return_type", *FLAGS, *OPTIONS, "remove")
 # Properties that cannot change later.
 IMMUTABLE = ("name", "type", "collection", "return_type")
 SELECTS = ("type", "on_delete", "mask_type", "return_type")  # inputs that always have a value
@@ -61,7 +61,15 @@ class SchemaForm(Form):
     def specs(self) -> list[JSONObject]:
         """The field specs that the form declares, as far as it can be parsed."""
         self.unparsed = []
-        return [self._spec(n, self.unparsed) for n in self.filled()]
+        return [self._spec(n, self.unparsed) for n in self.filled() if not self.is_removed(n)]
+
+    def removed(self) -> list[str]:
+        """The existing fields to remove."""
+        return [self.existing[n]["name"] for n in range(self.rows) if self.is_removed(n)]
+
+    def is_removed(self, n: int) -> bool:
+        """Whether the field of a row is to be removed."""
+        return self.exists(n) and bool(self.value(n, "remove"))
 
     @contextmanager
     def including_unparsed(self) -> Iterator[None]:

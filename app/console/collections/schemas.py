@@ -19,6 +19,7 @@ from app.collections import (
     table,
     updates,
 )
+from app.collections.changes import Proposal
 from app.collections.fields import RETURN_TYPES, TYPES
 from app.collections.models import Collection
 from app.console.collections import index_lines, schema_form
@@ -90,11 +91,17 @@ def change_schema(collection_id: str) -> Page | BaseResponse:
         service.check_version(row, version)
         specs = form.specs()
         with form.including_unparsed():
-            plan = _with_options(updates.plan(row.id, specs, form.indexes()), row, form)
+            proposal = Proposal(specs, form.indexes(), form.removed())
+            plan = _with_options(updates.plan(row.id, proposal), row, form)
         if not _is_planned(form, specs):
             return _editor(row, form, plan)
-        changes = {"options": form.options(), "indexes": form.indexes()}
-        row = updates.update(row.id, specs, changes, expected_version=form["version"])
+        row = updates.update(
+            row.id,
+            proposal,
+            {"options": form.options()},
+            plan_hash=plan["plan_hash"],
+            expected_version=form["version"],
+        )
     except AppError as error:
         return _editor(row, form.with_error(error))
     return redirect_with_notice(
