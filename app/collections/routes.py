@@ -131,6 +131,11 @@ def update_collection(body: JSONObject, collection_id: str) -> JSONObject:
     cannot change their type or target; a collection cannot be renamed. Database constraints and
     indexes follow.
 
+    `rename_from` of a field is its present name. Values stay; rules, field lists, computed fields
+    and indexes follow, also rules of other collections. Filters of webhooks and workflows that name
+    the field are a 400 with every place. `rename_from` in a schema whose field has its new name
+    already does nothing.
+
     `remove_fields` names fields to remove, which the schema omits, with the values of all records.
     It needs the `plan_hash` of its plan (400 `plan_required`). Field lists follow; anything else
     that names the field is a 400 with every place. With `plan_hash`, the update does what that

@@ -45,6 +45,7 @@ Spec = JSONMapping
 def complete(spec: Spec) -> JSONObject:
     """A field definition with every property, as stored and returned."""
     full = {"name": spec["name"], "type": spec["type"], **DEFAULTS, **spec}
+    full.pop("rename_from", None)
     if full["type"] == "reference":
         full["on_delete"] = full["on_delete"] or "restrict"
     if full["pii"]:
@@ -106,6 +107,36 @@ def change_problems(
             message = f"The return_type is {old_spec['return_type']} and cannot change."
             result.append(problem(name, "type_change_not_allowed", message))
     return result
+
+
+def renames(
+    old: Definition, specs: Sequence[Spec], removed: Collection[str], problems: list[Problem]
+) -> dict[str, str]:
+    """The new name of each field that a spec renames; adds problems to `problems`.
+
+    A spec whose field has its name already renames nothing: it can be sent again.
+    """
+    result: dict[str, str] = {}
+    keys = {name.lower(): name for name in old.declared}
+    plain_names = {spec["name"] for spec in specs if not spec.get("rename_from")}
+    for spec in specs:
+        name, former = spec["name"], spec.get("rename_from")
+        if not former or former == name or (former not in old.declared and name in old.declared):
+            continue
+        if invalid := list(_name(name, set())):
+            problems += invalid
+        elif former not in old.declared:
+            message = f"There is no field {former[:80]} to rename."
+            problems.append(problem(name, "unknown_field", message))
+        elif former in result or former in removed or former in plain_names:
+            message = f"{former[:80]} cannot be renamed and occur in another way as well."
+            problems.append(problem(name, "name_duplicate", message))
+        elif keys.get(name.lower(), former) != former:
+            message = "Another field has this name: rename or remove that one beforehand."
+            problems.append(problem(name, "name_duplicate", message))
+        else:
+            result[former] = name
+    return {} if problems else result
 
 
 def _removal_problems(

@@ -43,6 +43,11 @@ class FieldDefinition(Schema):
 
     name = fields.Text(longest=200, required=True)
     type = fields.Text(required=True, metadata={"description": f"One of: {', '.join(TYPES)}."})
+    rename_from = fields.Text(
+        longest=200,
+        allow_none=True,
+        metadata={"description": "The present name of a field that gets this one."},
+    )
     required = fields.StrictBoolean()
     default = ma.fields.Raw(allow_none=True)
     unique = fields.StrictBoolean(metadata={"description": "Unique within each account."})
@@ -239,11 +244,14 @@ class Operation(Schema):
     operation = ma.fields.String(
         required=True,
         metadata={
-            "description": "add_field, change_field, remove_field, add_index or remove_index."
+            "description": "rename_field, remove_field, add_field, change_field, add_index,"
+            " remove_index, or change_rule for a rule that follows a rename."
         },
     )
     field = ma.fields.String(
-        required=True, allow_none=True, metadata={"description": "Null for indexes."}
+        required=True,
+        allow_none=True,
+        metadata={"description": "Null for indexes, the collection for rules."},
     )
     property = ma.fields.String(required=True, allow_none=True)
     before = ma.fields.Raw(allow_none=True, metadata={"description": "The property's value now."})

@@ -121,6 +121,7 @@ def _imported(items: Sequence[Item], strategy: str, built: Builds) -> JSONObject
         options = import_.given[row.name_key].get("options", {})
         updates.store(row, change, rules[row.name_key], options)
     db.db.session.flush()
+    updates.follow([change for _, change in import_.updated])
     created = _make_tables(import_.made)
     altered = [updates.execute(row, change, built) for row, change in import_.updated]
     return _report(items, import_, [*created, *(problem_ for problem_ in altered if problem_)])
@@ -185,7 +186,7 @@ def _rules(import_: _Import) -> dict[str, JSONObject]:
                 problems += updates.invalid_kept_rules(changes_by_key[key], rules_by_key[key])
             import_.problems += [_with_name(definition_.name, problem_) for problem_ in problems]
     if not import_.problems:
-        import_.problems += updates.invalid_rules_elsewhere(list(changes_by_key.values()))
+        import_.problems += updates.left_behind(list(changes_by_key.values()))
     return rules_by_key
 
 

@@ -15,6 +15,7 @@ from app.collections import (
     eras,
     index_builds,
     indexes,
+    renaming,
     revisions,
     schema,
     table,
@@ -81,6 +82,7 @@ def _update(
         raise Conflict(PLAN_STALE, error="plan_stale")
     changes.refuse(row_problems(change, built))
     store(row, change, new_rules, body.get("options", {}))
+    follow([change])
     execute(row, change, built)
     return row
 
@@ -120,25 +122,28 @@ def plan_change(
     """The change of a stored collection that is proposed. Adds problems to `problems`."""
     old, specs, removed = definition.from_row(row), proposal.specs, proposal.removed
     targets = targets or collections.targets()
-    index_specs = old.indexes if proposal.indexes is None else proposal.indexes
+    new_problems: list[JSONObject] = []
+    renames = schema.renames(old, specs or (), removed, new_problems)
+    present = renaming.renamed(old, renames)
+    index_specs = present.indexes if proposal.indexes is None else proposal.indexes
     specs_ = (
-        schema.merged(old, specs or (), removed) if proposal.partial or specs is None else specs
+        schema.merged(present, specs or (), removed) if proposal.partial or specs is None else specs
     )
     stored = [collections.stored(spec, targets) for spec in specs_]
-    new_problems = [
-        *schema.problems(specs_, targets, index_specs),
-        *schema.change_problems(old, stored, removed),
-    ]
+    if not new_problems:
+        new_problems += schema.problems(specs_, targets, index_specs)
+        new_problems += schema.change_problems(present, stored, removed)
     if new_problems:
         problems += new_problems
         return Change(old, old)
     new = {spec["name"]: spec for spec in stored}
     # Existing fields keep their order.
-    present = [spec["name"] for spec in old.schema if spec["name"] in new]
-    new_schema = tuple(new[name] for name in dict.fromkeys([*present, *new]))
+    kept = [spec["name"] for spec in present.schema if spec["name"] in new]
+    new_schema = tuple(new[name] for name in dict.fromkeys([*kept, *new]))
     new_indexes = tuple(indexes.stored(spec) for spec in index_specs)
-    new_rules = {key: _without(value, removed) for key, value in old.rules.items()}
-    return Change(old, replace(old, schema=new_schema, indexes=new_indexes, rules=new_rules))
+    new_rules = {key: _without(value, removed) for key, value in present.rules.items()}
+    changed = replace(old, schema=new_schema, indexes=new_indexes, rules=new_rules)
+    return Change(old, changed, renames)
 
 
 def _without(value: object, removed: Sequence[str]) -> object:
@@ -163,11 +168,24 @@ def store(row: Collection, change: Change, rules: JSONMapping, options: JSONMapp
     if change.operations or others != (row.rules, row.options, row.indexes):
         row.schema = [dict(spec) for spec in change.new.schema]
         row.rules, row.options, row.indexes = others
-        if change.lost:
-            ended = eras.entry(dict.fromkeys(change.lost))
-            row.former_names = [*row.former_names, ended]
+        if change.ended_names:
+            row.former_names = [*row.former_names, eras.entry(change.ended_names)]
         row.version += 1
         db.db.session.flush()
+
+
+def follow(changes_: Sequence[Change]) -> None:
+    """Store the rules of other collections that follow renamed fields. Raises Stale."""
+    changed = {change.new.id for change in changes_}
+    for change in changes_:
+        for new in change.rules_elsewhere:
+            if new.id not in changed:
+                row = collections.locked(new.id)
+                if row.version != new.version:
+                    raise versioned_cache.Stale
+                row.rules = dict(new.rules)
+                row.version += 1
+    db.db.session.flush()
 
 
 def execute(row: Collection, change: Change, built: Builds) -> str | None:
@@ -181,10 +199,11 @@ def execute(row: Collection, change: Change, built: Builds) -> str | None:
 
 
 def _run(row: Collection, change: Change, built: Builds) -> str:
-    events.publish(events.FieldsRemoved(change.old, change.lost))
-    events.publish(events.DefaultsBackfilled(change.old, change.fills))
+    table.run(change.renaming_statements)
+    events.publish(events.FieldsRemoved(change.renamed, change.lost))
+    events.publish(events.DefaultsBackfilled(change.renamed, change.fills))
     try:
-        table.run(built.adopted(change.statements))
+        table.run(built.adopted(change.further_statements))
     except IntegrityError as error:
         raise Conflict("Existing records do not fit the new schema.") from error
     if not table.is_sound(change.new.table):
@@ -195,7 +214,9 @@ def _run(row: Collection, change: Change, built: Builds) -> str:
 
 def _check(problems: Sequence[JSONMapping], change: Change, new_rules: JSONMapping) -> None:
     if not problems:
-        problems = [*invalid_kept_rules(change, new_rules), *left_behind([change])]
+        with definition.override({change.new.name.lower(): change.new}):
+            problems = invalid_kept_rules(change, new_rules)
+        problems = [*problems, *left_behind([change])]
     if problems:
         raise InvalidValues(problems)
 
@@ -204,8 +225,8 @@ def left_behind(changes_: Sequence[Change]) -> list[JSONObject]:
     """What names a field beyond its collection, and would be wrong after these changes."""
     problems = invalid_rules_elsewhere(changes_)
     for change in changes_:
-        if change.removed:
-            names = frozenset(change.removed)
+        names = frozenset([*change.removed, *change.renames])
+        if names:
             events.publish(events.FieldNamesEnd(change.old, names, problems))
     return problems
 
@@ -225,9 +246,10 @@ def invalid_rules_elsewhere(changes_: Sequence[Change]) -> list[JSONObject]:
     """Rules of other collections that these changes would make invalid."""
     if not any(_expressions_change(definition_) for definition_ in changes_):
         return []
-    future = {definition_.new.name.lower(): definition_.new for definition_ in changes_}
+    future = {change.new.name.lower(): change.new for change in changes_}
+    followed = {one.name: one for change in changes_ for one in change.rules_elsewhere}
     other_definitions = [
-        definition_
+        followed.get(definition_.name, definition_)
         for definition_ in definition.get_all()
         if definition_.name.lower() not in future
     ]
@@ -250,9 +272,9 @@ def invalid_rules_elsewhere(changes_: Sequence[Change]) -> list[JSONObject]:
 
 
 def _expressions_change(change: Change) -> bool:
-    return any(operation["property"] == "expression" for operation in change.operations) or bool(
-        change.removed
-    )
+    operations = change.operations
+    is_changed = any(operation["property"] == "expression" for operation in operations)
+    return is_changed or bool(change.removed or change.renames)
 
 
 def _invalid_rules(definition_: definition.Definition) -> Iterator[tuple[str, JSONObject]]:

@@ -174,6 +174,25 @@ def test_a_field_is_removed_by_plan(cast: Cast, superadmin: Browser, posts: str)
     assert (refused.status_code, "There is no field title" in refused.text) == (400, True)
 
 
+def test_a_field_is_renamed_with_what_names_it(cast: Cast, superadmin: Browser, posts: str) -> None:
+    indexes = [{"fields": ["title", "-n"]}]
+    assert cast.root.patch(f"collections/{posts}", {"indexes": indexes}).status_code == 200
+    record = make_record(cast.alice, "posts", title=" as is ", n=5)["id"]
+    path = f"collections/{posts}/schema"
+    sent = inputs(superadmin.get(path).text) | {"rename_0": "headline", "rename_1": "id"}
+    refused = superadmin.send(path, **sent, do="plan")
+    assert "reserved" in beside(refused, "rename_1")
+    planned = superadmin.send(path, **sent | {"rename_1": "Count"}, do="plan")
+    assert planned.text.count(">renamed<") == 2
+    assert "are saved" in superadmin.done(path, **inputs(planned.text), do="apply")
+    after = cast.root.get("collections/posts").json
+    assert [one["name"] for one in after["schema"]][:2] == ["headline", "Count"]
+    assert after["schema"][9]["expression"] == "upper(headline)"
+    assert after["indexes"] == [{"fields": ["headline", "-Count"], "unique": False}]
+    found = cast.alice.get(f"records/posts/{record}").json
+    assert (found["headline"], found["Count"]) == (" as is ", 5)
+
+
 def test_indexes_are_edited_by_line(cast: Cast, superadmin: Browser, posts: str) -> None:
     path = f"collections/{posts}/schema"
     sent = inputs(superadmin.get(path).text) | {"indexes": "nope\n\nmore, n\nunique:"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import orjson
 from flask import request
@@ -14,6 +14,7 @@ from app.collections import (
     indexes,
     masking,
     removal,
+    renaming,
     schema,
     service,
     table,
@@ -89,9 +90,9 @@ def change_schema(collection_id: str) -> Page | BaseResponse:
     try:
         version, form.values["version"] = form["version"], str(row.version)
         service.check_version(row, version)
-        specs = form.specs()
+        specs = _with_new_names(form.specs(), row, form.renames())
         with form.including_unparsed():
-            proposal = Proposal(specs, form.indexes(), form.removed())
+            proposal = Proposal(specs, form.changed_indexes(row.indexes), form.removed())
             plan = _with_options(updates.plan(row.id, proposal), row, form)
         if not _is_planned(form, specs):
             return _editor(row, form, plan)
@@ -154,6 +155,20 @@ def _creation_plan(
     ]
     operations += [{"operation": "add_index", "index": spec} for spec in index_specs]
     return {"operations": operations, "sql": table.creation(proposed.table), "problems": []}
+
+
+def _with_new_names(
+    specs: Sequence[JSONObject], row: Collection, renames: Mapping[str, str]
+) -> Sequence[JSONObject]:
+    """The specs; expressions that were not edited follow renamed fields."""
+    old = definition.from_row(row)
+    expressions = zip(old.schema, renaming.renamed(old, renames).schema, strict=True)
+    followed = {before["name"]: (before, after) for before, after in expressions}
+    for spec in specs:
+        before, after = followed.get(spec.get("rename_from", spec["name"]), (spec, spec))
+        if spec.get("expression") and spec["expression"] == before["expression"]:
+            spec["expression"] = after["expression"]
+    return specs
 
 
 def _with_options(plan: Plan, row: Collection, form: SchemaForm) -> Plan:
