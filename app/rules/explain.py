@@ -20,9 +20,11 @@ from app.rules.nodes import (
     Name,
     Node,
     Not,
+    Type,
     walk,
 )
 from app.rules.partial_eval import partial_evaluate, truth
+from app.rules.values import items
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,14 @@ def deciding(node: Node, text: str, context: Context) -> Clause:
     """The smallest part of a condition whose truth alone makes that of the whole."""
     chosen = _decisive(node, context)
     known = (part for part in _operands(chosen) if not _looks_at_unknown(part, context))
-    looked_at = {_label(part, text): evaluate(part, context) for part in known}
+    looked_at = {_label(part, text): _value(part, context) for part in known}
     source = text[chosen.start : chosen.end]
     return Clause(source, chosen.start, surely(chosen, context) is True, looked_at)
+
+
+def _value(node: Node, context: Context) -> object:
+    value = evaluate(node, context)
+    return items(value) if node.type is Type.LIST and value is not None else value
 
 
 def _decisive(node: Node, context: Context) -> Node:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import calendar
 import math
 import re
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from decimal import ROUND_CEILING, ROUND_DOWN, ROUND_FLOOR, ROUND_HALF_UP, Context, Decimal
 from typing import Any
@@ -170,14 +171,17 @@ def matches(text: str, pattern: str) -> bool:
     return True
 
 
-def contains(container: object, item: object) -> bool:
-    """`@contains(container, item)`: a list, or the JSON text of one, has the text."""
+def items(container: object) -> list[object]:
+    """What a list has, or the JSON text of one; nothing where there is none."""
     if isinstance(container, str):
-        try:
+        with suppress(orjson.JSONDecodeError):
             container = orjson.loads(container)
-        except orjson.JSONDecodeError:
-            return False
-    return isinstance(container, list) and isinstance(item, str) and item in container
+    return container if isinstance(container, list) else []
+
+
+def contains(container: object, item: object) -> bool:
+    """`@contains(container, item)`: a list has the text."""
+    return isinstance(item, str) and item in items(container)
 
 
 def moment(text: str) -> datetime:
