@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 
-from app.types import JSONMapping
+from app.types import JSONMapping, JSONObject
 
 
 @dataclass(frozen=True)
@@ -146,6 +146,24 @@ class DefaultsBackfilled:
 
     definition: Any  # the collection before the change, without the new fields
     defaults: JSONMapping
+
+
+@dataclass(frozen=True)
+class FieldsRemoved:
+    """Stored fields are about to be removed, with the values of all accounts."""
+
+    definition: Any  # the collection before the change
+    names: frozenset[str]
+
+
+@dataclass(frozen=True)
+class FieldNamesEnd:
+    """Would a change of a collection leave anything that names these fields behind?"""
+
+    definition: Any  # the collection before the change
+    names: frozenset[str]
+    problems: list[JSONObject]
+    """Subscribers add one for each place that names a field."""
 
 
 Event = TypeVar("Event")

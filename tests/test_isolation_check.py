@@ -40,6 +40,8 @@ EVERY_TYPE = [
     {"name": "mail", "type": "email", "pii": True, "mask_type": "email"},
     {"name": "link", "type": "url"},
     {"name": "more", "type": "json"},
+    {"name": "state", "type": "select", "options": {"choices": ["one", "other"]}},
+    {"name": "tags", "type": "multi_select", "options": {"choices": ["one", "other"]}},
     {"name": "twice", "type": "computed", "expression": "price * 2", "return_type": "number"},
 ]
 

@@ -26,6 +26,8 @@ TASKS = [
     {"name": "mail", "type": "email", "pii": True},
     {"name": "due", "type": "date"},
     {"name": "extra", "type": "json"},
+    {"name": "level", "type": "select", "options": {"choices": ["low", "high"]}},
+    {"name": "tags", "type": "multi_select", "options": {"choices": ["a", "b"]}},
     {"name": "loud", "type": "computed", "expression": "upper(title)", "return_type": "text"},
 ]
 
@@ -68,6 +70,9 @@ def test_superadmins_see_every_collection_typed(root: Caller, tasks: dict[str, A
     shown = schemas["tasks_record"]["properties"]
     assert shown["title"] == {"type": "string", "maxLength": 80}
     assert shown["state"] == {"type": ["string", "null"], "enum": ["open", "done", None]}
+    assert shown["level"] == {"type": ["string", "null"], "enum": ["low", "high", None]}
+    items = {"type": "string", "enum": ["a", "b"]}
+    assert shown["tags"] == {"type": ["array", "null"], "items": items, "uniqueItems": True}
     assert shown["points"] == {"type": ["integer", "null"], "minimum": 0}
     assert shown["created_by"]["type"] == ["string", "null"]
     assert plain["paths"].items() <= spec["paths"].items()
@@ -109,7 +114,7 @@ def test_real_answers_fit_the_typed_schemas(cast: Cast, tasks: dict[str, Any]) -
     cast.root.put("collections/tasks/rules", {"update_fields": "*"})
     project = make_record(cast.alice, "projects", name="p")["id"]
     full = {"title": "a", "points": 3, "project": project, "due": "2026-11-20", "extra": [1]}
-    full |= {"mail": "x@acme.example"}
+    full |= {"mail": "x@acme.example", "level": "low", "tags": ["b", "a"]}
     for caller in (cast.alice, cast.bob):
         spec = described(caller)
         for body in (full, {"title": "b", "project": project}):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import orjson
@@ -224,7 +224,6 @@ class Mask:
 
     def __init__(self, by: Principal) -> None:
         self._off = PII_GROUP in by.groups
-        self._definitions: Mapping[str, Definition] | None = None
 
     def __call__(self, entry: Entry) -> Entry:
         """The entry with personal values masked, without the salt that could confirm a guess."""
@@ -237,6 +236,16 @@ class Mask:
             entry[name] = None if entry[name] is None else mask(entry[name])
         entry["salt"], entry["masked"] = None, True
         return entry
+
+    @property
+    def depends_on_time(self) -> bool:
+        """Whether masked columns differ between entries, as the names of fields changed."""
+        return not self._off and any(one.former_names for one in self._by_table.values())
+
+    @cached_property
+    def _by_table(self) -> Mapping[str, Definition]:
+        rows = db.db.session.scalars(sa.select(Collection))
+        return {row.table_name: definitions.from_row(row) for row in rows}
 
     def hides(self, table_name: str, column: str, occurred_at: str) -> bool:
         """Whether the values of a column at that time are masked for the caller."""
@@ -251,13 +260,11 @@ class Mask:
             return _hide if (table_name, column) in PERSONAL else None
         if column == "id":
             return None
-        if self._definitions is None:
-            rows = db.db.session.scalars(sa.select(Collection))
-            self._definitions = {row.table_name: definitions.from_row(row) for row in rows}
-        definition = self._definitions.get(table_name)
+        definition = self._by_table.get(table_name)
         if definition is None or occurred_at < clock.iso(definition.created_at):
             return _hide  # a deleted, perhaps recreated, collection may have held personal data
-        field = definition.fields.get(column)
+        name = definition.present_name(column, clock.parse(occurred_at))
+        field = definition.fields.get(name or "")
         if field is None:
             return _hide
         return partial(_masked, field) if field.pii else None
@@ -265,7 +272,7 @@ class Mask:
 
 def _masked(field: Field, text: str) -> str:
     # Values other than strings are stored as JSON and masked completely.
-    is_text = field.rule_type not in (Type.NUMBER, Type.BOOLEAN, Type.JSON)
+    is_text = field.rule_type not in (Type.NUMBER, Type.BOOLEAN, Type.JSON, Type.LIST)
     masked: str = masking.masked(field, text) if is_text else masking.FULL
     return masked
 

@@ -73,6 +73,15 @@ def record_defaults_filled(event: events.DefaultsBackfilled) -> None:
             _record_bulk(definition, account_id, UPDATE, value, count)
 
 
+@events.subscribe(events.FieldsRemoved)
+def record_fields_removed(event: events.FieldsRemoved) -> None:
+    """One entry per field and account whose records have values, with their number."""
+    definition, columns = event.definition, event.definition.table.c
+    for name in sorted(event.names):
+        for account_id, count in _counts(definition, columns[name].is_not(None)):
+            _record_bulk(definition, account_id, DELETE, (name, definition.id, None), count)
+
+
 def _counts(definition: Definition, *conditions: sa.ColumnElement[bool]) -> list[tuple[str, int]]:
     table = definition.table
     counts = sa.select(table.c.account_id, sa.func.count()).where(*conditions)

@@ -74,7 +74,7 @@ TRACKED: dict[str, Tracked] = {
     "identities": Tracked(
         ignored=frozenset({"groups", "last_used_at"}), hidden=frozenset({"subject"})
     ),
-    "collections": Tracked(chain=None, ignored=frozenset({"name_key"})),
+    "collections": Tracked(chain=None, ignored=frozenset({"name_key", "former_names"})),
 }
 
 # Tables that are not audited, each with the reason (contract section 7).

@@ -5,58 +5,169 @@ Plan and update use the same code, so a plan shows exactly what an update does.
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import orjson
 import sqlalchemy as sa
 
 from app import db
-from app.collections import table
+from app.collections import definition, renaming, table
 from app.collections.definition import Definition
-from app.collections.fields import SYSTEM_FIELDS, Field
+from app.collections.fields import (
+    SYSTEM_FIELDS,
+    Field,
+    MultiSelectField,
+    removed_choices,
+)
 from app.db.types import json_equal
 from app.errors import Conflict, InvalidValues, problem
+from app.rules.elements import ListContains
 from app.types import JSONMapping, JSONObject
 
-# Duplicates are a conflict (409); other codes are invalid values (400).
-DUPLICATE = "not_unique"
+DUPLICATE, IN_USE = "not_unique", "in_use"
+CONFLICTS = {DUPLICATE, IN_USE}  # 409; other codes are invalid values (400)
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What a caller wants of a schema and its indexes; None keeps the present ones."""
+
+    specs: Sequence[JSONMapping] | None = None
+    indexes: Sequence[JSONMapping] | None = None
+    removed: Sequence[str] = ()
+    partial: bool = False
+    """Whether `specs` are changes only."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """The old and the new definition of a collection."""
+    """The old and the new definition of a collection; fields are renamed before anything else."""
 
     old: Definition
     new: Definition
+    renames: Mapping[str, str] = field(default_factory=dict)
+    """The new name of each renamed field."""
+
+    @cached_property
+    def renamed(self) -> Definition:
+        """The old definition with the new names."""
+        return renaming.renamed(self.old, self.renames)
+
+    @cached_property
+    def rules_elsewhere(self) -> Sequence[Definition]:
+        """Other collections with rules that follow the new names."""
+        return renaming.rules_elsewhere(self.old, self.renames)
 
     @cached_property
     def operations(self) -> list[JSONObject]:
         """The changes by field, then those of the indexes."""
-        before = {spec["name"]: spec for spec in self.old.schema}
+        before = {spec["name"]: spec for spec in self.renamed.schema}
         of_fields = [
             operation
             for spec in self.new.schema
             for operation in _operations(before.get(spec["name"]), spec)
         ]
-        return [*of_fields, *_index_operations(self.old.indexes, self.new.indexes)]
+        removed = [
+            {"operation": "remove_field", "field": name, "property": None} for name in self.removed
+        ]
+        of_indexes = _index_operations(self.renamed.indexes, self.new.indexes)
+        return [*self._renaming_operations(), *removed, *of_fields, *of_indexes]
+
+    def _renaming_operations(self) -> Iterator[JSONObject]:
+        for former, name in self.renames.items():
+            names = {"property": "name", "before": former, "after": name}
+            yield {"operation": "rename_field", "field": name, **names}
+        elsewhere = [(definition.get(new.name), new) for new in self.rules_elsewhere]
+        for old, new in [(self.old, self.renamed), *elsewhere]:
+            for key, value in new.rules.items():
+                if value != old.rules[key]:
+                    values = {"property": key, "before": old.rules[key], "after": value}
+                    yield {"operation": "change_rule", "field": new.name, **values}
 
     @cached_property
+    def removed(self) -> list[str]:
+        """The names of the fields that go."""
+        return [name for name in self.renamed.declared if name not in self.new.declared]
+
+    @property
+    def added(self) -> list[str]:
+        """The names of the new fields."""
+        return [name for name in self.new.declared if name not in self.renamed.declared]
+
+    @property
+    def lost(self) -> frozenset[str]:
+        """The stored fields that go with their values."""
+        return frozenset(self.removed) & self.old.fields.keys()
+
+    @property
+    def ended_names(self) -> dict[str, str | None]:
+        """What becomes of each stored field that loses its name; None for removed ones."""
+        renamed = {name: new for name, new in self.renames.items() if name in self.old.fields}
+        return {**renamed, **dict.fromkeys(sorted(self.lost))}
+
+    @property
+    def plan_hash(self) -> str:
+        """What this change is and rests on; begins with the version of the old definition."""
+        new, followed = self.new, [(one.id, one.rules) for one in self.rules_elsewhere]
+        parts = (new.id, new.schema, new.indexes, new.rules, self.renames, followed)
+        text = orjson.dumps((*parts, self.statements), option=orjson.OPT_SORT_KEYS)
+        return f"{self.old.version}-{hashlib.sha256(text).hexdigest()}"
+
+    @property
+    def reverse(self) -> JSONObject:
+        """The body of an update that undoes this change; removed values stay lost."""
+        specs = [
+            {**spec, "required": False}
+            if spec["name"] in self.lost and spec["default"] is None
+            else {**spec, "rename_from": self.renames[spec["name"]]}
+            if spec["name"] in self.renames
+            else dict(spec)
+            for spec in self.old.schema
+        ]
+        body: JSONObject = {"schema": specs} if specs else {}
+        body["indexes"] = [dict(spec) for spec in self.old.indexes]
+        return {**body, "remove_fields": self.added} if self.added else body
+
+    def lost_values(self) -> list[JSONObject]:
+        """The fields that go with their values, each with the number of records that have one."""
+        names = sorted(self.lost)
+        if not names:
+            return []
+        counts = sa.select(*(sa.func.count(self.old.table.c[name]) for name in names))
+        row = db.connection().execute(counts.select_from(self.old.table)).one()
+        return [{"field": name, "count": count} for name, count in zip(names, row, strict=True)]
+
+    @cached_property
+    def renaming_statements(self) -> list[str]:
+        """The DDL that renames columns, with their indexes and references."""
+        pairs = zip(self.old.all_indexes, self.renamed.all_indexes, strict=True)
+        return table.renaming(self.old.table, self.renamed.table, self.renames, pairs)
+
+    @cached_property
+    def further_statements(self) -> list[str]:
+        """The DDL of the rest."""
+        return table.change(self.renamed.table, self.new.table)
+
+    @property
     def statements(self) -> list[str]:
         """The DDL of the change."""
-        return table.change(self.old.table, self.new.table)
+        return [*self.renaming_statements, *self.further_statements]
 
     @property
     def new_indexes(self) -> list[str]:
         """Those of `statements` that create indexes of present columns."""
-        return table.new_indexes(self.old.table, self.new.table)
+        statements = table.new_indexes(self.renamed.table, self.new.table)
+        return [] if self.renames else statements  # before, columns have their old names
 
     @property
     def fills(self) -> JSONObject:
         """The defaults that existing records get, by field."""
-        old, new = self.old.table.c, self.new.table.c
+        old, new = self.renamed.table.c, self.new.table.c
         return {
             column.name: column.info["default"]
             for column in new
@@ -65,21 +176,27 @@ class Change:
         }
 
     @property
+    def removes_choices(self) -> bool:
+        """Whether a `select` or `multi_select` loses choices."""
+        fields = self.new.fields.items()
+        return any(removed_choices(self.renamed.fields.get(name), field) for name, field in fields)
+
+    @property
     def description(self) -> str:
         """The revision's description."""
-        added = [
-            operation["field"]
-            for operation in self.operations
-            if operation["operation"] == "add_field"
-        ]
         changed = [
             operation["field"] or "indexes"
             for operation in self.operations
-            if operation["operation"] != "add_field"
+            if operation["operation"] in ("change_field", "add_index", "remove_index")
         ]
         parts = []
-        if added:
-            parts.append(f"add {', '.join(added)} to")
+        if self.renames:
+            names = ", ".join(f"{former} to {name}" for former, name in self.renames.items())
+            parts.append(f"rename {names} in")
+        if self.removed:
+            parts.append(f"remove {', '.join(self.removed)} from")
+        if self.added:
+            parts.append(f"add {', '.join(self.added)} to")
         if changed:
             parts.append(f"change {', '.join(dict.fromkeys(changed))} of")
         return f"{' and '.join(parts)} collection {self.old.name}"
@@ -105,10 +222,10 @@ class Change:
         ]
 
     def _questions(self) -> Iterator[tuple[JSONObject, sa.Select[Any]]]:
-        for name, field in self.new.fields.items():
-            old = self.old.fields.get(name)
+        for name, new in self.new.fields.items():
+            old = self.renamed.fields.get(name)
             if name in self.new.table.c:
-                yield from self._questions_of(field, old, self._value(name))
+                yield from self._questions_of(new, old, self._value(name))
 
     def _questions_of(
         self, field: Field, old: Field | None, value: Any
@@ -122,13 +239,17 @@ class Change:
             message = f"{{count}} records have more than the {field.max_bytes} bytes of an index."
             long = sa.select(count).select_from(table_).where(_bytes(value) > field.max_bytes)
             yield problem(field.name, "too_long", message), long
+        if removed := removed_choices(old, field):
+            message = "{count} records use choices that would be removed."
+            using = sa.select(count).select_from(table_).where(_uses(field, value, removed))
+            yield problem(field.name, IN_USE, message), using
 
     def _duplicates(self, built: Collection[str]) -> Iterator[tuple[JSONObject, sa.Select[Any]]]:
         table_ = self.old.table
-        unique = {*self.old.unique_keys, *table.unique_keys(self.new.table, built)}
+        unique = {*self.renamed.unique_keys, *table.unique_keys(self.new.table, built)}
         for names in self.new.unique_keys:
             values = [self._value(name) for name in names]
-            are_kept = all(v is table_.c.get(n) for n, v in zip(names, values, strict=True))
+            are_kept = all(v is self._column(n) for n, v in zip(names, values, strict=True))
             if names in unique and are_kept:
                 continue
             what = "values" if len(names) == 1 else f"combinations of {', '.join(names)}"
@@ -138,7 +259,7 @@ class Change:
 
     def _value(self, name: str) -> Any:
         # The field's value in an existing row after the change.
-        column, old = self.new.table.c[name], self.old.table.c.get(name)
+        column, old = self.new.table.c[name], self._column(name)
         if name in SYSTEM_FIELDS:
             return old
         default = sa.literal(column.info["default"], column.type)
@@ -148,12 +269,17 @@ class Change:
             return sa.func.coalesce(old, default)
         return old
 
+    def _column(self, name: str) -> Any:
+        # The column that an existing row has for a field of the new definition.
+        former = {new: old for old, new in self.renames.items()}
+        return self.old.table.c.get(former.get(name, name))
+
 
 def refuse(problems: Sequence[JSONMapping]) -> None:
-    """Raise InvalidValues for problems of rows, or Conflict for duplicates only."""
+    """Raise InvalidValues for problems of rows, or Conflict if all are conflicts."""
     if not problems:
         return
-    if any(problem_["code"] != DUPLICATE for problem_ in problems):
+    if any(problem_["code"] not in CONFLICTS for problem_ in problems):
         raise InvalidValues(problems)
     first = problems[0]
     raise Conflict(f"{first['field']}: {first['message']}", field=first["field"], details=problems)
@@ -188,6 +314,12 @@ def _duplicates(rows: sa.Table, values: Sequence[Any]) -> sa.Select[Any]:
     grouped = sa.select(keys.c.account_id).group_by(*keys.c)
     duplicates = grouped.having(sa.func.count() > 1).subquery()
     return sa.select(sa.func.count()).select_from(duplicates)
+
+
+def _uses(field: Field, value: Any, choices: Sequence[str]) -> Any:
+    if not isinstance(field, MultiSelectField):
+        return value.in_(choices)
+    return sa.or_(*(ListContains(value, sa.literal(choice)) for choice in choices))
 
 
 def _bytes(value: object) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 
 from app import clock
-from app.collections.fields import RETURN_TYPES, FileField
+from app.collections.fields import RETURN_TYPES, FileField, JsonText
 from app.db.types import Text, UtcDateTime
 from app.rules import Name, Node, Type, depth, sql, walk
 from app.rules.elements import CodePoints, Expression, Parameter, Property
@@ -64,6 +64,7 @@ class TableColumns:
         Type.DATETIME: UtcDateTime(),
         Type.DATE: sa.Date(),
         Type.JSON: sa.Text(),
+        Type.LIST: JsonText(),
         Type.NULL: sa.types.NULLTYPE,
     }
 

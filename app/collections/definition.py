@@ -15,8 +15,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from app import db
-from app.collections import indexes, table
+from app.collections import eras, indexes, table
 from app.collections.columns import TableColumns
+from app.collections.eras import Era
 from app.collections.fields import (
     RETURN_TYPES,
     SYSTEM_FIELDS,
@@ -71,6 +72,7 @@ class Definition:
     version: int
     options: JSONMapping = dataclasses.field(default_factory=dict)
     indexes: tuple[JSONMapping, ...] = ()
+    former_names: tuple[JSONMapping, ...] = ()
 
     @cached_property
     def declared(self) -> Mapping[str, Field]:
@@ -88,6 +90,16 @@ class Definition:
             for name, field in self.declared.items()
             if not isinstance(field, ComputedField)
         }
+
+    @cached_property
+    def eras(self) -> Sequence[Era]:
+        """The times in which the fields had the same names, oldest first."""
+        return eras.parse(self.former_names, self.created_at)
+
+    def present_name(self, name: str, moment: datetime) -> str | None:
+        """The present name of the field that had a name at a moment; None if it was removed."""
+        era = next((era for era in reversed(self.eras) if era.since <= moment), self.eras[0])
+        return era.present_name(name)
 
     @cached_property
     def columns(self) -> Mapping[str, Field]:
@@ -312,6 +324,7 @@ def from_row(row: Collection) -> Definition:
         version=row.version,
         options=row.options or {},
         indexes=tuple(row.indexes or ()),
+        former_names=tuple(row.former_names or ()),
     )
 
 

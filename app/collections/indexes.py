@@ -15,7 +15,7 @@ MAX_INDEXES = 20
 MAX_FIELDS = 8
 # The account leads every index, and the id ends those that are not unique.
 SYSTEM_NAMES = SYSTEM_FIELDS.keys() - {"account_id", "id"}
-LONG_TYPES = {"text", "url", "email"}
+LONG_TYPES = {"text", "url", "email", "select"}
 
 Spec = JSONMapping
 

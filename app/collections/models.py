@@ -27,6 +27,9 @@ class Collection(Base):
     rules: Mapped[JSONObject] = mapped_column(sa.JSON)
     options: Mapped[JSONObject] = mapped_column(sa.JSON, default=dict, server_default="{}")
     indexes: Mapped[list[JSONObject]] = mapped_column(sa.JSON, default=list, server_default="[]")
+    former_names: Mapped[list[JSONObject]] = mapped_column(
+        sa.JSON, default=list, server_default="[]"
+    )
     version: Mapped[int] = mapped_column(default=1)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now, onupdate=clock.now)

@@ -8,6 +8,7 @@ from app import rest
 from app.accounts.schemas import PAGE
 from app.collections import removal, updates
 from app.collections import service as collections
+from app.collections.changes import Proposal
 from app.collections.models import Collection
 from app.collections.rule_schemas import EXAMPLE_RULES, RULES, Rules
 from app.collections.schemas import (
@@ -86,8 +87,9 @@ def create_collection(body: JSONObject) -> JSONObject:
 
     Without rules, only superadmins may use it: null closes an operation, `true` opens it to
     signed-in users of the account, `""` opens it to everyone, and anything else is an expression of
-    the rule language. The field types `select`, `multi_select`, `phone` and `file` are not
-    supported yet.
+    the rule language. The field types `phone` and `file` are not supported yet.
+
+    `select` and `multi_select` take `options.choices`, 1 to 500 distinct texts.
 
     `on_delete` of a reference applies when its target is deleted: `restrict` (the default) refuses
     (409), `cascade` deletes the referring record too, recursively, and `set_null` clears the
@@ -126,12 +128,23 @@ def update_collection(body: JSONObject, collection_id: str) -> JSONObject:
     """Update a collection's schema, and rules if they are sent.
 
     The schema lists all present and new fields; omitted properties get their defaults. Fields
-    cannot be removed, nor change their type or target; a collection cannot be renamed. Database
-    constraints and indexes follow.
+    cannot change their type or target; a collection cannot be renamed. Database constraints and
+    indexes follow.
+
+    `rename_from` of a field is its present name. Values stay; rules, field lists, computed fields
+    and indexes follow, also rules of other collections. Filters of webhooks and workflows that name
+    the field are a 400 with every place. `rename_from` in a schema whose field has its new name
+    already does nothing.
+
+    `remove_fields` names fields to remove, which the schema omits, with the values of all records.
+    It needs the `plan_hash` of its plan (400 `plan_required`). Field lists follow; anything else
+    that names the field is a 400 with every place. With `plan_hash`, the update does what that
+    plan says, or is a 409 `plan_stale`.
 
     Existing records without a value for a newly required field get its default; without a default,
     it is a 400 `required` with the count. Duplicates of a newly unique field are a 409 with the
-    count. Narrower options (lengths, bounds, pattern, choices) apply to new values only. Filling
+    count, and so is the removal of a `select` or `multi_select` choice that records use. Narrower
+    options of other types (lengths, bounds, pattern, choices) apply to new values only. Filling
     defaults does not change `updated_at` and sends no events.
 
     `indexes`, if sent, replaces all indexes. Records that clash in a newly unique one are a 409
@@ -157,9 +170,15 @@ def patch_collection(body: JSONObject, collection_id: str) -> JSONObject:
 
 
 def _updated(collection_id: str, body: JSONObject, *, partial: bool) -> JSONObject:
-    specs, name = body.pop("schema", None), body.pop("name", None)
-    row = updates.update(collection_id, specs, body, name=name, partial=partial)
+    name, plan_hash = body.pop("name", None), body.pop("plan_hash", None)
+    proposal = _proposal(body, partial=partial)
+    row = updates.update(collection_id, proposal, body, name=name, plan_hash=plan_hash)
     return _views([row])[0]
+
+
+def _proposal(body: JSONObject, *, partial: bool = False) -> Proposal:
+    specs, removed = body.pop("schema", None), body.pop("remove_fields", ())
+    return Proposal(specs, body.pop("indexes", None), removed, partial)
 
 
 @blueprint.route("/<uuid:collection_id>/plan", methods=["POST"])
@@ -184,6 +203,9 @@ def _updated(collection_id: str, body: JSONObject, *, partial: bool) -> JSONObje
             'CREATE UNIQUE INDEX "uq_col_posts$code" ON col_posts (account_id, "code")',
         ],
         "problems": [],
+        "plan_hash": "3-9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+        "reverse": {"schema": SCHEMA, "indexes": [], "remove_fields": ["code"]},
+        "data_lost": [],
     },
 )
 @blueprint.fails(400, 409)
@@ -193,8 +215,11 @@ def plan_collection(body: JSONObject, collection_id: str) -> JSONObject:
 
     Returns the operations, the SQL, and problems of existing records with counts. The schema is the
     whole one, as for PUT. An invalid schema is a 400, as for the update.
+
+    `reverse` is the body of an update that goes back. What `data_lost` names comes back with its
+    default, or empty and not required.
     """
-    return updates.plan(collection_id, body.get("schema"), body.get("indexes"))
+    return updates.plan(collection_id, _proposal(body))
 
 
 @blueprint.route("/<uuid:collection_id>", methods=["DELETE"])

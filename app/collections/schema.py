@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from app.collections import indexes, masking, table
 from app.collections.definition import Definition, computed_node, parse_field
@@ -46,6 +46,7 @@ Spec = JSONMapping
 def complete(spec: Spec) -> JSONObject:
     """A field definition with every property, as stored and returned."""
     full = {"name": spec["name"], "type": spec["type"], **DEFAULTS, **spec}
+    full.pop("rename_from", None)
     if full["type"] == "reference":
         full["on_delete"] = full["on_delete"] or "restrict"
     if full["pii"]:
@@ -84,16 +85,19 @@ def problems(
     return [*result, *indexes.problems(specs, index_specs)]
 
 
-def change_problems(old: Definition, specs: Sequence[Spec]) -> list[Problem]:
-    """The problems of replacing the present schema: fields and their types must stay."""
+def change_problems(
+    old: Definition, specs: Sequence[Spec], removed: Collection[str] = ()
+) -> list[Problem]:
+    """The problems of replacing the present schema: types must stay, and fields not `removed`."""
     new = {spec["name"]: spec for spec in specs}
-    result = []
+    result = _removal_problems(old, new, removed)
     for old_spec in old.schema:
         name = old_spec["name"]
         new_spec = new.get(name)
         if new_spec is None:
-            message = "Fields cannot be removed: list all present fields."
-            result.append(problem(name, "field_deletion_not_allowed", message))
+            if name not in removed:
+                message = "List all present fields, or name this one in remove_fields."
+                result.append(problem(name, "field_deletion_not_allowed", message))
         elif new_spec["type"] != old_spec["type"]:
             message = f"The type is {old_spec['type']} and cannot change."
             result.append(problem(name, "type_change_not_allowed", message))
@@ -106,11 +110,59 @@ def change_problems(old: Definition, specs: Sequence[Spec]) -> list[Problem]:
     return result
 
 
-def merged(old: Definition, parts: Sequence[Spec]) -> list[JSONObject]:
-    """Merge sent properties and new fields into the present schema."""
+def renames(
+    old: Definition, specs: Sequence[Spec], removed: Collection[str], problems: list[Problem]
+) -> dict[str, str]:
+    """The new name of each field that a spec renames; adds problems to `problems`.
+
+    A spec whose field has its name already renames nothing: it can be sent again.
+    """
+    result: dict[str, str] = {}
+    keys = {name.lower(): name for name in old.declared}
+    plain_names = {spec["name"] for spec in specs if not spec.get("rename_from")}
+    for spec in specs:
+        name, former = spec["name"], spec.get("rename_from")
+        if not former or former == name or (former not in old.declared and name in old.declared):
+            continue
+        if invalid := list(_name(name, set())):
+            problems += invalid
+        elif former not in old.declared:
+            message = f"There is no field {former[:80]} to rename."
+            problems.append(problem(name, "unknown_field", message))
+        elif former in result or former in removed or former in plain_names:
+            message = f"{former[:80]} cannot be renamed and occur in another way as well."
+            problems.append(problem(name, "name_duplicate", message))
+        elif keys.get(name.lower(), former) != former:
+            message = "Another field has this name: rename or remove that one beforehand."
+            problems.append(problem(name, "name_duplicate", message))
+        else:
+            result[former] = name
+    return {} if problems else result
+
+
+def _removal_problems(
+    old: Definition, new: Collection[str], removed: Collection[str]
+) -> list[Problem]:
+    result = []
+    for name in dict.fromkeys(removed):
+        if name not in old.declared:
+            message = f"There is no field {name[:80]}."
+            result.append(problem("remove_fields", "unknown_field", message))
+        elif name in new:
+            message = "This field is to be removed: define a new one of this name afterwards."
+            result.append(problem(name, "invalid_option", message))
+    return result
+
+
+def merged(
+    old: Definition, parts: Sequence[Spec], removed: Collection[str] = ()
+) -> list[JSONObject]:
+    """Merge sent properties and new fields into the present schema, without `removed` fields."""
     sent = {part["name"]: part for part in reversed(parts)}
-    present = {spec["name"] for spec in old.schema}
-    result = [{**spec, **sent.get(spec["name"], {})} for spec in old.schema]
+    present = {spec["name"] for spec in old.schema} - {*removed}
+    result = [
+        {**spec, **sent.get(spec["name"], {})} for spec in old.schema if spec["name"] in present
+    ]
     # Keep duplicates, so that validation reports them.
     used = [id(part) for part in sent.values() if part["name"] in present]
     return result + [{"type": "", **part} for part in parts if id(part) not in used]

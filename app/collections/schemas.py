@@ -43,6 +43,11 @@ class FieldDefinition(Schema):
 
     name = fields.Text(longest=200, required=True)
     type = fields.Text(required=True, metadata={"description": f"One of: {', '.join(TYPES)}."})
+    rename_from = fields.Text(
+        longest=200,
+        allow_none=True,
+        metadata={"description": "The present name of a field that gets this one."},
+    )
     required = fields.StrictBoolean()
     default = ma.fields.Raw(allow_none=True)
     unique = fields.StrictBoolean(metadata={"description": "Unique within each account."})
@@ -51,7 +56,7 @@ class FieldDefinition(Schema):
         allow_none=True,
         metadata={
             "description": "text: min_length, max_length, pattern (RE2), choices; number: min, max,"
-            " integer; any but json: index."
+            " integer; select and multi_select: choices; any but json and multi_select: index."
         },
     )
     collection = fields.Text(
@@ -150,8 +155,9 @@ class IndexDefinition(Schema):
         required=True,
         validate=ma.validate.Length(min=1, max=MAX_FIELDS),
         metadata={
-            "description": "Stored fields but `json` ones, `created_at`, `updated_at`, `created_by`"
-            " and `updated_by`, in order; a minus sign for descending."
+            "description": "Stored fields but those of type `json` and `multi_select`,"
+            " `created_at`, `updated_at`, `created_by` and `updated_by`, in order; a minus sign for"
+            " descending."
         },
     )
     unique = fields.StrictBoolean(
@@ -179,8 +185,22 @@ class NewCollection(WithSchema, RulesOfNew):
     indexes = indexes_field(INDEXES_OF_NEW)
 
 
+PLAN_HASH = {"description": "Of the plan of this change; needed to remove fields."}
+
+
+def _remove_fields() -> object:
+    return ma.fields.List(
+        fields.Text(longest=200),
+        validate=ma.validate.Length(max=LONGEST_SCHEMA),
+        metadata={"description": "Fields to remove, with the values of all records."},
+    )
+
+
 class ReplacedCollection(WithSchema, RulesOfNew):
-    """A collection as it shall be: every present field, and new ones."""
+    """A collection as it shall be: every present field but removed ones, and new ones."""
+
+    remove_fields = _remove_fields()
+    plan_hash = fields.Text(longest=100, metadata=PLAN_HASH)
 
     name = _present_name()
     schema = schema_field(shortest=1)
@@ -193,6 +213,8 @@ class ChangedCollection(WithSchema, RulesOfNew):
 
     needs_all = False
 
+    remove_fields = _remove_fields()
+    plan_hash = fields.Text(longest=100, metadata=PLAN_HASH)
     name = _present_name()
     options = ma.fields.Nested(Options)
     indexes = indexes_field(ALL_INDEXES)
@@ -207,11 +229,12 @@ class PlannedCollection(WithSchema):
 
     schema = schema_field(shortest=1)
     indexes = indexes_field(ALL_INDEXES)
+    remove_fields = _remove_fields()
 
     @ma.validates_schema
     def needs_change(self, data: JSONObject, **options: object) -> None:
-        """One of the two must be there."""
-        if not data.keys() & {"schema", "indexes"}:
+        """One of them must be there."""
+        if not data.keys() & {"schema", "indexes", "remove_fields"}:
             raise ma.ValidationError("Missing data for required field.", "schema")
 
 
@@ -220,10 +243,15 @@ class Operation(Schema):
 
     operation = ma.fields.String(
         required=True,
-        metadata={"description": "add_field, change_field, add_index or remove_index."},
+        metadata={
+            "description": "rename_field, remove_field, add_field, change_field, add_index,"
+            " remove_index, or change_rule for a rule that follows a rename."
+        },
     )
     field = ma.fields.String(
-        required=True, allow_none=True, metadata={"description": "Null for indexes."}
+        required=True,
+        allow_none=True,
+        metadata={"description": "Null for indexes, the collection for rules."},
     )
     property = ma.fields.String(required=True, allow_none=True)
     before = ma.fields.Raw(allow_none=True, metadata={"description": "The property's value now."})
@@ -240,12 +268,36 @@ class RowProblem(Problem):
     )
 
 
+class LostValues(Schema):
+    """A field that would be removed with its values."""
+
+    field = ma.fields.String(required=True)
+    count = ma.fields.Integer(
+        required=True, metadata={"description": "How many records of all accounts have a value."}
+    )
+
+
+class Reverse(Schema):
+    """The body of a PUT or PATCH that undoes an update."""
+
+    schema = ma.fields.List(ma.fields.Dict())
+    indexes = ma.fields.List(ma.fields.Nested(IndexDefinition), required=True)
+    remove_fields = ma.fields.List(
+        ma.fields.String(), metadata={"description": "Needs the `plan_hash` of its own plan."}
+    )
+
+
 class Plan(Schema):
     """What an update would do."""
 
     operations = ma.fields.List(ma.fields.Nested(Operation), required=True)
     sql = ma.fields.List(ma.fields.String(), required=True)
     problems = ma.fields.List(ma.fields.Nested(RowProblem), required=True)
+    plan_hash = ma.fields.String(
+        required=True, metadata={"description": "For the update that must do just this."}
+    )
+    reverse = ma.fields.Nested(Reverse, required=True)
+    data_lost = ma.fields.List(ma.fields.Nested(LostValues), required=True)
 
 
 class CollectionView(Schema):

@@ -9,7 +9,7 @@ table, which takes the old name, in the same transaction.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -112,14 +112,46 @@ def removal(table: sa.Table, remaining: Iterable[sa.Table] = ()) -> list[str]:
 
 
 def change(old: sa.Table, new: sa.Table) -> list[str]:
-    """The statements that turn the old table into the new one, which keeps all columns."""
+    """The statements that turn the old table into the new one."""
     dropped, created = _only_in(old, new), _only_in(new, old)
+    removed = [column for column in old.columns if column.name not in new.c]
     if _dialect().name == "sqlite":
-        if any(_differs(old, column) for column in new.columns):
+        if removed or any(_differs(old, column) for column in new.columns):
             return _texts([*_rebuild(old, new), *map(CreateIndex, _sorted(new.indexes))])
         return _texts([*map(DropIndex, dropped), *map(CreateIndex, created)])
-    statements = [statement for column in new.columns for statement in _column_changes(old, column)]
+    statements = [
+        *(_alter(old, f"DROP COLUMN {_quoted(column)}") for column in removed),
+        *(statement for column in new.columns for statement in _column_changes(old, column)),
+    ]
     return _texts([*map(DropIndex, dropped), *statements, *map(CreateIndex, created)])
+
+
+def renaming(
+    old: sa.Table, new: sa.Table, renames: Mapping[str, str], indexes: Iterable[tuple[Index, Index]]
+) -> list[str]:
+    """The statements that rename columns, and indexes and references named after them."""
+    statements: list[object] = []
+    for former, name in renames.items():
+        if former in old.c:
+            columns = f"{_quoted(old.c[former])} TO {_quoted(new.c[name])}"
+            statements.append(_alter(old, f"RENAME COLUMN {columns}"))
+    on_sqlite = _dialect().name == "sqlite"
+    by_name = {str(index.name): index for index in [*old.indexes, *new.indexes]}
+    for pair in indexes:
+        before, after = (by_name[_index_name(old.name, index)] for index in pair)
+        if before.name == after.name:
+            continue
+        if on_sqlite:  # which cannot rename indexes
+            statements += [DropIndex(before), CreateIndex(after)]
+        else:
+            names = f"{_quoted_name(before)} RENAME TO {_quoted_name(after)}"
+            statements.append(f"ALTER INDEX {names}")
+    for former, name in renames.items() if not on_sqlite else ():
+        for key in _foreign_keys(old.c[former]) if former in old.c else ():
+            (after_key,) = _foreign_keys(new.c[name])
+            names = f"{_quoted_name(key)} TO {_quoted_name(after_key)}"
+            statements.append(_alter(old, f"RENAME CONSTRAINT {names}"))
+    return _texts(statements)
 
 
 def new_indexes(old: sa.Table, new: sa.Table) -> list[str]:
@@ -252,6 +284,10 @@ def _quoted(part: Any) -> str:
     return str(preparer.format_column(part))
 
 
+def _quoted_name(part: Any) -> str:
+    return str(_dialect().identifier_preparer.quote(part.name))
+
+
 def _dialect() -> Dialect:
     # Not the connection's dialect, which doubles "%".
     dialects: JSONObject = {"sqlite": sqlite.dialect, "postgresql": postgresql.dialect}
@@ -323,9 +359,12 @@ def _add_index(table: sa.Table, index: Index) -> None:
     columns = [_index_column(table, field) for field in index.fields]
     if not index.unique:
         columns.append(table.c.id)  # makes the order unique
+    sa.Index(_index_name(table.name, index), table.c.account_id, *columns, unique=index.unique)
+
+
+def _index_name(table_name: str, index: Index) -> str:
     kind = "uq" if index.unique else "ix"
-    name = _name(kind, table.name, *(field.text for field in index.fields))
-    sa.Index(name, table.c.account_id, *columns, unique=index.unique)
+    return _name(kind, table_name, *(field.text for field in index.fields))
 
 
 def _index_column(table: sa.Table, field: IndexField) -> sa.ColumnElement[Any]:

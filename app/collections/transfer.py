@@ -20,7 +20,7 @@ from app.collections import (
     updates,
 )
 from app.collections import service as collections
-from app.collections.changes import Change
+from app.collections.changes import Change, Proposal
 from app.collections.definition import Definition
 from app.collections.index_builds import Builds
 from app.collections.models import Collection
@@ -121,6 +121,7 @@ def _imported(items: Sequence[Item], strategy: str, built: Builds) -> JSONObject
         options = import_.given[row.name_key].get("options", {})
         updates.store(row, change, rules[row.name_key], options)
     db.db.session.flush()
+    updates.follow([change for _, change in import_.updated])
     created = _make_tables(import_.made)
     altered = [updates.execute(row, change, built) for row, change in import_.updated]
     return _report(items, import_, [*created, *(problem_ for problem_ in altered if problem_)])
@@ -152,14 +153,8 @@ def _plan(items: Sequence[Item], existing: Mapping[str, Collection], strategy: s
         else:
             import_.given[key] = {**item["rules"], "options": item.get("options", {})}
             if key in existing:
-                change = updates.plan_change(
-                    existing[key],
-                    item["schema"],
-                    False,
-                    problems,
-                    names_by_key,
-                    item.get("indexes"),
-                )
+                proposal = Proposal(item["schema"], item.get("indexes"))
+                change = updates.plan_change(existing[key], proposal, problems, names_by_key)
                 import_.updated.append((existing[key], change))
             else:
                 index_specs = item.get("indexes", ())
@@ -191,7 +186,7 @@ def _rules(import_: _Import) -> dict[str, JSONObject]:
                 problems += updates.invalid_kept_rules(changes_by_key[key], rules_by_key[key])
             import_.problems += [_with_name(definition_.name, problem_) for problem_ in problems]
     if not import_.problems:
-        import_.problems += updates.invalid_rules_elsewhere(list(changes_by_key.values()))
+        import_.problems += updates.left_behind(list(changes_by_key.values()))
     return rules_by_key
 
 

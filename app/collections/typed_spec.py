@@ -14,7 +14,7 @@ from app.collections import access as accesses
 from app.collections import definition as definitions
 from app.collections.access import Access
 from app.collections.definition import Definition
-from app.collections.fields import SYSTEM_FIELDS, ComputedField, Field, JsonField
+from app.collections.fields import SYSTEM_FIELDS, ComputedField, Field, JsonField, MultiSelectField
 from app.rules import OPERATIONS
 from app.types import JSONObject
 
@@ -171,6 +171,9 @@ def _value(field: Field) -> Spec:
     if isinstance(field, ComputedField):
         return _value(field.like)
     options, schema = field.options, dict(field.json_schema)
+    if isinstance(field, MultiSelectField):
+        items = {"type": "string", "enum": options["choices"]}
+        return {"type": "array", "items": items, "uniqueItems": True}
     for option, keyword in BOUNDS.items():
         if option in options:
             schema[keyword] = options[option]

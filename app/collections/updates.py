@@ -12,119 +12,143 @@ from app.collections import (
     access,
     changes,
     definition,
+    eras,
     index_builds,
     indexes,
+    renaming,
     revisions,
     schema,
     table,
     totals,
 )
 from app.collections import service as collections
-from app.collections.changes import Change
+from app.collections.changes import Change, Proposal
 from app.collections.index_builds import Builds
 from app.collections.models import Collection
 from app.db import errors, versioned_cache
-from app.errors import Conflict, InvalidValues
+from app.errors import BadRequest, Conflict, InvalidValues
 from app.types import JSONMapping, JSONObject
+
+PLAN_REQUIRED = "Removed fields lose their values: plan this change and send its plan_hash."
+PLAN_STALE = "The collection was changed after this plan, or the plan is of another change."
 
 
 def update(
     collection_id: str,
-    specs: Sequence[schema.Spec] | None,
+    proposal: Proposal,
     body: JSONMapping,
     *,
     name: str | None = None,
-    partial: bool = False,
+    plan_hash: str | None = None,
     expected_version: str | None = None,
 ) -> Collection:
-    """Add fields, and change properties, rules, options and indexes; the latter as a whole.
+    """Change the schema, and the rules and options in `body`.
 
-    `specs` is the whole schema, or with `partial` only its changes. Raises InvalidValues, NotFound,
-    or Conflict, also if the version is not `expected_version`.
+    Raises InvalidValues, NotFound, BadRequest (`plan_required`) where fields are removed without
+    `plan_hash`, or Conflict, also if the plan is stale (`plan_stale`) or the version is not
+    `expected_version`.
     """
+    if proposal.removed and plan_hash is None:
+        raise BadRequest(PLAN_REQUIRED, error="plan_required")
 
     @versioned_cache.reloading()  # for referenced collections
     def planned() -> list[Change]:
-        row = collections.find(collection_id)
-        return [plan_change(row, specs, partial, [], index_specs=body.get("indexes"))]
+        return [plan_change(collections.find(collection_id), proposal, [])]
 
     with index_builds.ahead(planned) as built:
-        return _update(collection_id, specs, body, name, partial, expected_version, built)
+        return _update(collection_id, proposal, body, name, plan_hash, expected_version, built)
 
 
 @collections.schema_change
 @versioned_cache.reloading()  # for referenced collections
 def _update(
     collection_id: str,
-    specs: Sequence[schema.Spec] | None,
+    proposal: Proposal,
     body: JSONMapping,
     name: str | None,
-    partial: bool,
+    plan_hash: str | None,
     expected_version: str | None,
     built: Builds,
 ) -> Collection:
     row = collections.locked(collection_id)
     collections.check_version(row, expected_version)
+    if plan_hash is not None and plan_hash.partition("-")[0] != str(row.version):
+        raise Conflict(PLAN_STALE, error="plan_stale")
     problems = collections.rename_problems(row, "name", name)
-    change = plan_change(row, specs, partial, problems, index_specs=body.get("indexes"))
+    change = plan_change(row, proposal, problems)
     new_rules = collections.normalize_rules(body, change.new, problems)
     _check(problems, change, new_rules)
+    if plan_hash not in (None, change.plan_hash):
+        raise Conflict(PLAN_STALE, error="plan_stale")
     changes.refuse(row_problems(change, built))
     store(row, change, new_rules, body.get("options", {}))
+    follow([change])
     execute(row, change, built)
     return row
 
 
 @versioned_cache.reloading()  # for referenced collections
-def plan(
-    collection_id: str,
-    specs: Sequence[schema.Spec] | None,
-    index_specs: Sequence[indexes.Spec] | None = None,
-) -> JSONObject:
-    """The operations and SQL of an update, and problems of existing rows; changes nothing."""
+def plan(collection_id: str, proposal: Proposal) -> JSONObject:
+    """The operations, SQL and hash of an update, how to undo it, and problems of existing rows.
+
+    Changes nothing.
+    """
     row = collections.find(collection_id)
     problems_: list[JSONObject] = []
-    change = plan_change(row, specs, False, problems_, index_specs=index_specs)
+    change = plan_change(row, proposal, problems_)
     _check(problems_, change, {})
     try:
-        problems = change.row_problems()
+        problems, lost = change.row_problems(), change.lost_values()
     except DBAPIError as error:
         if not errors.is_stale_schema(error):
             raise
         raise Conflict("The collection was changed concurrently. Plan again.") from error
-    return {"operations": change.operations, "sql": change.statements, "problems": problems}
+    return {
+        "operations": change.operations,
+        "sql": change.statements,
+        "problems": problems,
+        "plan_hash": change.plan_hash,
+        "reverse": change.reverse,
+        "data_lost": lost,
+    }
 
 
 def plan_change(
     row: Collection,
-    specs: Sequence[schema.Spec] | None,
-    partial: bool,
+    proposal: Proposal,
     problems: list[JSONObject],
     targets: Mapping[str, str] | None = None,
-    index_specs: Sequence[indexes.Spec] | None = None,
 ) -> Change:
-    """The change of a stored collection to a schema and indexes; None keeps the present ones.
-
-    Adds problems to `problems`.
-    """
-    old = definition.from_row(row)
+    """The change of a stored collection that is proposed. Adds problems to `problems`."""
+    old, specs, removed = definition.from_row(row), proposal.specs, proposal.removed
     targets = targets or collections.targets()
-    index_specs = old.indexes if index_specs is None else index_specs
-    specs_ = schema.merged(old, specs or ()) if partial or specs is None else specs
+    new_problems: list[JSONObject] = []
+    renames = schema.renames(old, specs or (), removed, new_problems)
+    present = renaming.renamed(old, renames)
+    index_specs = present.indexes if proposal.indexes is None else proposal.indexes
+    specs_ = (
+        schema.merged(present, specs or (), removed) if proposal.partial or specs is None else specs
+    )
     stored = [collections.stored(spec, targets) for spec in specs_]
-    new_problems = [
-        *schema.problems(specs_, targets, index_specs),
-        *schema.change_problems(old, stored),
-    ]
+    if not new_problems:
+        new_problems += schema.problems(specs_, targets, index_specs)
+        new_problems += schema.change_problems(present, stored, removed)
     if new_problems:
         problems += new_problems
         return Change(old, old)
     new = {spec["name"]: spec for spec in stored}
     # Existing fields keep their order.
-    order = dict.fromkeys([*(spec["name"] for spec in old.schema), *new])
-    new_schema = tuple(new[name] for name in order)
+    kept = [spec["name"] for spec in present.schema if spec["name"] in new]
+    new_schema = tuple(new[name] for name in dict.fromkeys([*kept, *new]))
     new_indexes = tuple(indexes.stored(spec) for spec in index_specs)
-    return Change(old, replace(old, schema=new_schema, indexes=new_indexes))
+    new_rules = {key: _without(value, removed) for key, value in present.rules.items()}
+    changed = replace(old, schema=new_schema, indexes=new_indexes, rules=new_rules)
+    return Change(old, changed, renames)
+
+
+def _without(value: object, removed: Sequence[str]) -> object:
+    # Field lists follow by themselves; rules are texts.
+    return [name for name in value if name not in removed] if isinstance(value, list) else value
 
 
 def row_problems(change: Change, built: Builds) -> list[JSONObject]:
@@ -132,7 +156,7 @@ def row_problems(change: Change, built: Builds) -> list[JSONObject]:
 
     Indexes that are `built` need no lock: they hold what they promise.
     """
-    if built.remaining(change.statements):
+    if built.remaining(change.statements) or change.removes_choices:
         table.lock(change.old.table)
     return change.row_problems(built.names.keys())
 
@@ -140,12 +164,28 @@ def row_problems(change: Change, built: Builds) -> list[JSONObject]:
 def store(row: Collection, change: Change, rules: JSONMapping, options: JSONMapping) -> None:
     """Store the new definition."""
     new_indexes = [dict(spec) for spec in change.new.indexes]
-    others = {**row.rules, **rules}, {**row.options, **options}, new_indexes
+    others = {**change.new.rules, **rules}, {**row.options, **options}, new_indexes
     if change.operations or others != (row.rules, row.options, row.indexes):
         row.schema = [dict(spec) for spec in change.new.schema]
         row.rules, row.options, row.indexes = others
+        if change.ended_names:
+            row.former_names = [*row.former_names, eras.entry(change.ended_names)]
         row.version += 1
         db.db.session.flush()
+
+
+def follow(changes_: Sequence[Change]) -> None:
+    """Store the rules of other collections that follow renamed fields. Raises Stale."""
+    changed = {change.new.id for change in changes_}
+    for change in changes_:
+        for new in change.rules_elsewhere:
+            if new.id not in changed:
+                row = collections.locked(new.id)
+                if row.version != new.version:
+                    raise versioned_cache.Stale
+                row.rules = dict(new.rules)
+                row.version += 1
+    db.db.session.flush()
 
 
 def execute(row: Collection, change: Change, built: Builds) -> str | None:
@@ -159,9 +199,11 @@ def execute(row: Collection, change: Change, built: Builds) -> str | None:
 
 
 def _run(row: Collection, change: Change, built: Builds) -> str:
-    events.publish(events.DefaultsBackfilled(change.old, change.fills))
+    table.run(change.renaming_statements)
+    events.publish(events.FieldsRemoved(change.renamed, change.lost))
+    events.publish(events.DefaultsBackfilled(change.renamed, change.fills))
     try:
-        table.run(built.adopted(change.statements))
+        table.run(built.adopted(change.further_statements))
     except IntegrityError as error:
         raise Conflict("Existing records do not fit the new schema.") from error
     if not table.is_sound(change.new.table):
@@ -171,11 +213,22 @@ def _run(row: Collection, change: Change, built: Builds) -> str:
 
 
 def _check(problems: Sequence[JSONMapping], change: Change, new_rules: JSONMapping) -> None:
-    all_problems = [*problems, *invalid_kept_rules(change, new_rules)] or invalid_rules_elsewhere(
-        [change]
-    )
-    if all_problems:
-        raise InvalidValues(all_problems)
+    if not problems:
+        with definition.override({change.new.name.lower(): change.new}):
+            problems = invalid_kept_rules(change, new_rules)
+        problems = [*problems, *left_behind([change])]
+    if problems:
+        raise InvalidValues(problems)
+
+
+def left_behind(changes_: Sequence[Change]) -> list[JSONObject]:
+    """What names a field beyond its collection, and would be wrong after these changes."""
+    problems = invalid_rules_elsewhere(changes_)
+    for change in changes_:
+        names = frozenset([*change.removed, *change.renames])
+        if names:
+            events.publish(events.FieldNamesEnd(change.old, names, problems))
+    return problems
 
 
 def invalid_kept_rules(change: Change, new_rules: JSONMapping) -> list[JSONObject]:
@@ -193,9 +246,10 @@ def invalid_rules_elsewhere(changes_: Sequence[Change]) -> list[JSONObject]:
     """Rules of other collections that these changes would make invalid."""
     if not any(_expressions_change(definition_) for definition_ in changes_):
         return []
-    future = {definition_.new.name.lower(): definition_.new for definition_ in changes_}
+    future = {change.new.name.lower(): change.new for change in changes_}
+    followed = {one.name: one for change in changes_ for one in change.rules_elsewhere}
     other_definitions = [
-        definition_
+        followed.get(definition_.name, definition_)
         for definition_ in definition.get_all()
         if definition_.name.lower() not in future
     ]
@@ -218,7 +272,9 @@ def invalid_rules_elsewhere(changes_: Sequence[Change]) -> list[JSONObject]:
 
 
 def _expressions_change(change: Change) -> bool:
-    return any(operation["property"] == "expression" for operation in change.operations)
+    operations = change.operations
+    is_changed = any(operation["property"] == "expression" for operation in operations)
+    return is_changed or bool(change.removed or change.renames)
 
 
 def _invalid_rules(definition_: definition.Definition) -> Iterator[tuple[str, JSONObject]]:

@@ -81,8 +81,9 @@ def is_stale_schema(error: DBAPIError) -> bool:
         # Messages are localized; the function in the server's source is not.
         original: Any = error.orig
         return original.diag.source_function == PLAN_CHECK or PLAN_OUT_OF_DATE in str(original)
-    missing = str(error.orig).startswith(("no such table", "no such column"))
-    return code in OUT_OF_DATE or missing
+    message = str(error.orig)
+    missing = message.startswith(("no such table", "no such column"))
+    return code in OUT_OF_DATE or missing or "has no column named" in message
 
 
 def is_invalid_data(error: DBAPIError) -> bool:

@@ -16,6 +16,7 @@ from app.audit import unchanged
 from app.audit.entries import CHANGES, HEADS
 from app.audit.models import FeedChange
 from app.collections import table as tables
+from app.collections.definition import Definition
 from app.db import Base
 from app.types import JSONObject
 
@@ -143,18 +144,31 @@ _VALUES = _both(
 
 
 def next_changes(
-    account_id: str, table_name: str, column: str, record_ids: Sequence[str], after: int
+    account_id: str, definition: Definition, column: str, record_ids: Sequence[str], after: int
 ) -> dict[str, Any]:
     """The first change of a column after a change, by record."""
+    table_name = definition.table_name
     found = []
     for table, number in ((CHANGES, CHANGES.c.first_id), (FEED, FEED.c.change)):
         mine = (table.c.account_id == account_id, table.c.table_name.concat("") == table_name)
-        named = table.c.columns.contains(f'"{column}"', autoescape=True)
+        named = _names_column(table, definition, column)
         later = (table.c.record_id.in_(record_ids), number > after, named)
-        shown = (table.c[name] for name in ("record_id", "columns", "old_values"))
+        shown = (table.c[name] for name in ("record_id", "occurred_at", "columns", "old_values"))
         found.append(sa.select(number.label("change"), *shown).where(*mine, *later))
     both = sa.union_all(*found).subquery()
     place = sa.func.row_number().over(partition_by=both.c.record_id, order_by=both.c.change)
     placed = sa.select(both, place.label("place")).subquery()
     rows = db.connection().execute(sa.select(placed).where(placed.c.place == 1))
     return {row.record_id: row for row in rows}
+
+
+def _names_column(table: sa.Table, definition: Definition, column: str) -> sa.ColumnElement[bool]:
+    """Whether a change names a column, by the name that it had then."""
+    conditions = []
+    for era in definition.eras:
+        if (name := era.former_name(column)) is not None:
+            named = table.c.columns.contains(f'"{name}"', autoescape=True)
+            until = () if era.until is None else (table.c.occurred_at < era.until,)
+            since = (table.c.occurred_at >= era.since,) if era.since > definition.created_at else ()
+            conditions.append(sa.and_(named, *since, *until))
+    return sa.or_(*conditions)

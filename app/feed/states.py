@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
 import sqlalchemy as sa
@@ -22,6 +22,7 @@ from app.types import JSONObject
 
 OPERATIONS = {CREATE: "create", UPDATE: "update", DELETE: "delete"}
 NOBODY = ("system", "anonymous")
+T = TypeVar("T")
 
 
 class Transition(NamedTuple):
@@ -80,9 +81,10 @@ def _completed(definition: Definition) -> Callable[[JSONObject | None], Row | No
 def _states(
     definition: Definition, account_id: str, row: Any, gaps: list[_Gap]
 ) -> tuple[JSONObject | None, JSONObject | None]:
-    rest, names = unchanged.load(row.unchanged), orjson.loads(row.columns)
+    rest, names = unchanged.load(row.unchanged), _names(definition, row)
+    both = _present(definition, row, rest.both)
     base: JSONObject = dict.fromkeys(definition.table.c.keys())
-    base |= {"id": row.record_id, "account_id": account_id} | _stored(definition, rest.both)
+    base |= {"id": row.record_id, "account_id": account_id} | _stored(definition, both)
     before = after = None
     if row.operation != CREATE:
         before = base | _values(definition, names, row.old_values)
@@ -91,12 +93,22 @@ def _states(
         after = base | _values(definition, names, row.new_values) | _written(row)
         after |= _stored(definition, rest.after)
     if row.operation == UPDATE:
-        both = [state for state in (before, after) if state is not None]
+        states = [state for state in (before, after) if state is not None]
         gaps += [
-            _Gap(row.change, row.table_name, row.record_id, name, both)
-            for name in _missing(definition, names, row.unchanged, rest)
+            _Gap(row.change, row.table_name, row.record_id, name, states)
+            for name in _missing(definition, names, row, rest)
         ]
     return before, after
+
+
+def _names(definition: Definition, row: Any) -> list[str | None]:
+    """The present names of the columns of a change; None for those that were removed."""
+    return [definition.present_name(name, row.occurred_at) for name in orjson.loads(row.columns)]
+
+
+def _present(definition: Definition, row: Any, texts: Mapping[str, T]) -> dict[str, T]:
+    names = ((definition.present_name(name, row.occurred_at), name) for name in texts)
+    return {present: texts[name] for present, name in names if present is not None}
 
 
 def _written(row: Any) -> JSONObject:
@@ -109,16 +121,17 @@ def _written(row: Any) -> JSONObject:
 
 
 def _missing(
-    definition: Definition, names: Sequence[str], text: str | None, rest: Unchanged
+    definition: Definition, names: Sequence[str | None], row: Any, rest: Unchanged
 ) -> Sequence[str]:
-    if text is None:  # written by an older version during an upgrade
+    if row.unchanged is None:  # written by an older version during an upgrade
         return [column.name for column in definition.table.c if column.name not in names]
-    return list(rest.long)
+    return list(_present(definition, row, rest.long))
 
 
-def _values(definition: Definition, names: Sequence[str], array: str | None) -> JSONObject:
+def _values(definition: Definition, names: Sequence[str | None], array: str | None) -> JSONObject:
     texts = orjson.loads(array) if array else [None] * len(names)
-    return _stored(definition, dict(zip(names, texts, strict=True)))
+    named = zip(names, texts, strict=True)
+    return _stored(definition, {name: text for name, text in named if name is not None})
 
 
 def _stored(definition: Definition, texts: Mapping[str, str | None]) -> JSONObject:
@@ -146,11 +159,13 @@ def _fill(
     for (table_name, column), own in by_column.items():
         definition, ids = definitions[table_name], sorted({gap.record_id for gap in own})
         here = [
-            row for row in rows if row.table_name == table_name and f'"{column}"' in row.columns
+            row
+            for row in rows
+            if row.table_name == table_name and column in _names(definition, row)
         ]
         # The record first: a change meanwhile is then found among the later ones.
-        present = _present(definition, account_id, ids)
-        later = changes.next_changes(account_id, table_name, column, ids, rows[-1].change)
+        present = _records(definition, account_id, ids)
+        later = changes.next_changes(account_id, definition, column, ids, rows[-1].change)
         for gap in own:
             same = (row for row in here if row.record_id == gap.record_id)
             following = next((row for row in same if row.change > gap.change), None)
@@ -158,14 +173,14 @@ def _fill(
             if following is None:
                 value = present.get(gap.record_id, {}).get(column)
             else:
-                names = orjson.loads(following.columns)
+                names = _names(definition, following)
                 value = _values(definition, names, following.old_values).get(column)
             for state in gap.states:
                 if state.get(column) is None:
                     state[column] = value
 
 
-def _present(definition: Definition, account_id: str, ids: Sequence[str]) -> dict[str, Row]:
+def _records(definition: Definition, account_id: str, ids: Sequence[str]) -> dict[str, Row]:
     mine = store.scope(definition, account_id)
     is_any = store.is_any_of(definition.table.c.id, ids)
     found = db.connection().execute(sa.select(*definition.selected).where(*mine, is_any))

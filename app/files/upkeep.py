@@ -10,6 +10,7 @@ from typing import TypeVar
 import sqlalchemy as sa
 
 from app import clock, config, db, events, jobs
+from app.collections.fields.file import files_in
 from app.context import tenancy
 from app.files import storage
 from app.files.models import FILES
@@ -50,6 +51,28 @@ def _release_of_collection(event: events.CollectionRemoved) -> None:
     released = sa.update(FILES).where(*of_collection).values(released_at=clock.now())
     with tenancy.across_accounts():
         db.connection().execute(released)
+
+
+@events.subscribe(events.FieldsRemoved)
+def _release_of_fields(event: events.FieldsRemoved) -> None:
+    with tenancy.across_accounts():
+        for name in event.names & event.definition.files.keys():
+            for piece in _pieces(_named_by(event.definition.table, name)):
+                release = sa.update(FILES).where(FILES.c.id.in_(piece))
+                db.connection().execute(release.values(released_at=clock.now()))
+
+
+def _named_by(table: sa.Table, name: str) -> Iterator[str]:
+    """The ids of all files that a column names."""
+    rows = sa.select(table.c.id, table.c[name]).where(table.c[name].is_not(None))
+    last = ""
+    while page := (
+        db.connection()
+        .execute(rows.where(table.c.id > last).order_by(table.c.id).limit(PIECE))
+        .all()
+    ):
+        for last, text in page:
+            yield from (file["id"] for file in files_in(text))
 
 
 @events.subscribe(events.AccountClosed)

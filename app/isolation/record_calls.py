@@ -79,7 +79,9 @@ def bodies(
 def _sendable(definition: Definition, row: Mapping[str, object]) -> dict[str, object]:
     """The stored fields of a record as JSON; fields with choices have the first one."""
     chosen = {
-        n: spec.options["choices"][0]
+        n: [spec.options["choices"][0]]
+        if spec.type == "multi_select"
+        else spec.options["choices"][0]
         for n, spec in definition.fields.items()
         if "choices" in spec.options
     }

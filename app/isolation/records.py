@@ -57,6 +57,8 @@ def _content(tenant: Tenant, definition: Definition, name: str) -> object:
         "date": lambda: clock.now().date(),
         "json": lambda: {"value": text},
         "file": lambda: definition.files[name].stored([_file(tenant, text)]),
+        "select": lambda: text,
+        "multi_select": lambda: [text],
         "reference": lambda: tenant.ids.get(target.table_name) if target else None,
     }
     return values[definition.fields[name].type]()

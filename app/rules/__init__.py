@@ -35,6 +35,7 @@ Meaning:
   away from zero.
 - `~` compares the whole text, ASCII case aside; `%` is any run of characters, `\\%` a percent sign.
 - Text compares by code point; `upper`, `lower` and `~` know the case of ASCII letters only.
+- `@contains(field, text)` is true where a multi_select has the text, else false.
 - Dates and moments compare with ISO texts that are written out; a date is the first moment of its
   day in UTC. `date_diff(a, b, unit)` is a - b: with parts of a unit for days, hours, minutes and
   seconds, whole for months and years; `date_add` keeps the day, or takes a shorter month's last.

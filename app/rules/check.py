@@ -12,12 +12,13 @@ from typing import Any
 
 from app.rules import values
 from app.rules.functions import CALLERS, PLAIN, SPECIAL
-from app.rules.matching import TEMPORAL, alike, check_ordered, expect, united
+from app.rules.matching import OPAQUE, TEMPORAL, WORDS, alike, check_ordered, expect, united
 from app.rules.nodes import (
     Arithmetic,
     Call,
     Caller,
     Comparison,
+    Contains,
     IsNull,
     Junction,
     ListOf,
@@ -170,7 +171,7 @@ class _Checker:
             check: Callable[[Call], Node] = getattr(self, "_" + node.name[1:])
             return check(node)
         if node.name in SPECIAL:
-            check = getattr(self, "_" + node.name)
+            check = getattr(self, "_" + node.name.removeprefix("@"))
             return check(node)
         if node.name in PLAIN:
             return self._plain(node)
@@ -219,11 +220,19 @@ class _Checker:
     def _word_call(self, node: Call, arguments: Sequence[Node]) -> Node:
         return _typed(replace(node, arguments=tuple(_word(argument) for argument in arguments)))
 
+    def _contains(self, node: Call) -> Node:
+        self._count(node, 2, 2)
+        container, item = map(self.check, node.arguments)
+        if container.type not in (Type.LIST, Type.ANY):
+            message = f"Expected {WORDS[Type.LIST]}, found {WORDS[container.type]}."
+            raise RuleError(message, container.start)
+        return _typed(Contains(node.start, node.end, container, expect(item, Type.TEXT)))
+
     def _concat(self, node: Call) -> Node:
         self._count(node, 1, None)
         checked = [self.check(argument) for argument in node.arguments]
         for one in checked:
-            if one.type in (*TEMPORAL, Type.JSON):
+            if one.type in (*TEMPORAL, *OPAQUE):
                 expect(one, Type.TEXT)
         return replace(node, arguments=tuple(checked), type=Type.TEXT)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from app.rules.nodes import Arithmetic, Call, Comparison, Membership, Name, Node
+from app.rules.nodes import Arithmetic, Call, Comparison, Contains, Membership, Name, Node
 from app.rules.program import is_leaf
 
 # Symbols for an expression; the rest of a statement needs some, too.
@@ -66,6 +66,6 @@ def _symbols(node: Node) -> tuple[int, int]:
     # What stands open before the first part and before a further one; measured, rounded up.
     if isinstance(node, Membership):
         return 2, 7
-    if isinstance(node, Call) or (isinstance(node, Comparison) and "~" in node.operator):
+    if isinstance(node, Call | Contains) or (isinstance(node, Comparison) and "~" in node.operator):
         return 5, 8
     return (3, 5) if isinstance(node, Arithmetic) else (1, 3)

@@ -54,6 +54,14 @@ class Property(FunctionElement[Any]):
         super().__init__(text, sa.literal_column(f"'{name}'"))
 
 
+class ListContains(FunctionElement[bool]):
+    """Whether the JSON text of a list has a text."""
+
+    type = sa.Boolean()
+    inherit_cache = True
+    name = "atrium_contains"
+
+
 class CodePoints(FunctionElement[str]):
     """A text that compares by code points."""
 
@@ -139,6 +147,18 @@ def _postgres_matches(element: Matches, compiler: SQLCompiler, **options: object
     # A percent sign is doubled for the driver.
     like = f"replace({kept}, '\\%%', '!%%')"
     return f"lower({text} COLLATE \"C\") LIKE {like} ESCAPE '!'"
+
+
+@compiles(ListContains, "sqlite")
+def _sqlite_contains(element: ListContains, compiler: SQLCompiler, **options: object) -> str:
+    return f"atrium_contains({', '.join(_parts(element, compiler, options))})"
+
+
+@compiles(ListContains, "postgresql")
+def _postgres_contains(element: ListContains, compiler: SQLCompiler, **options: object) -> str:
+    container, item = _parts(element, compiler, options)
+    # In an array: alone, a text is also contained in an equal text.
+    return f"{container}::jsonb @> jsonb_build_array({item}::text)"
 
 
 @compiles(CodePoints, "sqlite")

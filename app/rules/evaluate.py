@@ -18,6 +18,7 @@ from app.rules.nodes import (
     Call,
     Caller,
     Comparison,
+    Contains,
     IsNull,
     Junction,
     Literal,
@@ -189,6 +190,10 @@ def _membership(node: Membership, context: Context) -> bool:
     return found is not node.negated
 
 
+def _contains(node: Contains, context: Context) -> bool:
+    return values.contains(evaluate(node.container, context), evaluate(node.item, context))
+
+
 def _is_null(node: IsNull, context: Context) -> bool:
     return (evaluate(node.value, context) is None) is not node.negated
 
@@ -275,6 +280,7 @@ EVALUATE: Mapping[type[Node], Callable[[Any, Context], object]] = {
     Arithmetic: _arithmetic,
     Comparison: _comparison,
     Membership: _membership,
+    Contains: _contains,
     IsNull: _is_null,
     Not: _not,
     Junction: _junction,

@@ -12,6 +12,7 @@ from app.rules.evaluate import Context, evaluate, holds
 from app.rules.nodes import (
     Caller,
     Comparison,
+    Contains,
     IsNull,
     Junction,
     Literal,
@@ -19,9 +20,11 @@ from app.rules.nodes import (
     Name,
     Node,
     Not,
+    Type,
     walk,
 )
 from app.rules.partial_eval import partial_evaluate, truth
+from app.rules.values import items
 
 
 @dataclass(frozen=True)
@@ -65,9 +68,14 @@ def deciding(node: Node, text: str, context: Context) -> Clause:
     """The smallest part of a condition whose truth alone makes that of the whole."""
     chosen = _decisive(node, context)
     known = (part for part in _operands(chosen) if not _looks_at_unknown(part, context))
-    looked_at = {_label(part, text): evaluate(part, context) for part in known}
+    looked_at = {_label(part, text): _value(part, context) for part in known}
     source = text[chosen.start : chosen.end]
     return Clause(source, chosen.start, surely(chosen, context) is True, looked_at)
+
+
+def _value(node: Node, context: Context) -> object:
+    value = evaluate(node, context)
+    return items(value) if node.type is Type.LIST and value is not None else value
 
 
 def _decisive(node: Node, context: Context) -> Node:
@@ -100,7 +108,9 @@ def _operands(node: Node) -> Iterator[Node]:
     if isinstance(node, Name):
         yield node
     for part in node.children:
-        if isinstance(node, Comparison | Membership | IsNull) and not isinstance(part, Literal):
+        if isinstance(node, Comparison | Contains | Membership | IsNull) and not isinstance(
+            part, Literal
+        ):
             yield part
         elif not isinstance(part, Literal):
             yield from _operands(part)

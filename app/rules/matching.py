@@ -17,6 +17,7 @@ from app.rules.nodes import Call, Literal, Node, RuleError, Type
 DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 TEMPORAL = (Type.DATE, Type.DATETIME)
 ORDERED = (Type.NUMBER, Type.TEXT, *TEMPORAL)
+OPAQUE = (Type.JSON, Type.LIST)
 WORDS = {
     Type.TEXT: "a text",
     Type.NUMBER: "a number",
@@ -24,6 +25,7 @@ WORDS = {
     Type.DATETIME: "a moment",
     Type.DATE: "a date",
     Type.JSON: "JSON",
+    Type.LIST: "a multi_select",
     Type.NULL: "null",
     Type.ANY: "any value",
 }
@@ -47,8 +49,8 @@ def united(nodes: list[Node]) -> tuple[list[Node], Type]:
     kinds = {node.type for node in nodes} - {Type.NULL}
     if Type.ANY in kinds or not kinds:
         return nodes, Type.ANY if kinds else Type.NULL
-    if Type.JSON in kinds:
-        raise RuleError("JSON has no place here.", nodes[0].start)
+    for kind in kinds.intersection(OPAQUE):
+        raise RuleError(f"{_capital(kind)} has no place here.", nodes[0].start)
     if kinds & set(TEMPORAL):
         nodes = _temporals(nodes)
     first = next(node.type for node in nodes if node.type is not Type.NULL)
@@ -58,13 +60,19 @@ def united(nodes: list[Node]) -> tuple[list[Node], Type]:
 def alike(left: Node, right: Node) -> tuple[Node, Node]:
     """Both sides of a comparison as one type. Raises RuleError."""
     for side in (left, right):
-        if side.type is Type.JSON:
-            raise RuleError("JSON can only be compared with null.", side.start)
+        if side.type in OPAQUE:
+            hint = " Use @contains." if side.type is Type.LIST else ""
+            message = f"{_capital(side.type)} can only be compared with null.{hint}"
+            raise RuleError(message, side.start)
     if left.type in (Type.ANY, Type.NULL):
         return left, right
     if left.type in TEMPORAL or right.type in TEMPORAL:
         left, right = _temporals([left, right])
     return left, expect(right, left.type)
+
+
+def _capital(kind: Type) -> str:
+    return WORDS[kind][0].upper() + WORDS[kind][1:]
 
 
 def check_ordered(node: Node) -> None:

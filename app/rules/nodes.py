@@ -17,6 +17,7 @@ class Type(Enum):
     DATETIME = "datetime"
     DATE = "date"
     JSON = "json"
+    LIST = "list"
     NULL = "null"
     ANY = "any"
 
@@ -124,6 +125,14 @@ class Membership(Node):
 
 
 @dataclass(frozen=True)
+class Contains(Node):
+    """Whether a list has a text; never null."""
+
+    container: Node
+    item: Node
+
+
+@dataclass(frozen=True)
 class IsNull(Node):
     """Whether there is no value."""
 
@@ -165,6 +174,8 @@ def required_fields(condition: Node) -> frozenset[str]:
     values: tuple[Node, ...] = ()
     if isinstance(condition, Comparison) and not condition.operator.startswith("!"):
         values = (condition.left, condition.right)
+    elif isinstance(condition, Contains):
+        values = (condition.container, condition.item)
     elif isinstance(condition, Membership | IsNull):
         is_there = condition.negated is isinstance(condition, IsNull)
         values = (condition.value,) if is_there else ()

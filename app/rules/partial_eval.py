@@ -13,6 +13,7 @@ from app.rules.nodes import (
     Call,
     Caller,
     Comparison,
+    Contains,
     IsNull,
     Junction,
     Literal,
@@ -82,6 +83,8 @@ def _answer(node: Node, subject: Subject) -> bool | None:
         return None if decided is None else not decided
     if isinstance(node, IsNull) and isinstance(node.value, Caller):
         return _is_missing(node.value, subject) is not node.negated
+    if isinstance(node, Contains) and _is_missing(node.item, subject):
+        return False
     if isinstance(node, Membership) and _is_missing(node.value, subject):
         return treats_anonymous_as_empty(node) is not node.negated
     return _compared(node, subject) if isinstance(node, Comparison) else None

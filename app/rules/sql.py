@@ -20,6 +20,7 @@ from app.rules.elements import (
     Expression,
     Joined,
     Like,
+    ListContains,
     Matches,
     Midnight,
     Nested,
@@ -33,6 +34,7 @@ from app.rules.nodes import (
     Call,
     Caller,
     Comparison,
+    Contains,
     IsNull,
     Junction,
     Literal,
@@ -162,7 +164,7 @@ class _Builder:
     def value(self, node: Node) -> Expression:
         """The expression of a value; conditions are never null."""
         built = self.condition(node)
-        never_null = isinstance(node, Comparison | Membership | Junction)
+        never_null = isinstance(node, Comparison | Contains | Membership | Junction)
         return built.is_(sa.true()) if never_null else built
 
     def literal(self, node: Literal) -> Expression:
@@ -219,6 +221,9 @@ class _Builder:
         if node.items:
             matches = self.value(node.value).in_([self.value(item) for item in node.items])
         return matches.is_not(sa.true()) if node.negated else matches
+
+    def contains(self, node: Contains) -> Expression:
+        return ListContains(self.value(node.container), self.value(node.item))
 
     def is_null(self, node: IsNull) -> Expression:
         tested = self.value(node.value)
@@ -295,6 +300,7 @@ BUILD: Mapping[type[Node], Callable[[_Builder, Any], Expression]] = {
     Arithmetic: _Builder.arithmetic,
     Comparison: _Builder.comparison,
     Membership: _Builder.membership,
+    Contains: _Builder.contains,
     IsNull: _Builder.is_null,
     Not: _Builder.negation,
     Junction: _Builder.junction,

@@ -26,6 +26,7 @@ def register(connection: sqlite3.Connection) -> None:
     given["date_diff"] = (_date_diff, 3)
     given["date_add"] = (_date_add, 3)
     given["matches"] = (values.matches, 2)
+    given["contains"] = (values.contains, 2)
     for name, (python, count) in given.items():
         connection.create_function(f"atrium_{name}", count, _strict(python), deterministic=True)
     connection.create_function("atrium_values", -1, _values, deterministic=True)

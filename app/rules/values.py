@@ -11,9 +11,12 @@ from __future__ import annotations
 import calendar
 import math
 import re
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from decimal import ROUND_CEILING, ROUND_DOWN, ROUND_FLOOR, ROUND_HALF_UP, Context, Decimal
 from typing import Any
+
+import orjson
 
 SMALLEST, LARGEST = -(2**63), 2**63 - 1
 # Enough for the sum of the largest double and the smallest, digit by digit.
@@ -166,6 +169,19 @@ def matches(text: str, pattern: str) -> bool:
             return False
         position = found + len(part)
     return True
+
+
+def items(container: object) -> list[object]:
+    """What a list has, or the JSON text of one; nothing where there is none."""
+    if isinstance(container, str):
+        with suppress(orjson.JSONDecodeError):
+            container = orjson.loads(container)
+    return container if isinstance(container, list) else []
+
+
+def contains(container: object, item: object) -> bool:
+    """`@contains(container, item)`: a list has the text."""
+    return isinstance(item, str) and item in items(container)
 
 
 def moment(text: str) -> datetime:

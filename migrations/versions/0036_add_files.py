@@ -1,7 +1,7 @@
 """add files
 
 Revision ID: 0036
-Revises: 0034
+Revises: 0035
 Create Date: 2026-11-26 01:40:00.000000
 """
 
@@ -11,7 +11,7 @@ from alembic import op
 from app.db.types import Text, UtcDateTime
 
 revision = "0036"
-down_revision = "0034"
+down_revision = "0035"
 branch_labels = None
 depends_on = None
 

@@ -8,6 +8,8 @@ from typing import Any
 
 from app import config, create_app
 from app.collections import service, updates
+from app.collections.changes import Proposal
+from app.ids import new_id
 
 TITLE = {"name": "title", "type": "text"}
 STEPS: list[list[dict[str, Any]]] = [
@@ -17,6 +19,16 @@ STEPS: list[list[dict[str, Any]]] = [
     [{"name": "n", "unique": False, "options": {"index": True}}],
     [{"name": "title", "required": False, "default": None, "options": {}}],
 ]
+
+
+def renaming(name: str) -> list[Proposal]:
+    """A field that comes, gets another name and goes."""
+    new = {"name": f"came_{name}", "type": "text", "default": "x"}
+    steps = [new, {"name": f"goes_{name}", "rename_from": new["name"]}]
+    return [
+        *(Proposal([step], partial=True) for step in steps),
+        Proposal(removed=[steps[1]["name"]]),
+    ]
 
 
 def change(settings: config.Config, told: Connection) -> None:
@@ -29,7 +41,10 @@ def change(settings: config.Config, told: Connection) -> None:
         for number in itertools.count(len(schema)):
             more = {"name": f"more_{number}", "type": "text", "default": "x"}
             added = [[more]] if number < 60 else []
-            for step in [*added, *STEPS]:
-                schema, before = updates.update(made.id, step, {}, partial=True).schema, schema
+            steps = [Proposal(step, partial=True) for step in [*added, *STEPS]]
+            for step in [*renaming(new_id()[-12:]), *steps]:
+                plan = updates.plan(made.id, step)
+                row = updates.update(made.id, step, {}, plan_hash=plan["plan_hash"])
+                schema, before = row.schema, schema
                 if schema != before:  # the process before may have been killed behind the step
                     told.send("changed")

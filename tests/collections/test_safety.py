@@ -110,6 +110,78 @@ def test_many_writers_lose_nothing_while_the_schema_changes(
     assert_agreement(app)
 
 
+RENAMES: list[dict[str, Any]] = [
+    {"schema": [{"name": "headline", "rename_from": "title"}]},
+    {"remove_fields": ["code"]},
+    {"schema": [{"name": "label", "rename_from": "headline", "options": {"index": True}}]},
+    {"schema": [{"name": "code", "type": "number"}, {"name": "title", "rename_from": "label"}]},
+]
+
+
+@WHOLE
+def test_many_writers_lose_nothing_while_fields_are_renamed_and_removed(
+    app: Flask, root: Caller, alice: Caller, whole: bool
+) -> None:
+    writers = 20 if whole else 6
+    code = {"name": "code", "type": "text", "default": "x"}
+    made = make_collection(root, schema=[TITLE, NUMBER, code])
+    url, stop, current = f"collections/{made['id']}", Event(), ["title"]
+    answers, codes, written = dict[str, list[str]](), set[str](), list[str]()
+
+    def send(send_to: Any, path: str, title: str) -> Any:
+        while True:
+            answer = send_to(path, {current[0]: title})
+            if answer.status_code != 400:
+                assert answer.status_code in (200, 201), answer.json
+                written.append(title)
+                return answer.json
+            codes.update(one["code"] for one in answer.json["details"])
+
+    def write(writer: int) -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            titles = [f"{writer}.{number}", f"{writer}.{number} again"]
+            id = send(alice.post, "records/posts", titles[0])["id"]
+            send(alice.patch, f"records/posts/{id}", titles[1])
+            answers[id] = titles
+
+    with ThreadPoolExecutor(writers) as pool:
+        threads = [pool.submit(write, writer) for writer in range(writers)]
+        try:
+            for change in RENAMES:
+                enough = len(written) + 3 * writers
+                while len(written) < enough and not any(one.done() for one in threads):
+                    time.sleep(0.02)
+                proposal = {key: value for key, value in change.items() if key == "remove_fields"}
+                hash = {}
+                if proposal:
+                    planned = root.post(f"{url}/plan", proposal).json
+                    hash = {"plan_hash": planned["plan_hash"]}
+                changed = root.patch(url, change | hash)
+                assert changed.status_code == 200, changed.json
+                current[0] = changed.json["schema"][0]["name"]
+        finally:
+            stop.set()
+        for thread in threads:
+            thread.result()
+    assert codes <= {"unknown_field"}
+    stored = {record["id"]: record for record in all_records(alice, "posts")}
+    assert {id: record["title"] for id, record in stored.items()} == {
+        id: titles[-1] for id, titles in answers.items()
+    }
+    # Whatever the name was, the feed has each value under the present one.
+    told: dict[str, list[str]] = {id: [] for id in answers}
+    since: int | None = 0
+    while since is not None:
+        page = alice.get(f"changes?since={since}&limit=1000").json
+        for item in page["items"]:
+            told[item["record_id"]].append(item["record"]["title"])
+        since = page["next"] if page["has_more"] else None
+    assert told == answers
+    assert_agreement(app)
+
+
 def test_a_write_that_knows_an_older_schema_leaves_no_gap(
     app: Flask, root: Caller, alice: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -273,7 +273,10 @@ DEFAULTS = {
     "email": ("o'neil@example.com", "o'neil@example.com"),
     "url": ("https://example.com/a%20b?c='d'", "https://example.com/a%20b?c='d'"),
     "json": ({"b": AWKWARD, "a": [1, None]}, {"b": AWKWARD, "a": [1, None]}),
+    "select": (AWKWARD, AWKWARD),
+    "multi_select": (["b", AWKWARD], ["b", AWKWARD]),
 }
+OPTIONS = {type: {"choices": [AWKWARD, "b"]} for type in ("select", "multi_select")}
 
 
 def test_every_type_has_a_default_but_references_and_what_is_computed() -> None:
@@ -281,7 +284,10 @@ def test_every_type_has_a_default_but_references_and_what_is_computed() -> None:
 
 
 def test_defaults_apply_where_a_field_is_absent(root: Caller, alice: Caller) -> None:
-    schema = [field(f"f_{t}", t, default=sent) for t, (sent, _) in DEFAULTS.items()]
+    schema = [
+        field(f"f_{t}", t, default=sent, options=OPTIONS.get(t, {}))
+        for t, (sent, _) in DEFAULTS.items()
+    ]
     made = make_collection(root, schema=schema)
     assert {one["name"]: one["default"] for one in made["schema"]} == {
         f"f_{t}": sent for t, (sent, _) in DEFAULTS.items()
@@ -334,7 +340,25 @@ REFUSED = [
         "on_delete_invalid",
     ),
     ("reference", {"collection": "posts", "on_delete": ""}, "on_delete_invalid"),
-    *((t, {}, "type_invalid") for t in ("select", "multi_select", "phone")),
+    *((t, {}, "type_invalid") for t in ("phone",)),
+    *(
+        (type, {"options": options}, "invalid_option")
+        for type in ("select", "multi_select")
+        for options in (
+            {},
+            {"choices": []},
+            {"choices": "ab"},
+            {"choices": ["a", " "]},
+            {"choices": ["a", 1]},
+            {"choices": ["a", "b", "a"]},
+            {"choices": ["a" * 201]},
+            {"choices": [str(n) for n in range(501)]},
+        )
+    ),
+    ("select", {"options": {"choices": ["a"]}, "default": "b"}, "invalid_option"),
+    ("multi_select", {"options": {"choices": ["a"]}, "default": "a"}, "invalid_type"),
+    ("multi_select", {"options": {"choices": ["a"]}, "unique": True}, "invalid_option"),
+    ("multi_select", {"options": {"choices": ["a"], "index": True}}, "invalid_option"),
     *((t, {}, "type_invalid") for t in ("", "Text", "string", "int")),
 ]
 

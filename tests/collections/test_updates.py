@@ -74,6 +74,18 @@ CHANGES = [
         True,
     ),
     (field(type="date"), field(type="date", required=True, default="2026-02-28"), True),
+    (
+        field(type="select", options={"choices": ["a", "b"]}),
+        field(type="select", options={"choices": ["b", "c"], "index": True}),
+        True,
+    ),
+    (
+        field(type="multi_select", options={"choices": [AWKWARD]}),
+        field(
+            type="multi_select", options={"choices": [AWKWARD]}, required=True, default=[AWKWARD]
+        ),
+        True,
+    ),
 ]
 
 
@@ -105,11 +117,8 @@ def test_a_property_changes_with_its_constraint_and_as_planned(
     assert revisions(app)[1:] == ([planned.json["sql"]] if alters else [])
     again = update(root, made, after, field("other"))
     assert again.json == answer.json
-    assert plan(root, made, after, field("other")).json == {
-        "operations": [],
-        "sql": [],
-        "problems": [],
-    }
+    nothing = plan(root, made, after, field("other")).json
+    assert [nothing[key] for key in ("operations", "sql", "problems", "data_lost")] == [[]] * 4
 
 
 def test_a_default_alone_changes_without_building_the_table_anew(
@@ -263,6 +272,35 @@ def test_narrower_options_act_on_what_is_written_from_then_on(root: Caller, alic
     refused = alice.patch(url, {"f": "long text", "n": 50}).json["details"]
     assert {one["code"] for one in refused} == {"too_long", "number_out_of_range"}
     assert alice.patch(url, {"f": "a", "n": 9}).status_code == 200
+
+
+def test_a_choice_that_records_use_cannot_be_removed(
+    root: Caller, alice: Caller, charlie: Caller
+) -> None:
+    def schema(*choices: str) -> list[dict[str, Any]]:
+        options = {"choices": list(choices)}
+        types = {"one": "select", "many": "multi_select"}
+        return [field(name, type, options=options) for name, type in types.items()]
+
+    made = make_collection(root, schema=schema("a", 'b"c', "d", "e"))
+    make_record(alice, one="a", many=["d", 'b"c'])
+    make_record(charlie, one="a", many=["d"])
+    make_record(alice)
+    for choices, expected in [
+        (("d", 'b"c', "e"), [("one", "in_use", 2)]),
+        (("a", "d"), [("many", "in_use", 1)]),
+        (("e", "f"), [("one", "in_use", 2), ("many", "in_use", 2)]),
+    ]:
+        assert problems(update(root, made, *schema(*choices)), 409) == expected
+        planned = plan(root, made, *schema(*choices)).json["problems"]
+        assert [(p["field"], p["code"], p["count"]) for p in planned] == expected
+    assert root.get("collections/posts").json["schema"] == made["schema"]
+    assert update(root, made, *schema("f", "d", 'b"c', "a")).status_code == 200
+    refused = alice.post("records/posts", {"one": "e", "many": ["f", "e"]}).json["details"]
+    assert [(p["field"], p["code"]) for p in refused] == [
+        ("one", "invalid_option"),
+        ("many", "invalid_option"),
+    ]
 
 
 # --- What is refused, whatever the records --------------------------------------------------------

@@ -29,6 +29,8 @@ POSTS: list[dict[str, Any]] = [
     {"name": "mail", "type": "email", "pii": True, "mask_type": "email"},
     {"name": "link", "type": "url"},
     {"name": "more", "type": "json"},
+    {"name": "state", "type": "select", "options": {"choices": ["open", "<done>"]}},
+    {"name": "tags", "type": "multi_select", "options": {"choices": ["a", "<b>", "c"]}},
     {"name": "author", "type": "reference", "collection": "people"},
     {"name": "loud", "type": "computed", "return_type": "text", "expression": "upper(title)"},
 ]
@@ -42,6 +44,8 @@ TYPED = {
     "f_mail": "a@example.org",
     "f_link": "https://example.org/?a=b",
     "f_more": '{"b": [1.0, "é"], "a": null}',
+    "f_state": "<done>",
+    "f_tags": ["<b>", "a"],
 }
 STORED = {
     "title": " one\ntwo ",
@@ -53,6 +57,8 @@ STORED = {
     "mail": "a@example.org",
     "link": "https://example.org/?a=b",
     "more": {"b": [1.0, "é"], "a": None},
+    "state": "<done>",
+    "tags": ["<b>", "a"],
     "author": None,
 }
 
@@ -145,10 +151,12 @@ def test_every_type_goes_in_and_comes_back(
     path = place(cast, f"/posts/{record['id']}")
     sent = form_of(page)
     assert sent["f_at"] == "2026-11-20T12:00:00"
+    assert sent["f_tags"] == ["a", "<b>"]
     assert "No changes." in admin.done(path, **sent, do="save")
     again = cast.alice.get(f"records/posts/{record['id']}").json
     assert {name: again[name] for name in STORED} == STORED
-    emptied = {name: "" for name in sent if name.startswith("f_")} | {"f_title": "left"}
+    emptied = {name: "" for name in sent if name.startswith("f_")}
+    emptied |= {"f_title": "left", "f_tags": []}
     sent = form_of(admin.get(path).text) | emptied
     assert "The record is saved." in admin.done(path, **sent, do="save")
     again = cast.alice.get(f"records/posts/{record['id']}").json

@@ -29,6 +29,13 @@ FULL = [
     {"name": "email", "type": "email", "unique": True, "pii": True, "mask_type": "email"},
     {"name": "card", "type": "text", "pii": True, "mask_type": "custom", "options": {"mask": "*"}},
     {"name": "more", "type": "json", "default": {"a": ["é"]}},
+    {"name": "state", "type": "select", "options": {"choices": ["a", "b"], "index": True}},
+    {
+        "name": "tags",
+        "type": "multi_select",
+        "default": ["b"],
+        "options": {"choices": ["a", "b"]},
+    },
     {"name": "up", "type": "reference", "collection": "posts", "on_delete": "set_null"},
     {"name": "loud", "type": "computed", "return_type": "text", "expression": "upper(title)"},
 ]
@@ -38,11 +45,15 @@ def inputs(page: str, form: str = "schema") -> dict[str, Any]:
     """What a browser would send of a form as the page shows it."""
     found = re.search(rf'<form[^>]*id="{form}".*?</form>', page, re.DOTALL)
     assert found
-    sent = {}
+    sent: dict[str, Any] = {}
+    boxes = re.findall(r'<input type="checkbox" name="([^"]*)"', found[0])
+    several = {name for name in boxes if boxes.count(name) > 1}
+    sent |= {name: [] for name in several}
     for tag in re.findall(r"<input[^>]*>", found[0]):
         name, value = re.search(r'name="([^"]*)"', tag), re.search(r'value="([^"]*)"', tag)
         if name and ("checkbox" not in tag or " checked" in tag):
-            sent[name[1]] = html.unescape(value[1]) if value else ""
+            text = html.unescape(value[1]) if value else ""
+            sent[name[1]] = [*sent[name[1]], text] if name[1] in several else text
     areas = r'<textarea[^>]*name="([^"]*)"[^>]*>\n(.*?)</textarea>'
     sent |= {name: html.unescape(text) for name, text in re.findall(areas, found[0], re.DOTALL)}
     for name, body in re.findall(r'<select[^>]*name="([^"]*)"(.*?)</select>', found[0], re.DOTALL):
@@ -127,21 +138,59 @@ def test_what_is_shown_is_what_there_is(cast: Cast, superadmin: Browser, posts: 
 
 def test_a_change_is_planned_then_applied(cast: Cast, superadmin: Browser, posts: str) -> None:
     path = f"collections/{posts}/schema"
-    sent = inputs(superadmin.get(path).text) | {"name_8": "code", "unique_8": "true", "min_1": ""}
+    sent = inputs(superadmin.get(path).text) | {"name_10": "code", "unique_10": "true", "min_1": ""}
     sent |= {"choices_0": " as is \nb\nc"}
     planned = superadmin.send(path, **sent, do="plan")
     assert planned.status_code == 200
     statements = re.findall(r'class="sql">(.*?)</code>', planned.text, re.DOTALL)
     assert any("code" in one for one in statements)
-    assert len(schema_of(cast.root, "posts")) == 8
-    changed = inputs(planned.text) | {"name_8": "other"}
+    assert len(schema_of(cast.root, "posts")) == 10
+    changed = inputs(planned.text) | {"name_10": "other"}
     assert "Plan<" in superadmin.send(path, **changed, do="apply").text
-    assert len(schema_of(cast.root, "posts")) == 8
+    assert len(schema_of(cast.root, "posts")) == 10
     assert "are saved" in superadmin.done(path, **inputs(planned.text), do="apply")
     after = schema_of(cast.root, "posts")
-    assert (after[8]["name"], after[8]["unique"]) == ("code", True)
+    assert (after[10]["name"], after[10]["unique"]) == ("code", True)
     assert after[1]["options"] == {"integer": True}
-    assert after[2:8] == schema_of(cast.root, "posts")[2:8]
+    assert after[2:10] == schema_of(cast.root, "posts")[2:10]
+
+
+def test_a_field_is_removed_by_plan(cast: Cast, superadmin: Browser, posts: str) -> None:
+    record = make_record(cast.alice, "posts", title=" as is ", n=5)["id"]
+    path = f"collections/{posts}/schema"
+    sent = inputs(superadmin.get(path).text) | {"remove_1": "true", "remove_7": "true"}
+    planned = superadmin.send(path, **sent, do="plan")
+    assert planned.text.count("removed field") == 2
+    assert "1 record loses its value for good" in planned.text
+    # What is shown is what is applied.
+    other = inputs(planned.text) | {"remove_2": "true"}
+    assert "Plan<" in superadmin.send(path, **other, do="apply").text
+    assert "are saved" in superadmin.done(path, **inputs(planned.text), do="apply")
+    names = [field["name"] for field in FULL if field["name"] not in ("n", "tags")]
+    assert [field["name"] for field in schema_of(cast.root, "posts")] == names
+    assert "n" not in cast.alice.get(f"records/posts/{record}").json
+    sent = inputs(superadmin.get(path).text) | {"remove_0": "true"}
+    refused = superadmin.send(path, **sent, do="plan")
+    assert (refused.status_code, "There is no field title" in refused.text) == (400, True)
+
+
+def test_a_field_is_renamed_with_what_names_it(cast: Cast, superadmin: Browser, posts: str) -> None:
+    indexes = [{"fields": ["title", "-n"]}]
+    assert cast.root.patch(f"collections/{posts}", {"indexes": indexes}).status_code == 200
+    record = make_record(cast.alice, "posts", title=" as is ", n=5)["id"]
+    path = f"collections/{posts}/schema"
+    sent = inputs(superadmin.get(path).text) | {"rename_0": "headline", "rename_1": "id"}
+    refused = superadmin.send(path, **sent, do="plan")
+    assert "reserved" in beside(refused, "rename_1")
+    planned = superadmin.send(path, **sent | {"rename_1": "Count"}, do="plan")
+    assert planned.text.count(">renamed<") == 2
+    assert "are saved" in superadmin.done(path, **inputs(planned.text), do="apply")
+    after = cast.root.get("collections/posts").json
+    assert [one["name"] for one in after["schema"]][:2] == ["headline", "Count"]
+    assert after["schema"][9]["expression"] == "upper(headline)"
+    assert after["indexes"] == [{"fields": ["headline", "-Count"], "unique": False}]
+    found = cast.alice.get(f"records/posts/{record}").json
+    assert (found["headline"], found["Count"]) == (" as is ", 5)
 
 
 def test_indexes_are_edited_by_line(cast: Cast, superadmin: Browser, posts: str) -> None:
@@ -199,11 +248,11 @@ def test_mistakes_stand_beside_their_inputs(superadmin: Browser, posts: str) -> 
     assert "3 to 56 letters" in beside(answer, "collection_name")
     assert "starting with a letter" in beside(answer, "name_0")
     present = inputs(superadmin.get(f"collections/{posts}/schema").text)
-    present |= {"default_1": "many", "pattern_0": "([", "name_8": "1x"}
+    present |= {"default_1": "many", "pattern_0": "([", "name_10": "1x"}
     answer = superadmin.send(f"collections/{posts}/schema", **present, do="plan")
     assert "Not a valid value" in beside(answer, "default_1")
     assert beside(answer, "name_0")
-    assert "starting with a letter" in beside(answer, "name_8")
+    assert "starting with a letter" in beside(answer, "name_10")
     sent |= {"min_length_0": "", "name_1": "name", "type_1": "reference"}
     sent |= {"name_2": "name", "type_2": "computed", "expression_2": HOSTILE}
     answer = superadmin.send("collections/new", **sent, do="plan")

@@ -475,6 +475,29 @@ def test_a_removed_collection_lets_go_of_its_files(cast: Cast, app: Flask) -> No
     assert names(app) == set()
 
 
+def test_a_renamed_field_keeps_its_files_and_a_removed_one_lets_go(cast: Cast, app: Flask) -> None:
+    made = make_collection(cast.root, schema=SCHEMA)
+    files = [upload(cast.alice)["id"] for _ in range(2)]
+    record = cast.alice.post("records/posts", json={"avatar": files[0], "papers": [files[1]]}).json
+    title, views, avatar, papers = SCHEMA
+    renamed = {**avatar, "name": "portrait", "rename_from": "avatar"}
+    path = f"collections/{made['id']}"
+    changed = cast.root.patch(path, json={"schema": [title, views, renamed, papers]})
+    assert changed.status_code == 200, changed.text
+    assert [cast.bob.get(f"files/{file}").status_code for file in files] == [200, 200]
+    shown = cast.bob.get(f"records/posts/{record['id']}").json
+    assert shown["portrait"] == record["avatar"]
+    schema = [title, views, {**avatar, "name": "portrait"}]
+    body = {"schema": schema, "remove_fields": ["papers"]}
+    planned = cast.root.post(f"{path}/plan", json=body).json["plan_hash"]
+    removed = cast.root.patch(path, json={**body, "plan_hash": planned})
+    assert removed.status_code == 200, removed.text
+    assert [cast.bob.get(f"files/{file}").status_code for file in files] == [200, 404]
+    with time_machine.travel(clock.now() + timedelta(days=31)):
+        run(app, upkeep.expire)
+    assert names(app) == {files[0]}
+
+
 def test_cascades_and_batches_take_and_let_go_of_files(cast: Cast, app: Flask) -> None:
     make_collection(cast.root, "owners", schema=[{"name": "name", "type": "text"}])
     owner = {"name": "owner", "type": "reference", "collection": "owners", "on_delete": "cascade"}

@@ -4,6 +4,7 @@ from datetime import UTC, date, datetime
 
 from hypothesis import strategies as st
 
+TAGS = ["a", "=1", "'x", 'say "b"', ",", "é"]
 SCHEMA = [
     {"name": "title", "type": "text", "required": True, "default": "none"},
     {"name": "note", "type": "text", "default": "a default"},
@@ -14,6 +15,8 @@ SCHEMA = [
     {"name": "mail", "type": "email"},
     {"name": "site", "type": "url"},
     {"name": "extra", "type": "json"},
+    {"name": "state", "type": "select", "options": {"choices": ["a", "b"]}, "default": "b"},
+    {"name": "tags", "type": "multi_select", "options": {"choices": TAGS}, "default": ["=1"]},
     {"name": "parent", "type": "reference", "collection": "things"},
     {"name": "loud", "type": "computed", "expression": "upper(title)", "return_type": "text"},
 ]
@@ -55,5 +58,7 @@ RECORD = st.fixed_dictionaries(
         "extra": st.none()
         | st.lists(INNER, max_size=3)
         | st.dictionaries(TEXTS, INNER, max_size=3),
+        "state": st.sampled_from([None, "a", "b"]),
+        "tags": st.none() | st.lists(st.sampled_from(TAGS), unique=True),
     }
 )

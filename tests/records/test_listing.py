@@ -25,6 +25,8 @@ TYPES = [
     {"name": "email", "type": "email"},
     {"name": "url", "type": "url"},
     {"name": "json", "type": "json"},
+    {"name": "select", "type": "select", "options": {"choices": ["b", "a"]}},
+    {"name": "tags", "type": "multi_select", "options": {"choices": ["b", "a"]}},
     {"name": "reference", "type": "reference", "collection": "posts"},
 ]
 
@@ -496,10 +498,34 @@ def test_a_value_of_another_type_is_refused(root: Caller, alice: Caller) -> None
         ("date", "2026-11-20T00:00:00Z", "invalid_date"),
         ("date", "2026-02-30", "invalid_date"),
         ("json", "{}", "filter_invalid"),
+        ("tags", "a", "filter_invalid"),
     ]:
         for value in (text, [text, text]):
             answer = alice.get("records/posts", query_string={name: value})
             assert problems(answer)[0] == (name, code)
+
+
+def test_choices_are_filtered_sorted_and_grouped_by(root: Caller, alice: Caller) -> None:
+    make_collection(root, schema=TYPES)
+    for text, select, tags in (("x", "b", ["b", "a"]), ("y", "a", ["a"]), ("z", None, None)):
+        make_record(alice, text=text, select=select, tags=tags)
+
+    def texts(**query: Any) -> list[str]:
+        return [one["text"] for one in listed(alice, **query)]
+
+    assert texts(select=["a", "none"]) == ["y"]
+    assert texts(sort="select") == ["y", "x", "z"]
+    assert texts(filter="@contains(tags, 'b')") == ["x"]
+    assert texts(filter="@contains(tags, select) && tags != null", sort="text") == ["x", "y"]
+    assert texts(filter="!@contains(tags, 'a')") == ["z"]
+    for query in ({"filter": "@contains(select, 'a')"}, {"filter": "tags = 'a'"}):
+        assert problems(alice.get("records/posts", query_string=query)) == [
+            ("filter", "filter_invalid")
+        ]
+    path = "records/posts/aggregate?functions=count()&group_by="
+    groups = alice.get(f"{path}select").json["results"]
+    assert {(one["select"], one["count"]) for one in groups} == {("a", 1), ("b", 1), (None, 1)}
+    assert problems(alice.get(f"{path}tags")) == [("group_by", "invalid_option")]
 
 
 def test_a_text_that_the_field_would_not_accept_may_be_asked_for(

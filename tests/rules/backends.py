@@ -28,6 +28,7 @@ FIELDS = {
     **dict.fromkeys(("at", "since"), Type.DATETIME),
     **dict.fromkeys(("day", "due"), Type.DATE),
     "j": Type.JSON,
+    **dict.fromkeys(("tags", "marks"), Type.LIST),
 }
 COLUMN_TYPES: dict[Type, Any] = {
     Type.TEXT: Text,
@@ -36,6 +37,7 @@ COLUMN_TYPES: dict[Type, Any] = {
     Type.DATETIME: UtcDateTime(),
     Type.DATE: sa.Date(),
     Type.JSON: JsonText(),
+    Type.LIST: JsonText(),
     Type.NULL: sa.types.NULLTYPE,
 }
 NOW = datetime(2026, 11, 20, 12, 30, 15, 123456, tzinfo=UTC)

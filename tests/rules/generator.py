@@ -97,6 +97,7 @@ VALUES: dict[Type, Callable[[Random], Any]] = {
     Type.DATETIME: moment,
     Type.DATE: lambda dice: moment(dice).date(),
     Type.JSON: lambda dice: {"a": 1},
+    Type.LIST: lambda dice: [text(dice) for _ in range(dice.randint(0, 4))],
 }
 
 
@@ -270,9 +271,13 @@ def _membership(dice: Random, depth: int) -> str:
     return f"({_expression(dice, kind, depth)}) {dice.choice(['IN', 'NOT IN'])} {listed}"
 
 
+def _contains(dice: Random, depth: int) -> str:
+    return f"@contains({_leaf(dice, Type.LIST)}, {_expression(dice, Type.TEXT, depth)})"
+
+
 def _null_test(dice: Random, depth: int) -> str:
-    kind = dice.choice([*MAKERS, Type.JSON])
-    tested = _leaf(dice, kind) if kind is Type.JSON else _expression(dice, kind, depth)
+    kind = dice.choice([*MAKERS, Type.JSON, Type.LIST])
+    tested = _leaf(dice, kind) if kind not in MAKERS else _expression(dice, kind, depth)
     return f"({tested}) {dice.choice(['IS NULL', 'IS NOT NULL', '= null', '!= null'])}"
 
 
@@ -309,6 +314,7 @@ MAKERS: dict[Type, list[Callable[[Random, int], str]]] = {
         *[_comparison] * 3,
         *[_match] * 2,
         _membership,
+        *[_contains] * 2,
         _null_test,
         _junction,
         _negation,

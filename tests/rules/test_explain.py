@@ -25,9 +25,9 @@ from app.rules import (
 )
 
 SCOPE = Scope(
-    {"n": Type.NUMBER, "t": Type.TEXT, **dict.fromkeys("abcd", Type.BOOLEAN)},
+    {"n": Type.NUMBER, "t": Type.TEXT, "l": Type.LIST, **dict.fromkeys("abcd", Type.BOOLEAN)},
 )
-RECORD = {"n": 5, "t": None, "a": True, "b": False, "c": None}
+RECORD = {"n": 5, "t": None, "l": '["x"]', "a": True, "b": False, "c": None}
 EVE = Subject("u1", role="editor")
 
 DECIDED: list[tuple[str, str, bool, dict[str, Any]]] = [
@@ -46,6 +46,8 @@ DECIDED: list[tuple[str, str, bool, dict[str, Any]]] = [
     ("t IS NULL && n IN [1, 2]", "n IN [1, 2]", False, {"n": 5}),
     ("t = @request.auth.id", "t = @request.auth.id", False, {"t": None, "@request.auth.id": "u1"}),
     ("n * 2 = 11", "n * 2 = 11", False, {"n * 2": 10}),
+    ("a && @contains(l, t)", "@contains(l, t)", False, {"l": ["x"], "t": None}),
+    ("@contains(l, 'x') || b", "@contains(l, 'x')", True, {"l": ["x"]}),
     ("@owns_record()", "@owns_record()", False, {"created_by": None, "@request.auth.id": "u1"}),
     ("true", "true", True, {}),
 ]

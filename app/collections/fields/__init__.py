@@ -15,6 +15,7 @@ from app.collections.fields.file import FileField
 from app.collections.fields.json import JsonField, JsonText
 from app.collections.fields.number import Number, NumberField, plain_number
 from app.collections.fields.reference import ReferenceField
+from app.collections.fields.select import MultiSelectField, SelectField, removed_choices
 from app.collections.fields.system import SYSTEM_FIELDS
 from app.collections.fields.text import TextField
 from app.collections.fields.url import UrlField
@@ -32,12 +33,15 @@ __all__ = [
     "InvalidValue",
     "JsonField",
     "JsonText",
+    "MultiSelectField",
     "Number",
     "NumberField",
     "ReferenceField",
+    "SelectField",
     "TextField",
     "encoders_of",
     "plain_number",
+    "removed_choices",
 ]
 
 TYPES: dict[str, type[Field]] = {
@@ -51,6 +55,8 @@ TYPES: dict[str, type[Field]] = {
         EmailField,
         UrlField,
         JsonField,
+        SelectField,
+        MultiSelectField,
         ReferenceField,
         FileField,
         ComputedField,

@@ -16,6 +16,7 @@ SPECIAL_FUNCTIONS = {
     "@has_any_role(editor, admin)": "the caller has one of these roles",
     "@has_group(finance)": "the caller is in this group of the account",
     "@is_superadmin()": "the caller is a superadmin, to whom no rule applies",
+    "@contains(multi_select, text)": "the field has this choice",
     "concat(value, …)": "text; nothing for null",
     "if(condition, value, value)": "the first value where the condition holds, else the second",
     "coalesce(value, …)": "the first value that is not null",

@@ -31,7 +31,7 @@ COUNTS, NUMBERS, WORDS, SWITCHES = (
     ("integer", "index"),
 )
 OPTIONS = (*COUNTS, *NUMBERS, *WORDS, *SWITCHES, "choices")
-INPUTS = (*TEXTS, "return_type", *FLAGS, *OPTIONS)
+INPUTS = (*TEXTS, "return_type", *FLAGS, *OPTIONS, "remove", "rename")
 # Properties that cannot change later.
 IMMUTABLE = ("name", "type", "collection", "return_type")
 SELECTS = ("type", "on_delete", "mask_type", "return_type")  # inputs that always have a value
@@ -61,7 +61,15 @@ class SchemaForm(Form):
     def specs(self) -> list[JSONObject]:
         """The field specs that the form declares, as far as it can be parsed."""
         self.unparsed = []
-        return [self._spec(n, self.unparsed) for n in self.filled()]
+        return [self._spec(n, self.unparsed) for n in self.filled() if not self.is_removed(n)]
+
+    def removed(self) -> list[str]:
+        """The existing fields to remove."""
+        return [self.existing[n]["name"] for n in range(self.rows) if self.is_removed(n)]
+
+    def is_removed(self, n: int) -> bool:
+        """Whether the field of a row is to be removed."""
+        return self.exists(n) and bool(self.value(n, "remove"))
 
     @contextmanager
     def including_unparsed(self) -> Iterator[None]:
@@ -81,6 +89,11 @@ class SchemaForm(Form):
         """The indexes that the form declares."""
         return index_lines.parse(self["indexes"])
 
+    def changed_indexes(self, stored: Sequence[JSONMapping]) -> list[JSONObject] | None:
+        """The indexes that the form declares; None if they are the stored ones."""
+        is_same = self["indexes"] == index_lines.render(stored).replace("\r\n", "\n").strip()
+        return None if is_same else self.indexes()
+
     def filled(self) -> list[int]:
         """The rows with any value; rows of existing fields always count."""
         return [n for n in range(self.rows) if n < len(self.existing) or self._is_filled(n)]
@@ -93,6 +106,15 @@ class SchemaForm(Form):
         """The value of one input of a row."""
         return self[f"{key}_{n}"]
 
+    def new_name(self, n: int) -> str:
+        """The name that the field of a row gets."""
+        return self.value(n, "rename") or self.value(n, "name")
+
+    def renames(self) -> dict[str, str]:
+        """The new name of each existing field that gets one."""
+        rows = (n for n in range(len(self.existing)) if self.value(n, "rename"))
+        return {self.value(n, "name"): self.value(n, "rename") for n in rows}
+
     def add_row(self) -> None:
         """Add a blank row, up to the limit of a schema."""
         self.rows = min(self.rows + 1, LONGEST_SCHEMA)
@@ -102,11 +124,11 @@ class SchemaForm(Form):
         name, code = problem["field"], problem["code"]
         if name in self.values:
             return str(name)
-        rows = [n for n in self.filled() if self.value(n, "name") == (name or "")]
+        rows = [n for n in self.filled() if self.new_name(n) == (name or "")]
         if not rows:
             return None
         n = rows[-1] if code == "name_duplicate" else rows[0]
-        key = INPUT_BY_CODE.get(code, "name")
+        key = INPUT_BY_CODE.get(code, "rename" if self.value(n, "rename") else "name")
         return f"{'default' if problem['message'].startswith('The default') else key}_{n}"
 
     def with_error(self, error: AppError) -> SchemaForm:
@@ -134,6 +156,8 @@ class SchemaForm(Form):
         spec: JSONObject = {"name": self.value(n, "name"), "type": self.value(n, "type")}
         if self.exists(n):
             spec = {key: self.existing[n][key] for key in IMMUTABLE}
+            if self.value(n, "rename"):
+                spec |= {"name": self.value(n, "rename"), "rename_from": spec["name"]}
         kind = spec["type"]
         spec |= {key: bool(self.value(n, key)) for key in FLAGS}
         spec["options"] = dict(self._options(n, spec, problems))
@@ -191,8 +215,10 @@ def _option_keys(kind: str, *, custom: object) -> Iterator[str]:
     yield from {
         "text": ("min_length", "max_length", "pattern", "choices"),
         "number": ("min", "max", "integer"),
+        "select": ("choices",),
+        "multi_select": ("choices",),
     }.get(kind, ())
-    if kind not in ("json", "computed"):
+    if kind not in ("json", "multi_select", "computed"):
         yield "index"
     if custom == "custom":
         yield "mask"
@@ -214,7 +240,7 @@ def parse_default(kind: str, text: str) -> object:
         if text not in ("true", "false"):
             raise InvalidValue("invalid_type", "Must be true or false.")
         return text == "true"
-    return json_input.loads(text.encode()) if kind == "json" else text
+    return json_input.loads(text.encode()) if kind in ("json", "multi_select") else text
 
 
 def blank() -> SchemaForm:

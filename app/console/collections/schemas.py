@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import orjson
 from flask import request
@@ -14,11 +14,13 @@ from app.collections import (
     indexes,
     masking,
     removal,
+    renaming,
     schema,
     service,
     table,
     updates,
 )
+from app.collections.changes import Proposal
 from app.collections.fields import RETURN_TYPES, TYPES
 from app.collections.models import Collection
 from app.console.collections import index_lines, schema_form
@@ -88,13 +90,19 @@ def change_schema(collection_id: str) -> Page | BaseResponse:
     try:
         version, form.values["version"] = form["version"], str(row.version)
         service.check_version(row, version)
-        specs = form.specs()
+        specs = _with_new_names(form.specs(), row, form.renames())
         with form.including_unparsed():
-            plan = _with_options(updates.plan(row.id, specs, form.indexes()), row, form)
+            proposal = Proposal(specs, form.changed_indexes(row.indexes), form.removed())
+            plan = _with_options(updates.plan(row.id, proposal), row, form)
         if not _is_planned(form, specs):
             return _editor(row, form, plan)
-        changes = {"options": form.options(), "indexes": form.indexes()}
-        row = updates.update(row.id, specs, changes, expected_version=form["version"])
+        row = updates.update(
+            row.id,
+            proposal,
+            {"options": form.options()},
+            plan_hash=plan["plan_hash"],
+            expected_version=form["version"],
+        )
     except AppError as error:
         return _editor(row, form.with_error(error))
     return redirect_with_notice(
@@ -147,6 +155,20 @@ def _creation_plan(
     ]
     operations += [{"operation": "add_index", "index": spec} for spec in index_specs]
     return {"operations": operations, "sql": table.creation(proposed.table), "problems": []}
+
+
+def _with_new_names(
+    specs: Sequence[JSONObject], row: Collection, renames: Mapping[str, str]
+) -> Sequence[JSONObject]:
+    """The specs; expressions that were not edited follow renamed fields."""
+    old = definition.from_row(row)
+    expressions = zip(old.schema, renaming.renamed(old, renames).schema, strict=True)
+    followed = {before["name"]: (before, after) for before, after in expressions}
+    for spec in specs:
+        before, after = followed.get(spec.get("rename_from", spec["name"]), (spec, spec))
+        if spec.get("expression") and spec["expression"] == before["expression"]:
+            spec["expression"] = after["expression"]
+    return specs
 
 
 def _with_options(plan: Plan, row: Collection, form: SchemaForm) -> Plan:

@@ -10,7 +10,7 @@ from flask import request
 from app import clock, rules
 from app.collections import access as accesses
 from app.collections.access import Access
-from app.collections.fields import ComputedField, Field, InvalidValue
+from app.collections.fields import ComputedField, Field, InvalidValue, MultiSelectField
 from app.console.shell.excerpts import Excerpt, excerpt
 from app.console.shell.forms import Form
 from app.errors import InvalidValues, problem
@@ -72,7 +72,7 @@ class FilterForm(Form):
             if text:
                 problems.append(problem(f"field_{n}", "required", "Choose a field."))
             return ""
-        field = filterable_fields(access).get(name)
+        field = offered_fields(access).get(name)
         if field is None or operator not in OPERATORS:
             problems.append(problem(f"field_{n}", "unknown_field", "Choose one of the options."))
             return ""
@@ -86,8 +86,17 @@ class FilterForm(Form):
 
 
 def filterable_fields(access: Access) -> Mapping[str, Field]:
-    """The fields that the caller may filter and sort by."""
+    """The fields that the caller may compare and sort by."""
     return {name: field for name, field in access.comparable.items() if field.filterable}
+
+
+def offered_fields(access: Access) -> Mapping[str, Field]:
+    """The fields that a condition may name."""
+    return {
+        name: field
+        for name, field in access.comparable.items()
+        if field.filterable or isinstance(field, MultiSelectField)
+    }
 
 
 def is_indexed(form: FilterForm, access: Access) -> bool:
@@ -125,6 +134,8 @@ def _text(name: str) -> str:
 def _condition(name: str, field: Field, operator: str, text: str) -> str:
     if operator in NULL_OPERATORS:
         return f"{name} {NULL_OPERATORS[operator]}"
+    if operator == "contains" and isinstance(field, MultiSelectField):
+        return f"@contains({name}, {quote(text)})"
     if operator in PATTERNS:
         return f"{name} ~ {quote(PATTERNS[operator].format(escape_like(text)))}"
     return f"{name} {operator} {literal(field, text)}"
@@ -133,7 +144,7 @@ def _condition(name: str, field: Field, operator: str, text: str) -> str:
 def literal(field: Field, text: str) -> str:
     """A value of a field as a literal of the rule language. Raises Refused."""
     field = field.like if isinstance(field, ComputedField) else field
-    if field.rule_type is rules.Type.TEXT:
+    if field.rule_type in (rules.Type.TEXT, rules.Type.LIST):
         return quote(text)
     value = field.from_text(text)
     if isinstance(value, bool):

@@ -116,7 +116,7 @@ def _list_context(scope: CollectionScope, access: Access, form: FilterForm) -> T
         "sort": sort,
         "columns": columns,
         "choosable": dict.fromkeys((*_readable_fields(access), *access.readable)),
-        "offered": filters.filterable_fields(access),
+        "offered": filters.offered_fields(access),
         "operators": filters.OPERATORS,
         "labels": _labels(scope, access, listing.items, columns),
         "display": display,
@@ -203,7 +203,10 @@ def display(value: object, longest: int = 60) -> str:
     """A value of a record for a list."""
     if value is None or isinstance(value, bool):
         return "" if value is None else "yes" if value else "no"
-    text = json_text(value)
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        text = ", ".join(value)
+    else:
+        text = json_text(value)
     if re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", text, re.ASCII):
         moment = f"{text[:10]} {text[11:16]} UTC"
         return Markup('<time datetime="{}">{}</time>').format(text, moment)

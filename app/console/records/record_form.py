@@ -12,6 +12,7 @@ from flask import request
 from app import clock
 from app.collections.access import Access
 from app.collections.fields import Field, InvalidValue, TextField
+from app.collections.fields.select import MAX_CHOICES
 from app.console.records.references import Hits
 from app.console.shell.forms import Form
 from app.errors import AppError, Malformed, problem
@@ -27,6 +28,8 @@ WIDGETS = {
     "email": "email",
     "url": "url",
     "json": "json",
+    "select": "choice",
+    "multi_select": "choices",
     "reference": "reference",
 }
 UNSTRIPPED = ("text", "area", "choice")  # values that keep surrounding blanks
@@ -74,6 +77,10 @@ class RecordForm(Form):
                 body[name] = self[widget.name]
                 self.unparsed[name] = problem(name, error.code, str(error))
         return body
+
+    def chosen(self, widget: Widget) -> list[str]:
+        """The checked choices of a widget."""
+        return _choices(self[widget.name])
 
     def with_stored_notes(self) -> RecordForm:
         """The form with the stored value beside each input that differs."""
@@ -169,7 +176,23 @@ def fill_submitted(form: RecordForm) -> RecordForm:
     for name in [*form.values, *(_search_input(widget) for widget in form.widgets)]:
         text = request.form.get(name, "")
         form.values[name] = text.replace("\0", "").replace("\r\n", "\n")
+    for widget in form.widgets:
+        if widget.kind == "choices":
+            form.values[widget.name] = _checked(widget, form.before.get(widget.name, ""))
     return form
+
+
+def _checked(widget: Widget, before: str) -> str:
+    """The checked choices as JSON; those that were checked before keep their order."""
+    checked = dict.fromkeys(request.form.getlist(widget.name)[:MAX_CHOICES])
+    kept = [choice for choice in _choices(before) if choice in checked]
+    chosen = list(dict.fromkeys([*kept, *checked]))
+    is_null = not chosen and not widget.field.required and before != "[]"
+    return "" if is_null else json.dumps(chosen, ensure_ascii=False)
+
+
+def _choices(text: str) -> list[str]:
+    return json.loads(text) if text else []
 
 
 def _search_input(widget: Widget) -> str:
@@ -180,6 +203,8 @@ def input_text(spec: Field, value: object) -> str:
     """A value as its input shows it."""
     if value is None:
         return ""
+    if spec.type == "multi_select":
+        return json.dumps(value, ensure_ascii=False)
     if spec.type == "json":
         text = orjson.dumps(value).decode() if isinstance(value, orjson.Fragment) else None
         loaded = json.loads(text) if text is not None else value
@@ -204,7 +229,7 @@ def _is_same(kind: str, text: str, before: str) -> bool:
 def _parse(spec: Field, kind: str, text: str) -> object:
     if spec.type in ("number", "boolean"):
         return spec.from_text(text)
-    if spec.type != "json":
+    if spec.type not in ("json", "multi_select"):
         return text
     try:
         return json_input.loads(text.encode("utf-8", "replace"))

@@ -18,12 +18,14 @@ from app.auth.principal import Principal
 from app.collections.definition import Definition
 from app.collections.fields import Field, InvalidValue
 from app.db import versioned_cache
+from app.db.types import Text
 from app.errors import NotFound
 from app.records import store
 from app.records.store import reads
 from app.types import JSONObject
 
-AS_JSON = (rules.Type.NUMBER, rules.Type.BOOLEAN, rules.Type.JSON)
+STORED_AS_JSON = (rules.Type.JSON, rules.Type.LIST)
+AS_JSON = (rules.Type.NUMBER, rules.Type.BOOLEAN, *STORED_AS_JSON)
 CHANGE_COLUMNS = ("occurred_at", "request_id", "operation")  # shared by the entries of one change
 State = JSONObject
 Reader = Callable[[Definition, str, str], Sequence[Any]]
@@ -171,7 +173,8 @@ def load_all_entries(definition: Definition, account_id: str, record_id: str) ->
         _since_creation(definition),
         sa.or_(LOG.c.record_id == record_id, is_backfill),
     )
-    return db.connection().execute(sa.select(LOG).where(*conditions).order_by(LOG.c.id)).all()
+    query = sa.select(*entry_columns(definition)).where(*conditions).order_by(LOG.c.id)
+    return db.connection().execute(query).all()
 
 
 def load_last_entries(definition: Definition, account_id: str, record_id: str) -> Sequence[object]:
@@ -180,7 +183,8 @@ def load_last_entries(definition: Definition, account_id: str, record_id: str) -
     is_update = LOG.c.operation == UPDATE
     last = sa.select(sa.func.max(LOG.c.last_id)).where(*conditions, is_update).scalar_subquery()
     chosen = (*conditions, sa.or_(~is_update, LOG.c.id == last))
-    return db.connection().execute(sa.select(LOG).where(*chosen).order_by(LOG.c.id)).all()
+    query = sa.select(*entry_columns(definition)).where(*chosen).order_by(LOG.c.id)
+    return db.connection().execute(query).all()
 
 
 def change_conditions(definition: Definition, account_id: str, record_id: str) -> list[Any]:
@@ -188,6 +192,25 @@ def change_conditions(definition: Definition, account_id: str, record_id: str) -
     values = {"account_id": account_id, "table_name": definition.table_name}
     conditions = [_without_index(LOG.c[name]) == value for name, value in values.items()]
     return [LOG.c.record_id == record_id, _since_creation(definition), *conditions]
+
+
+def entry_columns(definition: Definition) -> list[Any]:
+    """The columns of entries, with the present names of fields."""
+    others = [column for column in LOG.c if column.name != "column_name"]
+    return [*others, present_name(definition).label("column_name")]
+
+
+def present_name(definition: Definition) -> Any:
+    """The present name of the field of an entry; null if it was removed."""
+    names = [
+        (
+            sa.and_(LOG.c.column_name == former, LOG.c.occurred_at < era.until),
+            sa.literal(present, Text),
+        )
+        for era in definition.eras
+        for former, present in era.renamed.items()
+    ]
+    return sa.case(*names, else_=LOG.c.column_name) if names else LOG.c.column_name
 
 
 def _since_creation(definition: Definition) -> Any:
@@ -209,7 +232,7 @@ def changes(conditions: Sequence[Any]) -> sa.Select[Any]:
 
 def to_stored(field: Field, text: str | None) -> object:
     """Convert an entry's text to the stored form of a field."""
-    if text is None or field.rule_type is rules.Type.JSON:
+    if text is None or field.rule_type in STORED_AS_JSON:
         return text  # stored as text
     value = read_json(field, text)
     with suppress(InvalidValue):

@@ -82,7 +82,8 @@ def page(
     _, view = _load_visible(definition, record_id, "update", by, pasts.load_last_entries)
     conditions = pasts.change_conditions(definition, by.require_account_id(), record_id)
     # Skip hidden fields: their changes would confirm guesses of their values.
-    conditions.append(LOG.c.column_name.in_(view.readable if view else SYSTEM_FIELDS))
+    readable = view.readable if view else SYSTEM_FIELDS
+    conditions.append(pasts.present_name(definition).in_(readable))
     changes = pasts.changes(conditions)
     total = db.connection().scalar(sa.select(sa.func.count()).select_from(changes.subquery()))
     query = changes.order_by(sa.desc("newest")).offset(skip).limit(limit).subquery()
@@ -93,7 +94,8 @@ def page(
         db.connection().execute(sa.select(*octets).select_from(on_page).where(*conditions)).one()
     )
     SizeLimit().take(sum(int(column_ or 0) for column_ in lengths))
-    entries = sa.select(LOG, query.c.newest).select_from(on_page).where(*conditions)
+    columns = [*pasts.entry_columns(definition), query.c.newest]
+    entries = sa.select(*columns).select_from(on_page).where(*conditions)
     rows = db.connection().execute(entries.order_by(query.c.newest.desc(), LOG.c.id))
     groups = groupby(rows, key=attrgetter("newest"))
     return [_render_change(view, list(group)) for _, group in groups], total or 0

@@ -17,7 +17,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
 from app.collections.definition import Definition
-from app.collections.fields import ComputedField, Field, JsonField, TextField
+from app.collections.fields import ComputedField, Field, JsonField, MultiSelectField, TextField
 from app.errors import AnswerTooLarge
 from app.rest.serialization import dumps
 
@@ -73,13 +73,15 @@ def measured(
     """The columns without long values of unwanted fields, guarded, or cut to so many characters."""
     result, long = [], []
     for column, (name, expression) in zip(columns, definition.expressions.items(), strict=True):
-        is_read = name in wanted
-        if is_long(definition.columns[name]) and (cut is not None or not is_read):
+        is_read, field = name in wanted, definition.columns[name]
+        # Part of a JSON list cannot be read.
+        is_cut = cut is not None and not isinstance(field, MultiSelectField)
+        if is_long(field) and (is_cut or not is_read):
             value: object = sa.func.substr(expression, 1, cut) if is_read else sa.null()
             column = sa.type_coerce(value, expression.type).label(column.name)
             is_read = False
         result.append(column)
-        long.append(is_read and is_long(definition.columns[name]))
+        long.append(is_read and is_long(field))
     return guarded(result, long)
 
 

@@ -1,0 +1,100 @@
+"""The field types `select` and `multi_select`: one or several of a list of choices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+import orjson
+
+from app import rules
+from app.collections.fields.field import Field, InvalidValue
+from app.collections.fields.json import JsonField
+from app.types import JSONMapping
+
+MAX_CHOICES, LONGEST_CHOICE = 500, 200
+MAX_NAMED = 20  # choices that a message names
+
+
+class SelectField(Field):
+    """One of the choices."""
+
+    type = "select"
+    known_options = frozenset({"choices", "index"})
+
+    def clean(self, value: object) -> str:
+        """A choice."""
+        choice = _choice(value, self.options["choices"])
+        if self.max_bytes is not None:
+            self._check_index_size(choice, self.max_bytes)
+        return choice
+
+    def from_text(self, text: str) -> str:
+        """Any text may be asked for."""
+        return text
+
+    def definition_problems(self) -> Iterator[str]:
+        """The choices are distinct texts."""
+        yield from _choices_problems(self.options)
+
+
+class MultiSelectField(JsonField):
+    """Several of the choices, each once, in the order sent; stored as a JSON list."""
+
+    type = "multi_select"
+    rule_type = rules.Type.LIST
+    known_options = frozenset({"choices"})
+    json_schema: ClassVar[JSONMapping] = {"type": "array", "items": {"type": "string"}}
+
+    def clean(self, value: object) -> list[str]:
+        """A list of distinct choices."""
+        if not isinstance(value, list):
+            raise InvalidValue("invalid_type", "Must be a list of choices.")
+        # Longer lists have duplicates, and are not worth a look at each item.
+        items = value[: len(self.options["choices"]) + 1]
+        choices = [_choice(item, self.options["choices"]) for item in items]
+        if len(set(choices)) < len(choices):
+            raise InvalidValue("invalid_option", "Must have each choice only once.")
+        return choices
+
+    def shown(self, value: str) -> object:
+        """The list."""
+        return orjson.loads(value)
+
+    def definition_problems(self) -> Iterator[str]:
+        """The choices are distinct texts."""
+        yield from _choices_problems(self.options)
+
+
+def removed_choices(old: Field | None, new: Field) -> list[str]:
+    """The choices of a `select` or `multi_select` that a new definition lacks."""
+    if not isinstance(old, SelectField | MultiSelectField):
+        return []
+    kept = set(new.options["choices"])
+    return [choice for choice in old.options["choices"] if choice not in kept]
+
+
+def _choice(value: object, choices: Sequence[str]) -> str:
+    if not isinstance(value, str):
+        raise InvalidValue("invalid_type", "A choice must be a text.")
+    if value not in choices:
+        named = ", ".join(choices[:MAX_NAMED])
+        raise InvalidValue(
+            "invalid_option",
+            f"Must be one of: {named}{', …' if len(choices) > MAX_NAMED else '.'}",
+        )
+    return value
+
+
+def _choices_problems(options: JSONMapping) -> Iterator[str]:
+    choices = options.get("choices")
+    if not isinstance(choices, list) or not 0 < len(choices) <= MAX_CHOICES:
+        yield f"choices must be a list of 1 to {MAX_CHOICES} texts."
+    elif not all(isinstance(choice, str) and _is_short(choice) for choice in choices):
+        yield f"Each choice must be a text of 1 to {LONGEST_CHOICE} characters."
+    elif len(set(choices)) < len(choices):
+        yield "choices must be distinct."
+
+
+def _is_short(choice: str) -> bool:
+    return bool(choice.strip()) and len(choice) <= LONGEST_CHOICE

@@ -1,0 +1,120 @@
+"""Finds workflows and hooks that name fields which a collection is about to lose.
+
+Their templates and conditions are untyped, so whatever mentions the collection, or takes events of
+any, and contains the name of the field as a word counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from app import db, events
+from app.context import tenancy
+from app.errors import problem
+from app.types import JSONMapping
+from app.workflows.language import templates
+from app.workflows.language.definition import ACTION, WAIT_EVENT, Written, lists_in
+from app.workflows.models import ACTIVE, INSTANCES, Workflow, WorkflowVersion
+
+# Settings that name no field.
+STRUCTURE = {"name", "type", "next", "on_true", "on_false", "steps", "branches", "action_type"}
+STRUCTURE |= {"event", "events", "collection", "timeout", "duration", "poll_interval", "method"}
+
+
+@events.subscribe(events.FieldNamesEnd)
+def find_in_workflows(event: events.FieldNamesEnd) -> None:
+    """Add a problem for each place, in all accounts, also of older versions that still run."""
+    key = event.definition.name.lower()
+    words = re.compile(rf"(?<!\w)({'|'.join(map(re.escape, sorted(event.names)))})(?!\w)", re.ASCII)
+    with tenancy.across_accounts():
+        rows = [*db.connection().execute(_workflows()), *db.connection().execute(_running())]
+    seen = set()
+    for row in rows:
+        if not _mentions(row, key):
+            continue
+        for place, text in _texts(row):
+            path = f"workflows[{row.id}].{place}"
+            for name in sorted({*words.findall(text)}):
+                if (path, name) not in seen:
+                    message = f"A workflow of account {row.account_id} names {name}."
+                    event.problems.append(problem(path, "field_in_use", message))
+                seen.add((path, name))
+
+
+def _workflows() -> sa.Executable:
+    columns = (Workflow.account_id, Workflow.id, Workflow.trigger, Workflow.condition)
+    query = sa.select(*columns, Workflow.steps)
+    return query.order_by(Workflow.account_id, Workflow.id)
+
+
+def _running() -> sa.Executable:
+    version = WorkflowVersion
+    running = sa.exists().where(
+        INSTANCES.c.account_id == version.account_id,
+        INSTANCES.c.workflow_id == version.workflow_id,
+        INSTANCES.c.version == version.version,
+        INSTANCES.c.status.in_(ACTIVE),
+    )
+    same = sa.and_(Workflow.account_id == version.account_id, Workflow.id == version.workflow_id)
+    columns = (version.account_id, version.workflow_id.label("id"), Workflow.trigger)
+    query = sa.select(*columns, Workflow.condition, version.steps).select_from(version)
+    return (
+        query.join(Workflow, same)
+        .where(running, Workflow.version != version.version)
+        .order_by(*columns[:2])
+    )
+
+
+def _mentions(row: Any, key: str) -> bool:
+    named = {row.trigger.get("collection"), *_collections(row.steps)}
+    return any(name == "*" or name.lower() == key for name in named if name)
+
+
+def _collections(steps: Sequence[Written]) -> Iterator[str]:
+    for step in steps:
+        settings = step["config"] if step["type"] == ACTION else step
+        name = settings.get("collection")
+        if (name and templates.has_template(name)) or (step["type"] == WAIT_EVENT and not name):
+            yield "*"
+        elif name:
+            yield name
+        for inner in lists_in(step):
+            yield from _collections(inner)
+
+
+def _texts(row: Any) -> Iterator[tuple[str, str]]:
+    yield from (("trigger", text) for text in _strings(_settings(row.trigger)))
+    if row.condition:
+        yield "condition", row.condition
+    yield from _texts_of_steps(row.steps)
+
+
+def _texts_of_steps(steps: Sequence[Written]) -> Iterator[tuple[str, str]]:
+    for step in steps:
+        for text in _strings(_settings(step)):
+            yield f"steps.{step['name']}", text
+        for inner in lists_in(step):
+            yield from _texts_of_steps(inner)
+
+
+def _settings(step: JSONMapping) -> list[object]:
+    config = step.get("config") or {}
+    own = [value for name, value in step.items() if name not in STRUCTURE and name != "config"]
+    configured = [value for name, value in config.items() if name not in (*STRUCTURE, "data")]
+    data = config.get("data")
+    return [*own, *configured, data, [*data] if isinstance(data, dict) else None]
+
+
+def _strings(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _strings(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _strings(item)
