@@ -66,13 +66,13 @@ def _named_by(table: sa.Table, name: str) -> Iterator[str]:
     """The ids of all files that a column names."""
     rows = sa.select(table.c.id, table.c[name]).where(table.c[name].is_not(None))
     last = ""
-    while page := (
-        db.connection()
-        .execute(rows.where(table.c.id > last).order_by(table.c.id).limit(PIECE))
-        .all()
-    ):
-        for last, text in page:
-            yield from (file["id"] for file in files_in(text))
+    while True:
+        piece = rows.where(table.c.id > last).order_by(table.c.id).limit(PIECE)
+        page = db.connection().execute(piece).all()
+        if not page:
+            return
+        yield from (file["id"] for row in page for file in files_in(row[1]))
+        last = page[-1][0]
 
 
 @events.subscribe(events.AccountClosed)
