@@ -281,6 +281,15 @@ def test_a_larger_file_is_refused(cast: Cast, app: Flask, monkeypatch: pytest.Mo
     assert blobs(app) == []
 
 
+def test_a_full_disk_is_503_and_leaves_nothing(
+    cast: Cast, app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "free_bytes", lambda place: 0)
+    answer = cast.alice.post("files/upload", data={"file": (io.BytesIO(PNG), "a")})
+    assert (answer.status_code, answer.json["error"]) == (503, "unavailable")
+    assert blobs(app) == []
+
+
 @pytest.mark.parametrize(
     ("form", "error"),
     [

@@ -157,6 +157,20 @@ class RecordListArgs(PageArgs):
     )
 
 
+WITH_FILES = {
+    "content": {
+        "multipart/form-data": {
+            "schema": {
+                "type": "object",
+                "description": "Files under their field's name; other values as parts, or as JSON"
+                " in `data`.",
+                "properties": {"data": {"type": "string"}},
+                "additionalProperties": True,
+            },
+            "example": {"data": '{"title": "Hello"}', "cover": "(the bytes of cover.png)"},
+        }
+    }
+}
 IF_MATCH = {
     "in": "header",
     "name": "If-Match",
@@ -216,6 +230,7 @@ def list_records(args: JSONObject, collection: str) -> Response:
 
 
 @blueprint.route("/<collection>", methods=["POST"])
+@blueprint.doc(requestBody=WITH_FILES)
 @blueprint.arguments(RecordBody, example={"title": "Hello"})
 @blueprint.response(201, Record, example=EXAMPLE)
 @blueprint.fails(400, 403, 409, 428)
@@ -259,7 +274,7 @@ def get_record(args: JSONObject, collection: str, record_id: str) -> Response:
 
 
 @blueprint.route("/<collection>/<record_id>", methods=["PUT"])
-@blueprint.doc(parameters=[IF_MATCH])
+@blueprint.doc(parameters=[IF_MATCH], requestBody=WITH_FILES)
 @blueprint.arguments(RecordBody, example={"title": "Hello again"})
 @blueprint.response(200, Record, example=EXAMPLE)
 @blueprint.fails(400, 403, 409, 412, 428)
@@ -277,7 +292,7 @@ def replace_record(body: JSONObject, collection: str, record_id: str) -> Respons
 
 
 @blueprint.route("/<collection>/<record_id>", methods=["PATCH"])
-@blueprint.doc(parameters=[IF_MATCH])
+@blueprint.doc(parameters=[IF_MATCH], requestBody=WITH_FILES)
 @blueprint.arguments(RecordBody, example={"title": "Hello again"})
 @blueprint.response(200, Record, example=EXAMPLE)
 @blueprint.fails(400, 403, 409, 412, 428)
