@@ -51,7 +51,7 @@ from app.rest import docs_pages, openapi_text
 from app.rest.access import public
 from app.rest.converters import IntegerPath, LargeIntegerPath, UuidPath
 from app.rest.openapi import api
-from app.rest.responses import Json
+from app.rest.serialization import Json
 from app.sso import config_routes as sso_config
 from app.sso import responses as sso_answers
 from app.sso import roles as sso_roles

@@ -13,8 +13,8 @@ from app.rest import fields
 from app.rest.access import superadmin
 from app.rest.blueprint import Blueprint
 from app.rest.paging import Page, PageArgs, items_field, page_body
-from app.rest.responses import json_response
 from app.rest.schemas import TEXT, Schema
+from app.rest.serialization import json_response
 from app.types import JSONObject
 
 blueprint = Blueprint(

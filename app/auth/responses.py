@@ -13,7 +13,7 @@ from app.auth.guard import account_of_request
 from app.auth.schemas import SignedIn
 from app.auth.service import SignIn
 from app.auth.sessions import Origin
-from app.rest.responses import json_response
+from app.rest.serialization import json_response
 
 REFRESH_COOKIE = "service_refresh"
 REFRESH_PATH = f"{rest.PREFIX}/auth"

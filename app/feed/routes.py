@@ -12,8 +12,8 @@ from app.records.api.routes import EXAMPLE as RECORD
 from app.rest import fields
 from app.rest.access import Access, allow
 from app.rest.blueprint import Blueprint
-from app.rest.responses import json_response
 from app.rest.schemas import Schema
+from app.rest.serialization import json_response
 from app.types import JSONObject
 from app.webhooks.payload import EVENTS, TEST_EVENT
 

@@ -9,8 +9,8 @@ from app import rest
 from app.ops import readiness
 from app.rest.access import public
 from app.rest.blueprint import Blueprint
-from app.rest.responses import json_response
 from app.rest.schemas import Schema
+from app.rest.serialization import json_response
 
 blueprint = Blueprint("Health", __name__, description="For load balancers and monitors.")
 

@@ -23,8 +23,8 @@ from app.rest import fields
 from app.rest.access import Access, allow, query_credentials, shows_secret
 from app.rest.blueprint import Blueprint
 from app.rest.current_request import get_header, get_request
-from app.rest.responses import json_response
 from app.rest.schemas import TEXT, Schema
+from app.rest.serialization import json_response
 from app.types import JSONObject
 
 blueprint = Blueprint(

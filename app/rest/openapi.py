@@ -13,8 +13,8 @@ from flask import Flask, Response, request
 from app.rest.access import public
 from app.rest.converters import IntegerPath, LargeIntegerPath, UuidPath
 from app.rest.fields import DateTime, Timestamp
-from app.rest.responses import json_response
 from app.rest.schemas import Error
+from app.rest.serialization import json_response
 from app.types import JSONObject
 
 

@@ -11,7 +11,7 @@ from app.auth.principal import Principal
 from app.rest.access import account_admin
 from app.rest.blueprint import Blueprint
 from app.rest.paging import PageArgs, page_body
-from app.rest.responses import json_response
+from app.rest.serialization import json_response
 from app.sso import config_schemas as schemas
 from app.sso import connections, dry_run, providers, refusals, roles, service
 from app.sso.models import ProviderSetting

@@ -13,8 +13,8 @@ from app.auth.guard import account_of_request
 from app.auth.responses import origin
 from app.rest.access import LARGEST_DOCUMENT, across_accounts, max_body, public
 from app.rest.blueprint import Blueprint
-from app.rest.responses import json_response
 from app.rest.schemas import TEXT
+from app.rest.serialization import json_response
 from app.sso import one_time_codes, schemas, service, sign_in
 from app.sso.models import API, BROWSER, OAUTH, SAML
 from app.sso.oauth.addresses import callback_path

@@ -16,8 +16,8 @@ from app.rest.access import Access, allow, superadmin
 from app.rest.blueprint import Blueprint
 from app.rest.current_request import get_header
 from app.rest.paging import Page, PageArgs, items_field, page_body
-from app.rest.responses import json_response
 from app.rest.schemas import Schema
+from app.rest.serialization import json_response
 from app.types import JSONObject
 
 blueprint = Blueprint(

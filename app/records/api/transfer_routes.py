@@ -16,8 +16,8 @@ from app.records.transfer import exports, formats
 from app.rest import fields, json_input
 from app.rest.access import Access, allow
 from app.rest.blueprint import Blueprint
-from app.rest.responses import json_response
 from app.rest.schemas import TEXT, Schema
+from app.rest.serialization import json_response
 from app.types import JSONObject
 
 blueprint = Blueprint(
