@@ -107,6 +107,18 @@ def test_only_the_planned_change_is_made(root: Caller, posts: dict[str, Any]) ->
     assert (again.status_code, again.json["error"]) == (409, "plan_stale")
 
 
+def test_a_unique_field_comes_back_empty(root: Caller, alice: Caller) -> None:
+    code = field("code", required=True, unique=True, default="x")
+    made = make_collection(root, schema=[field("title"), code])
+    for value in ("x", "y"):
+        make_record(alice, code=value)
+    back = remove(root, made, "code")["reverse"]
+    assert plan(root, made, **back)["problems"] == []
+    assert root.put(f"collections/{made['id']}", back).status_code == 200
+    assert [one["code"] for one in alice.get("records/posts").json["items"]] == [None, None]
+    assert alice.post("records/posts", {"code": "y"}).status_code == 201
+
+
 REFUSED: list[tuple[dict[str, Any], list[tuple[str, str]]]] = [
     ({"remove_fields": ["nope", "Title"]}, [("remove_fields", "unknown_field")] * 2),
     (
