@@ -178,6 +178,27 @@ def test_everything_that_names_the_field_is_told_at_once(cast: Cast, posts: dict
     }
 
 
+def test_a_run_that_still_has_older_steps_keeps_their_fields(
+    cast: Cast, posts: dict[str, Any]
+) -> None:
+    mail = {"to": "a@b.example", "subject": "{{ trigger.record.views }}", "body": "x"}
+    step = {"name": "m", "type": "action", "action_type": "send_email", "config": mail}
+    event = {"type": "event", "collection": "posts", "event": "records.create"}
+    flow = make_workflow(cast.alice, [step], event)
+    make_record(cast.alice, title="a")  # starts a run
+    steps = [{**step, "config": {**mail, "subject": "x"}}]
+    changed = cast.alice.put(
+        f"workflows/{flow['id']}", {"name": "flow", "trigger": event, "steps": steps}
+    )
+    assert changed.status_code == 200, changed.json
+    path, removal = f"collections/{posts['id']}/plan", {"remove_fields": ["views"]}
+    answer = cast.root.post(path, removal)
+    assert [one["field"] for one in answer.json["details"]] == [f"workflows[{flow['id']}].steps.m"]
+    (run,) = cast.alice.get("workflow-instances").json["items"]
+    assert cast.alice.post(f"workflow-instances/{run['id']}/cancel").status_code == 200
+    assert cast.root.post(path, removal).status_code == 200
+
+
 def test_history_keeps_fields_of_one_name_apart(cast: Cast, posts: dict[str, Any]) -> None:
     root, alice = cast.root, cast.alice
     record = make_record(alice, title="a", views=5, mail="secret@acme.example")
