@@ -121,17 +121,16 @@ class Change:
     @property
     def reverse(self) -> JSONObject:
         """The body of an update that undoes this change; removed values stay lost."""
-        specs = [
-            {**spec, "required": False}
-            if spec["name"] in self.lost and spec["default"] is None
-            else {**spec, "rename_from": self.renames[spec["name"]]}
-            if spec["name"] in self.renames
-            else dict(spec)
-            for spec in self.old.schema
-        ]
+        specs = [self._restored(spec) for spec in self.old.schema]
         body: JSONObject = {"schema": specs} if specs else {}
         body["indexes"] = [dict(spec) for spec in self.old.indexes]
         return {**body, "remove_fields": self.added} if self.added else body
+
+    def _restored(self, spec: JSONMapping) -> JSONObject:
+        if spec["name"] in self.renames:
+            return {**spec, "rename_from": self.renames[spec["name"]]}
+        is_empty = spec["name"] in self.lost and (spec["unique"] or spec["default"] is None)
+        return {**spec, **({"required": False, "default": None} if is_empty else {})}
 
     def lost_values(self) -> list[JSONObject]:
         """The fields that go with their values, each with the number of records that have one."""

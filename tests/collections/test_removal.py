@@ -107,6 +107,18 @@ def test_only_the_planned_change_is_made(root: Caller, posts: dict[str, Any]) ->
     assert (again.status_code, again.json["error"]) == (409, "plan_stale")
 
 
+def test_a_unique_field_comes_back_empty(root: Caller, alice: Caller) -> None:
+    code = field("code", required=True, unique=True, default="x")
+    made = make_collection(root, schema=[field("title"), code])
+    for value in ("x", "y"):
+        make_record(alice, code=value)
+    back = remove(root, made, "code")["reverse"]
+    assert plan(root, made, **back)["problems"] == []
+    assert root.put(f"collections/{made['id']}", back).status_code == 200
+    assert [one["code"] for one in alice.get("records/posts").json["items"]] == [None, None]
+    assert alice.post("records/posts", {"code": "y"}).status_code == 201
+
+
 REFUSED: list[tuple[dict[str, Any], list[tuple[str, str]]]] = [
     ({"remove_fields": ["nope", "Title"]}, [("remove_fields", "unknown_field")] * 2),
     (
@@ -164,6 +176,27 @@ def test_everything_that_names_the_field_is_told_at_once(cast: Cast, posts: dict
         ("twice", "expression_invalid"),
         ("indexes[0]", "unknown_field"),
     }
+
+
+def test_a_run_that_still_has_older_steps_keeps_their_fields(
+    cast: Cast, posts: dict[str, Any]
+) -> None:
+    mail = {"to": "a@b.example", "subject": "{{ trigger.record.views }}", "body": "x"}
+    step = {"name": "m", "type": "action", "action_type": "send_email", "config": mail}
+    event = {"type": "event", "collection": "posts", "event": "records.create"}
+    flow = make_workflow(cast.alice, [step], event)
+    make_record(cast.alice, title="a")  # starts a run
+    steps = [{**step, "config": {**mail, "subject": "x"}}]
+    changed = cast.alice.put(
+        f"workflows/{flow['id']}", {"name": "flow", "trigger": event, "steps": steps}
+    )
+    assert changed.status_code == 200, changed.json
+    path, removal = f"collections/{posts['id']}/plan", {"remove_fields": ["views"]}
+    answer = cast.root.post(path, removal)
+    assert [one["field"] for one in answer.json["details"]] == [f"workflows[{flow['id']}].steps.m"]
+    (run,) = cast.alice.get("workflow-instances").json["items"]
+    assert cast.alice.post(f"workflow-instances/{run['id']}/cancel").status_code == 200
+    assert cast.root.post(path, removal).status_code == 200
 
 
 def test_history_keeps_fields_of_one_name_apart(cast: Cast, posts: dict[str, Any]) -> None:
