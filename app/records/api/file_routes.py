@@ -28,8 +28,8 @@ from app.rest import fields
 from app.rest.access import Access, across_accounts, allow, public, query_credentials
 from app.rest.blueprint import Blueprint
 from app.rest.current_request import get_header, get_request
-from app.rest.responses import json_response
 from app.rest.schemas import Schema
+from app.rest.serialization import json_response
 from app.types import JSONObject
 
 blueprint = Blueprint(
