@@ -105,14 +105,16 @@ def _unfit(field: FileField, files: Sequence[JSONMapping]) -> list[Problem]:
 def follow(definition: Definition, record: Row | None, previous: Row | None) -> None:
     """Give a written record the files that it names now, and take those it names no more.
 
-    Raises Stale if one was removed meanwhile.
+    Raises Stale if one was removed or taken meanwhile.
     """
     after, before = _ids(definition, record), _ids(definition, previous)
     row = record or previous or {}
     mine = FILES.c.account_id == row["account_id"]
     if taken := after - before:
         values = {"collection_id": definition.id, "record_id": row["id"], "released_at": None}
-        is_there = (mine, FILES.c.id.in_(sorted(taken)), FILES.c.removed_at.is_(None))
+        is_own = (FILES.c.collection_id == definition.id, FILES.c.record_id == row["id"])
+        is_free = sa.or_(FILES.c.record_id.is_(None), sa.and_(*is_own))
+        is_there = (mine, FILES.c.id.in_(sorted(taken)), FILES.c.removed_at.is_(None), is_free)
         updated = db.connection().execute(sa.update(FILES).where(*is_there).values(**values))
         if updated.rowcount != len(taken):
             raise versioned_cache.Stale

@@ -29,6 +29,7 @@ log = structlog.get_logger()
 CHUNK = 256 * 1024
 PART, CONCURRENT_PARTS = 8 * 2**20, 2
 REDIRECT_SECONDS = 60
+INCOMING = "incoming"
 FOLDER_MODE, FILE_MODE = 0o750, 0o640  # for nginx, if it is in the group
 INTERNAL = "/_files/"
 """Where nginx serves the folder to redirected requests, see deploy/nginx.conf."""
@@ -49,11 +50,6 @@ class Blob(NamedTuple):
 
 class Storage(Protocol):
     """A place for blobs. Its methods raise Unavailable if it does not work."""
-
-    @property
-    def incoming(self) -> Path:
-        """The folder of uploads under way."""
-        ...
 
     def put(self, key: str, source: Path, headers: dict[str, str]) -> None:
         """Move a file to its key; it is durable afterwards."""
@@ -82,14 +78,6 @@ class Folder:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    @property
-    def incoming(self) -> Path:
-        """The folder of uploads under way, on the same disk."""
-        path = self.root / "incoming"
-        with _available():
-            path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-        return path
-
     def put(self, key: str, source: Path, headers: dict[str, str]) -> None:
         """Rename a file; its bytes and its name are on the disk afterwards."""
         target = self._path(key)
@@ -115,18 +103,16 @@ class Folder:
         """Delete a blob."""
         with _available():
             self._path(key).unlink(missing_ok=True)
-        with suppress(OSError):  # not empty
-            self._path(key).parent.rmdir()
 
     def blobs(self, prefix: str = "") -> Iterator[Blob]:
-        """All blobs, also those of uploads under way."""
-        top = self._path(prefix) if prefix else self.root
-        for folder, _, names in os.walk(top):
+        """All blobs."""
+        for folder, folders, names in os.walk(self._path(prefix) if prefix else self.root):
+            if Path(folder) == self.root:
+                folders[:] = [name for name in folders if name != INCOMING]
             for name in names:
                 path = Path(folder, name)
                 with suppress(FileNotFoundError):
-                    modified_at = datetime.fromtimestamp(path.stat().st_mtime, UTC)
-                    yield Blob(path.relative_to(self.root).as_posix(), modified_at)
+                    yield Blob(path.relative_to(self.root).as_posix(), _modified_at(path))
 
     def redirect(self, key: str) -> dict[str, str]:
         """Have nginx send it."""
@@ -137,6 +123,10 @@ class Folder:
         if ".." in path.parts or not path.is_relative_to(self.root):
             raise Missing(key)
         return path
+
+
+def _modified_at(path: Path) -> datetime:
+    return datetime.fromtimestamp(path.stat().st_mtime, UTC)
 
 
 def _part(file: object, start: int, length: int) -> Iterator[bytes]:
@@ -169,11 +159,6 @@ class Bucket:
 
     def __init__(self, url: str) -> None:
         self._store = _s3_store(url)
-
-    @property
-    def incoming(self) -> Path:
-        """The folder for temporary files."""
-        return Path(tempfile.gettempdir())
 
     def put(self, key: str, source: Path, headers: dict[str, str]) -> None:
         """Upload a file."""
@@ -272,6 +257,22 @@ def _storage(url: str, instance_dir: Path) -> Storage:
     return Bucket(url) if url else Folder(instance_dir / "files")
 
 
+def incoming() -> Path:
+    """The folder of uploads under way, on the disk of the folder storage."""
+    path = config.current().instance_dir.resolve() / "files" / INCOMING
+    with _available():
+        path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+    return path
+
+
+def remove_incoming(until: datetime) -> None:
+    """Remove uploads that ended before a moment, as their processes were killed."""
+    for path in incoming().iterdir():
+        with suppress(FileNotFoundError):
+            if _modified_at(path) < until:
+                path.unlink()
+
+
 def key_of(account_id: str, file_id: str) -> str:
     """The key of a file."""
     return f"{account_id}/{file_id}"
@@ -279,14 +280,13 @@ def key_of(account_id: str, file_id: str) -> str:
 
 def put_stream(key: str, source: IO[bytes]) -> None:
     """Store what a file-like object reads."""
-    place = current()
-    with tempfile.NamedTemporaryFile(dir=place.incoming, delete=False) as file:
+    with tempfile.NamedTemporaryFile(dir=incoming(), delete=False) as file:
         shutil.copyfileobj(source, file)
-    place.put(key, Path(file.name), {})
+    current().put(key, Path(file.name), {})
 
 
-def free_bytes(storage: Storage) -> int | None:
+def free_bytes() -> int | None:
     """The bytes that uploads under way may still take; None if unknown."""
     with suppress(OSError):
-        return shutil.disk_usage(storage.incoming).free
+        return shutil.disk_usage(incoming()).free
     return None

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import re
+import struct
 import threading
+import zlib
 from typing import NamedTuple
 
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 
 from app.errors import BadRequest, Unavailable
 from app.files import content, service
@@ -19,6 +21,12 @@ MAX_PIXELS = 24_000_000  # 96 MB decoded
 MAX_BYTES = 20 * 2**20
 WAIT_SECONDS = 5
 FORMATS = {"image/png": "PNG", "image/jpeg": "JPEG", "image/gif": "GIF", "image/webp": "WEBP"}
+
+# What Pillow raises for images that are not whole, or lie.
+DAMAGED = (
+    *(Image.DecompressionBombError, OSError, SyntaxError, ValueError, EOFError, struct.error),
+    *(zlib.error, TypeError, LookupError, AttributeError, ArithmeticError),
+)
 
 _one_at_a_time = threading.BoundedSemaphore(1)  # in a process, for its memory
 
@@ -65,7 +73,7 @@ def _scaled(data: bytes, file: File, size: tuple[int, int]) -> bytes:
             has_alpha = "A" in turned.getbands() or "transparency" in turned.info
             turned.convert("RGBA" if has_alpha else "RGB").save(target, "WEBP", quality=80)
             return target.getvalue()
-    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError):
+    except DAMAGED:
         raise BadRequest("The image cannot be read.", error="thumb_invalid") from None
 
 

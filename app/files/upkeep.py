@@ -122,6 +122,7 @@ def expire(payload: JSONMapping) -> None:
 def sweep(payload: JSONMapping) -> None:
     """Delete blobs that no row knows: uploads that a crash interrupted."""
     place, until = storage.current(), clock.now() - UNDER_WAY
+    storage.remove_incoming(until)
     old = (blob.key for blob in place.blobs() if blob.modified_at < until)
     with tenancy.across_accounts():
         for keys in _pieces(old):

@@ -37,7 +37,7 @@ class Upload:
         self.size, self._most = 0, config.current().file_max_bytes
         self._place, self._digest, self._head = place, hashlib.sha256(), b""
         self._next_check = 0
-        descriptor, path = tempfile.mkstemp(prefix="upload-", dir=place.incoming)
+        descriptor, path = tempfile.mkstemp(prefix="upload-", dir=storage.incoming())
         self.path, self._file = Path(path), os.fdopen(descriptor, "wb")
 
     def write(self, data: bytes) -> int:
@@ -47,7 +47,7 @@ class Upload:
             raise PayloadTooLarge(f"A file has at most {self._most:,} bytes.")
         if self.size > self._next_check:
             self._next_check = self.size + CHECK_EVERY
-            left = storage.free_bytes(self._place)
+            left = storage.free_bytes()
             if left is not None and left < LEFT_FREE:
                 raise Unavailable(storage.FULL)
         if len(self._head) < content.HEAD_BYTES:

@@ -85,8 +85,6 @@ def _write_files(archive: Path) -> None:
         return
     with _draft(archive) as draft, tarfile.open(draft, "w") as target:
         for blob in place.blobs():
-            if blob.key.startswith(f"{place.incoming.name}/"):
-                continue
             with suppress(FileNotFoundError):  # removed meanwhile: nothing names it any more
                 target.add(place.root / blob.key, blob.key, recursive=False)
 

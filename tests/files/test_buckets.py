@@ -54,7 +54,7 @@ def test_files_live_in_the_bucket(cast: Cast, app: Flask) -> None:
 def test_the_sweep_removes_what_a_crash_left_over(cast: Cast, app: Flask) -> None:
     file = upload(cast.alice)
     with app.app_context():
-        orphan = storage.current().incoming / "orphan"
+        orphan = storage.incoming() / "orphan"
         orphan.write_bytes(b"x")
         storage.current().put(f"{cast.alice.account_id}/orphan", orphan, {})
     run(app, upkeep.sweep)

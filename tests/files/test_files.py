@@ -284,7 +284,7 @@ def test_a_larger_file_is_refused(cast: Cast, app: Flask, monkeypatch: pytest.Mo
 def test_a_full_disk_is_503_and_leaves_nothing(
     cast: Cast, app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "free_bytes", lambda place: 0)
+    monkeypatch.setattr(storage, "free_bytes", lambda: 0)
     answer = cast.alice.post("files/upload", data={"file": (io.BytesIO(PNG), "a")})
     assert (answer.status_code, answer.json["error"]) == (503, "unavailable")
     assert blobs(app) == []
@@ -424,10 +424,14 @@ def test_the_sweep_removes_what_a_crash_left_over(cast: Cast, app: Flask) -> Non
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(b"x")
     run(app, upkeep.sweep)
-    assert len(blobs(app)) == 4
+    assert len(blobs(app)) == 3
+    with app.app_context():
+        assert [path.name for path in storage.incoming().iterdir()] == ["upload-x"]
     with time_machine.travel(clock.now() + timedelta(hours=2)):
         run(app, upkeep.sweep)
     assert names(app) == {file["id"]}
+    with app.app_context():
+        assert list(storage.incoming().iterdir()) == []
 
 
 @pytest.mark.usefixtures("posts")
