@@ -71,6 +71,13 @@ def measured(
     definition: Definition, columns: Sequence[Any], wanted: frozenset[str], cut: int | None = None
 ) -> list[Any]:
     """The columns without long values of unwanted fields, guarded, or cut to so many characters."""
+    # Kept, as building them took a quarter of a filtered list's time.
+    return definition.memo.get(_measured, definition, tuple(columns), wanted, cut)
+
+
+def _measured(
+    definition: Definition, columns: Sequence[Any], wanted: frozenset[str], cut: int | None
+) -> list[Any]:
     result, long = [], []
     for column, (name, expression) in zip(columns, definition.expressions.items(), strict=True):
         is_read, field = name in wanted, definition.columns[name]
