@@ -263,7 +263,9 @@ class Mask:
         definition = self._by_table.get(table_name)
         if definition is None or occurred_at < clock.iso(definition.created_at):
             return _hide  # a deleted, perhaps recreated, collection may have held personal data
-        name = definition.present_name(column, clock.parse(occurred_at))
+        name: str | None = column
+        if definition.former_names:
+            name = definition.era_at(clock.parse(occurred_at)).present_name(column)
         field = definition.fields.get(name or "")
         if field is None:
             return _hide

@@ -96,10 +96,9 @@ class Definition:
         """The times in which the fields had the same names, oldest first."""
         return eras.parse(self.former_names, self.created_at)
 
-    def present_name(self, name: str, moment: datetime) -> str | None:
-        """The present name of the field that had a name at a moment; None if it was removed."""
-        era = next((era for era in reversed(self.eras) if era.since <= moment), self.eras[0])
-        return era.present_name(name)
+    def era_at(self, moment: datetime) -> Era:
+        """The era that a moment is part of."""
+        return next((era for era in reversed(self.eras) if era.since <= moment), self.eras[0])
 
     @cached_property
     def columns(self) -> Mapping[str, Field]:

@@ -24,10 +24,6 @@ class Era:
     renamed: Mapping[str, str | None] = field(default_factory=dict)
     """The present name of each field that had another one; None if it was removed."""
 
-    def includes(self, moment: datetime) -> bool:
-        """Whether a moment is part of it."""
-        return self.since <= moment and (self.until is None or moment < self.until)
-
     def present_name(self, name: str) -> str | None:
         """The present name of a field; None if it was removed."""
         return self.renamed.get(name, name)

@@ -175,14 +175,13 @@ def store(row: Collection, change: Change, rules: JSONMapping, options: JSONMapp
 
 
 def follow(changes_: Sequence[Change]) -> None:
-    """Store the rules of other collections that follow renamed fields. Raises Stale."""
+    """Store the rules of other collections that follow renamed fields. Raises Conflict."""
     changed = {change.new.id for change in changes_}
     for change in changes_:
         for new in change.rules_elsewhere:
             if new.id not in changed:
                 row = collections.locked(new.id)
-                if row.version != new.version:
-                    raise versioned_cache.Stale
+                collections.check_version(row, str(new.version))
                 row.rules = dict(new.rules)
                 row.version += 1
     db.db.session.flush()

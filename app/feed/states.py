@@ -103,12 +103,16 @@ def _states(
 
 def _names(definition: Definition, row: Any) -> list[str | None]:
     """The present names of the columns of a change; None for those that were removed."""
-    return [definition.present_name(name, row.occurred_at) for name in orjson.loads(row.columns)]
+    names, era = orjson.loads(row.columns), definition.era_at(row.occurred_at)
+    return [era.present_name(name) for name in names] if era.renamed else names
 
 
-def _present(definition: Definition, row: Any, texts: Mapping[str, T]) -> dict[str, T]:
-    names = ((definition.present_name(name, row.occurred_at), name) for name in texts)
-    return {present: texts[name] for present, name in names if present is not None}
+def _present(definition: Definition, row: Any, texts: Mapping[str, T]) -> Mapping[str, T]:
+    era = definition.era_at(row.occurred_at)
+    if not era.renamed:
+        return texts
+    names = ((era.present_name(name), text) for name, text in texts.items())
+    return {name: text for name, text in names if name is not None}
 
 
 def _written(row: Any) -> JSONObject:
