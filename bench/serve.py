@@ -5,8 +5,7 @@
 Product and floor (`bench/floor.py`) are served by deploy/gunicorn.conf.py, or by
 deploy/granian_server.py, on one database. They are asked in turn, three times for each case and
 number of connections, after what their processes do once only; medians count. The load comes from
-this process, on the same machine. At 16 connections on SQLite a line ends with the requests a
-second of PocketBase 0.40, on 2 cores that its load ran on, too, and the product's ratio to them.
+this process, on the same machine.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ from flask import Flask
 from app import db
 from app.config import Config
 from app.context import tenancy
+from app.types import JSONObject
 from bench import load
 from bench.product import application
 from tests import builders, conftest, services
@@ -46,14 +46,6 @@ ROUNDS = 3
 # Requests a second of a view with one SELECT by key at 16 connections, on the machine of reference.
 USUAL_FLOOR, APART = 2900, 0.3
 WARM_SECONDS = 0.5
-PEER = {
-    "get": 3600,
-    "list 30 newest, total": 1130,
-    "list filtered, sorted": 1200,
-    "create": 2000,
-    "patch": 1850,
-    "login": 26,
-}
 
 
 @dataclass
@@ -80,11 +72,13 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def filled(app: Flask, cast: builders.Cast, count: int) -> list[str]:
-    """Create a collection with `count` records; returns some ids."""
-    builders.make_collection(cast.root, schema=FIELDS)
-    builders.make_record(cast.alice, **NEW)
-    columns = "updated_at, created_by, title, code, live, at, account_id"
+def filled(
+    app: Flask, cast: builders.Cast, count: int, new: JSONObject, **definition: Any
+) -> list[str]:
+    """Create a collection with `count` records like `new`; returns some ids."""
+    builders.make_collection(cast.root, **definition)
+    builders.make_record(cast.alice, **new)
+    columns = ", ".join(["updated_at", "created_by", "account_id", *(new.keys() - {"views"})])
     with app.app_context(), db.transaction():
         moved, number = "created_at - i * interval '1 second'", "lpad(i::text, 8, '0')"
         if db.db.engine.dialect.name == "sqlite":
@@ -161,9 +155,7 @@ def serving(server: str, kind: str, settings: dict[str, str], folder: Path) -> I
         yield Served(port, process.pid)
 
 
-def compare(
-    case: Case, product: Served, floor: Served, count: int, seconds: float, peer: float | None
-) -> float:
+def compare(case: Case, product: Served, floor: Served, count: int, seconds: float) -> float:
     """Print a case's figures, and return the floor's rate."""
     found: dict[str, list[load.Figures]] = {"product": [], "floor": []}
     for one in (product, floor):
@@ -176,7 +168,6 @@ def compare(
         f"  {case.name:24} {count:2}  {one.rate:7,.0f}/s of {other.rate:7,.0f}/s ="
         f" {one.rate / other.rate:.2f}   p50 {one.p50:6.1f} of {other.p50:6.1f} ms"
         f"   p99 {one.p99:6.1f} of {other.p99:6.1f} ms   CPU {one.cpu:5.2f} of {other.cpu:5.2f} ms"
-        f"{f'   peer {peer:,}/s: {one.rate / peer:.2f}' if peer else ''}"
     )
     return other.rate
 
@@ -190,7 +181,7 @@ def measure(database: str, records: int, seconds: float, only: str, server: str)
     settings = {"SERVICE_DATABASE_URL": url}
     app = application(Config.from_env(environment(folder, **settings)))
     cast = builders.make_cast(app)
-    ids = filled(app, cast, records)
+    ids = filled(app, cast, records, NEW, schema=FIELDS)
     bearer = cast.alice.headers["Authorization"]
     key = "Bearer " + cast.alice.post("api-keys", {"name": "bench"}).json["key"]
     with app.app_context():
@@ -208,8 +199,7 @@ def measure(database: str, records: int, seconds: float, only: str, server: str)
             servers[audited] = product, floor
         for case in cases(ids, records, bearer, key):
             for count in case.connections if case.name.startswith(only) else ():
-                peer = PEER.get(case.name) if (database, count) == ("sqlite", 16) else None
-                rate = compare(case, *servers[case.audited], count, seconds, peer)
+                rate = compare(case, *servers[case.audited], count, seconds)
                 if case.name == "get" and count == 16:
                     warn(rate)
         largest = [f"{load.pss_of(one.session)[0]:.0f} MiB" for one in servers[True]]
