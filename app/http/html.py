@@ -18,8 +18,11 @@ def prefers_html() -> bool:
 
 
 def add_security_headers(response: Response) -> Response:
-    """Add the headers of every page: own scripts only, no frames, no caching."""
-    response.headers["Content-Security-Policy"] = POLICY
+    """Add the headers of every page: own scripts only, no frames, no caching.
+
+    Files have a stricter policy of their own.
+    """
+    response.headers.setdefault("Content-Security-Policy", POLICY)
     response.headers["Referrer-Policy"] = "same-origin"
     response.headers["Cache-Control"] = "no-store"
     return response

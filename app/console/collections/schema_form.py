@@ -25,12 +25,12 @@ TEXTS = ("name", "type", "default", "collection", "on_delete", "mask_type", "exp
 FLAGS = ("required", "unique", "pii")
 # The options of a field, by kind of input.
 COUNTS, NUMBERS, WORDS, SWITCHES = (
-    ("min_length", "max_length"),
+    ("min_length", "max_length", "max_bytes", "max_files"),
     ("min", "max"),
     ("pattern", "mask"),
     ("integer", "index"),
 )
-OPTIONS = (*COUNTS, *NUMBERS, *WORDS, *SWITCHES, "choices")
+OPTIONS = (*COUNTS, *NUMBERS, *WORDS, *SWITCHES, "choices", "mime_types")
 INPUTS = (*TEXTS, "return_type", *FLAGS, *OPTIONS, "remove", "rename")
 # Properties that cannot change later.
 IMMUTABLE = ("name", "type", "collection", "return_type")
@@ -188,6 +188,8 @@ class SchemaForm(Form):
                     for choice in text.split("\n")
                 )
                 yield key, [line for line in lines if line]
+            elif key == "mime_types" and text:
+                yield key, re.split(r"[\s,]+", text.strip(", "))
             elif key in WORDS and text:
                 yield key, text
             elif text and key in (*COUNTS, *NUMBERS):
@@ -217,8 +219,9 @@ def _option_keys(kind: str, *, custom: object) -> Iterator[str]:
         "number": ("min", "max", "integer"),
         "select": ("choices",),
         "multi_select": ("choices",),
+        "file": ("max_bytes", "max_files", "mime_types"),
     }.get(kind, ())
-    if kind not in ("json", "multi_select", "computed"):
+    if kind not in ("json", "multi_select", "file", "computed"):
         yield "index"
     if custom == "custom":
         yield "mask"
@@ -263,6 +266,8 @@ def from_collection(row: Collection) -> SchemaForm:
 def _input_text(key: str, value: Any) -> str:
     if value is None or (value is False and key != "default"):
         return ""
+    if key == "mime_types":
+        return ", ".join(value)
     if key == "choices":
         return "\n".join(value)
     if isinstance(value, bool):

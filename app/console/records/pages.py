@@ -60,6 +60,7 @@ def create_record(account_id: str, name: str) -> Page | BaseResponse:
     id = ""
     try:
         signing.sign(scope, form)
+        form.take_uploads(scope.by)
         body = form.body(new=True)
         id = idempotent_forms.derive_id(body)
         service.create(scope.collection.name, body, by=scope.by, record_id=id)
@@ -99,6 +100,7 @@ def change_record(account_id: str, name: str, record_id: str) -> Page | BaseResp
     try:
         if not form.widgets:
             raise Forbidden("You may not change this record.")
+        form.take_uploads(scope.by)
         body = form.body(new=False)
         if body:
             etag = form["seen"] or None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -10,12 +11,15 @@ import orjson
 from flask import request
 
 from app import clock
+from app.auth.principal import Principal
 from app.collections.access import Access
-from app.collections.fields import Field, InvalidValue, TextField
+from app.collections.fields import Field, FileField, InvalidValue, TextField
+from app.collections.fields.file import MOST_FILES
 from app.collections.fields.select import MAX_CHOICES
 from app.console.records.references import Hits
 from app.console.shell.forms import Form
 from app.errors import AppError, Malformed, problem
+from app.files import uploads
 from app.rest import json_input
 from app.types import JSONMapping, JSONObject
 
@@ -31,6 +35,7 @@ WIDGETS = {
     "select": "choice",
     "multi_select": "choices",
     "reference": "reference",
+    "file": "files",
 }
 UNSTRIPPED = ("text", "area", "choice")  # values that keep surrounding blanks
 FLAGS = {"true": "yes", "false": "no"}
@@ -62,6 +67,9 @@ class RecordForm(Form):
     labels: dict[str, str] = field(default_factory=dict)
     """The labels of referenced records, by input."""
 
+    files: dict[str, JSONObject] = field(default_factory=dict)
+    """What is known of the files in the inputs, by id."""
+
     unparsed: dict[str, JSONObject] = field(default_factory=dict)
     """Problems of values that do not parse, by field."""
 
@@ -81,6 +89,33 @@ class RecordForm(Form):
     def chosen(self, widget: Widget) -> list[str]:
         """The checked choices of a widget."""
         return _choices(self[widget.name])
+
+    def chosen_files(self, widget: Widget) -> list[JSONObject]:
+        """The files that a widget's field is to have."""
+        ids = self.chosen(widget)
+        return [{"id": id, "name": f"…{id[-8:]}", **self.files.get(id, {})} for id in ids]
+
+    def take_uploads(self, by: Principal) -> None:
+        """Store the uploads of the request, for the record that the form stands for."""
+        sent = [
+            (widget, one)
+            for widget in self.widgets
+            if isinstance(widget.field, FileField)
+            for one in request.files.getlist(f"new_{widget.field.name}")
+            if one.filename
+        ]
+        if not sent:
+            return
+        with uploads.receiving() as begun:
+            for _, one in sent:
+                begun.append(uploads.start(one.filename))
+                one.stream.seek(0)  # the view may run again
+                shutil.copyfileobj(one.stream, begun[-1])
+            stored = uploads.store(begun, by)
+        for (widget, _), file in zip(sent, stored, strict=True):
+            self.files[file.id] = {"name": file.name, "size": file.size}
+            earlier = self.chosen(widget) if is_list(widget.field) else []
+            self.values[widget.name] = json.dumps([*earlier, file.id])
 
     def with_stored_notes(self) -> RecordForm:
         """The form with the stored value beside each input that differs."""
@@ -104,7 +139,11 @@ class RecordForm(Form):
 
     def _with_stored_note(self, widget: Widget) -> Widget:
         stored = self.before[widget.name]
-        if widget.note == WRITE_ONLY or _is_same(widget.kind, self._text(widget), stored):
+        if (
+            widget.note == WRITE_ONLY
+            or widget.kind == "files"
+            or _is_same(widget.kind, self._text(widget), stored)
+        ):
             return widget
         words = FLAGS.get(stored, stored) if widget.kind == "flag" else stored
         return replace(widget, note=f"Stored: {words or 'empty'}")
@@ -157,6 +196,8 @@ def from_record(access: Access, values: JSONMapping | None) -> RecordForm:
     form = RecordForm(widgets=field_widgets(access, values))
     for widget in form.widgets:
         masked = widget.note == MASKED
+        if widget.kind == "files":
+            form.files |= {one["id"]: one for one in _files(values.get(widget.field.name))}
         value = values.get(widget.field.name)
         form.before[widget.name] = str(value) if masked else input_text(widget.field, value)
     form.values = dict(form.before)
@@ -179,6 +220,9 @@ def fill_submitted(form: RecordForm) -> RecordForm:
     for widget in form.widgets:
         if widget.kind == "choices":
             form.values[widget.name] = _checked(widget, form.before.get(widget.name, ""))
+        elif widget.kind == "files":
+            ids = list(dict.fromkeys(request.form.getlist(widget.name)[:MOST_FILES]))
+            form.values[widget.name] = json.dumps(ids) if ids else ""
     return form
 
 
@@ -205,6 +249,8 @@ def input_text(spec: Field, value: object) -> str:
         return ""
     if spec.type == "multi_select":
         return json.dumps(value, ensure_ascii=False)
+    if spec.type == "file":
+        return json.dumps([one["id"] for one in _files(value)])
     if spec.type == "json":
         text = orjson.dumps(value).decode() if isinstance(value, orjson.Fragment) else None
         loaded = json.loads(text) if text is not None else value
@@ -215,6 +261,17 @@ def input_text(spec: Field, value: object) -> str:
         return str(value).removesuffix("Z").removesuffix(".000000")[:23]
     # Browsers normalize a single carriage return as well.
     return str(value).replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _files(value: object) -> list[JSONObject]:
+    if isinstance(value, dict):
+        return [value]
+    return value if isinstance(value, list) else []
+
+
+def is_list(field: Field) -> bool:
+    """Whether a field holds several files."""
+    return isinstance(field, FileField) and field.most_files > 1
 
 
 def _is_same(kind: str, text: str, before: str) -> bool:
@@ -229,6 +286,9 @@ def _is_same(kind: str, text: str, before: str) -> bool:
 def _parse(spec: Field, kind: str, text: str) -> object:
     if spec.type in ("number", "boolean"):
         return spec.from_text(text)
+    if kind == "files":
+        ids = _choices(text)
+        return ids if is_list(spec) else ids[-1]
     if spec.type not in ("json", "multi_select"):
         return text
     try:

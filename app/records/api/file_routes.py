@@ -41,7 +41,7 @@ blueprint = Blueprint(
 
 LONGEST_CREDENTIAL = 4096
 SHORTEST_LINK, LONGEST_LINK, LINK_SECONDS = 60, 7 * 24 * 3600, 3600
-# Whatever a file contains, it runs nothing and loads nothing, and no page of others embeds it.
+# Whatever a file contains, it runs nothing and loads nothing.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:; sandbox"
 EXAMPLE = {
     "id": "019a9f00-0000-7000-8000-0000000000f1",
@@ -207,7 +207,7 @@ def download_file(args: JSONObject, file_id: str) -> Response:
     Whoever may view its field of its record may download it. Only images (not SVG), PDF, audio,
     video and plain text are shown by browsers; everything else is saved.
     """
-    return _download(files.readable(file_id, by=principal()), args)
+    return send(files.readable(file_id, by=principal()), args.get("thumb"))
 
 
 @blueprint.route("/<account_id>/<file_id>", methods=["GET"])
@@ -220,7 +220,7 @@ def download_file(args: JSONObject, file_id: str) -> Response:
 @allow(Access.ANONYMOUS)
 def download_path(args: JSONObject, account_id: str, file_id: str) -> Response:
     """Download a file by the path that its upload returned."""
-    return _download(_of_path(files.readable(file_id, by=principal()), account_id), args)
+    return send(_of_path(files.readable(file_id, by=principal()), account_id), args.get("thumb"))
 
 
 @blueprint.route("/download/<account_id>/<file_id>", methods=["GET"])
@@ -233,7 +233,7 @@ def download_path(args: JSONObject, account_id: str, file_id: str) -> Response:
 @allow(Access.ANONYMOUS)
 def download_path_explicitly(args: JSONObject, account_id: str, file_id: str) -> Response:
     """Download a file by the path that its upload returned."""
-    return _download(_of_path(files.readable(file_id, by=principal()), account_id), args)
+    return send(_of_path(files.readable(file_id, by=principal()), account_id), args.get("thumb"))
 
 
 @blueprint.route("/link/<token>", methods=["GET"])
@@ -247,7 +247,7 @@ def download_linked(args: JSONObject, token: str) -> Response:
     """Download a file by a signed link; it needs no credential."""
     account_id, file_id = links.read(token)
     with tenancy.in_account(account_id):
-        return _download(files.linked(account_id, file_id), args)
+        return send(files.linked(account_id, file_id), args.get("thumb"))
 
 
 @blueprint.route("/<file_id>/link", methods=["POST"])
@@ -313,9 +313,10 @@ def _of_path(file: File, account_id: str) -> File:
     return file
 
 
-def _download(file: File, args: JSONObject) -> Response:
-    if "thumb" in args:
-        return _thumbnail(file, args["thumb"])
+def send(file: File, thumb: str | None = None) -> Response:
+    """A response with a file, or the part that the request asks for; or with its thumbnail."""
+    if thumb is not None:
+        return _thumbnail(file, thumb)
     etag = f'"{file.sha256}"'
     headers = {
         **_headers(file.mime_type, file.name),

@@ -1,0 +1,21 @@
+"""Files of records, for the browser of somebody signed in."""
+
+from __future__ import annotations
+
+from flask import Response, request
+
+from app.console.shell import guard, scopes
+from app.console.shell.blueprint import blueprint
+from app.records.api import file_routes
+from app.records.read import files
+from app.rest.access import public
+
+
+@blueprint.get("/console/accounts/<account_id>/files/<file_id>")
+@public
+@guard.admins_only
+@guard.retry_stale
+def show_file(account_id: str, file_id: str) -> Response:
+    """A file that the caller may view, or its thumbnail."""
+    scope = scopes.account_scope(account_id)
+    return file_routes.send(files.readable(file_id, by=scope.by), request.args.get("thumb"))
