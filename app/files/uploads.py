@@ -59,7 +59,11 @@ class Upload:
             raise Unavailable(storage.FULL) from error
 
     def seek(self, *position: int) -> int:
-        """The parser rewinds each file when it is complete; nobody reads this one."""
+        """End the file: form parsers rewind each when it is complete, and nobody reads this one."""
+        try:
+            self._file.close()  # now, as a request may bring many
+        except OSError as error:
+            raise Unavailable(storage.FULL) from error
         return 0
 
     def close(self) -> None:
@@ -71,10 +75,7 @@ class Upload:
     def store(self, account_id: str) -> str:
         """Move the bytes to the storage; returns the type of the file."""
         mime_type = content.mime_type(self._head, self.name)
-        try:
-            self._file.close()
-        except OSError as error:
-            raise Unavailable(storage.FULL) from error
+        self.seek(0)
         headers = {
             "Content-Type": mime_type,
             "Content-Disposition": content.disposition(mime_type, self.name),

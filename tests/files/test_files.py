@@ -306,6 +306,17 @@ def test_an_upload_is_one_file(cast: Cast, app: Flask, form: dict[str, Any], err
     assert blobs(app) == []
 
 
+@pytest.mark.usefixtures("posts")
+def test_a_request_brings_a_bounded_number_of_files(cast: Cast, app: Flask) -> None:
+    form = {"papers": [(io.BytesIO(b"x"), str(n)) for n in range(101)]}
+    answer = cast.alice.post("records/posts", data=form)
+    assert (answer.status_code, answer.json["error"]) == (413, "payload_too_large")
+    assert blobs(app) == []
+    form = {"papers": [(io.BytesIO(b"x"), str(n)) for n in range(100)]}
+    answer = cast.alice.post("records/posts", data=form)
+    assert answer.json["details"][0]["code"] == "too_many_files"
+
+
 def test_anonymous_callers_upload_nothing(anyone: Caller, cast: Cast) -> None:
     form = {"file": (io.BytesIO(b"x"), "a")}
     answer = anyone.post("files/upload", data=form, headers={"X-Account-ID": "acme"})

@@ -111,6 +111,7 @@ class RecordForm(Form):
                 begun.append(uploads.start(one.filename))
                 one.stream.seek(0)  # the view may run again
                 shutil.copyfileobj(one.stream, begun[-1])
+                begun[-1].seek(0)
             stored = uploads.store(begun, by)
         for (widget, _), file in zip(sent, stored, strict=True):
             self.files[file.id] = {"name": file.name, "size": file.size}

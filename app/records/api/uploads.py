@@ -15,7 +15,7 @@ from app import config
 from app.auth.guard import principal
 from app.collections import definition as definitions
 from app.collections.definition import Definition
-from app.errors import Malformed
+from app.errors import Malformed, PayloadTooLarge
 from app.files import service as files
 from app.files import uploads
 from app.files.models import StoredFile
@@ -27,7 +27,7 @@ from app.types import JSONObject
 
 MULTIPART = "multipart/form-data"
 DATA = "data"
-MOST_PARTS = 1000
+MOST_PARTS, MOST_FILES = 1000, 100
 PARSED = "multipart_body"
 Parts = MultiDict[str, StoredFile]
 Texts = MultiDict[str, str]
@@ -62,6 +62,8 @@ def receive() -> tuple[Texts, Parts]:
 
 def _parse(request: Request, begun: list[Upload]) -> tuple[Texts, Sequence[tuple[str, Upload]]]:
     def open_stream(*, filename: str | None = None, **_: object) -> Upload:
+        if len(begun) >= MOST_FILES:
+            raise PayloadTooLarge(f"A request brings at most {MOST_FILES} files.")
         begun.append(uploads.start(filename))
         return begun[-1]
 
