@@ -18,6 +18,8 @@ from app.rest.current_request import get_request
 from app.types import JSONObject
 
 MAX_CACHED_QUERY = 200
+MULTIPART: JSONObject = {}
+"""Stands for a multipart body, which the view reads, as its files go elsewhere."""
 LOCATIONS = {"json": "body", "query": "query", "path": "path", "headers": "header"}
 
 
@@ -92,9 +94,10 @@ class Parser(FlaskParser):
     def parse(self, argmap: Any, req: Any = None, **options: Any) -> object:
         """Parse the request; caches the results of short queries."""
         if options["location"] == "json" and argmap.unknown == ma.INCLUDE and not argmap.fields:
-            if argmap.takes_files and get_request().mimetype == "multipart/form-data":
-                return {}  # the view reads it, as its files go elsewhere
-            return self.load_json(get_request(), argmap)  # the view validates the body itself
+            request = get_request()
+            if argmap.takes_files and request.mimetype == "multipart/form-data":
+                return MULTIPART
+            return self.load_json(request, argmap)  # the view validates the body itself
         text = get_request().query_string
         if options["location"] != "query" or len(text) > MAX_CACHED_QUERY:
             return super().parse(argmap, req, **options)

@@ -18,6 +18,7 @@ from app.rest.access import Access, allow
 from app.rest.blueprint import Blueprint
 from app.rest.current_request import get_header, get_request
 from app.rest.paging import Page, PageArgs, items_field, page_body
+from app.rest.parsing import MULTIPART
 from app.rest.schemas import Schema
 from app.rest.serialization import json_response
 from app.types import JSONObject
@@ -243,7 +244,8 @@ def create_record(body: JSONObject, collection: str) -> Response:
     problems are reported together, except duplicates of unique values: those are checked only if
     everything else is valid and the rule allows the record.
     """
-    body = record_body(body, collection)
+    if body is MULTIPART:
+        body = record_body(collection)
     return tagged(records.create(collection, body, by=principal()), 201)
 
 
@@ -286,7 +288,9 @@ def replace_record(body: JSONObject, collection: str, record_id: str) -> Respons
     Absent fields get their default or null; fields that the caller may not write keep their values.
     An unchanged reference may refer to a record that the caller cannot view.
     """
-    if_match, body = get_header("If-Match"), record_body(body, collection)
+    if_match = get_header("If-Match")
+    if body is MULTIPART:
+        body = record_body(collection)
     changed = records.replace(collection, record_id, body, if_match=if_match, by=principal())
     return tagged(changed)
 
@@ -304,7 +308,9 @@ def patch_record(body: JSONObject, collection: str, record_id: str) -> Response:
     Only the fields in the body change. An unchanged reference may refer to a record that the caller
     cannot view; a new one may not.
     """
-    if_match, body = get_header("If-Match"), record_body(body, collection)
+    if_match = get_header("If-Match")
+    if body is MULTIPART:
+        body = record_body(collection)
     changed = records.patch(collection, record_id, body, if_match=if_match, by=principal())
     return tagged(changed)
 

@@ -33,10 +33,8 @@ Parts = MultiDict[str, StoredFile]
 Texts = MultiDict[str, str]
 
 
-def record_body(body: JSONObject, collection: str) -> JSONObject:
-    """The body of a request for a record; of a multipart one, with the uploads that it brought."""
-    if get_request().mimetype != MULTIPART:
-        return body
+def record_body(collection: str) -> JSONObject:
+    """The body of a multipart request for a record, with the uploads that it brought."""
     context = get_g()
     if PARSED not in context:  # a request may be run again, but read once
         definition = definitions.get(collection)
