@@ -185,13 +185,17 @@ def _pip_install(wheel: str) -> None:
 
 
 def _moto_install() -> None:
-    # By uv, which resolves them at once; pip takes minutes.
+    # By uv, which resolves them at once; pip, where uv finds no packages, takes minutes.
     uv, python = str(Path(sys.executable).with_name("uv")), sys.executable
     for command in (
         ["venv", "--clear", "--python", python, str(MOTO_FOLDER)],
         ["pip", "install", "--python", str(MOTO_FOLDER / "bin/python"), *MOTO_WHEELS],
     ):
         subprocess.run([uv, *command, "--quiet"], check=False)
+    if not moto_server():
+        subprocess.run([python, "-m", "venv", "--clear", MOTO_FOLDER], check=False)
+        pip = [MOTO_FOLDER / "bin/python", "-m", "pip", "install", "--quiet"]
+        subprocess.run([*pip, "--disable-pip-version-check", *MOTO_WHEELS], check=False)
 
 
 def _playwright_install() -> None:
