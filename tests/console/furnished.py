@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from io import BytesIO
 
 from flask import Flask
 
@@ -69,6 +70,7 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
     with app.app_context():
         user = db.db.session.get_one(User, (alice.account_id, cast.bob.id))
         undo = mailed_links.issue(user, mailed_links.EMAIL_UNDO)
+    upload = alice.post("files/upload", data={"file": (BytesIO(b"x"), "a.zip")})
     return {
         **at_work,
         "account_id": alice.account_id,
@@ -82,6 +84,7 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
         "category": "saml_providers",
         "provider": "okta",
         "key_id": key,
+        "file_id": upload.json["file"]["id"],
         "format": "csv",
         "token": links["new@finance.example"].rpartition("/")[2],
         "reset_token": links[alice.email].rpartition("=")[2],
