@@ -317,6 +317,15 @@ def test_a_request_brings_a_bounded_number_of_files(cast: Cast, app: Flask) -> N
     assert answer.json["details"][0]["code"] == "too_many_files"
 
 
+def test_who_may_not_write_a_record_uploads_nothing_for_it(cast: Cast, app: Flask) -> None:
+    make_collection(cast.root, schema=SCHEMA, create_rule=None, update_rule=None)
+    for method, path in (("POST", "records/posts"), ("PATCH", f"records/posts/{cast.alice.id}")):
+        form = {"avatar": (io.BytesIO(PNG), "cat.png")}
+        answer = cast.alice(method, path, data=form)
+        assert (answer.status_code, answer.json["error"]) == (403, "rule_denied")
+        assert blobs(app) == []
+
+
 def test_anonymous_callers_upload_nothing(anyone: Caller, cast: Cast) -> None:
     form = {"file": (io.BytesIO(b"x"), "a")}
     answer = anyone.post("files/upload", data=form, headers={"X-Account-ID": "acme"})

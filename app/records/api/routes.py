@@ -245,7 +245,7 @@ def create_record(body: JSONObject, collection: str) -> Response:
     everything else is valid and the rule allows the record.
     """
     if body is MULTIPART:
-        body = record_body(collection)
+        body = record_body(collection, "create")
     return tagged(records.create(collection, body, by=principal()), 201)
 
 
@@ -290,7 +290,7 @@ def replace_record(body: JSONObject, collection: str, record_id: str) -> Respons
     """
     if_match = get_header("If-Match")
     if body is MULTIPART:
-        body = record_body(collection)
+        body = record_body(collection, "update")
     changed = records.replace(collection, record_id, body, if_match=if_match, by=principal())
     return tagged(changed)
 
@@ -310,7 +310,7 @@ def patch_record(body: JSONObject, collection: str, record_id: str) -> Response:
     """
     if_match = get_header("If-Match")
     if body is MULTIPART:
-        body = record_body(collection)
+        body = record_body(collection, "update")
     changed = records.patch(collection, record_id, body, if_match=if_match, by=principal())
     return tagged(changed)
 

@@ -13,6 +13,7 @@ from werkzeug.formparser import FormDataParser
 
 from app import config
 from app.auth.guard import principal
+from app.collections import access as accesses
 from app.collections import definition as definitions
 from app.collections.definition import Definition
 from app.errors import Malformed, PayloadTooLarge
@@ -33,11 +34,15 @@ Parts = MultiDict[str, StoredFile]
 Texts = MultiDict[str, str]
 
 
-def record_body(collection: str) -> JSONObject:
-    """The body of a multipart request for a record, with the uploads that it brought."""
+def record_body(collection: str, operation: str) -> JSONObject:
+    """The body of a multipart request for a record, with the uploads that it brought.
+
+    Raises Forbidden or Unauthorized, before it reads, if the operation is closed to the caller.
+    """
     context = get_g()
     if PARSED not in context:  # a request may be run again, but read once
         definition = definitions.get(collection)
+        accesses.for_operation(principal(), definition, operation).check_open()
         texts, parts = receive()
         setattr(context, PARSED, _values(definition, texts, parts))
     return dict(getattr(context, PARSED))
