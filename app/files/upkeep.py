@@ -26,7 +26,8 @@ Item = TypeVar("Item")
 
 @events.subscribe(events.RecordErased)
 def _erase_of_record(event: events.RecordErased) -> None:
-    _mark(event.account_id, FILES.c.record_id == event.record_id)
+    # Its deletion has let go of them; a record that was created under its id since keeps its own.
+    _mark(event.account_id, FILES.c.record_id == event.record_id, FILES.c.released_at.is_not(None))
 
 
 @events.subscribe(events.UserErased)
