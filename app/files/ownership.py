@@ -35,7 +35,7 @@ class Resolved:
         problems = list[Problem]()
         for name, field in self._definition.files.items():
             ids = row.get(name)
-            if ids is None or isinstance(ids, str):
+            if ids is None:
                 continue
             files = [self._file(id, account_id, record_id) for id in ids]
             known = [file for file in files if file is not None]

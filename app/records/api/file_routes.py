@@ -211,18 +211,6 @@ def download_file(args: JSONObject, file_id: str) -> Response:
 
 
 @blueprint.route("/<account_id>/<file_id>", methods=["GET"])
-@blueprint.doc(parameters=[RANGE, IF_NONE_MATCH])
-@blueprint.arguments(DownloadArgs, location="query")
-@blueprint.response(200, schema=BYTES, content_type="application/octet-stream", example="(bytes)")
-@blueprint.fails(400, 416, 503)
-@optimistic
-@query_credentials
-@allow(Access.ANONYMOUS)
-def download_path(args: JSONObject, account_id: str, file_id: str) -> Response:
-    """Download a file by the path that its upload returned."""
-    return send(_of_path(files.readable(file_id, by=principal()), account_id), args.get("thumb"))
-
-
 @blueprint.route("/download/<account_id>/<file_id>", methods=["GET"])
 @blueprint.doc(parameters=[RANGE, IF_NONE_MATCH])
 @blueprint.arguments(DownloadArgs, location="query")
@@ -231,7 +219,7 @@ def download_path(args: JSONObject, account_id: str, file_id: str) -> Response:
 @optimistic
 @query_credentials
 @allow(Access.ANONYMOUS)
-def download_path_explicitly(args: JSONObject, account_id: str, file_id: str) -> Response:
+def download_path(args: JSONObject, account_id: str, file_id: str) -> Response:
     """Download a file by the path that its upload returned."""
     return send(_of_path(files.readable(file_id, by=principal()), account_id), args.get("thumb"))
 
