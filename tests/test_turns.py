@@ -184,7 +184,8 @@ def test_a_process_copies_what_others_left_in_the_log_with_its_first_change(
     file = tmp_path / "atrium.db"
     with _connected(str(file)) as mine:
         mine.execute("CREATE TABLE told (text TEXT)")
-        monkeypatch.setattr(sqlite_driver._wal, "is_almost_copied", False)
+        monkeypatch.setattr(sqlite_driver, "_wal", sqlite_driver._Wal())
+        sqlite_driver._wal.is_almost_copied = False
         write(mine, 50)
         assert file.stat().st_size < 50_000
         monkeypatch.setattr(sqlite_driver, "_wal", sqlite_driver._Wal())
