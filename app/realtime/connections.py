@@ -136,6 +136,17 @@ class Connection(asyncio.Protocol, ABC):
         registry.remove(self)
         self.lost.set_result(None)
 
+    def add(self, subscription: Subscription) -> None:
+        """Add a subscription; without `since`, it goes on where one that it replaces stands.
+
+        In the hub's thread, which sends nothing meanwhile: no change is sent twice, or left out.
+        """
+        replaced = self.subscriptions.get(key_of(subscription.collection))
+        if replaced and subscription.since is None:
+            subscription.position = replaced.position
+        subscription.since = subscription.position
+        self.subscriptions[key_of(subscription.collection)] = subscription
+
     def write(self, data: bytes) -> None:
         """Send a message, or cut the client off if it reads too slowly."""
         if self.closed:

@@ -82,6 +82,7 @@ def _subscribe(connection: Connection, subscription: Subscription, done: Done) -
     try:
         with versioned_cache.reloading():
             open_stream(connection.credential.principal(), [subscription])
+        connection.add(subscription)
     except InvalidValues as refusal:
         error = BadRequest(refusal.details[0]["message"], error=refusal.details[0]["code"])
     except AppError as refusal:

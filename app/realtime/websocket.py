@@ -74,7 +74,7 @@ def frame(payload: bytes) -> bytes:
 
 Done = Callable[[AppError | None], None]
 Subscribe = Callable[["WebSocket", Subscription, Done], None]
-"""Checks a subscription, and calls back in the loop's thread."""
+"""Checks and adds a subscription, and calls back in the loop's thread."""
 
 
 class WebSocket(Connection):
@@ -183,8 +183,7 @@ class WebSocket(Connection):
         if self.closed:
             return
         if error is None:
-            self.subscriptions[key_of(collection)] = subscription
-            since = {} if subscription.is_reset else {"since": subscription.position}
+            since = {} if subscription.is_reset else {"since": subscription.since}
             self._send_status("subscribed", collection, **since)
         else:
             self._send_error(error, collection)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from threading import Event
 from typing import Any
 
 import pytest
@@ -215,6 +216,30 @@ def test_two_subscriptions_that_include_a_change_are_sent_it_once(
     assert sent == sorted(set(sent))
     make_record(cast.alice, title="the last one")
     assert messages(client, 1)[0]["data"]["title"] == "the last one"
+
+
+def test_a_subscription_that_is_repeated_goes_on_where_it_stood(
+    app: Flask, cast: Cast, port: int
+) -> None:
+    make_collection(cast.root)
+    client, subscribe = Socket(port, headers=cast.bob.headers), {"action": "subscribe"}
+    begun = client.ask(subscribe | {"collection": "posts"})["since"]
+    is_free, judge = Event(), hub._hub(app)
+
+    def hold() -> None:
+        is_free.wait()
+        raise OSError  # it begins anew: with the next request, before the change is sent
+
+    judge.request(hold)
+    made = make_record(cast.alice, title="between")
+    client.say(subscribe | {"collection": "posts"})
+    until(lambda: len(judge._requests) == 1)
+    is_free.set()
+    assert client.next()["since"] == begun
+    assert messages(client, 1)[0]["data"] == made
+    again = client.ask(subscribe | {"collection": "posts", "since": begun})
+    assert again["since"] == begun
+    assert messages(client, 1)[0]["data"] == made
 
 
 def test_a_subscription_from_the_beginning_misses_nothing_beside_a_current_one(

@@ -31,11 +31,18 @@ def in_loop(call: Callable[..., object], *arguments: Any) -> None:
     loop.current().call_soon_threadsafe(call, *arguments)
 
 
+def subscribe(stream: Connection, one: Subscription, done: websocket.Done) -> None:
+    """What an agreeable hub does with a subscription."""
+    one.position = one.since or 0
+    stream.add(one)
+    done(None)
+
+
 @pytest.fixture(autouse=True)
 def agreeable_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hub that knows every collection and sends nothing: these tests are of what is below it."""
     monkeypatch.setattr(hub, "open_stream", lambda caller, subscriptions: None)
-    monkeypatch.setattr(hub, "subscribe", lambda stream, subscription, done: done(None))
+    monkeypatch.setattr(hub, "subscribe", subscribe)
     for name in ("attach", "detach"):
         monkeypatch.setattr(hub, name, lambda stream: None)
 
@@ -379,7 +386,7 @@ def test_what_is_no_json_is_told(talk: Socket, text: str) -> None:
 def test_subscriptions_come_and_go(talk: Socket, attached: list[Connection]) -> None:
     wanted = {"collection": "posts", "operations": ["create"], "filter": "n = 1", "since": 3}
     answer = talk.ask({"action": "subscribe", **wanted})
-    expected = {"type": "subscribed", "status": "subscribed", "collection": "posts", "since": 0}
+    expected = {"type": "subscribed", "status": "subscribed", "collection": "posts", "since": 3}
     assert answer == expected
     assert talk.ask({"action": "subscribe", "operations": []})["collection"] is None
     (stream,) = connections.registry.all()
