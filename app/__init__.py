@@ -58,12 +58,12 @@ from app.sso import roles as sso_roles
 from app.sso import routes as sso
 from app.types import JSONObject
 from app.webhooks import delivery_routes, dispatch
-from app.webhooks import field_names as webhook_field_names
 from app.webhooks import routes as webhooks
+from app.webhooks import uses as webhook_uses
 from app.workflows import dispatch as workflow_dispatch
 from app.workflows import erasure as workflow_erasure
-from app.workflows import field_names as workflow_field_names
 from app.workflows import upkeep
+from app.workflows import uses as workflow_uses
 from app.workflows.api import hook_routes, instance_routes
 from app.workflows.api import routes as workflows
 from app.workflows.triggers import record_events
@@ -111,7 +111,7 @@ ADDITIONS = (email_routes, password_routes, session_routes, explain_routes)
 SUBSCRIBERS = (
     *(cleanup, tracking, audited_records, dispatch, sso_roles),
     *(workflow_dispatch, record_events, upkeep, workflow_erasure, token_upkeep),
-    *(feed_upkeep, file_upkeep, webhook_field_names, workflow_field_names),
+    *(feed_upkeep, file_upkeep, webhook_uses, workflow_uses),
 )
 PAGES = (console.blueprint, docs_pages.blueprint)
 

@@ -166,6 +166,23 @@ class FieldNamesEnd:
     """Subscribers add one for each place that names a field."""
 
 
+@dataclass(frozen=True)
+class CollectionNameEnds:
+    """Would renaming a collection leave anything that names it behind?"""
+
+    name: str
+    problems: list[JSONObject]
+    """Subscribers add one for each place that names it and cannot follow."""
+
+
+@dataclass(frozen=True)
+class CollectionRenamed:
+    """A collection is renamed: what stores its name follows, in all accounts."""
+
+    former: str
+    name: str
+
+
 Event = TypeVar("Event")
 Subscriber = Callable[[Event], None]
 _subscribers: dict[type, list[Callable[[Any], None]]] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import orjson
@@ -19,7 +19,7 @@ from app.auth.principal import Principal
 from app.collections import definition as definitions
 from app.collections import masking
 from app.collections import table as tables
-from app.collections.definition import Definition
+from app.collections.definition import ByFormerName, Definition
 from app.collections.fields import Field
 from app.collections.models import Collection
 from app.db import Base
@@ -54,6 +54,21 @@ NO_VALUES: Mapping[str, Any] = dict.fromkeys(
     ("old_values", "new_values", "salts", "ids", "erased_digests", "extra_metadata")
 )
 NO_COLUMNS = {**NO_VALUES, "columns": '[""]'}
+
+
+def is_of(
+    definition: Definition, table_name: sa.ColumnElement[str], occurred_at: sa.ColumnElement[Any]
+) -> sa.ColumnElement[bool]:
+    """Whether a change is of a collection, by the name that it had then.
+
+    A deleted collection may have had the same name, with other types, rules and masks.
+    """
+    spans = []
+    for span in definition.spans:
+        until = () if span.until is None else (occurred_at < span.until,)
+        since = occurred_at >= span.since
+        spans.append(sa.and_(table_name == span.table_name, since, *until))
+    return sa.or_(*spans)
 
 
 class BrokenChange(Exception):
@@ -240,12 +255,15 @@ class Mask:
     @property
     def depends_on_time(self) -> bool:
         """Whether masked columns differ between entries, as the names of fields changed."""
-        return not self._off and any(one.former_names for one in self._by_table.values())
+        return not self._off and any(one.former_names for one in self._collections)
 
     @cached_property
-    def _by_table(self) -> Mapping[str, Definition]:
-        rows = db.db.session.scalars(sa.select(Collection))
-        return {row.table_name: definitions.from_row(row) for row in rows}
+    def _collections(self) -> list[Definition]:
+        return [definitions.from_row(row) for row in db.db.session.scalars(sa.select(Collection))]
+
+    @cached_property
+    def _by_former_name(self) -> ByFormerName:
+        return ByFormerName(self._collections)
 
     def hides(self, table_name: str, column: str, occurred_at: str) -> bool:
         """Whether the values of a column at that time are masked for the caller."""
@@ -260,16 +278,18 @@ class Mask:
             return _hide if (table_name, column) in PERSONAL else None
         if column == "id":
             return None
-        definition = self._by_table.get(table_name)
-        if definition is None or occurred_at < clock.iso(definition.created_at):
+        moment = _moment(occurred_at)
+        definition = self._by_former_name.find(table_name, moment)
+        if definition is None:
             return _hide  # a deleted, perhaps recreated, collection may have held personal data
-        name: str | None = column
-        if definition.former_names:
-            name = definition.era_at(clock.parse(occurred_at)).present_name(column)
+        name = definition.era_at(moment).present_name(column)
         field = definition.fields.get(name or "")
         if field is None:
             return _hide
         return partial(_masked, field) if field.pii else None
+
+
+_moment = lru_cache(clock.parse)  # the entries of a change have the same
 
 
 def _masked(field: Field, text: str) -> str:

@@ -8,6 +8,7 @@ tampering.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import orjson
@@ -40,13 +41,20 @@ VALUES = Part("values", ("old_values", "new_values", "unchanged"), "salts", "sal
 ACTOR = Part("actor", digest.ACTOR_COLUMNS, "actor_salts", "actor_salt", "actor_digest")
 
 
-def erase_values(account_id: str, table_name: str, record_id: str) -> int:
-    """Erase all values of a row. Returns the number of entries."""
+def erase_values(
+    account_id: str, table_name: str, record_id: str, until: datetime | None = None
+) -> int:
+    """Erase all values of a row, or those before a moment. Returns the number of entries."""
     row = {"account_id": account_id, "table_name": table_name, "record_id": record_id}
-    of_feed = sa.update(FEED).where(*(FEED.c[name] == value for name, value in row.items()))
+
+    def conditions(table: sa.FromClause) -> list[sa.ColumnElement[bool]]:
+        before = [] if until is None else [table.c.occurred_at < until]
+        return [*(table.c[name] == value for name, value in row.items()), *before]
+
     with db.transaction() as session:
+        of_feed = sa.update(FEED).where(*conditions(FEED))
         session.execute(of_feed.values(columns="[]", **dict.fromkeys(VALUES.columns)))
-        return _erase(VALUES, [CHANGES.c[name] == value for name, value in row.items()])
+        return _erase(VALUES, conditions(CHANGES))
 
 
 def erase_actor(account_id: str, user_id: str, email: str) -> int:

@@ -13,6 +13,7 @@ from app.accounts.types import Query
 from app.audit import entries
 from app.audit.entries import CHANGES, HEADS, LOG, BrokenChange, Entry, Mask
 from app.auth.principal import Principal
+from app.collections.definition import from_row
 from app.collections.models import Collection
 from app.db.errors import is_invalid_data
 from app.errors import InvalidValues, NotFound, problem
@@ -29,7 +30,7 @@ SORTABLE = (
     "request_id",
     "occurred_at",
 )
-FILTERS = ("account_id", "table_name", "record_id", "user_id", "operation")
+FILTERS = ("account_id", "record_id", "user_id", "operation")
 
 
 def page(
@@ -174,11 +175,23 @@ def _count_one_by_one(query: Query, by: Principal) -> dict[str, int]:
 
 def _conditions(query: Query, table: sa.FromClause) -> list[sa.ColumnElement[bool]]:
     conditions = [table.c[name] == query[name] for name in FILTERS if name in query]
+    if "table_name" in query:
+        conditions.append(_is_of_table(query["table_name"], table))
     if "from_date" in query:
         conditions.append(table.c.occurred_at >= query["from_date"])
     if "to_date" in query:
         conditions.append(table.c.occurred_at <= query["to_date"])
     return conditions
+
+
+def _is_of_table(name: str, table: sa.FromClause) -> sa.ColumnElement[bool]:
+    """Whether a change is of a table, or of its collection under an earlier name."""
+    is_same = table.c.table_name == name
+    row = db.db.session.scalar(sa.select(Collection).where(Collection.table_name == name))
+    if row is None or not row.former_names:
+        return is_same
+    is_of_collection = entries.is_of(from_row(row), table.c.table_name, table.c.occurred_at)
+    return sa.or_(is_same, is_of_collection)
 
 
 def _sort_column(query: Query) -> str:

@@ -149,6 +149,20 @@ def _on_address_proved(event: events.AddressVerified) -> None:
         _mark_revoked(key)
 
 
+@events.subscribe(events.CollectionRenamed)
+def _follow_collection(event: events.CollectionRenamed) -> None:
+    is_scoped = (ApiKey.scopes.is_not(None), ~ApiKey.is_revoked)
+    former = event.former.lower()
+    with tenancy.across_accounts(), db.transaction() as session:
+        for key in session.scalars(sa.select(ApiKey).where(*is_scoped)):
+            names = (key.scopes or {}).get("collections", [])
+            followed = [event.name if name.lower() == former else name for name in names]
+            if followed != names:
+                key.scopes = {**(key.scopes or {}), "collections": followed}
+                key.version += 1
+        session.flush()
+
+
 def _unrevoked(account_id: str, user_id: str) -> tuple[Condition, ...]:
     return (ApiKey.account_id == account_id, ApiKey.created_by == user_id, ~ApiKey.is_revoked)
 

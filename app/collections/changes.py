@@ -16,7 +16,7 @@ import orjson
 import sqlalchemy as sa
 
 from app import db
-from app.collections import definition, renaming, table
+from app.collections import renaming, table
 from app.collections.definition import Definition
 from app.collections.fields import (
     SYSTEM_FIELDS,
@@ -42,11 +42,12 @@ class Proposal:
     removed: Sequence[str] = ()
     partial: bool = False
     """Whether `specs` are changes only."""
+    name: str | None = None
 
 
 @dataclass(frozen=True)
 class Change:
-    """The old and the new definition of a collection; fields are renamed before anything else."""
+    """The old and the new definition of a collection; names change before anything else."""
 
     old: Definition
     new: Definition
@@ -56,12 +57,17 @@ class Change:
     @cached_property
     def renamed(self) -> Definition:
         """The old definition with the new names."""
-        return renaming.renamed(self.old, self.renames)
+        return renaming.renamed(self.old, self.renames, self.new.name)
 
     @cached_property
-    def rules_elsewhere(self) -> Sequence[Definition]:
-        """Other collections with rules that follow the new names."""
-        return renaming.rules_elsewhere(self.old, self.renames)
+    def elsewhere(self) -> Sequence[tuple[Definition, Definition]]:
+        """Other collections that follow the new names, before and after."""
+        return renaming.elsewhere(self.old, self.renames, self.new.name)
+
+    @property
+    def former_name(self) -> str | None:
+        """The name of the collection that ends; None if it stays."""
+        return self.old.name if self.new.name != self.old.name else None
 
     @cached_property
     def operations(self) -> list[JSONObject]:
@@ -79,11 +85,19 @@ class Change:
         return [*self._renaming_operations(), *removed, *of_fields, *of_indexes]
 
     def _renaming_operations(self) -> Iterator[JSONObject]:
+        if self.former_name:
+            names = {"property": "name", "before": self.former_name, "after": self.new.name}
+            yield {"operation": "rename_collection", "field": None, **names}
         for former, name in self.renames.items():
             names = {"property": "name", "before": former, "after": name}
             yield {"operation": "rename_field", "field": name, **names}
-        elsewhere = [(definition.get(new.name), new) for new in self.rules_elsewhere]
-        for old, new in [(self.old, self.renamed), *elsewhere]:
+        for old, new in [(self.old, self.renamed), *self.elsewhere]:
+            for before, after in zip(old.schema, new.schema, strict=True):
+                if after["collection"] != before["collection"]:
+                    place = f"{new.name}.{after['name']}"
+                    targets = {"before": before["collection"], "after": after["collection"]}
+                    named = {"field": place, "property": "collection", **targets}
+                    yield {"operation": "change_reference", **named}
             for key, value in new.rules.items():
                 if value != old.rules[key]:
                     values = {"property": key, "before": old.rules[key], "after": value}
@@ -113,8 +127,9 @@ class Change:
     @property
     def plan_hash(self) -> str:
         """What this change is and rests on; begins with the version of the old definition."""
-        new, followed = self.new, [(one.id, one.rules) for one in self.rules_elsewhere]
-        parts = (new.id, new.schema, new.indexes, new.rules, self.renames, followed)
+        new, followed = self.new, [(one.id, one.schema, one.rules) for _, one in self.elsewhere]
+        own = (new.id, new.name, new.schema, new.indexes, new.rules)
+        parts = (*own, self.renames, followed)
         text = orjson.dumps((*parts, self.statements), option=orjson.OPT_SORT_KEYS)
         return f"{self.old.version}-{hashlib.sha256(text).hexdigest()}"
 
@@ -124,6 +139,8 @@ class Change:
         specs = [self._restored(spec) for spec in self.old.schema]
         body: JSONObject = {"schema": specs} if specs else {}
         body["indexes"] = [dict(spec) for spec in self.old.indexes]
+        if self.former_name:
+            body["name"] = self.former_name
         return {**body, "remove_fields": self.added} if self.added else body
 
     def _restored(self, spec: JSONMapping) -> JSONObject:
@@ -143,7 +160,7 @@ class Change:
 
     @cached_property
     def renaming_statements(self) -> list[str]:
-        """The DDL that renames columns, with their indexes and references."""
+        """The DDL that renames the table and columns, with their indexes and references."""
         pairs = zip(self.old.all_indexes, self.renamed.all_indexes, strict=True)
         return table.renaming(self.old.table, self.renamed.table, self.renames, pairs)
 
@@ -161,7 +178,8 @@ class Change:
     def new_indexes(self) -> list[str]:
         """Those of `statements` that create indexes of present columns."""
         statements = table.new_indexes(self.renamed.table, self.new.table)
-        return [] if self.renames else statements  # before, columns have their old names
+        # Before, the table and its columns have their old names.
+        return [] if self.renames or self.former_name else statements
 
     @property
     def fills(self) -> JSONObject:
@@ -198,7 +216,10 @@ class Change:
             parts.append(f"add {', '.join(self.added)} to")
         if changed:
             parts.append(f"change {', '.join(dict.fromkeys(changed))} of")
-        return f"{' and '.join(parts)} collection {self.old.name}"
+        described = [f"{' and '.join(parts)} collection {self.new.name}"] if parts else []
+        if self.former_name:
+            described.insert(0, f"rename collection {self.former_name} to {self.new.name}")
+        return "; ".join(described)
 
     def row_problems(self, built: Collection[str] = ()) -> list[JSONObject]:
         """The problems of existing rows, each with a count; in one statement.

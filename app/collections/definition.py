@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -58,6 +59,19 @@ NEVER = Literal(0, 0, False, type=Type.BOOLEAN)
 PROPERTIES = [one.name for one in dataclasses.fields(Field) if one.name != "max_bytes"]
 
 
+class Span(NamedTuple):
+    """A time in which a collection's table had this name."""
+
+    table_name: str
+    since: datetime
+    until: datetime | None
+    """Exclusive; None for the present."""
+
+    def has(self, moment: datetime) -> bool:
+        """Whether a moment is part of it."""
+        return self.since <= moment and (self.until is None or moment < self.until)
+
+
 @dataclass(frozen=True, eq=False)
 class Definition:
     """A collection's name, fields and rules at one version."""
@@ -93,12 +107,24 @@ class Definition:
 
     @cached_property
     def eras(self) -> Sequence[Era]:
-        """The times in which the fields had the same names, oldest first."""
-        return eras.parse(self.former_names, self.created_at)
+        """The times in which nothing was renamed, oldest first."""
+        return eras.parse(self.former_names, self.created_at, self.name)
 
     def era_at(self, moment: datetime) -> Era:
         """The era that a moment is part of."""
         return next((era for era in reversed(self.eras) if era.since <= moment), self.eras[0])
+
+    @cached_property
+    def spans(self) -> Sequence[Span]:
+        """The times in which the table had the same name, oldest first."""
+        found = list[Span]()
+        for era in self.eras:
+            name = table.table_name_for(era.collection)
+            if found and found[-1].table_name == name:
+                found[-1] = found[-1]._replace(until=era.until)
+            else:
+                found.append(Span(name, era.since, era.until))
+        return found
 
     @cached_property
     def columns(self) -> Mapping[str, Field]:
@@ -349,6 +375,29 @@ def override(definitions: Mapping[str, Definition]) -> Iterator[None]:
         yield
     finally:
         _instead.reset(token)
+
+
+class ByFormerName:
+    """Finds the collection, of some, that a table name stood for at a moment."""
+
+    def __init__(self, definitions: Iterable[Definition]) -> None:
+        self._spans = defaultdict[str, list[tuple[Span, Definition]]](list)
+        for one in definitions:
+            for span in one.spans:
+                self._spans[span.table_name].append((span, one))
+
+    def find(self, table_name: str, moment: datetime) -> Definition | None:
+        """The collection; None if it is none of them, or was deleted."""
+        spans = self._spans.get(table_name, ())
+        return next((one for span, one in spans if span.has(moment)), None)
+
+
+def table_names(name: str) -> set[str]:
+    """The table names that a collection has and had; of none that exists, the one it would have."""
+    try:
+        return {span.table_name for span in get(name).spans}
+    except NotFound:
+        return {table.table_name_for(name)}
 
 
 def get_all() -> list[Definition]:

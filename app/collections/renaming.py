@@ -1,4 +1,5 @@
-"""Rewrites what names renamed fields: expressions, field lists and indexes (contract 14)."""
+"""Rewrites what names a renamed collection or fields: references, expressions, field lists and
+indexes (contract 14)."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from dataclasses import replace
 
 from app.collections import definition as definitions
 from app.collections.definition import Definition, is_expression
+from app.collections.table import table_name_for
 from app.errors import NotFound
 from app.rules import Name, Node, RuleError, Sent, parse
 from app.rules.functions import CALLERS
@@ -23,8 +25,11 @@ Renames = Mapping[str, str]
 """The new name of each renamed field."""
 
 
-def renamed(old: Definition, renames: Renames) -> Definition:
-    """The definition with other names of fields, in everything of it that names them."""
+def renamed(old: Definition, renames: Renames, name: str | None = None) -> Definition:
+    """The definition with a new name, and new names of fields, in everything that names them."""
+    if name is not None and name != old.name:
+        schema = _referring(old, old, name)
+        old = replace(old, name=name, table_name=table_name_for(name), schema=schema)
     if not renames:
         return old
     schema = tuple(_renamed_field(old, spec, renames) for spec in old.schema)
@@ -40,11 +45,27 @@ def rules(of: Definition, old: Definition, renames: Renames) -> JSONObject:
     return {key: _renamed_rule(value, of, old, renames) for key, value in of.rules.items()}
 
 
-def rules_elsewhere(old: Definition, renames: Renames) -> list[Definition]:
-    """The other collections whose rules name renamed fields, with their new rules."""
-    others = [one for one in definitions.get_all() if one.id != old.id] if renames else []
-    followed = (replace(one, rules=rules(one, old, renames)) for one in others)
-    return [new for new, one in zip(followed, others, strict=True) if new.rules != one.rules]
+def elsewhere(old: Definition, renames: Renames, name: str) -> list[tuple[Definition, Definition]]:
+    """The other collections that refer to this one or name renamed fields, before and after."""
+    is_renamed = renames or name != old.name
+    others = [one for one in definitions.get_all() if one.id != old.id] if is_renamed else []
+    found = []
+    for one in others:
+        after = replace(one, rules=rules(one, old, renames), schema=_referring(one, old, name))
+        if (after.rules, after.schema) != (one.rules, one.schema):
+            found.append((one, after))
+    return found
+
+
+def _referring(of: Definition, old: Definition, name: str) -> tuple[JSONMapping, ...]:
+    """The schema of a collection that refers to `old` by its new name."""
+    return tuple(
+        {**spec, "collection": name} if _refers_to(spec, old) else spec for spec in of.schema
+    )
+
+
+def _refers_to(spec: JSONMapping, definition: Definition) -> bool:
+    return (spec["collection"] or "").lower() == definition.name.lower()
 
 
 def _renamed_field(old: Definition, spec: JSONMapping, renames: Renames) -> JSONObject:

@@ -128,8 +128,11 @@ def update_collection(body: JSONObject, collection_id: str) -> JSONObject:
     """Update a collection's schema, and rules if they are sent.
 
     The schema lists all present and new fields; omitted properties get their defaults. Fields
-    cannot change their type or target; a collection cannot be renamed. Database constraints and
-    indexes follow.
+    cannot change their type or target. Database constraints and indexes follow.
+
+    A new `name` renames the collection and its table. References to it, webhooks and scopes of API
+    keys follow, and history and the change feed span both names. Workflows and hooks that name it
+    are a 400 with every place. A name that is taken is a 409.
 
     `rename_from` of a field is its present name. Values stay; rules, field lists, computed fields
     and indexes follow, also rules of other collections. Filters of webhooks and workflows that name
@@ -170,15 +173,15 @@ def patch_collection(body: JSONObject, collection_id: str) -> JSONObject:
 
 
 def _updated(collection_id: str, body: JSONObject, *, partial: bool) -> JSONObject:
-    name, plan_hash = body.pop("name", None), body.pop("plan_hash", None)
-    proposal = _proposal(body, partial=partial)
-    row = updates.update(collection_id, proposal, body, name=name, plan_hash=plan_hash)
+    plan_hash, proposal = body.pop("plan_hash", None), _proposal(body, partial=partial)
+    row = updates.update(collection_id, proposal, body, plan_hash=plan_hash)
     return _views([row])[0]
 
 
 def _proposal(body: JSONObject, *, partial: bool = False) -> Proposal:
     specs, removed = body.pop("schema", None), body.pop("remove_fields", ())
-    return Proposal(specs, body.pop("indexes", None), removed, partial)
+    name, index_specs = body.pop("name", None), body.pop("indexes", None)
+    return Proposal(specs, index_specs, removed, partial, name)
 
 
 @blueprint.route("/<uuid:collection_id>/plan", methods=["POST"])

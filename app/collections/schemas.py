@@ -108,8 +108,9 @@ def _schema_as_fields(field: type[FieldDefinition] = FieldDefinition) -> object:
     return ma.fields.List(ma.fields.Nested(field), data_key="fields", metadata=metadata)
 
 
-def _present_name() -> object:
-    return fields.Text(longest=200, metadata={"description": "The present name; it cannot change."})
+def _name() -> object:
+    description = "A name other than the present one renames the collection."
+    return fields.Text(longest=200, metadata={"description": description})
 
 
 class WithSchema(Schema):
@@ -202,7 +203,7 @@ class ReplacedCollection(WithSchema, RulesOfNew):
     remove_fields = _remove_fields()
     plan_hash = fields.Text(longest=100, metadata=PLAN_HASH)
 
-    name = _present_name()
+    name = _name()
     schema = schema_field(shortest=1)
     options = ma.fields.Nested(Options)
     indexes = indexes_field(ALL_INDEXES)
@@ -215,7 +216,7 @@ class ChangedCollection(WithSchema, RulesOfNew):
 
     remove_fields = _remove_fields()
     plan_hash = fields.Text(longest=100, metadata=PLAN_HASH)
-    name = _present_name()
+    name = _name()
     options = ma.fields.Nested(Options)
     indexes = indexes_field(ALL_INDEXES)
     schema = schema_field(ChangedField)
@@ -230,11 +231,12 @@ class PlannedCollection(WithSchema):
     schema = schema_field(shortest=1)
     indexes = indexes_field(ALL_INDEXES)
     remove_fields = _remove_fields()
+    name = _name()
 
     @ma.validates_schema
     def needs_change(self, data: JSONObject, **options: object) -> None:
         """One of them must be there."""
-        if not data.keys() & {"schema", "indexes", "remove_fields"}:
+        if not data.keys() & {"schema", "indexes", "remove_fields", "name"}:
             raise ma.ValidationError("Missing data for required field.", "schema")
 
 
@@ -244,14 +246,18 @@ class Operation(Schema):
     operation = ma.fields.String(
         required=True,
         metadata={
-            "description": "rename_field, remove_field, add_field, change_field, add_index,"
-            " remove_index, or change_rule for a rule that follows a rename."
+            "description": "rename_collection, rename_field, remove_field, add_field,"
+            " change_field, add_index, remove_index; change_reference or change_rule for what"
+            " follows a rename."
         },
     )
     field = ma.fields.String(
         required=True,
         allow_none=True,
-        metadata={"description": "Null for indexes, the collection for rules."},
+        metadata={
+            "description": "Null for indexes and the collection's name, the collection for rules,"
+            " `collection.field` for references."
+        },
     )
     property = ma.fields.String(required=True, allow_none=True)
     before = ma.fields.Raw(allow_none=True, metadata={"description": "The property's value now."})
@@ -280,6 +286,7 @@ class LostValues(Schema):
 class Reverse(Schema):
     """The body of a PUT or PATCH that undoes an update."""
 
+    name = ma.fields.String(metadata={"description": "If the collection would be renamed."})
     schema = ma.fields.List(ma.fields.Dict())
     indexes = ma.fields.List(ma.fields.Nested(IndexDefinition), required=True)
     remove_fields = ma.fields.List(

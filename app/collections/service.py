@@ -219,6 +219,12 @@ def _ensure_total(collection_id: str) -> None:
         totals.ensure(table.build_table(row.table_name, ()), row.id)
 
 
+def _name_problems(row: Collection, name: str | None) -> list[JSONObject]:
+    if name is None or name.lower() == row.name_key:
+        return []
+    return [problem("collection", "name_invalid", "Rules cannot rename their collection.")]
+
+
 @versioned_cache.reloading()  # for referenced collections
 def change_rules(
     reference: str, changes: JSONMapping, *, expected_version: str | None = None
@@ -230,7 +236,7 @@ def change_rules(
     with db.transaction() as session:
         row = locked(find(reference).id)
         check_version(row, expected_version)
-        problems = rename_problems(row, "collection", changes.get("collection"))
+        problems = _name_problems(row, changes.get("collection"))
         new_rules = normalize_rules(changes, definition.from_row(row), problems)
         if problems:
             raise InvalidValues(problems)
@@ -324,13 +330,6 @@ def check_version(row: Collection, expected_version: str | None) -> None:
     if expected_version is not None and expected_version != str(row.version):
         message = "This collection was changed meanwhile. Preview the effect again."
         raise Conflict(message)
-
-
-def rename_problems(row: Collection, path: str, name: str | None) -> list[JSONObject]:
-    """The problem of a changed name, if any."""
-    if name is None or name.lower() == row.name_key:
-        return []
-    return [problem(path, "name_invalid", "A collection cannot be renamed.")]
 
 
 def targets() -> dict[str, str]:

@@ -67,7 +67,7 @@ def build_table(
         sa.PrimaryKeyConstraint("account_id", "id", name=_name("pk", table_name)),
     )
     newest = (table.c.account_id, table.c.created_at.desc(), table.c.id)
-    sa.Index(_name("ix", table_name, "created_at"), *newest)
+    sa.Index(_newest_name(table_name), *newest)
     for field in fields:
         for constraint in _constraints(table_name, field):
             table.append_constraint(constraint)
@@ -129,29 +129,50 @@ def change(old: sa.Table, new: sa.Table) -> list[str]:
 def renaming(
     old: sa.Table, new: sa.Table, renames: Mapping[str, str], indexes: Iterable[tuple[Index, Index]]
 ) -> list[str]:
-    """The statements that rename columns, and indexes and references named after them."""
+    """The statements that rename the table, its columns, and what is named after them."""
     statements: list[object] = []
+    if old.name != new.name:
+        statements.append(_alter(old, f"RENAME TO {_quoted(new)}"))
     for former, name in renames.items():
         if former in old.c:
             columns = f"{_quoted(old.c[former])} TO {_quoted(new.c[name])}"
-            statements.append(_alter(old, f"RENAME COLUMN {columns}"))
+            statements.append(_alter(new, f"RENAME COLUMN {columns}"))
     on_sqlite = _dialect().name == "sqlite"
-    by_name = {str(index.name): index for index in [*old.indexes, *new.indexes]}
-    for pair in indexes:
-        before, after = (by_name[_index_name(old.name, index)] for index in pair)
-        if before.name == after.name:
-            continue
+    for before, after in _index_pairs(old, new, indexes):
         if on_sqlite:  # which cannot rename indexes
             statements += [DropIndex(before), CreateIndex(after)]
         else:
             names = f"{_quoted_name(before)} RENAME TO {_quoted_name(after)}"
             statements.append(f"ALTER INDEX {names}")
-    for former, name in renames.items() if not on_sqlite else ():
-        for key in _foreign_keys(old.c[former]) if former in old.c else ():
-            (after_key,) = _foreign_keys(new.c[name])
-            names = f"{_quoted_name(key)} TO {_quoted_name(after_key)}"
-            statements.append(_alter(old, f"RENAME CONSTRAINT {names}"))
+    for former, later in _constraint_pairs(old, new, renames) if not on_sqlite else ():
+        names = f"{_quoted_name(former)} TO {_quoted_name(later)}"
+        statements.append(_alter(new, f"RENAME CONSTRAINT {names}"))
     return _texts(statements)
+
+
+def _index_pairs(
+    old: sa.Table, new: sa.Table, indexes: Iterable[tuple[Index, Index]]
+) -> Iterator[tuple[sa.Index, sa.Index]]:
+    """The indexes whose names change, before and after."""
+    before, after = ({str(index.name): index for index in one.indexes} for one in (old, new))
+    names = [tuple(_newest_name(one.name) for one in (old, new))]
+    names += [
+        (_index_name(old.name, former), _index_name(new.name, later)) for former, later in indexes
+    ]
+    yield from ((before[former], after[later]) for former, later in names if former != later)
+
+
+def _constraint_pairs(
+    old: sa.Table, new: sa.Table, renames: Mapping[str, str]
+) -> Iterator[tuple[Any, Any]]:
+    """The keys and references whose names change, before and after."""
+    pairs: list[tuple[Any, Any]] = [(old.primary_key, new.primary_key)]
+    for column in old.columns:
+        former, later = (
+            _foreign_keys(one) for one in (column, new.c[renames.get(column.name, column.name)])
+        )
+        pairs += zip(former, later, strict=True)
+    yield from (pair for pair in pairs if pair[0].name != pair[1].name)
 
 
 def new_indexes(old: sa.Table, new: sa.Table) -> list[str]:
@@ -360,6 +381,10 @@ def _add_index(table: sa.Table, index: Index) -> None:
     if not index.unique:
         columns.append(table.c.id)  # makes the order unique
     sa.Index(_index_name(table.name, index), table.c.account_id, *columns, unique=index.unique)
+
+
+def _newest_name(table_name: str) -> str:
+    return _name("ix", table_name, "created_at")
 
 
 def _index_name(table_name: str, index: Index) -> str:

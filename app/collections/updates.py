@@ -29,6 +29,7 @@ from app.db import errors, versioned_cache
 from app.errors import BadRequest, Conflict, InvalidValues
 from app.types import JSONMapping, JSONObject
 
+NAME_TAKEN = "This name is taken."
 PLAN_REQUIRED = "Removed fields lose their values: plan this change and send its plan_hash."
 PLAN_STALE = "The collection was changed after this plan, or the plan is of another change."
 
@@ -38,11 +39,10 @@ def update(
     proposal: Proposal,
     body: JSONMapping,
     *,
-    name: str | None = None,
     plan_hash: str | None = None,
     expected_version: str | None = None,
 ) -> Collection:
-    """Change the schema, and the rules and options in `body`.
+    """Change name and schema, and the rules and options in `body`.
 
     Raises InvalidValues, NotFound, BadRequest (`plan_required`) where fields are removed without
     `plan_hash`, or Conflict, also if the plan is stale (`plan_stale`) or the version is not
@@ -56,7 +56,7 @@ def update(
         return [plan_change(collections.find(collection_id), proposal, [])]
 
     with index_builds.ahead(planned) as built:
-        return _update(collection_id, proposal, body, name, plan_hash, expected_version, built)
+        return _update(collection_id, proposal, body, plan_hash, expected_version, built)
 
 
 @collections.schema_change
@@ -65,7 +65,6 @@ def _update(
     collection_id: str,
     proposal: Proposal,
     body: JSONMapping,
-    name: str | None,
     plan_hash: str | None,
     expected_version: str | None,
     built: Builds,
@@ -74,7 +73,7 @@ def _update(
     collections.check_version(row, expected_version)
     if plan_hash is not None and plan_hash.partition("-")[0] != str(row.version):
         raise Conflict(PLAN_STALE, error="plan_stale")
-    problems = collections.rename_problems(row, "name", name)
+    problems: list[JSONObject] = []
     change = plan_change(row, proposal, problems)
     new_rules = collections.normalize_rules(body, change.new, problems)
     _check(problems, change, new_rules)
@@ -119,12 +118,22 @@ def plan_change(
     problems: list[JSONObject],
     targets: Mapping[str, str] | None = None,
 ) -> Change:
-    """The change of a stored collection that is proposed. Adds problems to `problems`."""
+    """The change of a stored collection that is proposed. Adds problems to `problems`.
+
+    Raises Conflict if another collection has the name.
+    """
     old, specs, removed = definition.from_row(row), proposal.specs, proposal.removed
-    targets = targets or collections.targets()
+    name, targets = proposal.name or old.name, dict(targets or collections.targets())
     new_problems: list[JSONObject] = []
+    if name.lower() == old.name.lower():
+        name = old.name
+    else:
+        new_problems += schema.name_problems(name)
+        if name.lower() in targets:
+            raise Conflict(NAME_TAKEN, field="name")
+        targets |= dict.fromkeys((old.name.lower(), name.lower()), name)
     renames = schema.renames(old, specs or (), removed, new_problems)
-    present = renaming.renamed(old, renames)
+    present = renaming.renamed(old, renames, name)
     index_specs = present.indexes if proposal.indexes is None else proposal.indexes
     specs_ = (
         schema.merged(present, specs or (), removed) if proposal.partial or specs is None else specs
@@ -142,7 +151,7 @@ def plan_change(
     new_schema = tuple(new[name] for name in dict.fromkeys([*kept, *new]))
     new_indexes = tuple(indexes.stored(spec) for spec in index_specs)
     new_rules = {key: _without(value, removed) for key, value in present.rules.items()}
-    changed = replace(old, schema=new_schema, indexes=new_indexes, rules=new_rules)
+    changed = replace(present, schema=new_schema, indexes=new_indexes, rules=new_rules)
     return Change(old, changed, renames)
 
 
@@ -168,23 +177,32 @@ def store(row: Collection, change: Change, rules: JSONMapping, options: JSONMapp
     if change.operations or others != (row.rules, row.options, row.indexes):
         row.schema = [dict(spec) for spec in change.new.schema]
         row.rules, row.options, row.indexes = others
-        if change.ended_names:
-            row.former_names = [*row.former_names, eras.entry(change.ended_names)]
+        if change.ended_names or change.former_name:
+            entry = eras.entry(change.ended_names, change.former_name)
+            row.former_names = [*row.former_names, entry]
+        row.name, row.name_key, row.table_name = (
+            *(change.new.name, change.new.name.lower()),
+            change.new.table_name,
+        )
         row.version += 1
-        db.db.session.flush()
+        with errors.conflict_on_unique("collections", "name_key", "name", NAME_TAKEN):
+            db.db.session.flush()
 
 
 def follow(changes_: Sequence[Change]) -> None:
-    """Store the rules of other collections that follow renamed fields. Raises Conflict."""
+    """Store what follows new names elsewhere. Raises Conflict."""
     changed = {change.new.id for change in changes_}
     for change in changes_:
-        for new in change.rules_elsewhere:
+        for _, new in change.elsewhere:
             if new.id not in changed:
                 row = collections.locked(new.id)
                 collections.check_version(row, str(new.version))
-                row.rules = dict(new.rules)
+                row.rules, row.schema = dict(new.rules), [dict(spec) for spec in new.schema]
                 row.version += 1
-    db.db.session.flush()
+                db.db.session.flush()
+                table.restore_view(new.table)  # dropped with the former schema
+        if change.former_name:
+            events.publish(events.CollectionRenamed(change.old.name, change.new.name))
 
 
 def execute(row: Collection, change: Change, built: Builds) -> str | None:
@@ -227,6 +245,8 @@ def left_behind(changes_: Sequence[Change]) -> list[JSONObject]:
         names = frozenset([*change.removed, *change.renames])
         if names:
             events.publish(events.FieldNamesEnd(change.old, names, problems))
+        if change.former_name:
+            events.publish(events.CollectionNameEnds(change.former_name, problems))
     return problems
 
 
@@ -246,11 +266,12 @@ def invalid_rules_elsewhere(changes_: Sequence[Change]) -> list[JSONObject]:
     if not any(_expressions_change(definition_) for definition_ in changes_):
         return []
     future = {change.new.name.lower(): change.new for change in changes_}
-    followed = {one.name: one for change in changes_ for one in change.rules_elsewhere}
+    changed = {change.new.id for change in changes_}
+    followed = {one.id: one for change in changes_ for _, one in change.elsewhere}
     other_definitions = [
-        followed.get(definition_.name, definition_)
+        followed.get(definition_.id, definition_)
         for definition_ in definition.get_all()
-        if definition_.name.lower() not in future
+        if definition_.id not in changed
     ]
     with definition.override(future):
         after = dict(
@@ -273,7 +294,7 @@ def invalid_rules_elsewhere(changes_: Sequence[Change]) -> list[JSONObject]:
 def _expressions_change(change: Change) -> bool:
     operations = change.operations
     is_changed = any(operation["property"] == "expression" for operation in operations)
-    return is_changed or bool(change.removed or change.renames)
+    return is_changed or bool(change.removed or change.renames or change.former_name)
 
 
 def _invalid_rules(definition_: definition.Definition) -> Iterator[tuple[str, JSONObject]]:

@@ -12,7 +12,7 @@ from flask import url_for
 from app.audit import recent
 from app.audit.append import CREATE, DELETE
 from app.collections import table as tables
-from app.collections.definition import Definition
+from app.collections.definition import ByFormerName, Definition
 from app.console.shell.scopes import AccountScope
 
 MAX_SHOWN, MAX_SCANNED = 8, 60
@@ -46,10 +46,9 @@ class Change:
 
 def changes(scope: AccountScope, collections: Sequence[Definition]) -> list[Change]:
     """The newest changes; of records, only those of `collections`."""
-    by_table = {collection.table.name: collection for collection in collections}
-    changes = []
+    by_table, changes = ByFormerName(collections), []
     for row in recent.changes(scope.account.id, MAX_SCANNED):
-        collection = by_table.get(row.table_name)
+        collection = by_table.find(row.table_name, row.occurred_at)
         if collection is not None or not row.table_name.startswith(tables.PREFIX):
             label, target = (
                 _record_link(scope, collection, row) if collection else _list_link(scope, row)

@@ -74,24 +74,26 @@ def bounds(account_id: str) -> Bounds:
     return Bounds(gone, oldest, max(gone, last or 0, last_unaudited or 0))
 
 
-def scan(account_id: str, after: int, names: Collection[str], limit: int = SCANNED) -> Scan:
+def scan(account_id: str, after: int, wanted: Collection[str], limit: int = SCANNED) -> Scan:
     """The next changes after one, read from at most `limit` changes of any table.
 
-    Of collections with these names, without any of all.
+    Of these tables, without any of all collections. A table's name may have been another
+    collection's before: `states.transitions` leaves its changes out.
     """
     parameters: JSONObject = {"account": account_id, "after": after, "limit": limit}
     found = db.connection().execute(_SIZES, parameters).all()
-    wanted = {tables.table_name_for(name) for name in names}
     last, size, is_whole = after, 0, True
     for row in found:
-        is_wanted = row.table_name in wanted if names else row.table_name.startswith(tables.PREFIX)
+        is_wanted = row.table_name in wanted or (
+            not wanted and row.table_name.startswith(tables.PREFIX)
+        )
         size += row.size if is_wanted else 0
         if size > ROOM and last > after:
             is_whole = False
             break
         last = row.change
     rows = db.connection().execute(_VALUES, {**parameters, "last": last}).all() if size else []
-    rows = [row for row in rows if not names or row.table_name in wanted]
+    rows = [row for row in rows if not wanted or row.table_name in wanted]
     fitting = _fitting(rows)
     if fitting < len(rows):
         return Scan(rows[:fitting], rows[fitting - 1].change, False)
@@ -147,14 +149,13 @@ def next_changes(
     account_id: str, definition: Definition, column: str, record_ids: Sequence[str], after: int
 ) -> dict[str, Any]:
     """The first change of a column after a change, by record."""
-    table_name = definition.table_name
     found = []
     for table, number in ((CHANGES, CHANGES.c.first_id), (FEED, FEED.c.change)):
-        mine = (table.c.account_id == account_id, table.c.table_name.concat("") == table_name)
+        mine = table.c.account_id == account_id
         named = _names_column(table, definition, column)
         later = (table.c.record_id.in_(record_ids), number > after, named)
         shown = (table.c[name] for name in ("record_id", "occurred_at", "columns", "old_values"))
-        found.append(sa.select(number.label("change"), *shown).where(*mine, *later))
+        found.append(sa.select(number.label("change"), *shown).where(mine, *later))
     both = sa.union_all(*found).subquery()
     place = sa.func.row_number().over(partition_by=both.c.record_id, order_by=both.c.change)
     placed = sa.select(both, place.label("place")).subquery()
@@ -167,8 +168,10 @@ def _names_column(table: sa.Table, definition: Definition, column: str) -> sa.Co
     conditions = []
     for era in definition.eras:
         if (name := era.former_name(column)) is not None:
+            table_name = tables.table_name_for(era.collection)
+            of_table = table.c.table_name.concat("") == table_name  # no index of it
             named = table.c.columns.contains(f'"{name}"', autoescape=True)
             until = () if era.until is None else (table.c.occurred_at < era.until,)
             since = (table.c.occurred_at >= era.since,) if era.since > definition.created_at else ()
-            conditions.append(sa.and_(named, *since, *until))
+            conditions.append(sa.and_(of_table, named, *since, *until))
     return sa.or_(*conditions)

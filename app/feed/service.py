@@ -31,12 +31,14 @@ def page(since: int, names: Sequence[str], limit: int, *, by: Principal) -> JSON
     InvalidValues, FeedExpired; Stale if a cached value is outdated.
     """
     account_id = require_account(by)
-    views: Views = {one.table_name: visibility.view_of(by, one) for one in _named(names)}
+    named = _named(names)
+    views: Views = {one.table_name: visibility.view_of(by, one) for one in named}
+    tables = {span.table_name for one in named for span in one.spans}
     items, size, ended = list[JSONObject](), 0, False
     bounds = changes.bounds(account_id)
     after = start(bounds, since)
     for _ in range(MAX_SCANS):
-        scan = changes.scan(account_id, after, names, max(limit, SMALLEST_SCAN))
+        scan = changes.scan(account_id, after, tables, max(limit, SMALLEST_SCAN))
         after, ended = scan.next, scan.ended
         if not names:  # after the scan, as it may have changes of a new collection
             views = _open_views(by)
@@ -79,7 +81,7 @@ def start(bounds: Bounds, since: int) -> int:
 
 def events(account_id: str, rows: Sequence[object], views: Views) -> list[Event]:
     """The stored changes as a caller with these views may know them."""
-    collections = {table: view.definition for table, view in views.items()}
+    collections = [view.definition for view in views.values()]
     found = states.transitions(account_id, rows, collections)
     linked = Linked(found, views.values())
     known = (views[one.definition.table_name].event(one, linked) for one in found)

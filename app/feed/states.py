@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,7 +13,7 @@ from app import clock, db
 from app.audit import unchanged
 from app.audit.append import CREATE, DELETE, UPDATE
 from app.audit.unchanged import Unchanged
-from app.collections.definition import Definition
+from app.collections.definition import ByFormerName, Definition
 from app.feed import changes
 from app.records import store
 from app.records.history.audit_view import to_stored, with_computed
@@ -47,30 +47,30 @@ class _Gap(NamedTuple):
     """A value that is not stored with its change: that of a later one, or of the record."""
 
     change: int
-    table_name: str
+    definition: Definition
     record_id: str
     column: str
     states: Sequence[JSONObject]
 
 
 def transitions(
-    account_id: str, rows: Sequence[Any], definitions: Mapping[str, Definition]
+    account_id: str, rows: Sequence[Any], definitions: Iterable[Definition]
 ) -> list[Transition]:
     """The changes with their records; erased ones have neither.
 
     Without changes of earlier collections of the same names, which had other rules.
     """
-    found, gaps = [], list[_Gap]()
+    found, gaps, collections = [], list[_Gap](), ByFormerName(definitions)
     for row in rows:
-        definition = definitions.get(row.table_name)
-        if definition is None or row.occurred_at < definition.created_at:
+        definition = collections.find(row.table_name, row.occurred_at)
+        if definition is None:
             continue
         before, after = (None, None) if row.erased else _states(definition, account_id, row, gaps)
         operation = OPERATIONS[row.operation]
         facts = (row.change, operation, row.record_id, row.user_id, row.occurred_at)
         found.append((definition, *facts, before, after))
     if gaps:
-        _fill(account_id, gaps, rows, definitions)
+        _fill(account_id, gaps, rows, collections)
     return [Transition(*one[:-2], *map(_completed(one[0]), one[-2:])) for one in found]
 
 
@@ -95,7 +95,7 @@ def _states(
     if row.operation == UPDATE:
         states = [state for state in (before, after) if state is not None]
         gaps += [
-            _Gap(row.change, row.table_name, row.record_id, name, states)
+            _Gap(row.change, definition, row.record_id, name, states)
             for name in _missing(definition, names, row, rest)
         ]
     return before, after
@@ -154,18 +154,19 @@ def _fill(
     account_id: str,
     gaps: Sequence[_Gap],
     rows: Sequence[Any],
-    definitions: Mapping[str, Definition],
+    collections: ByFormerName,
 ) -> None:
     """Fill gaps in with the old value of the column's next change, or that of the record."""
-    by_column: dict[tuple[str, str], list[_Gap]] = {}
+    by_column: dict[tuple[Definition, str], list[_Gap]] = {}
     for gap in gaps:
-        by_column.setdefault((gap.table_name, gap.column), []).append(gap)
-    for (table_name, column), own in by_column.items():
-        definition, ids = definitions[table_name], sorted({gap.record_id for gap in own})
+        by_column.setdefault((gap.definition, gap.column), []).append(gap)
+    for (definition, column), own in by_column.items():
+        ids = sorted({gap.record_id for gap in own})
         here = [
             row
             for row in rows
-            if row.table_name == table_name and column in _names(definition, row)
+            if collections.find(row.table_name, row.occurred_at) is definition
+            and column in _names(definition, row)
         ]
         # The record first: a change meanwhile is then found among the later ones.
         present = _records(definition, account_id, ids)

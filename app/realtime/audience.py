@@ -57,9 +57,8 @@ class Audience:
         with tenancy.in_account(self._account_id):
             scan = None
             if following:
-                names = {one.collection or "" for _, one in following}
                 start = min(one.position for _, one in following)
-                scan = changes.scan(self._account_id, start, () if "" in names else names)
+                scan = changes.scan(self._account_id, start, _tables(following))
             # After the scan: whoever lost a right before a change is not sent it.
             collections = self._verified()
             self._end_closed(collections)
@@ -171,7 +170,7 @@ class Audience:
         following: Sequence[tuple[Stream, Subscription]],
         outbox: Outbox,
     ) -> None:
-        found = states.transitions(self._account_id, scan.rows, collections)
+        found = states.transitions(self._account_id, scan.rows, collections.values())
         listeners = _listeners({one.definition for one in found}, following)
         linked = Linked(found, [one.view for own in listeners.values() for one in own])
         deadline = time.monotonic() + TURN_SECONDS
@@ -191,6 +190,12 @@ class Audience:
                     if frame is not None:
                         outbox.add(stream, frame)
                         stream.sent = transition.change
+
+
+def _tables(following: Sequence[tuple[Stream, Subscription]]) -> set[str]:
+    """The tables that are followed; empty for all."""
+    names = {one.collection or "" for _, one in following}
+    return set() if "" in names else set().union(*map(definitions.table_names, names))
 
 
 def _listeners(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +13,9 @@ from app.auth import principal as principals
 from app.auth.principal import NOBODY_ID, Principal
 from app.collections import access as accesses
 from app.collections import definition as definitions
-from app.collections.definition import Definition
+from app.collections import table as tables
+from app.collections.definition import ByFormerName, Definition
+from app.collections.eras import Era
 from app.webhooks import payload
 from app.webhooks.models import DELIVERIES, PENDING, RETRYING, Webhook
 
@@ -26,7 +27,7 @@ class Reader:
 
     def __init__(self, by: Principal) -> None:
         self._by = by
-        self._covered: dict[str, bool] = {}
+        self._covered: dict[Definition, bool] = {}
 
     def hidden_by(self, row: sa.RowMapping) -> str | None:
         """What hides a delivery's records and response from the reader; None if nothing does.
@@ -40,19 +41,21 @@ class Reader:
         if row["superadmin_id"] is not None:
             return RULES
         is_theirs = row["viewed_by"] is not None and row["viewed_by"] == self._by.user_id
-        return None if is_theirs or self._covers(row["payload"]) else RULES
+        return None if is_theirs or self._covers(row) else RULES
 
-    def _covers(self, text: str) -> bool:
-        key = payload.collection_name(text).lower()
-        if key not in self._covered:
-            definition = self._definitions.get(key)
-            self._covered[key] = definition is not None and is_open(definition, self._by)
-        return self._covered[key]
+    def _covers(self, row: sa.RowMapping) -> bool:
+        table_name = tables.table_name_for(payload.collection_name(row["payload"]))
+        definition = self._collections.find(table_name, row["created_at"])
+        if definition is None:
+            return False
+        if definition not in self._covered:
+            self._covered[definition] = is_open(definition, self._by)
+        return self._covered[definition]
 
     @cached_property
-    def _definitions(self) -> Mapping[str, Definition]:
+    def _collections(self) -> ByFormerName:
         # Uncached, in one statement.
-        return {definition.name.lower(): definition for definition in definitions.get_all()}
+        return ByFormerName(definitions.get_all())
 
 
 def is_open(definition: Definition, by: Principal) -> bool:
@@ -94,5 +97,13 @@ def _open_collection_conditions(webhook: Webhook) -> list[object]:
     definition = definitions_by_name.get(webhook.collection.lower())
     if maker is None or definition is None or not is_open(definition, maker):
         return []
-    prefixes = payload.beginnings(definition.name)
-    return [DELIVERIES.c.payload.startswith(one, autoescape=True) for one in prefixes]
+    return [
+        sa.and_(DELIVERIES.c.payload.startswith(beginning, autoescape=True), *_within(era))
+        for era in definition.eras
+        for beginning in payload.beginnings(era.collection)
+    ]
+
+
+def _within(era: Era) -> list[sa.ColumnElement[bool]]:
+    created_at = DELIVERIES.c.created_at
+    return [created_at >= era.since] + ([] if era.until is None else [created_at < era.until])

@@ -1,4 +1,4 @@
-"""A process that changes a collection's schema over and over, to be killed in the middle."""
+"""A process that changes a collection over and over, to be killed in the middle."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from app.collections import service, updates
 from app.collections.changes import Proposal
 from app.ids import new_id
 
+NAMES = ("posts", "papers")
 TITLE = {"name": "title", "type": "text"}
 STEPS: list[list[dict[str, Any]]] = [
     [{"name": "title", "required": True, "default": "none"}],
@@ -22,20 +23,21 @@ STEPS: list[list[dict[str, Any]]] = [
 
 
 def renaming(name: str) -> list[Proposal]:
-    """A field that comes, gets another name and goes."""
+    """A field that comes, gets another name and goes, while the collection has another name."""
     new = {"name": f"came_{name}", "type": "text", "default": "x"}
     steps = [new, {"name": f"goes_{name}", "rename_from": new["name"]}]
     return [
-        *(Proposal([step], partial=True) for step in steps),
-        Proposal(removed=[steps[1]["name"]]),
+        Proposal(steps[:1], partial=True, name=NAMES[1]),
+        Proposal(steps[1:], partial=True),
+        Proposal(removed=[steps[1]["name"]], name=NAMES[0]),
     ]
 
 
 def change(settings: config.Config, told: Connection) -> None:
-    """Change `posts` until killed; tells when it starts, and when something changed."""
+    """Change the collection until killed; tells when it starts, and when something changed."""
     app = create_app(settings)
     with app.app_context():
-        made = service.find("posts")
+        made = service.find(service.names()[0])
         schema = made.schema
         told.send("ready")
         for number in itertools.count(len(schema)):

@@ -345,15 +345,14 @@ def test_what_cannot_be_unique_stays_so(root: Caller) -> None:
     ]
 
 
-def test_a_collection_keeps_its_name(root: Caller) -> None:
+def test_the_present_name_in_any_case_changes_nothing(root: Caller) -> None:
     made = make_collection(root, "Posts")
     for method in ("PUT", "PATCH"):
-        body = {"schema": made["schema"], "name": "other"}
-        assert problems(root(method, f"collections/{made['id']}", body)) == [
-            ("name", "name_invalid", None)
-        ]
-        same = root(method, f"collections/{made['id']}", body | {"name": "posts"})
+        body = {"schema": made["schema"], "name": "posts"}
+        same = root(method, f"collections/{made['id']}", body)
         assert (same.status_code, same.json) == (200, made)
+    other = root.put("collections/posts/rules", {"collection": "other", "list_rule": ""})
+    assert problems(other) == [("collection", "name_invalid", None)]
 
 
 # --- PATCH, and rules along the way ---------------------------------------------------------------

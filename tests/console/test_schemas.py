@@ -193,6 +193,21 @@ def test_a_field_is_renamed_with_what_names_it(cast: Cast, superadmin: Browser, 
     assert (found["headline"], found["Count"]) == (" as is ", 5)
 
 
+def test_a_collection_is_renamed(cast: Cast, superadmin: Browser, posts: str) -> None:
+    make_collection(cast.root, "taken")
+    path = f"collections/{posts}/schema"
+    sent = inputs(superadmin.get(path).text)
+    assert sent["collection_name"] == "posts"
+    for name, message in (("a b", "letters"), ("Taken", "taken")):
+        refused = superadmin.send(path, **sent | {"collection_name": name}, do="plan")
+        assert message in beside(refused, "collection_name")
+    planned = superadmin.send(path, **sent | {"collection_name": "Articles"}, do="plan")
+    assert ">renamed<" in planned.text
+    assert "ALTER TABLE col_posts RENAME TO col_articles" in html.unescape(planned.text)
+    assert "Articles are saved" in superadmin.done(path, **inputs(planned.text), do="apply")
+    assert cast.root.get("collections/Articles").json["id"] == posts
+
+
 def test_indexes_are_edited_by_line(cast: Cast, superadmin: Browser, posts: str) -> None:
     path = f"collections/{posts}/schema"
     sent = inputs(superadmin.get(path).text) | {"indexes": "nope\n\nmore, n\nunique:"}

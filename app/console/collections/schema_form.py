@@ -253,7 +253,8 @@ def blank() -> SchemaForm:
 
 def from_collection(row: Collection) -> SchemaForm:
     """The form with a collection's fields and indexes."""
-    form = SchemaForm({"version": str(row.version)}, existing=row.schema, rows=len(row.schema) + 1)
+    values = {"version": str(row.version), "collection_name": row.name}
+    form = SchemaForm(values, existing=row.schema, rows=len(row.schema) + 1)
     form.values["require_signature"] = "true" if row.options.get("require_signature") else ""
     form.values["indexes"] = index_lines.render(row.indexes)
     for n, spec in enumerate(row.schema):

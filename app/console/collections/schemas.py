@@ -92,7 +92,9 @@ def change_schema(collection_id: str) -> Page | BaseResponse:
         service.check_version(row, version)
         specs = _with_new_names(form.specs(), row, form.renames())
         with form.including_unparsed():
-            proposal = Proposal(specs, form.changed_indexes(row.indexes), form.removed())
+            name = _new_name(form, row)
+            index_specs = form.changed_indexes(row.indexes)
+            proposal = Proposal(specs, index_specs, form.removed(), name=name)
             plan = _with_options(updates.plan(row.id, proposal), row, form)
         if not _is_planned(form, specs):
             return _editor(row, form, plan)
@@ -104,7 +106,7 @@ def change_schema(collection_id: str) -> Page | BaseResponse:
             expected_version=form["version"],
         )
     except AppError as error:
-        return _editor(row, form.with_error(error))
+        return _editor(row, form.with_error(_name_conflict(error)))
     return redirect_with_notice(
         f"The fields of {row.name} are saved.", "console.show_collection", collection_id=row.id
     )
@@ -155,6 +157,15 @@ def _creation_plan(
     ]
     operations += [{"operation": "add_index", "index": spec} for spec in index_specs]
     return {"operations": operations, "sql": table.creation(proposed.table), "problems": []}
+
+
+def _new_name(form: SchemaForm, row: Collection) -> str | None:
+    """The new name of the collection, if it has one. Raises InvalidValues."""
+    name = form["collection_name"] or row.name
+    problems = schema.name_problems(name) if name.lower() != row.name_key else []
+    if problems:
+        raise InvalidValues(_name_problems(problems))
+    return name
 
 
 def _with_new_names(

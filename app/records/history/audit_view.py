@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from app import clock, db, rules
 from app.audit.append import CREATE, DELETE, UPDATE
-from app.audit.entries import LOG
+from app.audit.entries import LOG, is_of
 from app.auth.principal import Principal
 from app.collections.definition import Definition
 from app.collections.fields import Field, InvalidValue
@@ -169,8 +169,7 @@ def load_all_entries(definition: Definition, account_id: str, record_id: str) ->
     is_backfill = sa.and_(LOG.c.record_id == definition.id, LOG.c.operation == UPDATE)
     conditions = (
         LOG.c.account_id == account_id,
-        LOG.c.table_name == definition.table_name,
-        _since_creation(definition),
+        is_of(definition, LOG.c.table_name, LOG.c.occurred_at),
         sa.or_(LOG.c.record_id == record_id, is_backfill),
     )
     query = sa.select(*entry_columns(definition)).where(*conditions).order_by(LOG.c.id)
@@ -189,9 +188,9 @@ def load_last_entries(definition: Definition, account_id: str, record_id: str) -
 
 def change_conditions(definition: Definition, account_id: str, record_id: str) -> list[Any]:
     """The conditions for the entries of a record's own changes."""
-    values = {"account_id": account_id, "table_name": definition.table_name}
-    conditions = [_without_index(LOG.c[name]) == value for name, value in values.items()]
-    return [LOG.c.record_id == record_id, _since_creation(definition), *conditions]
+    account, table_name = _without_index(LOG.c.account_id), _without_index(LOG.c.table_name)
+    is_of_collection = is_of(definition, table_name, LOG.c.occurred_at)
+    return [LOG.c.record_id == record_id, account == account_id, is_of_collection]
 
 
 def entry_columns(definition: Definition) -> list[Any]:
@@ -213,12 +212,7 @@ def present_name(definition: Definition) -> Any:
     return sa.case(*names, else_=LOG.c.column_name) if names else LOG.c.column_name
 
 
-def _since_creation(definition: Definition) -> Any:
-    # A deleted collection may have had the same name, with other types, rules and masks.
-    return LOG.c.occurred_at >= definition.created_at
-
-
-def _without_index(column: Any) -> object:
+def _without_index(column: Any) -> Any:
     # Keeps SQLite, which lacks statistics, from using the index of the table name.
     return column.concat("") if db.connection().dialect.name == "sqlite" else column
 

@@ -14,13 +14,13 @@ import orjson
 import sqlalchemy as sa
 from cryptography.fernet import InvalidToken
 
-from app import crypto, db, events, jobs
+from app import clock, crypto, db, events, jobs
 from app.accounts import service as accounts
 from app.accounts import users
 from app.accounts.models import PII_GROUP, SYSTEM_ACCOUNT_ID, User
 from app.audit import erase
 from app.audit.append import CREATE
-from app.audit.entries import CHANGES, LOG
+from app.audit.entries import CHANGES, LOG, is_of
 from app.auth.models import Invitation
 from app.auth.principal import Principal
 from app.collections import definition as definitions
@@ -49,7 +49,7 @@ def record(collection: str, record_id: str, *, by: Principal) -> Erased:
     deleted records, and for superadmins those of deleted collections, even if another has the name
     now.
     """
-    table_name, present = _find_erasable(collection, record_id, by)
+    (table_name, former_tables), present = _find_erasable(collection, record_id, by)
     if not by.is_superadmin and PII_GROUP not in by.groups:
         raise Forbidden("Only members of the group pii_access may erase records.")
     target = {
@@ -57,26 +57,41 @@ def record(collection: str, record_id: str, *, by: Principal) -> Erased:
         "table_name": table_name,
         "record_id": record_id,
     }
+    work = {**target, "former_tables": former_tables}
     with db.transaction():
-        _enqueue("records.erase", target)
+        _enqueue("records.erase", work)
         if present:
             records.delete(collection, record_id, by=by)
-    return {"message": RECORD_GONE, **target, **_erase_traces_of_record(target)}
+    return {"message": RECORD_GONE, **target, **_erase_traces_of_record(work)}
 
 
-def _find_erasable(collection: str, record_id: str, by: Principal) -> tuple[str, bool]:
+def _find_erasable(
+    collection: str, record_id: str, by: Principal
+) -> tuple[tuple[str, list[JSONObject]], bool]:
+    """The table of a record, its former names with their ends, and whether the record exists."""
     try:
         definition, present = service.deletable(collection, record_id, by=by)
-        return definition.table_name, present
+        former = [
+            {"table_name": span.table_name, "until": clock.iso(span.until)}
+            for span in definition.spans
+            if span.until is not None
+        ]
+        return (definition.table_name, former), present
     except NotFound:
         versioned_cache.verify(by.version_checks)
         table_name = tables.table_name_for(collection)
         values = {"account_id": by.require_account_id(), "table_name": table_name}
-        conditions = (CHANGES.c[name] == value for name, value in values.items())
-        exists_query = sa.exists().where(*conditions, CHANGES.c.record_id == record_id)
+        conditions = [CHANGES.c[name] == value for name, value in values.items()]
+        renamed = (is_of(one, CHANGES.c.table_name, CHANGES.c.occurred_at) for one in _renamed())
+        conditions += [CHANGES.c.record_id == record_id, *map(sa.not_, renamed)]
+        exists_query = sa.exists().where(*conditions)
         if not by.is_superadmin or not db.connection().scalar(sa.select(exists_query)):
             raise
-        return table_name, False
+        return (table_name, []), False
+
+
+def _renamed() -> list[Definition]:
+    return [one for one in definitions.get_all() if len(one.spans) > 1]
 
 
 @jobs.job("records.erase")
@@ -154,7 +169,11 @@ def _erase_traces_of_record(target: JSONMapping) -> Erased:
         deliveries = _erase_record_in_deliveries(target["account_id"], target["record_id"])
         # Before the log, in the lock order of workflow steps.
         events.publish(events.RecordErased(target["account_id"], target["record_id"]))
-        erased = erase.erase_values(target["account_id"], target["table_name"], target["record_id"])
+        row = (target["account_id"], target["record_id"])
+        erased = erase.erase_values(row[0], target["table_name"], row[1])
+        for former in target.get("former_tables", ()):
+            until = clock.parse(former["until"])
+            erased += erase.erase_values(row[0], former["table_name"], row[1], until)
     return {"values_erased": erased, "actors_erased": 0, "deliveries_erased": deliveries}
 
 

@@ -1,7 +1,7 @@
-"""Finds workflows and hooks that name fields which a collection is about to lose.
+"""Finds workflows and hooks that name a collection, or its fields, whose names are about to end.
 
-Their templates and conditions are untyped, so whatever mentions the collection, or takes events of
-any, and contains the name of the field as a word counts.
+Their templates and conditions are untyped. A field is named by whatever mentions the collection, or
+takes events of any, and contains the name as a word; a collection by a setting, or in quotes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from app import db, events
 from app.context import tenancy
 from app.errors import problem
-from app.types import JSONMapping
+from app.types import JSONMapping, JSONObject
 from app.workflows.language import templates
 from app.workflows.language.definition import ACTION, WAIT_EVENT, Written, lists_in
 from app.workflows.models import ACTIVE, INSTANCES, Workflow, WorkflowVersion
@@ -30,19 +30,39 @@ def find_in_workflows(event: events.FieldNamesEnd) -> None:
     """Add a problem for each place, in all accounts, also of older versions that still run."""
     key = event.definition.name.lower()
     words = re.compile(rf"(?<!\w)({'|'.join(map(re.escape, sorted(event.names)))})(?!\w)", re.ASCII)
+    uses = [
+        (row, place, name)
+        for row in _rows()
+        if _mentions(row, key)
+        for place, text in _texts(row)
+        for name in sorted({*words.findall(text)})
+    ]
+    event.problems.extend(_problems(uses, "field_in_use"))
+
+
+@events.subscribe(events.CollectionNameEnds)
+def find_collection(event: events.CollectionNameEnds) -> None:
+    """Add a problem for each place, in all accounts, also of older versions that still run."""
+    quoted = re.compile(rf"(['\"]){re.escape(event.name)}\1", re.IGNORECASE)
+    uses = []
+    for row in _rows():
+        for place, name in _named(row):
+            if name.lower() == event.name.lower() or quoted.search(name):
+                uses.append((row, place, event.name))
+        uses += [(row, place, event.name) for place, text in _texts(row) if quoted.search(text)]
+    event.problems.extend(_problems(uses, "collection_in_use"))
+
+
+def _rows() -> list[Any]:
     with tenancy.across_accounts():
-        rows = [*db.connection().execute(_workflows()), *db.connection().execute(_running())]
-    seen = set()
-    for row in rows:
-        if not _mentions(row, key):
-            continue
-        for place, text in _texts(row):
-            path = f"workflows[{row.id}].{place}"
-            for name in sorted({*words.findall(text)}):
-                if (path, name) not in seen:
-                    message = f"A workflow of account {row.account_id} names {name}."
-                    event.problems.append(problem(path, "field_in_use", message))
-                seen.add((path, name))
+        return [*db.connection().execute(_workflows()), *db.connection().execute(_running())]
+
+
+def _problems(uses: Sequence[tuple[Any, str, str]], code: str) -> Iterator[JSONObject]:
+    # Versions of a workflow share most of their steps.
+    places = {(f"workflows[{row.id}].{place}", name): row for row, place, name in uses}
+    for (path, name), row in places.items():
+        yield problem(path, code, f"A workflow of account {row.account_id} names {name}.")
 
 
 def _workflows() -> sa.Executable:
@@ -70,20 +90,24 @@ def _running() -> sa.Executable:
 
 
 def _mentions(row: Any, key: str) -> bool:
-    named = {row.trigger.get("collection"), *_collections(row.steps)}
-    return any(name == "*" or name.lower() == key for name in named if name)
+    names = [name for _, name in _named(row)]
+    return any(not name or templates.has_template(name) or name.lower() == key for name in names)
 
 
-def _collections(steps: Sequence[Written]) -> Iterator[str]:
+def _named(row: Any) -> Iterator[tuple[str, str]]:
+    """The collections that a workflow names, each with its place; empty for any."""
+    if row.trigger.get("collection"):
+        yield "trigger.collection", row.trigger["collection"]
+    yield from _named_in_steps(row.steps)
+
+
+def _named_in_steps(steps: Sequence[Written]) -> Iterator[tuple[str, str]]:
     for step in steps:
-        settings = step["config"] if step["type"] == ACTION else step
-        name = settings.get("collection")
-        if (name and templates.has_template(name)) or (step["type"] == WAIT_EVENT and not name):
-            yield "*"
-        elif name:
-            yield name
+        settings, place = step["config"] if step["type"] == ACTION else step, step["name"]
+        if settings.get("collection") or step["type"] == WAIT_EVENT:
+            yield f"steps.{place}", settings.get("collection") or ""
         for inner in lists_in(step):
-            yield from _collections(inner)
+            yield from _named_in_steps(inner)
 
 
 def _texts(row: Any) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Finds filters of webhooks that name fields which a collection is about to lose."""
+"""Webhooks that name a collection, or its fields, whose names are about to end."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from app import db, events, rules
 from app.context import tenancy
 from app.errors import problem
+from app.webhooks import versions
 from app.webhooks.models import Webhook
 
 
@@ -24,6 +25,17 @@ def find_in_filters(event: events.FieldNamesEnd) -> None:
         for name in sorted(event.names & _names(text)):
             message = f"The filter of a webhook of account {account_id} names {name}."
             event.problems.append(problem(f"webhooks[{id}].filter", "field_in_use", message))
+
+
+@events.subscribe(events.CollectionRenamed)
+def follow_collection(event: events.CollectionRenamed) -> None:
+    """Let the webhooks of all accounts follow a renamed collection."""
+    of_collection = sa.func.lower(Webhook.collection) == event.former.lower()
+    accounts = sa.select(Webhook.account_id).where(of_collection).distinct()
+    with tenancy.across_accounts(), db.transaction() as session:
+        for account_id in session.scalars(accounts.order_by(Webhook.account_id)).all():
+            versions.outdate(account_id)
+        session.execute(sa.update(Webhook).where(of_collection).values(collection=event.name))
 
 
 def _names(text: str | None) -> set[str]:
