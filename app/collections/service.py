@@ -44,7 +44,7 @@ STRUCTURE = {
 
 
 def schema_change(change: View) -> View:
-    """Retry a schema change after lock conflicts with reads and writes."""
+    """Retry a schema change after lock conflicts, and if a table it refers to was renamed."""
 
     @wraps(change)
     def run(*args: object, **options: object) -> object:
@@ -53,7 +53,7 @@ def schema_change(change: View) -> View:
                 with db.transaction(changes_schema=True):
                     return change(*args, **options)
             except DBAPIError as error:
-                if not errors.was_lock_conflict(error):
+                if not (errors.was_lock_conflict(error) or errors.is_stale_schema(error)):
                     raise
         raise Unavailable("The collection is too busy to change. Try again in a moment.")
 

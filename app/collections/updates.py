@@ -73,6 +73,8 @@ def _update(
     collections.check_version(row, expected_version)
     if plan_hash is not None and plan_hash.partition("-")[0] != str(row.version):
         raise Conflict(PLAN_STALE, error="plan_stale")
+    if proposal.name is not None:  # before looking for references, which others may be adding
+        table.lock(definition.from_row(row).table)
     problems: list[JSONObject] = []
     change = plan_change(row, proposal, problems)
     new_rules = collections.normalize_rules(body, change.new, problems)

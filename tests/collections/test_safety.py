@@ -188,6 +188,38 @@ def test_many_writers_lose_nothing_while_names_change_and_fields_go(
     assert_agreement(app)
 
 
+def test_references_made_while_their_target_is_renamed_lead_to_it(app: Flask, root: Caller) -> None:
+    made, statuses = make_collection(root, schema=[TITLE]), list[int]()
+
+    def refer(writer: int) -> None:
+        for number in range(6):
+            for target in cycle(changer.NAMES):
+                schema = [{"name": "target", "type": "reference", "collection": target}]
+                body = {"name": f"one_{writer}_{number}", "schema": schema}
+                answer = root.post("collections", body)
+                statuses.append(answer.status_code)
+                if answer.status_code == 201:
+                    break
+
+    with ThreadPoolExecutor(3) as pool:
+        threads = [pool.submit(refer, writer) for writer in range(3)]
+        while not all(one.done() for one in threads):
+            for name in changer.NAMES[::-1]:
+                renamed = root.patch(f"collections/{made['id']}", {"name": name})
+                assert renamed.status_code in (200, 409), renamed.json  # one was made meanwhile
+        for thread in threads:
+            thread.result()
+    assert set(statuses) <= {201, 400}
+    name = root.get(f"collections/{made['id']}").json["name"]
+    with app.app_context():
+        targets = [
+            one.schema[0]["collection"] for one in definition.get_all() if one.id != made["id"]
+        ]
+        db.db.session.remove()
+    assert targets == [name] * 18
+    assert_agreement(app)
+
+
 def test_a_write_that_knows_an_older_schema_leaves_no_gap(
     app: Flask, root: Caller, alice: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
