@@ -28,7 +28,7 @@ Renames = Mapping[str, str]
 def renamed(old: Definition, renames: Renames, name: str | None = None) -> Definition:
     """The definition with a new name, and new names of fields, in everything that names them."""
     if name is not None and name != old.name:
-        schema = _referring(old, old, name)
+        schema = referring(old, {old.name.lower(): name})
         old = replace(old, name=name, table_name=table_name_for(name), schema=schema)
     if not renames:
         return old
@@ -51,21 +51,19 @@ def elsewhere(old: Definition, renames: Renames, name: str) -> list[tuple[Defini
     others = [one for one in definitions.get_all() if one.id != old.id] if is_renamed else []
     found = []
     for one in others:
-        after = replace(one, rules=rules(one, old, renames), schema=_referring(one, old, name))
+        schema = referring(one, {old.name.lower(): name})
+        after = replace(one, rules=rules(one, old, renames), schema=schema)
         if (after.rules, after.schema) != (one.rules, one.schema):
             found.append((one, after))
     return found
 
 
-def _referring(of: Definition, old: Definition, name: str) -> tuple[JSONMapping, ...]:
-    """The schema of a collection that refers to `old` by its new name."""
+def referring(of: Definition, names: Mapping[str, str]) -> tuple[JSONMapping, ...]:
+    """The schema of a collection, which refers to others by their new names (by old name key)."""
     return tuple(
-        {**spec, "collection": name} if _refers_to(spec, old) else spec for spec in of.schema
+        {**spec, "collection": names.get((spec["collection"] or "").lower(), spec["collection"])}
+        for spec in of.schema
     )
-
-
-def _refers_to(spec: JSONMapping, definition: Definition) -> bool:
-    return (spec["collection"] or "").lower() == definition.name.lower()
 
 
 def _renamed_field(old: Definition, spec: JSONMapping, renames: Renames) -> JSONObject:

@@ -104,6 +104,8 @@ def _imported(items: Sequence[Item], strategy: str, built: Builds) -> JSONObject
         raise Conflict(
             "Collections with these names exist already.", field="name", details=problems_
         )
+    for key in _renamed(items, existing):  # before looking for references
+        table.lock(definition.from_row(existing[key]).table)
     import_ = _plan(items, existing, strategy)
     rules = _rules(import_)
     if import_.problems:
@@ -118,17 +120,21 @@ def _imported(items: Sequence[Item], strategy: str, built: Builds) -> JSONObject
         row.options = dict(import_.given[row.name_key].get("options", {}))
     db.db.session.add_all(import_.made)
     for row, change in import_.updated:
-        options = import_.given[row.name_key].get("options", {})
-        updates.store(row, change, rules[row.name_key], options)
+        key = change.new.name.lower()
+        updates.store(row, change, rules[key], import_.given[key].get("options", {}))
     db.db.session.flush()
     updates.follow([change for _, change in import_.updated])
+    for _, change in import_.updated:
+        table.run(change.renaming_statements)  # new tables may refer to those
     created = _make_tables(import_.made)
     altered = [updates.execute(row, change, built) for row, change in import_.updated]
     return _report(items, import_, [*created, *(problem_ for problem_ in altered if problem_)])
 
 
 def _query(items: Sequence[Item]) -> sa.Select[Any]:
-    keys = [item["name"].lower() for item in items]
+    keys = [
+        item[name].lower() for item in items for name in ("name", "rename_from") if name in item
+    ]
     return sa.select(Collection).where(Collection.name_key.in_(keys)).order_by(Collection.name_key)
 
 
@@ -140,41 +146,61 @@ def _existing(items: Sequence[Item]) -> dict[str, Collection]:
 
 def _plan(items: Sequence[Item], existing: Mapping[str, Collection], strategy: str) -> _Import:
     # Existing collections keep the case of their name.
-    names_by_key = {item["name"].lower(): item["name"] for item in items} | collections.targets()
+    targets = {item["rename_from"].lower(): item["name"] for item in items if "rename_from" in item}
+    targets |= {item["name"].lower(): item["name"] for item in items} | collections.targets()
+    for former, name in _renamed(items, existing).items():
+        if strategy == "update":
+            targets[former] = name
+        else:  # it keeps its former name
+            del targets[name.lower()]
     import_, seen_keys = _Import(), set[str]()
     for item in items:
         name, key, problems = item["name"], item["name"].lower(), list[JSONObject]()
-        if key in seen_keys:
+        present_key = _present_key(item, existing)
+        row = existing.get(present_key)
+        if not seen_keys.isdisjoint((key, present_key)):
             problems.append(
                 problem("name", "name_duplicate", "This name occurs twice in the import.")
             )
-        elif key in existing and strategy == "skip":
+        elif row is not None and strategy == "skip":
             import_.skipped.append(name)
         else:
             import_.given[key] = {**item["rules"], "options": item.get("options", {})}
-            if key in existing:
-                proposal = Proposal(item["schema"], item.get("indexes"))
-                change = updates.plan_change(existing[key], proposal, problems, names_by_key)
-                import_.updated.append((existing[key], change))
+            if row is not None:
+                proposal = Proposal(item["schema"], item.get("indexes"), name=name)
+                change = updates.plan_change(row, proposal, problems, targets)
+                import_.given.setdefault(change.new.name.lower(), import_.given[key])
+                import_.updated.append((row, change))
             else:
                 index_specs = item.get("indexes", ())
                 problems += [
                     *schema.name_problems(name),
-                    *schema.problems(item["schema"], names_by_key, index_specs),
+                    *schema.problems(item["schema"], targets, index_specs),
                 ]
                 kept_specs = () if problems else index_specs
-                row = collections.new(name, item["schema"], names_by_key, kept_specs)
-                import_.made.append(row)
-        seen_keys.add(key)
+                import_.made.append(collections.new(name, item["schema"], targets, kept_specs))
+        seen_keys |= {key, present_key}
         import_.problems += [_with_name(name, problem_) for problem_ in problems]
     return import_
+
+
+def _renamed(items: Sequence[Item], existing: Mapping[str, Collection]) -> dict[str, str]:
+    """The new names of collections that an import renames, by present name key."""
+    names = {_present_key(item, existing): item["name"] for item in items}
+    return {key: name for key, name in names.items() if key != name.lower()}
+
+
+def _present_key(item: Item, existing: Mapping[str, Collection]) -> str:
+    """The name key that an item's collection has, or will have if it does not exist."""
+    key, former = item["name"].lower(), str(item.get("rename_from", "")).lower()
+    return former if former in existing and key not in existing else key
 
 
 def _rules(import_: _Import) -> dict[str, JSONObject]:
     # Checked with all schemas: rules may refer to other collections of the import.
     rules_by_key, future = {}, import_.definitions()
     schema_problems = list(import_.problems)
-    changes_by_key = {row.name_key: change for row, change in import_.updated}
+    changes_by_key = {change.new.name.lower(): change for _, change in import_.updated}
     with definition.override(future):
         for key, definition_ in future.items():
             problems = list(schema_problems)

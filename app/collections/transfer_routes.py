@@ -54,6 +54,10 @@ class ExportedCollection(Schema):
     """A collection's definition."""
 
     name = fields.Text(longest=200, required=True)
+    rename_from = fields.Text(
+        longest=200,
+        metadata={"description": "The present name of a collection that `update` renames."},
+    )
     schema = schema_field(required=True)
     rules = ma.fields.Nested(RulesOfNew, load_default=dict)
     options = ma.fields.Nested(Options)
@@ -162,6 +166,7 @@ def import_collections(body: JSONObject) -> JSONObject:
     Collections may refer to each other in any order, in cycles and to themselves. For existing
     collections, `error` (the default) returns 409, `skip` keeps them, and `update` changes them as
     PUT does: fields can be added and changed, but not omitted; given rules replace the present
-    ones. Problems are named `<collection>.<field>`.
+    ones. `rename_from` names what to rename; where a collection has the new name already, it does
+    nothing. Problems are named `<collection>.<field>`.
     """
     return transfer.imported(body["data"]["collections"], body["strategy"])

@@ -84,6 +84,7 @@ def _update(
     changes.refuse(row_problems(change, built))
     store(row, change, new_rules, body.get("options", {}))
     follow([change])
+    table.run(change.renaming_statements)
     execute(row, change, built)
     return row
 
@@ -122,7 +123,8 @@ def plan_change(
 ) -> Change:
     """The change of a stored collection that is proposed. Adds problems to `problems`.
 
-    Raises Conflict if another collection has the name.
+    References may name `targets`: new names by name key, former ones included. Raises Conflict if
+    another collection has the name.
     """
     old, specs, removed = definition.from_row(row), proposal.specs, proposal.removed
     name, targets = proposal.name or old.name, dict(targets or collections.targets())
@@ -131,11 +133,12 @@ def plan_change(
         name = old.name
     else:
         new_problems += schema.name_problems(name)
-        if name.lower() in targets:
+        if name.lower() in collections.targets():
             raise Conflict(NAME_TAKEN, field="name")
         targets |= dict.fromkeys((old.name.lower(), name.lower()), name)
     renames = schema.renames(old, specs or (), removed, new_problems)
     present = renaming.renamed(old, renames, name)
+    present = replace(present, schema=renaming.referring(present, targets))
     index_specs = present.indexes if proposal.indexes is None else proposal.indexes
     specs_ = (
         schema.merged(present, specs or (), removed) if proposal.partial or specs is None else specs
@@ -208,9 +211,9 @@ def follow(changes_: Sequence[Change]) -> None:
 
 
 def execute(row: Collection, change: Change, built: Builds) -> str | None:
-    """Run the statements of a stored change. Returns its revision, if any.
+    """Run the further statements of a stored change. Returns its revision, if any.
 
-    Indexes that are `built` take their names instead of being created.
+    Its names have been changed. Indexes that are `built` take theirs instead of being created.
     """
     revision = _run(row, change, built) if change.statements else None
     table.restore_view(change.new.table)
@@ -218,7 +221,6 @@ def execute(row: Collection, change: Change, built: Builds) -> str | None:
 
 
 def _run(row: Collection, change: Change, built: Builds) -> str:
-    table.run(change.renaming_statements)
     events.publish(events.FieldsRemoved(change.renamed, change.lost))
     events.publish(events.DefaultsBackfilled(change.renamed, change.fills))
     try:

@@ -224,6 +224,35 @@ def test_history_feed_and_audit_span_both_names(cast: Cast, posts: dict[str, Any
     assert {one["new_value"] for one in kept} == {other["id"], "other"}
 
 
+def test_an_import_renames_where_the_collection_has_its_former_name(
+    app: Flask, cast: Cast, posts: dict[str, Any]
+) -> None:
+    root = cast.root.acting_in("acme")
+    record = make_record(root, title="a")
+    comments = root.get("collections/export?collection_ids=comments").json["collections"][0]
+    refers = field("article", "reference", collection="articles")
+    items = [
+        {"name": "reviews", "schema": [refers]},
+        {**comments, "schema": [*comments["schema"], refers], "rules": {}},
+        {"name": "articles", "rename_from": "Posts", "schema": posts["schema"]},
+    ]
+    for strategy, status in (("skip", 400), ("error", 409), ("update", 200), ("update", 200)):
+        body = {"data": {"collections": items}, "strategy": strategy}
+        answer = root.post("collections/import", body)
+        assert answer.status_code == status, answer.json
+    assert root.get(f"records/articles/{record['id']}").json["title"] == "a"
+    for name, fields in (("reviews", ["article"]), ("comments", ["article", "post"])):
+        schema = root.get(f"collections/{name}").json["schema"]
+        targets = {one["name"]: one["collection"] for one in schema if one["collection"]}
+        assert targets == dict.fromkeys(fields, "articles")
+    assert "rename_from" not in root.get("collections/export").json["collections"][0]
+    twice = [items[2] | {"name": "essays", "rename_from": "articles"}, items[2]]
+    body = {"data": {"collections": twice}, "strategy": "update"}
+    refused = root.post("collections/import", body)
+    assert refused.json["details"][-1]["code"] == "name_duplicate"
+    assert_agreement(app)
+
+
 def test_personal_data_stays_masked_under_both_names(cast: Cast) -> None:
     root = cast.root.acting_in("acme")
     schema = [field("mail", "email", pii=True, mask_type="full"), field("note")]
