@@ -33,13 +33,13 @@ def renaming(name: str) -> list[Proposal]:
     ]
 
 
-def change(settings: config.Config, told: Connection) -> None:
-    """Change the collection until killed; tells when it starts, and when something changed."""
+def change(settings: config.Config, reports: Connection) -> None:
+    """Change the collection until killed; reports when it starts, and when something changed."""
     app = create_app(settings)
     with app.app_context():
         made = service.find(service.names()[0])
         schema = made.schema
-        told.send("ready")
+        reports.send("ready")
         for number in itertools.count(len(schema)):
             more = {"name": f"more_{number}", "type": "text", "default": "x"}
             added = [[more]] if number < 60 else []
@@ -49,4 +49,4 @@ def change(settings: config.Config, told: Connection) -> None:
                 row = updates.update(made.id, step, {}, plan_hash=plan["plan_hash"])
                 schema, before = row.schema, schema
                 if schema != before:  # the process before may have been killed behind the step
-                    told.send("changed")
+                    reports.send("changed")

@@ -301,10 +301,10 @@ def test_collections_in_a_circle_are_deleted_together(root: Caller, alice: Calle
     author = make_record(alice, "authors", to=make_record(alice, to=tag["id"])["id"])
     alice.patch(f"records/tags/{tag['id']}", {"to": author["id"]})
     path = f"collections/{ids['authors']}"
-    for query, told in (("", "tags"), ("?with=tags", "posts"), ("?with=authors", "tags")):
+    for query, named in (("", "tags"), ("?with=tags", "posts"), ("?with=authors", "tags")):
         refused = root.delete(path + query)
         assert refused.status_code == 409
-        assert refused.json["message"].endswith(f": {told}.")
+        assert refused.json["message"].endswith(f": {named}.")
     wrong = root.delete(f"{path}?with=tags,nothing,posts,{NOWHERE}")
     assert (wrong.status_code, len(wrong.json["details"])) == (400, 2)
     assert {one["code"] for one in wrong.json["details"]} == {"invalid_reference"}

@@ -253,8 +253,8 @@ def test_definitions_take_their_indexes_along(app: Flask, root: Caller, alice: C
 def test_a_change_of_indexes_is_audited(root: Caller) -> None:
     made = make_collection(root, schema=SCHEMA)
     root.patch(f"collections/{made['id']}", {"indexes": [PUBLISHED]})
-    asked = {"record_id": made["id"], "operation": "UPDATE"}
-    (entry,) = root.get("audit-logs", query_string=asked).json["items"]
+    query = {"record_id": made["id"], "operation": "UPDATE"}
+    (entry,) = root.get("audit-logs", query_string=query).json["items"]
     assert entry["column_name"] == "indexes"
     assert "published" in entry["new_value"]
 

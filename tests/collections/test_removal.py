@@ -70,10 +70,10 @@ def test_a_field_goes_with_its_values_and_comes_back_empty(
     assert found == {name: value for name, value in record.items() if name not in lost}
     kept = root.get("collections/posts/rules").json
     assert (kept["list_fields"], kept["update_fields"]) == (["title"], [])
-    asked = {"record_id": posts["id"], "operation": "DELETE", "table_name": "col_posts"}
-    told = root.get("audit-logs", query_string=asked).json["items"]
+    query = {"record_id": posts["id"], "operation": "DELETE", "table_name": "col_posts"}
+    entries = root.get("audit-logs", query_string=query).json["items"]
     assert {
-        (one["account_id"], one["column_name"], one["extra_metadata"]["count"]) for one in told
+        (one["account_id"], one["column_name"], one["extra_metadata"]["count"]) for one in entries
     } == {(caller.account_id, "views", 1) for caller in (alice, cast.charlie)}
     # Without the values, that is how it was.
     body = planned["reverse"]
@@ -208,10 +208,10 @@ def test_history_keeps_fields_of_one_name_apart(cast: Cast, posts: dict[str, Any
     added = [field("views", "multi_select", options={"choices": ["x", "y"]}), field("mail")]
     assert root.patch(f"collections/{posts['id']}", {"schema": added}).status_code == 200
     last = alice.patch(url, {"views": ["y", "x"], "title": "b", "mail": "public"}).json
-    told = alice.get(f"{url}/history").json["items"]
-    changed = [{one["field"]: one["new_value"] for one in item["changes"]} for item in told]
+    items = alice.get(f"{url}/history").json["items"]
+    changed = [{one["field"]: one["new_value"] for one in item["changes"]} for item in items]
     assert changed == [{"title": "b", "views": ["y", "x"], "mail": "public"}, {"title": "a"}]
-    first = told[-1]
+    first = items[-1]
     past = alice.get(url, query_string={"as_of": record["created_at"]}).json
     assert (past["title"], past["views"], past["mail"]) == ("a", None, None)
     restored = alice.post(f"{url}/restore", {"audit_id": first["audit_id"]}).json

@@ -1,4 +1,4 @@
-"""Fields renamed: no value moves, and whatever names the field follows or is told."""
+"""Fields renamed: no value moves, and whatever names the field follows or is refused."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_a_rename_that_cannot_be_is_refused(root: Caller) -> None:
     assert root.get("collections/posts").json["schema"] == made["schema"]
 
 
-def test_what_cannot_follow_is_told_at_once(cast: Cast, posts: dict[str, Any]) -> None:
+def test_what_cannot_follow_is_refused_with_every_place(cast: Cast, posts: dict[str, Any]) -> None:
     hook = make_webhook(cast.charlie, "http://127.0.0.1:9/", filter="views > 2")
     data = {"collection": "posts", "data": {"title": "{{ trigger.body.title }}"}}
     step = {"name": "s", "type": "action", "action_type": "create_record", "config": data}
@@ -199,14 +199,14 @@ def test_history_and_feed_know_a_field_by_its_present_name(cast: Cast) -> None:
     items = root.get("changes").json["items"]
     assert [one["record"] for one in items] == [then(first), then(second), third]
     assert [one.get("previous") for one in items] == [None, then(first), then(second)]
-    told = root.get(f"{url}/history").json["items"]
-    names = [{one["field"] for one in item["changes"]} for item in told]
+    items = root.get(f"{url}/history").json["items"]
+    names = [{one["field"] for one in item["changes"]} for item in items]
     assert names == [
         {"headline", "count", "title", "views"},
         {"count"},
         {"headline", "count", "tags"},
     ]
-    restored = root.post(f"{url}/restore", {"audit_id": told[1]["audit_id"]}).json
+    restored = root.post(f"{url}/restore", {"audit_id": items[1]["audit_id"]}).json
     assert {name: restored[name] for name in ("headline", "count", "title", "views")} == {
         "headline": long,
         "count": 2,

@@ -127,11 +127,11 @@ def test_all_kinds_of_changes_do_what_was_planned_and_can_be_undone(app: Flask, 
         assert (refused.status_code, refused.json["error"]) == (409, "plan_stale"), body
         planned = plan(root, made, **body)
         assert {one["operation"] for one in planned["operations"]} == operations, body
-        assert _told(planned["problems"]) == problems, body
+        assert _listed(planned["problems"]) == problems, body
         answer = root.put(url, {**body, "plan_hash": planned["plan_hash"]})
         if problems:
             assert answer.status_code in (400, 409), body
-            assert _told(answer.json["details"]) == problems
+            assert _listed(answer.json["details"]) == problems
             assert root.get("collections/posts").json["schema"] == stored["schema"]
             continue
         assert answer.status_code == 200, (body, answer.json)
@@ -155,7 +155,7 @@ def test_all_kinds_of_changes_do_what_was_planned_and_can_be_undone(app: Flask, 
         before, stored = records(cast.alice), now
 
 
-def _told(problems: list[dict[str, Any]]) -> list[tuple[str, str, int]]:
+def _listed(problems: list[dict[str, Any]]) -> list[tuple[str, str, int]]:
     return [(one["field"], one["code"], one["count"]) for one in problems]
 
 

@@ -177,14 +177,14 @@ def test_many_writers_lose_nothing_while_names_change_and_fields_go(
         id: titles[-1] for id, titles in answers.items()
     }
     # Whatever the name was, the feed has each value under the present one.
-    told: dict[str, list[str]] = {id: [] for id in answers}
+    fed: dict[str, list[str]] = {id: [] for id in answers}
     since: int | None = 0
     while since is not None:
         page = alice.get(f"changes?since={since}&limit=1000").json
         for item in page["items"]:
-            told[item["record_id"]].append(item["record"]["title"])
+            fed[item["record_id"]].append(item["record"]["title"])
         since = page["next"] if page["has_more"] else None
-    assert told == answers
+    assert fed == answers
     assert_agreement(app)
 
 
@@ -261,8 +261,8 @@ def test_a_record_that_is_just_written_counts_among_those_that_go(
     make_record(alice, title="a")
     deletion.join()
     assert [one.json["records_deleted"] for one in answers] == [1]
-    told = root.get("audit-logs?table_name=col_posts&operation=DELETE").json["items"]
-    assert [one["account_id"] for one in told] == [alice.account_id]
+    entries = root.get("audit-logs?table_name=col_posts&operation=DELETE").json["items"]
+    assert [one["account_id"] for one in entries] == [alice.account_id]
 
 
 @pytest.mark.parametrize("database", ["postgresql"])  # on SQLite the change waits for the writer
@@ -358,13 +358,13 @@ def writing(caller: Caller, writers: int, numbers: Iterator[int]) -> Iterator[li
 
 @contextmanager
 def changing(settings: config.Config) -> Iterator[tuple[BaseProcess, Connection]]:
-    """A process that changes the schema, and what it tells; killed at the end."""
-    hears, tells = multiprocessing.Pipe(duplex=False)
-    process = forked(changer.change, settings, tells)
-    tells.close()  # so that its end is heard
-    with hears:
+    """A process that changes the schema, and what it reports; killed at the end."""
+    received, reports = multiprocessing.Pipe(duplex=False)
+    process = forked(changer.change, settings, reports)
+    reports.close()  # so that its end is noticed
+    with received:
         try:
-            yield process, hears
+            yield process, received
         finally:
             process.kill()
             process.join()
@@ -389,10 +389,10 @@ def killed_changes(app: Flask, cast: Cast, kills: int, writers: int) -> None:
     kept = [make_record(cast.alice, title=str(n), n=n)["id"] for n in range(60)]
     before, numbers = 0, count(1_000_000)
     for _ in range(kills):
-        with changing(settings) as (process, told):
-            assert told.recv() == "ready"
+        with changing(settings) as (process, reports):
+            assert reports.recv() == "ready"
             with writing(cast.alice, writers, numbers) as made:
-                assert told.recv() == "changed"
+                assert reports.recv() == "changed"
                 time.sleep(random.uniform(0, 0.6))
                 assert process.is_alive()
                 process.kill()

@@ -106,12 +106,12 @@ def test_a_property_changes_with_its_constraint_and_as_planned(
     assert answer.json["updated_at"] > made["updated_at"]
     assert_agreement(app)
     assert planned.json["problems"] == []
-    told = {
+    found = {
         (one["property"], str(one["before"]), str(one["after"]))
         for one in planned.json["operations"]
     }
     old = made["schema"][0]
-    assert told == {
+    assert found == {
         (key, str(old[key]), str(changed[key])) for key in old if old[key] != changed[key]
     }
     assert revisions(app)[1:] == ([planned.json["sql"]] if alters else [])
@@ -145,9 +145,9 @@ def test_true_and_one_are_two_defaults_of_json(app: Flask, root: Caller, alice: 
         kept = root.get("collections/posts").json["schema"][0]["default"]
         written = make_record(alice)["meta"]
         assert [orjson.dumps(one).decode() for one in (kept, written)] == [default] * 2
-        asked = {"record_id": made["id"], "operation": "UPDATE"}
-        told = root.get("audit-logs", query_string=asked).json["items"]
-        latest = next(one for one in told if one["column_name"] == "schema")
+        query = {"record_id": made["id"], "operation": "UPDATE"}
+        entries = root.get("audit-logs", query_string=query).json["items"]
+        latest = next(one for one in entries if one["column_name"] == "schema")
         assert f'"default":{default}' in latest["new_value"]
         assert_agreement(app)
 
