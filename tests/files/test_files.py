@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import io
+import struct
+import threading
+import time
+import zlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -17,10 +22,11 @@ from PIL import Image
 
 from app import clock, db
 from app.auth import principal as principals
-from app.files import storage, upkeep
+from app.files import storage, thumbnails, upkeep
 from app.files.models import FILES
 from app.records.history import service as history
 from app.types import JSONMapping
+from deploy.serving import THREADS
 from tests.builders import Caller, Cast, make_collection
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0\0\0\rIHDR" + b"\0" * 40
@@ -366,11 +372,37 @@ def test_a_thumbnail_fits_its_size(cast: Cast, format: str, mime_type: str) -> N
     assert cast.alice.get(f"files/{file['id']}?thumb=100x100", headers=etag).status_code == 304
 
 
+def test_a_thumbnail_is_turned_as_the_camera_was(cast: Cast) -> None:
+    target, exif = io.BytesIO(), Image.Exif()
+    exif[0x0112] = 6  # a quarter turn
+    Image.new("RGB", (400, 200)).save(target, "JPEG", exif=exif.tobytes())
+    file = upload(cast.alice, target.getvalue())
+    answer = cast.alice.get(f"files/{file['id']}?thumb=100x100")
+    assert Image.open(io.BytesIO(answer.data)).size == (50, 100)
+
+
 def bomb() -> bytes:
     """A small file that stands for an image of 400 million pixels."""
     target = io.BytesIO()
     Image.new("1", (20_000, 20_000)).save(target, "PNG")
     return target.getvalue()
+
+
+def scans() -> bytes:
+    """A JPEG of 9 million pixels, which are gone through a thousand times: 10 seconds of work."""
+    target = io.BytesIO()
+    Image.new("L", (3000, 3000), 128).save(target, "JPEG", progressive=True)
+    data = target.getvalue()
+    last = data[data.rindex(b"\xff\xda") : -2]
+    return data[:-2] + last * 1000 + data[-2:]
+
+
+def profiles() -> bytes:
+    """A PNG with 400 compressed colour profiles of 1 MB each: a second of work."""
+    profile = b"iCCPa\0\0" + zlib.compress(bytes(1_000_000))
+    chunk = struct.pack(">I", len(profile) - 4) + profile + struct.pack(">I", zlib.crc32(profile))
+    data = image()
+    return data[:33] + chunk * 400 + data[33:]
 
 
 @pytest.mark.parametrize(
@@ -384,12 +416,38 @@ def bomb() -> bytes:
         (image(), "64"),
         (image(), f"{'9' * 400}x1"),
         (bomb(), "64x64"),
+        (scans(), "64x64"),
+        (profiles(), "64x64"),
     ],
 )
-def test_what_has_no_thumbnail_is_refused(cast: Cast, data: bytes, thumb: str) -> None:
+def test_what_has_no_thumbnail_is_refused(
+    cast: Cast, monkeypatch: pytest.MonkeyPatch, data: bytes, thumb: str
+) -> None:
+    monkeypatch.setattr(thumbnails, "CPU_SECONDS", 0.2)
     file = upload(cast.alice, data)
+    began = time.thread_time()
     answer = cast.alice.get(f"files/{file['id']}?thumb={thumb}")
     assert (answer.status_code, answer.json["error"]) == (400, "thumb_invalid")
+    assert time.thread_time() - began < 1
+
+
+@pytest.mark.one_database
+def test_thumbnails_leave_a_thread_free(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, seconds, free = upload(cast.alice, image()), list[float](), threading.Event()
+    monkeypatch.setattr(thumbnails, "_scaled", lambda *_: free.wait(20) and b"webp")
+
+    def thumbnail(_: int) -> int:
+        began = time.monotonic()
+        status = cast.alice.get(f"files/{file['id']}?thumb=64x64").status_code
+        seconds.append(time.monotonic() - began)
+        if status == 503:
+            free.set()
+        return status
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        answers = sorted(pool.map(thumbnail, range(THREADS)))
+    assert answers == [200] * (THREADS - 1) + [503]
+    assert max(seconds) < thumbnails.WAIT_SECONDS
 
 
 @pytest.mark.usefixtures("posts")
