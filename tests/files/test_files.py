@@ -312,6 +312,55 @@ def test_an_upload_is_one_file(cast: Cast, app: Flask, form: dict[str, Any], err
     assert blobs(app) == []
 
 
+def part(name: str = "file", data: bytes = b"x", *, file: bool = True, more: bytes = b"") -> bytes:
+    """A part of a form whose boundary is `x`."""
+    kind = '; filename="a.txt"' if file else ""
+    head = f'--x\r\nContent-Disposition: form-data; name="{name}"{kind}\r\n'.encode()
+    return head + more + b"\r\n" + data + b"\r\n"
+
+
+FORM, END = {"content_type": "multipart/form-data; boundary=x"}, b"--x--\r\n"
+
+
+@pytest.mark.usefixtures("posts")
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (part("title", b"a\0b", file=False) + END, 422),
+        (part("avatar", b"a\0b", file=False) + END, 422),
+        (part("ti\0tle", b"ab", file=False) + END, 422),
+        (part("title", b"caf\xe9", file=False) + END, 422),
+        (b"--x\r\nContent-Disposition: form-data\r\n\r\nx\r\n" + END, 422),
+        (b"--x\r\nX-A: b\r\n\r\nx\r\n" + END, 422),
+        (part("papers")[:-2], 422),
+        (part("papers"), 422),
+        (part("papers", more=b"X-A: b\r\n" * 17) + END, 422),
+        (part("papers", more=b"X-A: b\r\n" * 50_000) + END, 413),
+        (part("papers", more=b"X-A: " + b"b" * 200_000 + b"\r\n") + END, 413),
+        (part("papers", file=False) * 1001 + END, 413),
+        (b"z" * 200_000 + part("papers") + END, 413),
+        (part("papers") + END + b"z" * 200_000, 413),
+        (part("papers", more=b"Content-Type: text/html\r\n") + END, 201),
+    ],
+)
+def test_a_form_is_read_within_bounds(cast: Cast, app: Flask, body: bytes, status: int) -> None:
+    answer = cast.alice.post("records/posts", data=body, **FORM)
+    assert answer.status_code == status, answer.text
+    run(app, upkeep.remove)
+    assert len(blobs(app)) == (status == 201)
+
+
+@pytest.mark.usefixtures("posts")
+def test_the_texts_of_a_form_share_the_room_of_a_body(
+    cast: Cast, app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(app.extensions["atrium.config"], max_body_bytes=4096)
+    monkeypatch.setitem(app.extensions, "atrium.config", settings)
+    for count, status in ((4, 201), (5, 413)):
+        body = part("title", b"a" * 1000, file=False) * count + END
+        assert cast.alice.post("records/posts", data=body, **FORM).status_code == status
+
+
 @pytest.mark.usefixtures("posts")
 def test_a_request_brings_a_bounded_number_of_files(cast: Cast, app: Flask) -> None:
     form = {"papers": [(io.BytesIO(b"x"), str(n)) for n in range(101)]}
