@@ -410,6 +410,43 @@ def test_a_link_works_without_a_credential_until_the_record_lets_go(
     assert anyone.get(path).status_code == 404
 
 
+@pytest.mark.usefixtures("posts")
+def test_a_link_ends_with_its_account(cast: Cast, anyone: Caller) -> None:
+    file = upload(cast.alice)["id"]
+    cast.alice.post("records/posts", json={"avatar": file})
+    path = cast.alice.post(f"files/{file}/link").json["url"].partition("/api/v1/")[2]
+    account = f"accounts/{cast.alice.account_id}"
+    for is_active, status in ((False, 404), (True, 200)):
+        changed = cast.root.patch(account, json={"is_active": is_active})
+        assert (changed.status_code, anyone.get(path).status_code) == (200, status)
+    assert cast.root.delete(account).status_code == 204
+    assert anyone.get(path).status_code == 404
+
+
+@pytest.mark.one_database
+@pytest.mark.usefixtures("posts")
+@pytest.mark.parametrize(
+    ("scopes", "status"),
+    [
+        ({"operations": ["list", "view"]}, 403),
+        ({"operations": ["update"]}, 201),
+        ({"collections": ["posts"]}, 201),
+    ],
+)
+def test_a_key_that_may_not_write_uploads_and_deletes_nothing(
+    cast: Cast, app: Flask, scopes: dict[str, Any], status: int
+) -> None:
+    file = upload(cast.alice)["id"]
+    made = cast.alice.post("api-keys", json={"name": "key", "scopes": scopes})
+    key = Caller(app, **{"X-API-Key": made.json["key"]})
+    answer = key.post("files/upload", data={"file": (io.BytesIO(PNG), "cat.png")})
+    assert answer.status_code == status, answer.text
+    deleted = key.delete(f"files/{file}")
+    assert deleted.status_code == (204 if status == 201 else 403)
+    if status == 403:
+        assert {answer.json["error"], deleted.json["error"]} == {"scope_denied"}
+
+
 @pytest.mark.parametrize(("format", "mime_type"), [("PNG", "image/png"), ("GIF", "image/gif")])
 def test_a_thumbnail_fits_its_size(cast: Cast, format: str, mime_type: str) -> None:
     file = upload(cast.alice, image(400, 200, format))
