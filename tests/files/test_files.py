@@ -702,6 +702,18 @@ def test_one_upload_given_to_two_records_at_once_goes_to_one(cast: Cast) -> None
     assert [(one["index"], one["code"]) for one in answer.json["details"]] == [(1, "file_unknown")]
 
 
+def test_a_file_of_one_field_is_in_no_other(cast: Cast) -> None:
+    secret = {"name": "secret", "type": "file", "pii": True}
+    make_collection(cast.root, schema=[*SCHEMA, secret])
+    file = upload(cast.alice)["id"]
+    record = cast.alice.post("records/posts", json={"secret": file}).json["id"]
+    answer = cast.bob.patch(f"records/posts/{record}", json={"papers": [file]})
+    assert [(one["field"], one["code"]) for one in answer.json["details"]] == [
+        ("papers", "file_unknown")
+    ]
+    assert cast.bob.get(f"files/{file}").status_code == 404
+
+
 def test_a_closed_account_leaves_no_bytes(cast: Cast, app: Flask) -> None:
     own, others = upload(cast.alice), upload(cast.charlie)
     assert cast.root.delete(f"accounts/{cast.alice.account_id}").status_code in (200, 204)
