@@ -30,14 +30,16 @@ class Resolved:
         ids = {id for row in rows for name in definition.files for id in row.get(name) or ()}
         self._files, self._taken = _find(ids), set[str]()
 
-    def apply(self, row: dict[str, Any], account_id: str, record_id: str | None) -> list[Problem]:
-        """Replace the ids in the values of a record by what is stored; returns the problems."""
-        problems = list[Problem]()
-        for name, field in self._definition.files.items():
+    def apply(self, row: dict[str, Any], record: Row) -> list[Problem]:
+        """Replace the ids in new values of a record by what is stored; returns the problems."""
+        problems, fields = list[Problem](), self._definition.files
+        kept = (record.get(name) for name in fields if name not in row)
+        self._taken.update(file["id"] for value in kept for file in files_in(value))
+        for name, field in fields.items():
             ids = row.get(name)
             if ids is None:
                 continue
-            files = [self._file(id, account_id, record_id) for id in ids]
+            files = [self._file(id, record["account_id"], record["id"]) for id in ids]
             known = [file for file in files if file is not None]
             if len(known) < len(files):
                 message = "There is no such upload of yours, or another record has it."

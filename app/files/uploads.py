@@ -30,7 +30,7 @@ TOO_MANY = "Too many uploads of this account wait for a record to take them. Use
 
 
 class Upload:
-    """A file on its way in, as werkzeug's form parser writes it."""
+    """A file on its way in."""
 
     def __init__(self, place: Storage, name: str | None) -> None:
         self.id, self.name = new_id(), content.clean_name(name)
@@ -59,7 +59,7 @@ class Upload:
             raise Unavailable(storage.FULL) from error
 
     def seek(self, *position: int) -> int:
-        """End the file: form parsers rewind each when it is complete, and nobody reads this one."""
+        """End the file, which nobody reads: what writes it rewinds it when it is complete."""
         try:
             self._file.close()  # now, as a request may bring many
         except OSError as error:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import io
+import struct
+import threading
+import time
+import zlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -17,10 +22,11 @@ from PIL import Image
 
 from app import clock, db
 from app.auth import principal as principals
-from app.files import storage, upkeep
+from app.files import storage, thumbnails, upkeep
 from app.files.models import FILES
 from app.records.history import service as history
 from app.types import JSONMapping
+from deploy.serving import THREADS
 from tests.builders import Caller, Cast, make_collection
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0\0\0\rIHDR" + b"\0" * 40
@@ -306,6 +312,55 @@ def test_an_upload_is_one_file(cast: Cast, app: Flask, form: dict[str, Any], err
     assert blobs(app) == []
 
 
+def part(name: str = "file", data: bytes = b"x", *, file: bool = True, more: bytes = b"") -> bytes:
+    """A part of a form whose boundary is `x`."""
+    kind = '; filename="a.txt"' if file else ""
+    head = f'--x\r\nContent-Disposition: form-data; name="{name}"{kind}\r\n'.encode()
+    return head + more + b"\r\n" + data + b"\r\n"
+
+
+FORM, END = {"content_type": "multipart/form-data; boundary=x"}, b"--x--\r\n"
+
+
+@pytest.mark.usefixtures("posts")
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (part("title", b"a\0b", file=False) + END, 422),
+        (part("avatar", b"a\0b", file=False) + END, 422),
+        (part("ti\0tle", b"ab", file=False) + END, 422),
+        (part("title", b"caf\xe9", file=False) + END, 422),
+        (b"--x\r\nContent-Disposition: form-data\r\n\r\nx\r\n" + END, 422),
+        (b"--x\r\nX-A: b\r\n\r\nx\r\n" + END, 422),
+        (part("papers")[:-2], 422),
+        (part("papers"), 422),
+        (part("papers", more=b"X-A: b\r\n" * 17) + END, 422),
+        (part("papers", more=b"X-A: b\r\n" * 50_000) + END, 413),
+        (part("papers", more=b"X-A: " + b"b" * 200_000 + b"\r\n") + END, 413),
+        (part("papers", file=False) * 1001 + END, 413),
+        (b"z" * 200_000 + part("papers") + END, 413),
+        (part("papers") + END + b"z" * 200_000, 413),
+        (part("papers", more=b"Content-Type: text/html\r\n") + END, 201),
+    ],
+)
+def test_a_form_is_read_within_bounds(cast: Cast, app: Flask, body: bytes, status: int) -> None:
+    answer = cast.alice.post("records/posts", data=body, **FORM)
+    assert answer.status_code == status, answer.text
+    run(app, upkeep.remove)
+    assert len(blobs(app)) == (status == 201)
+
+
+@pytest.mark.usefixtures("posts")
+def test_the_texts_of_a_form_share_the_room_of_a_body(
+    cast: Cast, app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(app.extensions["atrium.config"], max_body_bytes=4096)
+    monkeypatch.setitem(app.extensions, "atrium.config", settings)
+    for count, status in ((4, 201), (5, 413)):
+        body = part("title", b"a" * 1000, file=False) * count + END
+        assert cast.alice.post("records/posts", data=body, **FORM).status_code == status
+
+
 @pytest.mark.usefixtures("posts")
 def test_a_request_brings_a_bounded_number_of_files(cast: Cast, app: Flask) -> None:
     form = {"papers": [(io.BytesIO(b"x"), str(n)) for n in range(101)]}
@@ -355,6 +410,43 @@ def test_a_link_works_without_a_credential_until_the_record_lets_go(
     assert anyone.get(path).status_code == 404
 
 
+@pytest.mark.usefixtures("posts")
+def test_a_link_ends_with_its_account(cast: Cast, anyone: Caller) -> None:
+    file = upload(cast.alice)["id"]
+    cast.alice.post("records/posts", json={"avatar": file})
+    path = cast.alice.post(f"files/{file}/link").json["url"].partition("/api/v1/")[2]
+    account = f"accounts/{cast.alice.account_id}"
+    for is_active, status in ((False, 404), (True, 200)):
+        changed = cast.root.patch(account, json={"is_active": is_active})
+        assert (changed.status_code, anyone.get(path).status_code) == (200, status)
+    assert cast.root.delete(account).status_code == 204
+    assert anyone.get(path).status_code == 404
+
+
+@pytest.mark.one_database
+@pytest.mark.usefixtures("posts")
+@pytest.mark.parametrize(
+    ("scopes", "status"),
+    [
+        ({"operations": ["list", "view"]}, 403),
+        ({"operations": ["update"]}, 201),
+        ({"collections": ["posts"]}, 201),
+    ],
+)
+def test_a_key_that_may_not_write_uploads_and_deletes_nothing(
+    cast: Cast, app: Flask, scopes: dict[str, Any], status: int
+) -> None:
+    file = upload(cast.alice)["id"]
+    made = cast.alice.post("api-keys", json={"name": "key", "scopes": scopes})
+    key = Caller(app, **{"X-API-Key": made.json["key"]})
+    answer = key.post("files/upload", data={"file": (io.BytesIO(PNG), "cat.png")})
+    assert answer.status_code == status, answer.text
+    deleted = key.delete(f"files/{file}")
+    assert deleted.status_code == (204 if status == 201 else 403)
+    if status == 403:
+        assert {answer.json["error"], deleted.json["error"]} == {"scope_denied"}
+
+
 @pytest.mark.parametrize(("format", "mime_type"), [("PNG", "image/png"), ("GIF", "image/gif")])
 def test_a_thumbnail_fits_its_size(cast: Cast, format: str, mime_type: str) -> None:
     file = upload(cast.alice, image(400, 200, format))
@@ -366,11 +458,37 @@ def test_a_thumbnail_fits_its_size(cast: Cast, format: str, mime_type: str) -> N
     assert cast.alice.get(f"files/{file['id']}?thumb=100x100", headers=etag).status_code == 304
 
 
+def test_a_thumbnail_is_turned_as_the_camera_was(cast: Cast) -> None:
+    target, exif = io.BytesIO(), Image.Exif()
+    exif[0x0112] = 6  # a quarter turn
+    Image.new("RGB", (400, 200)).save(target, "JPEG", exif=exif.tobytes())
+    file = upload(cast.alice, target.getvalue())
+    answer = cast.alice.get(f"files/{file['id']}?thumb=100x100")
+    assert Image.open(io.BytesIO(answer.data)).size == (50, 100)
+
+
 def bomb() -> bytes:
     """A small file that stands for an image of 400 million pixels."""
     target = io.BytesIO()
     Image.new("1", (20_000, 20_000)).save(target, "PNG")
     return target.getvalue()
+
+
+def scans() -> bytes:
+    """A JPEG of 9 million pixels, which are gone through a thousand times: 10 seconds of work."""
+    target = io.BytesIO()
+    Image.new("L", (3000, 3000), 128).save(target, "JPEG", progressive=True)
+    data = target.getvalue()
+    last = data[data.rindex(b"\xff\xda") : -2]
+    return data[:-2] + last * 1000 + data[-2:]
+
+
+def profiles() -> bytes:
+    """A PNG with 400 compressed colour profiles of 1 MB each: a second of work."""
+    profile = b"iCCPa\0\0" + zlib.compress(bytes(1_000_000))
+    chunk = struct.pack(">I", len(profile) - 4) + profile + struct.pack(">I", zlib.crc32(profile))
+    data = image()
+    return data[:33] + chunk * 400 + data[33:]
 
 
 @pytest.mark.parametrize(
@@ -384,12 +502,38 @@ def bomb() -> bytes:
         (image(), "64"),
         (image(), f"{'9' * 400}x1"),
         (bomb(), "64x64"),
+        (scans(), "64x64"),
+        (profiles(), "64x64"),
     ],
 )
-def test_what_has_no_thumbnail_is_refused(cast: Cast, data: bytes, thumb: str) -> None:
+def test_what_has_no_thumbnail_is_refused(
+    cast: Cast, monkeypatch: pytest.MonkeyPatch, data: bytes, thumb: str
+) -> None:
+    monkeypatch.setattr(thumbnails, "CPU_SECONDS", 0.2)
     file = upload(cast.alice, data)
+    began = time.thread_time()
     answer = cast.alice.get(f"files/{file['id']}?thumb={thumb}")
     assert (answer.status_code, answer.json["error"]) == (400, "thumb_invalid")
+    assert time.thread_time() - began < 1
+
+
+@pytest.mark.one_database
+def test_thumbnails_leave_a_thread_free(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, seconds, free = upload(cast.alice, image()), list[float](), threading.Event()
+    monkeypatch.setattr(thumbnails, "_scaled", lambda *_: free.wait(20) and b"webp")
+
+    def thumbnail(_: int) -> int:
+        began = time.monotonic()
+        status = cast.alice.get(f"files/{file['id']}?thumb=64x64").status_code
+        seconds.append(time.monotonic() - began)
+        if status == 503:
+            free.set()
+        return status
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        answers = sorted(pool.map(thumbnail, range(THREADS)))
+    assert answers == [200] * (THREADS - 1) + [503]
+    assert max(seconds) < thumbnails.WAIT_SECONDS
 
 
 @pytest.mark.usefixtures("posts")
@@ -556,6 +700,18 @@ def test_one_upload_given_to_two_records_at_once_goes_to_one(cast: Cast) -> None
     bodies = [{"avatar": file["id"]}, {"avatar": file["id"]}]
     answer = cast.alice.post("records/posts/batch", json={"records": bodies})
     assert [(one["index"], one["code"]) for one in answer.json["details"]] == [(1, "file_unknown")]
+
+
+def test_a_file_of_one_field_is_in_no_other(cast: Cast) -> None:
+    secret = {"name": "secret", "type": "file", "pii": True}
+    make_collection(cast.root, schema=[*SCHEMA, secret])
+    file = upload(cast.alice)["id"]
+    record = cast.alice.post("records/posts", json={"secret": file}).json["id"]
+    answer = cast.bob.patch(f"records/posts/{record}", json={"papers": [file]})
+    assert [(one["field"], one["code"]) for one in answer.json["details"]] == [
+        ("papers", "file_unknown")
+    ]
+    assert cast.bob.get(f"files/{file}").status_code == 404
 
 
 def test_a_closed_account_leaves_no_bytes(cast: Cast, app: Flask) -> None:

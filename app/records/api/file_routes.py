@@ -10,10 +10,12 @@ from werkzeug.datastructures import MultiDict
 
 from app import clock, config, rest
 from app.auth.guard import optimistic, principal
+from app.auth.principal import Principal
 from app.context import tenancy
 from app.errors import (
     AppError,
     BadRequest,
+    Forbidden,
     NotFound,
     RangeNotSatisfiable,
     Unauthorized,
@@ -40,6 +42,7 @@ blueprint = Blueprint(
 )
 
 LONGEST_CREDENTIAL = 4096
+WRITES = frozenset({"create", "update"})
 SHORTEST_LINK, LONGEST_LINK, LINK_SECONDS = 60, 7 * 24 * 3600, 3600
 # Whatever a file contains, it runs nothing and loads nothing.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:; sandbox"
@@ -147,7 +150,7 @@ class NoArgs(Schema):
     UploadAnswer,
     example={"success": True, "message": "The file is uploaded.", "file": EXAMPLE},
 )
-@blueprint.fails(400, 413, 415, 422, 503)
+@blueprint.fails(400, 403, 413, 415, 422, 503)
 @allow(Access.ANONYMOUS)
 def upload_file() -> Response:
     """Upload a file.
@@ -155,14 +158,23 @@ def upload_file() -> Response:
     `multipart/form-data` with one part `file`. Put the returned id into a `file` field of a record
     within 24 hours; otherwise the file is deleted. Until then only you can download or delete it.
     """
-    if not principal().signed_in:
-        raise Unauthorized
+    _writer()
     if get_request().mimetype != uploads.MULTIPART:
         raise UnsupportedMediaType("Send the file as multipart/form-data.")
     _, parts = uploads.receive()
     file = _only_file(parts)
     answer = {"success": True, "message": "The file is uploaded.", "file": _shown(file)}
     return json_response(answer, 201)
+
+
+def _writer() -> Principal:
+    by = principal()
+    if not by.signed_in:
+        raise Unauthorized
+    operations = (by.scopes or {}).get("operations", WRITES)
+    if WRITES.isdisjoint(operations):
+        raise Forbidden("This API key's scopes do not include writing.", error="scope_denied")
+    return by
 
 
 def _only_file(parts: MultiDict[str, StoredFile]) -> StoredFile:
@@ -265,6 +277,7 @@ def link_file(body: JSONObject, file_id: str) -> Response:
 @blueprint.route("/<file_id>", methods=["DELETE"])
 @blueprint.arguments(NoArgs, location="query")
 @blueprint.response(204)
+@blueprint.fails(403)
 @query_credentials
 @allow(Access.ANONYMOUS)
 def delete_file(args: JSONObject, file_id: str) -> Response:
@@ -278,6 +291,7 @@ def delete_file(args: JSONObject, file_id: str) -> Response:
 @blueprint.route("/<account_id>/<file_id>", methods=["DELETE"])
 @blueprint.arguments(NoArgs, location="query")
 @blueprint.response(204)
+@blueprint.fails(403)
 @query_credentials
 @allow(Access.ANONYMOUS)
 def delete_path(args: JSONObject, account_id: str, file_id: str) -> Response:
@@ -286,9 +300,7 @@ def delete_path(args: JSONObject, account_id: str, file_id: str) -> Response:
 
 
 def _delete(file_id: str, account_id: str | None = None) -> Response:
-    by = principal()
-    if not by.signed_in:
-        raise Unauthorized
+    by = _writer()
     if account_id not in (None, by.account_id):
         raise NotFound(service.NO_FILE)
     service.discard(file_id, by)

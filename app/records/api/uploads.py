@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from io import BytesIO
 from typing import IO
 
 from flask import Request, Response, after_this_request
 from werkzeug.datastructures import MultiDict
-from werkzeug.exceptions import RequestEntityTooLarge
-from werkzeug.formparser import FormDataParser
+from werkzeug.sansio.multipart import (
+    Data,
+    Epilogue,
+    Event,
+    Field,
+    File,
+    MultipartDecoder,
+    NeedData,
+)
 
 from app import config
 from app.auth.guard import principal
@@ -28,7 +35,8 @@ from app.types import JSONObject
 
 MULTIPART = "multipart/form-data"
 DATA = "data"
-MOST_PARTS, MOST_FILES = 1000, 100
+MOST_PARTS, MOST_FILES, MOST_HEADERS = 1000, 100, 16
+PIECE, LONGEST_HEADERS = 64 * 1024, 64 * 1024
 PARSED = "multipart_body"
 Parts = MultiDict[str, StoredFile]
 Texts = MultiDict[str, str]
@@ -64,40 +72,74 @@ def receive() -> tuple[Texts, Parts]:
 
 
 def _parse(request: Request, begun: list[Upload]) -> tuple[Texts, Sequence[tuple[str, Upload]]]:
-    def open_stream(*, filename: str | None = None, **_: object) -> Upload:
-        if len(begun) >= MOST_FILES:
-            raise PayloadTooLarge(f"A request brings at most {MOST_FILES} files.")
-        begun.append(uploads.start(filename))
-        return begun[-1]
-
-    parser = FormDataParser(
-        stream_factory=open_stream,  # type: ignore[arg-type]
-        max_form_memory_size=config.current().max_body_bytes,
-        max_content_length=request.max_content_length,
-        max_form_parts=MOST_PARTS,
-        silent=False,
-    )
-    source = (request.mimetype, request.content_length, request.mimetype_params)
+    texts, parts, room = Texts(), list[tuple[str, Upload]](), config.current().max_body_bytes
+    name, text, upload = "", bytearray(), None
     try:
-        _, texts, found = parser.parse(_stream(request), *source)
+        for event in _events(request):
+            if isinstance(event, Field | File):
+                name, text = _name(event), bytearray()
+                upload = _begin(event, begun) if isinstance(event, File) else None
+            elif isinstance(event, Data) and upload:
+                upload.write(event.data)
+                if not event.more_data:
+                    upload.seek(0)
+                    parts.append((name, upload))
+            elif isinstance(event, Data):
+                text += event.data
+                room -= len(event.data)
+                if room < 0:
+                    raise PayloadTooLarge("The texts of the form are too large.")
+                if not event.more_data:
+                    texts.add(name, _checked(text.decode()))
     except ValueError:
         raise Malformed.at(
-            "body", msg="This is not multipart/form-data.", type="multipart"
+            "body", msg="This is not multipart/form-data in UTF-8.", type="multipart"
         ) from None
-    if request.content_length is None and _is_cut(begun, request):
-        raise RequestEntityTooLarge
-    parts = [(name, one.stream) for name, one in found.items(multi=True)]
-    return texts, parts  # type: ignore[return-value]
+    return texts, parts
+
+
+def _events(request: Request) -> Iterator[Event]:
+    # Not werkzeug's FormDataParser: it bounds each text and the headers of each part, but not all
+    # of them together, and a part with a million headers takes seconds.
+    boundary = request.mimetype_params.get("boundary", "").encode()
+    if not boundary:
+        raise ValueError("no boundary")
+    decoder = MultipartDecoder(boundary, PIECE + LONGEST_HEADERS, max_parts=MOST_PARTS)
+    stream, size = _stream(request), 0
+    while True:
+        piece = stream.read(PIECE)
+        size += len(piece)
+        if request.content_length is None and size >= (request.max_content_length or 0):
+            raise PayloadTooLarge  # werkzeug reads as much as is allowed, and drops the rest
+        decoder.receive_data(piece or None)
+        while not isinstance(event := decoder.next_event(), NeedData | Epilogue):
+            yield event
+        if not piece:
+            return
+
+
+def _name(part: Field | File) -> str:
+    if len(part.headers) > MOST_HEADERS or not part.name:  # typed as a text, it may be None
+        raise ValueError("too many headers, or no name")
+    return _checked(part.name)
+
+
+def _begin(part: File, begun: list[Upload]) -> Upload:
+    if len(begun) >= MOST_FILES:
+        raise PayloadTooLarge(f"A request brings at most {MOST_FILES} files.")
+    begun.append(uploads.start(part.filename))
+    return begun[-1]
+
+
+def _checked(text: str) -> str:
+    if "\0" in text:
+        raise Malformed.at("body", msg="A text contains the NUL character.", type="multipart")
+    return text
 
 
 def _stream(request: Request) -> IO[bytes]:
     # The idempotency key has read the body.
     return BytesIO(request.get_data()) if "claim" in get_g() else request.stream
-
-
-def _is_cut(begun: Sequence[Upload], request: Request) -> bool:
-    # Of a body without length werkzeug reads as much as is allowed, and drops the rest.
-    return sum(one.size for one in begun) >= (request.max_content_length or 0)
 
 
 def _discard_if_refused(ids: Sequence[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from app import db
+from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections import definition as definitions
@@ -26,9 +27,13 @@ def readable(file_id: str, *, by: Principal) -> File:
 
 
 def linked(account_id: str, file_id: str) -> File:
-    """A file that a link names, while a record or its uploader still has it. Raises NotFound."""
+    """A file that a link names, while its account is active, and a record or its uploader has it.
+
+    Raises NotFound.
+    """
     file = files.find(file_id, account_id)
-    if file is None or file.released_at is not None:
+    is_active = principals.reload_active_account(account_id) is not None
+    if file is None or file.released_at is not None or not is_active:
         raise NotFound(NO_FILE)
     return file
 

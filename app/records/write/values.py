@@ -290,7 +290,7 @@ def _resolve_files(
         return
     found = ownership.Resolved(access.definition, rows, access.caller)
     for index, (row, record) in enumerate(zip(rows, records, strict=True)):
-        problems.add(index, found.apply(row, record["account_id"], record["id"]))
+        problems.add(index, found.apply(row, record))
 
 
 def _newly_lost(access: Access, stored: store.Row, row: Values, lost: list[str]) -> list[str]:
