@@ -20,9 +20,9 @@ def prefers_html() -> bool:
 def add_security_headers(response: Response) -> Response:
     """Add the headers of every page: own scripts only, no frames, no caching.
 
-    Files have a stricter policy of their own.
+    Files have a stricter policy, and browsers may keep them if they ask each time.
     """
     response.headers.setdefault("Content-Security-Policy", POLICY)
     response.headers["Referrer-Policy"] = "same-origin"
-    response.headers["Cache-Control"] = "no-store"
+    response.headers.setdefault("Cache-Control", "no-store")
     return response

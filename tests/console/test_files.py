@@ -7,8 +7,10 @@ import re
 from typing import Any
 
 import pytest
+from flask import Flask
 
-from tests.builders import Cast, make_collection
+from app.accounts.models import ADMIN
+from tests.builders import Caller, Cast, make_collection, make_record, make_user
 from tests.console.browser import Browser, beside
 from tests.files.test_files import SCHEMA, image, upload
 
@@ -44,7 +46,7 @@ def test_a_form_adds_keeps_and_removes_files(cast: Cast, admin: Browser, place: 
     (record,) = records(cast)
     assert record["avatar"] is None
     assert [one["name"] for one in record["papers"]] == ["2.txt", "3.txt"]
-    assert "2.txt, 3.txt" in admin.get(place).text
+    assert re.findall(r">(\d\.txt)</a>", admin.get(place).text) == ["2.txt", "3.txt"]
 
 
 def test_uploads_outlive_an_error_elsewhere(cast: Cast, admin: Browser, place: str) -> None:
@@ -77,3 +79,37 @@ def test_bytes_are_for_those_who_may_view_them(
     others = f"accounts/{cast.charlie.account_id}/files"
     assert admin.get(f"{others}/{theirs['id']}").status_code == 404
     assert superadmin.get(f"{own}/{mine['id']}").status_code == 404
+
+
+def test_tables_show_the_first_files_as_thumbnails(app: Flask, cast: Cast, admin: Browser) -> None:
+    field = {"name": "papers", "type": "file", "pii": True, "options": {"max_files": 9}}
+    make_collection(cast.root, schema=[field], list_rule="true")
+    sent = [(image(), "<1>.png"), (b"two", f"{'2' * 40}.txt"), (image(), "3.png")]
+    sent += [(image(), "4.png"), (image(), "5.png")]
+    files = [upload(cast.alice, *one) for one in sent]
+    make_record(cast.alice, papers=[one["id"] for one in files])
+    account = cast.alice.account_id
+    page = admin.get(f"records/{account}/posts").text
+    cell = page[page.index('<td data-label="papers">') :].partition("</td>")[0]
+    shown = re.findall(r'src="([^"]+)" width="40" height="40" alt="([^"]*)" loading="lazy"', cell)
+    of = f"/console/accounts/{account}/files"
+    assert shown == [
+        (f"{of}/{files[0]['id']}?thumb=80x80", "&lt;1&gt;.png"),
+        (f"{of}/{files[2]['id']}?thumb=80x80", "3.png"),
+    ]
+    assert f">{'2' * 29}…</a>" in cell
+    assert "+2 more" in cell
+    dora = Caller(app, make_user(app, account, "dora@acme.example", ADMIN))
+    masked = Browser(app, dora).get(f"records/{account}/posts").text
+    assert '<td data-label="papers">********</td>' in masked
+
+
+def test_browsers_keep_files_and_ask_each_time(cast: Cast, admin: Browser) -> None:
+    path = f"/console/accounts/{cast.alice.account_id}/files/{upload(cast.alice, image())['id']}"
+    for query in ("", "?thumb=80x80"):
+        answer = admin.client.get(path + query)
+        assert answer.headers["Cache-Control"] == "private, no-cache"
+        known = {"If-None-Match": answer.headers["ETag"]}
+        again = admin.client.get(path + query, headers=known)
+        assert (again.status_code, again.headers["Cache-Control"]) == (304, "private, no-cache")
+    assert admin.client.get("/console").headers["Cache-Control"] == "no-store"
