@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from flask import Flask
+from werkzeug.test import TestResponse
 
+from app import db
 from app.accounts.models import ADMIN
+from app.files import storage
+from app.files.models import FILES
 from tests.builders import Caller, Cast, make_collection, make_record, make_user
-from tests.console.browser import Browser, beside
+from tests.console.browser import Browser, asks_to_sign_in, beside, token
 from tests.files.test_files import SCHEMA, image, upload
 
 
@@ -79,6 +85,68 @@ def test_bytes_are_for_those_who_may_view_them(
     others = f"accounts/{cast.charlie.account_id}/files"
     assert admin.get(f"{others}/{theirs['id']}").status_code == 404
     assert superadmin.get(f"{own}/{mine['id']}").status_code == 404
+
+
+FILE = "application/octet-stream"
+
+
+def send_file(browser: Browser, account_id: str, data: bytes, **query: str) -> TestResponse:
+    """Upload a file as the script of a form does."""
+    headers = {"X-CSRFToken": token(browser.client)}
+    path = f"/console/accounts/{account_id}/files"
+    options = {"headers": headers, "query_string": query, "content_type": FILE}
+    return browser.client.post(path, data=data, **options)  # type: ignore[arg-type]
+
+
+def test_an_upload_of_its_own_waits_for_the_form(
+    app: Flask, cast: Cast, admin: Browser, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = app.extensions["atrium.config"]
+    monkeypatch.setitem(app.config, "MAX_CONTENT_LENGTH", 4096)  # of forms
+    large = b"x" * 10_000
+    answer = send_file(admin, cast.alice.account_id, large, field="f_papers", name='a/<b>".txt')
+    assert answer.status_code == 201
+    found = re.search(r'name="f_papers" value="([^"]+)" checked', answer.text)
+    assert found is not None
+    assert "&lt;b&gt;&#34;.txt" in answer.text
+    assert 'data-type="text/plain"' in answer.text
+    other = upload(cast.charlie, b"x", "secret.txt")["id"]
+    form = {"do": "save", "f_views": "many", "f_papers": [found[1], other, "\0"]}
+    again = admin.send(f"{place}/new", **form)
+    assert again.status_code == 400
+    assert "&lt;b&gt;&#34;.txt" in again.text
+    assert "secret.txt" not in again.text
+    admin.done(f"{place}/new", do="save", f_papers=found[1])
+    (paper,) = records(cast)[0]["papers"]
+    assert (paper["name"], paper["size"]) == ('<b>".txt', 10_000)
+    limited = replace(settings, file_max_bytes=5000)
+    monkeypatch.setitem(app.extensions, "atrium.config", limited)
+    assert send_file(admin, cast.alice.account_id, large).status_code == 413
+
+
+def test_uploads_are_for_admins_of_the_account_with_a_form_token(app: Flask, cast: Cast) -> None:
+    acme, admin = cast.alice.account_id, Browser(app, cast.alice)
+    refused = {
+        403: send_file(Browser(app, cast.bob), acme, b"x"),
+        404: send_file(Browser(app, cast.charlie), acme, b"x"),
+        400: admin.client.post(f"/console/accounts/{acme}/files", data=b"x", content_type=FILE),
+        415: admin.send(f"accounts/{acme}/files", file=(io.BytesIO(b"x"), "a.txt")),
+    }
+    assert {status: answer.status_code for status, answer in refused.items()} == {
+        status: status for status in refused
+    }
+    assert asks_to_sign_in(send_file(Browser(app), acme, b"x"))
+    with app.app_context():
+        assert db.db.session.scalar(sa.select(sa.func.count()).select_from(FILES)) == 0
+
+
+def test_an_upload_that_the_storage_refuses_is_told_in_a_sentence(
+    cast: Cast, admin: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "free_bytes", lambda: 0)
+    answer = send_file(admin, cast.alice.account_id, b"x")
+    assert (answer.status_code, answer.mimetype) == (503, "text/plain")
+    assert answer.text == storage.FULL
 
 
 def test_tables_show_the_first_files_as_thumbnails(app: Flask, cast: Cast, admin: Browser) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from app.files import content, thumbnails
+from app.files.models import StoredFile
 from app.types import JSONMapping, JSONObject
 
 
@@ -11,6 +12,11 @@ def files_in(value: object) -> list[JSONObject]:
     if isinstance(value, dict):
         return [value]
     return value if isinstance(value, list) else []
+
+
+def describe(file: StoredFile) -> JSONObject:
+    """An upload as the value of a field describes it."""
+    return {"id": file.id, "name": file.name, "size": file.size, "mime_type": file.mime_type}
 
 
 def has_thumbnail(file: JSONMapping) -> bool:

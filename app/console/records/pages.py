@@ -6,7 +6,7 @@ from flask import request
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.collections.access import Access
-from app.console.records import record_form, references
+from app.console.records import file_previews, record_form, references
 from app.console.records.listing import COLLECTION, display, json_text
 from app.console.records.record_form import RecordForm
 from app.console.shell import guard, idempotent_forms, scopes, signing
@@ -213,8 +213,10 @@ def _load_labels(scope: CollectionScope, form: RecordForm) -> None:
 
 def _new_page(scope: CollectionScope, form: RecordForm, access: Access | None) -> Page:
     _load_labels(scope, form)
+    form.load_uploads(scope.by)
     context = {"scope": scope, "may_create": access is not None, "access": access}
     context |= {"form_id": idempotent_forms.form_id(), "ask": scopes.ASK_SUPERADMINS}
+    context["has_thumbnail"] = file_previews.has_thumbnail
     return form.render("console/records/new.html", **context)
 
 
@@ -235,6 +237,7 @@ def _record_page(
 ) -> Page:
     opened = scope.allowed_operations(scope.collection)
     _load_labels(scope, form)
+    form.load_uploads(scope.by)
     written = {widget.field.name for widget in form.widgets}
     return form.render(
         "console/records/one.html",
@@ -247,6 +250,7 @@ def _record_page(
         ask=scopes.ASK_SUPERADMINS,
         display=display,
         json_text=json_text,
+        has_thumbnail=file_previews.has_thumbnail,
     )
 
 
