@@ -9,12 +9,20 @@ POLICY = (
     " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 
+FRAMING_POLICY = f"{POLICY}; frame-src 'self'"
+
 
 def prefers_html() -> bool:
     """Whether the client prefers HTML to JSON."""
     # By quality, not by order: some browsers list other types before text/html.
     kinds = ["application/json", "text/html"]
     return request.accept_mimetypes.best_match(kinds) == "text/html"
+
+
+def allow_frames(response: Response) -> Response:
+    """Let a page show frames of this service: files, as pages refuse to be framed."""
+    response.headers["Content-Security-Policy"] = FRAMING_POLICY
+    return response
 
 
 def add_security_headers(response: Response) -> Response:

@@ -29,7 +29,8 @@ def albums(live_cast: Cast) -> Iterator[str]:
     """The records of a collection with files, one of them; gone again afterwards."""
     made, alice = make_collection(live_cast.root, "albums", SCHEMA), live_cast.alice
     sent = [(TEXT, f"{LONG}.txt"), (image(300, 900), "tall.png"), (b"PK\x03\x04", "a.zip")]
-    papers = [upload(alice, *one)["id"] for one in [*sent, (image(900, 300), "wide.png")]]
+    sent += [(image(900, 300), "wide.png"), (image(format="PDF"), "a.pdf")]
+    papers = [upload(alice, *one)["id"] for one in sent]
     cover = upload(alice, image(640, 480), "cover.png")["id"]
     make_record(alice, "albums", title="Blue", cover=cover, papers=papers)
     make_record(alice, "albums", title="Hejira")
@@ -105,4 +106,25 @@ def test_files_are_dropped_on_a_field(
     press(visit, "Create record")
     expect(page.get_by_role("status").first).to_have_text("The record is created.")
     expect(papers.get_by_role("link")).to_have_text(["large.bin", "late.txt"])
+    visit.check_quiet_and_at_home()
+
+
+def test_previews_of_files_open_on_the_page(
+    visit: Visit, live_cast: Cast, albums: str, look: Callable[[str], None]
+) -> None:
+    page = visit.page
+    sign_in(visit, live_cast.alice)
+    page.goto(albums)
+    page.get_by_role("row", name="Blue").get_by_role("rowheader").get_by_role("link").click()
+    expect(page.get_by_text("Preview of")).to_have_count(5)
+    assert not any("1024x1024" in url for url in visit.requested)
+    # Browsers differ in how they show PDFs; what counts is that the policy of the page lets them.
+    address = page.get_by_role("link", name="a.pdf").evaluate("link => link.href")
+    page.route(address, lambda route: route.fulfill(body="shown", content_type="text/plain"))
+    for name in (f"{LONG}.txt", "wide.png", "a.pdf"):
+        page.get_by_text(f"Preview of {name}").click()
+    expect(page.get_by_role("region", name=f"{LONG}.txt")).to_have_text(TEXT.decode())
+    expect(page.get_by_role("img", name="wide.png")).to_have_js_property("naturalWidth", 900)
+    expect(page.frame_locator("iframe[title='a.pdf']").get_by_text("shown")).to_be_visible()
+    look("previews")
     visit.check_quiet_and_at_home()

@@ -172,6 +172,69 @@ def test_tables_show_the_first_files_as_thumbnails(app: Flask, cast: Cast, admin
     assert '<td data-label="papers">********</td>' in masked
 
 
+PDF = b"%PDF-1.4\n%\xe2\xe3\xcf\xd3\n"
+
+
+def previews(page: str) -> dict[str, str]:
+    """What the previews of files refer to, by the name of the file."""
+    pattern = r"(?s)<summary>Preview<span[^>]*> of ([^<]*)</span></summary>(.*?)</details>"
+    found = re.findall(pattern, page)
+    return {name: re.findall(r'(?:src|href)="([^"]*)"', shown)[0] for name, shown in found}
+
+
+@pytest.mark.parametrize("update_rule", ["true", None], ids=["form", "facts"])
+def test_the_page_of_a_record_previews_its_files(
+    app: Flask,
+    cast: Cast,
+    admin: Browser,
+    update_rule: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    field = {"name": "papers", "type": "file", "pii": True, "options": {"max_files": 9}}
+    make_collection(cast.root, schema=[field], update_rule=update_rule)
+    sent = [(b"<script>", "a.html"), (image(), "b.png"), (PDF, "c.pdf"), (b"PK\x03\x04", "d.zip")]
+    files = [upload(cast.alice, *one)["id"] for one in [*sent, (b"{}", "e.json")]]
+    record, account = make_record(cast.alice, papers=files)["id"], cast.alice.account_id
+    path, of = f"records/{account}/posts/{record}", f"/console/accounts/{account}/files"
+    answer = admin.get(path)
+    assert answer.headers["Content-Security-Policy"].endswith("; frame-src 'self'")
+    assert previews(answer.text) == {
+        "a.html": f"{of}/{files[0]}?text",
+        "b.png": f"{of}/{files[1]}?thumb=1024x1024",
+        "c.pdf": f"{of}/{files[2]}",
+        "e.json": f"{of}/{files[4]}?text",
+    }
+    dora = Browser(app, Caller(app, make_user(app, account, "d@acme.example", ADMIN)))
+    assert "********" in dora.get(path).text
+    assert previews(dora.get(path).text) == {}
+    settings = app.extensions["atrium.config"]
+    bucket = replace(settings, files_redirect=True, files_url="s3://key:secret@127.0.0.1:9/b")
+    monkeypatch.setitem(app.extensions, "atrium.config", bucket)
+    assert list(previews(admin.get(path).text)) == ["a.html", "b.png", "e.json"]
+
+
+def test_the_beginning_of_a_text_is_plain_text(cast: Cast, admin: Browser) -> None:
+    start = b"<script>alert(1)</script>\n"
+    long = start.ljust(8191, b"x") + "é".encode() * 5000  # its limit is within é
+    sent = {"a.html": long, "b.csv": b"a,b", "c.txt": b"", "d.zip": b"PK\x03\x04"}
+    found = {}
+    for name, data in sent.items():
+        file = upload(cast.alice, data, name)["id"]
+        answer = admin.get(f"accounts/{cast.alice.account_id}/files/{file}?text")
+        found[name] = (answer.status_code, answer.text if answer.status_code == 200 else "")
+        if answer.status_code == 200:
+            assert answer.headers["Content-Type"] == "text/plain; charset=utf-8"
+            assert "sandbox" in answer.headers["Content-Security-Policy"]
+            assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    cut = f"{long[:8191].decode()}…"
+    assert found == {
+        "a.html": (200, cut),
+        "b.csv": (200, "a,b"),
+        "c.txt": (400, ""),
+        "d.zip": (400, ""),
+    }
+
+
 def test_browsers_keep_files_and_ask_each_time(cast: Cast, admin: Browser) -> None:
     path = f"/console/accounts/{cast.alice.account_id}/files/{upload(cast.alice, image())['id']}"
     for query in ("", "?thumb=80x80"):

@@ -119,9 +119,9 @@ def _list_context(scope: CollectionScope, access: Access, form: FilterForm) -> T
         "offered": filters.offered_fields(access),
         "operators": filters.OPERATORS,
         "labels": _labels(scope, access, listing.items, columns),
+        **file_previews.context(),
         "display": display,
         "files_in": file_previews.files_in,
-        "has_thumbnail": file_previews.has_thumbnail,
         "newest_change": newest_change,
     }
 

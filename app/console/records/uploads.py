@@ -34,5 +34,6 @@ def upload_file(account_id: str) -> Page | Response:
     except AppError as error:
         return Response(error.message, error.status, error.headers, mimetype="text/plain")
     file = file_previews.describe(stored)
-    context = {"scope": scope, "file": file, "has_thumbnail": file_previews.has_thumbnail}
-    return render_template("console/records/uploaded.html", field=field, **context), 201
+    context = {"scope": scope, "field": field, "file": file}
+    context |= file_previews.context()
+    return render_template("console/records/uploaded.html", **context), 201
