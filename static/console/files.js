@@ -38,7 +38,7 @@ async function upload(file, field, row) {
     const [next] = uploaded.content.children;
     const { accept } = field.querySelector("[type=file]");
     if (!accepts(accept, next.dataset.type)) throw new Refused(`This is ${next.dataset.type}; the field takes ${accept}.`);
-    if (Number(field.dataset.maxFiles) === 1) field.querySelectorAll(".file").forEach(old => old !== row && old.remove());
+    if (Number(field.dataset.maxFiles) === 1) field.querySelectorAll(".file:not(:has(progress))").forEach(old => old.remove());
     row.replaceWith(next);
     say(field, `${file.name} is uploaded.`, "unseen");
   } catch (error) {

@@ -81,6 +81,8 @@ def test_files_are_dropped_on_a_field(
     expect(cover.get_by_role("status")).to_have_text("At most 1 file.")
     uploading = page.get_by_role("progressbar", name="Upload of large.bin")
     expect(uploading).to_have_js_property("value", 0)
+    drop(papers, ("mistake.txt", 10))
+    papers.get_by_role("button", name="Cancel the upload of mistake.txt").click()
     look("uploading")
     press(visit, "Create record")
     expect(papers.get_by_role("status")).to_contain_text("An upload is still running.")
@@ -106,6 +108,14 @@ def test_files_are_dropped_on_a_field(
     press(visit, "Create record")
     expect(page.get_by_role("status").first).to_have_text("The record is created.")
     expect(papers.get_by_role("link")).to_have_text(["large.bin", "late.txt"])
+    for name in ("one.png", "two.png"):  # the later one replaces the other
+        sent = {"name": name, "mimeType": "image/png", "buffer": image()}
+        cover.get_by_label("cover: choose a file").set_input_files([sent])
+    expect(cover.get_by_role("link")).to_have_text(["two.png"])
+    expect(cover.locator(".thumb")).to_have_js_property("naturalWidth", 64)
+    page.context.clear_cookies(name="atrium_console")
+    drop(papers, ("unseen.txt", 10))
+    expect(papers.get_by_text("unseen.txt: Signed out.")).to_be_visible()
     visit.check_quiet_and_at_home()
 
 
