@@ -14,6 +14,7 @@ from app.collections.fields.file import FileField, files_in
 from app.db import versioned_cache
 from app.errors import problem
 from app.files.models import FILES
+from app.files.service import File
 from app.files.uploads import TAKEN_WITHIN
 from app.types import JSONMapping, JSONObject
 
@@ -76,6 +77,14 @@ def describe(definition: Definition, row: dict[str, Any], account_id: str) -> li
             problems.append(problem(name, "file_unknown", "There is no such file."))
         row[name] = definition.files[name].stored(files)
     return problems
+
+
+def waiting(ids: Collection[str], by: Principal) -> Sequence[File]:
+    """The uploads of the caller among these that no record has taken."""
+    mine = (FILES.c.account_id == by.require_account_id(), FILES.c.uploaded_by == by.user_id)
+    is_waiting = (*mine, FILES.c.record_id.is_(None), FILES.c.removed_at.is_(None))
+    query = sa.select(FILES).where(FILES.c.id.in_(sorted(ids)[:PIECE]), *is_waiting)
+    return db.connection().execute(query).all() if ids else ()
 
 
 def _find(ids: Collection[str]) -> Mapping[tuple[str, str], JSONMapping]:

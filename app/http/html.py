@@ -9,6 +9,8 @@ POLICY = (
     " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 
+FRAMING_POLICY = f"{POLICY}; frame-src 'self'"
+
 
 def prefers_html() -> bool:
     """Whether the client prefers HTML to JSON."""
@@ -17,12 +19,18 @@ def prefers_html() -> bool:
     return request.accept_mimetypes.best_match(kinds) == "text/html"
 
 
+def allow_frames(response: Response) -> Response:
+    """Let a page show frames of this service: files, as pages refuse to be framed."""
+    response.headers["Content-Security-Policy"] = FRAMING_POLICY
+    return response
+
+
 def add_security_headers(response: Response) -> Response:
     """Add the headers of every page: own scripts only, no frames, no caching.
 
-    Files have a stricter policy of their own.
+    Files have a stricter policy, and browsers may keep them if they ask each time.
     """
     response.headers.setdefault("Content-Security-Policy", POLICY)
     response.headers["Referrer-Policy"] = "same-origin"
-    response.headers["Cache-Control"] = "no-store"
+    response.headers.setdefault("Cache-Control", "no-store")
     return response

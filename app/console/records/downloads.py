@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flask import Response, request
 
+from app.console.records import file_previews
 from app.console.shell import guard, scopes
 from app.console.shell.blueprint import blueprint
 from app.records.api import file_routes
@@ -16,6 +17,8 @@ from app.rest.access import public
 @guard.admins_only
 @guard.retry_stale
 def show_file(account_id: str, file_id: str) -> Response:
-    """A file that the caller may view, or its thumbnail."""
-    scope = scopes.account_scope(account_id)
-    return file_routes.send(files.readable(file_id, by=scope.by), request.args.get("thumb"))
+    """A file that the caller may view, its thumbnail, or the beginning of a text."""
+    file = files.readable(file_id, by=scopes.account_scope(account_id).by)
+    if "text" in request.args:
+        return file_previews.beginning(file)
+    return file_routes.send(file, request.args.get("thumb"))

@@ -18,7 +18,7 @@ from app.accounts import tenants
 from app.collections import definition
 from app.collections.access import Access
 from app.collections.definition import Definition
-from app.console.records import filters, references
+from app.console.records import file_previews, filters, references
 from app.console.records.filters import FilterForm
 from app.console.shell import guard, lists, scopes
 from app.console.shell.blueprint import blueprint
@@ -119,7 +119,9 @@ def _list_context(scope: CollectionScope, access: Access, form: FilterForm) -> T
         "offered": filters.offered_fields(access),
         "operators": filters.OPERATORS,
         "labels": _labels(scope, access, listing.items, columns),
+        **file_previews.context(),
         "display": display,
+        "files_in": file_previews.files_in,
         "newest_change": newest_change,
     }
 

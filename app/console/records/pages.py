@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from flask import request
+from flask import after_this_request, request
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.collections.access import Access
-from app.console.records import record_form, references
+from app.console.records import file_previews, record_form, references
 from app.console.records.listing import COLLECTION, display, json_text
 from app.console.records.record_form import RecordForm
 from app.console.shell import guard, idempotent_forms, scopes, signing
 from app.console.shell.blueprint import blueprint
-from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.forms import Form, Page, TemplateContext, redirect_with_notice
 from app.console.shell.scopes import CollectionScope
 from app.errors import AppError, Conflict, Forbidden, NotFound, PreconditionFailed
+from app.http import html
 from app.records import service
 from app.records.history import service as history
 from app.records.read.views import RecordView
 from app.rest.access import public
+from app.types import JSONMapping
 
 NEW = f"{COLLECTION}/new"
 RECORD = f"{COLLECTION}/<uuid:record_id>"
@@ -215,7 +217,7 @@ def _new_page(scope: CollectionScope, form: RecordForm, access: Access | None) -
     _load_labels(scope, form)
     context = {"scope": scope, "may_create": access is not None, "access": access}
     context |= {"form_id": idempotent_forms.form_id(), "ask": scopes.ASK_SUPERADMINS}
-    return form.render("console/records/new.html", **context)
+    return form.render("console/records/new.html", **context, **_file_context(scope, form, {}))
 
 
 def _deleted_page(scope: CollectionScope, error: NotFound) -> Page:
@@ -236,18 +238,34 @@ def _record_page(
     opened = scope.allowed_operations(scope.collection)
     _load_labels(scope, form)
     written = {widget.field.name for widget in form.widgets}
+    shown = {name: value for name, value in (record or {}).items() if name not in written}
     return form.render(
         "console/records/one.html",
         scope=scope,
         record_id=record_id,
         record=record,
-        shown={name: value for name, value in (record or {}).items() if name not in written},
+        shown=shown,
         title=_title(scope, record, record_id),
         opened=opened,
         ask=scopes.ASK_SUPERADMINS,
         display=display,
         json_text=json_text,
+        **_file_context(scope, form, shown),
     )
+
+
+def _file_context(scope: CollectionScope, form: RecordForm, shown: JSONMapping) -> TemplateContext:
+    """What shows the files of a form, and of the values that it does not have."""
+    if not scope.collection.files:
+        return {"attached": {}}
+    after_this_request(html.allow_frames)
+    form.load_uploads(scope.by)
+    attached = {
+        name: file_previews.files_in(value)
+        for name, value in shown.items()
+        if name in scope.collection.files
+    }
+    return {"attached": attached, **file_previews.context()}
 
 
 def _title(scope: CollectionScope, record: RecordView | None, record_id: str) -> str:

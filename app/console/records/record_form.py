@@ -16,10 +16,11 @@ from app.collections.access import Access
 from app.collections.fields import Field, FileField, InvalidValue, TextField
 from app.collections.fields.file import MOST_FILES
 from app.collections.fields.select import MAX_CHOICES
+from app.console.records import file_previews
 from app.console.records.references import Hits
 from app.console.shell.forms import Form
 from app.errors import AppError, Malformed, problem
-from app.files import uploads
+from app.files import ownership, uploads
 from app.rest import json_input
 from app.types import JSONMapping, JSONObject
 
@@ -95,6 +96,12 @@ class RecordForm(Form):
         ids = self.chosen(widget)
         return [{"id": id, "name": f"…{id[-8:]}", **self.files.get(id, {})} for id in ids]
 
+    def load_uploads(self, by: Principal) -> None:
+        """Load what is known of uploads in the inputs that no record has yet."""
+        ids = {id for w in self.widgets if w.kind == "files" for id in self.chosen(w)}
+        waiting = ownership.waiting(ids - self.files.keys(), by)
+        self.files |= {file.id: file_previews.describe(file) for file in waiting}
+
     def take_uploads(self, by: Principal) -> None:
         """Store the uploads of the request, for the record that the form stands for."""
         sent = [
@@ -114,7 +121,7 @@ class RecordForm(Form):
                 begun[-1].seek(0)
             stored = uploads.store(begun, by)
         for (widget, _), file in zip(sent, stored, strict=True):
-            self.files[file.id] = {"name": file.name, "size": file.size}
+            self.files[file.id] = file_previews.describe(file)
             earlier = self.chosen(widget) if is_list(widget.field) else []
             self.values[widget.name] = json.dumps([*earlier, file.id])
 
@@ -198,7 +205,8 @@ def from_record(access: Access, values: JSONMapping | None) -> RecordForm:
     for widget in form.widgets:
         masked = widget.note == MASKED
         if widget.kind == "files":
-            form.files |= {one["id"]: one for one in _files(values.get(widget.field.name))}
+            files = file_previews.files_in(values.get(widget.field.name))
+            form.files |= {one["id"]: one for one in files}
         value = values.get(widget.field.name)
         form.before[widget.name] = str(value) if masked else input_text(widget.field, value)
     form.values = dict(form.before)
@@ -222,8 +230,8 @@ def fill_submitted(form: RecordForm) -> RecordForm:
         if widget.kind == "choices":
             form.values[widget.name] = _checked(widget, form.before.get(widget.name, ""))
         elif widget.kind == "files":
-            ids = list(dict.fromkeys(request.form.getlist(widget.name)[:MOST_FILES]))
-            form.values[widget.name] = json.dumps(ids) if ids else ""
+            ids = [id.replace("\0", "") for id in request.form.getlist(widget.name)[:MOST_FILES]]
+            form.values[widget.name] = json.dumps(list(dict.fromkeys(ids))) if ids else ""
     return form
 
 
@@ -251,7 +259,7 @@ def input_text(spec: Field, value: object) -> str:
     if spec.type == "multi_select":
         return json.dumps(value, ensure_ascii=False)
     if spec.type == "file":
-        return json.dumps([one["id"] for one in _files(value)])
+        return json.dumps([one["id"] for one in file_previews.files_in(value)])
     if spec.type == "json":
         text = orjson.dumps(value).decode() if isinstance(value, orjson.Fragment) else None
         loaded = json.loads(text) if text is not None else value
@@ -262,12 +270,6 @@ def input_text(spec: Field, value: object) -> str:
         return str(value).removesuffix("Z").removesuffix(".000000")[:23]
     # Browsers normalize a single carriage return as well.
     return str(value).replace("\r\n", "\n").replace("\r", "\n")
-
-
-def _files(value: object) -> list[JSONObject]:
-    if isinstance(value, dict):
-        return [value]
-    return value if isinstance(value, list) else []
 
 
 def is_list(field: Field) -> bool:

@@ -29,6 +29,7 @@ from app.rest.access import across_accounts
 from app.sso import service as providers
 
 MAX_ATTEMPTS = 10
+FILE = "application/octet-stream"
 MAX_ANONYMOUS_BODY = 2**19  # bytes; saved forms come back encrypted (`unsent`)
 SIGN_IN = "console/sign_in.html"
 REAUTHENTICATE = "console/reauthenticate.html"
@@ -55,6 +56,12 @@ def admins_only(view: View) -> View:
 def superadmins_only(view: View) -> View:
     """Mark a page for superadmins."""
     view.superadmins_only = True  # type: ignore[attr-defined]
+    return view
+
+
+def takes_file(view: View) -> View:
+    """Mark a view whose body is no form but a file, and may be as large as files may."""
+    view.takes_file = True  # type: ignore[attr-defined]
     return view
 
 
@@ -106,10 +113,12 @@ def cookie_name() -> str:
 def authorize() -> Any:
     """Before each request: check the CSRF token, the session and the caller's role."""
     load_caller()
-    if caller() is None:
-        limit_body(MAX_ANONYMOUS_BODY)
-    csrf.protect()
     current, view = caller(), current_app.view_functions[request.endpoint or ""]
+    if current is None:
+        limit_body(MAX_ANONYMOUS_BODY)
+    elif getattr(view, "takes_file", False) and request.mimetype == FILE:
+        request.max_content_length = config.current().file_max_bytes
+    csrf.protect()
     if getattr(view, "allow_anonymous", False):
         return None
     if current is not None:

@@ -1,0 +1,39 @@
+"""Uploads of one file each, for record forms in browsers with scripts (static/console/files.js)."""
+
+from __future__ import annotations
+
+import shutil
+
+from flask import Response, render_template, request
+
+from app.console.records import file_previews
+from app.console.shell import guard, scopes
+from app.console.shell.blueprint import ACCOUNT, blueprint
+from app.console.shell.forms import Page
+from app.errors import AppError, UnsupportedMediaType
+from app.files import uploads
+from app.rest.access import public
+
+LONGEST_FIELD = 100
+
+
+@blueprint.post(f"{ACCOUNT}/files")
+@public
+@guard.admins_only
+@guard.takes_file
+def upload_file(account_id: str) -> Page | Response:
+    """Store a file that a record may take; returns what the form shows of it."""
+    scope, field = scopes.account_scope(account_id), request.args.get("field", "")[:LONGEST_FIELD]
+    try:
+        if request.mimetype != guard.FILE:
+            raise UnsupportedMediaType(f"Send the file as {guard.FILE}.")
+        with uploads.receiving() as begun:
+            begun.append(uploads.start(request.args.get("name")))
+            shutil.copyfileobj(request.stream, begun[0])
+            (stored,) = uploads.store(begun, scope.by)
+    except AppError as error:
+        return Response(error.message, error.status, error.headers, mimetype="text/plain")
+    file = file_previews.describe(stored)
+    context = {"scope": scope, "field": field, "file": file}
+    context |= file_previews.context()
+    return render_template("console/records/uploaded.html", **context), 201
