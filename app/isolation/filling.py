@@ -17,6 +17,7 @@ from app.accounts import service as accounts
 from app.accounts.models import ADMIN, EDITOR, PII_GROUP, VIEWER, Account
 from app.audit import append
 from app.collections import definition as definitions
+from app.collections.fields.file import files_in
 from app.db import Base
 from app.files import storage, upkeep
 from app.isolation import records, rows
@@ -47,12 +48,17 @@ def create_tenant(tenant: Tenant) -> None:
         for table in tables:
             _write(table, rows.row(tenant, table))
         _write(Base.metadata.tables["workflows"], rows.hook(tenant))
+        file_ids = [tenant.ids["files"]]
         for definition in records.build_records(tenant):
-            _write(definition.table, tenant.records[definition.name])
+            row = tenant.records[definition.name]
+            _write(definition.table, row)
+            file_ids += [
+                file["id"] for name in definition.files for file in files_in(str(row[name]))
+            ]
+        for file_id in file_ids:
+            key = storage.key_of(account.id, file_id)
+            storage.put_stream(key, BytesIO(tenant.mark.encode()))
         value = f"{tenant.mark}-audited"
-        storage.put_stream(
-            storage.key_of(account.id, tenant.ids["files"]), BytesIO(tenant.mark.encode())
-        )
         append.record(
             account.id, "UPDATE", "groups", tenant.ids["groups"], [("name", value, value)]
         )

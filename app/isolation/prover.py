@@ -8,9 +8,11 @@ created: it must not change, not even in a total. And the victim's rows must not
 from __future__ import annotations
 
 import re
+import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from io import BytesIO
 
 import structlog
 from flask import Flask
@@ -235,7 +237,7 @@ class Proof:
             self._uncovered(call, caller.name, f"example refused: {answer.get_data(as_text=True)}")
 
     def _search(self, call: Call, caller: Caller, answer: TestResponse) -> None:
-        text = answer.get_data(as_text=True)
+        text = _content(answer).decode(errors="replace")
         text += "\n".join(f"{name}: {value}" for name, value in answer.headers)
         for sent in sorted(_sent(call, caller, self.victim), key=len, reverse=True):
             text = text.replace(sent, "")
@@ -283,7 +285,15 @@ def _stable_parts(answer: TestResponse, owner: Tenant) -> tuple[object, ...]:
         for name, value in answer.headers
         if name not in VOLATILE_HEADERS
     )
-    return (answer.status_code, _without_values(answer.get_data(), owner), headers)
+    return (answer.status_code, _without_values(_content(answer), owner), headers)
+
+
+def _content(answer: TestResponse) -> bytes:
+    """The body of a response; of an archive, what is in it."""
+    if answer.mimetype != "application/zip":
+        return answer.get_data()
+    with zipfile.ZipFile(BytesIO(answer.get_data())) as archive:
+        return b"\n".join(name.encode() + archive.read(name) for name in archive.namelist())
 
 
 def _without_values(text: bytes, owner: Tenant) -> bytes:

@@ -33,7 +33,7 @@ def _parameters(route: str, definition: Definition) -> Iterator[dict[str, str]]:
         return
     yield from ({"sort": f"-{name}"} for name in names)
     if route.endswith("/export"):
-        yield from ({"format": kind} for kind in ("json", "jsonl", "csv"))
+        yield from ({"format": kind} for kind in ("json", "jsonl", "csv", "zip"))
     else:
         yield {"cursor": "", "limit": "1"}
         yield from ({"expand": name} for name in _references(definition))

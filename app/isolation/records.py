@@ -68,7 +68,7 @@ def _file(tenant: Tenant, text: str) -> JSONObject:
     return {
         "id": new_id(),
         "name": f"{text}.txt",
-        "size": tenant.number(),
+        "size": len(tenant.mark),  # filling.py stores the mark as its bytes
         "mime_type": "text/plain",
         "sha256": text,
     }

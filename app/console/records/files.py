@@ -28,7 +28,7 @@ FORMAT_BY_SUFFIX = {".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".ndjson"
 FILE_REQUIRED = "Choose a file whose name ends in .csv, .json, .jsonl or .ndjson."
 
 
-@blueprint.get(f"{COLLECTION}/export/<any(csv, json, jsonl):format>")
+@blueprint.get(f"{COLLECTION}/export/<any(csv, json, jsonl, zip):format>")
 @public
 @guard.admins_only
 @guard.retry_stale

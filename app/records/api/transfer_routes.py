@@ -28,11 +28,12 @@ blueprint = Blueprint(
 )
 
 MEDIA_TYPES = {
-    **{media_type: format for format, media_type in formats.FORMATS.items()},
+    **{media_type: format for format, media_type in formats.FORMATS.items() if format != "zip"},
     "application/jsonl": "jsonl",
     "application/x-jsonlines": "jsonl",
 }
 FORMAT_BY_SUFFIX = {".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+BYTES = {"type": "string", "format": "binary"}
 RECORDS = [{"title": "Hello"}, {"title": "Hello again"}]
 RECORD_ARRAY = {
     "type": "array",
@@ -60,7 +61,7 @@ FILES = {
     "multipart/form-data": {
         "schema": {
             "type": "object",
-            "properties": {"file": {"type": "string", "format": "binary"}},
+            "properties": {"file": BYTES},
             "required": ["file"],
         }
     },
@@ -78,7 +79,7 @@ class ExportArgs(Schema):
     format = ma.fields.String(
         load_default="jsonl",
         validate=ma.validate.OneOf(list(formats.FORMATS)),
-        metadata={"description": "csv, json or jsonl."},
+        metadata={"description": "csv, json, jsonl or zip."},
     )
     sort = fields.Text(metadata={"description": "As in the list; default `-created_at`."})
     fields_ = fields.Text(
@@ -118,7 +119,14 @@ class RecordImport(Schema):
 @blueprint.alt_response(
     200, schema=TEXT, content_type="text/csv", example="id,...", description="The records."
 )
-@blueprint.fails(400, 403)
+@blueprint.alt_response(
+    200,
+    schema=BYTES,
+    content_type=formats.FORMATS[formats.ARCHIVE],
+    example="(bytes)",
+    description="The records, with the bytes of their files.",
+)
+@blueprint.fails(400, 403, 503)
 @optimistic
 @allow(Access.ANONYMOUS)
 def export_records(args: JSONObject, collection: str) -> Response:
@@ -128,8 +136,10 @@ def export_records(args: JSONObject, collection: str) -> Response:
     `sort` and `fields`, from one snapshot. `json` is an array, `jsonl` has one record per line. In
     `csv` an empty cell is null and JSON is text; an apostrophe escapes empty texts, texts that a
     spreadsheet would execute (starting with `=`, `+`, `-`, `@`, a tab or a line break), and texts
-    that look escaped; an import reverses it. `X-Service-Masked-Fields` names masked fields: the
-    file is then not a full copy. A response without its last chunk is incomplete.
+    that look escaped; an import reverses it. `zip` has the records in `records.jsonl`, and the
+    files that the caller may download in `files/<id>/<name>`. `X-Service-Masked-Fields` names
+    masked fields: the file is then not a full copy. A response without its last chunk is
+    incomplete.
     """
     parameters = request.args.to_dict(flat=False)
     parameters.pop("format", None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from itertools import islice
 
@@ -26,6 +27,7 @@ from app.records import store
 from app.records.read import query, views
 from app.records.read.views import RecordView
 from app.records.transfer import formats, imports, stream
+from app.records.transfer.archives import Archive
 from app.records.transfer.stream import Stream
 from app.rest import json_input
 
@@ -52,11 +54,15 @@ class Export:
 
 
 def export(collection: str, format: str, parameters: Parameters, *, by: Principal) -> Export:
-    """Export all records that the caller may list. Raises InvalidValues, Stale."""
+    """Export all records that the caller may list. Raises InvalidValues, Stale.
+
+    An archive has the bytes of their files. Raises Unavailable if these cannot be read.
+    """
     definition = definitions.get(collection)
     access = accesses.for_operation(by, definition, "list")
     parsed = _parse(access, parameters)
     conditions = parsed.conditions
+    archive = Archive.of(access, parsed.names) if format == formats.ARCHIVE else None
     rows = stream.open_stream(
         definition,
         parsed.names,
@@ -66,9 +72,16 @@ def export(collection: str, format: str, parameters: Parameters, *, by: Principa
             *by.version_checks, *definition.version_checks, *conditions.version_checks
         ),
         {**access.parameters, **conditions.bound},
+        archive.extra_columns if archive else {},
     )
-    views_ = (views.render(row, parsed.names, access) for row in rows)
-    text = formats.write(format, parsed.names, views_)
+    with ExitStack() as failed:
+        failed.callback(rows.close)
+        if archive:
+            text = archive.write(rows, rows.close)
+        else:
+            views_ = (views.render(row, parsed.names, access) for row in rows)
+            text = formats.write(format, parsed.names, views_)
+        failed.pop_all()
     masked = [name for name in parsed.names if name in access.masked]
     return Export(definition.name, text, rows, masked)
 

@@ -17,7 +17,13 @@ from app.rest import json_input
 from app.rest.csv_files import SPREADSHEET, Cells
 from app.types import JSONMapping
 
-FORMATS = {"csv": "text/csv", "json": "application/json", "jsonl": "application/x-ndjson"}
+ARCHIVE = "zip"  # app/records/transfer/archives.py
+FORMATS = {
+    "csv": "text/csv",
+    "json": "application/json",
+    "jsonl": "application/x-ndjson",
+    ARCHIVE: "application/zip",
+}
 BATCH_SIZE = 200
 CELLS = Cells(orjson.dumps, re.compile(f"'*(?:{SPREADSHEET})"), re.compile(f"'+(?:{SPREADSHEET})"))
 MAX_COLUMNS = 1000

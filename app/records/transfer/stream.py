@@ -6,7 +6,7 @@ disconnected (`app/db/engine.py`), as an open snapshot blocks vacuuming.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -20,6 +20,7 @@ from app.db.versioned_cache import VersionChecks
 from app.records.store import Row
 from app.types import JSONMapping
 
+NONE: Mapping[str, sa.ColumnElement[Any]] = {}
 BATCH_SIZE = 100  # rows, as in the largest page: each may be as large as a body
 
 
@@ -56,17 +57,18 @@ def open_stream(
     order_by: Sequence[Any],
     version_checks: VersionChecks,
     parameters: JSONMapping,
+    extra_columns: Mapping[str, sa.ColumnElement[Any]] = NONE,
 ) -> Stream:
     """Open a stream of these fields, in a statement with version checks. Raises Stale."""
     selected = dict(zip(definition.columns, definition.selected, strict=True))
-    columns = [selected[name] for name in names]
+    columns = [*(selected[name] for name in names), *extra_columns.values()]
     statement = sa.select(*columns, *version_checks.columns).where(*where).order_by(*order_by)
-    connection = _open_connection()
+    all_names, connection = [*names, *extra_columns], _open_connection()
     with ExitStack() as failed:
         failed.callback(connection.close)
         bound_values = {**parameters, **version_checks.parameters}
         with tenancy.through_views():
-            stream = Stream(connection, connection.execute(statement, bound_values), names)
+            stream = Stream(connection, connection.execute(statement, bound_values), all_names)
         stream.start(version_checks)
         failed.pop_all()
     return stream
