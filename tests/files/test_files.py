@@ -254,7 +254,7 @@ def test_the_content_decides_what_a_file_is(
     assert (answer.mimetype, answer.data) == (mime_type, data)
     kind = answer.headers["Content-Disposition"].partition(";")[0]
     assert kind == ("inline" if is_shown else "attachment")
-    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert answer.headers.getlist("X-Content-Type-Options") == ["nosniff"]
     assert "sandbox" in answer.headers["Content-Security-Policy"]
 
 

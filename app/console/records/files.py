@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePath
@@ -17,15 +18,18 @@ from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, TemplateContext, redirect_with_notice
 from app.console.shell.scopes import CollectionScope
 from app.db.errors import UNAVAILABLE, unavailable
-from app.errors import AppError, BadRequest, Malformed, PayloadTooLarge
+from app.errors import AppError, BadRequest, Malformed
+from app.files import uploads
+from app.records.api.transfer_routes import FORMAT_BY_SUFFIX, SUFFIXES
 from app.records.read.views import RecordView
 from app.records.transfer import exports, formats, imports
+from app.records.transfer.archive_imports import ArchiveSource
+from app.records.transfer.sources import Source, TextSource
 from app.rest.access import public
 from app.types import JSONMapping
 
 IMPORT = f"{COLLECTION}/import"
-FORMAT_BY_SUFFIX = {".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"}
-FILE_REQUIRED = "Choose a file whose name ends in .csv, .json, .jsonl or .ndjson."
+FILE_REQUIRED = f"Choose a file whose name ends in {', '.join(SUFFIXES)}."
 
 
 @blueprint.get(f"{COLLECTION}/export/<any(csv, json, jsonl, zip):format>")
@@ -52,8 +56,7 @@ class ImportRun:
 
     account_id: str
     name: str
-    format: str
-    raw: bytes
+    source: Source
     dry_run: bool
     form: Form
     total: int | None
@@ -86,11 +89,13 @@ class ImportRun:
             if not self.is_long:  # else the response has started and can only report it
                 raise
             self._refused(unavailable(error))
+        finally:
+            self.source.close()
 
     def _begun(self) -> Iterator[tuple[int, list[RecordView]]]:
         scope = scopes.collection_scope(self.account_id, self.name)
         return exports.import_in_steps(
-            scope.collection.name, self.format, self.raw, dry_run=self.dry_run, by=scope.by
+            scope.collection.name, self.source, dry_run=self.dry_run, by=scope.by
         )
 
     def _refused(self, error: AppError) -> None:
@@ -121,11 +126,11 @@ def import_records(account_id: str, name: str) -> Page | BaseResponse:
     scope, form = scopes.collection_scope(account_id, name), Form({"file": ""})
     dry_run = request.form.get("do") != "import"
     try:
-        format, raw = _uploaded_file()
         signing.sign(scope, form)
+        source = _uploaded_file(scope)
     except AppError as error:
         return _page(scope, form.with_error(error))
-    run = ImportRun(account_id, name, format, raw, dry_run, form, _count(format, raw))
+    run = ImportRun(account_id, name, source, dry_run, form, _count(scope, source))
     if run.is_long:
         return _streamed_page(scope, run)
     for _ in run.steps():
@@ -136,19 +141,26 @@ def import_records(account_id: str, name: str) -> Page | BaseResponse:
     return redirect_with_notice(notice, "console.show_records", **scope.url_args)
 
 
-def _uploaded_file() -> tuple[str, bytes]:
+def _uploaded_file(scope: CollectionScope) -> Source:
     file = request.files.get("file")
     format = FORMAT_BY_SUFFIX.get(PurePath(file.filename or "").suffix.lower()) if file else None
     if file is None or format is None:
         raise BadRequest(FILE_REQUIRED)
     file.stream.seek(0)  # the view may run again
-    return format, file.stream.read()
+    if format != formats.ARCHIVE:
+        return TextSource(format, file.stream.read())
+    archive = uploads.start(file.filename)
+    shutil.copyfileobj(file.stream, archive)
+    archive.seek(0)
+    return ArchiveSource(archive, scope.by)
 
 
-def _count(format: str, raw: bytes) -> int | None:
+def _count(scope: CollectionScope, source: Source) -> int | None:
+    if scope.access(scope.collection, "create") is None:
+        return None
     try:
-        return len(exports.read_lines(format, raw))
-    except (Malformed, PayloadTooLarge):
+        return len(source.lines(scope.collection))
+    except AppError:  # the import reports it
         return None
 
 

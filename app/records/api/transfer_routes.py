@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import PurePath
 
 import marshmallow as ma
-from flask import Response, request
-from werkzeug.datastructures import FileStorage
+from flask import Response, after_this_request, request
 
-from app import rest
+from app import config, rest
 from app.auth.guard import optimistic, principal
-from app.errors import Malformed, UnsupportedMediaType
+from app.collections import access as accesses
+from app.collections import definition as definitions
+from app.errors import PayloadTooLarge, UnsupportedMediaType
+from app.records.api import uploads
 from app.records.api.routes import EXAMPLE, Record, RecordBody
 from app.records.transfer import exports, formats
+from app.records.transfer.archive_imports import ArchiveSource
+from app.records.transfer.sources import Source, TextSource
 from app.rest import fields, json_input
 from app.rest.access import Access, allow
 from app.rest.blueprint import Blueprint
+from app.rest.current_request import get_g
 from app.rest.schemas import TEXT, Schema
 from app.rest.serialization import json_response
 from app.types import JSONObject
@@ -28,11 +34,19 @@ blueprint = Blueprint(
 )
 
 MEDIA_TYPES = {
-    **{media_type: format for format, media_type in formats.FORMATS.items() if format != "zip"},
+    **{media_type: format for format, media_type in formats.FORMATS.items()},
     "application/jsonl": "jsonl",
     "application/x-jsonlines": "jsonl",
 }
-FORMAT_BY_SUFFIX = {".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+FORMAT_BY_SUFFIX = {
+    ".csv": "csv",
+    ".json": "json",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".zip": formats.ARCHIVE,
+}
+SUFFIXES = ", ".join(FORMAT_BY_SUFFIX)
+SOURCE = "import_source"
 BYTES = {"type": "string", "format": "binary"}
 RECORDS = [{"title": "Hello"}, {"title": "Hello again"}]
 RECORD_ARRAY = {
@@ -58,6 +72,7 @@ FILES = {
         "example": '{"title": "Hello"}\n{"title": "Hello again"}\n',
     },
     "text/csv": {"schema": TEXT, "example": "title\r\nHello\r\nHello again\r\n"},
+    "application/zip": {"schema": BYTES, "example": "(bytes)"},
     "multipart/form-data": {
         "schema": {
             "type": "object",
@@ -156,7 +171,7 @@ def export_records(args: JSONObject, collection: str) -> Response:
 @blueprint.route("/<collection>/import", methods=["POST"])
 @blueprint.arguments(ImportArgs, location="query")
 @blueprint.response(200, RecordImport, example={"imported": 2, "count": 2, "dry_run": False})
-@blueprint.fails(400, 403, 409, 413, 415, 422, 428)
+@blueprint.fails(400, 403, 409, 413, 415, 422, 428, 503)
 @blueprint.doc(requestBody={"required": True, "content": FILES})
 @optimistic
 @allow(Access.ANONYMOUS)
@@ -164,12 +179,18 @@ def import_records(args: JSONObject, collection: str) -> Response:
     """Import records from a file, all or nothing.
 
     `text/csv` (the first line names the fields), `application/json` (an array, or
-    `{"records": [...]}`), `application/x-ndjson`, or one `file` of these in `multipart/form-data`.
+    `{"records": [...]}`), `application/x-ndjson`, `application/zip`, or one `file` of these in
+    `multipart/form-data`.
     Each record is created as by `POST /records/{collection}`, but system and computed fields are
     ignored, so that an export can be imported. Superadmins may keep ids (`keep_ids`), and so the
     references between the records. Fields that the file does not name get their defaults; in CSV an
     empty cell is null, a single apostrophe an empty text. Masks of a field that the caller sees
     masked are refused (`invalid_option`).
+
+    An archive has one `records.jsonl`, `.json` or `.csv`, and in `files/<id>/<name>` the files that
+    it names by their ids. They are uploaded for the imported records, and get new ids. It has at
+    most 1,000 files and `SERVICE_FILE_MAX_BYTES`; unpacked, it has at most that and
+    `SERVICE_MAX_BODY_BYTES` together. Wrong entries are a 400 `archive_invalid`.
 
     Returns the first 100 problems with their `line` and the record's `index`, and in `count` their
     number. A file has at most `SERVICE_IMPORT_MAX_ROWS`
@@ -180,11 +201,9 @@ def import_records(args: JSONObject, collection: str) -> Response:
     change conflicts, the import stops with 409 `import_interrupted`, where `imported` is the number
     of stored records. Import the rest then.
     """
-    format, raw = _file()
     count = exports.import_all(
         collection,
-        format,
-        raw,
+        _source(collection),
         dry_run=args["dry_run"],
         keep_ids=args["keep_ids"],
         by=principal(),
@@ -192,23 +211,37 @@ def import_records(args: JSONObject, collection: str) -> Response:
     return json_response({"imported": count, "count": count, "dry_run": args["dry_run"]})
 
 
-def _file() -> tuple[str, bytes]:
-    if request.mimetype == "multipart/form-data":
-        return _part()
+def _source(collection: str) -> Source:
+    context = get_g()
+    if SOURCE not in context:  # a request may be run again, but read once
+        access = accesses.for_operation(principal(), definitions.get(collection), "create")
+        access.check_open()  # before it reads
+        source = _read_source()
+        setattr(context, SOURCE, source)
+
+        @after_this_request
+        def close(response: Response) -> Response:
+            source.close()
+            return response
+
+    found: Source = getattr(context, SOURCE)
+    return found
+
+
+def _read_source() -> Source:
     format = MEDIA_TYPES.get(request.mimetype)
-    raw = json_input.read_body(request)
-    if format is None:
-        raise UnsupportedMediaType("Send text/csv, application/json or application/x-ndjson.")
-    return format, raw
-
-
-def _part() -> tuple[str, bytes]:
-    files: list[FileStorage] = request.files.getlist("file")
-    if len(files) != 1 or len(request.files) != 1:
-        raise Malformed.at("body", "file", msg="Send one file, called file.", type="missing")
-    name = PurePath(files[0].filename or "").suffix.lower()
-    format = FORMAT_BY_SUFFIX.get(name) or MEDIA_TYPES.get(files[0].mimetype)
-    if format is None:
-        raise UnsupportedMediaType("The file's name must end in .csv, .json, .jsonl or .ndjson.")
-    files[0].stream.seek(0)  # the view may run again
-    return format, files[0].stream.read()
+    if request.mimetype != uploads.MULTIPART and format != formats.ARCHIVE:
+        raw = json_input.read_body(request)
+        if format is None:
+            raise UnsupportedMediaType(f"Send {', '.join(formats.FORMATS.values())}.")
+        return TextSource(format, raw)
+    _, upload, filename, mimetype = uploads.receive_file("file")
+    format = FORMAT_BY_SUFFIX.get(PurePath(filename).suffix.lower()) or MEDIA_TYPES.get(mimetype)
+    if format == formats.ARCHIVE:
+        return ArchiveSource(upload, principal())
+    with closing(upload):
+        if format is None:
+            raise UnsupportedMediaType(f"The file's name must end in {SUFFIXES}.")
+        if upload.size > config.current().max_body_bytes:
+            raise PayloadTooLarge
+        return TextSource(format, upload.path.read_bytes())

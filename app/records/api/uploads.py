@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from io import BytesIO
-from typing import IO
+from itertools import chain
+from typing import IO, NamedTuple
 
 from flask import Request, Response, after_this_request
 from werkzeug.datastructures import MultiDict
@@ -28,7 +29,7 @@ from app.files import service as files
 from app.files import uploads
 from app.files.models import StoredFile
 from app.files.uploads import Upload
-from app.records.transfer.exports import typed_value
+from app.records.transfer.sources import typed_value
 from app.rest import json_input
 from app.rest.current_request import get_g, get_request
 from app.types import JSONObject
@@ -40,6 +41,15 @@ PIECE, LONGEST_HEADERS = 64 * 1024, 64 * 1024
 PARSED = "multipart_body"
 Parts = MultiDict[str, StoredFile]
 Texts = MultiDict[str, str]
+
+
+class Part(NamedTuple):
+    """A file of a body."""
+
+    name: str
+    upload: Upload
+    filename: str
+    mimetype: str
 
 
 def record_body(collection: str, operation: str) -> JSONObject:
@@ -61,29 +71,56 @@ def receive() -> tuple[Texts, Parts]:
 
     If the request fails, its uploads are deleted. Raises Malformed, PayloadTooLarge.
     """
-    request, settings, by = get_request(), config.current(), principal()
-    if by.signed_in:
-        request.max_content_length = settings.file_max_bytes + settings.max_body_bytes
     with uploads.receiving() as begun:
-        texts, parts = _parse(request, begun)
-        stored = uploads.store([upload for _, upload in parts], by) if parts else []
+        texts, parts = _parse(_with_room(get_request()), begun)
+        received = [part.upload for part in parts]
+        stored = uploads.store(received, principal()) if parts else []
     _discard_if_refused([file.id for file in stored])
-    return texts, MultiDict(zip((name for name, _ in parts), stored, strict=True))
+    return texts, MultiDict(zip((part.name for part in parts), stored, strict=True))
 
 
-def _parse(request: Request, begun: list[Upload]) -> tuple[Texts, Sequence[tuple[str, Upload]]]:
-    texts, parts, room = Texts(), list[tuple[str, Upload]](), config.current().max_body_bytes
-    name, text, upload = "", bytearray(), None
+def receive_file(name: str) -> Part:
+    """The only file of a body, in its part of this name, or all of the body.
+
+    Close the upload after use. Raises Malformed, PayloadTooLarge.
+    """
+    request = _with_room(get_request())
+    with uploads.receiving() as begun:
+        if request.mimetype == MULTIPART:
+            _, parts = _parse(request, begun)
+            if [part.name for part in parts] != [name]:
+                msg = f"Send one file, called {name}."
+                raise Malformed.at("body", name, msg=msg, type="missing")
+        else:
+            begun.append(uploads.start(None))
+            for piece in _pieces(request):
+                begun[0].write(piece)
+            begun[0].seek(0)
+            parts = [Part(name, begun[0], "", request.mimetype)]
+        begun.clear()  # the caller closes it
+    return parts[0]
+
+
+def _with_room(request: Request) -> Request:
+    settings = config.current()
+    if principal().signed_in:
+        request.max_content_length = settings.file_max_bytes + settings.max_body_bytes
+    return request
+
+
+def _parse(request: Request, begun: list[Upload]) -> tuple[Texts, list[Part]]:
+    texts, parts, room = Texts(), list[Part](), config.current().max_body_bytes
+    name, text, part = "", bytearray(), None
     try:
         for event in _events(request):
             if isinstance(event, Field | File):
                 name, text = _name(event), bytearray()
-                upload = _begin(event, begun) if isinstance(event, File) else None
-            elif isinstance(event, Data) and upload:
-                upload.write(event.data)
+                part = _begin(event, begun) if isinstance(event, File) else None
+            elif isinstance(event, Data) and part:
+                part.upload.write(event.data)
                 if not event.more_data:
-                    upload.seek(0)
-                    parts.append((name, upload))
+                    part.upload.seek(0)
+                    parts.append(part)
             elif isinstance(event, Data):
                 text += event.data
                 room -= len(event.data)
@@ -105,17 +142,19 @@ def _events(request: Request) -> Iterator[Event]:
     if not boundary:
         raise ValueError("no boundary")
     decoder = MultipartDecoder(boundary, PIECE + LONGEST_HEADERS, max_parts=MOST_PARTS)
+    for piece in chain(_pieces(request), [None]):
+        decoder.receive_data(piece)
+        while not isinstance(event := decoder.next_event(), NeedData | Epilogue):
+            yield event
+
+
+def _pieces(request: Request) -> Iterator[bytes]:
     stream, size = _stream(request), 0
-    while True:
-        piece = stream.read(PIECE)
+    while piece := stream.read(PIECE):
         size += len(piece)
         if request.content_length is None and size >= (request.max_content_length or 0):
             raise PayloadTooLarge  # werkzeug reads as much as is allowed, and drops the rest
-        decoder.receive_data(piece or None)
-        while not isinstance(event := decoder.next_event(), NeedData | Epilogue):
-            yield event
-        if not piece:
-            return
+        yield piece
 
 
 def _name(part: Field | File) -> str:
@@ -124,11 +163,12 @@ def _name(part: Field | File) -> str:
     return _checked(part.name)
 
 
-def _begin(part: File, begun: list[Upload]) -> Upload:
+def _begin(part: File, begun: list[Upload]) -> Part:
     if len(begun) >= MOST_FILES:
         raise PayloadTooLarge(f"A request brings at most {MOST_FILES} files.")
     begun.append(uploads.start(part.filename))
-    return begun[-1]
+    mimetype = part.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    return Part(_name(part), begun[-1], part.filename, mimetype)
 
 
 def _checked(text: str) -> str:
@@ -147,8 +187,7 @@ def _discard_if_refused(ids: Sequence[str]) -> None:
 
     def discard(response: Response) -> Response:
         if response.status_code >= 400:
-            for file_id in ids:
-                files.forget(file_id, by.require_account_id())
+            files.forget(ids, by.require_account_id())
         return response
 
     if ids:

@@ -25,12 +25,11 @@ from app.files import storage
 from app.files.storage import Storage
 from app.records.read import views
 from app.records.store import Row
-from app.records.transfer import formats
-from app.records.transfer.zip_writer import ZipWriter
+from app.records.transfer import formats, zip_writer
+from app.records.transfer.zip_writer import Entry
 from app.types import JSONObject
 
 RECORDS, FILES = "records.jsonl", "files"
-TEXT_LEVEL, FILE_LEVEL = 6, 0  # most kinds of files are compressed already
 IN_MEMORY = 2**20
 ACCOUNT, VIEWABLE = "_account", "_viewable"
 LONGEST_NAME = 200  # bytes; file systems take 255
@@ -70,19 +69,19 @@ class Archive:
         return chain([next(pieces)], pieces)
 
     def _pieces(self, rows: Iterable[Row], end_of_rows: Callable[[], None]) -> Iterator[bytes]:
-        with (
-            SpooledTemporaryFile(IN_MEMORY) as directory,
-            SpooledTemporaryFile(IN_MEMORY) as listed,
-        ):
-            writer = ZipWriter(directory)
-            records = formats.write("jsonl", self.names, self._records(rows, listed))
-            yield from writer.entry(RECORDS, records, TEXT_LEVEL)
-            end_of_rows()  # nobody has to keep the snapshot while the files are sent
-            listed.seek(0)
-            for line in listed:
-                key, name, size = orjson.loads(line)
-                yield from writer.entry(name, self._read(key, size), FILE_LEVEL)
-            yield from writer.end()
+        with SpooledTemporaryFile(IN_MEMORY) as listed:
+            yield from zip_writer.write(self._entries(rows, end_of_rows, listed))
+
+    def _entries(
+        self, rows: Iterable[Row], end_of_rows: Callable[[], None], listed: IO[bytes]
+    ) -> Iterator[Entry]:
+        records = formats.write("jsonl", self.names, self._records(rows, listed))
+        yield Entry(RECORDS, records, is_compressed=True)
+        end_of_rows()  # nobody has to keep the snapshot while the files are sent
+        listed.seek(0)
+        for line in listed:
+            key, name, size = orjson.loads(line)
+            yield Entry(name, self._read(key, size))  # most kinds are compressed already
 
     def _records(self, rows: Iterable[Row], listed: IO[bytes]) -> Iterator[JSONObject]:
         for row in rows:
@@ -107,10 +106,6 @@ class Archive:
             pass
         if left:
             raise Unavailable(LOST)
-
-
-def _temporary_file() -> SpooledTemporaryFile[bytes]:
-    return SpooledTemporaryFile(IN_MEMORY)
 
 
 def _entry_name(file: JSONObject) -> str:

@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
-from itertools import islice
 
-from app import config
 from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections import definition as definitions
-from app.collections.definition import Definition
-from app.collections.fields import (
-    BooleanField,
-    Field,
-    FileField,
-    InvalidValue,
-    JsonField,
-    NumberField,
-)
 from app.db import versioned_cache
-from app.errors import Forbidden, InvalidValues, Malformed, PayloadTooLarge, problem
+from app.errors import Forbidden, InvalidValues, problem
 from app.records import store
 from app.records.read import query, views
 from app.records.read.views import RecordView
 from app.records.transfer import formats, imports, stream
 from app.records.transfer.archives import Archive
+from app.records.transfer.sources import Source
 from app.records.transfer.stream import Stream
-from app.rest import json_input
 
 Parameters = Mapping[str, Sequence[str]]
 # Parameters of a list that an export does not have.
@@ -103,9 +90,9 @@ def _parse(access: accesses.Access, parameters: Parameters) -> query.Query:
 
 
 def import_all(
-    collection: str, format: str, raw: bytes, *, dry_run: bool, keep_ids: bool, by: Principal
+    collection: str, source: Source, *, dry_run: bool, keep_ids: bool, by: Principal
 ) -> int:
-    """Import all records of a file; returns their number. A dry run is rolled back.
+    """Import all records of a source; returns their number. A dry run is rolled back.
 
     Raises Malformed, InvalidValues, Forbidden or Conflict with the lines, PayloadTooLarge, and
     Interrupted.
@@ -114,7 +101,7 @@ def import_all(
         raise Forbidden("Only superadmins may keep ids.", error="superadmin_required")
     count = 0
     for count, _ in import_in_steps(  # noqa: B007 - the last one counts
-        collection, format, raw, dry_run=dry_run, keep_ids=keep_ids, by=by
+        collection, source, dry_run=dry_run, keep_ids=keep_ids, by=by
     ):
         pass
     return count
@@ -122,8 +109,7 @@ def import_all(
 
 def import_in_steps(
     collection: str,
-    format: str,
-    raw: bytes,
+    source: Source,
     *,
     dry_run: bool,
     keep_ids: bool = False,
@@ -132,42 +118,8 @@ def import_in_steps(
     """Import in steps: yields the number of processed records and the first created ones."""
     definition = definitions.get(collection)
     accesses.for_operation(by, definition, "create").check_open()
-    lines = read_lines(format, raw)  # before the transaction blocks other writers
-    if format == "csv":
-        lines = list(map(partial(_typed, definition), lines))
+    lines = source.lines(definition)  # before the transaction blocks other writers
     running = imports.Import(definition, by, lines, keep_ids=keep_ids)
     steps = running.in_one_transaction if running.is_short else running.in_pieces
     for count in steps(dry_run=dry_run):
         yield count, running.first
-
-
-def read_lines(format: str, raw: bytes) -> list[formats.Line]:
-    """Read a file's records with their lines. Raises Malformed, PayloadTooLarge."""
-    max_rows = config.current().import_max_rows
-    lines = list(islice(formats.read(format, raw), max_rows + 1))
-    if len(lines) > max_rows:
-        raise PayloadTooLarge(f"An import has at most {max_rows:,} records. Split the file.")
-    return lines
-
-
-def _typed(definition: Definition, line: formats.Line) -> formats.Line:
-    number, cells = line
-    if not isinstance(cells, dict):
-        return line
-    fields = definition.fields
-    return number, {name: typed_value(fields.get(name), cell) for name, cell in cells.items()}
-
-
-def typed_value(field: Field | None, cell: str | None) -> object:
-    """What a text stands for in a field; what is no number or JSON stays a text."""
-    # Invalid numbers and JSON stay texts, which the field's validation refuses.
-    try:
-        if cell is not None and isinstance(field, NumberField | BooleanField):
-            return field.from_text(cell)
-        if cell is not None and isinstance(field, JsonField | FileField):
-            return json_input.loads(cell.encode(), infinite=True)
-    except InvalidValue as error:
-        return math.inf if error.code == "number_out_of_range" else cell
-    except Malformed:
-        pass
-    return cell
