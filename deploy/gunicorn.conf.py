@@ -126,6 +126,7 @@ class Worker(intake.Intake):
     """
 
     earlier_signals = SimpleQueue()
+    stops_until = 0.0  # when its time to stop is over
 
     def handle_error(self, req, client, addr, exc):
         """Send the error response for an unreadable request."""
@@ -169,6 +170,7 @@ class Worker(intake.Intake):
         if not self.alive:
             for listener in self.sockets:
                 listener.close()
+            self.stops_until = time.monotonic() + self.cfg.graceful_timeout
             _close_streams()
 
     def wait_for_and_dispatch_events(self, timeout):
@@ -227,10 +229,18 @@ def worker_exit(server, worker):
 
     stopped = os.getpid() == worker.pid and worker.booted and not worker.alive
     if stopped:
+        _finish_downloads(worker.stops_until - time.monotonic())
         _close_streams(END_SECONDS / 2)
     if stopped and worker.nr_conns > 0:
         engine.close()
         os._exit(0)
+
+
+def _finish_downloads(seconds):
+    # gunicorn counts them as finished.
+    downloads = sys.modules.get("app.files.downloads")
+    if downloads:
+        downloads.registry.wait_closed(seconds)
 
 
 def _close_streams(seconds=0):
@@ -238,7 +248,7 @@ def _close_streams(seconds=0):
     connections = sys.modules.get("app.realtime.connections")
     if connections:
         connections.stop()
-        connections.wait_stopped(seconds)
+        connections.registry.wait_closed(seconds)
 
 
 def child_exit(server, worker):

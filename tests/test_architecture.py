@@ -42,7 +42,7 @@ ORDER = [
     ("http",),
     ("jobs",),
     ("db",),
-    ("context", "outbound"),
+    ("context", "outbound", "sockets"),
     ("rest",),
     ("crypto",),
     ("config",),

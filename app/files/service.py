@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from itertools import chain
-from typing import Any
+from typing import Any, BinaryIO
 
 import sqlalchemy as sa
+import structlog
 
 from app import clock, db, jobs
 from app.auth.principal import Principal
-from app.errors import NotFound
+from app.errors import NotFound, Unavailable
 from app.files import storage
 from app.files.models import FILES
+
+log = structlog.get_logger()
 
 NO_FILE = "There is no such file."
 REMOVE = "files.remove"
@@ -60,7 +64,29 @@ def read(file: File, start: int, length: int) -> Iterator[bytes]:
     try:
         parts = storage.current().read(storage.key_of(file.account_id, file.id), start, length)
         first = next(parts, b"")  # now, while errors can be answered
+        if len(first) < min(length, storage.CHUNK):
+            raise _damaged(file)
         rest = parts if len(first) < length else list(parts)
         return chain([first], rest)
     except storage.Missing:
         raise NotFound(NO_FILE) from None
+
+
+def open_blob(file: File) -> BinaryIO | None:
+    """The bytes as a file of this machine; None if they are in a bucket.
+
+    Raises NotFound, Unavailable.
+    """
+    try:
+        blob = storage.current().open(storage.key_of(file.account_id, file.id))
+    except storage.Missing:
+        raise NotFound(NO_FILE) from None
+    if blob and os.fstat(blob.fileno()).st_size != file.size:
+        blob.close()
+        raise _damaged(file)
+    return blob
+
+
+def _damaged(file: File) -> Unavailable:
+    log.error("file is damaged", account=file.account_id, file=file.id)
+    return Unavailable(storage.UNAVAILABLE)

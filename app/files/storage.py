@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NamedTuple, Protocol
+from typing import IO, TYPE_CHECKING, BinaryIO, NamedTuple, Protocol
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import structlog
@@ -59,6 +59,10 @@ class Storage(Protocol):
         """The bytes of a part. Raises Missing."""
         ...
 
+    def open(self, key: str) -> BinaryIO | None:
+        """The blob as a file of this machine; None if it is elsewhere. Raises Missing."""
+        ...
+
     def delete(self, key: str) -> None:
         """Delete a blob, if it exists."""
         ...
@@ -93,11 +97,15 @@ class Folder:
 
     def read(self, key: str, start: int, length: int) -> Iterator[bytes]:
         """The bytes of a part."""
-        try:
-            file = self._path(key).open("rb")
-        except FileNotFoundError:
-            raise Missing(key) from None
-        return _part(file, start, length)
+        return _part(self.open(key), start, length)
+
+    def open(self, key: str) -> BinaryIO:
+        """The blob."""
+        with _available():
+            try:
+                return self._path(key).open("rb")
+            except FileNotFoundError:
+                raise Missing(key) from None
 
     def delete(self, key: str) -> None:
         """Delete a blob."""
@@ -129,8 +137,8 @@ def _modified_at(path: Path) -> datetime:
     return datetime.fromtimestamp(path.stat().st_mtime, UTC)
 
 
-def _part(file: object, start: int, length: int) -> Iterator[bytes]:
-    with file as opened:  # type: ignore[attr-defined]
+def _part(file: BinaryIO, start: int, length: int) -> Iterator[bytes]:
+    with file as opened:
         opened.seek(start)
         while length > 0 and (chunk := opened.read(min(CHUNK, length))):
             length -= len(chunk)
@@ -187,6 +195,9 @@ class Bucket:
                     yield bytes(obstore.get_range(self._store, key, start=offset, length=size))
         except FileNotFoundError:
             raise Missing(key) from None
+
+    def open(self, key: str) -> None:
+        """It is elsewhere."""
 
     def delete(self, key: str) -> None:
         """Delete an object."""

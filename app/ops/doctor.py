@@ -18,6 +18,7 @@ from app.db import disk, reencryption, row_security
 from app.db.errors import error_summary
 from app.db.functions import database_now
 from app.db.types import UtcDateTime
+from app.files import downloads
 from app.jobs import leases
 from app.ops import readiness
 from app.outbound import mail
@@ -52,10 +53,11 @@ def run_checks() -> Iterator[Finding]:
 
 
 def _streams() -> Finding:
-    """Check that a process may open as many streams as it accepts."""
+    """Check that a process may open as many streams and downloads as it accepts."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if most != resource.RLIM_INFINITY and most < limits.MAX_STREAMS + OTHER_FILES:
-        message = f"a process may open {most} files, too few for {limits.MAX_STREAMS} streams"
+    needed = limits.MAX_STREAMS + 2 * downloads.MAX_DOWNLOADS + OTHER_FILES
+    if most != resource.RLIM_INFINITY and most < needed:
+        message = f"a process may open {most} files, and needs up to {needed} for its streams"
         return Finding("streams", "warn", f"{message}: raise the hard limit (ulimit -Hn)")
     announced = "Redis" if config.current().redis_url else "the database"
     return Finding("streams", "ok", f"up to {limits.MAX_STREAMS} each process, by {announced}")

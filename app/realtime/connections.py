@@ -7,15 +7,17 @@ import socket
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 from typing import ClassVar
 
 from app import config
 from app.auth.stream_credentials import StreamCredential
-from app.errors import AppError, TooManyRequests, Unavailable
-from app.realtime import limits, loop, metrics
+from app.errors import AppError
+from app.realtime import limits, metrics
 from app.realtime.subscriptions import Subscription, key_of
+from app.sockets import loop
+from app.sockets.registry import Registry
 
 PIECE = 64 * 1024
 # A client that vanished without a word is noticed after a minute. Not every system has all.
@@ -27,54 +29,7 @@ KEEPALIVE = {
 }
 
 
-class Registry:
-    """The open streams of this process. Safe in all threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._open: set[Connection] = set()
-        self._by_account = Counter[str]()
-
-    def check_room(self, account_id: str) -> None:
-        """Raise Unavailable or TooManyRequests if there are too many streams already."""
-        if len(self._open) >= limits.MAX_STREAMS:
-            raise Unavailable("This process has too many streams. Try again later.")
-        if self._by_account[account_id] >= limits.MAX_STREAMS_PER_ACCOUNT:
-            raise TooManyStreams
-
-    def add(self, connection: Connection) -> None:
-        """Count a stream."""
-        with self._lock:
-            self._open.add(connection)
-            self._by_account[connection.account_id] += 1
-
-    def remove(self, connection: Connection) -> None:
-        """Count a stream no more."""
-        with self._lock:
-            if connection not in self._open:
-                return
-            self._open.remove(connection)
-            self._by_account[connection.account_id] -= 1
-            if not self._by_account[connection.account_id]:
-                del self._by_account[connection.account_id]
-
-    def all(self) -> list[Connection]:
-        """Return all streams."""
-        with self._lock:
-            return list(self._open)
-
-
-class TooManyStreams(TooManyRequests):
-    """Too many streams of one account."""
-
-    error = "limit_reached"
-    message = "Your account has too many open streams. Close some, or try again later."
-
-    def __init__(self) -> None:
-        super().__init__(limits.HEARTBEAT_SECONDS)
-
-
-registry = Registry()
+registry = Registry["Connection"]("streams")
 _stopping = threading.Event()
 
 
@@ -254,10 +209,3 @@ def _stop_connected() -> None:
     for connection in registry.all():
         if connection.is_connected:  # the others stop as they connect
             connection.stop()
-
-
-def wait_stopped(seconds: float) -> None:
-    """Wait until all streams are closed, but no longer than this. Safe in all threads."""
-    deadline, pause = time.monotonic() + seconds, threading.Event()
-    while registry.all() and time.monotonic() < deadline:
-        pause.wait(0.01)

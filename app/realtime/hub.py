@@ -26,11 +26,12 @@ from app.context import tenancy
 from app.db import has_one_writer, versioned_cache
 from app.errors import AppError, BadRequest, FeedExpired, InvalidValues, Unavailable, error_location
 from app.feed import changes, service, visibility
-from app.realtime import checks, loop, wakeups
+from app.realtime import checks, wakeups
 from app.realtime.audience import Audience
 from app.realtime.outbox import Outbox
 from app.realtime.stream import Stream
 from app.realtime.subscriptions import Subscription
+from app.sockets import loop
 
 if TYPE_CHECKING:
     from app.realtime.connections import Connection

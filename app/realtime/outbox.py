@@ -6,8 +6,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from app.realtime import limits, loop
+from app.realtime import limits
 from app.realtime.stream import Stream
+from app.sockets import loop
 
 BATCH_FRAMES, BATCH_BYTES = 500, 2**20
 CALL_SECONDS = 5

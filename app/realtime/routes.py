@@ -15,7 +15,7 @@ from app.db import versioned_cache
 from app.errors import Malformed, RealtimeUnavailable
 from app.realtime import hub, limits, sse
 from app.realtime.connections import registry
-from app.realtime.handover import Handover, find_socket
+from app.realtime.serving import StreamService
 from app.realtime.sse import EventStream
 from app.realtime.subscriptions import OPERATIONS, Subscription
 from app.realtime.websocket import WebSocket, handshake, too_many_subscriptions
@@ -25,6 +25,7 @@ from app.rest.blueprint import Blueprint
 from app.rest.current_request import get_header, get_request
 from app.rest.schemas import TEXT, Schema
 from app.rest.serialization import json_response
+from app.sockets.handover import Handover, find_socket
 from app.types import JSONObject
 
 blueprint = Blueprint(
@@ -135,7 +136,7 @@ def subscribe(args: JSONObject) -> Response:
         "Connection": "close",
         "X-Accel-Buffering": "no",
     }
-    return Handover(stream, status=200, headers=headers)
+    return Handover(StreamService(stream), status=200, headers=headers)
 
 
 @blueprint.route("/ws", methods=["GET"])
@@ -156,7 +157,8 @@ def open_websocket(args: JSONObject) -> Response:
     """
     principal().home_and_user()
     headers = handshake(get_request().headers)
-    return Handover(WebSocket(_authorize([]), hub.subscribe), status=101, headers=headers)
+    socket = WebSocket(_authorize([]), hub.subscribe)
+    return Handover(StreamService(socket), status=101, headers=headers)
 
 
 @blueprint.route("/tickets", methods=["POST"])
@@ -185,7 +187,7 @@ def _authorize(subscriptions: list[Subscription]) -> StreamCredential:
     by.home_and_user()
     credential = guard.stream_credential()
     versioned_cache.verify(by.version_checks)
-    registry.check_room(credential.account_id)
+    registry.check_room(credential.account_id, limits.MAX_STREAMS, limits.MAX_STREAMS_PER_ACCOUNT)
     hub.open_stream(by, subscriptions)
     if find_socket(get_request().environ) is None:
         raise RealtimeUnavailable

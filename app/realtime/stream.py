@@ -13,8 +13,8 @@ from app.collections.definition import Definition
 from app.db.versioned_cache import VersionCheck
 from app.feed import visibility
 from app.feed.visibility import View
-from app.realtime import loop
 from app.realtime.subscriptions import Subscription, key_of
+from app.sockets import loop
 
 if TYPE_CHECKING:
     from app.realtime.connections import Connection

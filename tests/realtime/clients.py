@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import CloseConnection, Event, Message, Ping, Pong, TextMessage
 
-from app.realtime import connections, loop
+from app.realtime import connections
+from app.sockets import loop
 
 UPGRADE = {
     "Upgrade": "websocket",

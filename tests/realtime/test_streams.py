@@ -14,9 +14,10 @@ from flask import Flask
 from wsproto.events import BytesMessage, CloseConnection, Ping, Pong, TextMessage
 
 from app.errors import BadRequest, NotFound
-from app.realtime import connections, hub, limits, loop, sse, websocket
+from app.realtime import connections, hub, limits, sse, websocket
 from app.realtime.connections import Connection
 from app.realtime.subscriptions import OPERATIONS, Subscription
+from app.sockets import loop
 from tests import certificates
 from tests.builders import Caller, Cast
 from tests.realtime.clients import UPGRADE, Events, Socket, Stream, until

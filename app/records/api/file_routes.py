@@ -21,7 +21,7 @@ from app.errors import (
     Unauthorized,
     UnsupportedMediaType,
 )
-from app.files import content, links, service, storage, thumbnails
+from app.files import content, downloads, links, service, storage, thumbnails
 from app.files.models import StoredFile
 from app.files.service import File
 from app.records.api import uploads
@@ -32,6 +32,7 @@ from app.rest.blueprint import Blueprint
 from app.rest.current_request import get_header, get_request
 from app.rest.schemas import Schema
 from app.rest.serialization import json_response
+from app.sockets.handover import Handover, find_socket
 from app.types import JSONObject
 
 blueprint = Blueprint(
@@ -333,6 +334,17 @@ def send(file: File, thumb: str | None = None) -> Response:
     headers["Content-Length"] = str(length)
     if status == 206:
         headers["Content-Range"] = f"bytes {first}-{first + length - 1}/{file.size}"
+    return _sent(file, first, length, status, headers)
+
+
+def _sent(file: File, first: int, length: int, status: int, headers: dict[str, str]) -> Response:
+    request = get_request()
+    is_large = length > downloads.SMALL and request.method == "GET"
+    if is_large and find_socket(request.environ):
+        download = downloads.start(file, first, length)
+        if download:
+            headers["Connection"] = "close"
+            return Handover(download, status=status, headers=headers)
     return Response(_body(service.read(file, first, length)), status, headers=headers)
 
 

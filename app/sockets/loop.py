@@ -1,4 +1,4 @@
-"""One asyncio loop per process, in a daemon thread: it serves all streams of the process."""
+"""One asyncio loop per process, in a daemon thread: it serves all streams and large downloads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _loops = dict[int, asyncio.AbstractEventLoop]()
 
 
 def current() -> asyncio.AbstractEventLoop:
-    """Return the loop of this process; starts it at the first stream."""
+    """Return the loop of this process; starts it at the first connection."""
     process = os.getpid()  # threads do not survive a fork
     with _lock:
         if process not in _loops:
@@ -32,7 +32,7 @@ def _start() -> asyncio.AbstractEventLoop:
     _raise_file_limit()
     loop = asyncio.new_event_loop()
     loop.set_exception_handler(_log_error)
-    threading.Thread(target=loop.run_forever, name="streams", daemon=True).start()
+    threading.Thread(target=loop.run_forever, name="connections", daemon=True).start()
     return loop
 
 
@@ -45,4 +45,4 @@ def _raise_file_limit() -> None:
 def _log_error(loop: object, context: dict[str, Any]) -> None:
     # asyncio would log the values, too.
     error = context.get("exception")
-    log.error("stream failed", **(error_location(error) if error else {}))
+    log.error("connection failed", **(error_location(error) if error else {}))

@@ -6,33 +6,43 @@ fails with EPIPE there, as if the client had gone, and it cleans up.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import ssl
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine, Iterable
+from typing import TYPE_CHECKING, Protocol
 
 from flask import Response
 from werkzeug.http import http_date
 
-from app.realtime import hub, loop
-from app.realtime.connections import Connection, registry
+from app.sockets import loop
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
 
+class Service(Protocol):
+    """What goes on with a connection in the loop."""
+
+    def count(self) -> None:
+        """Count the connection; in the thread of the request."""
+        ...
+
+    def serve(self, head: bytes, sock: socket.socket) -> Coroutine[object, object, None]:
+        """Send the head of the response and the rest, and close the socket; in the loop."""
+        ...
+
+
 class Handover(Response):
-    """A response whose connection goes on as a stream."""
+    """A response whose connection goes on in the loop."""
 
     automatically_set_content_length = False
 
-    def __init__(self, connection: Connection, *, status: int, headers: dict[str, str]) -> None:
+    def __init__(self, service: Service, *, status: int, headers: dict[str, str]) -> None:
         super().__init__(status=status, headers=headers)
         if "Content-Type" not in headers:
             del self.headers["Content-Type"]
-        self._connection = connection
+        self._service = service
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Take the socket over; the server writes to nobody."""
@@ -40,10 +50,10 @@ class Handover(Response):
         if server_socket is None or environ["REQUEST_METHOD"] == "HEAD":
             return super().__call__(environ, start_response)
         sock = _take(server_socket)
-        self._connection.head = self._head(environ)
-        registry.add(self._connection)
-        streams = loop.current()
-        streams.call_soon_threadsafe(lambda: streams.create_task(_serve(self._connection, sock)))
+        head = self._head(environ)
+        self._service.count()
+        running = loop.current()
+        running.call_soon_threadsafe(lambda: running.create_task(self._service.serve(head, sock)))
         start_response(self.status, [("Connection", "close")])
         return ()
 
@@ -68,16 +78,3 @@ def _take(server_socket: socket.socket) -> socket.socket:
         os.dup2(left.fileno(), server_socket.fileno(), inheritable=False)
     taken.setblocking(False)
     return taken
-
-
-async def _serve(connection: Connection, sock: socket.socket) -> None:
-    try:
-        await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sock)
-    except OSError:
-        registry.remove(connection)
-        sock.close()
-        return
-    hub.attach(connection)
-    connection.start_reading()
-    await connection.lost
-    hub.detach(connection)
