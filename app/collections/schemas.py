@@ -189,7 +189,8 @@ class NewCollection(WithSchema, RulesOfNew):
 PLAN_HASH = {"description": "Of the plan of this change; needed to remove fields."}
 
 
-def _remove_fields() -> object:
+def remove_fields_field() -> object:
+    """The fields that a change removes."""
     return ma.fields.List(
         fields.Text(longest=200),
         validate=ma.validate.Length(max=LONGEST_SCHEMA),
@@ -200,7 +201,7 @@ def _remove_fields() -> object:
 class ReplacedCollection(WithSchema, RulesOfNew):
     """A collection as it shall be: every present field but removed ones, and new ones."""
 
-    remove_fields = _remove_fields()
+    remove_fields = remove_fields_field()
     plan_hash = fields.Text(longest=100, metadata=PLAN_HASH)
 
     name = _name()
@@ -214,7 +215,7 @@ class ChangedCollection(WithSchema, RulesOfNew):
 
     needs_all = False
 
-    remove_fields = _remove_fields()
+    remove_fields = remove_fields_field()
     plan_hash = fields.Text(longest=100, metadata=PLAN_HASH)
     name = _name()
     options = ma.fields.Nested(Options)
@@ -230,7 +231,7 @@ class PlannedCollection(WithSchema):
 
     schema = schema_field(shortest=1)
     indexes = indexes_field(ALL_INDEXES)
-    remove_fields = _remove_fields()
+    remove_fields = remove_fields_field()
     name = _name()
 
     @ma.validates_schema

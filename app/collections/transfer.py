@@ -167,8 +167,11 @@ def _plan(items: Sequence[Item], existing: Mapping[str, Collection], strategy: s
         else:
             import_.given[key] = {**item["rules"], "options": item.get("options", {})}
             if row is not None:
-                proposal = Proposal(item["schema"], item.get("indexes"), name=name)
+                removed = item.get("remove_fields", ())
+                proposal = Proposal(item["schema"], item.get("indexes"), removed, name=name)
                 change = updates.plan_change(row, proposal, problems, targets)
+                if not problems:
+                    updates.check_plan(change, item.get("plan_hash"))
                 import_.given.setdefault(change.new.name.lower(), import_.given[key])
                 import_.updated.append((row, change))
             else:

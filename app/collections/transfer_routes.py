@@ -12,9 +12,11 @@ from app.collections.schemas import (
     ALL_INDEXES,
     INDEXES,
     OPTIONS,
+    PLAN_HASH,
     SCHEMA,
     Options,
     indexes_field,
+    remove_fields_field,
     schema_field,
 )
 from app.rest import fields
@@ -58,6 +60,8 @@ class ExportedCollection(Schema):
         longest=200,
         metadata={"description": "The present name of a collection that `update` renames."},
     )
+    remove_fields = remove_fields_field()
+    plan_hash = fields.Text(longest=100, metadata=PLAN_HASH)
     schema = schema_field(required=True)
     rules = ma.fields.Nested(RulesOfNew, load_default=dict)
     options = ma.fields.Nested(Options)
@@ -167,6 +171,7 @@ def import_collections(body: JSONObject) -> JSONObject:
     collections, `error` (the default) returns 409, `skip` keeps them, and `update` changes them as
     PUT does: fields can be added and changed, but not omitted; given rules replace the present
     ones. `rename_from` names what to rename; where a collection has the new name already, it does
-    nothing. Problems are named `<collection>.<field>`.
+    nothing. `remove_fields` needs the `plan_hash` of the same change, which the plan of that
+    collection answers. Problems are named `<collection>.<field>`.
     """
     return transfer.imported(body["data"]["collections"], body["strategy"])

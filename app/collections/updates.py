@@ -79,8 +79,7 @@ def _update(
     change = plan_change(row, proposal, problems)
     new_rules = collections.normalize_rules(body, change.new, problems)
     _check(problems, change, new_rules)
-    if plan_hash not in (None, change.plan_hash):
-        raise Conflict(PLAN_STALE, error="plan_stale")
+    check_plan(change, plan_hash)
     changes.refuse(row_problems(change, built))
     store(row, change, new_rules, body.get("options", {}))
     follow([change])
@@ -163,6 +162,14 @@ def plan_change(
 def _without(value: object, removed: Sequence[str]) -> object:
     # Field lists follow by themselves; rules are texts.
     return [name for name in value if name not in removed] if isinstance(value, list) else value
+
+
+def check_plan(change: Change, plan_hash: str | None) -> None:
+    """Refuse what was not planned. Raises BadRequest (`plan_required`), Conflict (`plan_stale`)."""
+    if change.removed and plan_hash is None:
+        raise BadRequest(PLAN_REQUIRED, error="plan_required")
+    if plan_hash not in (None, change.plan_hash):
+        raise Conflict(PLAN_STALE, error="plan_stale")
 
 
 def row_problems(change: Change, built: Builds) -> list[JSONObject]:

@@ -45,6 +45,26 @@ def remove(root: Caller, made: dict[str, Any], *names: str) -> dict[str, Any]:
     return planned
 
 
+def test_an_import_removes_fields_by_plan_only(cast: Cast, posts: dict[str, Any]) -> None:
+    root = cast.root
+    schema = [one for one in posts["schema"] if one["name"] != "views"]
+    change: dict[str, Any] = {"schema": schema, "remove_fields": ["views"]}
+
+    def imported(**more: Any) -> TestResponse:
+        item = {"name": "posts", **change, **more}
+        body = {"data": {"collections": [item]}, "strategy": "update"}
+        return root.post("collections/import", body)
+
+    refused = imported()
+    assert (refused.status_code, refused.json["error"]) == (400, "plan_required")
+    planned = plan(root, posts, **change)["plan_hash"]
+    stale = imported(plan_hash=planned, indexes=[{"fields": ["title"]}])
+    assert (stale.status_code, stale.json["error"]) == (409, "plan_stale")
+    assert root.get("collections/posts").json["schema"] == posts["schema"]
+    assert imported(plan_hash=planned).status_code == 200
+    assert root.get("collections/posts").json["schema"] == schema
+
+
 def test_a_field_goes_with_its_values_and_comes_back_empty(
     app: Flask, cast: Cast, posts: dict[str, Any]
 ) -> None:
