@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from io import BytesIO
 
 from flask import Flask
 
@@ -16,6 +15,7 @@ from app.workflows import instances
 from tests import builders, mailbox
 from tests.builders import Caller, Cast
 from tests.console.browser import HOSTILE
+from tests.files.test_files import image, upload
 from tests.webhooks import delivering
 from tests.workflows import running
 
@@ -35,6 +35,7 @@ BOOKS = [
     {"name": "before", "type": "reference", "collection": "books"},
     {"name": "loud", "type": "computed", "return_type": "text", "expression": "upper(title)"},
 ]
+SCANS = [{"name": "pages", "type": "file", "options": {"max_files": 9}}]
 PROVIDER = {
     "category": "auth_providers",
     "provider_name": "google",
@@ -52,6 +53,14 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
     second = {"title": LONG, "before": first["id"], "more": {"a": LONG}, "pages": 7}
     record = builders.make_record(alice, "books", contact="x@books.example", **second)["id"]
     builders.make_record(charlie, title=STRANGE)
+    builders.make_collection(cast.root, "scans", SCANS)
+    sent = {
+        "<img src=x onerror=alert(1)>.png": image(),
+        f"{LONG}.csv": b"a,b",
+        "a.zip": b"PK\x03\x04",
+    }
+    scans = [upload(alice, data, name)["id"] for name, data in sent.items()]
+    builders.make_record(alice, "scans", pages=scans)
     at_work = _outside(app, alice)
     for other in (alice, charlie):
         name = "finance" if other is alice else STRANGE
@@ -70,7 +79,6 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
     with app.app_context():
         user = db.db.session.get_one(User, (alice.account_id, cast.bob.id))
         undo = mailed_links.issue(user, mailed_links.EMAIL_UNDO)
-    upload = alice.post("files/upload", data={"file": (BytesIO(b"x"), "a.zip")})
     return {
         **at_work,
         "account_id": alice.account_id,
@@ -84,7 +92,7 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
         "category": "saml_providers",
         "provider": "okta",
         "key_id": key,
-        "file_id": upload.json["file"]["id"],
+        "file_id": scans[-1],
         "format": "csv",
         "token": links["new@finance.example"].rpartition("/")[2],
         "reset_token": links[alice.email].rpartition("=")[2],
