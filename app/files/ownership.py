@@ -21,6 +21,7 @@ from app.types import JSONMapping, JSONObject
 Row = JSONMapping
 Problem = JSONObject
 PIECE = 500
+UNKNOWN = "There is no such upload of yours, or another record has it."
 
 
 class Resolved:
@@ -43,8 +44,7 @@ class Resolved:
             files = [self._file(id, record["account_id"], record["id"]) for id in ids]
             known = [file for file in files if file is not None]
             if len(known) < len(files):
-                message = "There is no such upload of yours, or another record has it."
-                problems.append(problem(name, "file_unknown", message))
+                problems.append(problem(name, "file_unknown", UNKNOWN))
             problems += _unfit(field, known)
             row[name] = field.stored(known)
             if row[name] is None and field.required:

@@ -537,3 +537,18 @@ def test_an_import_in_pieces_takes_the_files_of_each(
         (f"t{n}", str(n).encode()) for n in range(5)
     ]
     assert stored_files(app) == 5
+
+
+@pytest.mark.usefixtures("posts")
+@pytest.mark.one_database
+def test_an_import_in_pieces_that_names_an_upload_twice_stores_nothing(
+    cast: Cast, app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(imports, "BATCH_SIZE", 2)
+    own = upload(cast.alice, b"own", "own.txt")["id"]
+    records: list[dict[str, Any]] = [{"papers": [own]}, {"title": "b"}, {"papers": [own]}]
+    answer = send(cast.alice, pack(lines(*records)))
+    assert (answer.status_code, answer.json["error"]) == (400, "validation_error"), answer.text
+    assert [(one["index"], one["code"]) for one in answer.json["details"]] == [(2, "file_unknown")]
+    assert cast.alice.get("records/posts").json["total"] == 0
+    assert send(cast.alice, pack(lines(*records[:2]))).json["imported"] == 2

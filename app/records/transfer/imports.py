@@ -25,6 +25,7 @@ from app.collections import access as accesses
 from app.collections import masking
 from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS
+from app.collections.fields.file import files_in
 from app.db import versioned_cache
 from app.db.errors import error_summary
 from app.errors import (
@@ -37,6 +38,7 @@ from app.errors import (
     Malformed,
     problem,
 )
+from app.files.ownership import UNKNOWN
 from app.records import service, store
 from app.records.read.views import RecordView
 from app.records.store import reads, writes
@@ -130,6 +132,8 @@ class Import:
         self.detached: dict[int, Body] = {}
         self.taken: set[tuple[object, ...]] = set()
         """Values of unique fields of records that were checked but not stored."""
+        self.taken_files: set[str] = set()
+        """The ids of their files."""
         self.first: list[RecordView] = []
         """The first records, as the caller may view them."""
         self.records = list(self._parse_lines(lines))
@@ -239,6 +243,7 @@ class Import:
             changes.add_conflicts(change)
             if is_check:
                 changes.add_duplicates(change, self.taken)
+                self._check_files(change)
             change = changes.valid_part(change)
             left_out = self._detached_by_id(change)
             if change.values:
@@ -255,6 +260,15 @@ class Import:
             raise versioned_cache.Stale from None  # a concurrent change; the retry reports it
         self.faults.add(problems.collected, self.lines)
         return left_out
+
+    def _check_files(self, change: Change) -> None:
+        """Refuse files that records of earlier pieces take."""
+        for index, row in enumerate(change.values):
+            for name in self.definition.files:
+                ids = {file["id"] for file in files_in(row.get(name))}
+                if ids & self.taken_files:
+                    change.problems.add(index, [problem(name, "file_unknown", UNKNOWN)])
+                self.taken_files |= ids
 
     def _check_masks(self, bodies: Sequence[Body], problems: Problems) -> None:
         """Refuse masks of an export, which would otherwise be stored as values."""
