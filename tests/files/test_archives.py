@@ -25,7 +25,7 @@ from app import db
 from app.errors import Unavailable
 from app.files import storage, upkeep
 from app.files.models import FILES
-from app.records.transfer import imports, zip_writer
+from app.records.transfer import archives, imports, zip_writer
 from app.records.transfer.zip_writer import Entry
 from tests.builders import Caller, Cast, make_collection
 from tests.files.test_files import PNG, SCHEMA, upload
@@ -167,6 +167,19 @@ def test_an_export_whose_later_file_cannot_be_read_breaks_off(
     text = b"".join(pieces)
     assert b"first" in text
     assert not zipfile.is_zipfile(io.BytesIO(text))
+
+
+@pytest.mark.usefixtures("posts")
+def test_an_export_of_too_many_files_is_refused(
+    cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for title in "ab":
+        make_post(cast.alice, title, ("a.txt", b"x"))
+    monkeypatch.setattr(archives, "MOST_FILES", 2)
+    assert cast.alice.get("records/posts/export?format=zip").status_code == 200
+    monkeypatch.setattr(archives, "MOST_FILES", 1)
+    refused = cast.alice.get("records/posts/export?format=zip")
+    assert (refused.status_code, refused.json["error"]) == (400, "limit_reached")
 
 
 @pytest.mark.one_database

@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from app.collections import access as accesses
 from app.collections.access import Access
 from app.collections.fields.file import files_in
-from app.errors import Unavailable
+from app.errors import BadRequest, Unavailable
 from app.files import storage
 from app.files.storage import Storage
 from app.records.read import views
@@ -31,6 +31,8 @@ from app.types import JSONObject
 
 RECORDS, FILES = "records.jsonl", "files"
 IN_MEMORY = 2**20
+MOST_FILES = 100_000  # whose directory takes 60 MB of memory
+TOO_MANY = f"An archive has at most {MOST_FILES:,} files: filter the records."
 ACCOUNT, VIEWABLE = "_account", "_viewable"
 LONGEST_NAME = 200  # bytes; file systems take 255
 UNSAFE = re.compile(r'[<>:"/\\|?*\x00-\x1f]')
@@ -84,11 +86,15 @@ class Archive:
             yield Entry(name, self._read(key, size))  # most kinds are compressed already
 
     def _records(self, rows: Iterable[Row], listed: IO[bytes]) -> Iterator[JSONObject]:
+        count = 0
         for row in rows:
             for file in self._files(row):
                 key, size = storage.key_of(row[ACCOUNT], file["id"]), file["size"]
                 if listed.tell() == 0:  # while the error can still be answered
                     list(self._read(key, min(size, 1)))
+                count += 1
+                if count > MOST_FILES:
+                    raise BadRequest(TOO_MANY, error="limit_reached")
                 listed.write(orjson.dumps([key, _entry_name(file), size]) + b"\n")
             yield views.render(row, self.names, self.access)
 
