@@ -154,7 +154,8 @@ def _follow_collection(event: events.CollectionRenamed) -> None:
     is_scoped = (ApiKey.scopes.is_not(None), ~ApiKey.is_revoked)
     former = event.former.lower()
     with tenancy.across_accounts(), db.transaction() as session:
-        for key in session.scalars(sa.select(ApiKey).where(*is_scoped)):
+        query = sa.select(ApiKey).where(*is_scoped).order_by(ApiKey.account_id, ApiKey.id)
+        for key in session.scalars(query.with_for_update(of=ApiKey)):
             names = (key.scopes or {}).get("collections", [])
             followed = [event.name if name.lower() == former else name for name in names]
             if followed != names:

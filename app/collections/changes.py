@@ -44,6 +44,10 @@ class Proposal:
     """Whether `specs` are changes only."""
     name: str | None = None
 
+    def renames(self, name: str) -> bool:
+        """Whether a collection of this name gets another one; case does not matter."""
+        return self.name is not None and self.name.lower() != name.lower()
+
 
 @dataclass(frozen=True)
 class Change:

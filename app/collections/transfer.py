@@ -104,8 +104,8 @@ def _imported(items: Sequence[Item], strategy: str, built: Builds) -> JSONObject
         raise Conflict(
             "Collections with these names exist already.", field="name", details=problems_
         )
-    for key in _renamed(items, existing):  # before looking for references
-        table.lock(definition.from_row(existing[key]).table)
+    for key in _renamed(items, existing) if strategy == "update" else ():
+        table.lock(definition.from_row(existing[key]).table)  # before looking for references
     import_ = _plan(items, existing, strategy)
     rules = _rules(import_)
     if import_.problems:

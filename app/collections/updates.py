@@ -73,7 +73,7 @@ def _update(
     collections.check_version(row, expected_version)
     if plan_hash is not None and plan_hash.partition("-")[0] != str(row.version):
         raise Conflict(PLAN_STALE, error="plan_stale")
-    if proposal.name is not None:  # before looking for references, which others may be adding
+    if proposal.renames(row.name):  # before looking for references, which others may be adding
         table.lock(definition.from_row(row).table)
     problems: list[JSONObject] = []
     change = plan_change(row, proposal, problems)
@@ -128,7 +128,7 @@ def plan_change(
     old, specs, removed = definition.from_row(row), proposal.specs, proposal.removed
     name, targets = proposal.name or old.name, dict(targets or collections.targets())
     new_problems: list[JSONObject] = []
-    if name.lower() == old.name.lower():
+    if not proposal.renames(old.name):
         name = old.name
     else:
         new_problems += schema.name_problems(name)

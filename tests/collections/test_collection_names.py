@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from flask import Flask
 
+from app import db
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.collections.test_removal import plan
 from tests.collections.test_updates import assert_agreement, field, revisions
@@ -124,6 +126,23 @@ def test_a_stale_plan_is_refused(root: Caller, posts: dict[str, Any]) -> None:
             assert (answer.status_code, answer.json["error"]) == (409, "plan_stale")
     answer = root.patch(url, {"name": "articles", "plan_hash": planned["plan_hash"]})
     assert (answer.status_code, answer.json["error"]) == (409, "plan_stale")
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_the_present_name_locks_nothing(root: Caller, posts: dict[str, Any]) -> None:
+    locked = []
+
+    def note(*arguments: Any) -> None:
+        locked.extend(text for text in arguments if isinstance(text, str) and "LOCK TABLE" in text)
+
+    with root.app.app_context():
+        sa.event.listen(db.db.engine, "before_cursor_execute", note)
+    for name, expected in (("Posts", False), ("articles", True)):
+        body = {"name": name, "list_rule": "true"}
+        assert root.patch(f"collections/{posts['id']}", body).status_code == 200
+        assert bool(locked) == expected
+    with root.app.app_context():
+        sa.event.remove(db.db.engine, "before_cursor_execute", note)
 
 
 def test_webhooks_and_scopes_follow_in_all_accounts(cast: Cast, posts: dict[str, Any]) -> None:
