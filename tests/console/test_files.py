@@ -94,8 +94,9 @@ def send_file(browser: Browser, account_id: str, data: bytes, **query: str) -> T
     """Upload a file as the script of a form does."""
     headers = {"X-CSRFToken": token(browser.client)}
     path = f"/console/accounts/{account_id}/files"
-    options = {"headers": headers, "query_string": query, "content_type": FILE}
-    return browser.client.post(path, data=data, **options)  # type: ignore[arg-type]
+    return browser.client.post(
+        path, data=data, headers=headers, query_string=query, content_type=FILE
+    )
 
 
 def test_an_upload_of_its_own_waits_for_the_form(
@@ -138,6 +139,18 @@ def test_uploads_are_for_admins_of_the_account_with_a_form_token(app: Flask, cas
     assert asks_to_sign_in(send_file(Browser(app), acme, b"x"))
     with app.app_context():
         assert db.db.session.scalar(sa.select(sa.func.count()).select_from(FILES)) == 0
+
+
+def test_an_upload_without_a_length_is_refused(cast: Cast, admin: Browser) -> None:
+    """Its end could not be told from a cut."""
+    answer = admin.client.post(
+        f"/console/accounts/{cast.alice.account_id}/files",
+        headers={"X-CSRFToken": token(admin.client), "Transfer-Encoding": "chunked"},
+        content_type=FILE,
+        input_stream=io.BytesIO(b"x"),
+        environ_overrides={"wsgi.input_terminated": True},
+    )
+    assert (answer.status_code, answer.text) == (400, "Send a Content-Length.")
 
 
 def test_an_upload_that_the_storage_refuses_is_told_in_a_sentence(

@@ -149,9 +149,12 @@ def _uploaded_file(scope: CollectionScope) -> Source:
     file.stream.seek(0)  # the view may run again
     if format != formats.ARCHIVE:
         return TextSource(format, file.stream.read())
-    archive = uploads.start(file.filename)
-    shutil.copyfileobj(file.stream, archive)
-    archive.seek(0)
+    with uploads.receiving() as begun:
+        begun.append(uploads.start(file.filename))
+        shutil.copyfileobj(file.stream, begun[0])
+        begun[0].seek(0)
+        (archive,) = begun
+        begun.clear()  # the source closes it
     return ArchiveSource(archive, scope.by)
 
 

@@ -10,7 +10,7 @@ from app.console.records import file_previews
 from app.console.shell import guard, scopes
 from app.console.shell.blueprint import ACCOUNT, blueprint
 from app.console.shell.forms import Page
-from app.errors import AppError, UnsupportedMediaType
+from app.errors import AppError, BadRequest, UnsupportedMediaType
 from app.files import uploads
 from app.rest.access import public
 
@@ -27,6 +27,8 @@ def upload_file(account_id: str) -> Page | Response:
     try:
         if request.mimetype != guard.FILE:
             raise UnsupportedMediaType(f"Send the file as {guard.FILE}.")
+        if request.content_length is None:  # werkzeug would read as much as is allowed
+            raise BadRequest("Send a Content-Length.")
         with uploads.receiving() as begun:
             begun.append(uploads.start(request.args.get("name")))
             shutil.copyfileobj(request.stream, begun[0])
