@@ -3,7 +3,7 @@
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from typing import Any
@@ -32,6 +32,23 @@ def somebody_writing(app: Flask) -> Iterator[None]:
         other.execute("ROLLBACK")
 
 
+@pytest.fixture
+def wait_at_most(app: Flask, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], None]]:
+    """Make new connections that wait this many seconds; other tests get none of them."""
+
+    def reconnect() -> None:
+        with app.app_context():
+            engine.current_engine().dispose()
+
+    def set_seconds(seconds: float) -> None:
+        monkeypatch.setattr(sqlite_driver, "BUSY_SECONDS", seconds)
+        reconnect()
+
+    yield set_seconds
+    monkeypatch.undo()
+    reconnect()
+
+
 def test_writers_take_their_turns_in_the_order_in_which_they_came(app: Flask) -> None:
     turns: list[int] = []
 
@@ -52,10 +69,10 @@ def test_writers_take_their_turns_in_the_order_in_which_they_came(app: Flask) ->
 
 
 def test_whoever_writes_for_long_keeps_nobody_waiting_for_longer_than_anybody_can(
-    app: Flask, monkeypatch: pytest.MonkeyPatch
+    app: Flask, wait_at_most: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = sa.text("UPDATE accounts SET name = name")
-    monkeypatch.setattr(sqlite_driver, "BUSY_SECONDS", 0.2)
+    wait_at_most(0.2)
     monkeypatch.setattr(sqlite_driver, "LONG_SECONDS", 0.01)
     told = list[Exception]()
 
@@ -65,7 +82,6 @@ def test_whoever_writes_for_long_keeps_nobody_waiting_for_longer_than_anybody_ca
         told.append(error.value)
 
     with app.app_context():
-        engine.current_engine().dispose()  # new connections
         other = threading.Thread(target=write_too)
         with db.transaction():
             db.connection().execute(write)
@@ -103,10 +119,10 @@ def test_a_record_keeps_nobody_waiting_until_all_that_is_told_of_it_is_ready(
 
 
 def test_a_transaction_that_could_not_begin_writes_nothing(
-    app: Flask, monkeypatch: pytest.MonkeyPatch
+    app: Flask, wait_at_most: Callable[[float], None]
 ) -> None:
     rename = sa.text("UPDATE accounts SET name = 'written'")
-    monkeypatch.setattr(sqlite_driver, "BUSY_SECONDS", 0.1)
+    wait_at_most(0.1)
 
     def go_on_after_an_error() -> None:
         with db.transaction():
@@ -116,7 +132,6 @@ def test_a_transaction_that_could_not_begin_writes_nothing(
             raise LookupError
 
     with app.app_context():
-        engine.current_engine().dispose()  # new connections
         with pytest.raises(LookupError):
             go_on_after_an_error()
         names = db.connection().execute(sa.text("SELECT name FROM accounts")).scalars().all()
@@ -148,12 +163,10 @@ def test_whoever_is_broken_off_as_it_begins_keeps_nobody_waiting(
 
 @pytest.mark.timing
 def test_all_give_up_after_the_same_time_and_not_one_after_the_other(
-    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+    app: Flask, cast: Cast, wait_at_most: Callable[[float], None]
 ) -> None:
     make_collection(cast.root, schema=[{"name": "title", "type": "text"}])
-    monkeypatch.setattr(sqlite_driver, "BUSY_SECONDS", 1)
-    with app.app_context():
-        engine.current_engine().dispose()  # new connections
+    wait_at_most(1)
     begun = time.monotonic()
     with somebody_writing(app), ThreadPoolExecutor(5) as pool:
         told = list(pool.map(lambda _: cast.alice.post("records/posts", {"title": "x"}), range(5)))
