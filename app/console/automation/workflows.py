@@ -9,21 +9,23 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import config
 from app.accounts import tenants, users
-from app.console.automation import workflow_form
+from app.console.automation import flow_diagram, workflow_form
 from app.console.shell import forms, guard, idempotent_forms, lists, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, NotFound
 from app.rest.access import public
+from app.types import JSONMapping
 from app.workflows import hooks, service
-from app.workflows.language import missing_collections
-from app.workflows.models import HOOK, Workflow
+from app.workflows.language import definition, missing_collections
+from app.workflows.models import EVENT, HOOK, MANUAL, SCHEDULE, WEBHOOK, Workflow
 
 HOME = "/console/workflows"
 ACCOUNT = f"{HOME}/<uuid:account_id>"
 KIND = f"{ACCOUNT}/<any(workflow, hook):kind>"
 WORKFLOW = f"{KIND}/<uuid:workflow_id>"
+STARTED_BY = {EVENT: "Event", SCHEDULE: "Schedule", MANUAL: "By hand", WEBHOOK: "Request"}
 NEW_PAGE, WORKFLOW_PAGE = "console/workflows/new.html", "console/workflows/one.html"
 
 
@@ -177,7 +179,15 @@ def _page(
 ) -> Page:
     context = {"scope": scope, "workflow": workflow, "kind": workflow.kind, "step_errors": faults}
     context["warnings"] = missing_collections.warnings([workflow])[workflow.id]
+    series = definition.parse_series(workflow.steps)
+    context["diagram"] = flow_diagram.draw(series, _start_words(workflow.trigger))
     return form.render(WORKFLOW_PAGE, owner=_owner(workflow), **context)
+
+
+def _start_words(trigger: JSONMapping) -> str:
+    words = [STARTED_BY[trigger["type"]]]
+    words += [str(trigger[name]) for name in ("event", "collection", "cron") if trigger.get(name)]
+    return " ".join(words)
 
 
 def _owner(workflow: Workflow) -> str | None:
