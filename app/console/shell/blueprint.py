@@ -13,11 +13,12 @@ from app import config
 from app.console.shell import guard
 from app.db.errors import UNAVAILABLE
 from app.errors import AppError, BadRequest, Malformed, NotFound, RecentSignInRequired
-from app.http import error_handlers, html
+from app.http import compression, error_handlers, html
 from app.outbound import mail
 
 blueprint = Blueprint("console", __name__)
 blueprint.before_request(guard.authorize)
+blueprint.after_request(compression.compress_page)  # runs after the one below
 blueprint.after_request(html.add_security_headers)
 
 View = TypeVar("View", bound=Callable[..., Any])
