@@ -31,6 +31,8 @@ class SentRequest:
     """As sent; None if it is hidden or too long to show."""
     snippets: dict[str, str]
     """Code that verifies the signature, by language; empty if it is hidden."""
+    reads_file: bool
+    """Whether the code reads the body from a file."""
 
 
 def find(webhook: Webhook, delivery: JSONObject, attempt: str) -> SentRequest | None:
@@ -46,7 +48,8 @@ def find(webhook: Webhook, delivery: JSONObject, attempt: str) -> SentRequest | 
     is_signed = "webhook-signature" in request["headers"]
     snippets = _snippets(request["headers"], body) if body and is_signed else {}
     shown = body if body and len(body) <= MAX_RAW_LENGTH else None
-    return SentRequest(chosen, **request, body=shown, snippets=snippets)
+    reads_file = len(body or "") > MAX_LITERAL_LENGTH
+    return SentRequest(chosen, **request, body=shown, snippets=snippets, reads_file=reads_file)
 
 
 def _snippets(headers: dict[str, str], body: str) -> dict[str, str]:
