@@ -147,12 +147,22 @@ def _parse_json(text: str, name: str, kind: type) -> tuple[Any, list[JSONObject]
     try:
         value = json_input.loads(text.encode(errors="replace"))
     except Malformed as error:
-        message = str(error.extra["detail"][0]["msg"])
+        message = _json_problem(text) or str(error.extra["detail"][0]["msg"])
         return kind(), [problem(name, "invalid_json", message)]
     if not isinstance(value, kind) or (kind is list and not _are_objects(value)):
         message = "Enter a list of objects." if kind is list else "Enter an object."
         return kind(), [problem(name, "invalid_json", message)]
     return value, []
+
+
+def _json_problem(text: str) -> str | None:
+    """Where and why a text is not JSON; None if it is, and breaks another limit."""
+    try:
+        orjson.loads(text.encode(errors="replace"))
+    except orjson.JSONDecodeError as error:
+        message = error.msg.removeprefix("unexpected character, ").removesuffix(" (BOM)")
+        return f"Line {error.lineno}, column {error.colno}: {message}."
+    return None
 
 
 def _are_objects(value: Any) -> bool:

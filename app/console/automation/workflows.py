@@ -16,9 +16,9 @@ from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, NotFound
 from app.rest.access import public
-from app.types import JSONMapping
+from app.types import JSONMapping, JSONObject
 from app.workflows import hooks, service
-from app.workflows.language import definition, missing_collections
+from app.workflows.language import definition, missing_collections, missing_fields
 from app.workflows.models import EVENT, HOOK, MANUAL, SCHEDULE, WEBHOOK, Workflow
 
 HOME = "/console/workflows"
@@ -73,11 +73,13 @@ def show_new_workflow(account_id: str, kind: str) -> Page:
 @public
 @guard.admins_only
 def create_workflow(account_id: str, kind: str) -> Page | BaseResponse:
-    """Create a workflow or hook."""
+    """Create a workflow or hook, or only check it."""
     scope, form = scopes.account_scope(account_id), workflow_form.submitted()
     create = hooks.create if kind == HOOK else service.create
     id = idempotent_forms.derive_id([kind, form.values])
     try:
+        if forms.text("check"):
+            return _new_page(scope, kind, form, checked=_preview(form, kind, None, scope))
         create(workflow_form.body(form, kind), by=scope.by, id=id)
     except AppError as error:
         if not idempotent_forms.already_created(
@@ -102,11 +104,14 @@ def show_workflow(account_id: str, kind: str, workflow_id: str) -> Page:
 @public
 @guard.admins_only
 def change_workflow(account_id: str, kind: str, workflow_id: str) -> Page | BaseResponse:
-    """Save a workflow or hook."""
+    """Save a workflow or hook, or only check it."""
     scope, form = scopes.account_scope(account_id), workflow_form.submitted()
     workflow = service.get(workflow_id, by=scope.by, kind=kind)
     change = hooks.change if kind == HOOK else service.change
     try:
+        if forms.text("check"):
+            checked = _preview(form, kind, workflow, scope)
+            return _page(scope, workflow, form, checked=checked)
         forms.check_unchanged(form, workflow.updated_at)
         change(workflow_id, workflow_form.body(form, kind), by=scope.by)
     except AppError as error:
@@ -168,20 +173,43 @@ def _redirect(notice: str, scope: AccountScope, kind: str, workflow_id: str) -> 
     return redirect_with_notice(notice, "console.show_workflow", **url_args)
 
 
-def _new_page(scope: AccountScope, kind: str, form: Form, faults: Sequence[object] = ()) -> Page:
-    return form.render(
-        NEW_PAGE, scope=scope, kind=kind, step_errors=faults, form_id=idempotent_forms.form_id()
-    )
+def _new_page(
+    scope: AccountScope,
+    kind: str,
+    form: Form,
+    faults: Sequence[object] = (),
+    checked: Workflow | None = None,
+) -> Page:
+    context = {"scope": scope, "kind": kind, "step_errors": faults, "checked": checked is not None}
+    context |= _shown(checked, scope) if checked else {}
+    return form.render(NEW_PAGE, form_id=idempotent_forms.form_id(), **context)
 
 
 def _page(
-    scope: AccountScope, workflow: Workflow, form: Form, faults: Sequence[object] = ()
+    scope: AccountScope,
+    workflow: Workflow,
+    form: Form,
+    faults: Sequence[object] = (),
+    checked: Workflow | None = None,
 ) -> Page:
     context = {"scope": scope, "workflow": workflow, "kind": workflow.kind, "step_errors": faults}
-    context["warnings"] = missing_collections.warnings([workflow])[workflow.id]
-    series = definition.parse_series(workflow.steps)
-    context["diagram"] = flow_diagram.draw(series, _start_words(workflow.trigger))
+    context |= {"checked": checked is not None, **_shown(checked or workflow, scope)}
     return form.render(WORKFLOW_PAGE, owner=_owner(workflow), **context)
+
+
+def _preview(form: Form, kind: str, current: Workflow | None, scope: AccountScope) -> Workflow:
+    preview = hooks.preview if kind == HOOK else service.preview
+    return preview(workflow_form.body(form, kind), current, by=scope.by)
+
+
+def _shown(workflow: Workflow, scope: AccountScope) -> JSONObject:
+    """The warnings and the diagram of a workflow."""
+    missing = missing_collections.warnings([workflow])[workflow.id]
+    series = definition.parse_series(workflow.steps)
+    return {
+        "warnings": missing + missing_fields.warnings(workflow, scope.by),
+        "diagram": flow_diagram.draw(series, _start_words(workflow.trigger)),
+    }
 
 
 def _start_words(trigger: JSONMapping) -> str:
