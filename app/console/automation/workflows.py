@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flask import redirect, render_template, url_for
+from flask import redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import config
 from app.accounts import tenants, users
-from app.console.automation import flow_diagram, workflow_form
+from app.console.automation import flow_diagram, trigger_samples, version_changes, workflow_form
 from app.console.shell import forms, guard, idempotent_forms, lists, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
@@ -17,8 +17,8 @@ from app.console.shell.scopes import AccountScope
 from app.errors import AppError, NotFound
 from app.rest.access import public
 from app.types import JSONMapping, JSONObject
-from app.workflows import hooks, service
-from app.workflows.language import definition, missing_collections, missing_fields
+from app.workflows import hooks, service, versions
+from app.workflows.language import definition, missing_collections, missing_fields, step_headers
 from app.workflows.models import EVENT, HOOK, MANUAL, SCHEDULE, WEBHOOK, Workflow
 
 HOME = "/console/workflows"
@@ -155,6 +155,39 @@ def trigger_workflow(account_id: str, kind: str, workflow_id: str) -> Page | Bas
     )
 
 
+@blueprint.get(f"{WORKFLOW}/versions")
+@public
+@guard.admins_only
+def show_workflow_versions(account_id: str, kind: str, workflow_id: str) -> str:
+    """What changed between two versions of the steps, by default the newest two."""
+    scope = scopes.account_scope(account_id)
+    workflow = service.get(workflow_id, by=scope.by, kind=kind)
+    numbers = versions.list_numbers(workflow.account_id, workflow.id)
+    new = _version_number("new", numbers) or max(numbers, default=0)
+    old = _version_number("old", numbers) or max((n for n in numbers if n < new), default=new)
+    steps = [_steps_of(workflow, number) for number in (old, new)]
+    return render_template(
+        "console/workflows/versions.html",
+        scope=scope,
+        workflow=workflow,
+        kind=kind,
+        numbers=numbers,
+        old=old,
+        new=new,
+        changes=version_changes.compare(*steps),
+    )
+
+
+def _version_number(name: str, numbers: Sequence[int]) -> int | None:
+    text = request.args.get(name, "")
+    return next((number for number in numbers if str(number) == text), None)
+
+
+def _steps_of(workflow: Workflow, number: int) -> list[JSONObject]:
+    version = versions.get(workflow.account_id, workflow.id, number)
+    return step_headers.masked(version.steps) if version else []
+
+
 @blueprint.post(f"{WORKFLOW}/delete")
 @public
 @guard.admins_only
@@ -194,6 +227,9 @@ def _page(
 ) -> Page:
     context = {"scope": scope, "workflow": workflow, "kind": workflow.kind, "step_errors": faults}
     context |= {"checked": checked is not None, **_shown(checked or workflow, scope)}
+    form.values.setdefault(
+        "given", workflow_form.pretty(trigger_samples.sample(workflow, scope.by))
+    )
     return form.render(WORKFLOW_PAGE, owner=_owner(workflow), **context)
 
 
