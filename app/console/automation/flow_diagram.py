@@ -218,7 +218,9 @@ class _Layout:
             half = self._size(place)[0] / 2
             self._centers[place] = max(wanted[place], edge + half)
             edge = self._centers[place] + half + GAP
-        shift = _mean([wanted[place] - self._centers[place] for place in places])
+        # Steps keep straight below each other; lines that pass make room for them.
+        steps = [place for place in places if self._layer[place[0]] == place[1]]
+        shift = _mean([wanted[place] - self._centers[place] for place in steps or places])
         for place in places:
             self._centers[place] += shift
 
