@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import clock, db
+from app.context import tenancy
 from app.ids import new_id
 from app.webhooks import queue, resend
 from app.webhooks.models import DELIVERIES
@@ -19,6 +20,7 @@ from tests.builders import Caller, Cast, make_collection, make_record
 from tests.console.browser import Browser
 from tests.mailbox import run_jobs
 from tests.receivers import Receiver, receiving
+from tests.sql import statements
 from tests.webhooks.delivering import attempts, deliver, deliveries, make_webhook
 
 pytestmark = pytest.mark.one_database
@@ -276,3 +278,22 @@ def test_retries_are_counted_as_attempts(story: Story) -> None:
         assert len(attempts(story.app)) == number
     states = [(row.status, row.attempt_number) for row in deliveries(story.app)]
     assert states == [("failed", 6), ("retrying", 1)]
+
+
+@pytest.mark.both_databases
+def test_counting_what_did_not_arrive_reads_nothing_else(story: Story, database: str) -> None:
+    (failed,) = story.fail(1)
+    story.set(failed, **FAILED)
+    (row,) = deliveries(story.app)
+    arrived = [{**row._mapping, "id": new_id(), "status": "delivered"} for _ in range(3000)]
+    with story.app.app_context(), db.transaction() as session:
+        session.execute(sa.insert(DELIVERIES), arrived)
+        session.execute(sa.text("ANALYZE"))
+    with statements(story.app) as seen:
+        assert story.resend(**ALL, status="failed") == 1
+    counting = next(one for one in seen if "count(" in one and "'failed'" in one)
+    with story.app.app_context(), tenancy.in_account(story.alice.account_id):
+        explain = "EXPLAIN QUERY PLAN" if database == "sqlite" else "EXPLAIN"
+        rows = db.connection().exec_driver_sql(f"{explain} {counting}", counting.parameters)
+        plan = "\n".join(str(row[-1]) for row in rows)
+    assert "ix_webhook_deliveries_undelivered" in plan, plan
