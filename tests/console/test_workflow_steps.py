@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from flask import Flask
 
+from app.console.automation import flow_diagram, step_form
 from app.workflows.language.checks import MAX_STEPS
+from app.workflows.language.definition import ACTION, ACTIONS, PROPERTIES
 from tests.builders import Cast, make_collection
 from tests.console.browser import HOSTILE, Browser, alert
 from tests.workflows.running import action, create, make_workflow
@@ -106,6 +108,11 @@ def test_saving_what_is_shown_changes_nothing(
     assert "The steps are saved." in admin.done(path, **{**fields, "do": "save"})
     after = cast.alice.get(flow).json
     assert (after["steps"], after["version"]) == (before["steps"], before["version"])
+
+
+def test_each_type_of_step_has_a_label_and_words_of_diagrams() -> None:
+    kinds = (PROPERTIES.keys() - {ACTION}) | ACTIONS.keys()
+    assert step_form.LABELS.keys() == flow_diagram.WORDS.keys() == kinds
 
 
 def test_steps_are_added_moved_and_removed_before_they_are_saved(app: Flask, cast: Cast) -> None:
