@@ -156,6 +156,17 @@ def test_the_list_says_the_same(app: Flask, cast: Cast) -> None:
     assert '<title id="flow-title">' in page
 
 
+def test_a_draft_without_steps_has_its_pages(app: Flask, cast: Cast) -> None:
+    flow = make_workflow(cast.alice, [])
+    admin, home = Browser(app, cast.alice), f"workflows/{cast.alice.account_id}"
+    for path in ("", "/steps", "/versions"):
+        assert admin.get(f"{home}/workflow/{flow['id']}{path}").status_code == 200, path
+    assert "No steps yet." in admin.get(f"{home}/workflow/{flow['id']}").text
+    id = start(cast.alice, flow)
+    work(app)
+    assert admin.get(f"{home}/instances/{id}").status_code == 200
+
+
 def test_many_steps_cost_little_and_too_many_are_a_list() -> None:
     most = flow_diagram.MAX_STEPS
     hard = [branch(f"c{n}", f"c{n + 1}", f"c{(n * 7) % most}") for n in range(most - 1)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from app.workflows.language.definition import (
     CONDITION,
@@ -135,8 +136,7 @@ def targets(step: Step) -> list[tuple[str, str | None]]:
 
 
 def _items(series: Series, states: Mapping[str, StepState] | None) -> Iterator[Item]:
-    names = list(series.steps)
-    following = dict(zip(names, [*names[1:], None], strict=True))
+    following = dict(pairwise([*series.steps, None]))
     for name, step in series.steps.items():
         ways = targets(step)
         is_plain = [target for _, target in ways] == [following[name]]
