@@ -43,7 +43,7 @@ MULTIPLIED: Mapping[str, Mapping[str, str]] = {
 ASKED = {
     "show_records": ("page=3", "sort=title", "sort=-pages", "field_0=pages&op_0=%3D&value_0=7777"),
     "show_search": ("search=title+5", "search=nowhere", "search=title&account=acme"),
-    "show_audit_log": ("page=3", "operation=CREATE", "table_name=col_posts", "user_id=nobody"),
+    "show_audit_log": ("page=3", "operation=CREATE", "table_name=col_posts", "person=anonymous"),
     "show_deliveries": ("page=3", "status=failed", "event=records.delete"),
     "show_instances": ("page=3", "status=failed", "status=running"),
     "show_users": ("page=3", "search=u5"),
