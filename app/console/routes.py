@@ -12,7 +12,7 @@ from app.auth.responses import origin
 from app.console import dashboard, home, search
 from app.console.admin import account_settings, audit, instance, jobs, operation, sso
 from app.console.automation import deliveries, webhooks, workflow_instances, workflows
-from app.console.collections import explain, listing, rules, schemas
+from app.console.collections import api_examples, explain, listing, rules, schemas
 from app.console.people import api_keys, groups, profile, roles, team, users
 from app.console.records import downloads, files, history, pages, uploads
 from app.console.records import listing as table
@@ -27,7 +27,8 @@ __all__ = ["blueprint"]
 
 PAGES = (
     *(audit, history, team, groups, api_keys, users, profile, instance, roles, links, sso),
-    *(listing, schemas, rules, explain, table, files, downloads, uploads, pages),
+    *(listing, schemas, rules, explain, api_examples),
+    *(table, files, downloads, uploads, pages),
     *(webhooks, deliveries, workflows, workflow_instances, jobs),
     *(dashboard, search, account_settings, operation, streams),
 )

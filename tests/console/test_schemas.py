@@ -336,3 +336,27 @@ def test_the_records_of_any_number_of_collections_are_counted(
     with app.app_context():
         rows = [Collection(id=str(n), table_name="col_posts") for n in range(501)]
         assert collections.record_counts(rows) == {row.id: 1 for row in rows}
+
+
+def test_a_collection_leads_to_its_records(app: Flask, cast: Cast) -> None:
+    schema = [
+        {"name": "title", "type": "text", "options": {"max_length": 9, "choices": ["a", "b"]}},
+        {"name": "n", "type": "number", "options": {"min": 0, "max": 5}, "default": 0},
+    ]
+    id = make_collection(cast.root, "books", schema)["id"]
+    browser, path = Browser(app, cast.root), f"collections/{id}"
+    first = browser.get(path).text
+    assert f"/console/records/{cast.root.account_id}/books/new" in first
+    assert "at most 9 characters" in first
+    assert "at least 0, at most 5, default 0" in first
+    assert "<li>a</li><li>b</li>" in first
+    cast.alice.post("records/books", {"title": "a"})
+    assert f'href="/console/records/{cast.alice.account_id}/books">' in browser.get(path).text
+    for do, page in (("", ""), ("new", "/new")):
+        answer = browser.get(f"{path}/records?account=acme&do={do}")
+        place = f"/console/records/{cast.alice.account_id}/books{page}"
+        assert (answer.status_code, answer.headers["Location"]) == (303, place)
+    for account in ("nowhere", "", "%20", "x" * 500):
+        answer = browser.get(f"{path}/records?account={account}")
+        assert (answer.status_code, "no active account" in answer.text) == (400, True)
+    assert Browser(app, cast.alice).get(f"{path}/records?account=acme").status_code == 403
