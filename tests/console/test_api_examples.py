@@ -55,7 +55,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Flask, Ca
 def codes(page: str, language: str) -> list[str]:
     """The set-up and the examples of a language on a page, in order."""
     found = re.findall(
-        rf'data-language="{language}".*?<pre[^>]*><code>(.*?)</code></pre>', page, re.DOTALL
+        rf'data-language="{language}".*?<pre[^>]*><code[^>]*>(.*?)</code></pre>', page, re.DOTALL
     )
     return [unescape(one) for one in found]
 

@@ -40,7 +40,7 @@ def test_the_log_is_filtered_looked_at_and_exported(app: Flask, cast: Cast) -> N
 
 def blocks(page: str) -> list[str]:
     """The changes on a page as words, without tags."""
-    found = re.findall(r'<article class="change".*?</article>', page, re.DOTALL)
+    found = re.findall(r'<article class="change card".*?</article>', page, re.DOTALL)
     return [unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", one))).strip() for one in found]
 
 

@@ -14,7 +14,7 @@ from app.collections.fields import Field
 from app.collections.models import Collection
 from app.console.collections import diagram, rules_form
 from app.console.collections.diagram import Reference
-from app.console.shell import guard, lists
+from app.console.shell import guard, lists, switcher
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page
 from app.db import versioned_cache
@@ -101,6 +101,7 @@ def _page(collection_id: str, form: Form) -> Page:
             collection=collection,
             records=lists.format_count(service.record_counts([row], lists.MAX_COUNTED)[row.id]),
             accounts=totals.by_account(row.id, MAX_ACCOUNTS),
+            current=switcher.current(guard.require_caller()) or guard.require_caller().home,
             fields=[(field, targets(collection, field)) for field in collection.declared.values()],
             option_texts=_option_texts,
             referrers=_referrers(collection),
