@@ -14,6 +14,7 @@ from dataclasses import dataclass
 MAX_ROWS = 12  # references that a box shows
 WIDTH, HEAD, ROW = 210, 32, 22
 GAP_X, GAP_Y, MARGIN = 110, 24, 12
+LEFT = MARGIN + GAP_X // 2  # room for lines that turn back
 COLUMNS = 4  # of the collections without references
 MAX_TEXT = 22  # characters that fit in a box
 
@@ -73,14 +74,14 @@ def draw(names: Sequence[str], references: Iterable[Reference]) -> Diagram:
     layers = _layers([name for name in names if name in linked], outgoing)
     boxes: dict[str, Box] = {}
     for number, layer in enumerate(layers):
-        x, y = MARGIN + number * (WIDTH + GAP_X), MARGIN
+        x, y = LEFT + number * (WIDTH + GAP_X), MARGIN
         for name in _ordered(layer, outgoing, boxes):
             boxes[name] = _box(name, x, y, outgoing[name])
             y += boxes[name].height + GAP_Y
     bottom = max((box.y + box.height + GAP_Y for box in boxes.values()), default=MARGIN)
     for place, name in enumerate(name for name in names if name not in linked):
         row, column = divmod(place, COLUMNS)
-        x, y = MARGIN + column * (WIDTH + GAP_Y), bottom + row * (HEAD + GAP_Y)
+        x, y = LEFT + column * (WIDTH + GAP_Y), bottom + row * (HEAD + GAP_Y)
         boxes[name] = _box(name, x, y, [])
     right = max((box.x + WIDTH for box in boxes.values()), default=0)
     low = max((box.y + box.height for box in boxes.values()), default=0)
