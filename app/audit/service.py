@@ -261,9 +261,15 @@ def _scoped(query: Query, by: Principal) -> Query:
 
 
 def _conditions(query: Query, table: sa.FromClause) -> list[sa.ColumnElement[bool]]:
-    conditions = [table.c[name] == query[name] for name in FILTERS if name in query]
+    others = entries.without_index if "record_id" in query else _unchanged
+    columns = {name: table.c[name] for name in FILTERS if name in query}
+    conditions = [
+        (column if name == "record_id" else others(column)) == query[name]
+        for name, column in columns.items()
+    ]
     if "table_name" in query:
-        conditions.append(_is_of_table(query["table_name"], table))
+        place = others(table.c.table_name), table.c.occurred_at
+        conditions.append(_is_of_table(query["table_name"], *place))
     if "from_date" in query:
         conditions.append(table.c.occurred_at >= query["from_date"])
     if query.get("after") is not None:
@@ -273,14 +279,19 @@ def _conditions(query: Query, table: sa.FromClause) -> list[sa.ColumnElement[boo
     return conditions
 
 
-def _is_of_table(name: str, table: sa.FromClause) -> sa.ColumnElement[bool]:
+def _unchanged(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    return column
+
+
+def _is_of_table(
+    name: str, table_name: sa.ColumnElement[str], occurred_at: sa.ColumnElement[Any]
+) -> sa.ColumnElement[bool]:
     """Whether a change is of a table, or of its collection under an earlier name."""
-    is_same = table.c.table_name == name
+    is_same = table_name == name
     row = db.db.session.scalar(sa.select(Collection).where(Collection.table_name == name))
     if row is None or not row.former_names:
         return is_same
-    is_of_collection = entries.is_of(from_row(row), table.c.table_name, table.c.occurred_at)
-    return sa.or_(is_same, is_of_collection)
+    return sa.or_(is_same, entries.is_of(from_row(row), table_name, occurred_at))
 
 
 def _sort_column(query: Query) -> str:
