@@ -13,6 +13,6 @@ for (const input of document.querySelectorAll("input[data-utc][type=datetime-loc
   if (local !== null) input.value = local;
   input.closest("label").querySelector("[data-zone]").textContent = `(${zone})`;
   input.form.addEventListener("formdata", event => {
-    if (input.value) event.formData.set(input.name, new Date(input.value).toISOString());
+    if (input.value) event.formData.set(input.name, new Date(input.value).toISOString().slice(0, 16));
   });
 }

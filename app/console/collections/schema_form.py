@@ -85,7 +85,7 @@ class SchemaForm(Form):
     existing: Sequence[JSONMapping] = ()
     rows: int = 0
     focus: str | None = None
-    """The input, or the button, that the page begins at."""
+    """The input that the page begins at."""
     unparsed: list[JSONObject] = field(default_factory=list)
     """Problems of texts that do not parse; the specs omit them."""
 
@@ -120,9 +120,9 @@ class SchemaForm(Form):
         act, n = match[1], int(match[2])
         if act == "clear" and not self.exists(n):
             self.values |= {f"{key}_{n}": "" for key in INPUTS}
+            self.focus = f"name_{n}"
         elif n in self.order:
             self._move(n, -1 if act == "up" else 1)
-        self.focus = name
         return True
 
     def _move(self, n: int, step: int) -> None:
@@ -134,7 +134,7 @@ class SchemaForm(Form):
 
     def is_open(self, n: int) -> bool:
         """Whether a row shows its inputs: with faults, in use, or as the first blank one."""
-        if self.faults(n) or self.focus in (f"name_{n}", f"clear-{n}"):
+        if self.faults(n) or self.focus == f"name_{n}":
             return True
         blank = [one for one in self.order if not self.exists(one) and not self._is_filled(one)]
         return not self.existing and n in blank[:1]
