@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -9,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from html import unescape
-from pathlib import Path
 
 import pytest
 from flask import Flask
@@ -63,8 +63,13 @@ def codes(page: str, language: str) -> list[str]:
 def run(language: str, code: str, caller: Caller, record_id: str) -> str:
     token = caller.headers["Authorization"].removeprefix("Bearer ")
     env = {**os.environ, "TOKEN": token, "RECORD_ID": record_id}
+    if language == "JavaScript":
+        for name, value in (("token", token), ("recordId", record_id)):
+            code = code.replace(f'const {name} = "…";', f'const {name} = "{value}";')
+        code = f"console.log = value => process.stdout.write(JSON.stringify(value));\n{code}"
     command = {
         "curl": ["bash", "-ec", code.replace("curl ", "curl --silent --fail-with-body ", 1)],
+        "JavaScript": ["node", "--input-type=module", "--eval", code],
         "Python": [sys.executable, "-c", code],
     }[language]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
@@ -72,7 +77,7 @@ def run(language: str, code: str, caller: Caller, record_id: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("language", ["curl", "Python"])
+@pytest.mark.parametrize("language", ["curl", "JavaScript", "Python"])
 @pytest.mark.parametrize("who", ["admin", "superadmin"])
 def test_the_examples_run_as_they_are(served: tuple[Flask, Cast], language: str, who: str) -> None:
     app, cast = served
@@ -82,12 +87,14 @@ def test_the_examples_run_as_they_are(served: tuple[Flask, Cast], language: str,
         id = cast.root.get("collections/orders").json["id"]
         caller, path = cast.root, f"collections/{id}/api?account=acme"
     setup, lists, get, create, update, delete = codes(Browser(app, caller).get(path).text, language)
-    prefix = f"{setup}\n" if language == "Python" else ""
+    prefix = "" if language == "curl" else f"{setup}\n"  # its own would replace the test's
     record_id = ""
 
     def answer(code: str) -> dict[str, object]:
         printed = run(language, prefix + code, caller, record_id)
-        found: dict[str, object] = json.loads(printed) if language == "curl" else eval(printed)  # noqa: S307
+        found: dict[str, object] = (ast.literal_eval if language == "Python" else json.loads)(
+            printed
+        )
         return found
 
     created = answer(create)
@@ -111,18 +118,6 @@ def test_the_filters_are_of_this_collection(served: tuple[Flask, Cast]) -> None:
     for condition in map(unescape, shown):
         answer = cast.alice.get("records/orders", query_string={"filter": condition})
         assert answer.status_code == 200, (condition, answer.text)
-
-
-def test_javascript_is_valid(served: tuple[Flask, Cast], tmp_path: Path) -> None:
-    app, cast = served
-    page = Browser(app, cast.alice).get(f"records/{cast.alice.account_id}/orders/api").text
-    setup, *calls = codes(page, "JavaScript")
-    assert len(calls) == 5
-    for number, code in enumerate(calls):
-        file = tmp_path / f"{number}.mjs"
-        file.write_text(f"{setup}\n{code}\n", encoding="utf-8")
-        done = subprocess.run(["node", "--check", file], capture_output=True, check=False)
-        assert done.returncode == 0, done.stderr
 
 
 def test_requests_are_tried_with_the_callers_own_rights(app: Flask, cast: Cast) -> None:
