@@ -83,7 +83,7 @@ def form_of(page: str) -> dict[str, Any]:
 
 def titles(page: str) -> list[str]:
     """The titles that a list shows, in order."""
-    return [row[1] for row in rows(page, "Records")]
+    return [row[0] for row in rows(page, "Records")]
 
 
 def closed_rules(cast: Cast, **rules: Any) -> None:
@@ -307,8 +307,7 @@ def test_lists_are_filtered_sorted_and_leafed_through(
     assert found(field_0="day", op_0="empty", filter="loud = 'B'") == ["b"]
     # Whoever filters sends the boxes of the columns along: they stay in their order.
     usual = re.findall(r'name="column" value="(\w+)" checked', admin.get(path).text)
-    heads = re.findall(r'<th scope="col"[^>]*>(?:<a[^>]*>)?(\w+)', admin.get(path).text)
-    assert ["Record", *usual] == heads
+    assert ["title", *usual] == heads(admin.get(path).text)
     page = admin.get(f"{path}?column=views&column=loud&sort=views").text
     assert [row[1:] for row in rows(page, "Records")] == [
         ["0", "B"],
@@ -333,6 +332,58 @@ def test_lists_are_filtered_sorted_and_leafed_through(
     assert following
     second = admin.client.get(html.unescape(following[1])).text
     assert titles(first) + titles(second) == [f"m{n:02}" for n in range(30)]
+
+
+def heads(page: str) -> list[str]:
+    """The heads of the columns of a list."""
+    return re.findall(r'<th scope="col"[^>]*>(?:<a[^>]*>)?(\w+)', page)
+
+
+def test_tables_begin_with_the_name_and_show_what_fits(
+    cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
+    person = make_record(cast.alice, "people", name=" Ada\n Lovelace ")["id"]
+    record = make_record(cast.alice, title="first", author=person, views=7)["id"]
+    untitled = make_record(cast.alice, title=" ", link="https://example.org/a/b")["id"]
+    page = admin.get(place(cast)).text
+    shown = ["title", "kind", "views", "open", "at", "day", "state", "author", "created_at"]
+    assert heads(page) == shown
+    assert titles(page) == ["https://example.org/a/b", "first"]
+    assert f'/posts/{record}">first</a>' in page
+    assert f'/people/{person}">Ada Lovelace</a>' in page
+    assert '<td data-label="views" class="number">7</td>' in page
+    page = admin.get(f"{place(cast)}?column=link").text
+    assert '<td data-label="link" class="whole">https://example.org/a/b</td>' in page
+    for id, name in ((person, "Ada Lovelace"), (record, "first"), (untitled, "https://")):
+        page = admin.get(place(cast, f"/{'people' if id == person else 'posts'}/{id}")).text
+        assert f"<title>{name}" in page
+        assert f"<h1>{name}" in page
+    # What nobody may change is shown by name, too.
+    closed_rules(cast, update_rule=None)
+    assert f'/people/{person}">Ada Lovelace</a>' in admin.get(place(cast, f"/posts/{record}")).text
+
+
+@pytest.mark.parametrize(
+    ("fields", "shown"),
+    [
+        ([("note", "text"), ("total", "number")], ["note", "total"]),
+        ([("total", "number"), ("paid", "boolean")], ["Record", "total", "paid"]),
+        # A choice is no name while there is another text.
+        ([("state", "text", {"choices": ["a"]}), ("code", "text")], ["code", "state"]),
+        ([("more", "json"), ("tags", "url"), ("sum", "number")], ["tags", "sum", "more"]),
+        ([(f"t{n}", "text") for n in range(9)], ["t0", "t1", "t2"]),
+        ([(one * 50, "number") for one in "abc"] + [("d", "date")], ["Record", "a" * 50, "d"]),
+    ],
+)
+@pytest.mark.parametrize("database", ["sqlite"])
+def test_columns_are_chosen_by_type_and_width(
+    cast: Cast, admin: Browser, fields: list[Any], shown: list[str], database: str
+) -> None:
+    properties = ("name", "type", "options")
+    schema = [dict(zip(properties, one, strict=False)) for one in fields]
+    make_collection(cast.root, "things", schema)
+    make_record(cast.alice, "things")
+    assert heads(admin.get(place(cast, "/things")).text) == [*shown, "created_at"]
 
 
 def test_a_reference_is_picked_without_scripts(

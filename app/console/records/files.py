@@ -12,7 +12,8 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app.collections.fields import SYSTEM_FIELDS
 from app.console.records import filters
-from app.console.records.listing import COLLECTION, display
+from app.console.records.display import display
+from app.console.records.listing import COLLECTION
 from app.console.shell import guard, scopes, signing
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, TemplateContext, redirect_with_notice

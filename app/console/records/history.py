@@ -6,7 +6,7 @@ from flask import request
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.audit.append import DELETE
-from app.console.records.listing import display
+from app.console.records.display import display
 from app.console.records.pages import RECORD
 from app.console.shell import guard, lists, scopes, signing
 from app.console.shell.blueprint import blueprint

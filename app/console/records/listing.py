@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any
 
-import orjson
 from flask import redirect, render_template, request, url_for
-from markupsafe import Markup
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import tenants
 from app.collections import definition
 from app.collections.access import Access
 from app.collections.definition import Definition
-from app.console.records import file_previews, filters, references
+from app.console.records import columns, file_previews, filters, references
+from app.console.records.display import display
 from app.console.records.filters import FilterForm
 from app.console.shell import guard, lists, scopes
 from app.console.shell.blueprint import blueprint
@@ -31,22 +27,12 @@ from app.feed import service as feed
 from app.records import service
 from app.rest.access import public
 from app.rest.converters import UuidPath
-from app.types import JSONMapping, JSONObject
+from app.types import JSONObject
 
 HOME = "/console/records"
 ACCOUNT = f"{HOME}/<uuid:account_id>"
 COLLECTION = f"{ACCOUNT}/<name>"
-DEFAULT_COLUMNS = 5
 DEFAULT_SORT = "-created_at"
-
-
-@dataclass(frozen=True)
-class ColumnHead:
-    """The head of a column: its field, sort link and sort order."""
-
-    name: str
-    target: str | None
-    sorted: str | None
 
 
 @blueprint.get(HOME)
@@ -102,23 +88,25 @@ def _list_context(scope: CollectionScope, access: Access, form: FilterForm) -> T
     can_follow = scope.access(scope.collection, "view") is not None
     newest_change = feed.newest_change(by=scope.by) if can_follow else None
     listing = lists.from_request("console.show_records", **scope.url_args)
-    columns, sort = _columns(access), request.args.get("sort", "").replace("\0", "")[:200]
-    selected = columns if "column" in request.args else []
-    listing.filters = {**form.query_args, **_non_empty(sort=sort, column=selected)}
+    sort = request.args.get("sort", "").replace("\0", "")[:200]
+    requested = columns.requested(access)
+    listing.filters = {**form.query_args, **_non_empty(sort=sort, column=requested)}
     try:
         listing.with_page(_load(scope, access, form, listing, sort))
     except AppError as error:
         form.with_error(error)
-    sort = sort or DEFAULT_SORT
+    sort, names = sort or DEFAULT_SORT, requested or columns.default(access)
+    named = columns.name_field(access)
     return {
         "listing": listing,
-        "heads": [_column_head(access, listing, column, sort) for column in columns],
+        "named": columns.column(access, listing, named, sort) if named else None,
+        "columns": [columns.column(access, listing, name, sort) for name in names],
+        "name_of": partial(references.label, names=references.label_fields(access)),
         "sort": sort,
-        "columns": columns,
-        "choosable": dict.fromkeys((*_readable_fields(access), *access.readable)),
+        "choosable": columns.choosable(access),
         "offered": filters.offered_fields(access),
         "operators": filters.OPERATORS,
-        "labels": _labels(scope, access, listing.items, columns),
+        "labels": columns.labels(scope, access, listing.items, names),
         **file_previews.context(),
         "display": display,
         "files_in": file_previews.files_in,
@@ -162,70 +150,3 @@ def nth_newest_time(collection: Definition, account_id: str, newer: int) -> date
         table.created_at, [table.account_id == account_id], newer
     )
     return cutoff
-
-
-def _columns(access: Access) -> list[str]:
-    selected = [name for name in request.args.getlist("column") if name in access.readable]
-    return list(dict.fromkeys(selected)) or [
-        *_readable_fields(access)[:DEFAULT_COLUMNS],
-        "created_at",
-    ]
-
-
-def _readable_fields(access: Access) -> list[str]:
-    return [name for name in access.definition.declared if name in access.readable]
-
-
-def _column_head(access: Access, listing: Listing, name: str, sort: str) -> ColumnHead:
-    if name not in filters.filterable_fields(access):
-        return ColumnHead(name, None, None)
-    order = {name: "ascending", f"-{name}": "descending"}.get(sort)
-    next_sort = f"-{name}" if order == "ascending" else name
-    url_args = {**listing.url_args, **listing.filters, "sort": next_sort}
-    return ColumnHead(name, url_for(listing.endpoint, **url_args), order)
-
-
-def _labels(
-    scope: CollectionScope,
-    access: Access,
-    rows: Sequence[JSONMapping],
-    columns: Sequence[str],
-) -> dict[str, tuple[str, dict[str, str]]]:
-    """By reference column: the target collection, and the labels of its records by id."""
-    labels = {}
-    for name in columns:
-        target = scope.collection.target(name) if name not in access.masked else None
-        if target is not None:
-            ids = [row[name] for row in rows if row[name] is not None]
-            labels[name] = (target.name, references.labels(target, ids, scope.by))
-    return labels
-
-
-def display(value: object, longest: int = 60) -> str:
-    """A value of a record for a list."""
-    if value is None or isinstance(value, bool):
-        return "" if value is None else "yes" if value else "no"
-    if isinstance(value, list) and all(isinstance(item, str) for item in value):
-        text = ", ".join(value)
-    elif names := _file_names(value):
-        text = ", ".join(names)
-    else:
-        text = json_text(value)
-    if re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", text, re.ASCII):
-        moment = f"{text[:10]} {text[11:16]} UTC"
-        return Markup('<time datetime="{}">{}</time>').format(text, moment)
-    return text if len(text) <= longest else f"{text[:longest]}…"
-
-
-def _file_names(value: object) -> list[str]:
-    """The names of the files of a value; none for other values."""
-    files = value if isinstance(value, list) else [value]
-    known = [one for one in files if isinstance(one, dict) and one.keys() >= {"name", "sha256"}]
-    return [str(one["name"]) for one in known] if len(known) == len(files) else []
-
-
-def json_text(value: object) -> str:
-    """A value in its JSON form."""
-    # JSON of a record is passed through unparsed; that of its history has been read.
-    is_json = isinstance(value, orjson.Fragment | dict | list)
-    return orjson.dumps(value).decode() if is_json else str(value)

@@ -6,8 +6,9 @@ from flask import after_this_request, request
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.collections.access import Access
-from app.console.records import file_previews, record_form, references
-from app.console.records.listing import COLLECTION, display, json_text
+from app.console.records import columns, file_previews, record_form, references
+from app.console.records.display import display
+from app.console.records.listing import COLLECTION
 from app.console.records.record_form import RecordForm
 from app.console.shell import guard, idempotent_forms, scopes, signing
 from app.console.shell.blueprint import blueprint
@@ -239,17 +240,19 @@ def _record_page(
     _load_labels(scope, form)
     written = {widget.field.name for widget in form.widgets}
     shown = {name: value for name, value in (record or {}).items() if name not in written}
+    access = scope.access(scope.collection, "view")
+    labels = columns.labels(scope, access, [record], list(shown)) if access and record else {}
     return form.render(
         "console/records/one.html",
         scope=scope,
         record_id=record_id,
         record=record,
         shown=shown,
-        title=_title(scope, record, record_id),
+        title=_title(access, record, record_id),
+        labels=labels,
         opened=opened,
         ask=scopes.ASK_SUPERADMINS,
         display=display,
-        json_text=json_text,
         **_file_context(scope, form, shown),
     )
 
@@ -268,8 +271,6 @@ def _file_context(scope: CollectionScope, form: RecordForm, shown: JSONMapping) 
     return {"attached": attached, **file_previews.context()}
 
 
-def _title(scope: CollectionScope, record: RecordView | None, record_id: str) -> str:
-    access = scope.access(scope.collection, "view")
-    if record is None or access is None:
-        return record_id
-    return references.label(record, references.label_fields(access))
+def _title(access: Access | None, record: RecordView | None, record_id: str) -> str:
+    names = references.label_fields(access) if access else ()
+    return references.label(record or {"id": record_id}, names)

@@ -23,16 +23,17 @@ Hits = list[tuple[str, str]]
 
 
 def label_fields(access: Access) -> list[str]:
-    """The text fields that label a record: those that the caller sees unmasked."""
+    """The text fields that label a record: those that the caller sees unmasked; choices last."""
     declared = access.definition.declared
     texts = (name for name, spec in declared.items() if spec.type in LABEL_TYPES)
-    return [name for name in texts if name in access.comparable]
+    comparable = (name for name in texts if name in access.comparable)
+    return sorted(comparable, key=lambda name: "choices" in declared[name].options)
 
 
 def label(record: JSONMapping, names: Iterable[str]) -> str:
-    """The label of a record: its first text that is not empty, else its id."""
-    texts = (str(record[name]) for name in names if record.get(name))
-    text = next(texts, record["id"])
+    """The label of a record: its first text that is not blank, else the end of its id."""
+    texts = (" ".join(str(record[name]).split()) for name in names if record.get(name))
+    text = next(filter(None, texts), f"…{record['id'][-8:]}")
     return text if len(text) <= MAX_LABEL_LENGTH else f"{text[:MAX_LABEL_LENGTH]}…"
 
 
