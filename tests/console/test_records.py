@@ -481,6 +481,58 @@ def test_a_form_that_is_sent_twice_makes_one_record(
     assert NONE not in {one["id"] for one in cast.alice.get("records/posts").json["items"]}
 
 
+def test_ways_back_lead_to_the_list_as_it_was(
+    cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
+    record = make_record(cast.alice, title="first", views=1)["id"]
+    kept = "field_0=views&op_0=%3D&value_0=1&filter=title+%21%3D+%27%25%26%27"
+    kept += "&column=views&column=day&sort=-day&page=1"
+    listed = admin.get(f"{place(cast)}?{kept}").text
+
+    def link(page: str, rest: str) -> str:
+        found = re.search(rf'(?:href|action)="(/console/{place(cast)}{rest}[^"]*)"', page)
+        assert found, rest
+        return html.unescape(found[1]).removeprefix("/console/")
+
+    listed_at = f"{place(cast)}?{kept}"
+    page = admin.get(link(listed, f"/{record}")).text
+    assert link(page, r"\?") == listed_at
+    assert link(admin.get(link(page, f"/{record}/history")).text, f"/{record}").endswith(
+        link(page, f"/{record}/history").partition("?")[2]
+    )
+    saved = admin.done(link(page, f"/{record}"), **form_of(page) | {"f_day": "2026-11-20"})
+    assert link(saved, r"\?") == listed_at
+    assert link(admin.get(link(listed, "/import")).text, r"\?") == listed_at
+    new = admin.get(link(listed, "/new")).text
+    assert link(new, r"\?") == listed_at
+    created = admin.done(link(new, "/new"), **form_of(new) | {"f_title": "x", "f_views": "2"})
+    assert link(created, r"\?") == listed_at
+    deleted = admin.send(link(saved, f"/{record}/delete"))
+    assert deleted.headers["Location"] == f"/console/{listed_at}&deleted={record}"
+    page = admin.client.get(deleted.headers["Location"]).text
+    assert "The record is deleted." in page
+    restored = admin.done(link(page, f"/{record}/revive"))
+    assert link(restored, r"\?") == listed_at
+
+
+@pytest.mark.parametrize(
+    "back", ["https://evil.example", "//evil.example", "a=1&" * 900, "%00", "&"]
+)
+@pytest.mark.parametrize("database", ["sqlite"])
+def test_ways_back_lead_nowhere_else(
+    cast: Cast, admin: Browser, made: dict[str, str], back: str, database: str
+) -> None:
+    record = make_record(cast.alice, title="first")["id"]
+    path = f"/console/{place(cast)}"
+    answer = admin.client.get(f"{path}/{record}", query_string={"back": back})
+    assert f'<a href="{path}' in answer.text
+    assert 'href="https://evil' not in answer.text
+    assert 'href="//evil' not in answer.text
+    found = re.search(rf'href="({path}[^"/]*)"', answer.text)
+    assert found
+    assert admin.client.get(html.unescape(found[1])).status_code == 200
+
+
 def test_hostile_values_are_inert(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
     record = make_record(cast.alice, title=HOSTILE, more={"a": HOSTILE})["id"]
     person = make_record(cast.alice, "people", name=HOSTILE[:50])["id"]

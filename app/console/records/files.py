@@ -11,12 +11,12 @@ from flask import Response, get_flashed_messages, request, stream_template
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.collections.fields import SYSTEM_FIELDS
-from app.console.records import filters
+from app.console.records import filters, list_state
 from app.console.records.display import display
 from app.console.records.listing import COLLECTION
 from app.console.shell import guard, scopes, signing
 from app.console.shell.blueprint import blueprint
-from app.console.shell.forms import Form, Page, TemplateContext, redirect_with_notice
+from app.console.shell.forms import Form, Page, TemplateContext
 from app.console.shell.scopes import CollectionScope
 from app.db.errors import UNAVAILABLE, unavailable
 from app.errors import AppError, BadRequest, Malformed
@@ -139,7 +139,7 @@ def import_records(account_id: str, name: str) -> Page | BaseResponse:
     if dry_run or form.status != 200:
         return _page(scope, form, run=run)
     notice = f"{run.count} record{' is' if run.count == 1 else 's are'} imported."
-    return redirect_with_notice(notice, "console.show_records", **scope.url_args)
+    return list_state.redirect_to_list(notice, scope)
 
 
 def _uploaded_file(scope: CollectionScope) -> Source:
@@ -196,4 +196,6 @@ def _streamed_page(scope: CollectionScope, run: ImportRun) -> Response:
 
 def _context(scope: CollectionScope) -> TemplateContext:
     may = "create" in scope.allowed_operations(scope.collection)
-    return {"scope": scope, "may_create": may, "ask": scopes.ASK_SUPERADMINS, "display": display}
+    context = {"scope": scope, "may_create": may, "ask": scopes.ASK_SUPERADMINS}
+    context |= {"list_url": list_state.list_url(scope), "at": list_state.of_page(scope)}
+    return {**context, "display": display}

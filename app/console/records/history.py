@@ -6,6 +6,7 @@ from flask import request
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.audit.append import DELETE
+from app.console.records import list_state
 from app.console.records.display import display
 from app.console.records.pages import RECORD
 from app.console.shell import guard, lists, scopes, signing
@@ -44,14 +45,13 @@ def restore_record(account_id: str, name: str, record_id: str) -> Page | BaseRes
     except AppError as error:
         return _page(account_id, name, record_id, form.with_error(error))
     notice = "The record is restored to this state."
-    return redirect_with_notice(
-        notice, "console.show_record", **scope.url_args, record_id=record_id
-    )
+    url_args = list_state.of_page(scope)
+    return redirect_with_notice(notice, "console.show_record", **url_args, record_id=record_id)
 
 
 def _page(account_id: str, name: str, record_id: str, form: Form) -> Page:
     scope = scopes.collection_scope(account_id, name)
-    url_args = {**scope.url_args, "record_id": record_id.lower()}
+    url_args = {**list_state.of_page(scope), "record_id": record_id.lower()}
     listing = lists.from_request("console.show_history", **url_args)
     result = service.page(
         scope.collection.name, url_args["record_id"], listing.skip, lists.PAGE_SIZE, by=scope.by
@@ -61,4 +61,5 @@ def _page(account_id: str, name: str, record_id: str, form: Form) -> Page:
         change["operation"] == DELETE for change in listing.items[:1]
     )
     context = {"scope": scope, "at": url_args, "listing": listing, "deleted": deleted}
+    context["list_url"] = list_state.list_url(scope)
     return form.render("console/audit/history.html", display=display, **context)

@@ -13,7 +13,7 @@ from app.accounts import tenants
 from app.collections import definition
 from app.collections.access import Access
 from app.collections.definition import Definition
-from app.console.records import columns, file_previews, filters, references
+from app.console.records import columns, file_previews, filters, list_state, references
 from app.console.records.display import display
 from app.console.records.filters import FilterForm
 from app.console.shell import guard, lists, scopes
@@ -74,11 +74,13 @@ def show_records(account_id: str, name: str) -> tuple[str, int]:
     """The records of a collection that the caller may list."""
     scope = scopes.collection_scope(account_id, name)
     access = scope.access(scope.collection, "list")
-    form, context = filters.from_request(), {"ask": scopes.ASK_SUPERADMINS, "access": access}
+    form = filters.from_request()
+    context: TemplateContext = {"ask": scopes.ASK_SUPERADMINS, "access": access}
+    context["at"] = list_state.of_list(scope)
     if access is not None:
         context |= _list_context(scope, access, form)
     opened = scope.allowed_operations(scope.collection)
-    deleted = request.args.get("deleted", "") if "create" in opened else ""
+    deleted = request.args.get(list_state.DELETED, "") if "create" in opened else ""
     context["deleted"] = deleted if UuidPath.accepts(deleted) else None
     return form.render("console/records/list.html", scope=scope, opened=opened, **context)
 

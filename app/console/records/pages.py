@@ -6,7 +6,7 @@ from flask import after_this_request, request
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.collections.access import Access
-from app.console.records import columns, file_previews, record_form, references
+from app.console.records import columns, file_previews, list_state, record_form, references
 from app.console.records.display import display
 from app.console.records.listing import COLLECTION
 from app.console.records.record_form import RecordForm
@@ -70,9 +70,7 @@ def create_record(account_id: str, name: str) -> Page | BaseResponse:
     except AppError as error:
         if not idempotent_forms.already_created(error, lambda: _record(scope, id)):
             return _new_page(scope, form.with_error(error), access)
-    return redirect_with_notice(
-        "The record is created.", "console.show_record", **scope.url_args, record_id=id
-    )
+    return _redirect_to_record("The record is created.", scope, id)
 
 
 @blueprint.get(RECORD)
@@ -116,9 +114,7 @@ def change_record(account_id: str, name: str, record_id: str) -> Page | BaseResp
     except AppError as error:
         return _record_page(scope, record_id, record, form.with_error(error))
     notice = "The record is saved." if body else "No changes."
-    return redirect_with_notice(
-        notice, "console.show_record", **scope.url_args, record_id=record_id
-    )
+    return _redirect_to_record(notice, scope, record_id)
 
 
 @blueprint.post(f"{RECORD}/delete")
@@ -142,9 +138,7 @@ def delete_record(account_id: str, name: str, record_id: str) -> Page | BaseResp
         form.values |= signature.values
         form.problem, form.status = signature.problem, signature.status
         return _record_page(scope, record_id, record, form)
-    return redirect_with_notice(
-        DELETED, "console.show_records", **scope.url_args, deleted=record_id
-    )
+    return list_state.redirect_to_list(DELETED, scope, deleted=record_id)
 
 
 @blueprint.post(f"{RECORD}/revive")
@@ -162,7 +156,12 @@ def revive_record(account_id: str, name: str, record_id: str) -> BaseResponse:
         if not history.deletable(collection, id, by=scope.by)[1]:
             raise
         notice = ALREADY_RESTORED
-    return redirect_with_notice(notice, "console.show_record", **scope.url_args, record_id=id)
+    return _redirect_to_record(notice, scope, id)
+
+
+def _redirect_to_record(notice: str, scope: CollectionScope, record_id: str) -> BaseResponse:
+    url_args = list_state.of_page(scope)
+    return redirect_with_notice(notice, "console.show_record", **url_args, record_id=record_id)
 
 
 def _record(scope: CollectionScope, record_id: str) -> RecordView | None:
@@ -218,6 +217,7 @@ def _new_page(scope: CollectionScope, form: RecordForm, access: Access | None) -
     _load_labels(scope, form)
     context = {"scope": scope, "may_create": access is not None, "access": access}
     context |= {"form_id": idempotent_forms.form_id(), "ask": scopes.ASK_SUPERADMINS}
+    context |= _addresses(scope)
     return form.render("console/records/new.html", **context, **_file_context(scope, form, {}))
 
 
@@ -245,7 +245,6 @@ def _record_page(
     return form.render(
         "console/records/one.html",
         scope=scope,
-        record_id=record_id,
         record=record,
         shown=shown,
         title=_title(access, record, record_id),
@@ -253,8 +252,14 @@ def _record_page(
         opened=opened,
         ask=scopes.ASK_SUPERADMINS,
         display=display,
+        **_addresses(scope, record_id=record_id),
         **_file_context(scope, form, shown),
     )
+
+
+def _addresses(scope: CollectionScope, **url_args: str) -> TemplateContext:
+    """The list that led to the page, and the arguments of `url_for` for pages of the record."""
+    return {"list_url": list_state.list_url(scope), "at": {**list_state.of_page(scope), **url_args}}
 
 
 def _file_context(scope: CollectionScope, form: RecordForm, shown: JSONMapping) -> TemplateContext:
