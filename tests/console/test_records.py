@@ -11,7 +11,7 @@ import pytest
 from flask import Flask
 
 from app.records.transfer import imports
-from tests.builders import Cast, make_collection, make_record, make_user
+from tests.builders import PASSWORD, Cast, make_collection, make_record, make_user
 from tests.console.browser import HOSTILE, Browser, alert, asks_to_sign_in, beside, token
 from tests.console.test_collections import rows
 from tests.console.test_schemas import inputs
@@ -83,7 +83,7 @@ def form_of(page: str) -> dict[str, Any]:
 
 def titles(page: str) -> list[str]:
     """The titles that a list shows, in order."""
-    return [row[0] for row in rows(page, "Records")]
+    return [row[1] for row in rows(page, "Records")]
 
 
 def closed_rules(cast: Cast, **rules: Any) -> None:
@@ -309,7 +309,7 @@ def test_lists_are_filtered_sorted_and_leafed_through(
     usual = re.findall(r'name="column" value="(\w+)" checked', admin.get(path).text)
     assert ["title", *usual] == heads(admin.get(path).text)
     page = admin.get(f"{path}?column=views&column=loud&sort=views").text
-    assert [row[1:] for row in rows(page, "Records")] == [
+    assert [row[2:] for row in rows(page, "Records")] == [
         ["0", "B"],
         ["1", "A"],
         ["2", hostile.upper()],
@@ -531,6 +531,120 @@ def test_ways_back_lead_nowhere_else(
     found = re.search(rf'href="({path}[^"/]*)"', answer.text)
     assert found
     assert admin.client.get(html.unescape(found[1])).status_code == 200
+
+
+def values(cast: Cast, name: str) -> list[Any]:
+    """The values of a field of all posts of acme, in the order of titles."""
+    return [one[name] for one in cast.alice.get("records/posts?sort=title").json["items"]]
+
+
+def test_selected_records_are_changed_together(
+    cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
+    person = make_record(cast.alice, "people", name="Ada")["id"]
+    made_ids = [
+        make_record(cast.alice, title=title, views=n)["id"] for n, title in enumerate("abc")
+    ]
+    chosen, path = made_ids[:2], f"{place(cast)}/selection"
+    listed = admin.get(f"{place(cast)}?sort=title").text
+    assert re.findall(r'form="selection" name="id" value="([^"]*)"', listed) == made_ids
+    offered = re.findall(r"<option>(\w+)</option>", listed.partition('id="selection"')[2])
+    assert "kind" in offered
+    assert not {"views", "loud", "id"} & set(offered)  # which no two records share
+    page = admin.send(f"{path}?back=sort%3Dtitle", id=chosen, field="kind", do="edit").text
+    assert ("Edit 2 records" in page, form_of(page)["f_kind"]) == (True, "")
+    assert re.findall(r'name="id" value="([^"]*)"', page) == chosen
+    answer = admin.send(f"{path}/edit?back=sort%3Dtitle", id=chosen, field="kind", f_kind="news")
+    assert answer.headers["Location"] == f"/console/{place(cast)}?sort=title"
+    assert "2 records are changed." in admin.client.get(answer.headers["Location"]).text
+    assert values(cast, "kind") == ["news", "news", "note"]
+    # No value is one, too; a reference is found by name.
+    admin.done(f"{path}/edit", id=chosen, field="kind", f_kind="")
+    assert values(cast, "kind") == [None, None, "note"]
+    page = admin.send(f"{path}/edit", id=chosen, field="author", find_author="ad").text
+    picks = re.findall(r'value="(pick:author:[^"]*)"', page)
+    page = admin.send(f"{path}/edit", **form_of(page) | {"id": chosen}, do=picks[0]).text
+    admin.done(f"{path}/edit", **form_of(page) | {"id": chosen}, do="save")
+    assert values(cast, "author") == [person, person, None]
+    history = cast.alice.get(f"records/posts/{chosen[0]}/history").json["items"]
+    assert len(history) == 4
+    wrong = admin.send(f"{path}/edit", id=chosen, field="at", f_at="now")
+    assert (wrong.status_code, beside(wrong, "f_at") != "") == (400, True)
+    assert admin.send(f"{path}/edit", id=chosen, field="views", f_views="3").status_code == 403
+    assert "Select records first." in admin.done(path, do="edit", field="kind")
+
+
+def test_what_is_wrong_with_one_of_the_selected_is_told_beside_it(
+    cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
+    ids = [make_record(cast.alice, title=title, open=title == "b")["id"] for title in "abc"]
+    closed_rules(cast, update_rule="open != true", delete_rule="open != true")
+    path = f"{place(cast)}/selection"
+    for action, sent in (("edit", {"field": "kind", "f_kind": "news"}), ("delete", {})):
+        answer = admin.send(f"{path}/{action}", id=ids, **sent)
+        assert answer.status_code == 403
+        told = re.findall(r'/([0-9a-f-]{36})">(\w)</a>( <strong class="error">)?', answer.text)
+        assert told == [(ids[0], "a", ""), (ids[1], "b", told[1][2]), (ids[2], "c", "")]
+        assert told[1][2]
+        assert f"Nothing is {'changed' if action == 'edit' else 'deleted'}." in answer.text
+    assert values(cast, "kind") == ["note"] * 3
+    closed_rules(cast, update_rule=None)
+    assert admin.send(f"{path}/edit", id=ids, field="kind", f_kind="news").status_code == 403
+    assert 'value="edit"' not in admin.get(place(cast)).text
+
+
+def test_selected_records_are_deleted_after_a_question(
+    app: Flask, cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
+    ids = [make_record(cast.alice, title=title)["id"] for title in "abc"]
+    foreign = make_record(cast.charlie, title="of globex")["id"]
+    path = f"{place(cast)}/selection"
+    page = admin.send(path, id=[*ids[:2], foreign, NONE, "1", ids[0]], do="delete").text
+    assert ("Delete 2 records?" in page, "of globex" in page) == (True, False)
+    assert cast.alice.get("records/posts").json["total"] == 3
+    for caller, status in ((cast.bob, 403), (cast.charlie, 404)):
+        other = Browser(app, caller)
+        for rest in ("", "/delete", "/edit"):
+            sent = {"field": "kind", "f_kind": "news", "do": "delete"}
+            assert other.send(path + rest, id=ids, **sent).status_code == status
+    asked = admin.send(f"{path}/delete", id=[*ids[:2], foreign])
+    assert "2 records are deleted." in admin.client.get(asked.headers["Location"]).text
+    assert values(cast, "title") == ["c"]
+    assert "already deleted" in admin.done(f"{path}/delete", id=ids[:2])
+    assert cast.charlie.get("records/posts").json["total"] == 1
+    person = make_record(cast.alice, "people", name="Ada")["id"]
+    make_record(cast.alice, title="d", author=person)
+    held = admin.send(place(cast, "/people/selection/delete"), id=[person])
+    assert (held.status_code, alert(held) != "") == (409, True)
+
+
+def test_selected_records_are_exported(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
+    ids = [make_record(cast.alice, title=title)["id"] for title in "abc"]
+    foreign = make_record(cast.charlie, title="of globex")["id"]
+    path = f"{place(cast)}/selection?sort=-title"
+    answer = admin.send(path, id=[ids[0], ids[2], foreign], do="export:json")
+    assert [one["title"] for one in answer.json] == ["c", "a"]
+    assert answer.headers["Content-Disposition"] == "attachment; filename=posts.json"
+    assert admin.send(path, id=ids, do="export:csv").text.count("\n") == 4
+
+
+@pytest.mark.parametrize("database", ["sqlite"])
+def test_selected_records_are_signed_for(
+    cast: Cast, admin: Browser, made: dict[str, str], database: str
+) -> None:
+    record = make_record(cast.alice, title="a")["id"]
+    options = {"options": {"require_signature": True}}
+    assert cast.root.patch(f"collections/{made['posts']}", options).status_code == 200
+    path = f"{place(cast)}/selection"
+    sent = {"id": record, "field": "kind", "f_kind": "news"}
+    page = admin.send(path, id=record, field="kind", do="edit").text
+    assert form_of(page)["es_username"] == cast.alice.email
+    assert admin.send(f"{path}/edit", **sent).status_code == 400
+    signed = {"es_username": cast.alice.email, "es_password": PASSWORD, "es_reason": "Tidy up"}
+    admin.done(f"{path}/edit", **sent, **signed)
+    admin.done(f"{path}/delete", id=record, **signed)
+    entry = cast.root.get(f"audit-logs?record_id={record}&operation=DELETE").json["items"][0]
+    assert (entry["es_username"], entry["es_reason"]) == (cast.alice.email, "Tidy up")
 
 
 def test_hostile_values_are_inert(cast: Cast, admin: Browser, made: dict[str, str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
@@ -43,6 +43,13 @@ def export_records(account_id: str, name: str, format: str) -> Response:
     form, access = filters.from_request(), scope.access(scope.collection, "list")
     sort = request.args.get("sort", "").replace("\0", "")
     params = {"filter": [form.build(access)] if access else [], "sort": [sort]}
+    return export_response(scope, format, params)
+
+
+def export_response(
+    scope: CollectionScope, format: str, params: Mapping[str, Sequence[str]]
+) -> Response:
+    """The records of a list as a file. Raises InvalidValues."""
     export = exports.export(scope.collection.name, format, params, by=scope.by)
     response = Response(export.text, mimetype=formats.FORMATS[format], direct_passthrough=True)
     response.call_on_close(export.close)

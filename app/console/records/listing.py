@@ -13,7 +13,7 @@ from app.accounts import tenants
 from app.collections import definition
 from app.collections.access import Access
 from app.collections.definition import Definition
-from app.console.records import columns, file_previews, filters, list_state, references
+from app.console.records import columns, file_previews, filters, list_state, record_form, references
 from app.console.records.display import display
 from app.console.records.filters import FilterForm
 from app.console.shell import guard, lists, scopes
@@ -106,6 +106,7 @@ def _list_context(scope: CollectionScope, access: Access, form: FilterForm) -> T
         "name_of": partial(references.label, names=references.label_fields(access)),
         "sort": sort,
         "choosable": columns.choosable(access),
+        "editable": record_form.editable_at_once(scope.access(scope.collection, "update")),
         "offered": filters.offered_fields(access),
         "operators": filters.OPERATORS,
         "labels": columns.labels(scope, access, listing.items, names),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from flask import after_this_request, request
+from flask import after_this_request
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.collections.access import Access
-from app.console.records import columns, file_previews, list_state, record_form, references
+from app.console.records import columns, file_previews, list_state, picker, record_form, references
 from app.console.records.display import display
 from app.console.records.listing import COLLECTION
 from app.console.records.record_form import RecordForm
@@ -58,7 +58,7 @@ def create_record(account_id: str, name: str) -> Page | BaseResponse:
     if access is None:
         return _new_page(scope, RecordForm(), None)
     form = record_form.fill_submitted(record_form.blank(access))
-    if _handle_picker(scope, form):
+    if picker.run(scope, form):
         return _new_page(scope, form, access)
     id = ""
     try:
@@ -96,7 +96,7 @@ def change_record(account_id: str, name: str, record_id: str) -> Page | BaseResp
     except NotFound as error:
         return _deleted_page(scope, error)
     form = record_form.fill_submitted(_form(scope, record))
-    if _handle_picker(scope, form):
+    if picker.run(scope, form):
         return _record_page(scope, record_id, record, form)
     try:
         if not form.widgets:
@@ -181,40 +181,8 @@ def _form(scope: CollectionScope, record: RecordView | None) -> RecordForm:
     return form
 
 
-def _handle_picker(scope: CollectionScope, form: RecordForm) -> bool:
-    """Perform the action of the reference picker; False if there is none."""
-    action, _, rest = request.form.get("do", "").replace("\0", "").partition(":")
-    name, _, record_id = rest.partition(":")
-    pickers = {w.field.name: w for w in form.widgets if w.kind == "reference"}
-    if action == "pick" and name in pickers:
-        form.values[pickers[name].name], form.values[f"find_{name}"] = record_id, ""
-        return True
-    if action != "save":  # the Enter key searches if a search input has text
-        typed = (picker for picker in pickers if form[f"find_{picker}"])
-        target = name if action == "find" else next(typed, None)
-        if target in pickers:
-            _search(scope, form, target)
-            return True
-    return False
-
-
-def _search(scope: CollectionScope, form: RecordForm, name: str) -> None:
-    target = scope.collection.target(name)
-    if target is not None:
-        text = form[f"find_{name}"].strip()
-        form.hits[name] = references.search(target, text, scope.by)
-
-
-def _load_labels(scope: CollectionScope, form: RecordForm) -> None:
-    for widget in form.widgets:
-        target = scope.collection.target(widget.field.name)
-        if target is not None and form[widget.name] and widget.kind == "reference":
-            id = form[widget.name].strip().lower()
-            form.labels[widget.name] = references.labels(target, [id], scope.by).get(id, "")
-
-
 def _new_page(scope: CollectionScope, form: RecordForm, access: Access | None) -> Page:
-    _load_labels(scope, form)
+    picker.load_labels(scope, form)
     context = {"scope": scope, "may_create": access is not None, "access": access}
     context |= {"form_id": idempotent_forms.form_id(), "ask": scopes.ASK_SUPERADMINS}
     context |= _addresses(scope)
@@ -237,7 +205,7 @@ def _record_page(
     scope: CollectionScope, record_id: str, record: RecordView | None, form: RecordForm
 ) -> Page:
     opened = scope.allowed_operations(scope.collection)
-    _load_labels(scope, form)
+    picker.load_labels(scope, form)
     written = {widget.field.name for widget in form.widgets}
     shown = {name: value for name, value in (record or {}).items() if name not in written}
     access = scope.access(scope.collection, "view")
