@@ -485,8 +485,8 @@ def test_ways_back_lead_to_the_list_as_it_was(
     cast: Cast, admin: Browser, made: dict[str, str]
 ) -> None:
     record = make_record(cast.alice, title="first", views=1)["id"]
-    kept = "field_0=views&op_0=%3D&value_0=1&filter=title+%21%3D+%27%25%26%27"
-    kept += "&column=views&column=day&sort=-day&page=1"
+    kept = "filter=title+%21%3D+%27%25%26%27&field_0=views&op_0=%3D&value_0=1"
+    kept += "&sort=-day&column=views&column=day"
     listed = admin.get(f"{place(cast)}?{kept}").text
 
     def link(page: str, rest: str) -> str:
@@ -645,6 +645,77 @@ def test_selected_records_are_signed_for(
     admin.done(f"{path}/delete", id=record, **signed)
     entry = cast.root.get(f"audit-logs?record_id={record}&operation=DELETE").json["items"][0]
     assert (entry["es_username"], entry["es_reason"]) == (cast.alice.email, "Tidy up")
+
+
+def conditions(page: str) -> str:
+    """The inputs of the first condition of a list."""
+    return page.partition('aria-label="Condition 1"')[2].partition("</div>")[0]
+
+
+def test_conditions_are_entered_by_type(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
+    path = place(cast)
+    expected = {
+        "kind": ('<option value="news">news</option>', "=", "!=", "empty", "filled"),
+        "tags": ('<option value="&lt;b&gt;">&lt;b&gt;</option>', "contains", "empty", "filled"),
+        "open": ('<option value="true">yes</option>', "=", "!=", "empty", "filled"),
+        "day": ('type="date"', "=", "!=", "<", "<=", ">", ">=", "empty", "filled"),
+        "at": ('type="datetime-local"', "=", "!=", "<", "<=", ">", ">=", "empty", "filled"),
+        "views": ('inputmode="decimal"', "=", "!=", "<", "<=", ">", ">=", "empty", "filled"),
+        "author": ('placeholder="Name or id"', "=", "!=", "contains", "starts", "empty", "filled"),
+    }
+    for name, (control, *operators) in expected.items():
+        answer = admin.get(f"{path}?field_0={name}")
+        assert (answer.status_code, beside(answer, "value_0")) == (400, "Enter a value."), name
+        for page in (answer.text, admin.get(f"{path}/condition?field_0={name}").text):
+            assert control in conditions(page), name
+            offered = conditions(page).partition('name="op_0"')[2].partition("</select>")[0]
+            assert re.findall(r'<option value="([^"]*)"', html.unescape(offered)) == operators
+    page = admin.get(f"{path}/condition?field_3=kind&n=3").text
+    assert 'name="value_3"' in page
+    assert 'name="value_0"' in admin.get(f"{path}/condition?field_0={'x' * 999}&n=99").text
+    # A choice that is gone stays in the filter.
+    page = admin.get(f"{path}?field_0=kind&op_0=%3D&value_0=gone").text
+    assert "<option selected>gone</option>" in conditions(page)
+    record = make_record(cast.alice, title="a", tags=["<b>"])["id"]
+    assert f"/posts/{record}" in admin.get(f"{path}?field_0=tags&op_0=%3D&value_0=<b>").text
+
+
+def test_references_are_found_by_name(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
+    people = {name: make_record(cast.alice, "people", name=name)["id"] for name in ("Ada", "Bea")}
+    for title, author in (("by ada", people["Ada"]), ("by bea", people["Bea"]), ("by none", None)):
+        make_record(cast.alice, title=title, author=author)
+
+    def found(operator: str, text: str) -> list[str]:
+        query = {"field_0": "author", "op_0": operator, "value_0": text, "sort": "title"}
+        answer = admin.client.get(f"/console/{place(cast)}", query_string=query)
+        assert answer.status_code == 200, query
+        return titles(answer.text)
+
+    assert found("=", "ada") == ["by ada"]
+    assert found("=", people["Bea"]) == ["by bea"]
+    assert found("!=", "Ada") == ["by bea", "by none"]
+    assert found("contains", "e") == ["by bea"]
+    assert found("starts", "b") == ["by bea"]
+    assert found("=", "%") == []
+    assert cast.root.put("collections/people/rules", {"view_rule": None}).status_code == 200
+    query = {"field_0": "author", "op_0": "=", "value_0": "ada"}
+    answer = admin.client.get(f"/console/{place(cast)}", query_string=query)
+    assert (answer.status_code, "by name" in beside(answer, "value_0")) == (400, True)
+    assert found("=", people["Bea"]) == ["by bea"]
+
+
+def test_columns_are_chosen_and_moved(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
+    make_record(cast.alice, title="a")
+    path, asked = place(cast), "column=views&column=day&column=open&column=views&column=nope"
+    assert heads(admin.get(f"{path}?{asked}").text) == ["title", "views", "day", "open"]
+    page = admin.get(f"{path}?{asked}&up=open").text
+    assert heads(page) == ["title", "views", "open", "day"]
+    chosen = re.findall(r'name="column" value="(\w+)" checked', page)
+    assert chosen == ["views", "open", "day"]
+    assert "up%3D" not in page  # else the way back would move it again
+    assert heads(admin.get(f"{path}?{asked}&down=views").text)[1:] == ["day", "views", "open"]
+    for way in ("up=views", "down=open", "up=nope"):
+        assert heads(admin.get(f"{path}?{asked}&{way}").text)[1:] == ["views", "day", "open"]
 
 
 def test_hostile_values_are_inert(cast: Cast, admin: Browser, made: dict[str, str]) -> None:

@@ -9,7 +9,7 @@ from flask import request, url_for
 
 from app.collections.access import Access
 from app.collections.fields import ComputedField, Field
-from app.console.records import filters, references
+from app.console.records import references
 from app.console.records.record_form import MAX_SINGLE_LINE
 from app.console.shell.lists import Listing
 from app.console.shell.scopes import CollectionScope
@@ -88,9 +88,15 @@ def _width(access: Access, name: str) -> int:
 
 
 def requested(access: Access) -> list[str]:
-    """The columns that the query string names; empty if it names none."""
-    names = (name for name in request.args.getlist("column") if name in access.readable)
-    return list(dict.fromkeys(names))
+    """The columns that the query string names, one of them moved `up` or `down`."""
+    names = [name for name in request.args.getlist("column") if name in access.readable]
+    names = list(dict.fromkeys(names))
+    for way, step in (("up", -1), ("down", 1)):
+        moved = request.args.get(way)
+        if moved in names:
+            place = names.index(moved)
+            names.insert(max(place + step, 0), names.pop(place))
+    return names
 
 
 def choosable(access: Access) -> list[str]:
@@ -102,7 +108,7 @@ def choosable(access: Access) -> list[str]:
 def column(access: Access, listing: Listing, name: str, sort: str) -> Column:
     """A column of a list that is sorted by `sort`."""
     shown = kind(access.readable[name])
-    if name not in filters.filterable_fields(access):
+    if name not in access.comparable or not access.comparable[name].filterable:
         return Column(name, shown, None, None)
     order = {name: "ascending", f"-{name}": "descending"}.get(sort)
     next_sort = f"-{name}" if order == "ascending" else name

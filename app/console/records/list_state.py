@@ -6,7 +6,7 @@ They travel as `back`: the query string of the list.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from flask import flash, redirect, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
@@ -19,9 +19,9 @@ MAX_PARAMETERS = 200
 DELETED = "deleted"
 
 
-def of_list(scope: CollectionScope) -> UrlArgs:
-    """The arguments of `url_for` for pages that this list leads to."""
-    return {**scope.url_args, "back": _encode(request.args.items(multi=True))}
+def of_list(scope: CollectionScope, address: str) -> UrlArgs:
+    """The arguments of `url_for` for pages that the list with this address leads to."""
+    return {**scope.url_args, "back": _encode(parse_qsl(urlsplit(address).query))}
 
 
 def of_page(scope: CollectionScope) -> UrlArgs:

@@ -76,13 +76,31 @@ def show_records(account_id: str, name: str) -> tuple[str, int]:
     access = scope.access(scope.collection, "list")
     form = filters.from_request()
     context: TemplateContext = {"ask": scopes.ASK_SUPERADMINS, "access": access}
-    context["at"] = list_state.of_list(scope)
+    context["at"] = scope.url_args
     if access is not None:
         context |= _list_context(scope, access, form)
     opened = scope.allowed_operations(scope.collection)
     deleted = request.args.get(list_state.DELETED, "") if "create" in opened else ""
     context["deleted"] = deleted if UuidPath.accepts(deleted) else None
     return form.render("console/records/list.html", scope=scope, opened=opened, **context)
+
+
+@blueprint.get(f"{COLLECTION}/condition")
+@public
+@guard.admins_only
+@guard.retry_stale
+def show_condition(account_id: str, name: str) -> str:
+    """The inputs of one condition, for the field that it names; for scripts."""
+    scope = scopes.collection_scope(account_id, name)
+    access, n = scope.access(scope.collection, "list"), request.args.get("n", "")
+    return render_template(
+        "console/records/condition.html",
+        form=filters.from_request(),
+        n=int(n) if n in map(str, range(filters.MAX_ROWS)) else 0,
+        scope=scope,
+        offered=filters.offered_fields(access) if access else {},
+        control=filters.control,
+    )
 
 
 def _list_context(scope: CollectionScope, access: Access, form: FilterForm) -> TemplateContext:
@@ -97,9 +115,11 @@ def _list_context(scope: CollectionScope, access: Access, form: FilterForm) -> T
         listing.with_page(_load(scope, access, form, listing, sort))
     except AppError as error:
         form.with_error(error)
+    address = listing.page_url(listing.page if listing.page > 1 else None)
     sort, names = sort or DEFAULT_SORT, requested or columns.default(access)
     named = columns.name_field(access)
     return {
+        "at": list_state.of_list(scope, address),
         "listing": listing,
         "named": columns.column(access, listing, named, sort) if named else None,
         "columns": [columns.column(access, listing, name, sort) for name in names],
@@ -108,7 +128,7 @@ def _list_context(scope: CollectionScope, access: Access, form: FilterForm) -> T
         "choosable": columns.choosable(access),
         "editable": record_form.editable_at_once(scope.access(scope.collection, "update")),
         "offered": filters.offered_fields(access),
-        "operators": filters.OPERATORS,
+        "control": filters.control,
         "labels": columns.labels(scope, access, listing.items, names),
         **file_previews.context(),
         "display": display,

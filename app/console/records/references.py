@@ -8,7 +8,7 @@ from app.auth.principal import Principal
 from app.collections import access
 from app.collections.access import Access
 from app.collections.definition import Definition
-from app.console.records.filters import escape_like, quote
+from app.console.records import expressions
 from app.console.shell import lists
 from app.errors import Forbidden, InvalidValues
 from app.records import service as records
@@ -45,17 +45,11 @@ def search(target: Definition, text: str, by: Principal) -> Hits | None:
     if UuidPath.accepts(text):
         return _page(target, {"id": [text.lower()]}, by, names)
     params = (
-        {"filter": [contains_expression(text, names[:MAX_SEARCHED_FIELDS])]}
+        {"filter": [expressions.contains(text, names[:MAX_SEARCHED_FIELDS])]}
         if text and names
         else {}
     )
     return _page(target, params, by, names)
-
-
-def contains_expression(text: str, names: Iterable[str]) -> str:
-    """A filter expression for a text within any of the fields."""
-    pattern = quote(f"%{escape_like(text)}%")
-    return " || ".join(f"{name} ~ {pattern}" for name in names)
 
 
 def labels(target: Definition, ids: Iterable[str], by: Principal) -> dict[str, str]:
