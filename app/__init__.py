@@ -32,7 +32,7 @@ from app.db import pre_ping
 from app.feed import routes as feed
 from app.feed import upkeep as feed_upkeep
 from app.files import upkeep as file_upkeep
-from app.http import error_handlers, logging
+from app.http import assets, error_handlers, logging
 from app.http.app import Application
 from app.isolation import commands as isolation
 from app.ops import cli, health, metrics
@@ -142,6 +142,7 @@ def create_app(settings: Config | None = None) -> Flask:
         api.register_blueprint(blueprint)
     for page in PAGES:
         app.register_blueprint(page)
+    assets.init_app(app)
     public(app.view_functions["static"])
     return app
 

@@ -16,7 +16,7 @@ from app.console.collections import explain, listing, rules, schemas
 from app.console.people import api_keys, groups, profile, roles, team, users
 from app.console.records import bulk, downloads, files, history, pages, uploads
 from app.console.records import listing as table
-from app.console.shell import forms, guard, links, resubmit, streams
+from app.console.shell import forms, guard, links, resubmit, streams, theme
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page
 from app.errors import AppError, Unauthorized
@@ -104,6 +104,14 @@ def reauthenticate() -> BaseResponse | Page:
         return redirect(going, 307)
     flash("Password confirmed. Now repeat your last action.")
     return redirect(guard.safe_target(form["next"]) or url_for("console.show_home"), 303)
+
+
+@blueprint.post("/console/theme")
+@public
+@guard.allow_anonymous
+def choose_theme() -> BaseResponse:
+    """Choose a light or dark theme."""
+    return theme.choose()
 
 
 @blueprint.post("/console/sign-out")

@@ -106,8 +106,8 @@ def test_what_fails_is_named_and_leads_to_its_page(
         assert "https://acme.example/in" in page
         assert "globex" not in page
         assert page.count(f"/console/workflows/{acme}/instances/") == 1
-    assert "You see the figures of <strong>Acme</strong>" in of_acme
-    assert "You see the figures" not in own
+    assert "Account: Acme. Switch" in of_acme
+    assert "Switch" not in own
 
 
 def test_changes_are_told_as_far_as_the_rules_show_records(

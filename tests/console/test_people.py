@@ -352,9 +352,9 @@ def test_a_superadmin_keeps_the_team_groups_and_keys_of_any_account(
 def test_an_account_is_shown_as_another_process_left_it(cast: Cast, superadmin: Browser) -> None:
     other = Caller(create_app(cast.root.app.extensions["atrium.config"]), **cast.root.headers)
     account, team = f"accounts/{cast.alice.account_id}", f"accounts/{cast.alice.account_id}/team"
-    assert "of <strong>Acme</strong>" in superadmin.get(team).text
+    assert "Account: Acme. Switch" in superadmin.get(team).text
     assert other.patch(account, {"name": "Acme Ltd"}).status_code == 200
-    assert "of <strong>Acme Ltd</strong>" in superadmin.get(team).text
+    assert "Account: Acme Ltd. Switch" in superadmin.get(team).text
     assert other.patch(account, {"is_active": False}).status_code == 200
     for _ in range(2):  # suspended, then closed
         invited = superadmin.send(f"{team}/invite", email="new@acme.example", role="viewer")

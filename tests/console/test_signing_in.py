@@ -27,7 +27,7 @@ WRONG = "Wrong account, user name or password."
 
 def figures(page: str) -> dict[str, str]:
     """The figures on the home page by their names."""
-    found = re.findall(r"<article><strong>(.*?)</strong> <span>(.*?)</span></article>", page)
+    found = re.findall(r"<article[^>]*><strong>(.*?)</strong> <span>(.*?)</span></article>", page)
     return {name: value for value, name in found}
 
 

@@ -12,7 +12,7 @@ from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.auth import enrolment
 from app.auth import principal as principals
 from app.console.people.users import choices
-from app.console.shell import forms, guard, lists, resubmit
+from app.console.shell import forms, guard, lists, resubmit, switcher
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.errors import AppError, InvalidValues, problem
@@ -99,6 +99,8 @@ def close_account(account_id: str) -> Page | BaseResponse:
 
 def _account_page(account_id: str, form: Form) -> Page:
     account = tenants.get(account_id)
+    if account.is_active:
+        switcher.remember(account.id, account.name)
     listing = lists.from_request("console.show_account", account_id=account.id)
     listing.load_search(
         partial(users.page, account.id), partial(users.cursor_at_offset, account.id)

@@ -6,18 +6,27 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from flask import Blueprint, Response, g, make_response, render_template, request
+from flask import (
+    Blueprint,
+    Response,
+    g,
+    has_request_context,
+    make_response,
+    render_template,
+    request,
+)
 from flask_wtf.csrf import CSRFError
 
 from app import config
-from app.console.shell import guard
+from app.console.shell import guard, navigation, theme
 from app.db.errors import UNAVAILABLE
 from app.errors import AppError, BadRequest, Malformed, NotFound, RecentSignInRequired
-from app.http import error_handlers, html
+from app.http import compression, error_handlers, html
 from app.outbound import mail
 
 blueprint = Blueprint("console", __name__)
 blueprint.before_request(guard.authorize)
+blueprint.after_request(compression.compress_page)  # runs after the one below
 blueprint.after_request(html.add_security_headers)
 
 View = TypeVar("View", bound=Callable[..., Any])
@@ -85,6 +94,14 @@ blueprint.record_once(
 
 @blueprint.app_context_processor
 def template_context() -> dict[str, object]:
-    """The variables that all templates may use."""
-    has_outbox = mail.is_saved_to_files() and not config.current().production
-    return {"caller": guard.caller(), "has_outbox": has_outbox}
+    """The variables that the templates of pages may use."""
+    if not has_request_context():  # a mail
+        return {}
+    caller = guard.caller()
+    return {
+        "caller": caller,
+        "has_outbox": mail.is_saved_to_files() and not config.current().production,
+        "shell": navigation.Shell(caller) if caller else None,
+        "theme": theme.chosen(),
+        "themes": theme.THEMES,
+    }

@@ -21,7 +21,7 @@ from app.auth.guard import limit_body
 from app.auth.login_users import LoginUser
 from app.auth.principal import Principal
 from app.auth.responses import origin
-from app.console.shell import resubmit
+from app.console.shell import resubmit, switcher
 from app.console.shell.forms import Form
 from app.db import errors, versioned_cache
 from app.errors import Forbidden, Unauthorized, Unavailable
@@ -218,6 +218,7 @@ def _invalidate_foreign_forms(user_id: str) -> None:
     # A user who signs in again keeps theirs.
     if session.get(FORM_OWNER, user_id) != user_id:
         session.pop("csrf_token", None)
+        switcher.forget_all()
     session[FORM_OWNER] = user_id
 
 

@@ -9,7 +9,7 @@ from app.auth.principal import AccountRef, Principal
 from app.collections import access, definition
 from app.collections.access import Access
 from app.collections.definition import Definition
-from app.console.shell import guard
+from app.console.shell import guard, switcher
 from app.console.shell.lists import UrlArgs
 from app.errors import Forbidden, NotFound
 from app.rules import OPERATIONS
@@ -81,7 +81,10 @@ def account_scope(account_id: str) -> AccountScope:
         raise NotFound
     account = principals.reload_active_account(account_id)
     if account is None:
+        switcher.forget(account_id)
         raise NotFound("No active account with this id.")
+    if caller.is_superadmin:
+        switcher.remember(account.id, account.name)
     return AccountScope(account, caller.acting_in(account))
 
 

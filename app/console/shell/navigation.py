@@ -1,0 +1,128 @@
+"""The sidebar and the header around each page, by role."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from flask import request, url_for
+
+from app.auth.principal import Principal
+from app.console.shell import switcher
+from app.console.shell.switcher import RecentAccount
+
+HOME = "/console"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A page of the sidebar; `prefixes` are the paths of the pages below it."""
+
+    name: str
+    icon: str
+    url: str
+    prefixes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Group:
+    """Entries under a title."""
+
+    title: str
+    entries: Sequence[Entry]
+
+
+def groups(caller: Principal) -> Sequence[Group]:
+    """The groups of the sidebar."""
+    found = [Group("", [_entry("Home", "home", "show_home")])]
+    if caller.is_admin:
+        found += _account_groups(caller)
+    if caller.is_superadmin:
+        found.append(Group("Instance", list(_instance_entries())))
+    if not caller.is_admin:
+        found.append(Group("", [_entry("API keys", "key", "show_keys")]))
+    return found
+
+
+def current_entry(shown: Sequence[Group]) -> Entry | None:
+    """The entry whose pages the address belongs to: the one with the longest matching path."""
+    matches = [
+        (len(prefix), entry)
+        for group in shown
+        for entry in group.entries
+        for prefix in (entry.url, *entry.prefixes)
+        if request.path == prefix or (request.path.startswith(f"{prefix}/") and prefix != HOME)
+    ]
+    return max(matches, key=lambda match: match[0])[1] if matches else None
+
+
+def _entry(name: str, icon: str, endpoint: str, *prefixes: str, **url_args: Any) -> Entry:
+    return Entry(name, icon, url_for(f"console.{endpoint}", **url_args), prefixes)
+
+
+def _account_groups(caller: Principal) -> Iterator[Group]:
+    account = switcher.current(caller)
+    if caller.is_superadmin and account is None:
+        pages = ("show_records_home", "show_webhooks_home", "show_workflows_home", "show_sso")
+        args: dict[str, str] = {}
+    else:
+        pages = ("show_record_collections", "show_webhooks", "show_workflows", "show_providers")
+        args = {"account_id": account.id} if account else {}
+    own = args if caller.is_superadmin else {}
+    records, webhooks, workflows, sign_in = pages
+    yield Group("Data", [_entry("Records", "table", records, "/console/records", **args)])
+    yield Group(
+        "Automation",
+        [
+            _entry("Webhooks", "webhook", webhooks, "/console/webhooks", **args),
+            _entry("Workflows", "sitemap", workflows, "/console/workflows", **args),
+        ],
+    )
+    people = [
+        _entry("Team", "users-group", "show_team", **own),
+        _entry("Groups", "folder", "show_groups", **own),
+        _entry("Single sign-on", "lock", sign_in, "/console/sso", **args),
+        _entry("API keys", "key", "show_keys", **own),
+    ]
+    yield Group("People and access", people)
+    settings = "show_settings" if args else "show_settings_home"
+    yield Group("Account", [_entry("Settings", "settings", settings, "/console/settings", **args)])
+
+
+def _instance_entries() -> Iterator[Entry]:
+    yield _entry("Accounts", "building", "show_accounts")
+    yield _entry("Users", "users", "show_users")
+    yield _entry("Roles", "shield", "show_roles")
+    yield _entry("Collections", "database", "show_collections")
+    yield _entry("Audit log", "history", "show_audit_log")
+    below = [f"{HOME}/{name}" for name in ("health", "migrations", "outbox")]
+    yield _entry("Jobs and health", "activity", "show_jobs", *below)
+
+
+class Shell:
+    """What surrounds a page for its caller."""
+
+    def __init__(self, caller: Principal) -> None:
+        self._caller = caller
+
+    @cached_property
+    def groups(self) -> Sequence[Group]:
+        """The groups of the sidebar."""
+        return groups(self._caller)
+
+    @cached_property
+    def current(self) -> Entry | None:
+        """The entry of the sidebar that the page belongs to."""
+        return current_entry(self.groups)
+
+    @property
+    def account(self) -> RecentAccount | None:
+        """The account that the navigation leads to."""
+        return switcher.current(self._caller)
+
+    @property
+    def recent(self) -> Sequence[RecentAccount]:
+        """The accounts that a superadmin may switch to at once."""
+        return switcher.recent() if self._caller.is_superadmin else ()

@@ -1,0 +1,54 @@
+"""The account that a superadmin works in, which stays as one moves between areas."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from flask import session
+
+from app.auth.principal import Principal
+
+KEY, MAX_RECENT = "accounts", 6
+
+
+class RecentAccount(NamedTuple):
+    """An account that this browser has worked in."""
+
+    id: str
+    name: str
+
+
+def remember(account_id: str, name: str) -> None:
+    """Make this the current account."""
+    others = [one for one in recent() if one.id != account_id]
+    accounts = [(account_id, name), *others][:MAX_RECENT]
+    _store(accounts)
+
+
+def forget(account_id: str) -> None:
+    """Drop an account that is no longer there."""
+    _store([one for one in recent() if one.id != account_id])
+
+
+def forget_all() -> None:
+    """Drop all accounts, as another user signs in."""
+    session.pop(KEY, None)
+
+
+def recent() -> Sequence[RecentAccount]:
+    """The accounts that this browser has worked in, the latest first."""
+    return [RecentAccount(*one) for one in session.get(KEY, ())]
+
+
+def current(caller: Principal) -> RecentAccount | None:
+    """The account that the navigation leads to: the caller's own, or a superadmin's latest."""
+    if not caller.is_superadmin:
+        return RecentAccount(caller.home.id, caller.home.name) if caller.home else None
+    return next(iter(recent()), None)
+
+
+def _store(accounts: Sequence[tuple[str, str]]) -> None:
+    stored = [list(one) for one in accounts]
+    if stored != session.get(KEY, []):  # else no cookie
+        session[KEY] = stored

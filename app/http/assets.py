@@ -1,0 +1,85 @@
+"""Static files at addresses with a version, which browsers and proxies keep for a year.
+
+The version is a digest of all files, as a folder of the path: the modules that a script imports
+share it. An address without a version, or with that of another
+release, has today's file, to be asked for again.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import MutableMapping
+from functools import lru_cache
+from hashlib import sha256
+from mimetypes import guess_type
+from pathlib import Path
+from typing import Any
+
+from flask import Flask, Response, request, send_from_directory
+from werkzeug.security import safe_join
+
+from app.http import compression
+
+ENDPOINT, DIGITS = "static", 12
+VERSION = re.compile(f"[0-9a-f]{{{DIGITS}}}", re.ASCII)
+FOREVER = "public, max-age=31536000, immutable"
+
+
+def init_app(app: Flask) -> None:
+    """Serve the static folder, and put the version into the addresses of its files."""
+    folder = Path(app.static_folder or "")
+
+    @app.url_defaults
+    def add_version(endpoint: str, values: MutableMapping[str, Any]) -> None:
+        if endpoint == ENDPOINT:
+            values["filename"] = f"{version(folder)}/{values['filename']}"
+
+    def send(filename: str) -> Response:
+        first, _, rest = filename.partition("/")
+        if not VERSION.fullmatch(first):
+            return _file(folder, filename)
+        response = _file(folder, rest)
+        if first == version(folder):
+            response.headers["Cache-Control"] = FOREVER
+        return response
+
+    app.view_functions[ENDPOINT] = send
+
+
+def version(folder: Path) -> str:
+    """The version of the files in a folder: hex digits that change with any of them."""
+    return _version(folder, int(time.monotonic()))
+
+
+@lru_cache(1)
+def _version(folder: Path, _second: int) -> str:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return _digest(folder, tuple((path, path.stat().st_mtime_ns) for path in files))
+
+
+@lru_cache(1)
+def _digest(folder: Path, files: tuple[tuple[Path, int], ...]) -> str:
+    digest = sha256()
+    for path, _ in files:
+        digest.update(f"{path.relative_to(folder)}\0".encode())
+        digest.update(sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:DIGITS]
+
+
+def _file(folder: Path, name: str) -> Response:
+    path = safe_join(str(folder), name)
+    file = Path(path) if path else None
+    if file and compression.is_accepted() and file.is_file():
+        packed = compression.compressed_file(file, file.stat().st_mtime_ns)
+        if packed is not None:
+            kind = guess_type(file.name)[0]
+            response = Response(packed, mimetype=kind)
+            response.headers.update({"Content-Encoding": "gzip", "Cache-Control": "no-cache"})
+            response.add_etag()
+            response.vary.add("Accept-Encoding")
+            response.make_conditional(request)
+            return response
+    response = send_from_directory(folder, name)
+    response.vary.add("Accept-Encoding")
+    return response

@@ -1,0 +1,9 @@
+// What every page has: times, theme, toasts, copy buttons, the palette and shortcuts.
+import "./times.js";
+import "./theme.js";
+import "./toasts.js";
+import "./copy.js";
+import "./palette.js";
+import "./shortcuts.js";
+
+for (const part of document.querySelectorAll(".with-scripts")) part.hidden = false;
