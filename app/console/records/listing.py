@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -13,13 +15,22 @@ from app.accounts import tenants
 from app.collections import definition
 from app.collections.access import Access
 from app.collections.definition import Definition
-from app.console.records import columns, file_previews, filters, list_state, record_form, references
+from app.console.records import (
+    columns,
+    file_previews,
+    filters,
+    list_state,
+    record_form,
+    references,
+    saved_views,
+)
 from app.console.records.display import display
 from app.console.records.filters import FilterForm
+from app.console.records.models import SavedView
 from app.console.shell import guard, lists, scopes
 from app.console.shell.blueprint import blueprint
-from app.console.shell.forms import TemplateContext
-from app.console.shell.lists import Listing
+from app.console.shell.forms import Page, TemplateContext
+from app.console.shell.lists import Listing, UrlArgs
 from app.console.shell.scopes import CollectionScope
 from app.db import counts
 from app.errors import AppError
@@ -33,6 +44,17 @@ HOME = "/console/records"
 ACCOUNT = f"{HOME}/<uuid:account_id>"
 COLLECTION = f"{ACCOUNT}/<name>"
 DEFAULT_SORT = "-created_at"
+ALL: UrlArgs = {"view": "all"}  # the list without the default view
+
+
+@dataclass(frozen=True)
+class ViewLink:
+    """A saved view, and the address of its list."""
+
+    view: SavedView
+    target: str
+    is_own: bool
+    is_current: bool
 
 
 @blueprint.get(HOME)
@@ -70,15 +92,21 @@ def show_record_collections(account_id: str) -> str:
 @public
 @guard.admins_only
 @guard.retry_stale
-def show_records(account_id: str, name: str) -> tuple[str, int]:
-    """The records of a collection that the caller may list."""
+def show_records(account_id: str, name: str) -> Page | BaseResponse:
+    """The records of a collection that the caller may list; at first, in the default view."""
     scope = scopes.collection_scope(account_id, name)
+    views = saved_views.get_all(scope.collection, scope.by)
+    default = next((view for view in views if _is_own(view, scope) and view.is_default), None)
+    if default is not None and not request.args:
+        url_args = {**scope.url_args, **(saved_views.query(default) or ALL)}
+        return redirect(url_for("console.show_records", **url_args))
     access = scope.access(scope.collection, "list")
     form = filters.from_request()
     context: TemplateContext = {"ask": scopes.ASK_SUPERADMINS, "access": access}
     context["at"] = scope.url_args
     if access is not None:
         context |= _list_context(scope, access, form)
+        context |= _views_context(scope, views, context["listing"])
     opened = scope.allowed_operations(scope.collection)
     deleted = request.args.get(list_state.DELETED, "") if "create" in opened else ""
     context["deleted"] = deleted if UuidPath.accepts(deleted) else None
@@ -108,14 +136,15 @@ def _list_context(scope: CollectionScope, access: Access, form: FilterForm) -> T
     can_follow = scope.access(scope.collection, "view") is not None
     newest_change = feed.newest_change(by=scope.by) if can_follow else None
     listing = lists.from_request("console.show_records", **scope.url_args)
-    sort = request.args.get("sort", "").replace("\0", "")[:200]
     requested = columns.requested(access)
-    listing.filters = {**form.query_args, **_non_empty(sort=sort, column=requested)}
+    listing.filters = query_args(form, requested)
+    sort = listing.filters.get("sort", "")
     try:
         listing.with_page(_load(scope, access, form, listing, sort))
     except AppError as error:
         form.with_error(error)
-    address = listing.page_url(listing.page if listing.page > 1 else None)
+    view = {name: "all" for name in ALL if request.args.get(name) == "all"}
+    address = listing.page_url(listing.page if listing.page > 1 else None, **view)
     sort, names = sort or DEFAULT_SORT, requested or columns.default(access)
     named = columns.name_field(access)
     return {
@@ -137,8 +166,38 @@ def _list_context(scope: CollectionScope, access: Access, form: FilterForm) -> T
     }
 
 
-def _non_empty(**values: object) -> JSONObject:
-    return {key: value for key, value in values.items() if value}
+def query_args(form: FilterForm, requested: Sequence[str]) -> JSONObject:
+    """The filter, sort order and columns of the query string."""
+    args: JSONObject = dict(form.query_args)
+    if sort := request.args.get("sort", "").replace("\0", "")[:200]:
+        args["sort"] = sort
+    if requested:
+        args["column"] = list(requested)
+    return args
+
+
+def _views_context(
+    scope: CollectionScope, views: Sequence[SavedView], listing: Listing
+) -> TemplateContext:
+    links = [
+        ViewLink(
+            view,
+            url_for(listing.endpoint, **scope.url_args, **(saved_views.query(view) or ALL)),
+            is_own=_is_own(view, scope),
+            is_current=saved_views.query(view) == listing.filters,
+        )
+        for view in views
+    ]
+    current = next((link for link in links if link.is_current), None)
+    return {
+        "views": links,
+        "current_view": current,
+        "all_url": url_for(listing.endpoint, **scope.url_args, **ALL),
+    }
+
+
+def _is_own(view: SavedView, scope: CollectionScope) -> bool:
+    return view.user_id == scope.by.user_id
 
 
 def _load(
