@@ -14,7 +14,16 @@ from app.console.admin import account_settings, audit, instance, jobs, operation
 from app.console.automation import deliveries, webhooks, workflow_instances, workflows
 from app.console.collections import explain, listing, rules, schemas
 from app.console.people import api_keys, groups, profile, roles, team, users
-from app.console.records import bulk, downloads, files, history, pages, uploads, view_pages
+from app.console.records import (
+    bulk,
+    downloads,
+    files,
+    history,
+    pages,
+    row_pages,
+    uploads,
+    view_pages,
+)
 from app.console.records import listing as table
 from app.console.shell import forms, guard, links, resubmit, streams, theme
 from app.console.shell.blueprint import blueprint
@@ -27,7 +36,20 @@ __all__ = ["blueprint"]
 
 PAGES = (
     *(audit, history, team, groups, api_keys, users, profile, instance, roles, links, sso),
-    *(listing, schemas, rules, explain, table, files, downloads, uploads, pages, bulk, view_pages),
+    *(
+        listing,
+        schemas,
+        rules,
+        explain,
+        table,
+        files,
+        downloads,
+        uploads,
+        pages,
+        bulk,
+        view_pages,
+        row_pages,
+    ),
     *(webhooks, deliveries, workflows, workflow_instances, jobs),
     *(dashboard, search, account_settings, operation, streams),
 )

@@ -307,7 +307,7 @@ def test_lists_are_filtered_sorted_and_leafed_through(
     usual = re.findall(r'name="column" value="(\w+)" checked', admin.get(path).text)
     assert ["title", *usual] == heads(admin.get(path).text)
     page = admin.get(f"{path}?column=views&column=loud&sort=views").text
-    assert [row[2:] for row in rows(page, "Records")] == [
+    assert [row[2:4] for row in rows(page, "Records")] == [
         ["0", "B"],
         ["1", "A"],
         ["2", hostile.upper()],
@@ -714,6 +714,67 @@ def test_columns_are_chosen_and_moved(cast: Cast, admin: Browser, made: dict[str
     assert heads(admin.get(f"{path}?{asked}&down=views").text)[1:] == ["day", "views", "open"]
     for way in ("up=views", "down=open", "up=nope"):
         assert heads(admin.get(f"{path}?{asked}&{way}").text)[1:] == ["views", "day", "open"]
+
+
+def row_form(page: str) -> dict[str, Any]:
+    """What a browser would send of the row that is a form."""
+    return inputs(page.replace('<form class="editing"', '<form id="r"', 1), "r")
+
+
+def test_rows_are_edited_in_the_table(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
+    person = make_record(cast.alice, "people", name="Ada")["id"]
+    ids = [make_record(cast.alice, title=title, views=n)["id"] for n, title in enumerate("ab")]
+    path = f"{place(cast)}?column=views&column=kind&column=author&column=loud&sort=title"
+    links = re.findall(r'<a href="([^"]*)" data-edit', admin.get(path).text)
+    assert len(links) == 2
+    opened = html.unescape(links[0]).removeprefix("/console/")
+    page = admin.get(opened).text
+    assert {name for name in row_form(page) if name.startswith("f_")} == {
+        *("f_title", "f_views", "f_kind", "f_author")
+    }
+    assert "data-stream" not in page  # nothing changes below who types
+    saved = admin.send(opened, **row_form(page) | {"f_views": "7", "f_kind": "news"}, do="save")
+    assert saved.headers["Location"].startswith(f"/console/{place(cast)}?")
+    assert "edit" not in saved.headers["Location"]
+    page = admin.client.get(saved.headers["Location"]).text
+    assert "The record is saved." in page
+    assert [row[1:4] for row in rows(page, "Records")] == [["a", "7", "news"], ["b", "1", "note"]]
+    # What is wrong stands beside its input; a reference is found by name.
+    page = admin.get(opened).text
+    answer = admin.send(opened, **row_form(page) | {"f_views": "many"}, do="save")
+    assert (answer.status_code, beside(answer, "f_views")) == (400, "Must be a number.")
+    page = admin.send(opened, **row_form(page) | {"find_author": "ad"}, do="find:author").text
+    picks = re.findall(r'value="(pick:author:[^"]*)"', page)
+    page = admin.send(opened, **row_form(page), do=picks[0]).text
+    admin.done(opened, **row_form(page), do="save")
+    assert values(cast, "author") == [person, None]
+    # A row that is gone, or that nobody may change, is none.
+    assert admin.get(f"{place(cast)}?edit={NONE}").status_code == 200
+    for edit in (NONE, "x", ""):
+        assert admin.send(f"{place(cast)}?edit={edit}", do="save").status_code == 404
+    closed_rules(cast, update_rule="title = 'a'")
+    other = f"{place(cast)}?edit={ids[1]}&column=views"
+    refused = admin.send(other, **row_form(admin.get(other).text) | {"f_views": "9"}, do="save")
+    assert (refused.status_code, "rules do not allow" in alert(refused)) == (403, True)
+    closed_rules(cast, update_rule=None)
+    assert "data-edit" not in admin.get(path).text
+
+
+def test_of_two_who_edit_a_row_the_second_sees_both_values(
+    app: Flask, cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
+    record = make_record(cast.alice, title="first", views=1)["id"]
+    path = f"{place(cast)}?column=views&filter=views+%3C+5&edit={record}"
+    sent = row_form(admin.get(path).text) | {"f_views": "2"}
+    assert cast.alice.patch(f"records/posts/{record}", {"views": 9}).status_code == 200
+    late = admin.send(path, **sent, do="save")
+    assert (late.status_code, "Somebody else" in alert(late)) == (409, True)
+    assert (row_form(late.text)["f_views"], "Stored: 9" in late.text) == ("2", True)
+    admin.done(path, **row_form(late.text), do="save")
+    assert values(cast, "views") == [2]
+    del sent["csrf_token"]
+    for caller, status in ((cast.bob, 403), (cast.charlie, 404)):
+        assert Browser(app, caller).send(path, **sent, do="save").status_code == status
 
 
 def test_hostile_values_are_inert(cast: Cast, admin: Browser, made: dict[str, str]) -> None:

@@ -99,6 +99,12 @@ def requested(access: Access) -> list[str]:
     return names
 
 
+def shown(access: Access) -> list[str]:
+    """The fields of the table: the one that names a record, and the columns."""
+    named = name_field(access)
+    return [*([named] if named else []), *(requested(access) or default(access))]
+
+
 def choosable(access: Access) -> list[str]:
     """All columns to choose from."""
     names = dict.fromkeys((*readable_fields(access), *access.readable))
@@ -107,13 +113,13 @@ def choosable(access: Access) -> list[str]:
 
 def column(access: Access, listing: Listing, name: str, sort: str) -> Column:
     """A column of a list that is sorted by `sort`."""
-    shown = kind(access.readable[name])
+    kind_ = kind(access.readable[name])
     if name not in access.comparable or not access.comparable[name].filterable:
-        return Column(name, shown, None, None)
+        return Column(name, kind_, None, None)
     order = {name: "ascending", f"-{name}": "descending"}.get(sort)
     next_sort = f"-{name}" if order == "ascending" else name
     url_args = {**listing.url_args, **listing.filters, "sort": next_sort}
-    return Column(name, shown, url_for(listing.endpoint, **url_args), order)
+    return Column(name, kind_, url_for(listing.endpoint, **url_args), order)
 
 
 def labels(

@@ -17,6 +17,8 @@ from app.console.shell.scopes import CollectionScope
 MAX_LENGTH = 2_000  # characters; longer ones are not kept
 MAX_PARAMETERS = 200
 DELETED = "deleted"
+# What is of a moment, and no state of the list.
+OMITTED = (DELETED, "back", "edit", "focus")
 
 
 def of_list(scope: CollectionScope, address: str) -> UrlArgs:
@@ -43,6 +45,8 @@ def redirect_to_list(notice: str, scope: CollectionScope, **params: str) -> Base
 
 
 def _given() -> str | None:
+    if request.endpoint == "console.change_row":  # the list itself
+        return _encode(request.args.items(multi=True))
     try:
         pairs = parse_qsl(
             request.args.get("back", "")[: MAX_LENGTH + 1], max_num_fields=MAX_PARAMETERS
@@ -53,6 +57,6 @@ def _given() -> str | None:
 
 
 def _encode(pairs: Iterable[tuple[str, str]]) -> str | None:
-    kept = [(name, value) for name, value in pairs if name not in (DELETED, "back")]
+    kept = [(name, value) for name, value in pairs if name not in OMITTED]
     query = urlencode(kept)
     return query if query and len(query) <= MAX_LENGTH else None

@@ -20,13 +20,16 @@ from app.console.records import (
     file_previews,
     filters,
     list_state,
+    picker,
     record_form,
     references,
+    row_edit,
     saved_views,
 )
 from app.console.records.display import display
 from app.console.records.filters import FilterForm
 from app.console.records.models import SavedView
+from app.console.records.row_edit import RowEdit
 from app.console.shell import guard, lists, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Page, TemplateContext
@@ -95,22 +98,29 @@ def show_record_collections(account_id: str) -> str:
 def show_records(account_id: str, name: str) -> Page | BaseResponse:
     """The records of a collection that the caller may list; at first, in the default view."""
     scope = scopes.collection_scope(account_id, name)
-    views = saved_views.get_all(scope.collection, scope.by)
-    default = next((view for view in views if _is_own(view, scope) and view.is_default), None)
-    if default is not None and not request.args:
+    default = None if request.args else saved_views.get_default(scope.collection, scope.by)
+    if default is not None:
         url_args = {**scope.url_args, **(saved_views.query(default) or ALL)}
         return redirect(url_for("console.show_records", **url_args))
-    access = scope.access(scope.collection, "list")
-    form = filters.from_request()
+    access, record_id = scope.access(scope.collection, "list"), request.args.get("edit", "")
+    edit = row_edit.open_row(scope, record_id, columns.shown(access)) if access else None
+    return render_list(scope, edit)
+
+
+def render_list(scope: CollectionScope, edit: RowEdit | None = None) -> Page:
+    """The list of the query string, with one row as a form."""
+    access, form = scope.access(scope.collection, "list"), filters.from_request()
     context: TemplateContext = {"ask": scopes.ASK_SUPERADMINS, "access": access}
     context["at"] = scope.url_args
     if access is not None:
         context |= _list_context(scope, access, form)
-        context |= _views_context(scope, views, context["listing"])
+        context |= _views_context(scope, context["listing"])
+        context |= _edit_context(scope, context["listing"], edit)
     opened = scope.allowed_operations(scope.collection)
     deleted = request.args.get(list_state.DELETED, "") if "create" in opened else ""
     context["deleted"] = deleted if UuidPath.accepts(deleted) else None
-    return form.render("console/records/list.html", scope=scope, opened=opened, **context)
+    page, status = form.render("console/records/list.html", scope=scope, opened=opened, **context)
+    return page, edit.form.status if edit and edit.form.status != 200 else status
 
 
 @blueprint.get(f"{COLLECTION}/condition")
@@ -176,14 +186,30 @@ def query_args(form: FilterForm, requested: Sequence[str]) -> JSONObject:
     return args
 
 
-def _views_context(
-    scope: CollectionScope, views: Sequence[SavedView], listing: Listing
+def _edit_context(
+    scope: CollectionScope, listing: Listing, edit: RowEdit | None
 ) -> TemplateContext:
+    """The row that is a form, and the addresses that open and close one."""
+    page = listing.page if listing.page > 1 else None
+    operations = scope.allowed_operations(scope.collection)
+    context: TemplateContext = {"may_edit": {"view", "update"} <= set(operations)}
+    context["edit_url"] = lambda record_id: listing.page_url(page, edit=record_id)
+    if edit is None:
+        return {**context, "edit": None, "edit_id": None}
+    picker.load_labels(scope, edit.form)
+    if all(record["id"] != edit.record["id"] for record in listing.items):
+        listing.items.insert(0, edit.record)  # it was on this page when its row was opened
+    close = listing.page_url(page, **({} if listing.filters else ALL))
+    return {**context, "edit": edit, "edit_id": edit.record["id"], "close_url": close}
+
+
+def _views_context(scope: CollectionScope, listing: Listing) -> TemplateContext:
+    views = saved_views.get_all(scope.collection, scope.by)
     links = [
         ViewLink(
             view,
             url_for(listing.endpoint, **scope.url_args, **(saved_views.query(view) or ALL)),
-            is_own=_is_own(view, scope),
+            is_own=view.user_id == scope.by.user_id,
             is_current=saved_views.query(view) == listing.filters,
         )
         for view in views
@@ -194,10 +220,6 @@ def _views_context(
         "current_view": current,
         "all_url": url_for(listing.endpoint, **scope.url_args, **ALL),
     }
-
-
-def _is_own(view: SavedView, scope: CollectionScope) -> bool:
-    return view.user_id == scope.by.user_id
 
 
 def _load(
