@@ -19,6 +19,7 @@ from app.console.records import (
     downloads,
     files,
     history,
+    options,
     pages,
     row_pages,
     uploads,
@@ -36,20 +37,8 @@ __all__ = ["blueprint"]
 
 PAGES = (
     *(audit, history, team, groups, api_keys, users, profile, instance, roles, links, sso),
-    *(
-        listing,
-        schemas,
-        rules,
-        explain,
-        table,
-        files,
-        downloads,
-        uploads,
-        pages,
-        bulk,
-        view_pages,
-        row_pages,
-    ),
+    *(listing, schemas, rules, explain, table, files, downloads, uploads, pages, options),
+    *(bulk, view_pages, row_pages),
     *(webhooks, deliveries, workflows, workflow_instances, jobs),
     *(dashboard, search, account_settings, operation, streams),
 )

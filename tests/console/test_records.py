@@ -777,6 +777,53 @@ def test_of_two_who_edit_a_row_the_second_sees_both_values(
         assert Browser(app, caller).send(path, **sent, do="save").status_code == status
 
 
+def test_the_records_of_a_reference_are_offered_by_name(
+    app: Flask, cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
+    people = {name: make_record(cast.alice, "people", name=name)["id"] for name in ("Ada", "Bea")}
+    make_record(cast.charlie, "people", name="Adam of globex")
+    path = place(cast, "/posts/options")
+
+    def offered(text: str) -> list[Any]:
+        answer = admin.client.get(
+            f"/console/{path}", query_string={"field": "author", "text": text}
+        )
+        assert answer.status_code == 200
+        return [(one["id"], one["label"]) for one in answer.json["options"]]
+
+    assert offered("ad") == [(people["Ada"], "Ada")]
+    assert [label for _, label in offered("")] == ["Bea", "Ada"]
+    assert offered(people["Bea"]) == [(people["Bea"], "Bea")]
+    assert offered("x" * 5000) == offered("%") == []
+    for field in ("title", "nope", "", "id"):
+        assert admin.get(place(cast, f"/posts/options?field={field}")).status_code == 404
+    for caller, status in ((cast.bob, 403), (cast.charlie, 404)):
+        assert Browser(app, caller).get(f"{path}?field=author").status_code == status
+    assert cast.root.put("collections/people/rules", {"list_rule": None}).status_code == 200
+    assert offered("ad") == []
+
+
+def test_the_page_of_a_record_shows_what_refers_to_it_and_its_changes(
+    cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
+    person = make_record(cast.alice, "people", name="Ada")["id"]
+    other = make_record(cast.alice, "people", name="Bea")["id"]
+    for n in range(7):
+        make_record(cast.alice, title=f"t{n}", author=person)
+    cast.alice.patch(f"records/people/{person}", {"name": "Ada L."})
+    page = admin.get(place(cast, f"/people/{person}")).text
+    aside = page.partition("<aside>")[2].partition("</aside>")[0]
+    assert re.findall(r">(t\d)</a>", aside) == ["t6", "t5", "t4", "t3", "t2"]
+    rest = re.search(r'href="([^"]*)">Show all', aside)
+    assert rest
+    assert len(titles(admin.client.get(html.unescape(rest[1])).text)) == 7
+    assert re.findall(r"(Created|Changed) <time", aside) == ["Changed", "Created"]
+    assert f"by {cast.alice.email}: name" in aside
+    assert "by author" not in admin.get(place(cast, f"/people/{other}")).text
+    closed_rules(cast, list_rule=None)
+    assert "by author" not in admin.get(place(cast, f"/people/{person}")).text
+
+
 def test_hostile_values_are_inert(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
     record = make_record(cast.alice, title=HOSTILE, more={"a": HOSTILE})["id"]
     person = make_record(cast.alice, "people", name=HOSTILE[:50])["id"]

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from flask import after_this_request
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.collections.access import Access
-from app.console.records import columns, file_previews, list_state, picker, record_form, references
+from app.console.records import (
+    columns,
+    file_previews,
+    list_state,
+    picker,
+    record_form,
+    references,
+    related,
+)
 from app.console.records.display import display
 from app.console.records.listing import COLLECTION
 from app.console.records.record_form import RecordForm
@@ -24,6 +34,7 @@ from app.types import JSONMapping
 
 NEW = f"{COLLECTION}/new"
 RECORD = f"{COLLECTION}/<uuid:record_id>"
+MAX_CHANGES = 5
 DELETED = "The record is deleted."
 RESTORED, ALREADY_RESTORED = "The record is restored.", "The record is already restored."
 CHANGED = (
@@ -204,7 +215,7 @@ def _deleted_page(scope: CollectionScope, error: NotFound) -> Page:
 def _record_page(
     scope: CollectionScope, record_id: str, record: RecordView | None, form: RecordForm
 ) -> Page:
-    opened = scope.allowed_operations(scope.collection)
+    opened, id = scope.allowed_operations(scope.collection), record_id.lower()
     picker.load_labels(scope, form)
     written = {widget.field.name for widget in form.widgets}
     shown = {name: value for name, value in (record or {}).items() if name not in written}
@@ -217,12 +228,22 @@ def _record_page(
         shown=shown,
         title=_title(access, record, record_id),
         labels=labels,
+        related=related.related(scope, id) if record else (),
+        max_related=related.MAX_HITS,
+        changes=_newest_changes(scope, id) if record and "update" in opened else (),
         opened=opened,
         ask=scopes.ASK_SUPERADMINS,
         display=display,
         **_addresses(scope, record_id=record_id),
         **_file_context(scope, form, shown),
     )
+
+
+def _newest_changes(scope: CollectionScope, record_id: str) -> Sequence[JSONMapping]:
+    try:
+        return history.page(scope.collection.name, record_id, 0, MAX_CHANGES, by=scope.by)[0]
+    except AppError:  # its changes are too large, or not for the caller
+        return ()
 
 
 def _addresses(scope: CollectionScope, **url_args: str) -> TemplateContext:
