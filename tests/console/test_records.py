@@ -824,6 +824,16 @@ def test_the_page_of_a_record_shows_what_refers_to_it_and_its_changes(
     assert "by author" not in admin.get(place(cast, f"/people/{person}")).text
 
 
+def test_the_history_names_records(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
+    ada, bea = (make_record(cast.alice, "people", name=name)["id"] for name in ("Ada", "Bea"))
+    record = make_record(cast.alice, title="first", author=ada)["id"]
+    cast.alice.patch(f"records/posts/{record}", {"author": bea})
+    page = admin.get(place(cast, f"/posts/{record}/history")).text
+    assert "<title>History of first" in page
+    changed = page.partition('data-label="Was"')[2].partition("</tr>")[0]
+    assert re.findall(r'/people/([^"]*)">(\w+)<', changed) == [(ada, "Ada"), (bea, "Bea")]
+
+
 def test_hostile_values_are_inert(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
     record = make_record(cast.alice, title=HOSTILE, more={"a": HOSTILE})["id"]
     person = make_record(cast.alice, "people", name=HOSTILE[:50])["id"]
