@@ -9,7 +9,7 @@ from flask import render_template, request
 
 from app.collections import definition
 from app.collections.definition import Definition
-from app.console import recent
+from app.console import attention, recent
 from app.console.shell import charts, guard, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import TemplateContext
@@ -51,14 +51,16 @@ def context(scope: AccountScope) -> TemplateContext:
     account_id = scope.account.id
     return {
         "scope": scope,
-        "collections": visibility,
+        "visibility": visibility,
         "charts": [
             charts.records_chart(account_id, visibility.opened, count_all=count_all),
             charts.deliveries_chart([account_id], count_all=count_all),
             charts.sign_ins_chart([account_id], count_all=count_all),
         ],
         "webhooks": webhooks.failing(MAX_FAILING, by=scope.by),
-        "instances": instances.failed(MAX_FAILING, by=scope.by),
+        "failed": attention.by_workflow(
+            instances.failed(attention.MAX_SCANNED, by=scope.by), MAX_FAILING
+        ),
         "changes": recent.changes(scope, visibility.opened),
         "ask": scopes.ASK_SUPERADMINS,
     }

@@ -12,7 +12,7 @@ from app.accounts.models import Account, User
 from app.auth.principal import Principal
 from app.collections import service as collections
 from app.collections.models import Collection
-from app.console import dashboard
+from app.console import attention, checklist, dashboard
 from app.console.shell import charts, lists
 from app.console.shell.forms import TemplateContext
 from app.console.shell.scopes import AccountScope
@@ -46,6 +46,7 @@ def _instance_context(caller: Principal) -> TemplateContext:
             for row in rows
         ],
         "instance": _activity(accounts, caller),
+        "steps": checklist.steps(caller, has_records=any(counts.values())),
         "format_count": lists.format_count,
     }
 
@@ -70,7 +71,9 @@ def _activity(accounts: Sequence[Account], caller: Principal) -> TemplateContext
             charts.sign_ins_chart(list(names), count_all=count_all),
         ],
         "webhooks": failing,
-        "instances": instances.failed_in_accounts(list(names), dashboard.MAX_FAILING),
+        "failed": attention.by_workflow(
+            instances.failed_in_accounts(list(names), attention.MAX_SCANNED), dashboard.MAX_FAILING
+        ),
     }
 
 
@@ -79,8 +82,9 @@ def _account_context(caller: Principal) -> TemplateContext:
         "People": _format_count(User, User.account_id == caller.account_id),
         "Collections": _format_count(Collection),
     }
-    context = {"figures": figures, "collections": []}
+    context: TemplateContext = {"figures": figures, "collections": []}
     if caller.is_admin and caller.account:
+        context["steps"] = checklist.steps(caller, has_records=False)
         context["dashboard"] = dashboard.context(AccountScope(caller.account, caller))
     return context
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -42,28 +42,40 @@ class Change:
     who: str
     when: datetime
     target: str | None
+    list_target: str | None
+    count: int = 1
+    """How many changes in a row are alike; `when` is the latest of them."""
+
+    def is_like(self, other: Change) -> bool:
+        """Whether the same user did the same to things of the same kind."""
+        return (self.what, self.verb, self.who) == (other.what, other.verb, other.who)
 
 
 def changes(scope: AccountScope, collections: Sequence[Definition]) -> list[Change]:
-    """The newest changes; of records, only those of `collections`."""
-    by_table, changes = ByFormerName(collections), []
+    """The newest changes, those in a row that are alike as one; of records, only `collections`'."""
+    by_table, changes = ByFormerName(collections), list[Change]()
     for row in recent.changes(scope.account.id, MAX_SCANNED):
         collection = by_table.find(row.table_name, row.occurred_at)
-        if collection is not None or not row.table_name.startswith(tables.PREFIX):
-            label, target = (
-                _record_link(scope, collection, row) if collection else _list_link(scope, row)
-            )
-            verb, actor = VERBS.get(row.operation, "changed"), row.user_email or row.user_id
-            changes.append(Change(label, verb, actor, row.occurred_at, target))
+        if collection is None and row.table_name.startswith(tables.PREFIX):
+            continue
+        change = _change(scope, collection, row)
+        if changes and changes[-1].is_like(change):
+            changes[-1] = replace(changes[-1], count=changes[-1].count + 1)
+        else:
+            changes.append(change)
     return changes[:MAX_SHOWN]
 
 
-def _record_link(scope: AccountScope, collection: Definition, row: Any) -> tuple[str, str | None]:
-    record_id, is_deleted = row.record_id, row.operation == DELETE
-    label, url_args = f"record of {collection.name}", {**scope.url_args, "name": collection.name}
-    if is_deleted or not record_id:
-        return label, url_for("console.show_records", **url_args)
-    return label, url_for("console.show_record", record_id=record_id, **url_args)
+def _change(scope: AccountScope, collection: Definition | None, row: Any) -> Change:
+    verb, actor = VERBS.get(row.operation, "changed"), row.user_email or row.user_id
+    if collection is None:
+        label, target = _list_link(scope, row)
+        return Change(label, verb, actor, row.occurred_at, target, target)
+    url_args = {**scope.url_args, "name": collection.name}
+    target = all_records = url_for("console.show_records", **url_args)
+    if row.operation != DELETE and row.record_id:
+        target = url_for("console.show_record", record_id=row.record_id, **url_args)
+    return Change(f"record of {collection.name}", verb, actor, row.occurred_at, target, all_records)
 
 
 def _list_link(scope: AccountScope, row: Any) -> tuple[str, str | None]:

@@ -9,7 +9,7 @@ from app import config
 from app.auth import service as auth
 from app.auth.guard import account_of_host
 from app.auth.responses import origin
-from app.console import dashboard, home, search
+from app.console import dashboard, home, sample, search
 from app.console.admin import account_settings, audit, instance, jobs, operation, sso
 from app.console.automation import deliveries, webhooks, workflow_instances, workflows
 from app.console.collections import explain, listing, rules, schemas
@@ -36,6 +36,7 @@ from app.sso import service as providers
 __all__ = ["blueprint"]
 
 PAGES = (
+    sample,
     *(audit, history, team, groups, api_keys, users, profile, instance, roles, links, sso),
     *(listing, schemas, rules, explain, table, files, downloads, uploads, pages, options),
     *(bulk, view_pages, row_pages),

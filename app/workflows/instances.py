@@ -60,7 +60,8 @@ def failed(limit: int, *, by: Principal) -> Sequence[sa.Row[*tuple[Any, ...]]]:
         Workflow.account_id == INSTANCES.c.account_id,
         Workflow.id == INSTANCES.c.workflow_id,
     )
-    columns = [INSTANCES.c[name] for name in ("account_id", "id", "kind", "completed_at")]
+    names = ("account_id", "id", "workflow_id", "kind", "completed_at")
+    columns = [INSTANCES.c[name] for name in names]
     query = sa.select(*columns, Workflow.name).outerjoin(Workflow, sa.and_(*same_workflow))
     visible = query.where(*_visible(by), INSTANCES.c.status == FAILED)
     return db.connection().execute(visible.order_by(INSTANCES.c.id.desc()).limit(limit)).all()

@@ -1,20 +1,36 @@
-// Shows times in the browser's time zone; without it they stay in UTC, as the server sends them.
+// Shows times as what has passed since, or for older ones in the browser's time zone; the exact time is the title.
+// Without scripts they stay in UTC, as the server sends them.
 const parts = {
   year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit",
   second: "2-digit", hourCycle: "h23", timeZoneName: "short",
 };
 const format = new Intl.DateTimeFormat("en-CA", parts);
+const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto" });
+const UNITS = [["day", 86400], ["hour", 3600], ["minute", 60]];
+const RELATIVE_DAYS = 7;
+const REFRESH = 30000; // milliseconds
+
+function since(moment) {
+  const seconds = (moment - Date.now()) / 1000;
+  if (Math.abs(seconds) >= RELATIVE_DAYS * 86400) return null;
+  const [unit, length] = UNITS.find(([, size]) => Math.abs(seconds) >= size) ?? ["second", 1];
+  return unit === "second" ? "just now" : relative.format(Math.trunc(seconds / length), unit);
+}
+
+function exact(moment, seconds) {
+  const values = Object.fromEntries(format.formatToParts(moment).map((part) => [part.type, part.value]));
+  const clock = `${values.hour}:${values.minute}${seconds ? `:${values.second}` : ""}`;
+  return `${values.year}-${values.month}-${values.day} ${clock} ${values.timeZoneName}`;
+}
 
 export function localizeTimes(page) {
   for (const time of page.querySelectorAll("time[datetime*='T']")) {
     const moment = new Date(time.dateTime);
     if (isNaN(moment)) continue;
-    const values = Object.fromEntries(format.formatToParts(moment).map(part => [part.type, part.value]));
-    const seconds = /:\d\d:\d\d/.test(time.textContent) ? `:${values.second}` : "";
-    time.title = time.textContent;
-    time.textContent =
-      `${values.year}-${values.month}-${values.day} ${values.hour}:${values.minute}${seconds} ${values.timeZoneName}`;
+    time.title ||= `${exact(moment, true)} (${time.textContent.trim()})`;
+    time.textContent = since(moment) ?? exact(moment, false);
   }
 }
 
 localizeTimes(document);
+setInterval(localizeTimes, REFRESH, document);

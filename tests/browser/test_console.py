@@ -27,6 +27,13 @@ def sign_in(visit: Visit, caller: Caller) -> None:
     visit.page.wait_for_url("**/console")
 
 
+def sign_out(visit: Visit) -> None:
+    """Press the button in one's own menu."""
+    visit.page.get_by_role("button", name="your menu").click()
+    visit.page.get_by_role("button", name="Sign out").click()
+    visit.page.wait_for_url("**/console/sign-in")
+
+
 def figure(visit: Visit, name: str) -> str:
     box = visit.page.locator(".figures article", has_text=name)
     return box.locator("strong").inner_text()
@@ -38,11 +45,10 @@ def test_sign_in_look_around_sign_out(visit: Visit, live_cast: Cast) -> None:
     expect(visit.page.get_by_role("heading", level=1)).to_have_text("Acme")
     people = live_cast.alice.get("account/users").json["total"]  # other tests leave some
     assert (figure(visit, "People"), figure(visit, "Collections")) == (str(people), "2")
-    visit.page.get_by_role("link", name="API description").click()
+    visit.page.get_by_role("link", name="API", exact=True).click()
     visit.page.wait_for_url("**/docs", wait_until="commit")
     visit.page.go_back()
-    visit.page.get_by_role("button", name="Sign out").click()
-    visit.page.wait_for_url("**/console/sign-in")
+    sign_out(visit)
     visit.page.goto("/console")
     assert "/console/sign-in" in visit.page.url
     visit.check_quiet_and_at_home()
@@ -55,8 +61,11 @@ def test_a_superadmin_sees_the_instance(visit: Visit, live_cast: Cast) -> None:
     users = live_cast.root.get("users").json["total"]  # other tests leave some
     shown = [figure(visit, name) for name in ("Accounts", "Users", "Records")]
     assert shown == ["2", str(users), "3"]
-    rows = visit.page.get_by_role("region", name="Collections").locator("tbody tr")
-    assert rows.all_inner_texts() == ["articles\t1\t0", "posts\t1\t3"]
+    rows = visit.page.locator("section", has_text="Collections").get_by_role("listitem")
+    assert rows.all_inner_texts()[:2] == [
+        "articles 1 field, 0 records",
+        "posts 1 field, 3 records",
+    ]
     baselines = {round(one.bounding_box()["y"]) for one in visit.page.locator(".chart line").all()}
     assert len(baselines) == 1  # however many lines their captions have
     visit.check_quiet_and_at_home()
@@ -68,13 +77,13 @@ def test_a_viewer_makes_a_key_and_is_told_whom_to_ask(visit: Visit, live_cast: C
     sign_in(visit, live_cast.bob)
     expect(page.get_by_text("are managed by the admins of Acme")).to_be_visible()
     page.get_by_role("link", name="API keys").click()
-    page.get_by_role("button", name="New key").click()
+    page.get_by_role("link", name="New key").click()
     page.get_by_label("Name").fill("of bob")
     page.get_by_role("button", name="Create key").click()
     expect(page.get_by_label("of bob")).to_have_value(re.compile("svc_sk_"))
-    page.get_by_role("link", name="Search").click()
-    page.get_by_role("searchbox").fill("of bob")
-    page.get_by_role("button", name="Search").click()
+    page.goto("/console/search")
+    page.get_by_role("main").get_by_role("searchbox").fill("of bob")
+    page.get_by_role("main").get_by_role("button", name="Search").click()
     expect(page.get_by_role("region", name="API keys").get_by_role("link").first).to_be_visible()
     page.goto("/console/team")
     expect(page.get_by_text("This page is for admins")).to_be_visible()
@@ -93,11 +102,11 @@ def test_a_wrong_password_is_told_and_the_rest_kept(visit: Visit, live_cast: Cas
 
 
 def test_the_form_is_filled_in_by_keyboard_alone(visit: Visit, live_cast: Cast) -> None:
-    visit.page.goto("/console/sign-in")
+    visit.page.goto("/console/forgot-password")
     visit.page.keyboard.press("Tab")
     expect(visit.page.get_by_text("Skip to the content")).to_be_in_viewport()
-    visit.page.keyboard.press("Enter")
-    visit.page.keyboard.press("Tab")
+    visit.page.goto("/console/sign-in")
+    expect(visit.page.get_by_label("Account")).to_be_focused()
     for text in ("acme", live_cast.alice.email, PASSWORD):
         visit.page.keyboard.type(text)
         visit.page.keyboard.press("Tab")
@@ -120,9 +129,97 @@ def test_pages_fit_every_window_in_light_and_dark(
         sign_in(visit, caller)
         if caller is live_cast.root:  # test_every_page.py looks at an admin's
             look("home-system")
+        backgrounds = set()
         for scheme in ("light", "dark"):
             visit.wear(scheme, WIDE)
-            background = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
-            assert (background == "rgb(255, 255, 255)") == (scheme == "light")
-        page.get_by_role("button", name="Sign out").click()
-        page.wait_for_url("**/console/sign-in")
+            backgrounds.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+        assert len(backgrounds) == 2
+        sign_out(visit)
+
+
+def test_the_palette_leads_to_pages_and_to_what_the_search_finds(
+    visit: Visit, live_cast: Cast
+) -> None:
+    page = visit.page
+    sign_in(visit, live_cast.alice)
+    page.keyboard.press("Control+k")
+    box = page.get_by_role("combobox", name="Search, or go to a page")
+    expect(box).to_be_focused()
+    page.keyboard.type("webh")
+    expect(page.get_by_role("option", name="Webhooks").first).to_have_attribute(
+        "aria-selected", "true"
+    )
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/console/webhooks/**")
+    page.get_by_role("link", name="Search").click()
+    box.fill(live_cast.bob.email)
+    page.get_by_role("option", name=live_cast.bob.email).click()
+    page.wait_for_url("**/console/team/users/*")
+    page.keyboard.press("Control+k")
+    page.keyboard.press("Escape")
+    expect(box).to_be_hidden()
+    visit.check_quiet_and_at_home()
+
+
+def test_keys_lead_around_unless_they_are_switched_off(visit: Visit, live_cast: Cast) -> None:
+    page = visit.page
+    sign_in(visit, live_cast.alice)
+    page.keyboard.type("gt")
+    page.wait_for_url("**/console/team")
+    page.keyboard.type("n")
+    page.wait_for_url("**/team/invite")
+    page.get_by_label("Email").type("gt?n")  # while one types, they are letters
+    expect(page.get_by_label("Email")).to_have_value("gt?n")
+    page.goto("/console")
+    page.keyboard.type("?")
+    help = page.get_by_role("dialog", name="Keyboard shortcuts")
+    help.get_by_label("Shortcuts of single letters").uncheck()
+    help.get_by_role("button", name="Close").click()
+    page.reload()
+    page.keyboard.type("gt?")
+    expect(help).to_be_hidden()
+    assert page.url.endswith("/console")
+
+
+@WITHOUT_SCRIPTS_TOO
+def test_a_theme_is_chosen_and_stays(visit: Visit, live_cast: Cast) -> None:
+    page = visit.page
+    sign_in(visit, live_cast.alice)
+    light = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.get_by_role("button", name="your menu").click()
+    page.get_by_role("button", name="Dark").click()
+    page.goto("/console/team")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != light
+    page.get_by_role("button", name="your menu").click()
+    expect(page.get_by_role("button", name="Dark")).to_have_attribute("aria-pressed", "true")
+    page.get_by_role("button", name="System").click()
+    page.goto("/console/team")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == light
+
+
+@WITHOUT_SCRIPTS_TOO
+def test_on_a_phone_the_menu_is_a_drawer(visit: Visit, live_cast: Cast) -> None:
+    page = visit.page
+    visit.wear("light", NARROW)
+    sign_in(visit, live_cast.alice)
+    link = page.get_by_role("link", name="Groups", exact=True)
+    expect(link).to_be_hidden()
+    page.get_by_role("button", name="Menu", exact=True).click()
+    link.click()
+    page.wait_for_url("**/console/groups")
+    expect(link).to_be_hidden()
+
+
+@WITHOUT_SCRIPTS_TOO
+def test_the_account_of_a_superadmin_stays_from_area_to_area(visit: Visit, live_cast: Cast) -> None:
+    page = visit.page
+    sign_in(visit, live_cast.root)
+    page.get_by_role("button", name="Choose an account").click()
+    page.get_by_placeholder("Find an account").fill("acm")
+    page.keyboard.press("Enter")
+    page.get_by_role("link", name="Acme").click()
+    for name in ("Webhooks", "Team", "Records"):
+        page.get_by_role("link", name=name, exact=True).click()
+        expect(page.get_by_role("button", name="Account: Acme. Switch")).to_be_visible()
+        assert live_cast.alice.account_id in page.url
+    visit.check_quiet_and_at_home()

@@ -106,7 +106,7 @@ def test_files_are_dropped_on_a_field(
     expect(choose).to_be_focused()
     look("uploaded")
     press(visit, "Create record")
-    expect(page.get_by_role("status").first).to_have_text("The record is created.")
+    expect(page.locator("[data-toast]")).to_have_text("The record is created.")
     expect(papers.get_by_role("link")).to_have_text(["large.bin", "late.txt"])
     for name in ("one.png", "two.png"):  # the later one replaces the other
         sent = {"name": name, "mimeType": "image/png", "buffer": image()}

@@ -49,7 +49,7 @@ def test_a_rule_is_mistyped_mended_previewed_saved_and_explained(
     sign_in(visit, live_cast.root)
     page.get_by_role("link", name="Collections").click()
     page.get_by_role("link", name="tickets").click()
-    page.get_by_role("button", name="Edit rules").click()
+    page.get_by_role("link", name="Edit rules").click()
     view = operation(visit, "View")
     text, verdict = view.get_by_role("textbox"), page.locator("#view_rule-verdict")
     expect(text).to_be_hidden()

@@ -49,7 +49,7 @@ def test_an_admin_sets_up_google_and_somebody_signs_in_by_it(
     page = visit.page
     live_cast.alice.patch("account", {"sso_email_domains": ["acme.example"]})
     sign_in(visit, live_cast.alice)
-    page.get_by_role("link", name="Sign-in", exact=True).click()
+    page.get_by_role("link", name="Single sign-on", exact=True).click()
     look("sso-overview")
     page.get_by_role("link", name="Google").click()
     page.get_by_text("More", exact=True).click()
@@ -65,12 +65,12 @@ def test_an_admin_sets_up_google_and_somebody_signs_in_by_it(
     expect(page.get_by_role("status")).to_contain_text("A new user would be created")
     look("sso-tested")
     provider.lies = lambda claims, header: claims.update(aud="x")  # type: ignore[func-returns-value]
-    page.locator(".up a").click()
+    page.locator(".breadcrumb a").click()
     page.get_by_role("link", name="Google").click()
     press(visit, "Test a sign-in")
     expect(page.get_by_role("alert")).to_contain_text("audience")
     provider.lies = None
-    page.locator(".up a").click()
+    page.locator(".breadcrumb a").click()
     look("sso-listed")
     press(visit, "Sign out")
     page.goto("/console/sign-in")
@@ -78,7 +78,7 @@ def test_an_admin_sets_up_google_and_somebody_signs_in_by_it(
     page.locator("#sso-account").fill("acme")
     look("sso-sign-in")
     press(visit, "Show the providers")
-    expect(page.get_by_role("button", name="Sign in with Google")).to_be_visible()
+    expect(page.get_by_role("link", name="Sign in with Google")).to_be_visible()
     page.wait_for_load_state("networkidle")
     look("sso-offered")
     press(visit, "Sign in with Google")
@@ -109,4 +109,4 @@ def test_somebody_signs_in_by_saml_and_returns_to_the_client_application(
     page.goto("/console/sign-in?account=acme")
     press(visit, "Sign in with Okta")
     press(visit, "Continue")
-    expect(page.get_by_text("fay@acme.example")).to_be_visible()
+    expect(page.get_by_role("button", name="fay@acme.example")).to_be_visible()

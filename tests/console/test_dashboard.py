@@ -18,6 +18,7 @@ from tests import builders
 from tests.builders import Cast
 from tests.console import furnished
 from tests.console.browser import Browser
+from tests.webhooks.delivering import make_webhook
 
 CLOSED = {"list_rule": None}
 LONGEST_TEST = 20  # seconds
@@ -92,7 +93,7 @@ def test_what_fails_is_named_and_leads_to_its_page(
     app: Flask, cast: Cast, admin: Browser, superadmin: Browser
 ) -> None:
     acme = cast.alice.account_id
-    assert "No webhook or workflow is failing." in admin.get("").text
+    assert "Needs attention" not in admin.get("").text
     with app.app_context(), db.transaction() as session:
         for slug, account_id in (("acme", acme), ("globex", cast.charlie.account_id)):
             hook = {"collection": "posts", "events": ["create"], "secret": "x"}
@@ -141,20 +142,68 @@ def test_the_dashboard_of_an_account_is_for_superadmins(
     assert admin.get(path).status_code == 403
     assert superadmin.get(f"accounts/{new_id()}/dashboard").status_code == 404
     viewer = Browser(app, cast.bob).get("").text
-    assert "<svg" not in viewer
+    assert "<figure" not in viewer
     assert "are managed by the admins of" in viewer
 
 
 def test_superadmins_see_what_happens_and_fails_in_all_accounts(
     app: Flask, cast: Cast, superadmin: Browser
 ) -> None:
-    assert "No webhook or workflow is failing." in superadmin.get("").text
+    assert "Needs attention" not in superadmin.get("").text
     furnished.furnish(app, cast)
     page = superadmin.get("").text
-    told = page.partition("Failing")[2].partition("Collections")[0]
+    told = page.partition("Needs attention")[2]
     assert re.search(r">failing<.*127\.0\.0\.1:9/.*of Acme since", told)
     assert re.search(r">failed<.*Welcome whoever is new</a> of Acme", told)
     assert f"/console/accounts/{cast.charlie.account_id}/dashboard" in told
     made = int(re.findall(r'class="key created">(\d+) created', page)[0])
     assert made >= 10
     assert "at least" not in page
+
+
+def test_changes_and_failures_that_are_alike_are_told_once(
+    app: Flask, cast: Cast, admin: Browser
+) -> None:
+    builders.make_collection(cast.root)
+    for _ in range(12):
+        builders.make_record(cast.alice, title="x")
+    builders.make_record(cast.bob, title="y")
+    with app.app_context(), db.transaction():
+        run = {"workflow_id": new_id(), "kind": "workflow", "version": 1, "position": "{}"}
+        told = {"trigger_type": "manual", "status": "failed", "context": "{}"}
+        for _ in range(5):
+            values = {"account_id": cast.alice.account_id, **run, **told}
+            db.connection().execute(INSTANCES.insert().values(values))
+    page = " ".join(re.sub(r"<[^>]*>", " ", admin.get("").text).split())
+    assert "Record of posts created 12 times by alice@acme.example," in page
+    assert "Record of posts created by bob@acme.example," in page
+    assert page.count("a deleted workflow") == 1
+    assert "a deleted workflow , 5 times, last" in page
+
+
+def test_an_empty_instance_shows_its_first_steps_and_ticks_them_off(
+    app: Flask, cast: Cast, superadmin: Browser, admin: Browser
+) -> None:
+    def steps(browser: Browser) -> str:
+        page = " ".join(re.sub(r"<[^>]*>", " ", browser.get("").text).split())
+        return page.partition("First steps ")[2][:6]
+
+    assert (steps(superadmin), steps(admin)) == ("1 of 4", "1 of 3")
+    builders.make_collection(cast.root)
+    assert steps(superadmin) == "3 of 4"
+    builders.make_record(cast.alice, title="x")
+    assert steps(superadmin) == ""
+    cast.alice.post("api-keys", {"name": "program"})
+    make_webhook(cast.alice, "http://127.0.0.1:9/")
+    assert steps(admin) == ""
+
+
+def test_sample_data_is_loaded_in_one_click_and_only_once(cast: Cast, superadmin: Browser) -> None:
+    assert "Load sample data" in superadmin.get("").text
+    shown = superadmin.done("sample")
+    assert "Sample company" in shown
+    assert "tasks" in shown
+    assert "Load sample data" not in superadmin.get("").text
+    assert "There are collections already." in superadmin.done("sample")
+    (tasks,) = re.findall(r'href="/console/(records/[^"]*/tasks)"', shown)
+    assert superadmin.get(tasks).text.count("<tr data-key=") == 10

@@ -188,9 +188,8 @@ def test_a_superadmin_sees_the_instance(browser: FlaskClient, cast: Cast) -> Non
     sign_in(browser, cast.root)
     page = browser.get("/console").text
     assert figures(page) == {"Accounts": "2", "Users": "4", "Collections": "2", "Records": "3"}
-    cell = r"<td[^>]*>(\d+)</td>"
-    rows = re.findall(rf'<th scope="row"><a [^>]*>(\w+)</a></th>{cell}{cell}', page)
-    assert rows == [("notes", "1", "0"), ("posts", "1", "3")]
+    told = " ".join(re.sub(r"<[^>]*>", " ", page).split())
+    assert "notes 1 field, 0 records posts 1 field, 3 records" in told
 
 
 def test_a_member_sees_the_own_account_only(browser: FlaskClient, cast: Cast) -> None:

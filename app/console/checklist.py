@@ -1,0 +1,96 @@
+"""The first steps of a new instance or account, each ticked off by what is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from flask import url_for
+
+from app import db
+from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
+from app.auth.models import ApiKey
+from app.auth.principal import Principal
+from app.collections import definition
+from app.console.shell import switcher
+from app.rules import OPERATIONS
+from app.webhooks.models import Webhook
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step, its page, and whether it is done."""
+
+    name: str
+    help: str
+    url: str
+    is_done: bool
+
+
+def steps(caller: Principal, *, has_records: bool) -> Sequence[Step]:
+    """The steps for an admin; none once all are done."""
+    found = list(_instance_steps(has_records) if caller.is_superadmin else _steps(caller))
+    return [] if all(step.is_done for step in found) else found
+
+
+def _instance_steps(has_records: bool) -> Iterator[Step]:
+    collections = definition.get_all()
+    ruled = any(one.rules.get(f"{name}_rule") for one in collections for name in OPERATIONS)
+    account = next(iter(switcher.recent()), None)
+    latest = collections[-1] if collections else None
+    yield Step(
+        "Define a collection",
+        "A table with typed fields, shared by all accounts; each account has its own records.",
+        url_for("console.show_new_collection"),
+        bool(collections),
+    )
+    yield Step(
+        "Write its rules",
+        "Who may list, view, create, update and delete its records.",
+        url_for("console.show_rules", collection_id=latest.id)
+        if latest
+        else url_for("console.show_collections"),
+        ruled,
+    )
+    yield Step(
+        "Create an account",
+        "A customer with users of its own.",
+        url_for("console.show_new_account"),
+        _exists(Account, Account.id != SYSTEM_ACCOUNT_ID, Account.closed_at.is_(None)),
+    )
+    yield Step(
+        "Enter a record",
+        "In the console, or by the REST API.",
+        url_for("console.show_record_collections", account_id=account.id)
+        if account
+        else url_for("console.show_records_home"),
+        has_records,
+    )
+
+
+def _steps(caller: Principal) -> Iterator[Step]:
+    account_id = caller.require_account_id()
+    yield Step(
+        "Invite somebody",
+        "Colleagues get a mail with a link.",
+        url_for("console.show_invite"),
+        _exists(User, User.account_id == account_id, User.id != caller.user_id),
+    )
+    yield Step(
+        "Create an API key",
+        "Your programs read and write records with it.",
+        url_for("console.show_new_key"),
+        _exists(ApiKey, ApiKey.account_id == account_id),
+    )
+    yield Step(
+        "Set up a webhook",
+        "Your programs are told of changes.",
+        url_for("console.show_new_webhook", account_id=account_id),
+        _exists(Webhook, Webhook.account_id == account_id),
+    )
+
+
+def _exists(model: Any, *where: Any) -> bool:
+    return bool(db.db.session.scalar(sa.select(sa.exists(sa.select(model.id).where(*where)))))
