@@ -18,9 +18,19 @@ from app.console.automation import (
     workflow_steps,
     workflows,
 )
-from app.console.collections import explain, listing, rules, schemas
+from app.console.collections import api_examples, explain, listing, rules, schemas
 from app.console.people import api_keys, groups, profile, roles, team, users
-from app.console.records import downloads, files, history, pages, uploads
+from app.console.records import (
+    bulk,
+    downloads,
+    files,
+    history,
+    options,
+    pages,
+    row_pages,
+    uploads,
+    view_pages,
+)
 from app.console.records import listing as table
 from app.console.shell import forms, guard, links, resubmit, streams, theme
 from app.console.shell.blueprint import blueprint
@@ -34,7 +44,8 @@ __all__ = ["blueprint"]
 PAGES = (
     sample,
     *(audit, history, team, groups, api_keys, users, profile, instance, roles, links, sso),
-    *(listing, schemas, rules, explain, table, files, downloads, uploads, pages),
+    *(listing, schemas, rules, explain, api_examples),
+    *(table, files, downloads, uploads, pages, options, bulk, view_pages, row_pages),
     *(webhooks, deliveries, workflows, workflow_instances, workflow_steps, jobs),
     *(dashboard, search, account_settings, operation, streams),
 )

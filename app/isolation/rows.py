@@ -74,6 +74,12 @@ COLUMN_VALUES: dict[str, dict[str, object]] = {
         "released_at": None,
         "removed_at": None,
     },
+    "saved_views": {
+        "collection_id": lambda t: next((one.id for one in definitions.get_all()), t.mark),
+        "filter": None,
+        "state": lambda t: {"columns": [t.mark]},
+        "is_default": False,
+    },
     "webhooks": {
         "url": lambda t: f"https://{t.mark}.example/",
         "collection": _first_collection,

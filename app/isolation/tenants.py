@@ -29,6 +29,7 @@ TABLE_BY_PARAMETER = {
     "invitation_id": "invitations",
     "job_id": "jobs",
     "file_id": "files",
+    "view_id": "saved_views",
 }
 
 
@@ -75,6 +76,13 @@ class Tenant:
     def id_of(self, name: str) -> str:
         """Return a stored id, generated if missing (only `nobody` lacks one)."""
         return self.ids.get(name) or self.new_id(name)
+
+    @property
+    def audit_entry(self) -> str:
+        """The id of an audit entry."""
+        if "audit_entries" not in self.ids:
+            self.ids["audit_entries"] = str(self.number())
+        return self.ids["audit_entries"]
 
     def number(self) -> int:
         """Generate an unguessable number."""

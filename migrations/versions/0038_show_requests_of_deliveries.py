@@ -1,7 +1,7 @@
 """show requests of deliveries
 
 Revision ID: 0038
-Revises: 0036
+Revises: 0037
 Create Date: 2026-11-26 08:00:00.000000
 """
 
@@ -11,7 +11,7 @@ from alembic import op
 from app.db.types import Id
 
 revision = "0038"
-down_revision = "0036"
+down_revision = "0037"
 branch_labels = None
 depends_on = None
 
