@@ -26,6 +26,7 @@ from app.collections import routes as collections
 from app.collections import transfer_routes as collection_transfer
 from app.config import Config
 from app.console import routes as console
+from app.console.records import saved_views
 from app.console.shell.guard import csrf
 from app.context import tenancy
 from app.db import pre_ping
@@ -111,7 +112,7 @@ ADDITIONS = (email_routes, password_routes, session_routes, explain_routes)
 SUBSCRIBERS = (
     *(cleanup, tracking, audited_records, dispatch, sso_roles),
     *(workflow_dispatch, record_events, upkeep, workflow_erasure, token_upkeep),
-    *(feed_upkeep, file_upkeep, webhook_uses, workflow_uses),
+    *(feed_upkeep, file_upkeep, webhook_uses, workflow_uses, saved_views),
 )
 PAGES = (console.blueprint, docs_pages.blueprint)
 
@@ -128,7 +129,7 @@ def create_app(settings: Config | None = None) -> Flask:
     )
     app.extensions["atrium.config"] = settings
     _configure(app, settings)
-    logging.configure()
+    logging.configure(as_text=settings.logs_as_text)
     for extension in (hooks, cli, isolation, sso_answers):
         extension.init_app(app)
     tokens.init_app(app, settings.base_url)

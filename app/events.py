@@ -6,7 +6,7 @@ rollback.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
@@ -164,6 +164,15 @@ class FieldNamesEnd:
     names: frozenset[str]
     problems: list[JSONObject]
     """Subscribers add one for each place that names a field."""
+
+
+@dataclass(frozen=True)
+class FieldsRenamed:
+    """Fields are renamed or removed: what stores their names follows, in all accounts."""
+
+    definition: Any  # the collection before the change
+    renames: Mapping[str, str]
+    removed: frozenset[str]
 
 
 @dataclass(frozen=True)

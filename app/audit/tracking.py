@@ -98,6 +98,7 @@ EXEMPT: dict[str, str] = {
     "workflow_step_logs": "a log itself",
     "workflow_subscriptions": "events that instances wait for",
     "files": "values of records, whose changes are audited",
+    "saved_views": "settings of the console's lists, which change no data",
     "record_counts": "numbers of records, whose changes are audited",
     "account_code_counter": "a counter; the account's entries contain its code",
     "collection_revisions": "the DDL of changes that are in their collection's entries",

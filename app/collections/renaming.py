@@ -66,27 +66,7 @@ def referring(of: Definition, names: Mapping[str, str]) -> tuple[JSONMapping, ..
     )
 
 
-def _renamed_field(old: Definition, spec: JSONMapping, renames: Renames) -> JSONObject:
-    expression = spec["expression"]
-    if expression:
-        expression = _rewritten(expression, old, old, renames)
-    return {**spec, "name": renames.get(spec["name"], spec["name"]), "expression": expression}
-
-
-def _renamed_index_field(text: str, renames: Renames) -> str:
-    name = text.removeprefix("-")
-    return text.removesuffix(name) + renames.get(name, name)
-
-
-def _renamed_rule(value: object, of: Definition, old: Definition, renames: Renames) -> object:
-    if isinstance(value, list):
-        return [renames.get(name, name) for name in value] if of.id == old.id else value
-    if isinstance(value, str) and is_expression(value) and (of.id == old.id or "." in value):
-        return _rewritten(value, of, old, renames)
-    return value
-
-
-def _rewritten(text: str, of: Definition, old: Definition, renames: Renames) -> str:
+def rewritten(text: str, of: Definition, old: Definition, renames: Renames) -> str:
     """An expression of a collection; one that does not parse stays as it is."""
     with suppress(RuleError):
         for part in sorted(_names(parse(text)), key=lambda part: part.start, reverse=True):
@@ -100,6 +80,26 @@ def _rewritten(text: str, of: Definition, old: Definition, renames: Renames) -> 
                     source = PATH.sub(path, source, count=1)
             text = text[: part.start] + source + text[part.end :]
     return text
+
+
+def _renamed_field(old: Definition, spec: JSONMapping, renames: Renames) -> JSONObject:
+    expression = spec["expression"]
+    if expression:
+        expression = rewritten(expression, old, old, renames)
+    return {**spec, "name": renames.get(spec["name"], spec["name"]), "expression": expression}
+
+
+def _renamed_index_field(text: str, renames: Renames) -> str:
+    name = text.removeprefix("-")
+    return text.removesuffix(name) + renames.get(name, name)
+
+
+def _renamed_rule(value: object, of: Definition, old: Definition, renames: Renames) -> object:
+    if isinstance(value, list):
+        return [renames.get(name, name) for name in value] if of.id == old.id else value
+    if isinstance(value, str) and is_expression(value) and (of.id == old.id or "." in value):
+        return rewritten(value, of, old, renames)
+    return value
 
 
 def _names(node: Node) -> Iterator[Node]:

@@ -215,6 +215,9 @@ def follow(changes_: Sequence[Change]) -> None:
                 row.version += 1
                 db.db.session.flush()
                 table.restore_view(new.table)  # dropped with the former schema
+        if change.renames or change.removed:
+            removed = frozenset(change.removed)
+            events.publish(events.FieldsRenamed(change.old, change.renames, removed))
         if change.former_name:
             events.publish(events.CollectionRenamed(change.old.name, change.new.name))
 

@@ -74,6 +74,12 @@ COLUMN_VALUES: dict[str, dict[str, object]] = {
         "released_at": None,
         "removed_at": None,
     },
+    "saved_views": {
+        "collection_id": lambda t: next((one.id for one in definitions.get_all()), t.mark),
+        "filter": None,
+        "state": lambda t: {"columns": [t.mark]},
+        "is_default": False,
+    },
     "webhooks": {
         "url": lambda t: f"https://{t.mark}.example/",
         "collection": _first_collection,
@@ -90,6 +96,9 @@ COLUMN_VALUES: dict[str, dict[str, object]] = {
         "status": "failed",
         "event": "records.create",
         "last_claim": 1,
+    },
+    "webhook_attempts": {
+        "request": lambda t: {"method": "POST", "url": t.mark, "headers": {"X-Mark": t.mark}},
     },
     "workflows": {
         "kind": "workflow",

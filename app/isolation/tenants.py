@@ -29,6 +29,7 @@ TABLE_BY_PARAMETER = {
     "invitation_id": "invitations",
     "job_id": "jobs",
     "file_id": "files",
+    "view_id": "saved_views",
 }
 
 

@@ -11,7 +11,7 @@ import pytest
 from flask import Flask
 
 from app.records.transfer import imports
-from tests.builders import Cast, make_collection, make_record, make_user
+from tests.builders import PASSWORD, Cast, make_collection, make_record, make_user
 from tests.console.browser import HOSTILE, Browser, alert, asks_to_sign_in, beside, token
 from tests.console.test_collections import rows
 from tests.console.test_schemas import inputs
@@ -305,10 +305,9 @@ def test_lists_are_filtered_sorted_and_leafed_through(
     assert found(field_0="day", op_0="empty", filter="loud = 'B'") == ["b"]
     # Whoever filters sends the boxes of the columns along: they stay in their order.
     usual = re.findall(r'name="column" value="(\w+)" checked', admin.get(path).text)
-    heads = re.findall(r'<th scope="col"[^>]*>(?:<a[^>]*>)?(\w+)', admin.get(path).text)
-    assert ["Record", *usual] == heads
+    assert ["title", *usual] == heads(admin.get(path).text)
     page = admin.get(f"{path}?column=views&column=loud&sort=views").text
-    assert [row[1:] for row in rows(page, "Records")] == [
+    assert [row[2:4] for row in rows(page, "Records")] == [
         ["0", "B"],
         ["1", "A"],
         ["2", hostile.upper()],
@@ -331,6 +330,58 @@ def test_lists_are_filtered_sorted_and_leafed_through(
     assert following
     second = admin.client.get(html.unescape(following[1])).text
     assert titles(first) + titles(second) == [f"m{n:02}" for n in range(30)]
+
+
+def heads(page: str) -> list[str]:
+    """The heads of the columns of a list."""
+    return re.findall(r'<th scope="col"[^>]*>(?:<a[^>]*>)?(\w+)', page)
+
+
+def test_tables_begin_with_the_name_and_show_what_fits(
+    cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
+    person = make_record(cast.alice, "people", name=" Ada\n Lovelace ")["id"]
+    record = make_record(cast.alice, title="first", author=person, views=7)["id"]
+    untitled = make_record(cast.alice, title=" ", link="https://example.org/a/b")["id"]
+    page = admin.get(place(cast)).text
+    shown = ["title", "kind", "views", "open", "at", "day", "state", "author", "created_at"]
+    assert heads(page) == shown
+    assert titles(page) == ["https://example.org/a/b", "first"]
+    assert f'/posts/{record}">first</a>' in page
+    assert f'/people/{person}">Ada Lovelace</a>' in page
+    assert '<td data-label="views" class="number">7</td>' in page
+    page = admin.get(f"{place(cast)}?column=link").text
+    assert '<td data-label="link" class="whole">https://example.org/a/b</td>' in page
+    for id, name in ((person, "Ada Lovelace"), (record, "first"), (untitled, "https://")):
+        page = admin.get(place(cast, f"/{'people' if id == person else 'posts'}/{id}")).text
+        assert f"<title>{name}" in page
+        assert f"<h1>{name}" in page
+    # What nobody may change is shown by name, too.
+    closed_rules(cast, update_rule=None)
+    assert f'/people/{person}">Ada Lovelace</a>' in admin.get(place(cast, f"/posts/{record}")).text
+
+
+@pytest.mark.parametrize(
+    ("fields", "shown"),
+    [
+        ([("note", "text"), ("total", "number")], ["note", "total"]),
+        ([("total", "number"), ("paid", "boolean")], ["Record", "total", "paid"]),
+        # A choice is no name while there is another text.
+        ([("state", "text", {"choices": ["a"]}), ("code", "text")], ["code", "state"]),
+        ([("more", "json"), ("tags", "url"), ("sum", "number")], ["tags", "sum", "more"]),
+        ([(f"t{n}", "text") for n in range(9)], ["t0", "t1", "t2"]),
+        ([(one * 50, "number") for one in "abc"] + [("d", "date")], ["Record", "a" * 50, "d"]),
+    ],
+)
+@pytest.mark.parametrize("database", ["sqlite"])
+def test_columns_are_chosen_by_type_and_width(
+    cast: Cast, admin: Browser, fields: list[Any], shown: list[str], database: str
+) -> None:
+    properties = ("name", "type", "options")
+    schema = [dict(zip(properties, one, strict=False)) for one in fields]
+    make_collection(cast.root, "things", schema)
+    make_record(cast.alice, "things")
+    assert heads(admin.get(place(cast, "/things")).text) == [*shown, "created_at"]
 
 
 def test_a_reference_is_picked_without_scripts(
@@ -426,6 +477,361 @@ def test_a_form_that_is_sent_twice_makes_one_record(
     assert admin.send(new, **sent | {"as": NONE}).status_code == 409
     admin.done(new, **sent | {"as": NONE, "f_views": ""})
     assert NONE not in {one["id"] for one in cast.alice.get("records/posts").json["items"]}
+
+
+def test_ways_back_lead_to_the_list_as_it_was(
+    cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
+    record = make_record(cast.alice, title="first", views=1)["id"]
+    kept = "filter=title+%21%3D+%27%25%26%27&field_0=views&op_0=%3D&value_0=1"
+    kept += "&sort=-day&column=views&column=day"
+    listed = admin.get(f"{place(cast)}?{kept}").text
+
+    def link(page: str, rest: str) -> str:
+        found = re.search(rf'(?:href|action)="(/console/{place(cast)}{rest}[^"]*)"', page)
+        assert found, rest
+        return html.unescape(found[1]).removeprefix("/console/")
+
+    listed_at = f"{place(cast)}?{kept}"
+    page = admin.get(link(listed, f"/{record}")).text
+    assert link(page, r"\?") == listed_at
+    assert link(admin.get(link(page, f"/{record}/history")).text, f"/{record}").endswith(
+        link(page, f"/{record}/history").partition("?")[2]
+    )
+    saved = admin.done(link(page, f"/{record}"), **form_of(page) | {"f_day": "2026-11-20"})
+    assert link(saved, r"\?") == listed_at
+    assert link(admin.get(link(listed, "/import")).text, r"\?") == listed_at
+    new = admin.get(link(listed, "/new")).text
+    assert link(new, r"\?") == listed_at
+    created = admin.done(link(new, "/new"), **form_of(new) | {"f_title": "x", "f_views": "2"})
+    assert link(created, r"\?") == listed_at
+    deleted = admin.send(link(saved, f"/{record}/delete"))
+    assert deleted.headers["Location"] == f"/console/{listed_at}&deleted={record}"
+    page = admin.client.get(deleted.headers["Location"]).text
+    assert "The record is deleted." in page
+    restored = admin.done(link(page, f"/{record}/revive"))
+    assert link(restored, r"\?") == listed_at
+
+
+@pytest.mark.parametrize(
+    "back", ["https://evil.example", "//evil.example", "a=1&" * 900, "%00", "&"]
+)
+@pytest.mark.parametrize("database", ["sqlite"])
+def test_ways_back_lead_nowhere_else(
+    cast: Cast, admin: Browser, made: dict[str, str], back: str, database: str
+) -> None:
+    record = make_record(cast.alice, title="first")["id"]
+    path = f"/console/{place(cast)}"
+    answer = admin.client.get(f"{path}/{record}", query_string={"back": back})
+    assert f'<a href="{path}' in answer.text
+    assert 'href="https://evil' not in answer.text
+    assert 'href="//evil' not in answer.text
+    found = re.search(rf'href="({path}[^"/]*)"', answer.text)
+    assert found
+    assert admin.client.get(html.unescape(found[1])).status_code == 200
+
+
+def values(cast: Cast, name: str) -> list[Any]:
+    """The values of a field of all posts of acme, in the order of titles."""
+    return [one[name] for one in cast.alice.get("records/posts?sort=title").json["items"]]
+
+
+def test_selected_records_are_changed_together(
+    cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
+    person = make_record(cast.alice, "people", name="Ada")["id"]
+    made_ids = [
+        make_record(cast.alice, title=title, views=n)["id"] for n, title in enumerate("abc")
+    ]
+    chosen, path = made_ids[:2], f"{place(cast)}/selection"
+    listed = admin.get(f"{place(cast)}?sort=title").text
+    assert re.findall(r'form="selection" name="id" value="([^"]*)"', listed) == made_ids
+    offered = re.findall(r"<option>(\w+)</option>", listed.partition('id="selection"')[2])
+    assert "kind" in offered
+    assert not {"views", "loud", "id"} & set(offered)  # which no two records share
+    page = admin.send(f"{path}?back=sort%3Dtitle", id=chosen, field="kind", do="edit").text
+    assert ("Edit 2 records" in page, form_of(page)["f_kind"]) == (True, "")
+    assert re.findall(r'name="id" value="([^"]*)"', page) == chosen
+    answer = admin.send(f"{path}/edit?back=sort%3Dtitle", id=chosen, field="kind", f_kind="news")
+    assert answer.headers["Location"] == f"/console/{place(cast)}?sort=title"
+    assert "2 records are changed." in admin.client.get(answer.headers["Location"]).text
+    assert values(cast, "kind") == ["news", "news", "note"]
+    # No value is one, too; a reference is found by name.
+    admin.done(f"{path}/edit", id=chosen, field="kind", f_kind="")
+    assert values(cast, "kind") == [None, None, "note"]
+    page = admin.send(f"{path}/edit", id=chosen, field="author", find_author="ad").text
+    picks = re.findall(r'value="(pick:author:[^"]*)"', page)
+    page = admin.send(f"{path}/edit", **form_of(page) | {"id": chosen}, do=picks[0]).text
+    admin.done(f"{path}/edit", **form_of(page) | {"id": chosen}, do="save")
+    assert values(cast, "author") == [person, person, None]
+    history = cast.alice.get(f"records/posts/{chosen[0]}/history").json["items"]
+    assert len(history) == 4
+    wrong = admin.send(f"{path}/edit", id=chosen, field="at", f_at="now")
+    assert (wrong.status_code, beside(wrong, "f_at") != "") == (400, True)
+    assert admin.send(f"{path}/edit", id=chosen, field="views", f_views="3").status_code == 403
+    assert "Select records first." in admin.done(path, do="edit", field="kind")
+
+
+def test_what_is_wrong_with_one_of_the_selected_is_told_beside_it(
+    cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
+    ids = [make_record(cast.alice, title=title, open=title == "b")["id"] for title in "abc"]
+    closed_rules(cast, update_rule="open != true", delete_rule="open != true")
+    path = f"{place(cast)}/selection"
+    for action, sent in (("edit", {"field": "kind", "f_kind": "news"}), ("delete", {})):
+        answer = admin.send(f"{path}/{action}", id=ids, **sent)
+        assert answer.status_code == 403
+        told = re.findall(r'/([0-9a-f-]{36})">(\w)</a>( <strong class="error">)?', answer.text)
+        assert told == [(ids[0], "a", ""), (ids[1], "b", told[1][2]), (ids[2], "c", "")]
+        assert told[1][2]
+        assert f"Nothing is {'changed' if action == 'edit' else 'deleted'}." in answer.text
+    assert values(cast, "kind") == ["note"] * 3
+    closed_rules(cast, update_rule=None)
+    assert admin.send(f"{path}/edit", id=ids, field="kind", f_kind="news").status_code == 403
+    assert 'value="edit"' not in admin.get(place(cast)).text
+
+
+def test_selected_records_are_deleted_after_a_question(
+    app: Flask, cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
+    ids = [make_record(cast.alice, title=title)["id"] for title in "abc"]
+    foreign = make_record(cast.charlie, title="of globex")["id"]
+    path = f"{place(cast)}/selection"
+    page = admin.send(path, id=[*ids[:2], foreign, NONE, "1", ids[0]], do="delete").text
+    assert ("Delete 2 records?" in page, "of globex" in page) == (True, False)
+    assert cast.alice.get("records/posts").json["total"] == 3
+    for caller, status in ((cast.bob, 403), (cast.charlie, 404)):
+        other = Browser(app, caller)
+        for rest in ("", "/delete", "/edit"):
+            sent = {"field": "kind", "f_kind": "news", "do": "delete"}
+            assert other.send(path + rest, id=ids, **sent).status_code == status
+    asked = admin.send(f"{path}/delete", id=[*ids[:2], foreign])
+    assert "2 records are deleted." in admin.client.get(asked.headers["Location"]).text
+    assert values(cast, "title") == ["c"]
+    assert "already deleted" in admin.done(f"{path}/delete", id=ids[:2])
+    assert cast.charlie.get("records/posts").json["total"] == 1
+    person = make_record(cast.alice, "people", name="Ada")["id"]
+    make_record(cast.alice, title="d", author=person)
+    held = admin.send(place(cast, "/people/selection/delete"), id=[person])
+    assert (held.status_code, alert(held) != "") == (409, True)
+
+
+def test_selected_records_are_exported(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
+    ids = [make_record(cast.alice, title=title)["id"] for title in "abc"]
+    foreign = make_record(cast.charlie, title="of globex")["id"]
+    path = f"{place(cast)}/selection?sort=-title"
+    answer = admin.send(path, id=[ids[0], ids[2], foreign], do="export:json")
+    assert [one["title"] for one in answer.json] == ["c", "a"]
+    assert answer.headers["Content-Disposition"] == "attachment; filename=posts.json"
+    assert admin.send(path, id=ids, do="export:csv").text.count("\n") == 4
+
+
+@pytest.mark.parametrize("database", ["sqlite"])
+def test_selected_records_are_signed_for(
+    cast: Cast, admin: Browser, made: dict[str, str], database: str
+) -> None:
+    record = make_record(cast.alice, title="a")["id"]
+    options = {"options": {"require_signature": True}}
+    assert cast.root.patch(f"collections/{made['posts']}", options).status_code == 200
+    path = f"{place(cast)}/selection"
+    sent = {"id": record, "field": "kind", "f_kind": "news"}
+    page = admin.send(path, id=record, field="kind", do="edit").text
+    assert form_of(page)["es_username"] == cast.alice.email
+    assert admin.send(f"{path}/edit", **sent).status_code == 400
+    signed = {"es_username": cast.alice.email, "es_password": PASSWORD, "es_reason": "Tidy up"}
+    admin.done(f"{path}/edit", **sent, **signed)
+    admin.done(f"{path}/delete", id=record, **signed)
+    entry = cast.root.get(f"audit-logs?record_id={record}&operation=DELETE").json["items"][0]
+    assert (entry["es_username"], entry["es_reason"]) == (cast.alice.email, "Tidy up")
+
+
+def conditions(page: str) -> str:
+    """The inputs of the first condition of a list."""
+    return page.partition('aria-label="Condition 1"')[2].partition("</div>")[0]
+
+
+def test_conditions_are_entered_by_type(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
+    path = place(cast)
+    expected = {
+        "kind": ('<option value="news">news</option>', "=", "!=", "empty", "filled"),
+        "tags": ('<option value="&lt;b&gt;">&lt;b&gt;</option>', "contains", "empty", "filled"),
+        "open": ('<option value="true">yes</option>', "=", "!=", "empty", "filled"),
+        "day": ('type="date"', "=", "!=", "<", "<=", ">", ">=", "empty", "filled"),
+        "at": ('type="datetime-local"', "=", "!=", "<", "<=", ">", ">=", "empty", "filled"),
+        "views": ('inputmode="decimal"', "=", "!=", "<", "<=", ">", ">=", "empty", "filled"),
+        "author": ('placeholder="Name or id"', "=", "!=", "contains", "starts", "empty", "filled"),
+    }
+    for name, (control, *operators) in expected.items():
+        answer = admin.get(f"{path}?field_0={name}")
+        assert (answer.status_code, beside(answer, "value_0")) == (400, "Enter a value."), name
+        for page in (answer.text, admin.get(f"{path}/condition?field_0={name}").text):
+            assert control in conditions(page), name
+            offered = conditions(page).partition('name="op_0"')[2].partition("</select>")[0]
+            assert re.findall(r'<option value="([^"]*)"', html.unescape(offered)) == operators
+    page = admin.get(f"{path}/condition?field_3=kind&n=3").text
+    assert 'name="value_3"' in page
+    assert 'name="value_0"' in admin.get(f"{path}/condition?field_0={'x' * 999}&n=99").text
+    # A choice that is gone stays in the filter.
+    page = admin.get(f"{path}?field_0=kind&op_0=%3D&value_0=gone").text
+    assert "<option selected>gone</option>" in conditions(page)
+    record = make_record(cast.alice, title="a", tags=["<b>"])["id"]
+    assert f"/posts/{record}" in admin.get(f"{path}?field_0=tags&op_0=%3D&value_0=<b>").text
+
+
+def test_references_are_found_by_name(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
+    people = {name: make_record(cast.alice, "people", name=name)["id"] for name in ("Ada", "Bea")}
+    for title, author in (("by ada", people["Ada"]), ("by bea", people["Bea"]), ("by none", None)):
+        make_record(cast.alice, title=title, author=author)
+
+    def found(operator: str, text: str) -> list[str]:
+        query = {"field_0": "author", "op_0": operator, "value_0": text, "sort": "title"}
+        answer = admin.client.get(f"/console/{place(cast)}", query_string=query)
+        assert answer.status_code == 200, query
+        return titles(answer.text)
+
+    assert found("=", "ada") == ["by ada"]
+    assert found("=", people["Bea"]) == ["by bea"]
+    assert found("!=", "Ada") == ["by bea", "by none"]
+    assert found("contains", "e") == ["by bea"]
+    assert found("starts", "b") == ["by bea"]
+    assert found("=", "%") == []
+    assert cast.root.put("collections/people/rules", {"view_rule": None}).status_code == 200
+    query = {"field_0": "author", "op_0": "=", "value_0": "ada"}
+    answer = admin.client.get(f"/console/{place(cast)}", query_string=query)
+    assert (answer.status_code, "by name" in beside(answer, "value_0")) == (400, True)
+    assert found("=", people["Bea"]) == ["by bea"]
+
+
+def test_columns_are_chosen_and_moved(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
+    make_record(cast.alice, title="a")
+    path, asked = place(cast), "column=views&column=day&column=open&column=views&column=nope"
+    assert heads(admin.get(f"{path}?{asked}").text) == ["title", "views", "day", "open"]
+    page = admin.get(f"{path}?{asked}&up=open").text
+    assert heads(page) == ["title", "views", "open", "day"]
+    chosen = re.findall(r'name="column" value="(\w+)" checked', page)
+    assert chosen == ["views", "open", "day"]
+    assert "up%3D" not in page  # else the way back would move it again
+    assert heads(admin.get(f"{path}?{asked}&down=views").text)[1:] == ["day", "views", "open"]
+    for way in ("up=views", "down=open", "up=nope"):
+        assert heads(admin.get(f"{path}?{asked}&{way}").text)[1:] == ["views", "day", "open"]
+
+
+def row_form(page: str) -> dict[str, Any]:
+    """What a browser would send of the row that is a form."""
+    return inputs(page.replace('<form class="editing"', '<form id="r"', 1), "r")
+
+
+def test_rows_are_edited_in_the_table(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
+    person = make_record(cast.alice, "people", name="Ada")["id"]
+    ids = [make_record(cast.alice, title=title, views=n)["id"] for n, title in enumerate("ab")]
+    path = f"{place(cast)}?column=views&column=kind&column=author&column=loud&sort=title"
+    links = re.findall(r'<a href="([^"]*)" data-edit', admin.get(path).text)
+    assert len(links) == 2
+    opened = html.unescape(links[0]).removeprefix("/console/")
+    page = admin.get(opened).text
+    assert {name for name in row_form(page) if name.startswith("f_")} == {
+        *("f_title", "f_views", "f_kind", "f_author")
+    }
+    assert "data-stream" not in page  # nothing changes below who types
+    saved = admin.send(opened, **row_form(page) | {"f_views": "7", "f_kind": "news"}, do="save")
+    assert saved.headers["Location"].startswith(f"/console/{place(cast)}?")
+    assert "edit" not in saved.headers["Location"]
+    page = admin.client.get(saved.headers["Location"]).text
+    assert "The record is saved." in page
+    assert [row[1:4] for row in rows(page, "Records")] == [["a", "7", "news"], ["b", "1", "note"]]
+    # What is wrong stands beside its input; a reference is found by name.
+    page = admin.get(opened).text
+    answer = admin.send(opened, **row_form(page) | {"f_views": "many"}, do="save")
+    assert (answer.status_code, beside(answer, "f_views")) == (400, "Must be a number.")
+    page = admin.send(opened, **row_form(page) | {"find_author": "ad"}, do="find:author").text
+    picks = re.findall(r'value="(pick:author:[^"]*)"', page)
+    page = admin.send(opened, **row_form(page), do=picks[0]).text
+    admin.done(opened, **row_form(page), do="save")
+    assert values(cast, "author") == [person, None]
+    # A row that is gone, or that nobody may change, is none.
+    assert admin.get(f"{place(cast)}?edit={NONE}").status_code == 200
+    for edit in (NONE, "x", ""):
+        assert admin.send(f"{place(cast)}?edit={edit}", do="save").status_code == 404
+    closed_rules(cast, update_rule="title = 'a'")
+    other = f"{place(cast)}?edit={ids[1]}&column=views"
+    refused = admin.send(other, **row_form(admin.get(other).text) | {"f_views": "9"}, do="save")
+    assert (refused.status_code, "rules do not allow" in alert(refused)) == (403, True)
+    closed_rules(cast, update_rule=None)
+    assert "data-edit" not in admin.get(path).text
+
+
+def test_of_two_who_edit_a_row_the_second_sees_both_values(
+    app: Flask, cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
+    record = make_record(cast.alice, title="first", views=1)["id"]
+    path = f"{place(cast)}?column=views&filter=views+%3C+5&edit={record}"
+    sent = row_form(admin.get(path).text) | {"f_views": "2"}
+    assert cast.alice.patch(f"records/posts/{record}", {"views": 9}).status_code == 200
+    late = admin.send(path, **sent, do="save")
+    assert (late.status_code, "Somebody else" in alert(late)) == (409, True)
+    assert (row_form(late.text)["f_views"], "Stored: 9" in late.text) == ("2", True)
+    admin.done(path, **row_form(late.text), do="save")
+    assert values(cast, "views") == [2]
+    del sent["csrf_token"]
+    for caller, status in ((cast.bob, 403), (cast.charlie, 404)):
+        assert Browser(app, caller).send(path, **sent, do="save").status_code == status
+
+
+def test_the_records_of_a_reference_are_offered_by_name(
+    app: Flask, cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
+    people = {name: make_record(cast.alice, "people", name=name)["id"] for name in ("Ada", "Bea")}
+    make_record(cast.charlie, "people", name="Adam of globex")
+    path = place(cast, "/posts/options")
+
+    def offered(text: str) -> list[Any]:
+        answer = admin.client.get(
+            f"/console/{path}", query_string={"field": "author", "text": text}
+        )
+        assert answer.status_code == 200
+        return [(one["id"], one["label"]) for one in answer.json["options"]]
+
+    assert offered("ad") == [(people["Ada"], "Ada")]
+    assert [label for _, label in offered("")] == ["Bea", "Ada"]
+    assert offered(people["Bea"]) == [(people["Bea"], "Bea")]
+    assert offered("x" * 5000) == offered("%") == []
+    for field in ("title", "nope", "", "id"):
+        assert admin.get(place(cast, f"/posts/options?field={field}")).status_code == 404
+    for caller, status in ((cast.bob, 403), (cast.charlie, 404)):
+        assert Browser(app, caller).get(f"{path}?field=author").status_code == status
+    assert cast.root.put("collections/people/rules", {"list_rule": None}).status_code == 200
+    assert offered("ad") == []
+
+
+def test_the_page_of_a_record_shows_what_refers_to_it_and_its_changes(
+    cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
+    person = make_record(cast.alice, "people", name="Ada")["id"]
+    other = make_record(cast.alice, "people", name="Bea")["id"]
+    for n in range(7):
+        make_record(cast.alice, title=f"t{n}", author=person)
+    cast.alice.patch(f"records/people/{person}", {"name": "Ada L."})
+    page = admin.get(place(cast, f"/people/{person}")).text
+    aside = page.partition("<aside>")[2].partition("</aside>")[0]
+    assert re.findall(r">(t\d)</a>", aside) == ["t6", "t5", "t4", "t3", "t2"]
+    rest = re.search(r'href="([^"]*)">Show all', aside)
+    assert rest
+    assert len(titles(admin.client.get(html.unescape(rest[1])).text)) == 7
+    assert re.findall(r"(Created|Changed) <time", aside) == ["Changed", "Created"]
+    assert f"by {cast.alice.email}: name" in aside
+    assert "by author" not in admin.get(place(cast, f"/people/{other}")).text
+    closed_rules(cast, list_rule=None)
+    assert "by author" not in admin.get(place(cast, f"/people/{person}")).text
+
+
+def test_the_history_names_records(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
+    ada, bea = (make_record(cast.alice, "people", name=name)["id"] for name in ("Ada", "Bea"))
+    record = make_record(cast.alice, title="first", author=ada)["id"]
+    cast.alice.patch(f"records/posts/{record}", {"author": bea})
+    page = admin.get(place(cast, f"/posts/{record}/history")).text
+    assert "<title>History of first" in page
+    changed = page.partition('data-label="Was"')[2].partition("</tr>")[0]
+    assert re.findall(r'/people/([^"]*)">(\w+)<', changed) == [(ada, "Ada"), (bea, "Bea")]
 
 
 def test_hostile_values_are_inert(cast: Cast, admin: Browser, made: dict[str, str]) -> None:

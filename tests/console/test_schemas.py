@@ -46,7 +46,7 @@ def inputs(page: str, form: str = "schema") -> dict[str, Any]:
     found = re.search(rf'<form[^>]*id="{form}".*?</form>', page, re.DOTALL)
     assert found
     sent: dict[str, Any] = {}
-    boxes = re.findall(r'<input type="checkbox" name="([^"]*)"', found[0])
+    boxes = re.findall(r'<input[^>]* type="checkbox" name="([^"]*)"', found[0])
     several = {name for name in boxes if boxes.count(name) > 1}
     sent |= {name: [] for name in several}
     for tag in re.findall(r"<input[^>]*>", found[0]):

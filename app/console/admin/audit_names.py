@@ -23,7 +23,7 @@ from app.collections import table as tables
 from app.collections.definition import ByFormerName, Definition
 from app.collections.models import Collection
 from app.console.records import references
-from app.console.records.listing import display
+from app.console.records.display import display
 from app.console.shell.lists import UrlArgs
 from app.db import Base
 from app.records.history.audit_view import read_json

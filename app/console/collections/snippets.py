@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 from app import rest
 from app.collections.access import Access
 from app.collections.fields import Field
-from app.console.records.filters import quote
+from app.console.records.expressions import quote
 from app.types import JSONMapping, JSONObject
 
 LANGUAGES = {"curl": "curl", "javascript": "JavaScript", "python": "Python"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
@@ -11,11 +11,12 @@ from flask import Response, get_flashed_messages, request, stream_template
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.collections.fields import SYSTEM_FIELDS
-from app.console.records import filters
-from app.console.records.listing import COLLECTION, display
+from app.console.records import filters, list_state
+from app.console.records.display import display
+from app.console.records.listing import COLLECTION
 from app.console.shell import guard, scopes, signing
 from app.console.shell.blueprint import blueprint
-from app.console.shell.forms import Form, Page, TemplateContext, redirect_with_notice
+from app.console.shell.forms import Form, Page, TemplateContext
 from app.console.shell.scopes import CollectionScope
 from app.db.errors import UNAVAILABLE, unavailable
 from app.errors import AppError, BadRequest, Malformed
@@ -42,6 +43,13 @@ def export_records(account_id: str, name: str, format: str) -> Response:
     form, access = filters.from_request(), scope.access(scope.collection, "list")
     sort = request.args.get("sort", "").replace("\0", "")
     params = {"filter": [form.build(access)] if access else [], "sort": [sort]}
+    return export_response(scope, format, params)
+
+
+def export_response(
+    scope: CollectionScope, format: str, params: Mapping[str, Sequence[str]]
+) -> Response:
+    """The records of a list as a file. Raises InvalidValues."""
     export = exports.export(scope.collection.name, format, params, by=scope.by)
     response = Response(export.text, mimetype=formats.FORMATS[format], direct_passthrough=True)
     response.call_on_close(export.close)
@@ -138,7 +146,7 @@ def import_records(account_id: str, name: str) -> Page | BaseResponse:
     if dry_run or form.status != 200:
         return _page(scope, form, run=run)
     notice = f"{run.count} record{' is' if run.count == 1 else 's are'} imported."
-    return redirect_with_notice(notice, "console.show_records", **scope.url_args)
+    return list_state.redirect_to_list(notice, scope)
 
 
 def _uploaded_file(scope: CollectionScope) -> Source:
@@ -195,4 +203,6 @@ def _streamed_page(scope: CollectionScope, run: ImportRun) -> Response:
 
 def _context(scope: CollectionScope) -> TemplateContext:
     may = "create" in scope.allowed_operations(scope.collection)
-    return {"scope": scope, "may_create": may, "ask": scopes.ASK_SUPERADMINS, "display": display}
+    context = {"scope": scope, "may_create": may, "ask": scopes.ASK_SUPERADMINS}
+    context |= {"list_url": list_state.list_url(scope), "at": list_state.of_page(scope)}
+    return {**context, "display": display}

@@ -7,16 +7,18 @@ from dataclasses import dataclass
 
 from flask import request
 
-from app import clock, rules
+from app import rules
 from app.collections import access as accesses
 from app.collections.access import Access
-from app.collections.fields import ComputedField, Field, InvalidValue, MultiSelectField
+from app.collections.fields import Field, InvalidValue, MultiSelectField
+from app.console.records import columns, expressions, references
 from app.console.shell.excerpts import Excerpt, excerpt
 from app.console.shell.forms import Form
 from app.errors import InvalidValues, problem
+from app.rest.converters import UuidPath
 from app.types import JSONObject
 
-MIN_ROWS, MAX_ROWS = 2, 8
+MIN_ROWS, MAX_ROWS = 1, 8
 OPERATORS = {
     "=": "is",
     "!=": "is not",
@@ -31,6 +33,31 @@ OPERATORS = {
 }
 NULL_OPERATORS = {"empty": "IS NULL", "filled": "IS NOT NULL"}
 PATTERNS = {"contains": "%{}%", "starts": "{}%"}
+NAME_PATTERNS = {"=": "{}", "!=": "{}", **PATTERNS}
+NO_NAMES = "Its records cannot be found by name: enter an id."
+# The operators by the kind of a field's values; for all others, those of texts.
+CHOICE = ("=", "!=", "empty", "filled")
+ORDER = ("=", "!=", "<", "<=", ">", ">=", "empty", "filled")
+OPERATORS_OF = {
+    "select": CHOICE,
+    "boolean": CHOICE,
+    "number": ORDER,
+    "date": ORDER,
+    "datetime": ORDER,
+    "multi_select": ("contains", "empty", "filled"),
+    "reference": ("=", "!=", "contains", "starts", "empty", "filled"),
+}
+TYPED_TEXTS = ("text", "long", "email", "url")
+
+
+@dataclass(frozen=True)
+class Control:
+    """How a condition on a field is entered."""
+
+    kind: str
+    operators: Mapping[str, str]
+    choices: Mapping[str, str]
+    """The labels by value; empty if any value may be entered."""
 
 
 @dataclass
@@ -76,18 +103,15 @@ class FilterForm(Form):
         if field is None or operator not in OPERATORS:
             problems.append(problem(f"field_{n}", "unknown_field", "Choose one of the options."))
             return ""
+        if operator == "=" and operator not in control(field).operators:
+            operator = self.values[f"op_{n}"] = next(iter(control(field).operators))
         try:
-            part = _condition(name, field, operator, text)
+            part = _condition(access, name, operator, text)
             rules.condition(part, scope)
         except (InvalidValue, rules.RuleError) as error:
             problems.append(problem(f"value_{n}", "filter_invalid", str(error)))
             return ""
         return part
-
-
-def filterable_fields(access: Access) -> Mapping[str, Field]:
-    """The fields that the caller may compare and sort by."""
-    return {name: field for name, field in access.comparable.items() if field.filterable}
 
 
 def offered_fields(access: Access) -> Mapping[str, Field]:
@@ -99,13 +123,24 @@ def offered_fields(access: Access) -> Mapping[str, Field]:
     }
 
 
+def control(field: Field | None) -> Control:
+    """The control for a condition on a field; for any value if none is chosen."""
+    kind = columns.kind(field) if field else "text"
+    choices = dict.fromkeys(field.options.get("choices", ()), "") if field else {}
+    labels = {one: one for one in choices}
+    if kind == "boolean":
+        labels = {"true": "yes", "false": "no"}
+    names = OPERATORS_OF.get(kind, OPERATORS) if field else OPERATORS
+    return Control(kind, {name: OPERATORS[name] for name in names}, labels)
+
+
 def is_indexed(form: FilterForm, access: Access) -> bool:
     """Whether an index answers the filter, or there is none."""
-    rows = [(form[f"field_{n}"], form[f"op_{n}"]) for n in range(form.rows)]
+    rows = [(form[f"field_{n}"], form[f"op_{n}"], form[f"value_{n}"]) for n in range(form.rows)]
     by_index = any(
         name == "id" or name in access.definition.leading
-        for name, operator in rows
-        if operator == "="
+        for name, operator, text in rows
+        if operator == "=" and (access.definition.target(name) is None or UuidPath.accepts(text))
     )
     return by_index or not form.built
 
@@ -131,35 +166,28 @@ def _text(name: str) -> str:
     return request.args.get(name, "").replace("\0", "").replace("\r\n", "\n").strip()
 
 
-def _condition(name: str, field: Field, operator: str, text: str) -> str:
+def _condition(access: Access, name: str, operator: str, text: str) -> str:
+    field = offered_fields(access)[name]
     if operator in NULL_OPERATORS:
         return f"{name} {NULL_OPERATORS[operator]}"
+    if not text and control(field).kind not in TYPED_TEXTS:
+        raise InvalidValue("required", "Enter a value.")
+    if access.definition.target(name) is not None and not UuidPath.accepts(text):
+        return _reference_condition(access, name, operator, text)
     if operator == "contains" and isinstance(field, MultiSelectField):
-        return f"@contains({name}, {quote(text)})"
+        return f"@contains({name}, {expressions.quote(text)})"
     if operator in PATTERNS:
-        return f"{name} ~ {quote(PATTERNS[operator].format(escape_like(text)))}"
-    return f"{name} {operator} {literal(field, text)}"
+        return expressions.matches(PATTERNS[operator].format(expressions.escape_like(text)), [name])
+    return f"{name} {operator} {expressions.literal(field, text)}"
 
 
-def literal(field: Field, text: str) -> str:
-    """A value of a field as a literal of the rule language. Raises Refused."""
-    field = field.like if isinstance(field, ComputedField) else field
-    if field.rule_type in (rules.Type.TEXT, rules.Type.LIST):
-        return quote(text)
-    value = field.from_text(text)
-    if isinstance(value, bool):
-        return str(value).lower()
-    if field.rule_type is rules.Type.DATETIME:
-        return quote(clock.iso(value))
-    return quote(value.isoformat()) if field.rule_type is rules.Type.DATE else repr(value)
-
-
-def quote(text: str) -> str:
-    """A string literal of the rule language."""
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
-
-
-def escape_like(text: str) -> str:
-    """A text with the wildcards of a pattern escaped."""
-    return text.rstrip("\\").replace("%", "\\%")
+def _reference_condition(access: Access, name: str, operator: str, text: str) -> str:
+    """A condition on the name of the record that a reference points to."""
+    target = access.definition.target(name)
+    view = accesses.if_open(access.caller, target, "view") if target else None
+    fields = references.label_fields(view)[: references.MAX_SEARCHED_FIELDS] if view else []
+    if not fields or operator not in NAME_PATTERNS:
+        raise InvalidValue("filter_invalid", NO_NAMES)
+    pattern = NAME_PATTERNS[operator].format(expressions.escape_like(text))
+    found = expressions.matches(pattern, [f"{name}.{field}" for field in fields])
+    return f"!({found})" if operator == "!=" else f"({found})"

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from flask import request
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.audit.append import DELETE
-from app.console.records.listing import display
+from app.console.records import columns, list_state, references
+from app.console.records.display import display
 from app.console.records.pages import RECORD
 from app.console.shell import guard, lists, scopes, signing
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.scopes import CollectionScope
 from app.errors import AppError, NotFound
 from app.records.history import service
 from app.rest.access import public
+from app.types import JSONMapping
 
 MAX_ID_DIGITS = 18  # digits
 
@@ -44,14 +49,13 @@ def restore_record(account_id: str, name: str, record_id: str) -> Page | BaseRes
     except AppError as error:
         return _page(account_id, name, record_id, form.with_error(error))
     notice = "The record is restored to this state."
-    return redirect_with_notice(
-        notice, "console.show_record", **scope.url_args, record_id=record_id
-    )
+    url_args = list_state.of_page(scope)
+    return redirect_with_notice(notice, "console.show_record", **url_args, record_id=record_id)
 
 
 def _page(account_id: str, name: str, record_id: str, form: Form) -> Page:
     scope = scopes.collection_scope(account_id, name)
-    url_args = {**scope.url_args, "record_id": record_id.lower()}
+    url_args = {**list_state.of_page(scope), "record_id": record_id.lower()}
     listing = lists.from_request("console.show_history", **url_args)
     result = service.page(
         scope.collection.name, url_args["record_id"], listing.skip, lists.PAGE_SIZE, by=scope.by
@@ -61,4 +65,21 @@ def _page(account_id: str, name: str, record_id: str, form: Form) -> Page:
         change["operation"] == DELETE for change in listing.items[:1]
     )
     context = {"scope": scope, "at": url_args, "listing": listing, "deleted": deleted}
+    context |= {"list_url": list_state.list_url(scope), "labels": _labels(scope, listing.items)}
+    id = url_args["record_id"]
+    context["title"] = references.labels(scope.collection, [id], scope.by).get(id, f"…{id[-8:]}")
     return form.render("console/audit/history.html", display=display, **context)
+
+
+def _labels(scope: CollectionScope, changes: Sequence[JSONMapping]) -> columns.Labels:
+    """The labels of the records that the changed references pointed to."""
+    access = scope.access(scope.collection, "view")
+    values = [
+        {change["field"]: change[key]}
+        for entry in changes
+        for change in entry["changes"]
+        for key in ("old_value", "new_value")
+        if isinstance(change.get(key), str)
+    ]
+    names = {name for value in values for name in value}
+    return columns.labels(scope, access, values, sorted(names)) if access else {}

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any
 
-import orjson
 from flask import redirect, render_template, request, url_for
-from markupsafe import Markup
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import tenants
 from app.collections import definition
 from app.collections.access import Access
 from app.collections.definition import Definition
-from app.console.records import file_previews, filters, references
+from app.console.records import (
+    columns,
+    file_previews,
+    filters,
+    list_state,
+    picker,
+    record_form,
+    references,
+    row_edit,
+    saved_views,
+)
+from app.console.records.display import display
 from app.console.records.filters import FilterForm
+from app.console.records.models import SavedView
+from app.console.records.row_edit import RowEdit
 from app.console.shell import guard, lists, scopes
 from app.console.shell.blueprint import blueprint
-from app.console.shell.forms import TemplateContext
-from app.console.shell.lists import Listing
+from app.console.shell.forms import Page, TemplateContext
+from app.console.shell.lists import Listing, UrlArgs
 from app.console.shell.scopes import CollectionScope
 from app.db import counts
 from app.errors import AppError
@@ -31,22 +41,23 @@ from app.feed import service as feed
 from app.records import service
 from app.rest.access import public
 from app.rest.converters import UuidPath
-from app.types import JSONMapping, JSONObject
+from app.types import JSONObject
 
 HOME = "/console/records"
 ACCOUNT = f"{HOME}/<uuid:account_id>"
 COLLECTION = f"{ACCOUNT}/<name>"
-DEFAULT_COLUMNS = 5
 DEFAULT_SORT = "-created_at"
+ALL: UrlArgs = {"view": "all"}  # the list without the default view
 
 
 @dataclass(frozen=True)
-class ColumnHead:
-    """The head of a column: its field, sort link and sort order."""
+class ViewLink:
+    """A saved view, and the address of its list."""
 
-    name: str
-    target: str | None
-    sorted: str | None
+    view: SavedView
+    target: str
+    is_own: bool
+    is_current: bool
 
 
 @blueprint.get(HOME)
@@ -84,17 +95,50 @@ def show_record_collections(account_id: str) -> str:
 @public
 @guard.admins_only
 @guard.retry_stale
-def show_records(account_id: str, name: str) -> tuple[str, int]:
-    """The records of a collection that the caller may list."""
+def show_records(account_id: str, name: str) -> Page | BaseResponse:
+    """The records of a collection that the caller may list; at first, in the default view."""
     scope = scopes.collection_scope(account_id, name)
-    access = scope.access(scope.collection, "list")
-    form, context = filters.from_request(), {"ask": scopes.ASK_SUPERADMINS, "access": access}
+    default = None if request.args else saved_views.get_default(scope.collection, scope.by)
+    if default is not None:
+        url_args = {**scope.url_args, **(saved_views.query(default) or ALL)}
+        return redirect(url_for("console.show_records", **url_args))
+    access, record_id = scope.access(scope.collection, "list"), request.args.get("edit", "")
+    edit = row_edit.open_row(scope, record_id, columns.shown(access)) if access else None
+    return render_list(scope, edit)
+
+
+def render_list(scope: CollectionScope, edit: RowEdit | None = None) -> Page:
+    """The list of the query string, with one row as a form."""
+    access, form = scope.access(scope.collection, "list"), filters.from_request()
+    context: TemplateContext = {"ask": scopes.ASK_SUPERADMINS, "access": access}
+    context["at"] = scope.url_args
     if access is not None:
         context |= _list_context(scope, access, form)
+        context |= _views_context(scope, context["listing"])
+        context |= _edit_context(scope, context["listing"], edit)
     opened = scope.allowed_operations(scope.collection)
-    deleted = request.args.get("deleted", "") if "create" in opened else ""
+    deleted = request.args.get(list_state.DELETED, "") if "create" in opened else ""
     context["deleted"] = deleted if UuidPath.accepts(deleted) else None
-    return form.render("console/records/list.html", scope=scope, opened=opened, **context)
+    page, status = form.render("console/records/list.html", scope=scope, opened=opened, **context)
+    return page, edit.form.status if edit and edit.form.status != 200 else status
+
+
+@blueprint.get(f"{COLLECTION}/condition")
+@public
+@guard.admins_only
+@guard.retry_stale
+def show_condition(account_id: str, name: str) -> str:
+    """The inputs of one condition, for the field that it names; for scripts."""
+    scope = scopes.collection_scope(account_id, name)
+    access, n = scope.access(scope.collection, "list"), request.args.get("n", "")
+    return render_template(
+        "console/records/condition.html",
+        form=filters.from_request(),
+        n=int(n) if n in map(str, range(filters.MAX_ROWS)) else 0,
+        scope=scope,
+        offered=filters.offered_fields(access) if access else {},
+        control=filters.control,
+    )
 
 
 def _list_context(scope: CollectionScope, access: Access, form: FilterForm) -> TemplateContext:
@@ -102,23 +146,29 @@ def _list_context(scope: CollectionScope, access: Access, form: FilterForm) -> T
     can_follow = scope.access(scope.collection, "view") is not None
     newest_change = feed.newest_change(by=scope.by) if can_follow else None
     listing = lists.from_request("console.show_records", **scope.url_args)
-    columns, sort = _columns(access), request.args.get("sort", "").replace("\0", "")[:200]
-    selected = columns if "column" in request.args else []
-    listing.filters = {**form.query_args, **_non_empty(sort=sort, column=selected)}
+    requested = columns.requested(access)
+    listing.filters = query_args(form, requested)
+    sort = listing.filters.get("sort", "")
     try:
         listing.with_page(_load(scope, access, form, listing, sort))
     except AppError as error:
         form.with_error(error)
-    sort = sort or DEFAULT_SORT
+    view = {name: "all" for name in ALL if request.args.get(name) == "all"}
+    address = listing.page_url(listing.page if listing.page > 1 else None, **view)
+    sort, names = sort or DEFAULT_SORT, requested or columns.default(access)
+    named = columns.name_field(access)
     return {
+        "at": list_state.of_list(scope, address),
         "listing": listing,
-        "heads": [_column_head(access, listing, column, sort) for column in columns],
+        "named": columns.column(access, listing, named, sort) if named else None,
+        "columns": [columns.column(access, listing, name, sort) for name in names],
+        "name_of": partial(references.label, names=references.label_fields(access)),
         "sort": sort,
-        "columns": columns,
-        "choosable": dict.fromkeys((*_readable_fields(access), *access.readable)),
+        "choosable": columns.choosable(access),
+        "editable": record_form.editable_at_once(scope.access(scope.collection, "update")),
         "offered": filters.offered_fields(access),
-        "operators": filters.OPERATORS,
-        "labels": _labels(scope, access, listing.items, columns),
+        "control": filters.control,
+        "labels": columns.labels(scope, access, listing.items, names),
         **file_previews.context(),
         "display": display,
         "files_in": file_previews.files_in,
@@ -126,8 +176,50 @@ def _list_context(scope: CollectionScope, access: Access, form: FilterForm) -> T
     }
 
 
-def _non_empty(**values: object) -> JSONObject:
-    return {key: value for key, value in values.items() if value}
+def query_args(form: FilterForm, requested: Sequence[str]) -> JSONObject:
+    """The filter, sort order and columns of the query string."""
+    args: JSONObject = dict(form.query_args)
+    if sort := request.args.get("sort", "").replace("\0", "")[:200]:
+        args["sort"] = sort
+    if requested:
+        args["column"] = list(requested)
+    return args
+
+
+def _edit_context(
+    scope: CollectionScope, listing: Listing, edit: RowEdit | None
+) -> TemplateContext:
+    """The row that is a form, and the addresses that open and close one."""
+    page = listing.page if listing.page > 1 else None
+    operations = scope.allowed_operations(scope.collection)
+    context: TemplateContext = {"may_edit": {"view", "update"} <= set(operations)}
+    context["edit_url"] = lambda record_id: listing.page_url(page, edit=record_id)
+    if edit is None:
+        return {**context, "edit": None, "edit_id": None}
+    picker.load_labels(scope, edit.form)
+    if all(record["id"] != edit.record["id"] for record in listing.items):
+        listing.items.insert(0, edit.record)  # it was on this page when its row was opened
+    close = listing.page_url(page, **({} if listing.filters else ALL))
+    return {**context, "edit": edit, "edit_id": edit.record["id"], "close_url": close}
+
+
+def _views_context(scope: CollectionScope, listing: Listing) -> TemplateContext:
+    views = saved_views.get_all(scope.collection, scope.by)
+    links = [
+        ViewLink(
+            view,
+            url_for(listing.endpoint, **scope.url_args, **(saved_views.query(view) or ALL)),
+            is_own=view.user_id == scope.by.user_id,
+            is_current=saved_views.query(view) == listing.filters,
+        )
+        for view in views
+    ]
+    current = next((link for link in links if link.is_current), None)
+    return {
+        "views": links,
+        "current_view": current,
+        "all_url": url_for(listing.endpoint, **scope.url_args, **ALL),
+    }
 
 
 def _load(
@@ -162,70 +254,3 @@ def nth_newest_time(collection: Definition, account_id: str, newer: int) -> date
         table.created_at, [table.account_id == account_id], newer
     )
     return cutoff
-
-
-def _columns(access: Access) -> list[str]:
-    selected = [name for name in request.args.getlist("column") if name in access.readable]
-    return list(dict.fromkeys(selected)) or [
-        *_readable_fields(access)[:DEFAULT_COLUMNS],
-        "created_at",
-    ]
-
-
-def _readable_fields(access: Access) -> list[str]:
-    return [name for name in access.definition.declared if name in access.readable]
-
-
-def _column_head(access: Access, listing: Listing, name: str, sort: str) -> ColumnHead:
-    if name not in filters.filterable_fields(access):
-        return ColumnHead(name, None, None)
-    order = {name: "ascending", f"-{name}": "descending"}.get(sort)
-    next_sort = f"-{name}" if order == "ascending" else name
-    url_args = {**listing.url_args, **listing.filters, "sort": next_sort}
-    return ColumnHead(name, url_for(listing.endpoint, **url_args), order)
-
-
-def _labels(
-    scope: CollectionScope,
-    access: Access,
-    rows: Sequence[JSONMapping],
-    columns: Sequence[str],
-) -> dict[str, tuple[str, dict[str, str]]]:
-    """By reference column: the target collection, and the labels of its records by id."""
-    labels = {}
-    for name in columns:
-        target = scope.collection.target(name) if name not in access.masked else None
-        if target is not None:
-            ids = [row[name] for row in rows if row[name] is not None]
-            labels[name] = (target.name, references.labels(target, ids, scope.by))
-    return labels
-
-
-def display(value: object, longest: int = 60) -> str:
-    """A value of a record for a list."""
-    if value is None or isinstance(value, bool):
-        return "" if value is None else "yes" if value else "no"
-    if isinstance(value, list) and all(isinstance(item, str) for item in value):
-        text = ", ".join(value)
-    elif names := _file_names(value):
-        text = ", ".join(names)
-    else:
-        text = json_text(value)
-    if re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", text, re.ASCII):
-        moment = f"{text[:10]} {text[11:16]} UTC"
-        return Markup('<time datetime="{}">{}</time>').format(text, moment)
-    return text if len(text) <= longest else f"{text[:longest]}…"
-
-
-def _file_names(value: object) -> list[str]:
-    """The names of the files of a value; none for other values."""
-    files = value if isinstance(value, list) else [value]
-    known = [one for one in files if isinstance(one, dict) and one.keys() >= {"name", "sha256"}]
-    return [str(one["name"]) for one in known] if len(known) == len(files) else []
-
-
-def json_text(value: object) -> str:
-    """A value in its JSON form."""
-    # JSON of a record is passed through unparsed; that of its history has been read.
-    is_json = isinstance(value, orjson.Fragment | dict | list)
-    return orjson.dumps(value).decode() if is_json else str(value)

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from flask import after_this_request, request
+from collections.abc import Sequence
+
+from flask import after_this_request
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.collections.access import Access
-from app.console.records import file_previews, record_form, references
-from app.console.records.listing import COLLECTION, display, json_text
+from app.console.records import (
+    columns,
+    file_previews,
+    list_state,
+    picker,
+    record_form,
+    references,
+    related,
+)
+from app.console.records.display import display
+from app.console.records.listing import COLLECTION
 from app.console.records.record_form import RecordForm
 from app.console.shell import guard, idempotent_forms, scopes, signing
 from app.console.shell.blueprint import blueprint
@@ -23,6 +34,7 @@ from app.types import JSONMapping
 
 NEW = f"{COLLECTION}/new"
 RECORD = f"{COLLECTION}/<uuid:record_id>"
+MAX_CHANGES = 5
 DELETED = "The record is deleted."
 RESTORED, ALREADY_RESTORED = "The record is restored.", "The record is already restored."
 CHANGED = (
@@ -57,7 +69,7 @@ def create_record(account_id: str, name: str) -> Page | BaseResponse:
     if access is None:
         return _new_page(scope, RecordForm(), None)
     form = record_form.fill_submitted(record_form.blank(access))
-    if _handle_picker(scope, form):
+    if picker.run(scope, form):
         return _new_page(scope, form, access)
     id = ""
     try:
@@ -69,9 +81,7 @@ def create_record(account_id: str, name: str) -> Page | BaseResponse:
     except AppError as error:
         if not idempotent_forms.already_created(error, lambda: _record(scope, id)):
             return _new_page(scope, form.with_error(error), access)
-    return redirect_with_notice(
-        "The record is created.", "console.show_record", **scope.url_args, record_id=id
-    )
+    return _redirect_to_record("The record is created.", scope, id)
 
 
 @blueprint.get(RECORD)
@@ -97,7 +107,7 @@ def change_record(account_id: str, name: str, record_id: str) -> Page | BaseResp
     except NotFound as error:
         return _deleted_page(scope, error)
     form = record_form.fill_submitted(_form(scope, record))
-    if _handle_picker(scope, form):
+    if picker.run(scope, form):
         return _record_page(scope, record_id, record, form)
     try:
         if not form.widgets:
@@ -115,9 +125,7 @@ def change_record(account_id: str, name: str, record_id: str) -> Page | BaseResp
     except AppError as error:
         return _record_page(scope, record_id, record, form.with_error(error))
     notice = "The record is saved." if body else "No changes."
-    return redirect_with_notice(
-        notice, "console.show_record", **scope.url_args, record_id=record_id
-    )
+    return _redirect_to_record(notice, scope, record_id)
 
 
 @blueprint.post(f"{RECORD}/delete")
@@ -141,9 +149,7 @@ def delete_record(account_id: str, name: str, record_id: str) -> Page | BaseResp
         form.values |= signature.values
         form.problem, form.status = signature.problem, signature.status
         return _record_page(scope, record_id, record, form)
-    return redirect_with_notice(
-        DELETED, "console.show_records", **scope.url_args, deleted=record_id
-    )
+    return list_state.redirect_to_list(DELETED, scope, deleted=record_id)
 
 
 @blueprint.post(f"{RECORD}/revive")
@@ -161,7 +167,12 @@ def revive_record(account_id: str, name: str, record_id: str) -> BaseResponse:
         if not history.deletable(collection, id, by=scope.by)[1]:
             raise
         notice = ALREADY_RESTORED
-    return redirect_with_notice(notice, "console.show_record", **scope.url_args, record_id=id)
+    return _redirect_to_record(notice, scope, id)
+
+
+def _redirect_to_record(notice: str, scope: CollectionScope, record_id: str) -> BaseResponse:
+    url_args = list_state.of_page(scope)
+    return redirect_with_notice(notice, "console.show_record", **url_args, record_id=record_id)
 
 
 def _record(scope: CollectionScope, record_id: str) -> RecordView | None:
@@ -181,42 +192,11 @@ def _form(scope: CollectionScope, record: RecordView | None) -> RecordForm:
     return form
 
 
-def _handle_picker(scope: CollectionScope, form: RecordForm) -> bool:
-    """Perform the action of the reference picker; False if there is none."""
-    action, _, rest = request.form.get("do", "").replace("\0", "").partition(":")
-    name, _, record_id = rest.partition(":")
-    pickers = {w.field.name: w for w in form.widgets if w.kind == "reference"}
-    if action == "pick" and name in pickers:
-        form.values[pickers[name].name], form.values[f"find_{name}"] = record_id, ""
-        return True
-    if action != "save":  # the Enter key searches if a search input has text
-        typed = (picker for picker in pickers if form[f"find_{picker}"])
-        target = name if action == "find" else next(typed, None)
-        if target in pickers:
-            _search(scope, form, target)
-            return True
-    return False
-
-
-def _search(scope: CollectionScope, form: RecordForm, name: str) -> None:
-    target = scope.collection.target(name)
-    if target is not None:
-        text = form[f"find_{name}"].strip()
-        form.hits[name] = references.search(target, text, scope.by)
-
-
-def _load_labels(scope: CollectionScope, form: RecordForm) -> None:
-    for widget in form.widgets:
-        target = scope.collection.target(widget.field.name)
-        if target is not None and form[widget.name] and widget.kind == "reference":
-            id = form[widget.name].strip().lower()
-            form.labels[widget.name] = references.labels(target, [id], scope.by).get(id, "")
-
-
 def _new_page(scope: CollectionScope, form: RecordForm, access: Access | None) -> Page:
-    _load_labels(scope, form)
+    picker.load_labels(scope, form)
     context = {"scope": scope, "may_create": access is not None, "access": access}
     context |= {"form_id": idempotent_forms.form_id(), "ask": scopes.ASK_SUPERADMINS}
+    context |= _addresses(scope)
     return form.render("console/records/new.html", **context, **_file_context(scope, form, {}))
 
 
@@ -235,23 +215,40 @@ def _deleted_page(scope: CollectionScope, error: NotFound) -> Page:
 def _record_page(
     scope: CollectionScope, record_id: str, record: RecordView | None, form: RecordForm
 ) -> Page:
-    opened = scope.allowed_operations(scope.collection)
-    _load_labels(scope, form)
+    opened, id = scope.allowed_operations(scope.collection), record_id.lower()
+    picker.load_labels(scope, form)
     written = {widget.field.name for widget in form.widgets}
     shown = {name: value for name, value in (record or {}).items() if name not in written}
+    access = scope.access(scope.collection, "view")
+    labels = columns.labels(scope, access, [record], list(shown)) if access and record else {}
     return form.render(
         "console/records/one.html",
         scope=scope,
-        record_id=record_id,
         record=record,
         shown=shown,
-        title=_title(scope, record, record_id),
+        title=_title(access, record, record_id),
+        labels=labels,
+        related=related.related(scope, id) if record else (),
+        max_related=related.MAX_HITS,
+        changes=_newest_changes(scope, id) if record and "update" in opened else (),
         opened=opened,
         ask=scopes.ASK_SUPERADMINS,
         display=display,
-        json_text=json_text,
+        **_addresses(scope, record_id=record_id),
         **_file_context(scope, form, shown),
     )
+
+
+def _newest_changes(scope: CollectionScope, record_id: str) -> Sequence[JSONMapping]:
+    try:
+        return history.page(scope.collection.name, record_id, 0, MAX_CHANGES, by=scope.by)[0]
+    except AppError:  # its changes are too large, or not for the caller
+        return ()
+
+
+def _addresses(scope: CollectionScope, **url_args: str) -> TemplateContext:
+    """The list that led to the page, and the arguments of `url_for` for pages of the record."""
+    return {"list_url": list_state.list_url(scope), "at": {**list_state.of_page(scope), **url_args}}
 
 
 def _file_context(scope: CollectionScope, form: RecordForm, shown: JSONMapping) -> TemplateContext:
@@ -268,8 +265,6 @@ def _file_context(scope: CollectionScope, form: RecordForm, shown: JSONMapping) 
     return {"attached": attached, **file_previews.context()}
 
 
-def _title(scope: CollectionScope, record: RecordView | None, record_id: str) -> str:
-    access = scope.access(scope.collection, "view")
-    if record is None or access is None:
-        return record_id
-    return references.label(record, references.label_fields(access))
+def _title(access: Access | None, record: RecordView | None, record_id: str) -> str:
+    names = references.label_fields(access) if access else ()
+    return references.label(record or {"id": record_id}, names)

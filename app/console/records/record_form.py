@@ -185,6 +185,17 @@ def _iter_widgets(access: Access, values: JSONMapping | None) -> Iterator[Widget
             yield Widget(spec, _kind(spec, input_text(spec, (values or {}).get(name))))
 
 
+def editable_at_once(access: Access | None) -> list[str]:
+    """The fields that can get one value in several records."""
+    if access is None:
+        return []
+    return [
+        name
+        for name, spec in access.definition.fields.items()
+        if name in access.writable and not spec.unique and not isinstance(spec, FileField)
+    ]
+
+
 def _kind(spec: Field, text: str) -> str:
     if not isinstance(spec, TextField):
         return WIDGETS[spec.type]

@@ -8,7 +8,7 @@ from app.auth.principal import Principal
 from app.collections import access
 from app.collections.access import Access
 from app.collections.definition import Definition
-from app.console.records.filters import escape_like, quote
+from app.console.records import expressions
 from app.console.shell import lists
 from app.errors import Forbidden, InvalidValues
 from app.records import service as records
@@ -23,16 +23,17 @@ Hits = list[tuple[str, str]]
 
 
 def label_fields(access: Access) -> list[str]:
-    """The text fields that label a record: those that the caller sees unmasked."""
+    """The text fields that label a record: those that the caller sees unmasked; choices last."""
     declared = access.definition.declared
     texts = (name for name, spec in declared.items() if spec.type in LABEL_TYPES)
-    return [name for name in texts if name in access.comparable]
+    comparable = (name for name in texts if name in access.comparable)
+    return sorted(comparable, key=lambda name: "choices" in declared[name].options)
 
 
 def label(record: JSONMapping, names: Iterable[str]) -> str:
-    """The label of a record: its first text that is not empty, else its id."""
-    texts = (str(record[name]) for name in names if record.get(name))
-    text = next(texts, record["id"])
+    """The label of a record: its first text that is not blank, else the end of its id."""
+    texts = (" ".join(str(record[name]).split()) for name in names if record.get(name))
+    text = next(filter(None, texts), f"…{record['id'][-8:]}")
     return text if len(text) <= MAX_LABEL_LENGTH else f"{text[:MAX_LABEL_LENGTH]}…"
 
 
@@ -44,17 +45,11 @@ def search(target: Definition, text: str, by: Principal) -> Hits | None:
     if UuidPath.accepts(text):
         return _page(target, {"id": [text.lower()]}, by, names)
     params = (
-        {"filter": [contains_expression(text, names[:MAX_SEARCHED_FIELDS])]}
+        {"filter": [expressions.contains(text, names[:MAX_SEARCHED_FIELDS])]}
         if text and names
         else {}
     )
     return _page(target, params, by, names)
-
-
-def contains_expression(text: str, names: Iterable[str]) -> str:
-    """A filter expression for a text within any of the fields."""
-    pattern = quote(f"%{escape_like(text)}%")
-    return " || ".join(f"{name} ~ {pattern}" for name in names)
 
 
 def labels(target: Definition, ids: Iterable[str], by: Principal) -> dict[str, str]:

@@ -1,0 +1,160 @@
+"""Deletes, changes and exports the selected records of a list: all of them or none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from flask import Response, request
+from werkzeug.wrappers import Response as BaseResponse
+
+from app.console.records import files, list_state, picker, record_form, references
+from app.console.records.listing import COLLECTION
+from app.console.records.record_form import RecordForm
+from app.console.shell import forms, guard, scopes, signing
+from app.console.shell.blueprint import blueprint
+from app.console.shell.forms import MAX_SELECTED, Form, Page
+from app.console.shell.scopes import CollectionScope
+from app.errors import AppError, Conflict, Forbidden, NotFound
+from app.records import batch
+from app.records.transfer.formats import FORMATS
+from app.rest.access import public
+from app.rest.converters import UuidPath
+
+SELECTION = f"{COLLECTION}/selection"
+NONE_SELECTED = "Select records first."
+ALREADY_DELETED = "The records are already deleted."
+CHANGED = "Somebody else has changed or deleted some of these records in the meantime."
+Names = Mapping[str, str]  # of records by id, or messages
+NOTHING: Names = MappingProxyType({})
+
+
+@blueprint.post(SELECTION)
+@public
+@guard.admins_only
+@guard.retry_stale
+def open_selection(account_id: str, name: str) -> Page | BaseResponse:
+    """What to do with the selected records: confirm, choose a value, or a file."""
+    scope = scopes.collection_scope(account_id, name)
+    action, _, format = request.form.get("do", "").partition(":")
+    names = _selected(scope)
+    if not names:
+        return list_state.redirect_to_list(NONE_SELECTED, scope)
+    if action == "export" and format in FORMATS:
+        return _export(scope, format, names)
+    if action == "delete":
+        return _page("delete", scope, Form(), names)
+    return _edit_page(scope, _edit_form(scope), names)
+
+
+@blueprint.post(f"{SELECTION}/delete")
+@public
+@guard.admins_only
+@guard.retry_stale
+def delete_selection(account_id: str, name: str) -> Page | BaseResponse:
+    """Delete the selected records."""
+    scope, form = scopes.collection_scope(account_id, name), Form()
+    names = _selected(scope)
+    if not names:  # such as by a double click
+        return list_state.redirect_to_list(ALREADY_DELETED, scope)
+    try:
+        signing.sign(scope, form)
+        batch.delete(scope.collection.name, list(names), by=scope.by)
+    except AppError as error:
+        problems = _explain(form, error, names)
+        return _page("delete", scope, form, names, problems)
+    return list_state.redirect_to_list(f"{_count(names)} deleted.", scope)
+
+
+@blueprint.post(f"{SELECTION}/edit")
+@public
+@guard.admins_only
+@guard.retry_stale
+def edit_selection(account_id: str, name: str) -> Page | BaseResponse:
+    """Set one field of the selected records to one value, or search for a reference."""
+    scope = scopes.collection_scope(account_id, name)
+    form, names = record_form.fill_submitted(_edit_form(scope)), _selected(scope)
+    if not names:
+        return list_state.redirect_to_list(NONE_SELECTED, scope)
+    if picker.run(scope, form):
+        return _edit_page(scope, form, names)
+    try:
+        if not form.widgets:
+            raise Forbidden("You may not change this field.")
+        signing.sign(scope, form)
+        body = {form.widgets[0].field.name: None, **form.body(new=False)}
+        items = [{"id": id, "data": body} for id in names]
+        batch.update(scope.collection.name, items, by=scope.by)
+    except AppError as error:
+        problems = _explain(form, error, names)
+        return _edit_page(scope, form, names, problems)
+    return list_state.redirect_to_list(f"{_count(names)} changed.", scope)
+
+
+def _selected(scope: CollectionScope) -> Names:
+    """The selected records that the caller may list."""
+    ids = [id.lower() for id in request.form.getlist("id") if UuidPath.accepts(id)]
+    ids = list(dict.fromkeys(ids))[:MAX_SELECTED]
+    labels = references.labels(scope.collection, ids, scope.by)
+    return {id: labels[id] for id in ids if id in labels}
+
+
+def _export(scope: CollectionScope, format: str, names: Names) -> Response:
+    sort = request.args.get("sort", "").replace("\0", "")
+    return files.export_response(scope, format, {"id": list(names), "sort": [sort]})
+
+
+def _edit_form(scope: CollectionScope) -> RecordForm:
+    access, name = scope.access(scope.collection, "update"), forms.text("field")
+    if access is None or name not in record_form.editable_at_once(access):
+        return RecordForm()
+    form = record_form.blank(access)
+    form.widgets = [widget for widget in form.widgets if widget.field.name == name]
+    form.before = {widget.name: "" for widget in form.widgets}
+    form.values = {**form.before, "field": name}
+    return form
+
+
+def _explain(form: Form, error: AppError, names: Names) -> Names:
+    """Add an error to the form; returns its messages by record, unless it is the same for all."""
+    problems = _by_record(error, names)
+    error = Conflict(CHANGED) if isinstance(error, NotFound) else error
+    if len(problems) == len(names) and len(set(problems.values())) == 1:
+        error.extra["details"], problems = list(error.extra.get("details", ()))[:1], {}
+    elif problems:
+        error.extra.pop("details", None)
+    form.with_error(error)
+    return problems
+
+
+def _by_record(error: AppError, names: Names) -> dict[str, str]:
+    ids, problems = list(names), dict[str, list[str]]()
+    for detail in error.extra.get("details") or ():
+        if detail.get("index") is not None:
+            problems.setdefault(ids[detail["index"]], []).append(detail["message"])
+    return {id: " ".join(messages) for id, messages in problems.items()}
+
+
+def _count(names: Names) -> str:
+    return "1 record is" if len(names) == 1 else f"{len(names)} records are"
+
+
+def _edit_page(
+    scope: CollectionScope, form: RecordForm, names: Names, problems: Names = NOTHING
+) -> Page:
+    picker.load_labels(scope, form)
+    return _page("edit", scope, form, names, problems)
+
+
+def _page(
+    action: str, scope: CollectionScope, form: Form, names: Names, problems: Names = NOTHING
+) -> Page:
+    return form.render(
+        f"console/records/{action}_selected.html",
+        scope=scope,
+        names=names,
+        problems=problems,
+        ask=scopes.ASK_SUPERADMINS,
+        list_url=list_state.list_url(scope),
+        at=list_state.of_page(scope),
+    )

@@ -1,0 +1,37 @@
+"""Saved views of lists."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app import clock
+from app.db import Base
+from app.db.types import Id, Text, UtcDateTime
+from app.ids import new_id
+from app.types import JSONObject
+
+
+class SavedView(Base):
+    """The filter, sort order and columns of a list of records, under a name."""
+
+    __tablename__ = "saved_views"
+    __table_args__ = (
+        sa.ForeignKeyConstraint(
+            ["account_id", "user_id"], ["users.account_id", "users.id"], ondelete="CASCADE"
+        ),
+        sa.UniqueConstraint("account_id", "user_id", "collection_id", "name"),
+    )
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)  # the user's
+    id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
+    user_id: Mapped[str] = mapped_column(Id)
+    collection_id: Mapped[str] = mapped_column(Id)
+    name: Mapped[str] = mapped_column(Text)
+    filter: Mapped[str | None] = mapped_column(Text)  # an expression
+    state: Mapped[JSONObject] = mapped_column(sa.JSON)  # conditions, sort and columns
+    is_shared: Mapped[bool]
+    is_default: Mapped[bool]
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)

@@ -1,0 +1,42 @@
+"""The picker of a reference in a form: finds records by name, without scripts."""
+
+from __future__ import annotations
+
+from flask import request
+
+from app.console.records import references
+from app.console.records.record_form import RecordForm
+from app.console.shell.scopes import CollectionScope
+
+
+def run(scope: CollectionScope, form: RecordForm) -> bool:
+    """Perform the action of the reference picker; False if there is none."""
+    action, _, rest = request.form.get("do", "").replace("\0", "").partition(":")
+    name, _, record_id = rest.partition(":")
+    pickers = {w.field.name: w for w in form.widgets if w.kind == "reference"}
+    if action == "pick" and name in pickers:
+        form.values[pickers[name].name], form.values[f"find_{name}"] = record_id, ""
+        return True
+    if action != "save":  # the Enter key searches if a search input has text
+        typed = (picker for picker in pickers if form[f"find_{picker}"])
+        target = name if action == "find" else next(typed, None)
+        if target in pickers:
+            _search(scope, form, target)
+            return True
+    return False
+
+
+def _search(scope: CollectionScope, form: RecordForm, name: str) -> None:
+    target = scope.collection.target(name)
+    if target is not None:
+        text = form[f"find_{name}"].strip()
+        form.hits[name] = references.search(target, text, scope.by)
+
+
+def load_labels(scope: CollectionScope, form: RecordForm) -> None:
+    """Load the labels of the records in the inputs."""
+    for widget in form.widgets:
+        target = scope.collection.target(widget.field.name)
+        if target is not None and form[widget.name] and widget.kind == "reference":
+            id = form[widget.name].strip().lower()
+            form.labels[widget.name] = references.labels(target, [id], scope.by).get(id, "")

@@ -1,0 +1,48 @@
+"""Saves a row of a record table."""
+
+from __future__ import annotations
+
+from flask import request
+from werkzeug.wrappers import Response as BaseResponse
+
+from app.console.records import columns, list_state, listing, picker, record_form, row_edit
+from app.console.records.pages import CHANGED
+from app.console.shell import guard, scopes, signing
+from app.console.shell.blueprint import blueprint
+from app.console.shell.forms import Page
+from app.errors import AppError, Conflict, NotFound, PreconditionFailed
+from app.records import service
+from app.rest.access import public
+
+
+@blueprint.post(listing.COLLECTION)
+@public
+@guard.admins_only
+@guard.retry_stale
+def change_row(account_id: str, name: str) -> Page | BaseResponse:
+    """Save the changed fields of a row, or search for a reference."""
+    scope = scopes.collection_scope(account_id, name)
+    access, record_id = scope.access(scope.collection, "list"), request.args.get("edit", "")
+    edit = row_edit.open_row(scope, record_id, columns.shown(access)) if access else None
+    if edit is None:
+        raise NotFound
+    form = record_form.fill_submitted(edit.form)
+    if picker.run(scope, form):
+        return listing.render_list(scope, edit)
+    try:
+        body = form.body(new=False)
+        if body:
+            signing.sign(scope, form)
+            etag = form["seen"] or None
+            service.patch(
+                scope.collection.name, edit.record["id"], body, if_match=etag, by=scope.by
+            )
+    except PreconditionFailed:
+        form.values["seen"] = edit.record.etag
+        form.with_error(Conflict(CHANGED)).with_stored_notes()
+        return listing.render_list(scope, edit)
+    except AppError as error:
+        form.with_error(error)
+        return listing.render_list(scope, edit)
+    notice = "The record is saved." if body else "No changes."
+    return list_state.redirect_to_list(notice, scope)

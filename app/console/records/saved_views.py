@@ -1,0 +1,170 @@
+"""Saved views: lists of records under a name, of a user or shared with the account's admins.
+
+They belong to the user's own account, also where a superadmin looks into another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import sqlalchemy as sa
+
+from app import db, events, rules
+from app.auth.principal import Principal
+from app.collections import definition as definitions
+from app.collections import renaming
+from app.collections.definition import Definition
+from app.console.records.models import SavedView
+from app.context import tenancy
+from app.errors import BadRequest, InvalidValues, NotFound, problem
+from app.types import JSONMapping, JSONObject
+
+MAX_VIEWS = 30  # of a user, for each collection
+MAX_SHOWN = 100
+MAX_NAME_LENGTH, MAX_LENGTH = 80, 10_000  # characters of a name, and of all values
+TOO_MANY = f"You have {MAX_VIEWS} views of this collection. Delete one first."
+TOO_LONG = "This list has too many conditions and columns to be saved."
+
+
+def get_all(collection: Definition, by: Principal) -> Sequence[SavedView]:
+    """The caller's views of a collection, and those that others of the account share."""
+    home, user_id = by.home_and_user()
+    visible = sa.or_(SavedView.user_id == user_id, SavedView.is_shared)
+    query = sa.select(SavedView).where(
+        SavedView.account_id == home.id, SavedView.collection_id == collection.id, visible
+    )
+    with tenancy.in_account(home.id):
+        ordered = query.order_by(SavedView.name, SavedView.id).limit(MAX_SHOWN)
+        return db.db.session.scalars(ordered).all()
+
+
+def get_default(collection: Definition, by: Principal) -> SavedView | None:
+    """The caller's view of a collection that opens by default."""
+    own = (view for view in get_all(collection, by) if view.user_id == by.user_id)
+    return next((view for view in own if view.is_default), None)
+
+
+def save(
+    collection: Definition,
+    name: str,
+    query: JSONMapping,
+    *,
+    is_shared: bool,
+    is_default: bool,
+    by: Principal,
+) -> SavedView:
+    """Save a list under a name; replaces the caller's view of that name.
+
+    `query` has the arguments of the list's address. Raises InvalidValues, BadRequest.
+    """
+    if not 0 < len(name) <= MAX_NAME_LENGTH:
+        message = f"Enter a name of at most {MAX_NAME_LENGTH} characters."
+        raise InvalidValues([problem("name", "required", message)])
+    if len(str(query)) > MAX_LENGTH:
+        raise BadRequest(TOO_LONG)
+    home, user_id = by.home_and_user()
+    own = (
+        SavedView.account_id == home.id,
+        SavedView.user_id == user_id,
+        SavedView.collection_id == collection.id,
+    )
+    with tenancy.in_account(home.id), db.transaction() as session:
+        views = session.scalars(sa.select(SavedView).where(*own)).all()
+        view = next((view for view in views if view.name == name), None)
+        if view is None:
+            if len(views) >= MAX_VIEWS:
+                raise BadRequest(TOO_MANY)
+            key = {"account_id": home.id, "user_id": user_id, "collection_id": collection.id}
+            view = SavedView(**key, name=name)
+            session.add(view)
+        for other in views if is_default else ():
+            other.is_default = False
+        view.is_shared, view.is_default = is_shared, is_default
+        view.filter, view.state = query.get("filter"), _state(query)
+    return view
+
+
+def delete(view_id: str, by: Principal) -> None:
+    """Delete a view of the caller. Raises NotFound."""
+    home, user_id = by.home_and_user()
+    key = (SavedView.account_id == home.id, SavedView.id == view_id.lower())
+    with tenancy.in_account(home.id), db.transaction() as session:
+        result: Any = session.execute(
+            sa.delete(SavedView).where(*key, SavedView.user_id == user_id)
+        )
+        if not result.rowcount:
+            raise NotFound
+
+
+def query(view: SavedView) -> JSONObject:
+    """The arguments of the list's address."""
+    args: JSONObject = {"filter": view.filter}
+    for n, condition in enumerate(view.state.get("conditions", ())):
+        args |= zip((f"field_{n}", f"op_{n}", f"value_{n}"), condition, strict=True)
+    args |= {"sort": view.state.get("sort"), "column": view.state.get("columns")}
+    return {name: value for name, value in args.items() if value}
+
+
+def _state(query: JSONMapping) -> JSONObject:
+    numbers = sorted(int(name[6:]) for name in query if name.startswith("field_"))
+    conditions = [
+        [query.get(f"{key}_{n}", "") for key in ("field", "op", "value")] for n in numbers
+    ]
+    sort, columns = query.get("sort", ""), list(query.get("column", ()))
+    return {"conditions": conditions, "sort": sort, "columns": columns}
+
+
+@events.subscribe(events.FieldsRenamed)
+def follow_fields(event: events.FieldsRenamed) -> None:
+    """Let the views of all accounts name fields by their new names, and removed ones no more."""
+    own = SavedView.collection_id == event.definition.id
+    views = sa.select(SavedView).where(sa.or_(own, SavedView.filter.contains(".")))
+    with tenancy.across_accounts(), db.transaction() as session:
+        by_id = {one.id: one for one in definitions.get_all()}
+        for view in session.scalars(views.order_by(SavedView.account_id, SavedView.id)):
+            is_own = view.collection_id == event.definition.id
+            of = event.definition if is_own else by_id.get(view.collection_id)
+            if is_own:
+                view.state = _renamed_state(view.state, event)
+                if event.removed & _names(view.filter):
+                    view.filter = None
+            if view.filter and of:
+                view.filter = renaming.rewritten(view.filter, of, event.definition, event.renames)
+
+
+@events.subscribe(events.CollectionRemoved)
+def _remove_of_collection(event: events.CollectionRemoved) -> None:
+    _delete_where(SavedView.collection_id == event.definition.id)
+
+
+@events.subscribe(events.AccountClosed)
+def _remove_of_account(event: events.AccountClosed) -> None:
+    _delete_where(SavedView.account_id == event.account_id)
+
+
+def _delete_where(condition: sa.ColumnElement[bool]) -> None:
+    with tenancy.across_accounts(), db.transaction() as session:
+        session.execute(sa.delete(SavedView).where(condition))
+
+
+def _renamed_state(state: JSONMapping, event: events.FieldsRenamed) -> JSONObject:
+    def kept(names: Iterable[str]) -> list[str]:
+        return [event.renames.get(name, name) for name in names if name not in event.removed]
+
+    conditions = [[kept([name]), *rest] for name, *rest in state.get("conditions", ())]
+    sort = state.get("sort", "")
+    name = sort.removeprefix("-")
+    return {
+        "conditions": [[names[0], *rest] for names, *rest in conditions if names],
+        "sort": sort.removesuffix(name) + "".join(kept([name])) if kept([name]) else "",
+        "columns": kept(state.get("columns", ())),
+    }
+
+
+def _names(text: str | None) -> set[str]:
+    with suppress(rules.RuleError):
+        parts = rules.walk(rules.parse(text or ""))
+        return {part.path[0] for part in parts if isinstance(part, rules.Name)}
+    return set()  # an empty one

@@ -1,0 +1,133 @@
+// Searches the records of a reference while one types: a combobox in place of the id and the finder.
+const PAUSE = 200; // milliseconds after the last key
+
+class Combobox {
+  constructor(picker) {
+    this.id = picker.querySelector("input:not([type=search])");
+    this.url = picker.dataset.options;
+    this.chosen = picker.dataset.label;
+    this.input = document.createElement("input");
+    Object.assign(this.input, { className: "form-control", value: this.chosen, autocomplete: "off", role: "combobox" });
+    this.input.id = `${this.id.id}-name`;
+    this.input.setAttribute("aria-autocomplete", "list");
+    this.input.setAttribute("aria-expanded", "false");
+    this.input.setAttribute("aria-controls", `${this.id.id}-options`);
+    for (const name of ["aria-invalid", "aria-describedby"]) {
+      if (this.id.hasAttribute(name)) this.input.setAttribute(name, this.id.getAttribute(name));
+    }
+    this.list = document.createElement("ul");
+    Object.assign(this.list, { className: "options", id: `${this.id.id}-options`, role: "listbox", popover: "manual" });
+    this.list.setAttribute("aria-label", picker.getAttribute("aria-label"));
+    const label = picker.querySelector(`label[for="${this.id.id}"]`);
+    label.htmlFor = this.input.id;
+    label.textContent = picker.getAttribute("aria-label");
+    this.id.type = "hidden";
+    this.id.after(this.input, this.list);
+    for (const part of picker.querySelectorAll(".finder, .finder ~ *, [data-now]")) part.remove();
+    picker.classList.add("combobox");
+    this.input.addEventListener("input", () => this.plan());
+    this.input.addEventListener("keydown", event => this.press(event));
+    this.input.addEventListener("blur", () => this.leave());
+    addEventListener("scroll", () => this.isOpen && this.open(false), { passive: true });
+    this.list.addEventListener("mousedown", event => {
+      event.preventDefault(); // the input keeps the focus
+      const option = event.target.closest("[role=option]");
+      if (option) this.choose(option);
+    });
+  }
+
+  get options() {
+    return [...this.list.querySelectorAll("[role=option]")];
+  }
+
+  plan() {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.search(), PAUSE);
+  }
+
+  async search() {
+    this.request?.abort();
+    this.request = new AbortController();
+    const query = new URLSearchParams({ text: this.input.value });
+    try {
+      const response = await fetch(`${this.url}&${query}`, { signal: this.request.signal });
+      if (!response.ok || response.redirected) return;
+      this.show((await response.json()).options);
+    } catch {} // another search has begun, or the server is away
+  }
+
+  show(found) {
+    this.list.replaceChildren(...found.map(({ id, label }, n) => {
+      const option = document.createElement("li");
+      Object.assign(option, { id: `${this.list.id}-${n}`, role: "option", textContent: label });
+      option.dataset.id = id;
+      return option;
+    }));
+    if (!found.length) {
+      const none = document.createElement("li");
+      Object.assign(none, { role: "option", textContent: "No matches.", ariaDisabled: "true" });
+      this.list.append(none);
+    }
+    this.open(document.activeElement === this.input);
+  }
+
+  get isOpen() {
+    return this.list.matches(":popover-open");
+  }
+
+  // In the top layer, as tables scroll.
+  open(isOpen) {
+    this.list.togglePopover(isOpen);
+    const { left, bottom, width } = this.input.getBoundingClientRect();
+    Object.assign(this.list.style, { left: `${left}px`, top: `${bottom}px`, minWidth: `${width}px` });
+    this.input.setAttribute("aria-expanded", isOpen);
+    this.activate(null);
+  }
+
+  activate(option) {
+    for (const one of this.options) one.ariaSelected = String(one === option);
+    if (option) this.input.setAttribute("aria-activedescendant", option.id);
+    else this.input.removeAttribute("aria-activedescendant");
+    option?.scrollIntoView({ block: "nearest" });
+  }
+
+  press(event) {
+    const options = this.options.filter(one => one.dataset.id);
+    const active = options.findIndex(one => one.ariaSelected === "true");
+    if (event.key === "ArrowDown" || event.key === "ArrowUp") {
+      event.preventDefault();
+      if (!this.isOpen) this.search();
+      else if (options.length) {
+        const step = event.key === "ArrowDown" ? 1 : -1;
+        this.activate(options.at((Math.max(active, step > 0 ? -1 : 0) + step) % options.length));
+      }
+    } else if (event.key === "Enter" && this.isOpen && options.length) {
+      event.preventDefault();
+      this.choose(options[Math.max(active, 0)]);
+    } else if (event.key === "Escape" && this.isOpen) {
+      event.stopPropagation();
+      this.open(false);
+    }
+  }
+
+  choose(option) {
+    if (!option.dataset.id) return;
+    this.id.value = option.dataset.id;
+    this.chosen = this.input.value = option.textContent;
+    this.open(false);
+  }
+
+  // A text that names no choice is undone; none at all is no record. An id is taken as it is.
+  leave() {
+    this.open(false);
+    const text = this.input.value.trim();
+    if (text === this.chosen) return;
+    if (!text || /^[0-9a-f-]{36}$/i.test(text)) {
+      this.id.value = this.chosen = text;
+    } else {
+      this.input.value = this.chosen;
+    }
+  }
+}
+
+for (const picker of document.querySelectorAll("[data-options]")) new Combobox(picker);

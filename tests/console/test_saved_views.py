@@ -1,0 +1,173 @@
+"""Saved views of lists: of a user or shared, one opened by default, bounded, followed, erased."""
+
+from __future__ import annotations
+
+import html
+import re
+
+import pytest
+import sqlalchemy as sa
+from flask import Flask
+
+from app import db
+from app.console.records import saved_views
+from app.console.records.models import SavedView
+from app.context import tenancy
+from tests.builders import Cast, make_collection, make_record, make_user
+from tests.console.browser import Browser, beside
+from tests.console.test_records import NONE, heads, place, titles
+
+POSTS = [
+    {"name": "title", "type": "text"},
+    {"name": "views", "type": "number"},
+    {"name": "day", "type": "date"},
+]
+LIST = "field_0=views&op_0=%3E&value_0=1&sort=-views&column=views"
+
+
+@pytest.fixture
+def posts(cast: Cast) -> str:
+    """The id of a collection with three records of acme."""
+    made = make_collection(cast.root, "posts", POSTS)["id"]
+    for n, title in enumerate("abc"):
+        make_record(cast.alice, title=title, views=n)
+    return str(made)
+
+
+def shown(page: str) -> dict[str, str]:
+    """The addresses of the views that a page shows, by name."""
+    nav = page.partition('aria-label="Saved views"')[2].partition("</nav>")[0]
+    return {
+        name.strip(): html.unescape(target).removeprefix("/console/")
+        for target, name in re.findall(r'<a href="([^"]*)"[^>]*>([^<]*)', nav)
+    }
+
+
+def stored(app: Flask) -> list[SavedView]:
+    """The views of all accounts, by name."""
+    with app.app_context(), tenancy.across_accounts():
+        views = db.db.session.scalars(sa.select(SavedView).order_by(SavedView.name)).all()
+        db.db.session.expunge_all()
+        return list(views)
+
+
+def test_a_list_is_saved_opened_replaced_and_deleted(
+    app: Flask, cast: Cast, admin: Browser, posts: str
+) -> None:
+    path = place(cast)
+    page = admin.done(f"{path}/views?{LIST}", name="Many views")
+    assert "The view is saved." in page
+    assert titles(page) == ["c"]
+    found = shown(admin.get(path).text)
+    assert list(found) == ["All records", "Many views"]
+    page = admin.get(found["Many views"]).text
+    assert (titles(page), heads(page)) == (["c"], ["title", "views"])
+    assert re.search('aria-current="page">Many views', page)
+    assert len(titles(admin.get(found["All records"]).text)) == 3
+    # Another list under the same name replaces it; the default one is opened at once.
+    admin.done(f"{path}/views?sort=title", name="Many views", is_default="true")
+    (view,) = stored(app)
+    assert (view.name, view.is_default, view.is_shared) == ("Many views", True, False)
+    opened = admin.get(path)
+    assert opened.headers["Location"] == f"/console/{path}?sort=title"
+    assert admin.get(found["All records"]).status_code == 200
+    admin.done(f"{path}/views?sort=views", name="Another", is_default="true")
+    assert [one.is_default for one in stored(app)] == [True, False]
+    for view in stored(app):
+        assert "The view is deleted." in admin.done(f"{path}/views/{view.id}/delete")
+    assert stored(app) == []
+
+
+def test_views_are_of_a_user_or_shared_within_the_account(
+    app: Flask, cast: Cast, admin: Browser, superadmin: Browser, posts: str
+) -> None:
+    path = place(cast)
+    carol = make_user(app, cast.alice.account_id, "carol@acme.example", "admin")
+    colleague, charlie = Browser(app, type(cast.alice)(app, carol)), Browser(app, cast.charlie)
+    admin.done(f"{path}/views?sort=title", name="Mine", is_default="true")
+    admin.done(f"{path}/views?sort=views", name="Ours", is_shared="true")
+    theirs = place(cast).replace(cast.alice.account_id, cast.charlie.account_id)
+    charlie.done(f"{theirs}/views?sort=views", name="Of globex", is_shared="true")
+    superadmin.done(f"{path}/views?sort=views", name="Of roots", is_shared="true")
+    expected = {"All records", "Ours"}
+    assert set(shown(colleague.get(path).text)) == expected
+    assert set(shown(admin.get(f"{path}?view=all").text)) == expected | {"Mine"}
+    assert set(shown(charlie.get(theirs).text)) == {"All records", "Of globex"}
+    assert set(shown(superadmin.get(path).text)) == {"All records", "Of roots"}
+    for view in stored(app):
+        if view.name in ("Mine", "Ours"):
+            for other in (colleague, superadmin):
+                assert other.send(f"{path}/views/{view.id}/delete").status_code == 404
+            assert charlie.send(f"{theirs}/views/{view.id}/delete").status_code == 404
+    assert charlie.send(f"{path}/views?sort=title", name="x").status_code == 404
+    assert Browser(app, cast.bob).send(f"{path}/views", name="x").status_code == 403
+    assert admin.send(f"{path}/views/{NONE}/delete").status_code == 404
+    assert len(stored(app)) == 4
+
+
+@pytest.mark.parametrize("database", ["sqlite"])
+def test_views_are_bounded(
+    app: Flask,
+    cast: Cast,
+    admin: Browser,
+    posts: str,
+    monkeypatch: pytest.MonkeyPatch,
+    database: str,
+) -> None:
+    path = f"{place(cast)}/views"
+    for name in ("", " ", "x" * 81):
+        answer = admin.send(f"{path}?sort=title", name=name)
+        assert (answer.status_code, "80 characters" in beside(answer, "name")) == (400, True)
+    assert admin.send(f"{path}?filter={'x' * 9_990}", name="x").status_code == 400
+    monkeypatch.setattr(saved_views, "MAX_VIEWS", 2)
+    for name in ("a", "b", "b"):
+        admin.done(f"{path}?sort=title", name=name)
+    assert admin.send(f"{path}?sort=title", name="c").status_code == 400
+    assert [one.name for one in stored(app)] == ["a", "b"]
+
+
+def test_views_follow_renamed_fields_and_collections_and_forget_removed_ones(
+    app: Flask, cast: Cast, admin: Browser, posts: str
+) -> None:
+    path = f"{place(cast)}/views"
+    admin.done(f"{path}?{LIST}&column=day&filter=views+%3C+9", name="a")
+    admin.done(f"{path}?field_0=day&op_0=filled&sort=day&filter=day+!%3D+null", name="b")
+    make_collection(
+        cast.root, "notes", [{"name": "post", "type": "reference", "collection": "posts"}]
+    )
+    admin.done(f"{place(cast, '/notes')}/views?filter=post.views+%3E+1", name="c")
+    renamed = [POSTS[0], {**POSTS[1], "name": "reads", "rename_from": "views"}]
+    body = {"name": "articles", "schema": renamed, "remove_fields": ["day"]}
+    plan = cast.root.post(f"collections/{posts}/plan", body).json
+    answer = cast.root.put(f"collections/{posts}", {**body, "plan_hash": plan["plan_hash"]})
+    assert answer.status_code == 200, answer.json
+    first, second, third = stored(app)
+    assert (first.filter, second.filter, third.filter) == ("reads < 9", None, "post.reads > 1")
+    assert first.state == {
+        "conditions": [["reads", ">", "1"]],
+        "sort": "-reads",
+        "columns": ["reads"],
+    }
+    assert second.state == {"conditions": [], "sort": "", "columns": []}
+    found = shown(admin.get(place(cast, "/articles")).text)
+    assert titles(admin.get(found["a"]).text) == ["c"]
+    assert len(titles(admin.get(found["b"]).text)) == 3
+
+
+def test_views_go_with_their_user_collection_and_account(
+    app: Flask, cast: Cast, admin: Browser, posts: str
+) -> None:
+    carol = make_user(app, cast.alice.account_id, "carol@acme.example", "admin")
+    other = Browser(app, type(cast.alice)(app, carol))
+    make_collection(cast.root, "notes", POSTS)
+    for browser, collection in ((other, "/posts"), (admin, "/notes"), (admin, "/posts")):
+        browser.done(f"{place(cast, collection)}/views?sort=title", name="x")
+    assert cast.root.delete(f"users/{carol.id}").status_code == 204
+    assert len(stored(app)) == 2
+    notes = cast.root.get("collections/notes").json["id"]
+    assert cast.root.delete(f"collections/{notes}").status_code == 200
+    assert [one.collection_id for one in stored(app)] == [posts]
+    theirs = place(cast).replace(cast.alice.account_id, cast.charlie.account_id)
+    Browser(app, cast.charlie).done(f"{theirs}/views?sort=title", name="y")
+    assert cast.root.delete(f"accounts/{cast.alice.account_id}").status_code == 204
+    assert [one.name for one in stored(app)] == ["y"]
