@@ -96,5 +96,5 @@ def test_fields_are_moved_and_faults_are_found_by_keyboard(
     page.get_by_label("Name of the collection").fill("a b")
     page.get_by_role("button", name="Show plan").click()
     expect(page.get_by_label("Name of the collection")).to_be_focused()
-    page.get_by_role("alert").get_by_role("link", name="Name of the collection").press("Enter")
+    page.get_by_role("link", name="Name of the collection").press("Enter")
     expect(page.get_by_label("Name of the collection")).to_be_in_viewport()

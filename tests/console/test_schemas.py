@@ -413,7 +413,7 @@ def test_a_refused_form_leads_to_its_faults(superadmin: Browser, posts: str) -> 
     sent = inputs(page) | {"default_1": "many", "pattern_0": "([", "name_10": "1x"}
     sent |= {"type_10": "reference", "order": "1,0", "indexes": "nope"}
     refused = superadmin.send(path, **sent, do="plan").text
-    (summary,) = re.findall(r'role="alert">(.*?)</div>', refused, re.DOTALL)
+    (summary,) = re.findall(r'<div class="alert alert-danger">(.*?)</div>', refused, re.DOTALL)
     links = re.findall(r'<a href="#(.*?)">(.*?)</a>', summary)
     assert [name for name, _ in links] == [
         *("default_1", "name_0", "name_10", "collection_10", "indexes")
