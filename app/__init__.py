@@ -129,7 +129,7 @@ def create_app(settings: Config | None = None) -> Flask:
     )
     app.extensions["atrium.config"] = settings
     _configure(app, settings)
-    logging.configure()
+    logging.configure(as_text=settings.logs_as_text)
     for extension in (hooks, cli, isolation, sso_answers):
         extension.init_app(app)
     tokens.init_app(app, settings.base_url)

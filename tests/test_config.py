@@ -405,6 +405,9 @@ def test_setup_makes_a_superadmin_once_and_shows_the_password_once(app: Flask) -
     shown = dict(line.split()[:2] for line in first.output.splitlines() if len(line.split()) == 2)
     assert shown["account"] == "system"
     assert login(app, shown["email"], shown["password"]).status_code == 200
+    saved = app.extensions["atrium.config"].instance_dir / bootstrap.CREDENTIALS
+    assert shown["password"] in saved.read_text()
+    assert saved.stat().st_mode & 0o777 == 0o600
     second = run(app, "setup")
     assert second.exit_code == 0
     assert "password" not in second.output
@@ -419,6 +422,7 @@ def test_setup_in_production_makes_nobody_up(app: Flask, monkeypatch: pytest.Mon
     done = run(app, "setup")
     assert done.exit_code == 0
     assert "password" not in done.output
+    assert "sign-in-link" not in done.output
     assert superadmins(app) == []
 
 

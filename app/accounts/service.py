@@ -136,6 +136,14 @@ def has_superadmin() -> bool:
     return db.db.session.scalar(members) is not None
 
 
+def first_superadmin() -> User | None:
+    """The oldest superadmin who may sign in."""
+    members = sa.select(User).where(User.account_id == SYSTEM_ACCOUNT_ID).order_by(User.id)
+    return next(
+        (user for user in db.db.session.scalars(members.limit(100)) if user.may_sign_in), None
+    )
+
+
 def create_superadmin(email: str, password_hash: str, *, pii_access: bool = False) -> User:
     """Create a verified superadmin."""
     with db.transaction():

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import cached_property, lru_cache, partial
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -15,13 +16,13 @@ from app.accounts.models import PII_GROUP
 from app.audit import digest
 from app.audit.append import HIDDEN
 from app.audit.models import AuditChange, AuditHead
+from app.audit.visibility import RecordVisibility
 from app.auth.principal import Principal
 from app.collections import definition as definitions
 from app.collections import masking
 from app.collections import table as tables
 from app.collections.definition import ByFormerName, Definition
 from app.collections.fields import Field
-from app.collections.models import Collection
 from app.db import Base
 from app.db.types import Id, Text, UtcDateTime
 from app.rules import Type
@@ -69,6 +70,14 @@ def is_of(
         since = occurred_at >= span.since
         spans.append(sa.and_(table_name == span.table_name, since, *until))
     return sa.or_(*spans)
+
+
+def without_index(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    """A column whose index is not to be used, as that of the record is better.
+
+    SQLite, which lacks statistics, would take it.
+    """
+    return column.concat("") if db.connection().dialect.name == "sqlite" else column
 
 
 class BrokenChange(Exception):
@@ -229,28 +238,52 @@ def iter_changes(
 
 
 def iter_entries(conditions: Sequence[sa.ColumnElement[bool]] = ()) -> Iterator[Entry]:
-    """Entries chain by chain in order of their ids."""
+    """Entries chain by chain in order of their ids, unmasked."""
     for change in iter_changes(conditions):
         yield from readable(change)
 
 
 class Mask:
-    """Masks personal values for callers outside the group `pii_access`."""
+    """Masks personal values for callers outside the group `pii_access`.
+
+    For callers who are no superadmins, also values of records that they may not see.
+    """
 
     def __init__(self, by: Principal) -> None:
-        self._off = PII_GROUP in by.groups
+        self._by, self._off = by, PII_GROUP in by.groups
+        self._visibility: RecordVisibility | None = None
+
+    def entries(self, changes: Iterable[Mapping[str, Any]]) -> Iterator[Entry]:
+        """The masked entries of changes, which are read in batches."""
+        remaining = iter(changes)
+        while batch := list(islice(remaining, BATCH_SIZE)):
+            self.load(batch)
+            yield from (self(entry) for change in batch for entry in readable(change))
+
+    def load(self, changes: Iterable[Mapping[str, Any]]) -> None:
+        """Find out which records of these changes the caller may see."""
+        if not self._by.is_superadmin:
+            self._visibility = RecordVisibility(self._by, changes, self._by_former_name)
 
     def __call__(self, entry: Entry) -> Entry:
-        """The entry with personal values masked, without the salt that could confirm a guess."""
+        """The entry with hidden values masked, without the salt that could confirm a guess."""
         if entry["salt"] is None:
             return entry
-        mask = self._mask_of(entry["table_name"], entry["column_name"], entry["occurred_at"])
+        place = (entry["table_name"], entry["column_name"], entry["occurred_at"])
+        mask = _hide if self._is_hidden(entry) else self._mask_of(*place)
         if mask is None:
             return entry
         for name in ("old_value", "new_value"):
             entry[name] = None if entry[name] is None else mask(entry[name])
         entry["salt"], entry["masked"] = None, True
         return entry
+
+    def _is_hidden(self, entry: Entry) -> bool:
+        if self._by.is_superadmin:
+            return False
+        place = (entry["table_name"], entry["record_id"], entry["column_name"])
+        visibility = self._visibility
+        return visibility is None or visibility.hides(*place, _moment(entry["occurred_at"]))
 
     @property
     def depends_on_time(self) -> bool:
@@ -259,7 +292,7 @@ class Mask:
 
     @cached_property
     def _collections(self) -> list[Definition]:
-        return [definitions.from_row(row) for row in db.db.session.scalars(sa.select(Collection))]
+        return definitions.get_all()
 
     @cached_property
     def _by_former_name(self) -> ByFormerName:

@@ -1,8 +1,14 @@
-"""Reading the audit log, for superadmins (spec 4.6, contract section 7)."""
+"""Reading the audit log (spec 4.6, contract section 7).
+
+Superadmins read all chains. `list_changes`, `get` and `export` also serve admins of an account, who
+read its chain only, and values of records as far as they may see the record's history.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -16,7 +22,8 @@ from app.auth.principal import Principal
 from app.collections.definition import from_row
 from app.collections.models import Collection
 from app.db.errors import is_invalid_data
-from app.errors import InvalidValues, NotFound, problem
+from app.errors import Forbidden, InvalidValues, NotFound, problem
+from app.types import JSONObject
 
 # Not the values and digests, as their order could reveal masked values.
 SORTABLE = (
@@ -31,6 +38,7 @@ SORTABLE = (
     "occurred_at",
 )
 FILTERS = ("account_id", "record_id", "user_id", "operation")
+MAX_SIZE = 65_536  # characters of the values of a change in a list
 
 
 def page(
@@ -113,6 +121,75 @@ def _sorted_entries(query: Query, name: str, ascending: bool) -> list[Entry]:
     return found
 
 
+@dataclass(frozen=True)
+class Change:
+    """One change of a row, with an entry for each changed column."""
+
+    account_id: str
+    first_id: int
+    operation: str
+    table_name: str
+    record_id: str
+    user_id: str
+    user_email: str | None
+    user_name: str | None
+    es_username: str | None
+    es_reason: str | None
+    occurred_at: datetime
+    is_complete: bool
+    """Whether the values were small enough to be read."""
+    entries: list[Entry]
+
+    @property
+    def is_anonymized(self) -> bool:
+        """Whether the actor was erased."""
+        return self.entries[0]["actor_salt"] is None
+
+
+def list_changes(
+    query: Query, *, by: Principal, max_total: int | None = None
+) -> tuple[list[Change], int]:
+    """One page of the changes that match, the newest first, and their number.
+
+    The number is at most `max_total` + 1. Large values are left out.
+    """
+    conditions = _conditions(_scoped(query, by), CHANGES)
+    matching = sa.select(sa.literal(1)).select_from(CHANGES).where(*conditions)
+    if max_total is not None:
+        matching = matching.limit(max_total + 1)
+    total = db.connection().scalar(sa.select(sa.func.count()).select_from(matching.subquery()))
+    page = sa.select(*_columns_within(MAX_SIZE)).where(*conditions)
+    page = page.order_by(*_placed(CHANGES, "occurred_at", False))
+    rows = db.connection().execute(page.offset(query["skip"]).limit(query["limit"]))
+    found, mask = [row._asdict() for row in rows], Mask(by)
+    mask.load(found)
+    return [_change(row, mask) for row in found], total or 0
+
+
+def _columns_within(size: int) -> list[sa.ColumnElement[Any]]:
+    values = ("old_values", "new_values")
+    lengths = (sa.func.coalesce(sa.func.length(CHANGES.c[name]), 0) for name in values)
+    is_small = sa.func.coalesce(CHANGES.c.size, sum(lengths, sa.literal(0))) <= size
+    others = [column for column in entries.columns() if column.name not in values]
+    cut = [sa.case((is_small, CHANGES.c[name])).label(name) for name in values]
+    return [*others, *cut, is_small.label("is_complete")]
+
+
+def _change(row: JSONObject, mask: Mask) -> Change:
+    found = [mask(entry) for entry in entries.readable(row)]
+    shared = {name: row[name] for name in Change.__dataclass_fields__ if name != "entries"}
+    return Change(**{**shared, "is_complete": bool(row["is_complete"])}, entries=found)
+
+
+def find_cutoff(account_id: str | None, offset: int) -> datetime | None:
+    """The time of the change after the `offset` newest ones, if there is one."""
+    query = sa.select(CHANGES.c.occurred_at).order_by(*_placed(CHANGES, "occurred_at", False))
+    if account_id is not None:
+        query = query.where(CHANGES.c.account_id == account_id)
+    cutoff: datetime | None = db.connection().scalar(query.offset(offset).limit(1))
+    return cutoff
+
+
 def get(id: int, *, by: Principal) -> Entry:
     """The entry with this id. Raises NotFound."""
     # The primary key starts with the account, so the id is looked up in every chain.
@@ -121,17 +198,18 @@ def get(id: int, *, by: Principal) -> Entry:
     newest = sa.select(sa.func.max(mine.c.first_id)).where(*before).scalar_subquery()
     same = (CHANGES.c.account_id == HEADS.c.account_id, CHANGES.c.first_id == newest)
     chains = HEADS.join(CHANGES, sa.and_(*same))
-    changes = sa.select(*entries.columns()).select_from(chains).where(CHANGES.c.last_id >= id)
-    for change in db.connection().execute(changes).all():
-        for entry in entries.readable(change._asdict()):
-            if entry["id"] == id:
-                return Mask(by)(entry)
+    place = (CHANGES.c.last_id >= id, *_conditions(_scoped({}, by), CHANGES))
+    changes = sa.select(*entries.columns()).select_from(chains).where(*place)
+    found = [row._asdict() for row in db.connection().execute(changes)]
+    for entry in Mask(by).entries(found):
+        if entry["id"] == id:
+            return entry
     raise NotFound("There is no such entry.")
 
 
 def export(query: Query, *, by: Principal) -> Iterator[Entry]:
     """All entries that match, chain by chain in order of their ids."""
-    return map(Mask(by), entries.iter_entries(_conditions(query, CHANGES)))
+    return Mask(by).entries(entries.iter_changes(_conditions(_scoped(query, by), CHANGES)))
 
 
 def count_hidden(query: Query, *, by: Principal) -> dict[str, int]:
@@ -173,25 +251,47 @@ def _count_one_by_one(query: Query, by: Principal) -> dict[str, int]:
     return totals
 
 
+def _scoped(query: Query, by: Principal) -> Query:
+    """The query within what the caller may read. Raises Forbidden."""
+    if by.is_superadmin:
+        return query
+    if not by.is_admin:
+        raise Forbidden("The audit log is for admins of the account.")
+    return {**query, "account_id": by.require_account_id()}
+
+
 def _conditions(query: Query, table: sa.FromClause) -> list[sa.ColumnElement[bool]]:
-    conditions = [table.c[name] == query[name] for name in FILTERS if name in query]
+    others = entries.without_index if "record_id" in query else _unchanged
+    columns = {name: table.c[name] for name in FILTERS if name in query}
+    conditions = [
+        (column if name == "record_id" else others(column)) == query[name]
+        for name, column in columns.items()
+    ]
     if "table_name" in query:
-        conditions.append(_is_of_table(query["table_name"], table))
+        place = others(table.c.table_name), table.c.occurred_at
+        conditions.append(_is_of_table(query["table_name"], *place))
     if "from_date" in query:
         conditions.append(table.c.occurred_at >= query["from_date"])
+    if query.get("after") is not None:
+        conditions.append(table.c.occurred_at > query["after"])
     if "to_date" in query:
         conditions.append(table.c.occurred_at <= query["to_date"])
     return conditions
 
 
-def _is_of_table(name: str, table: sa.FromClause) -> sa.ColumnElement[bool]:
+def _unchanged(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    return column
+
+
+def _is_of_table(
+    name: str, table_name: sa.ColumnElement[str], occurred_at: sa.ColumnElement[Any]
+) -> sa.ColumnElement[bool]:
     """Whether a change is of a table, or of its collection under an earlier name."""
-    is_same = table.c.table_name == name
+    is_same = table_name == name
     row = db.db.session.scalar(sa.select(Collection).where(Collection.table_name == name))
     if row is None or not row.former_names:
         return is_same
-    is_of_collection = entries.is_of(from_row(row), table.c.table_name, table.c.occurred_at)
-    return sa.or_(is_same, is_of_collection)
+    return sa.or_(is_same, entries.is_of(from_row(row), table_name, occurred_at))
 
 
 def _sort_column(query: Query) -> str:

@@ -1,4 +1,4 @@
-"""Tokens of mailed links: random, hashed, single-use (spec 5.10, contract section 3).
+"""Tokens of mailed and printed links: random, hashed, single-use (spec 5.10, contract section 3).
 
 They expire after an hour; tokens that undo an email change after seven days (contract section 18).
 """
@@ -22,6 +22,8 @@ LIFETIME = timedelta(hours=1)
 UNDO_LIFETIME = timedelta(days=7)
 RESET, VERIFICATION, EMAIL_CHANGE = "reset", "verification", "email_change"
 EMAIL_UNDO = "email_undo"
+SIGN_IN = "sign_in"
+"""Of the link that development prints at its start."""
 TO_OTHER_ADDRESS = (EMAIL_CHANGE, EMAIL_UNDO)
 
 
@@ -29,7 +31,7 @@ def issue(user: User, purpose: str, email: str | None = None) -> str:
     """Create a token, which revokes the user's older tokens of the same purpose.
 
     Undo tokens stay valid: an attacker who changes the address twice must not revoke the first.
-    Only mail jobs call this: the token is in the mail, and only its hash is stored.
+    Only mail jobs and `flask setup` call this: the token is in the link, only its hash is stored.
     """
     token = tokens.random_token(user.account.account_code)
     with db.transaction() as session:

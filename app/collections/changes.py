@@ -43,6 +43,8 @@ class Proposal:
     partial: bool = False
     """Whether `specs` are changes only."""
     name: str | None = None
+    order: Sequence[str] = ()
+    """The first fields, by their new names; the others follow as they stand."""
 
     def renames(self, name: str) -> bool:
         """Whether a collection of this name gets another one; case does not matter."""
@@ -86,7 +88,15 @@ class Change:
             {"operation": "remove_field", "field": name, "property": None} for name in self.removed
         ]
         of_indexes = _index_operations(self.renamed.indexes, self.new.indexes)
-        return [*self._renaming_operations(), *removed, *of_fields, *of_indexes]
+        others = [*removed, *of_fields, *self._order_operations(), *of_indexes]
+        return [*self._renaming_operations(), *others]
+
+    def _order_operations(self) -> Iterator[JSONObject]:
+        old, new = self.renamed.declared, self.new.declared
+        before = [name for name in old if name in new] + self.added
+        if before != [*new]:
+            order = {"property": "order", "before": before, "after": [*new]}
+            yield {"operation": "reorder_fields", "field": None, **order}
 
     def _renaming_operations(self) -> Iterator[JSONObject]:
         if self.former_name:
@@ -145,6 +155,8 @@ class Change:
         body["indexes"] = [dict(spec) for spec in self.old.indexes]
         if self.former_name:
             body["name"] = self.former_name
+        if any(self._order_operations()):
+            body["field_order"] = [*self.old.declared]
         return {**body, "remove_fields": self.added} if self.added else body
 
     def _restored(self, spec: JSONMapping) -> JSONObject:

@@ -144,6 +144,8 @@ def update_collection(body: JSONObject, collection_id: str) -> JSONObject:
     that names the field is a 400 with every place. With `plan_hash`, the update does what that
     plan says, or is a 409 `plan_stale`.
 
+    Fields keep their order, whatever that of `schema` is, unless `field_order` names another.
+
     Existing records without a value for a newly required field get its default; without a default,
     it is a 400 `required` with the count. Duplicates of a newly unique field are a 409 with the
     count, and so is the removal of a `select` or `multi_select` choice that records use. Narrower
@@ -181,7 +183,8 @@ def _updated(collection_id: str, body: JSONObject, *, partial: bool) -> JSONObje
 def _proposal(body: JSONObject, *, partial: bool = False) -> Proposal:
     specs, removed = body.pop("schema", None), body.pop("remove_fields", ())
     name, index_specs = body.pop("name", None), body.pop("indexes", None)
-    return Proposal(specs, index_specs, removed, partial, name)
+    order = body.pop("field_order", ())
+    return Proposal(specs, index_specs, removed, partial, name, order)
 
 
 @blueprint.route("/<uuid:collection_id>/plan", methods=["POST"])

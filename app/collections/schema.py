@@ -154,6 +154,13 @@ def _removal_problems(
     return result
 
 
+def order_problems(specs: Sequence[Spec], order: Collection[str]) -> list[Problem]:
+    """The problems of an order of fields, which may leave some out."""
+    unknown = [name for name in dict.fromkeys(order) if name not in {s["name"] for s in specs}]
+    messages = (f"There is no field {name[:80]}." for name in unknown)
+    return [problem("field_order", "unknown_field", message) for message in messages]
+
+
 def merged(
     old: Definition, parts: Sequence[Spec], removed: Collection[str] = ()
 ) -> list[JSONObject]:

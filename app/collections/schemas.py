@@ -198,10 +198,23 @@ def remove_fields_field() -> object:
     )
 
 
+def field_order_field() -> object:
+    """The order of a collection's fields."""
+    return ma.fields.List(
+        fields.Text(longest=200),
+        validate=ma.validate.Length(max=LONGEST_SCHEMA),
+        metadata={
+            "description": "Names of fields after the change, in order; fields that it leaves out"
+            " follow as they stand."
+        },
+    )
+
+
 class ReplacedCollection(WithSchema, RulesOfNew):
     """A collection as it shall be: every present field but removed ones, and new ones."""
 
     remove_fields = remove_fields_field()
+    field_order = field_order_field()
     plan_hash = fields.Text(longest=100, metadata=PLAN_HASH)
 
     name = _name()
@@ -216,6 +229,7 @@ class ChangedCollection(WithSchema, RulesOfNew):
     needs_all = False
 
     remove_fields = remove_fields_field()
+    field_order = field_order_field()
     plan_hash = fields.Text(longest=100, metadata=PLAN_HASH)
     name = _name()
     options = ma.fields.Nested(Options)
@@ -232,12 +246,13 @@ class PlannedCollection(WithSchema):
     schema = schema_field(shortest=1)
     indexes = indexes_field(ALL_INDEXES)
     remove_fields = remove_fields_field()
+    field_order = field_order_field()
     name = _name()
 
     @ma.validates_schema
     def needs_change(self, data: JSONObject, **options: object) -> None:
         """One of them must be there."""
-        if not data.keys() & {"schema", "indexes", "remove_fields", "name"}:
+        if not data.keys() & {"schema", "indexes", "remove_fields", "field_order", "name"}:
             raise ma.ValidationError("Missing data for required field.", "schema")
 
 
@@ -248,16 +263,16 @@ class Operation(Schema):
         required=True,
         metadata={
             "description": "rename_collection, rename_field, remove_field, add_field,"
-            " change_field, add_index, remove_index; change_reference or change_rule for what"
-            " follows a rename."
+            " change_field, reorder_fields, add_index, remove_index; change_reference or"
+            " change_rule for what follows a rename."
         },
     )
     field = ma.fields.String(
         required=True,
         allow_none=True,
         metadata={
-            "description": "Null for indexes and the collection's name, the collection for rules,"
-            " `collection.field` for references."
+            "description": "Null for indexes, the order and the collection's name, the collection"
+            " for rules, `collection.field` for references."
         },
     )
     property = ma.fields.String(required=True, allow_none=True)
@@ -292,6 +307,9 @@ class Reverse(Schema):
     indexes = ma.fields.List(ma.fields.Nested(IndexDefinition), required=True)
     remove_fields = ma.fields.List(
         ma.fields.String(), metadata={"description": "Needs the `plan_hash` of its own plan."}
+    )
+    field_order = ma.fields.List(
+        ma.fields.String(), metadata={"description": "If the fields would be reordered."}
     )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Collection
 import sqlalchemy as sa
 
 from app import db
+from app.accounts.models import Account
 from app.collections import table as tables
 from app.collections.models import RecordCount
 from app.context import tenancy
@@ -87,6 +88,17 @@ def by_collection(ids: Collection[str]) -> dict[str, int]:
     query = sa.select(COUNTS.c.collection_id, _summed()).where(COUNTS.c.collection_id.in_(ids))
     rows = db.connection().execute(query.group_by(COUNTS.c.collection_id))
     return {id: records for id, records in rows}  # noqa: C416 - rows are no pairs to mypy
+
+
+def by_account(collection_id: str, limit: int) -> list[tuple[str, str, int]]:
+    """The accounts with most records of a collection: id, name and number, as far as known."""
+    records = _summed()
+    query = sa.select(Account.id, Account.name, records)
+    query = query.join(COUNTS, COUNTS.c.account_id == Account.id)
+    query = query.where(COUNTS.c.collection_id == collection_id, Account.is_active)
+    query = query.group_by(Account.id, Account.name).having(records > 0)
+    rows = db.connection().execute(query.order_by(records.desc(), Account.id).limit(limit))
+    return [(row[0], row[1], row[2]) for row in rows]
 
 
 def _summed() -> sa.Cast[int]:

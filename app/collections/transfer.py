@@ -168,7 +168,10 @@ def _plan(items: Sequence[Item], existing: Mapping[str, Collection], strategy: s
             import_.given[key] = {**item["rules"], "options": item.get("options", {})}
             if row is not None:
                 removed = item.get("remove_fields", ())
-                proposal = Proposal(item["schema"], item.get("indexes"), removed, name=name)
+                order = item.get("field_order", ())
+                proposal = Proposal(
+                    item["schema"], item.get("indexes"), removed, name=name, order=order
+                )
                 change = updates.plan_change(row, proposal, problems, targets)
                 if not problems:
                     updates.check_plan(change, item.get("plan_hash"))

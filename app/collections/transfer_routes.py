@@ -15,6 +15,7 @@ from app.collections.schemas import (
     PLAN_HASH,
     SCHEMA,
     Options,
+    field_order_field,
     indexes_field,
     remove_fields_field,
     schema_field,
@@ -61,6 +62,7 @@ class ExportedCollection(Schema):
         metadata={"description": "The present name of a collection that `update` renames."},
     )
     remove_fields = remove_fields_field()
+    field_order = field_order_field()
     plan_hash = fields.Text(longest=100, metadata=PLAN_HASH)
     schema = schema_field(required=True)
     rules = ma.fields.Nested(RulesOfNew, load_default=dict)

@@ -146,13 +146,15 @@ def plan_change(
     if not new_problems:
         new_problems += schema.problems(specs_, targets, index_specs)
         new_problems += schema.change_problems(present, stored, removed)
+        new_problems += schema.order_problems(specs_, proposal.order)
     if new_problems:
         problems += new_problems
         return Change(old, old)
     new = {spec["name"]: spec for spec in stored}
-    # Existing fields keep their order.
+    # Existing fields keep their order, unless another one is proposed.
     kept = [spec["name"] for spec in present.schema if spec["name"] in new]
-    new_schema = tuple(new[name] for name in dict.fromkeys([*kept, *new]))
+    names = [*(name for name in proposal.order if name in new), *kept, *new]
+    new_schema = tuple(new[name] for name in dict.fromkeys(names))
     new_indexes = tuple(indexes.stored(spec) for spec in index_specs)
     new_rules = {key: _without(value, removed) for key, value in present.rules.items()}
     changed = replace(present, schema=new_schema, indexes=new_indexes, rules=new_rules)

@@ -37,6 +37,9 @@ class Config:
         "development",
         "production requires strong secrets",
     )
+    log_format: str = _setting(
+        parsing.choice("auto", "json", "text"), "auto", "auto: text in development, else JSON"
+    )
     instance_dir: Path = _setting(  # noqa: RUF009 - metadata, not a default
         Path,
         PROJECT / "instance",
@@ -248,6 +251,13 @@ class Config:
     def production(self) -> bool:
         """Whether this is production, which requires secure settings."""
         return self.env == "production"
+
+    @property
+    def logs_as_text(self) -> bool:
+        """Whether log lines are text for people instead of JSON."""
+        if self.log_format == "auto":
+            return self.env == "development"
+        return self.log_format == "text"
 
     @property
     def private_targets(self) -> bool:

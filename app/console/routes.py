@@ -11,8 +11,14 @@ from app.auth.guard import account_of_host
 from app.auth.responses import origin
 from app.console import dashboard, home, sample, search
 from app.console.admin import account_settings, audit, instance, jobs, operation, sso
-from app.console.automation import deliveries, webhooks, workflow_instances, workflows
-from app.console.collections import explain, listing, rules, schemas
+from app.console.automation import (
+    deliveries,
+    webhooks,
+    workflow_instances,
+    workflow_steps,
+    workflows,
+)
+from app.console.collections import api_examples, explain, listing, rules, schemas
 from app.console.people import api_keys, groups, profile, roles, team, users
 from app.console.records import (
     bulk,
@@ -38,9 +44,9 @@ __all__ = ["blueprint"]
 PAGES = (
     sample,
     *(audit, history, team, groups, api_keys, users, profile, instance, roles, links, sso),
-    *(listing, schemas, rules, explain, table, files, downloads, uploads, pages, options),
-    *(bulk, view_pages, row_pages),
-    *(webhooks, deliveries, workflows, workflow_instances, jobs),
+    *(listing, schemas, rules, explain, api_examples),
+    *(table, files, downloads, uploads, pages, options, bulk, view_pages, row_pages),
+    *(webhooks, deliveries, workflows, workflow_instances, workflow_steps, jobs),
     *(dashboard, search, account_settings, operation, streams),
 )
 

@@ -1,4 +1,4 @@
-"""Structured logs: JSON lines, with the id, account and user of the request."""
+"""Structured logs: JSON lines, with the id, account and user of the request; or text for people."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from app import clock
 from app.rest.current_request import get_g
 
 
-def configure() -> None:
-    """Configure structlog, and silence what would log secrets."""
+def configure(*, as_text: bool = False) -> None:
+    """Configure structlog, as JSON or as text, and silence what would log secrets."""
+    PROCESSORS[:] = [_render_text if as_text else _render]
     # Its warnings quote URLs.
     logging.getLogger("urllib3").setLevel(logging.CRITICAL)
     structlog.configure(
@@ -39,12 +40,7 @@ class Printer(structlog.PrintLogger):
 
 def _render(logger: WrappedLogger, level: str, event: EventDict) -> str | bytes:
     """The only processor: each further one would cost as much as it does."""
-    if has_request_context():
-        g = get_g()
-        event["request_id"] = g.get("correlation_id")
-        caller = g.get("principal")
-        if caller is not None:
-            event["account"], event["user"] = caller.account_id, caller.user_id
+    _add_request(event)
     event["level"], event["timestamp"] = level, clock.iso(clock.now())
     try:
         text = orjson.dumps(event).decode()
@@ -52,6 +48,28 @@ def _render(logger: WrappedLogger, level: str, event: EventDict) -> str | bytes:
         text = ""
     # ASCII prints in any locale; structlog's renderer escapes everything else.
     return text if text.isascii() and text else _render_json(logger, level, event)
+
+
+def _render_text(logger: WrappedLogger, level: str, event: EventDict) -> str:
+    """The same for people: time, level, event, then the rest."""
+    name, when = event.pop("event"), clock.now().astimezone().strftime("%H:%M:%S")
+    words = [when, f"{level:7}", str(name)]
+    if name == "request":
+        words = [when, f"{level:7}", *(str(event.pop(key, "")) for key in ("method", "route"))]
+        words += [str(event.pop("status", "")), f"{event.pop('ms', '')} ms"]
+    else:
+        _add_request(event)
+    words += [f"{key}={value!s}" for key, value in event.items() if value is not None]
+    return " ".join(words).encode("unicode_escape").decode()
+
+
+def _add_request(event: EventDict) -> None:
+    if has_request_context():
+        g = get_g()
+        event["request_id"] = g.get("correlation_id")
+        caller = g.get("principal")
+        if caller is not None:
+            event["account"], event["user"] = caller.account_id, caller.user_id
 
 
 _render_json = structlog.processors.JSONRenderer()

@@ -32,7 +32,6 @@ FIXED_VALUES = {
     "provider": "google",
     "provider_name": "google",
     "role_id": "1",
-    "entry_id": "1",
     "moment": RESUMED,
     "filename": "x",
     "token": "x",
@@ -215,6 +214,8 @@ def _parameter_value(
         return owner.id_of(TABLE_BY_PARAMETER[name])
     if name == "account_code":
         return owner.code
+    if name == "entry_id":
+        return owner.audit_entry
     if name == "name" and rule.rule.startswith("/console/outbox"):
         return "x"
     if name not in FIXED_VALUES:

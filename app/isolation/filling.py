@@ -16,6 +16,7 @@ from app import db
 from app.accounts import service as accounts
 from app.accounts.models import ADMIN, EDITOR, PII_GROUP, VIEWER, Account
 from app.audit import append
+from app.audit.models import AuditHead
 from app.collections import definition as definitions
 from app.collections.fields.file import files_in
 from app.db import Base
@@ -62,6 +63,8 @@ def create_tenant(tenant: Tenant) -> None:
         append.record(
             account.id, "UPDATE", "groups", tenant.ids["groups"], [("name", value, value)]
         )
+    head = db.db.session.get_one(AuditHead, tenant.account_id)
+    tenant.ids["audit_entries"] = str(head.last_id)
 
 
 def _write(table: sa.Table, row: Mapping[str, object]) -> None:

@@ -97,6 +97,9 @@ COLUMN_VALUES: dict[str, dict[str, object]] = {
         "event": "records.create",
         "last_claim": 1,
     },
+    "webhook_attempts": {
+        "request": lambda t: {"method": "POST", "url": t.mark, "headers": {"X-Mark": t.mark}},
+    },
     "workflows": {
         "kind": "workflow",
         "trigger_type": "manual",

@@ -77,6 +77,13 @@ class Tenant:
         """Return a stored id, generated if missing (only `nobody` lacks one)."""
         return self.ids.get(name) or self.new_id(name)
 
+    @property
+    def audit_entry(self) -> str:
+        """The id of an audit entry."""
+        if "audit_entries" not in self.ids:
+            self.ids["audit_entries"] = str(self.number())
+        return self.ids["audit_entries"]
+
     def number(self) -> int:
         """Generate an unguessable number."""
         self.numbers.append(10**11 + secrets.randbelow(8 * 10**11))

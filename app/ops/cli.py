@@ -80,11 +80,14 @@ def setup() -> None:
     credentials = bootstrap.create_for_development()
     base_url = config.current().base_url
     if credentials:
-        click.echo("\n  The first superadmin; this is shown only once:\n")
+        click.echo(f"\n  The first superadmin, also in instance/{bootstrap.CREDENTIALS}:\n")
         click.echo(
             f"    account   system\n    email     {credentials[0]}"
             f"\n    password  {credentials[1]}\n"
         )
+    if link := bootstrap.sign_in_link():
+        click.echo(f"  Sign in          {base_url}{link}")
+        click.echo("                   (as the superadmin, once within an hour)")
     click.echo(f"  Console          {base_url}/console")
     click.echo(f"  API description  {base_url}/docs\n")
 

@@ -10,10 +10,12 @@ from app import clock, config
 from app.auth.principal import NOBODY_ID
 from app.ids import new_id
 from app.outbound import address_policy, client
+from app.outbound.header_values import MASK
+from app.types import JSONObject
 from app.webhooks import signing
 from app.webhooks.queue import Result, Target, Work
 
-USER_AGENT = "Atrium-Webhooks/1"
+METHOD, USER_AGENT = "POST", "Atrium-Webhooks/1"
 PREVIOUS_OWNER = "The payload shows what a previous owner could view and the current one may not."
 RESERVED_HEADERS = frozenset(
     (
@@ -70,19 +72,41 @@ def _send(
     work: Work, target: Target, attempted_at: datetime, allowed: address_policy.Rules
 ) -> dict[str, object]:
     body = work.payload.encode()
+    headers = _service_headers(work, target, attempted_at, body)
+    result: dict[str, object] = {"request": _shown(target, headers)}
     try:
-        headers = _headers(work, target, attempted_at, body)
-        response = client.send("POST", target.url, headers, body, allowed)
-    except (address_policy.RequestRefused, address_policy.RequestFailed) as error:
+        custom = _custom_headers(target)
+        response = client.send(METHOD, target.url, {**custom, **headers}, body, allowed)
+    except address_policy.RequestRefused as error:
         return {"error": str(error)}
-    result: dict[str, object] = {"status_code": response.status, "response_body": response.body}
+    except address_policy.RequestFailed as error:
+        return {**result, "error": str(error)}
+    result |= {"status_code": response.status, "response_body": response.body}
     if not 200 <= response.status < 300:
         result["error"] = f"The receiver responded with {response.status}."
     return result
 
 
-def _headers(work: Work, target: Target, attempted_at: datetime, body: bytes) -> Mapping[str, str]:
-    custom = {name: value for name, value in target.headers.items() if not is_reserved(name)}
+def next_request(work: Work, target: Target) -> JSONObject | None:
+    """The request that would be sent now, as attempts record it; None without a readable secret."""
+    now = clock.now()
+    if not target.keys(now):
+        return None
+    return _shown(target, _service_headers(work, target, now, work.payload.encode()))
+
+
+def _shown(target: Target, headers: Mapping[str, str]) -> JSONObject:
+    masked = dict.fromkeys(_custom_headers(target), MASK)
+    return {"method": METHOD, "url": target.url, "headers": {**masked, **headers}}
+
+
+def _custom_headers(target: Target) -> Mapping[str, str]:
+    return {name: value for name, value in target.headers.items() if not is_reserved(name)}
+
+
+def _service_headers(
+    work: Work, target: Target, attempted_at: datetime, body: bytes
+) -> Mapping[str, str]:
     signed = signing.headers(
         target.keys(attempted_at),
         delivery_id=work.id,
@@ -91,7 +115,6 @@ def _headers(work: Work, target: Target, attempted_at: datetime, body: bytes) ->
     )
     replay = {"X-Service-Replay-Of": work.replay_of} if work.replay_of else {}
     return {
-        **custom,
         "Content-Type": "application/json",
         "User-Agent": USER_AGENT,
         "Connection": "close",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import marshmallow as ma
 
-from app import rest
+from app import clock, rest
 from app.accounts.schemas import ACCOUNT
 from app.auth.guard import principal
 from app.rest import fields
@@ -13,8 +13,9 @@ from app.rest.blueprint import Blueprint
 from app.rest.paging import OffsetArgs, Page, items_field, page_body
 from app.rest.schemas import Message, Schema
 from app.types import JSONObject
-from app.webhooks import log, payload, service
-from app.webhooks.models import STATES
+from app.webhooks import log, payload, redaction, resend, service
+from app.webhooks.models import FAILED, RETRYING, STATES
+from app.webhooks.resend import Selection
 from app.webhooks.routes import ANSWER, TIME, WEBHOOK
 
 blueprint = Blueprint(
@@ -53,7 +54,17 @@ ATTEMPT = {
     **ANSWER,
     "duration_ms": 87,
     "attempted_at": TIME,
+    "request": {
+        "method": "POST",
+        "url": WEBHOOK["url"],
+        "headers": {
+            "Authorization": "***",
+            "Content-Type": "application/json",
+            "X-Service-Signature": f"sha256={'5e' * 32}",
+        },
+    },
 }
+RESENT = "The deliveries are queued again."
 
 
 class DeliveryView(Schema):
@@ -92,6 +103,16 @@ class AttemptView(Schema):
     error = ma.fields.String(required=True, allow_none=True)
     duration_ms = ma.fields.Integer(required=True)
     attempted_at = fields.Timestamp(required=True)
+    request = ma.fields.Raw(
+        required=True,
+        allow_none=True,
+        metadata={
+            "type": "object",
+            "description": "The request as sent: method, url and headers. Values of your own"
+            " headers are shown as `***`; signatures are left out where the payload is hidden."
+            " Null if nothing was sent, or before this was recorded.",
+        },
+    )
 
 
 class DeliveryWithAttempts(DeliveryView):
@@ -117,14 +138,32 @@ class DeliveryArgs(OffsetArgs):
         validate=ma.validate.OneOf(payload.EVENTS),
         metadata={"description": "Only deliveries of this event."},
     )
+    record_id = fields.Text(
+        longest=100,
+        metadata={"description": "Only deliveries about this record, as far as you may see them."},
+    )
     from_date = fields.DateTime(metadata={"description": "Only deliveries created since then."})
     to_date = fields.DateTime(metadata={"description": "Only deliveries created before then."})
 
 
-class Since(Schema):
-    """The start of a redelivery."""
+class DeliverySelection(Schema):
+    """What to send again: undelivered deliveries by `since` and filters, or any by `ids`."""
 
-    since = fields.DateTime(required=True)
+    since = fields.DateTime(metadata={"description": "Those created since then."})
+    until = fields.DateTime(metadata={"description": "Those created until then; now by default."})
+    status = ma.fields.String(validate=ma.validate.OneOf((FAILED, RETRYING)))
+    event = ma.fields.String(validate=ma.validate.OneOf(payload.EVENTS))
+    record_id = fields.Text(longest=100)
+    ids = ma.fields.List(
+        fields.Text(longest=100), validate=ma.validate.Length(min=1, max=resend.MAX_SELECTED)
+    )
+
+    @ma.validates_schema
+    def _validate_combination(self, values: JSONObject, **_: object) -> None:
+        if "ids" not in values and "since" not in values:
+            raise ma.ValidationError("Required, unless there are ids.", "since")
+        if "ids" in values and len(values) > 1:
+            raise ma.ValidationError("Cannot be combined with filters.", "ids")
 
 
 class Redelivered(Message):
@@ -167,26 +206,39 @@ def redeliver(webhook_id: str, delivery_id: str) -> JSONObject:
     """Send a delivery again.
 
     The new delivery has its own id and names the original in `X-Service-Replay-Of`. While the
-    webhook has the warning `payloads_cut`, its payload has ids only. Returns 409 if the payload
-    shows what a previous owner could view and the current one may not.
+    webhook has the warning `payloads_cut`, its payload has ids only. A delivery that waits for a
+    retry keeps its id and is retried at once. Returns 409 while it is being sent, and if the
+    payload shows what a previous owner could view and the current one may not.
     """
     webhook = service.get(webhook_id, by=principal())
-    return log.redeliver(webhook, delivery_id, by=principal())
+    return resend.redeliver(webhook, delivery_id, by=principal())
 
 
 @blueprint.route("/<uuid:webhook_id>/deliveries/redeliver", methods=["POST"])
-@blueprint.arguments(Since, example={"since": TIME})
-@blueprint.response(
-    202, Redelivered, example={"message": "The failed deliveries are queued again.", "count": 12}
-)
+@blueprint.arguments(DeliverySelection, example={"since": TIME})
+@blueprint.response(202, Redelivered, example={"message": RESENT, "count": 12})
 @blueprint.fails(409)
 @account_admin
-def redeliver_failed(body: JSONObject, webhook_id: str) -> JSONObject:
-    """Send all deliveries again that were created since a time and failed.
+def resend_deliveries(body: JSONObject, webhook_id: str) -> JSONObject:
+    """Send deliveries again: all that did not arrive since a time, or up to 100 by `ids`.
 
-    Of a delivery and its replays only the last one is sent again, and none if any of them was
-    delivered or is pending. Failed tests are included.
+    Failed deliveries, tests included, are copied. Of a delivery and its replays only the last one
+    is sent again, and none if any of them was delivered or is under way. Deliveries that wait for a
+    retry keep their ids and are retried at once, which uses one of their retries. `ids` may name
+    delivered ones too. Up to 20 such requests of an account wait at a time (409 beyond).
     """
     principal().require_account_id()
-    count = log.redeliver_failed(service.get(webhook_id, by=principal()), body["since"])
-    return {"message": "The failed deliveries are queued again.", "count": count}
+    webhook = service.get(webhook_id, by=principal())
+    if "ids" in body:
+        count = resend.resend_selected(webhook, [id.lower() for id in body["ids"]])
+    else:
+        count = resend.resend_undelivered(webhook, _selection(webhook.account_id, body))
+    return {"message": RESENT, "count": count}
+
+
+def _selection(account_id: str, body: JSONObject) -> Selection:
+    ids, record_id = None, body.get("record_id")
+    if record_id:
+        ids = redaction.Reader(principal()).visible_ids(account_id, record_id)
+    until, filters = body.get("until", clock.now()), (body.get("event"), body.get("status"))
+    return Selection(body["since"], until, *filters, ids)

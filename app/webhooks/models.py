@@ -81,12 +81,27 @@ class WebhookDelivery(Base):
             "replay_of",
             where="replay_of IS NOT NULL",
         ),
+        partial_index(
+            "ix_webhook_deliveries_undelivered",
+            "account_id",
+            "webhook_id",
+            "id",
+            where="status IN ('failed', 'retrying')",
+        ),
+        partial_index(
+            "ix_webhook_deliveries_record",
+            "account_id",
+            "record_id",
+            "id",
+            where="record_id IS NOT NULL",
+        ),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
     webhook_id: Mapped[str] = mapped_column(Id)
     event: Mapped[str] = mapped_column(Text)
+    record_id: Mapped[str | None] = mapped_column(Id)  # null in tests and older rows
     payload: Mapped[str] = mapped_column(Text)
     size: Mapped[int]  # bytes of the payload
     holds_pii: Mapped[bool] = mapped_column(default=False)
@@ -122,10 +137,16 @@ class WebhookAttempt(Base):
     error: Mapped[str | None] = mapped_column(Text)
     duration_ms: Mapped[int]
     attempted_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    # As sent, without its body; values of custom headers are masked. Null if nothing was sent.
+    request: Mapped[JSONObject | None] = mapped_column(sa.JSON(none_as_null=True))
 
 
 DELIVERIES: Any = WebhookDelivery.__table__
 ATTEMPTS: Any = WebhookAttempt.__table__
+# Literal, so that planners see that the partial index fits.
+IS_UNDELIVERED = sa.literal_column("webhook_deliveries.status").in_(
+    (sa.literal_column("'failed'"), sa.literal_column("'retrying'"))
+)
 QUEUE = leases.Queue(
     DELIVERIES,
     DELIVERIES.c.claim,

@@ -100,7 +100,7 @@ def note(event: events.RecordChanged) -> None:
             viewer = (listener.created_by, listener.include_pii)
             if viewer not in payloads:
                 payloads[viewer] = payload.facts(event, view)
-            _add(event.account_id, listener.id, payloads[viewer], view)
+            _add(event, listener.id, payloads[viewer], view)
 
 
 def _view_for(event: events.RecordChanged, listener: Listener) -> View | None:
@@ -149,13 +149,15 @@ def write(rows: Sequence[JSONMapping]) -> None:
 _INSERT = sa.insert(DELIVERIES).values(due_at=database_now())
 
 
-def _add(account_id: str, webhook_id: str, facts: JSONMapping, view: View) -> None:
+def _add(event: events.RecordChanged, webhook_id: str, facts: JSONMapping, view: View) -> None:
+    account_id, record = event.account_id, event.record or event.previous or {}
     metadata: Any = {"timestamp": clock.now(), "webhook_id": webhook_id, "account_id": account_id}
     text = payload.text(facts, **metadata)
     if payloads_cut(account_id) or not _fits(_bytes(text)):
         text = payload.text(payload.cut(facts), **metadata)
     visibility_columns = {"holds_pii": view.holds_pii, "viewed_by": view.by.user_id}
-    new = row(account_id, webhook_id, facts["event"], text, **visibility_columns)
+    columns = {"record_id": record.get("id"), **visibility_columns}
+    new = row(account_id, webhook_id, facts["event"], text, **columns)
     beyond_rules = view.by.is_superadmin and account_id != SYSTEM_ACCOUNT_ID
     db.before_commit(write, {**new, "superadmin_id": view.by.user_id if beyond_rules else None})
 

@@ -17,7 +17,7 @@ from app.db import engine
 from app.db.functions import database_now
 from app.jobs import leases
 from app.jobs.rq_queues import WEBHOOKS as WEBHOOKS_QUEUE
-from app.types import JSONObject
+from app.types import JSONMapping, JSONObject
 from app.webhooks import headers, visibility
 from app.webhooks.models import (
     ATTEMPTS,
@@ -32,6 +32,10 @@ from app.webhooks.models import (
 )
 
 WEBHOOKS: Any = Webhook.__table__
+CONTENT = ("webhook_id", "event", "payload", "attempt_number", "replay_of")
+VIEWERS = ("holds_pii", "superadmin_id", "viewed_by", "depth")
+CONTENT_COLUMNS = [DELIVERIES.c[name] for name in (*CONTENT, *VIEWERS)]
+WORK_COLUMNS = [DELIVERIES.c.account_id, DELIVERIES.c.id, DELIVERIES.c.claim, *CONTENT_COLUMNS]
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,8 @@ class Result:
     """Whether another attempt would be of no use."""
     held: bool = False
     """Whether nothing was tried, as the webhook is disabled; the delivery waits for it."""
+    request: JSONMapping | None = None
+    """The request as sent, without its body; None if nothing was sent."""
 
     @property
     def delivered(self) -> bool:
@@ -127,14 +133,10 @@ def accounts_due() -> list[tuple[str]]:
 
 def claim(account_id: str, ids: Sequence[str], seconds: int) -> list[Work]:
     """Claim those of an account's deliveries that are still due."""
-    names = ("webhook_id", "event", "payload", "attempt_number", "replay_of")
-    columns = [
-        DELIVERIES.c[name] for name in (*names, "holds_pii", "superadmin_id", "viewed_by", "depth")
-    ]
-    taken = leases.claim(QUEUE, account_id, ids, seconds, *columns)
-    work = [_work(**row._asdict()) for row in taken]
-    withheld = not_sent_pii(account_id, work)
-    return [replace(one, pii_withheld=one.webhook_id in withheld) for one in work]
+    taken = leases.claim(QUEUE, account_id, ids, seconds, *CONTENT_COLUMNS)
+    claimed = [work(**row._asdict()) for row in taken]
+    withheld = not_sent_pii(account_id, claimed)
+    return [replace(one, pii_withheld=one.webhook_id in withheld) for one in claimed]
 
 
 def not_sent_pii(account_id: str, work: Sequence[Work]) -> set[str]:
@@ -147,7 +149,8 @@ def not_sent_pii(account_id: str, work: Sequence[Work]) -> set[str]:
     return named - {row.id for row in rows if visibility.is_sent_pii(row)}
 
 
-def _work(depth: int, **values: Any) -> Work:
+def work(depth: int, **values: Any) -> Work:
+    """A delivery as it is sent, from a row of WORK_COLUMNS."""
     return Work(**values, depth_headers=trigger_depth.headers(depth))
 
 
@@ -302,6 +305,7 @@ def attempt_row(result: Result) -> JSONObject:
         "error": result.error,
         "duration_ms": result.duration_ms,
         "attempted_at": result.attempted_at,
+        "request": result.request,
     }
 
 

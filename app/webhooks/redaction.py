@@ -20,6 +20,8 @@ from app.webhooks import payload
 from app.webhooks.models import DELIVERIES, PENDING, RETRYING, Webhook
 
 PERSONAL, RULES = "personal data", "rules"
+MAX_OF_RECORD = 1000  # deliveries that a search by record finds
+MAX_BEGINNING = 200  # characters of a payload that hold its collection's name
 
 
 class Reader:
@@ -42,6 +44,19 @@ class Reader:
             return RULES
         is_theirs = row["viewed_by"] is not None and row["viewed_by"] == self._by.user_id
         return None if is_theirs or self._covers(row) else RULES
+
+    def visible_ids(self, account_id: str, record_id: str) -> list[str]:
+        """The newest deliveries about a record whose payload the reader may see.
+
+        Others are left out: that they match would tell which record they hold.
+        """
+        table = DELIVERIES.c
+        columns = ("id", "event", "holds_pii", "superadmin_id", "viewed_by", "created_at")
+        beginning = sa.func.substr(table.payload, 1, MAX_BEGINNING).label("payload")
+        query = sa.select(*(table[name] for name in columns), beginning)
+        query = query.where(table.account_id == account_id, table.record_id == record_id.lower())
+        rows = db.connection().execute(query.order_by(table.id.desc()).limit(MAX_OF_RECORD))
+        return [row["id"] for row in rows.mappings() if self.hidden_by(row) is None]
 
     def _covers(self, row: sa.RowMapping) -> bool:
         table_name = tables.table_name_for(payload.collection_name(row["payload"]))

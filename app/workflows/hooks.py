@@ -51,6 +51,11 @@ def change(hook_id: str, body: Body, *, by: Principal) -> Workflow:
         return service.change(hook_id, values, by=by, kind=HOOK, takes_over=sends_actions)
 
 
+def preview(body: Body, current: Workflow | None, *, by: Principal) -> Workflow:
+    """The hook that saving the body would store. Raises InvalidValues."""
+    return service.preview(_to_workflow(body, current), current, by=by, kind=HOOK)
+
+
 def executions(
     hook_id: str, skip: int, limit: int, *, by: Principal
 ) -> tuple[list[JSONObject], int]:

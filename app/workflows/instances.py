@@ -97,6 +97,21 @@ def step_logs(instance_id: str, skip: int, limit: int, *, by: Principal) -> tupl
     return _logs(_get_row(instance_id, by), skip, limit, by)
 
 
+def step_statuses(instance_id: str, *, by: Principal) -> dict[str, tuple[str, int]]:
+    """The latest status of each step that has run, by name, and how many times it did."""
+    conditions = (*_visible_logs(by), LOGS.c.instance_id == instance_id.lower())
+    times = sa.func.count(sa.distinct(LOGS.c.place)).label("times")
+    latest = sa.select(sa.func.max(LOGS.c.id).label("id"), times).where(*conditions)
+    grouped = latest.group_by(LOGS.c.step_name).subquery()
+    columns = (LOGS.c.step_name, LOGS.c.status, grouped.c.times)
+    query = sa.select(*columns).join(grouped, grouped.c.id == LOGS.c.id).where(*conditions)
+    return {row.step_name: (row.status, row.times) for row in db.connection().execute(query)}
+
+
+def _visible_logs(by: Principal) -> list[Any]:
+    return [] if by.account_id is None else [LOGS.c.account_id == by.account_id]
+
+
 def _get_row(instance_id: str, by: Principal) -> sa.RowMapping:
     conditions = (*_visible(by), INSTANCES.c.id == instance_id.lower())
     row = db.connection().execute(sa.select(*LISTED).where(*conditions)).mappings().first()

@@ -124,6 +124,15 @@ def change(
     return workflow
 
 
+def preview(
+    body: Body, current: Workflow | None, *, by: Principal, kind: str = WORKFLOW
+) -> Workflow:
+    """The workflow that saving the body would store. Raises InvalidValues."""
+    by.refuse_key(NO_KEYS)
+    values = {"steps": [], "trigger": {}, **_validated(body, current)}
+    return Workflow(account_id=by.require_account_id(), id=new_id(), kind=kind, **values)
+
+
 def toggle(
     workflow_id: str, enabled: bool | None, *, by: Principal, kind: str = WORKFLOW
 ) -> Workflow:

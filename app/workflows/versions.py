@@ -19,8 +19,9 @@ from app.errors import Forbidden, NotFound
 from app.types import JSONMapping
 from app.workflows.language import definition, step_headers
 from app.workflows.language.definition import Series, Written
-from app.workflows.models import EVENT, Workflow, WorkflowVersion
+from app.workflows.models import EVENT, VERSIONS, Workflow, WorkflowVersion
 
+MAX_LISTED = 100
 OWNER_GONE = "The workflow's owner lost access. An admin must save the workflow again."
 SEES_LESS = (
     "The owner may see more of the triggering records than you. Save the steps as well to become"
@@ -107,6 +108,13 @@ def _may_be_personal(collection: str | None) -> bool:
         return not collection or bool(definitions.get(collection).personal)
     except NotFound:
         return True  # created later, perhaps with personal fields
+
+
+def list_numbers(account_id: str, workflow_id: str) -> list[int]:
+    """The newest MAX_LISTED versions of a workflow that are kept, newest first."""
+    mine = (VERSIONS.c.account_id == account_id, VERSIONS.c.workflow_id == workflow_id)
+    query = sa.select(VERSIONS.c.version).where(*mine).order_by(VERSIONS.c.version.desc())
+    return list(db.connection().scalars(query.limit(MAX_LISTED)))
 
 
 def get(account_id: str, workflow_id: str, version: int) -> Version | None:

@@ -1,12 +1,13 @@
-"""The pages of the audit log and of signatures: in every window, for everybody, by keyboard."""
+"""The pages of the audit log, signatures and collections: in every window, by keyboard."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
 import pytest
+from playwright.sync_api import Browser, expect
 
-from tests.browser.conftest import Visit
+from tests.browser.conftest import Visit, visiting
 from tests.browser.test_console import sign_in
 from tests.builders import Cast
 
@@ -23,6 +24,9 @@ def pages(live_cast: Cast) -> Iterator[dict[str, str]]:
     alice.patch(f"records/posts/{post}", {"title": "another " * 20})
     records = f"/console/records/{alice.account_id}"
     yield {
+        "api": f"/console/collections/{articles}/api?account=acme&try=list",
+        "collection": f"/console/collections/{articles}",
+        "diagram": "/console/collections/diagram",
         "filtered": f"/console/audit?table_name=col_posts&record_id={post}",
         "signed": f"{records}/articles/new",
         "schema": f"/console/collections/{articles}/schema",
@@ -43,3 +47,54 @@ def test_the_pages_fit_and_are_accessible(
     page.get_by_text("are intact").wait_for()
     look("verified")
     visit.check_quiet_and_at_home()
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_the_log_is_filtered_in_the_time_zone_of_the_browser(
+    browser: Browser, live_server_url: str, live_cast: Cast, scripts: bool
+) -> None:
+    zone = {"timezone_id": "Asia/Kolkata", "java_script_enabled": scripts}
+    with visiting(browser, live_server_url, **zone) as visit:
+        page = visit.page
+        sign_in(visit, live_cast.alice)
+        page.goto("/console/audit?from_date=2026-01-31T10:00")
+        shown = page.get_by_label("From")
+        expect(shown).to_have_value("2026-01-31T15:30" if scripts else "2026-01-31T10:00")
+        expect(page.get_by_text("From (GMT+5:30)" if scripts else "From (UTC)")).to_be_visible()
+        page.get_by_label("Person").fill("alice@acme.example")
+        page.get_by_role("button", name="Show", exact=True).click()
+        page.wait_for_url("**/console/audit?person=*")
+        assert "from_date=2026-01-31T10%3A00&" in page.url
+        expect(page.get_by_role("article").first).to_contain_text("alice@acme.example")
+        visit.check_quiet_and_at_home()
+
+
+def test_the_log_of_an_account_fits(
+    visit: Visit, live_cast: Cast, look: Callable[[str], None]
+) -> None:
+    sign_in(visit, live_cast.alice)
+    visit.page.get_by_role("link", name="Audit log").click()
+    visit.page.get_by_role("heading", name="Audit log").wait_for()
+    look("own-log")
+    visit.check_quiet_and_at_home()
+
+
+def test_fields_are_moved_and_faults_are_found_by_keyboard(
+    visit: Visit, live_cast: Cast, pages: dict[str, str]
+) -> None:
+    page = visit.page
+    sign_in(visit, live_cast.root)
+    page.goto(pages["schema"])
+    first = page.locator("details.declared").first
+    name = first.locator("strong").inner_text()
+    first.locator("summary").press("Enter")
+    first.get_by_label("Default").fill("x")
+    down = page.get_by_role("button", name=f"Move {name} down")
+    down.press("Enter")
+    expect(page.locator("details.declared").nth(1)).to_contain_text(name)
+    expect(page.get_by_role("button", name=f"Move {name} down")).to_be_focused()
+    page.get_by_label("Name of the collection").fill("a b")
+    page.get_by_role("button", name="Show plan").click()
+    expect(page.get_by_label("Name of the collection")).to_be_focused()
+    page.get_by_role("alert").get_by_role("link", name="Name of the collection").press("Enter")
+    expect(page.get_by_label("Name of the collection")).to_be_in_viewport()

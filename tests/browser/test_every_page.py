@@ -22,10 +22,16 @@ pytestmark = pytest.mark.browser
 RANKS = ("viewer", "admin", "superadmin")
 LAPTOPS = ({"width": 1200, "height": 800}, {"width": 1024, "height": 800})
 NO_PAGES = {"start", "export_audit_log", "export_records", "show_file", "start_sso", "finish_sso"}
-NO_PAGES |= {"show_condition", "show_options"}
+NO_PAGES |= {"choose_records", "show_condition", "show_options"}
 # These lead on, or show something once: journeys look at them.
 SHOWN_ONCE = {"show_made_key", "show_webhook_secret", "test_provider"}
-SIGNED_OUT = {"sign_in", "show_forgot_password", "show_reset_password", "show_invitation"}
+SIGNED_OUT = {
+    "sign_in",
+    "show_sign_in_link",
+    "show_forgot_password",
+    "show_reset_password",
+    "show_invitation",
+}
 
 OF_ACME = {"show_member"}  # superadmins have their own account's, and all among the users
 

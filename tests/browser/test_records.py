@@ -40,7 +40,10 @@ def test_from_a_new_collection_to_a_record_and_back(visit: Visit, live_cast: Cas
     sign_in(visit, live_cast.root)
     page.get_by_role("link", name="Collections").click()
     press(visit, "New collection")
-    fill(visit, collection_name="films", name_0="title", name_1="years")
+    fill(visit, collection_name="films", name_0="title")
+    for number in (1, 2):
+        page.locator(f"#field-{number} summary").click()
+    fill(visit, name_1="years")
     page.locator("[name=required_0]").check()
     expect(page.locator("[name=min_1]")).to_be_hidden()
     page.locator("[name=type_1]").select_option("number")
@@ -49,7 +52,7 @@ def test_from_a_new_collection_to_a_record_and_back(visit: Visit, live_cast: Cas
     page.locator("[name=type_2]").select_option("reference")
     expect(page.locator("[name=default_2]")).to_be_hidden()
     page.locator("[name=name_2]").press("Enter")
-    expect(page.locator("#collection_2-error")).to_contain_text("Set collection to the name")
+    expect(page.locator("#collection_2-error")).to_contain_text("Choose the collection")
     page.locator("[name=collection_2]").select_option("films")
     press(visit, "Show plan")
     expect(page.get_by_role("region", name="What changes")).to_contain_text("sequel")
@@ -185,6 +188,7 @@ def test_new_pages_fit_and_keep_nobody_out(
         if name == "schema":
             press(visit, "Add a field")
             expect(page.locator("[name=name_12]")).to_be_in_viewport()
+            page.locator("#field-11 summary").click()
             fill(visit, name_11="code")
             page.locator("[name=unique_11]").check()
             press(visit, "Show plan")

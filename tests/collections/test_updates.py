@@ -416,6 +416,42 @@ def test_a_plan_finds_the_rules_that_the_update_would_break(root: Caller) -> Non
     assert plan(root, made, *longer).status_code == update(root, made, *longer).status_code == 200
 
 
+def test_fields_are_reordered_by_plan(app: Flask, root: Caller, alice: Caller) -> None:
+    made = make_collection(root, schema=[field("a"), field("b"), field("c")])
+    record = make_record(alice, a="1", b="2", c="3")["id"]
+    url = f"collections/{made['id']}"
+
+    def names() -> list[str]:
+        return [one["name"] for one in root.get(url).json["schema"]]
+
+    planned = root.post(f"{url}/plan", {"field_order": ["c", "a"]}).json
+    (operation,) = planned["operations"]
+    assert (operation["before"], operation["after"]) == (["a", "b", "c"], ["c", "a", "b"])
+    assert (planned["sql"], planned["data_lost"]) == ([], [])
+    assert names() == ["a", "b", "c"]
+    body = {"field_order": ["c", "a"], "plan_hash": planned["plan_hash"]}
+    assert root.patch(url, body).status_code == 200
+    assert names() == ["c", "a", "b"]
+    shown = alice.get(f"records/posts/{record}").json
+    assert (shown["a"], shown["b"], shown["c"]) == ("1", "2", "3")
+    assert [name for name in shown if len(name) == 1] == ["c", "a", "b"]
+    assert root.patch(url, planned["reverse"]).status_code == 200
+    assert names() == ["a", "b", "c"]
+    # Together with new, renamed and removed fields.
+    specs = [field("new"), {**field("last"), "rename_from": "a"}, field("c")]
+    whole = {"schema": specs, "remove_fields": ["b"], "field_order": ["c", "new"]}
+    whole["plan_hash"] = root.post(f"{url}/plan", whole).json["plan_hash"]
+    assert root.put(url, whole).status_code == 200
+    assert names() == ["c", "new", "last"]
+    assert_agreement(app)
+    refused = root.patch(url, {"field_order": ["c", "b", "c", "nope", "nope"]})
+    assert problems(refused) == [
+        ("field_order", "unknown_field", None),
+        ("field_order", "unknown_field", None),
+    ]
+    assert names() == ["c", "new", "last"]
+
+
 def test_a_plan_of_nothing_known_is_404(root: Caller) -> None:
     assert root.post(f"collections/{NOWHERE}/plan", {"schema": [field()]}).status_code == 404
     assert root.patch(f"collections/{NOWHERE}", {}).status_code == 404

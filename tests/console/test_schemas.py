@@ -273,7 +273,7 @@ def test_mistakes_stand_beside_their_inputs(superadmin: Browser, posts: str) -> 
     answer = superadmin.send("collections/new", **sent, do="plan")
     assert "3 to 56 letters" in beside(answer, "collection_name")
     assert "starting with a letter" in beside(answer, "name_0")
-    assert "Set collection to the name" in beside(answer, "collection_1")
+    assert "Choose the collection" in beside(answer, "collection_1")
     assert "Another field has this name" in beside(answer, "name_2")
     assert HOSTILE not in answer.text
     assert inputs(answer.text)["expression_2"] == HOSTILE
@@ -336,3 +336,93 @@ def test_the_records_of_any_number_of_collections_are_counted(
     with app.app_context():
         rows = [Collection(id=str(n), table_name="col_posts") for n in range(501)]
         assert collections.record_counts(rows) == {row.id: 1 for row in rows}
+
+
+def test_a_collection_leads_to_its_records(app: Flask, cast: Cast) -> None:
+    schema = [
+        {"name": "title", "type": "text", "options": {"max_length": 9, "choices": ["a", "b"]}},
+        {"name": "n", "type": "number", "options": {"min": 0, "max": 5}, "default": 0},
+    ]
+    id = make_collection(cast.root, "books", schema)["id"]
+    browser, path = Browser(app, cast.root), f"collections/{id}"
+    first = browser.get(path).text
+    assert f"/console/records/{cast.root.account_id}/books/new" in first
+    assert "at most 9 characters" in first
+    assert "at least 0, at most 5, default 0" in first
+    assert "<li>a</li><li>b</li>" in first
+    cast.alice.post("records/books", {"title": "a"})
+    assert f'href="/console/records/{cast.alice.account_id}/books">' in browser.get(path).text
+    for do, page in (("", ""), ("new", "/new")):
+        answer = browser.get(f"{path}/records?account=acme&do={do}")
+        place = f"/console/records/{cast.alice.account_id}/books{page}"
+        assert (answer.status_code, answer.headers["Location"]) == (303, place)
+    for account in ("nowhere", "", "%20", "x" * 500):
+        answer = browser.get(f"{path}/records?account={account}")
+        assert (answer.status_code, "no active account" in answer.text) == (400, True)
+    assert Browser(app, cast.alice).get(f"{path}/records?account=acme").status_code == 403
+
+
+def shown_order(page: str) -> list[str]:
+    """The names of the rows of the editor, as they are shown."""
+    return re.findall(r"<summary><strong>(.*?)</strong>", page)
+
+
+def test_fields_are_moved_then_planned(cast: Cast, superadmin: Browser, posts: str) -> None:
+    names = [field["name"] for field in FULL]
+    path = f"collections/{posts}/schema"
+    page = superadmin.get(path).text
+    assert shown_order(page) == [*names, "New field"]
+    page = superadmin.send(path, **inputs(page), do="down-0").text
+    assert shown_order(page)[:2] == ["n", "title"]
+    assert re.search(r'id="down-0" formaction="[^"]*#down-0"', page)  # which keeps the focus
+    for act in ("up-0", "up-0", "up-0", "down-9", "down-9", "up-999", "up-x", "down-²"):
+        page = superadmin.send(path, **inputs(page), do=act if "x" not in act else "plan").text
+    assert shown_order(page)[:2] == ["title", "n"]
+    assert shown_order(page)[-2:] == ["New field", "loud"]
+    page = superadmin.send(path, **inputs(page) | {"name_10": "last"}, do="up-9").text
+    assert shown_order(page)[-2:] == ["loud", "last"]
+    page = superadmin.send(path, **inputs(page), do="up-10").text
+    planned = superadmin.send(path, **inputs(page), do="plan")
+    assert "order" in planned.text
+    # What is shown is what is applied.
+    moved = inputs(planned.text) | {"order": "3"}
+    assert "Plan<" in superadmin.send(path, **moved, do="apply").text
+    assert "are saved" in superadmin.done(path, **inputs(planned.text), do="apply")
+    assert [one["name"] for one in schema_of(cast.root, "posts")] == [*names[:-1], "last", "loud"]
+
+
+def test_a_new_collection_has_its_fields_in_the_order_of_the_form(
+    cast: Cast, superadmin: Browser
+) -> None:
+    page = superadmin.get("collections/new").text
+    assert page.count(" open>") == 1
+    sent = inputs(page) | {"collection_name": "books", "name_0": "a", "name_1": "b", "name_2": "c"}
+    page = superadmin.send("collections/new", **sent, do="up-2").text
+    page = superadmin.send("collections/new", **inputs(page), do="clear-1").text
+    assert shown_order(page) == ["a", "c", "New field"]
+    planned = superadmin.send("collections/new", **inputs(page), do="up-2")
+    planned = superadmin.send("collections/new", **inputs(planned.text), do="plan")
+    superadmin.done("collections/new", **inputs(planned.text), do="apply")
+    assert [one["name"] for one in schema_of(cast.root, "books")] == ["c", "a"]
+
+
+def test_a_refused_form_leads_to_its_faults(superadmin: Browser, posts: str) -> None:
+    path = f"collections/{posts}/schema"
+    page = superadmin.get(path).text
+    assert " open>" not in page  # compact
+    sent = inputs(page) | {"default_1": "many", "pattern_0": "([", "name_10": "1x"}
+    sent |= {"type_10": "reference", "order": "1,0", "indexes": "nope"}
+    refused = superadmin.send(path, **sent, do="plan").text
+    (summary,) = re.findall(r'role="alert">(.*?)</div>', refused, re.DOTALL)
+    links = re.findall(r'<a href="#(.*?)">(.*?)</a>', summary)
+    assert [name for name, _ in links] == [
+        *("default_1", "name_0", "name_10", "collection_10", "indexes")
+    ]
+    assert "n, default: Not a valid value for a field of type number." in summary
+    assert "1x, refers to: Choose the collection that the field refers to." in summary
+    for name, _ in links:
+        assert f' id="{name}"' in refused or name == "name_0"
+    assert re.findall(r'id="(\w+)"[^>]* autofocus', refused) == ["default_1"]
+    opened = re.findall(r'id="field-(\d+)"[^>]* open>', refused)
+    assert opened == ["1", "0", "10"]
+    assert re.search(r"in (collection|name|return_type)\b", summary) is None

@@ -16,6 +16,8 @@ from itsdangerous import TimestampSigner
 from werkzeug.test import TestResponse
 
 from app import config, create_app
+from app.accounts import service as accounts
+from app.auth import mail_tokens
 from app.config import Config
 from app.console.shell import guard
 from tests import builders
@@ -392,3 +394,40 @@ def test_no_secret_of_a_session_is_stored_as_it_is(
         # Read by another process: were it this one, closing the file would drop SQLite's own locks.
         stored = subprocess.run(["cat", file], capture_output=True, check=True).stdout
         assert secret.value.encode() not in stored
+
+
+def sign_in_path(app: Flask) -> str:
+    """What `flask setup` prints."""
+    printed = app.test_cli_runner().invoke(args=["setup"]).output
+    found = re.search(r"http://\S+(/console/sign-in-link\?token=\S+)", printed)
+    assert found
+    return found[1]
+
+
+def test_a_printed_link_signs_the_superadmin_in_once(app: Flask, cast: Cast) -> None:
+    path = sign_in_path(app)
+    token_of_link = path.partition("token=")[2]
+    client = app.test_client()
+    for _ in range(2):  # looking at it uses nothing up
+        assert "once" in client.get(path).text
+    form = {"csrf_token": token(client), "token": token_of_link}
+    answer = client.post("/console/sign-in-link", data=form)
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/console")
+    assert "You are a superadmin" in client.get("/console").text
+    other = app.test_client()
+    again = other.post("/console/sign-in-link", data={**form, "csrf_token": token(other)})
+    assert (again.status_code, "no longer valid" in again.text) == (400, True)
+    newer = sign_in_path(app)
+    assert sign_in_path(app) != newer
+    assert app.test_client().get(newer).status_code == 400  # the newest alone counts
+
+
+def test_links_of_mails_sign_nobody_in_by_themselves(app: Flask, cast: Cast) -> None:
+    with app.app_context():
+        user = accounts.first_superadmin()
+        assert user
+        reset = mail_tokens.issue(user, mail_tokens.RESET)
+    client = app.test_client()
+    assert client.get(f"/console/sign-in-link?token={reset}").status_code == 400
+    form = {"csrf_token": token(client), "token": reset}
+    assert client.post("/console/sign-in-link", data=form).status_code == 400

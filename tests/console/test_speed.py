@@ -43,7 +43,7 @@ MULTIPLIED: Mapping[str, Mapping[str, str]] = {
 ASKED = {
     "show_records": ("page=3", "sort=title", "sort=-pages", "field_0=pages&op_0=%3D&value_0=7777"),
     "show_search": ("search=title+5", "search=nowhere", "search=title&account=acme"),
-    "show_audit_log": ("page=3", "operation=CREATE", "table_name=col_posts", "user_id=nobody"),
+    "show_audit_log": ("page=3", "operation=CREATE", "table_name=col_posts", "person=anonymous"),
     "show_deliveries": ("page=3", "status=failed", "event=records.delete"),
     "show_instances": ("page=3", "status=failed", "status=running"),
     "show_users": ("page=3", "search=u5"),
@@ -52,6 +52,7 @@ ASKED = {
     "show_invitations": ("status=pending",),
 }
 NO_PAGES = ("start", "sign_in", "start_sso", "finish_sso", "test_provider", "made_key", "export_")
+NO_PAGES += ("choose_records",)
 
 
 def multiply(table: str, columns: Mapping[str, str], account_id: str) -> None:

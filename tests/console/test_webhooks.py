@@ -15,6 +15,7 @@ from app.accounts.models import ADMIN
 from app.db.functions import database_now
 from app.ids import new_id
 from app.jobs import Job
+from app.webhooks.models import DELIVERIES
 from tests.builders import Caller, Cast, make_collection, make_record, make_user
 from tests.console.browser import HOSTILE, Browser, alert, beside, once, token
 from tests.mailbox import run_jobs
@@ -102,9 +103,8 @@ def test_what_is_wrong_stands_beside_its_field_and_nothing_is_lost(app: Flask, c
         assert "<script>alert" not in answer.text
     answer = admin.send(f"{home}/{made['id']}", url=NOWHERE, collection="posts")
     assert beside(answer, "events") == "Choose at least one."
-    for since in ("", "yesterday"):
-        answer = admin.send(f"{home}/{made['id']}/redeliver", since=since)
-        assert (answer.status_code, bool(beside(answer, "since"))) == (400, True)
+    answer = admin.send(f"{home}/deliveries/resend-undelivered?from_date=yesterday")
+    assert (answer.status_code, bool(beside(answer, "from_date"))) == (400, True)
 
 
 def test_a_webhook_that_was_changed_meanwhile_is_not_overwritten_unseen(
@@ -129,6 +129,13 @@ def test_a_webhook_that_was_changed_meanwhile_is_not_overwritten_unseen(
     assert cast.alice.get(f"webhooks/{made}").json["headers"] == {"X-A": "***"}
 
 
+def fail_all(app: Flask) -> None:
+    """Let all deliveries have failed for good."""
+    with app.app_context(), db.transaction() as session:
+        failed = sa.update(DELIVERIES).values(status="failed", due_at=None)
+        session.execute(failed)
+
+
 def test_deliveries_are_filtered_looked_at_and_sent_again(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     admin, home = Browser(app, cast.alice), home_of(cast.alice)
@@ -144,17 +151,21 @@ def test_deliveries_are_filtered_looked_at_and_sent_again(app: Flask, cast: Cast
         for told in ("500", "The receiver responded with 500.", "records.create", "retrying"):
             assert told in page
         assert "<script>alert" not in page
+        assert "sent again under the same id" in admin.done(f"{one}/redeliver")
+        deliver(app)
+        fail_all(app)
         again = admin.done(f"{one}/redeliver")
-        assert "queued again as this new one" in again
+        assert "sent again as this new one" in again
         assert row.id[-8:] in again
         deliver(app)
-    assert receiver.requests[1].headers["x-service-replay-of"] == row.id
+    assert receiver.requests[1].delivery == row.id
+    assert receiver.requests[2].headers["x-service-replay-of"] == row.id
     for query, number in {
         "": 2,
         f"webhook={first['id']}": 2,
         f"webhook={second['id']}": 0,
-        "status=retrying": 2,
-        "status=failed": 0,
+        "status=retrying": 1,
+        "status=failed": 1,
         "event=records.create": 2,
         "event=webhook.test": 0,
         "from_date=2020-01-01": 2,
@@ -178,23 +189,22 @@ def test_a_test_and_what_failed_are_sent_from_the_page(app: Flask, cast: Cast) -
         page = admin.done(f"{home}/{made['id']}/test")
         assert "The receiver accepted the test." in page
         assert "webhook.test" in page
-        with app.app_context(), db.transaction() as session:
-            session.execute(sa.text("UPDATE webhook_deliveries SET status = 'failed'"))
-        told = admin.done(f"{home}/{made['id']}/redeliver", since="2020-01-01")
+        fail_all(app)
+        resend = f"{home}/deliveries/resend-undelivered?webhook={made['id']}"
+        told = admin.done(resend)
         assert ("0 of 1 finished" in told, "data-live" in told) == (True, True)
-        path = re.findall(r'<a href="(/console/[^"]*sent-again[^"]*)"', told)[0]
+        path = re.findall(r'<a href="(/console/[^"]*/resent[^"]*)"', told)[0]
         run_jobs(app)
         assert "0 of 1 finished" in admin.client.get(html.unescape(path)).text
         deliver(app)
         told = admin.client.get(html.unescape(path)).text
         assert ("1 of 1 finished" in told, "data-live" in told) == (True, False)
-        page = f"{home}/{made['id']}/sent-again"
-        assert admin.get(f"{page}?until=x").status_code == 404
-        longest = "since=0001-01-01T00:00:00Z&until=9999-12-31T23:59:59Z"
+        page = f"{home}/deliveries/resent"
+        for wrong in ("until=x", "from_date=x"):
+            assert admin.get(f"{page}?{wrong}").status_code == 404
+        longest = "from_date=0001-01-01T00:00:00Z&until=9999-12-31T23:59:59Z"
         assert admin.get(f"{page}?{longest}").status_code == 200
-        assert "No delivery has failed" in admin.done(
-            f"{home}/{made['id']}/redeliver", since="2020-01-01"
-        )
+        assert "No matching delivery has failed" in admin.done(resend)
     assert len(receiver.requests) == 2
     assert "The test failed" in admin.done(f"{home}/{made['id']}/test")
 
@@ -225,10 +235,18 @@ def paths_of(app: Flask, cast: Cast) -> list[tuple[str, str]]:
     make_record(cast.alice, title="x")
     home = home_of(cast.alice)
     one, delivery = f"{home}/{made['id']}", deliveries(app)[0].id
-    pages = (home, f"{home}/new", f"{home}/deliveries", one, f"{one}/secret")
-    forms = ("", "/enable", "/disable", "/rotate-secret", "/test", "/redeliver", "/delete")
+    pages = (
+        home,
+        f"{home}/new",
+        f"{home}/deliveries",
+        f"{home}/deliveries/resent",
+        one,
+        f"{one}/secret",
+    )
+    forms = ("", "/enable", "/disable", "/rotate-secret", "/test", "/delete")
     at = f"{one}/deliveries/{delivery}"
-    sent = (f"{home}/new", *(f"{one}{form}" for form in forms), f"{at}/redeliver")
+    resends = (f"{home}/deliveries/{form}" for form in ("resend", "resend-undelivered"))
+    sent = (f"{home}/new", *resends, *(f"{one}{form}" for form in forms), f"{at}/redeliver")
     return [("GET", path) for path in (*pages, at)] + [("POST", path) for path in sent]
 
 

@@ -103,6 +103,65 @@ def test_what_is_wrong_stands_beside_the_step(app: Flask, cast: Cast) -> None:
     assert beside(admin.send(f"{home}/hook/new", steps="[]"), "name") == "Required."
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            '[\n  {"name": "a" "type": "x"}\n]',
+            "Line 2, column 16: expected &#39;,&#39; or &#39;}&#39;.",
+        ),
+        ("[{'name': 1}]", "Line 1, column 3: expected a string key."),
+        ('[{"name": "é",}]', "Line 1, column 14: trailing comma is not allowed."),
+        ("[", "Line 1, column 2: unexpected end of data."),
+        ("[" * 40 + "]" * 40, "The JSON is nested deeper than 32 levels."),
+        ("{}", "Enter a list of objects."),
+    ],
+)
+def test_json_that_is_none_is_told_by_line_and_column(
+    app: Flask, cast: Cast, text: str, message: str
+) -> None:
+    new = f"workflows/{cast.alice.account_id}/workflow/new"
+    answer = Browser(app, cast.alice).send(new, name="Flow", trigger=MANUAL, steps=text)
+    assert (answer.status_code, beside(answer, "steps")) == (400, message)
+
+
+def test_a_form_warns_of_a_collection_that_is_misspelt(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root, "orders")
+    admin, home = Browser(app, cast.alice), f"workflows/{cast.alice.account_id}"
+    trigger = '{"type": "event", "event": "records.create", "collection": "ordrs"}'
+    steps = json.dumps([{"name": "nap", "type": "wait_delay", "duration": "1s"}])
+    page = admin.done(f"{home}/workflow/new", name="Flow", trigger=trigger, steps=steps)
+    assert "trigger.collection: The collection ordrs does not exist." in page
+
+
+@pytest.mark.parametrize("kind", ["workflow", "hook"])
+def test_a_form_is_checked_without_saving_it(app: Flask, cast: Cast, kind: str) -> None:
+    make_collection(cast.root)
+    admin, home = Browser(app, cast.alice), f"workflows/{cast.alice.account_id}/{kind}"
+    config = {"collection": "ordrs", "data": {"titel": "x"}}
+    wrong = {"name": "n", "type": "action", "action_type": "create_record", "config": config}
+    right = {**wrong, "config": {"collection": "posts", "data": {"title": "x"}}}
+    wrong, right = (
+        one if kind == "workflow" else {"type": "create_record", "config": one["config"]}
+        for one in (wrong, right)
+    )
+    body = {"name": "Flow", "trigger": MANUAL, "check": "true"}
+    path = f"{home}/new"
+    for _ in range(2):
+        for steps, said in (([wrong], "ordrs does not exist"), ([right], "No problems")):
+            page = admin.send(path, **body, steps=json.dumps(steps))
+            assert (page.status_code, said in page.text) == (200, True)
+            assert "Nothing is saved yet." in page.text
+            assert '<svg class="flow"' in page.text
+        bad = admin.send(path, **body, steps="[{}]")
+        assert (bad.status_code, bool(beside(bad, "steps"))) == (400, True)
+        assert cast.alice.get(f"{kind}s").json["total"] == (0 if path.endswith("new") else 1)
+        saved = {**body, "check": "", "steps": json.dumps([right])}
+        assert admin.send(path, **saved).status_code == 303
+        (made,) = cast.alice.get(f"{kind}s").json["items"]
+        path = f"{home}/{made['id']}"
+
+
 def test_a_hook_is_made_and_changed(app: Flask, cast: Cast) -> None:
     admin, home = Browser(app, cast.alice), f"workflows/{cast.alice.account_id}"
     data = {"collection": "posts", "record_id": "x"}

@@ -25,7 +25,7 @@ from app import clock, db, jobs
 from app.ids import new_id
 from app.jobs import turns
 from app.jobs.rq_queues import WEBHOOKS
-from app.webhooks import dispatch, filters, log, queue, receiver_queues
+from app.webhooks import dispatch, filters, queue, receiver_queues, resend
 from app.webhooks.models import DELIVERIES, Webhook
 from app.webhooks.receiver_queues import Lane
 from tests.builders import Caller, Cast, make_collection, make_record
@@ -407,7 +407,7 @@ def test_many_large_deliveries_are_made_again_in_little_memory(
     app: Flask, alice: Caller, monkeypatch: pytest.MonkeyPatch, part: int
 ) -> None:
     """All sizes are a part of the real ones."""
-    monkeypatch.setattr(log, "MAX_BATCH_BYTES", log.MAX_BATCH_BYTES // part)
+    monkeypatch.setattr(resend, "MAX_BATCH_BYTES", resend.MAX_BATCH_BYTES // part)
     webhook = make_webhook(alice, NOWHERE)
     make_records(alice, 60)
     rows = deliveries(app)

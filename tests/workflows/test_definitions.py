@@ -15,7 +15,7 @@ from flask import Flask
 
 from app.outbound import address_policy, client
 from app.workflows.language import cron, expressions, templates
-from tests.builders import Caller, Cast, make_collection
+from tests.builders import OPEN, Caller, Cast, make_collection
 from tests.console.browser import Browser
 from tests.parallel import at_once
 from tests.workflows.running import MANUAL, action, create, make_workflow
@@ -508,3 +508,95 @@ def test_a_collection_that_does_not_exist_is_warned_of(app: Flask, cast: Cast) -
     assert left["field"] == "steps[1].branches[0][0].collection"
     assert cast.alice.get(f"hooks/{made_hook['id']}").json["warnings"] == []
     assert cast.alice.get("workflows").json["items"][0]["warnings"] == [left]
+
+
+FIELDS = [{"name": name, "type": "text"} for name in ("title", "hidden")]
+ORDERS = {"type": "event", "event": "records.update", "collection": "orders"}
+
+
+def on_orders(*steps: dict[str, Any], **trigger: str) -> dict[str, Any]:
+    """A workflow of changed orders."""
+    return {"name": "f", "trigger": {**ORDERS, **trigger}, "steps": list(steps)}
+
+
+def query(**config: str) -> dict[str, Any]:
+    """A query of orders."""
+    return action("q", "query_records", collection="orders", **config)
+
+
+def if_(expression: str) -> dict[str, Any]:
+    """A condition that ends either way."""
+    return {"name": "if", "type": "condition", "expression": expression}
+
+
+WAITING = {"name": "w", "type": "wait_event", "event": "records.update", "collection": "orders"}
+TITLE = {"title": "{{ trigger.record.titel }} {{ trigger.previous.title }} {{ steps.x.output.y }}"}
+
+
+@pytest.mark.parametrize(
+    ("body", "places"),
+    [
+        (on_orders(if_("trigger.record.title = 'x' && trigger.record.id != ''")), {}),
+        (on_orders(if_("trigger.record.titel = 'x'")), {"steps[0].expression": "titel"}),
+        (on_orders(if_("true"), condition="titel = 'x'"), {"trigger.condition": "titel"}),
+        (
+            on_orders(if_("true"), condition="previous.titel != title"),
+            {"trigger.condition": "titel"},
+        ),
+        (on_orders(query(filter="titel = '{{ now }}'")), {"steps[0].config.filter": "titel"}),
+        (on_orders(query(sort="-titel,title")), {"steps[0].config.sort": "titel"}),
+        (on_orders(query(filter="title = 'x'", sort="-created_at")), {}),
+        (on_orders({**WAITING, "condition": "titel = 'x'"}), {"steps[0].condition": "titel"}),
+        (
+            on_orders(create("x"), action("n", "create_record", collection="orders", data=TITLE)),
+            {"steps[1].config.data.title": "titel"},
+        ),
+        (
+            on_orders(
+                {
+                    **LOOP,
+                    "steps": [
+                        action(
+                            "u",
+                            "update_record",
+                            collection="orders",
+                            record_id="x",
+                            data={"titel": 1, "title": 2},
+                        )
+                    ],
+                }
+            ),
+            {"steps[0].steps[0].config.data.titel": "titel"},
+        ),
+        (on_orders(if_("trigger.record.hidden = 'x'")), {"steps[0].expression": "hidden"}),
+        (on_orders(if_("trigger.record.x = 1"), collection="closed"), {}),
+        (on_orders(if_("trigger.record.x = 1"), collection="ordrs"), {}),
+    ],
+)
+def test_fields_that_a_collection_lacks_or_hides_are_warned_of(
+    cast: Cast, body: dict[str, Any], places: dict[str, str]
+) -> None:
+    make_collection(cast.root)
+    make_collection(cast.root, "orders", FIELDS)
+    make_collection(cast.root, "closed", FIELDS, view_rule=None)
+    rules = {**OPEN, "view_fields": ["title"]}
+    assert cast.root.put("collections/orders/rules", rules).status_code == 200
+    made = cast.alice.post("workflows", body)
+    assert made.status_code == 201, made.json
+    found = [one for one in made.json["warnings"] if one["code"] == "field_missing"]
+    assert {one["field"] for one in found} == set(places)
+    for one in found:
+        assert f"orders has no field {places[one['field']]}, or hides it" in one["message"]
+    assert cast.alice.get(f"workflows/{made.json['id']}").json["warnings"] == made.json["warnings"]
+    by_root = cast.root.acting_in("acme").get(f"workflows/{made.json['id']}").json["warnings"]
+    assert not any("no field hidden" in one["message"] for one in by_root)
+
+
+def test_hooks_are_warned_of_fields_too(cast: Cast) -> None:
+    make_collection(cast.root, "orders", FIELDS)
+    config = {"collection": "orders", "data": {"titel": "x"}}
+    hook = {"name": "h", "trigger": ORDERS, "condition": "trigger.record.titel = 'x'"}
+    actions = [{"type": "create_record", "config": config}]
+    made = cast.alice.post("hooks", {**hook, "actions": actions}).json
+    places = [one["field"] for one in made["warnings"]]
+    assert places == ["condition", "actions[0].config.data.titel"]

@@ -1,4 +1,4 @@
-"""The audit log, its chains and exports, for superadmins."""
+"""The audit log: of an account for its admins, of all for superadmins, with chains and exports."""
 
 from __future__ import annotations
 
@@ -8,49 +8,64 @@ import sqlalchemy as sa
 from flask import Response, current_app, render_template, request, stream_with_context
 
 from app import db
-from app.accounts.models import Account
+from app.accounts import service as accounts
+from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
 from app.audit import append, checkpoints, exports, service, verify
 from app.audit.models import AuditHead
 from app.audit.verify import Report
+from app.auth import principal as principals
+from app.auth.principal import Principal
+from app.console.admin import audit_names
+from app.console.admin.audit_names import Names
 from app.console.shell import guard, lists
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import TemplateContext
 from app.console.shell.lists import Listing
 from app.errors import NotFound
 from app.rest.access import public
-from app.types import JSONMapping
+from app.rest.converters import UuidPath
+from app.types import JSONObject
 
 AUDIT = "/console/audit"
-OPERATIONS = (append.CREATE, append.UPDATE, append.DELETE)
-TEXT_FILTERS = {
-    "account_id": "Account (id)",
-    "table_name": "Table, such as col_posts",
-    "record_id": "Record (id)",
-    "user_id": "Actor (id, system, anonymous)",
-}
+OPERATIONS = {append.CREATE: "Created", append.UPDATE: "Changed", append.DELETE: "Deleted"}
+TIMES = {"from_date": "From", "to_date": "Until"}
+TEXTS = ("account", "person", "record_id")
+MAX_SUGGESTED = 100
 MAX_ID_LENGTH = 100
-FORMATS = list(exports.FORMATS)
-ORDER = {"sort_by": "occurred_at", "sort_order": "desc", "include_total": True}
+FORMATS = {"csv": "CSV", "json": "JSON", "jsonl": "JSON lines"}
+NO_ACCOUNT = "There is no account with this slug, code or id."
+NO_PERSON = "Nobody in this account has this address."
+NO_SUPERADMIN = "No superadmin has this address. Choose an account to find its people."
 
 
 @blueprint.get(AUDIT)
 @public
-@guard.superadmins_only
+@guard.admins_only
 def show_audit_log() -> str:
-    """The matching entries, newest first."""
-    listing, filters = _listing()
+    """The matching changes, newest first."""
+    by = guard.require_caller()
+    listing, filters = _listing(by)
+    names = Names([], by)
     if not listing.errors:
-        params, by = {**ORDER, **filters, **listing.page_args}, guard.require_caller()
-        items, total = service.page(params, by=by, max_total=listing.count_limit)
-        listing.with_page((items, total or 0))
+        query = {**filters, "after": _cutoff(listing, filters), **listing.page_args}
+        found = service.list_changes(query, by=by, max_total=listing.count_limit)
+        listing.with_page(found)
+        names = Names(listing.items, by)
+    account_id = filters.get("account_id")
     return render_template(
-        "console/audit/list.html", listing=listing, formats=FORMATS, enabled=append.enabled()
+        "console/audit/list.html",
+        listing=listing,
+        changes=[names.shown(change) for change in listing.items],
+        accounts=_accounts() if by.is_superadmin else {},
+        people=_people(account_id or SYSTEM_ACCOUNT_ID),
+        formats=FORMATS,
+        enabled=append.enabled(),
     )
 
 
 @blueprint.get(f"{AUDIT}/<large:entry_id>")
 @public
-@guard.superadmins_only
+@guard.admins_only
 def show_audit_entry(entry_id: str) -> str:
     """One entry with everything a verifier needs."""
     entry = service.get(int(entry_id), by=guard.require_caller())
@@ -59,20 +74,22 @@ def show_audit_entry(entry_id: str) -> str:
 
 @blueprint.get(f"{AUDIT}/export/<any(csv, json, jsonl):format>")
 @public
-@guard.superadmins_only
+@guard.admins_only
 def export_audit_log(format: str) -> Response:
-    """The matching entries as a file."""
-    listing, filters = _listing()
+    """The entries of the matching changes as a file."""
+    by = guard.require_caller()
+    listing, filters = _listing(by)
     if listing.errors:
         raise NotFound
-    by = guard.require_caller()
-    entries, signed = (
-        service.export(filters, by=by),
-        checkpoints.for_account(filters.get("account_id")),
+    signed = checkpoints.for_account(filters.get("account_id"))
+    # Counting what an admin may not see would read the whole log twice.
+    counts = service.count_hidden(filters, by=by) if by.is_superadmin else {}
+    text = exports.serialize(format, service.export(filters, by=by), signed)
+    return Response(
+        stream_with_context(text),
+        headers=exports.headers(format, counts),
+        mimetype=exports.FORMATS[format],
     )
-    headers = exports.headers(format, service.count_hidden(filters, by=by))
-    text = stream_with_context(exports.serialize(format, entries, signed))
-    return Response(text, headers=headers, mimetype=exports.FORMATS[format])
 
 
 @blueprint.get(f"{AUDIT}/chains")
@@ -106,15 +123,71 @@ def _steps(account_id: str | None) -> Iterator[int | Report]:
             yield step
 
 
-def _listing() -> tuple[Listing, JSONMapping]:
-    choices = {"operation": OPERATIONS}
-    listing = lists.from_request(
-        "console.show_audit_log", choices, TEXT_FILTERS, lists.TIME_FILTERS
-    )
-    filters = dict(listing.filter_values)
-    if "account_id" in filters:
-        filters["account_id"] = filters["account_id"].lower()
+def _listing(by: Principal) -> tuple[Listing, JSONObject]:
+    """The list that the query string asks for, and the filters as the service takes them."""
+    choices = {"table_name": audit_names.choices(by), "operation": OPERATIONS}
+    texts = dict.fromkeys(TEXTS if by.is_superadmin else TEXTS[1:], "")
+    listing = lists.from_request("console.show_audit_log", choices, texts, TIMES)
+    filters = {
+        name: value for name, value in listing.filter_values.items() if name not in TEXTS[:2]
+    }
+    if not by.is_superadmin:
+        filters["account_id"] = guard.own_account_id()
+    elif reference := listing.filters.get("account"):
+        filters["account_id"] = _find_account(reference)
+        if filters["account_id"] is None:
+            listing.errors["account"] = [NO_ACCOUNT]
+    if person := listing.filters.get("person"):
+        filters["user_id"] = _find_person(person, filters.get("account_id"))
+        if filters["user_id"] is None:
+            listing.errors["person"] = [NO_PERSON if "account_id" in filters else NO_SUPERADMIN]
     return listing, filters
+
+
+def _find_account(reference: str) -> str | None:
+    account = principals.find_account(reference.lower())
+    if account is None:  # the log outlives accounts
+        return reference.lower() if UuidPath.accepts(reference) else None
+    return account.id
+
+
+def _find_person(reference: str, account_id: str | None) -> str | None:
+    """The id of an actor by email address, `system`, `anonymous` or id."""
+    if UuidPath.accepts(reference) or reference.lower() in audit_names.ACTORS:
+        return reference.lower()
+    key = accounts.email_key(reference)
+    found = sa.select(User.id).where(User.account_id == (account_id or SYSTEM_ACCOUNT_ID))
+    id: str | None = db.db.session.scalar(found.where(User.email_key == key))
+    return id
+
+
+def _cutoff(listing: Listing, filters: JSONObject) -> object:
+    # An index serves one filter within an account; for several, only the newest are looked at.
+    narrowing = [name for name in ("user_id", "table_name", "operation") if name in filters]
+    account_id = filters.get("account_id")
+    is_foreign = "user_id" in filters and not _is_member(filters["user_id"], account_id)
+    if "record_id" in filters or len(narrowing) + is_foreign < 2:
+        return None
+    return listing.scan_newest(lambda offset: service.find_cutoff(account_id, offset))
+
+
+def _is_member(user_id: str, account_id: str | None) -> bool:
+    member = sa.exists().where(User.account_id == account_id, User.id == user_id)
+    return account_id is None or bool(db.db.session.scalar(sa.select(member)))
+
+
+def _accounts() -> dict[str, str]:
+    """The slugs of some accounts, with their names."""
+    shown = sa.select(Account.slug, Account.name).where(Account.closed_at.is_(None))
+    rows = db.db.session.execute(shown.order_by(Account.slug).limit(MAX_SUGGESTED))
+    return {row.slug: row.name for row in rows}
+
+
+def _people(account_id: str) -> dict[str, str]:
+    """The addresses of some users of an account, with their names."""
+    shown = sa.select(User.email, User.name).where(User.account_id == account_id)
+    rows = db.db.session.execute(shown.order_by(User.email_key).limit(MAX_SUGGESTED))
+    return {row.email: row.name or "" for row in rows} | audit_names.ACTORS
 
 
 def _chain_page(listing: Listing) -> tuple[list[object], int]:

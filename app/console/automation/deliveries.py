@@ -1,67 +1,206 @@
-"""The delivery log: payloads, attempts and redelivery."""
+"""The delivery log: requests as sent, attempts, and sending again."""
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
-import orjson
 from flask import redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock
 from app.auth.principal import Principal
-from app.console.automation import webhooks
+from app.console.automation import json_tokens, sent_request, webhooks
 from app.console.automation.webhooks import ACCOUNT, WEBHOOK
-from app.console.shell import forms, guard, lists, resubmit, scopes
+from app.console.shell import forms, guard, idempotent_forms, lists, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Page, redirect_with_notice
-from app.errors import AppError, InvalidValues, NotFound, problem
+from app.console.shell.scopes import AccountScope
+from app.errors import AppError, NotFound
 from app.rest.access import public
-from app.webhooks import log, payload, service
-from app.webhooks.models import PENDING, RETRYING, STATES
+from app.webhooks import log, payload, redaction, resend, service
+from app.webhooks.models import FAILED, PENDING, RETRYING, STATES, Webhook
+from app.webhooks.resend import Selection, Undelivered
 
 LOG = f"{ACCOUNT}/deliveries"
 DELIVERY = f"{WEBHOOK}/deliveries/<uuid:delivery_id>"
 MAX_WEBHOOKS = 1000
 DELIVERIES = "console.show_deliveries"
-MAX_TIME_LENGTH, MAX_PAYLOAD_LENGTH = 40, 100_000
+NOTHING_TO_RESEND = "No matching delivery has failed or waits for a retry."
+SKIPPED = (
+    "{} skipped: under way already, sent again since you opened the page, of a disabled webhook, or"
+    " not for its owner to receive."
+)
 
 
 @blueprint.get(LOG)
 @public
 @guard.admins_only
-def show_deliveries(account_id: str) -> str:
+def show_deliveries(account_id: str) -> Page:
     """The matching deliveries, newest first."""
-    scope = scopes.account_scope(account_id)
-    hooks, _ = service.page(0, MAX_WEBHOOKS, by=scope.by)
-    labels = {webhook.id: f"{webhook.collection}: {webhook.url}" for webhook in hooks}
-    choices: lists.Choices = {"webhook": labels, "status": STATES, "event": payload.EVENTS}
-    listing = lists.from_request(
-        "console.show_deliveries", choices, None, lists.TIME_FILTERS, **scope.url_args
-    )
+    return _log_page(scopes.account_scope(account_id))
+
+
+def _log_page(scope: AccountScope) -> Page:
+    hooks = _webhooks(scope)
+    listing = _listing(scope, hooks)
+    undelivered = Undelivered()
     if not listing.errors:
         listing.with_page(_page(listing, scope.by))
-    return render_template(
+        undelivered = count_undelivered(
+            scope, _selection(listing, scope), _selected(listing, hooks)
+        )
+    page = render_template(
         "console/webhooks/deliveries.html",
         scope=scope,
         listing=listing,
-        hooks={webhook.id: webhook for webhook in hooks},
+        hooks=hooks,
+        undelivered=undelivered,
+        counted=lists.format_count,
+        form_id=idempotent_forms.form_id(),
         warnings=service.payload_warnings(scope.account.id),
     )
+    return page, 400 if listing.errors and request.method == "POST" else 200
+
+
+def count_undelivered(
+    scope: AccountScope, selection: Selection, hooks: list[Webhook]
+) -> Undelivered:
+    """How many selected deliveries can be sent again, counted up to a limit."""
+    if selection.status not in (None, FAILED, RETRYING):
+        return Undelivered()
+    concerned = resend.undelivered_webhooks(scope.account.id)
+    numbers = [
+        resend.count_undelivered(webhook, selection, lists.MAX_COUNTED)
+        for webhook in hooks
+        if webhook.enabled and webhook.id in concerned
+    ]
+    return Undelivered(sum(one.failed for one in numbers), sum(one.retrying for one in numbers))
+
+
+def _webhooks(scope: AccountScope) -> dict[str, Webhook]:
+    return {one.id: one for one in service.page(0, MAX_WEBHOOKS, by=scope.by)[0]}
+
+
+def _listing(scope: AccountScope, hooks: dict[str, Webhook]) -> lists.Listing:
+    labels = {webhook.id: f"{webhook.collection}: {webhook.url}" for webhook in hooks.values()}
+    choices: lists.Choices = {"webhook": labels, "status": STATES, "event": payload.EVENTS}
+    texts = {"record": "Record id"}
+    return lists.from_request(DELIVERIES, choices, texts, lists.TIME_FILTERS, **scope.url_args)
+
+
+def _selected(listing: lists.Listing, hooks: dict[str, Webhook]) -> list[Webhook]:
+    chosen = listing.filters.get("webhook")
+    return [one for one in hooks.values() if chosen in (None, one.id)]
+
+
+def _selection(
+    listing: lists.Listing, scope: AccountScope, until: datetime | None = None
+) -> Selection:
+    """What the filters of a list select, until now at the latest."""
+    record, filters = listing.filters.get("record"), listing.filters
+    ids = redaction.Reader(scope.by).visible_ids(scope.account.id, record) if record else None
+    until, times = until or clock.now(), listing.parsed
+    since = max(times.get("from_date", resend.EARLIEST), resend.EARLIEST)
+    until = min(times.get("to_date", until), until)
+    return Selection(since, until, filters.get("event"), filters.get("status"), ids)
 
 
 def _page(listing: lists.Listing, by: Principal) -> tuple[list[Any], int]:
-    filters = {**listing.filter_values, "webhook_id": listing.filters.get("webhook")}
+    filters = {
+        **listing.filter_values,
+        "webhook_id": listing.filters.get("webhook"),
+        "record_id": listing.filters.get("record"),
+    }
     if filters.keys() & {"status", "event"}:  # not indexed
         filters["after"] = listing.scan_newest(lambda newer: log.place(newer, by=by))
     return log.page(filters, listing.skip, lists.PAGE_SIZE, by=by, max_total=listing.count_limit)
+
+
+@blueprint.post(f"{LOG}/resend")
+@public
+@guard.admins_only
+def resend_selected(account_id: str) -> BaseResponse:
+    """Send the ticked deliveries again, and redirect to the same list."""
+    scope = scopes.account_scope(account_id)
+    hooks = _webhooks(scope)
+    selected = forms.submitted(selected="delivery").selected
+    webhook_ids = log.webhook_ids(scope.account.id, [id.lower() for id in selected])
+    rendered, number = idempotent_forms.derive_id([]), 0
+    for webhook_id in sorted(set(webhook_ids.values()) & hooks.keys()):
+        ids = [id for id, owner in webhook_ids.items() if owner == webhook_id]
+        if hooks[webhook_id].enabled:
+            number += resend.resend_selected(hooks[webhook_id], ids, rendered=rendered)
+    notice = _sent_notice(number, len(selected) - number)
+    listing = _listing(scope, hooks)
+    return redirect_with_notice(notice, DELIVERIES, **scope.url_args, **listing.filters)
+
+
+def _sent_notice(number: int, skipped: int) -> str:
+    if not number and not skipped:
+        return "Select the deliveries to send again."
+    notice = f"Sending {number} {'delivery' if number == 1 else 'deliveries'} again."
+    return f"{notice} {SKIPPED.format(skipped)}" if skipped else notice
+
+
+@blueprint.post(f"{LOG}/resend-undelivered")
+@public
+@guard.admins_only
+def resend_undelivered(account_id: str) -> Page | BaseResponse:
+    """Send all matching deliveries again that did not arrive, and redirect to the progress."""
+    scope = scopes.account_scope(account_id)
+    hooks = _webhooks(scope)
+    listing = _listing(scope, hooks)
+    if listing.errors:
+        return _log_page(scope)
+    selection = _selection(listing, scope)
+    chosen = [one for one in _selected(listing, hooks) if one.enabled]
+    rendered = idempotent_forms.derive_id([])
+    number = sum(
+        resend.resend_undelivered(webhook, replace(selection, rendered=rendered))
+        for webhook in chosen
+    )
+    url_args = {**scope.url_args, **listing.filters}
+    if not number:
+        return redirect_with_notice(NOTHING_TO_RESEND, DELIVERIES, **url_args)
+    until = clock.iso(selection.until)
+    return redirect(url_for("console.show_resent", **url_args, until=until), 303)
+
+
+@blueprint.get(f"{LOG}/resent")
+@public
+@guard.admins_only
+def show_resent(account_id: str) -> str:
+    """The progress of deliveries that are sent again together."""
+    scope = scopes.account_scope(account_id)
+    hooks = _webhooks(scope)
+    listing = _listing(scope, hooks)
+    try:
+        until = clock.parse(request.args.get("until") or clock.iso(clock.now()))
+    except ValueError:
+        raise NotFound from None
+    if listing.errors:
+        raise NotFound
+    states: Counter[str] = Counter(dict.fromkeys(STATES, 0))
+    for webhook in _selected(listing, hooks):
+        states.update(resend.progress(webhook, _selection(listing, scope, until)))
+    return render_template(
+        "console/webhooks/resent.html",
+        scope=scope,
+        listing=listing,
+        until=until,
+        states=states,
+        going=states[PENDING] + states[RETRYING],
+    )
 
 
 @blueprint.get(DELIVERY)
 @public
 @guard.admins_only
 def show_delivery(account_id: str, webhook_id: str, delivery_id: str) -> str:
-    """One delivery with its payload and all attempts."""
+    """One delivery with its request, payload and all attempts."""
     scope = scopes.account_scope(account_id)
     webhook = service.get(webhook_id, by=scope.by)
     delivery = log.get(webhook, delivery_id, by=scope.by)
@@ -70,7 +209,9 @@ def show_delivery(account_id: str, webhook_id: str, delivery_id: str) -> str:
         scope=scope,
         webhook=webhook,
         delivery=delivery,
-        payload=_pretty(delivery["payload"]),
+        sent=sent_request.find(webhook, delivery, request.args.get("attempt", "")),
+        payload=json_tokens.pretty(delivery["payload"]),
+        form_id=idempotent_forms.form_id(),
     )
 
 
@@ -78,71 +219,15 @@ def show_delivery(account_id: str, webhook_id: str, delivery_id: str) -> str:
 @public
 @guard.admins_only
 def redeliver(account_id: str, webhook_id: str, delivery_id: str) -> Page | BaseResponse:
-    """Send a delivery again, and redirect to the new one."""
+    """Send a delivery again, and redirect to the one that is sent."""
     scope = scopes.account_scope(account_id)
+    url_args = {**scope.url_args, "webhook_id": webhook_id}
+    rendered = idempotent_forms.derive_id([])
     try:
         webhook = service.get(webhook_id, by=scope.by)
-        delivery = log.redeliver(webhook, delivery_id, by=scope.by)
+        sent = resend.redeliver(webhook, delivery_id, by=scope.by, rendered=rendered)
     except AppError as error:
         return webhooks.page_with_error(scope, webhook_id, error)
-    url_args = {**scope.url_args, "webhook_id": webhook_id, "delivery_id": delivery["id"]}
-    return redirect_with_notice(
-        "The delivery is queued again as this new one.", "console.show_delivery", **url_args
-    )
-
-
-@blueprint.post(f"{WEBHOOK}/redeliver")
-@public
-@guard.admins_only
-@resubmit.renders_form
-def redeliver_failed(account_id: str, webhook_id: str) -> Page | BaseResponse:
-    """Send all deliveries again that failed since a time."""
-    scope, form = scopes.account_scope(account_id), forms.submitted("since")
-    try:
-        since = form.validated(("since",), since=MAX_TIME_LENGTH)["since"]
-        begin, now = _parse_time("since", since), clock.now()
-        count = log.redeliver_failed(service.get(webhook_id, by=scope.by), begin, now)
-    except AppError as error:
-        return webhooks.page_with_error(scope, webhook_id, error, form)
-    if not count:
-        return redirect_with_notice(
-            "No delivery has failed since then.", DELIVERIES, **scope.url_args, webhook=webhook_id
-        )
-    period = {"since": clock.iso(begin), "until": clock.iso(now)}
-    url_args = {**scope.url_args, "webhook_id": webhook_id, **period}
-    return redirect(url_for("console.show_sent_again", **url_args), 303)
-
-
-@blueprint.get(f"{WEBHOOK}/sent-again")
-@public
-@guard.admins_only
-def show_sent_again(account_id: str, webhook_id: str) -> str:
-    """The progress of a redelivery."""
-    scope, times = (
-        scopes.account_scope(account_id),
-        (request.args.get(n, "") for n in ("since", "until")),
-    )
-    webhook = service.get(webhook_id, by=scope.by)
-    try:
-        since, until = (clock.parse(text) if text else clock.now() for text in times)
-    except ValueError:
-        raise NotFound from None
-    states = log.redelivery_counts(webhook, since, until)
-    context = {"scope": scope, "webhook": webhook, "until": until, "states": states}
-    in_progress = states[PENDING] + states[RETRYING]
-    return render_template("console/webhooks/sent_again.html", **context, going=in_progress)
-
-
-def _parse_time(name: str, text: str) -> Any:
-    try:
-        return clock.parse(text)
-    except ValueError:
-        message = "Enter a date and time, such as 2026-01-31T10:00 (UTC)."
-        raise InvalidValues([problem(name, "invalid_datetime", message)]) from None
-
-
-def _pretty(value: object) -> str:
-    # What is stored is passed through unparsed.
-    plain = orjson.loads(orjson.dumps(value))
-    text = orjson.dumps(plain, option=orjson.OPT_INDENT_2).decode()
-    return text if len(text) <= MAX_PAYLOAD_LENGTH else f"{text[:MAX_PAYLOAD_LENGTH]}…"
+    is_same = sent["id"] == delivery_id.lower()
+    notice = f"The delivery is sent again {'under the same id' if is_same else 'as this new one'}."
+    return redirect_with_notice(notice, "console.show_delivery", **url_args, delivery_id=sent["id"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flask import redirect, render_template, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
-from app import config
+from app import clock, config
 from app.accounts import tenants
 from app.console.automation import webhook_form
 from app.console.shell import forms, guard, idempotent_forms, lists, one_time_secrets, scopes
@@ -14,8 +14,9 @@ from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError
 from app.rest.access import public
-from app.webhooks import service, signing
+from app.webhooks import resend, service, signing
 from app.webhooks.models import Webhook
+from app.webhooks.resend import Selection
 
 HOME = "/console/webhooks"
 ACCOUNT = f"{HOME}/<uuid:account_id>"
@@ -217,4 +218,8 @@ def _page(scope: AccountScope, webhook: Webhook, form: Form) -> Page:
     context = webhook_form.choices(scope, webhook)
     context["warnings"] = service.warnings(webhook)
     context["has_active_maker"] = service.has_active_maker(webhook)
+    if webhook.enabled:
+        everything = Selection(resend.EARLIEST, clock.now())
+        context["undelivered"] = resend.count_undelivered(webhook, everything, lists.MAX_COUNTED)
+    context |= {"counted": lists.format_count, "form_id": idempotent_forms.form_id()}
     return form.render(WEBHOOK_PAGE, scope=scope, webhook=webhook, **context)

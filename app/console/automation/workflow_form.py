@@ -81,8 +81,8 @@ def submitted() -> Form:
 def body(form: Form, kind: str) -> JSONObject:
     """The request body that the form submits. Raises InvalidValues."""
     texts = form.validated(("name", "trigger"), **MAX_LENGTHS)
-    trigger, problems = _parse_json(texts["trigger"], "trigger", dict)
-    steps, step_problems = _parse_json(texts["steps"] or "[]", "steps", list)
+    trigger, problems = parse_json(texts["trigger"], "trigger", dict)
+    steps, step_problems = parse_json(texts["steps"] or "[]", "steps", list)
     if problems + step_problems:
         raise InvalidValues(problems + step_problems)
     values = {"name": texts["name"], "description": texts["description"] or None}
@@ -95,7 +95,7 @@ def body(form: Form, kind: str) -> JSONObject:
 def trigger_data(form: Form) -> JSONObject:
     """The trigger data for a manual start. Raises InvalidValues."""
     form.validated(given=MAX_LENGTHS["steps"])
-    value, problems = _parse_json(form["given"] or "{}", "given", dict)
+    value, problems = parse_json(form["given"] or "{}", "given", dict)
     if problems:
         raise InvalidValues(problems)
     return dict(value)
@@ -120,7 +120,7 @@ def with_error(form: Form, error: AppError) -> Form:
 
 def step_errors(error: AppError, form: Form) -> list[JSONObject]:
     """The submitted steps, each with its error messages."""
-    steps, _ = _parse_json(form["steps"] or "[]", "steps", list)
+    steps, _ = parse_json(form["steps"] or "[]", "steps", list)
     messages: dict[int, list[str]] = {}
     noun = "step"
     for detail in error.extra.get("details") or ():
@@ -143,16 +143,29 @@ def pretty(value: object) -> str:
     return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
 
 
-def _parse_json(text: str, name: str, kind: type) -> tuple[Any, list[JSONObject]]:
+def parse_json(
+    text: str, name: str, kind: type, *, of_objects: bool = True
+) -> tuple[Any, list[JSONObject]]:
+    """A value of a type, and the problems of the text."""
     try:
         value = json_input.loads(text.encode(errors="replace"))
     except Malformed as error:
-        message = str(error.extra["detail"][0]["msg"])
+        message = json_problem(text) or str(error.extra["detail"][0]["msg"])
         return kind(), [problem(name, "invalid_json", message)]
-    if not isinstance(value, kind) or (kind is list and not _are_objects(value)):
+    if not isinstance(value, kind) or (kind is list and of_objects and not _are_objects(value)):
         message = "Enter a list of objects." if kind is list else "Enter an object."
         return kind(), [problem(name, "invalid_json", message)]
     return value, []
+
+
+def json_problem(text: str) -> str | None:
+    """Where and why a text is not JSON; None if it is, and breaks another limit."""
+    try:
+        orjson.loads(text.encode(errors="replace"))
+    except orjson.JSONDecodeError as error:
+        message = error.msg.removeprefix("unexpected character, ").removesuffix(" (BOM)")
+        return f"Line {error.lineno}, column {error.colno}: {message}."
+    return None
 
 
 def _are_objects(value: Any) -> bool:

@@ -9,8 +9,9 @@ from flask import redirect, render_template, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock
-from app.console.automation import workflow_form
-from app.console.automation.workflows import ACCOUNT
+from app.console.automation import flow_diagram, flow_states, workflow_form
+from app.console.automation.flow_diagram import Diagram
+from app.console.automation.workflows import ACCOUNT, STARTED_BY
 from app.console.shell import forms, guard, lists, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import redirect_with_notice
@@ -19,7 +20,7 @@ from app.console.shell.scopes import AccountScope
 from app.errors import Conflict, NotFound
 from app.rest.access import public
 from app.types import JSONObject
-from app.workflows import instances, service
+from app.workflows import instances, service, versions
 from app.workflows.models import ACTIVE, FAILED, HOOK, STATES
 
 INSTANCES = f"{ACCOUNT}/instances"
@@ -117,8 +118,17 @@ def show_instance(account_id: str, instance_id: str) -> str:
         listing=listing,
         name=_name(instance, scope),
         spans=_timeline(instance["step_logs"]),
+        diagram=_diagram(instance, scope),
         pretty=workflow_form.pretty_shortened,
     )
+
+
+def _diagram(instance: JSONObject, scope: AccountScope) -> Diagram | None:
+    version = versions.get(scope.account.id, instance["workflow_id"], instance["version"])
+    if version is None:  # removed with its workflow
+        return None
+    states = flow_states.find(instance, version.series, scope.by)
+    return flow_diagram.draw(version.series, STARTED_BY[instance["trigger_type"]], states)
 
 
 def _name(instance: JSONObject, scope: AccountScope) -> str | None:

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flask import redirect, render_template, url_for
+from flask import redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import config
 from app.accounts import tenants, users
-from app.console.automation import workflow_form
+from app.console.automation import flow_diagram, trigger_samples, version_changes, workflow_form
 from app.console.shell import forms, guard, idempotent_forms, lists, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, NotFound
 from app.rest.access import public
-from app.workflows import hooks, service
-from app.workflows.language import missing_collections
-from app.workflows.models import HOOK, Workflow
+from app.types import JSONMapping, JSONObject
+from app.workflows import hooks, service, versions
+from app.workflows.language import definition, missing_collections, missing_fields, step_headers
+from app.workflows.models import EVENT, HOOK, MANUAL, SCHEDULE, WEBHOOK, Workflow
 
 HOME = "/console/workflows"
 ACCOUNT = f"{HOME}/<uuid:account_id>"
 KIND = f"{ACCOUNT}/<any(workflow, hook):kind>"
 WORKFLOW = f"{KIND}/<uuid:workflow_id>"
+STARTED_BY = {EVENT: "Event", SCHEDULE: "Schedule", MANUAL: "By hand", WEBHOOK: "Request"}
 NEW_PAGE, WORKFLOW_PAGE = "console/workflows/new.html", "console/workflows/one.html"
 
 
@@ -71,11 +73,13 @@ def show_new_workflow(account_id: str, kind: str) -> Page:
 @public
 @guard.admins_only
 def create_workflow(account_id: str, kind: str) -> Page | BaseResponse:
-    """Create a workflow or hook."""
+    """Create a workflow or hook, or only check it."""
     scope, form = scopes.account_scope(account_id), workflow_form.submitted()
     create = hooks.create if kind == HOOK else service.create
     id = idempotent_forms.derive_id([kind, form.values])
     try:
+        if forms.text("check"):
+            return _new_page(scope, kind, form, checked=_preview(form, kind, None, scope))
         create(workflow_form.body(form, kind), by=scope.by, id=id)
     except AppError as error:
         if not idempotent_forms.already_created(
@@ -100,11 +104,14 @@ def show_workflow(account_id: str, kind: str, workflow_id: str) -> Page:
 @public
 @guard.admins_only
 def change_workflow(account_id: str, kind: str, workflow_id: str) -> Page | BaseResponse:
-    """Save a workflow or hook."""
+    """Save a workflow or hook, or only check it."""
     scope, form = scopes.account_scope(account_id), workflow_form.submitted()
     workflow = service.get(workflow_id, by=scope.by, kind=kind)
     change = hooks.change if kind == HOOK else service.change
     try:
+        if forms.text("check"):
+            checked = _preview(form, kind, workflow, scope)
+            return _page(scope, workflow, form, checked=checked)
         forms.check_unchanged(form, workflow.updated_at)
         change(workflow_id, workflow_form.body(form, kind), by=scope.by)
     except AppError as error:
@@ -148,6 +155,39 @@ def trigger_workflow(account_id: str, kind: str, workflow_id: str) -> Page | Bas
     )
 
 
+@blueprint.get(f"{WORKFLOW}/versions")
+@public
+@guard.admins_only
+def show_workflow_versions(account_id: str, kind: str, workflow_id: str) -> str:
+    """What changed between two versions of the steps, by default the newest two."""
+    scope = scopes.account_scope(account_id)
+    workflow = service.get(workflow_id, by=scope.by, kind=kind)
+    numbers = versions.list_numbers(workflow.account_id, workflow.id)
+    new = _version_number("new", numbers) or max(numbers, default=0)
+    old = _version_number("old", numbers) or max((n for n in numbers if n < new), default=new)
+    steps = [_steps_of(workflow, number) for number in (old, new)]
+    return render_template(
+        "console/workflows/versions.html",
+        scope=scope,
+        workflow=workflow,
+        kind=kind,
+        numbers=numbers,
+        old=old,
+        new=new,
+        changes=version_changes.compare(*steps),
+    )
+
+
+def _version_number(name: str, numbers: Sequence[int]) -> int | None:
+    text = request.args.get(name, "")
+    return next((number for number in numbers if str(number) == text), None)
+
+
+def _steps_of(workflow: Workflow, number: int) -> list[JSONObject]:
+    version = versions.get(workflow.account_id, workflow.id, number)
+    return step_headers.masked(version.steps) if version else []
+
+
 @blueprint.post(f"{WORKFLOW}/delete")
 @public
 @guard.admins_only
@@ -166,18 +206,52 @@ def _redirect(notice: str, scope: AccountScope, kind: str, workflow_id: str) -> 
     return redirect_with_notice(notice, "console.show_workflow", **url_args)
 
 
-def _new_page(scope: AccountScope, kind: str, form: Form, faults: Sequence[object] = ()) -> Page:
-    return form.render(
-        NEW_PAGE, scope=scope, kind=kind, step_errors=faults, form_id=idempotent_forms.form_id()
-    )
+def _new_page(
+    scope: AccountScope,
+    kind: str,
+    form: Form,
+    faults: Sequence[object] = (),
+    checked: Workflow | None = None,
+) -> Page:
+    context = {"scope": scope, "kind": kind, "step_errors": faults, "checked": checked is not None}
+    context |= _shown(checked, scope) if checked else {}
+    return form.render(NEW_PAGE, form_id=idempotent_forms.form_id(), **context)
 
 
 def _page(
-    scope: AccountScope, workflow: Workflow, form: Form, faults: Sequence[object] = ()
+    scope: AccountScope,
+    workflow: Workflow,
+    form: Form,
+    faults: Sequence[object] = (),
+    checked: Workflow | None = None,
 ) -> Page:
     context = {"scope": scope, "workflow": workflow, "kind": workflow.kind, "step_errors": faults}
-    context["warnings"] = missing_collections.warnings([workflow])[workflow.id]
+    context |= {"checked": checked is not None, **_shown(checked or workflow, scope)}
+    form.values.setdefault(
+        "given", workflow_form.pretty(trigger_samples.sample(workflow, scope.by))
+    )
     return form.render(WORKFLOW_PAGE, owner=_owner(workflow), **context)
+
+
+def _preview(form: Form, kind: str, current: Workflow | None, scope: AccountScope) -> Workflow:
+    preview = hooks.preview if kind == HOOK else service.preview
+    return preview(workflow_form.body(form, kind), current, by=scope.by)
+
+
+def _shown(workflow: Workflow, scope: AccountScope) -> JSONObject:
+    """The warnings and the diagram of a workflow."""
+    missing = missing_collections.warnings([workflow])[workflow.id]
+    series = definition.parse_series(workflow.steps)
+    return {
+        "warnings": missing + missing_fields.warnings(workflow, scope.by),
+        "diagram": flow_diagram.draw(series, _start_words(workflow.trigger)),
+    }
+
+
+def _start_words(trigger: JSONMapping) -> str:
+    words = [STARTED_BY[trigger["type"]]]
+    words += [str(trigger[name]) for name in ("event", "collection", "cron") if trigger.get(name)]
+    return " ".join(words)
 
 
 def _owner(workflow: Workflow) -> str | None:

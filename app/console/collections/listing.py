@@ -1,21 +1,43 @@
-"""The collections of this instance, their fields and rules, for superadmins."""
+"""The collections of this instance, their fields, rules and references, for superadmins."""
 
 from __future__ import annotations
 
-from flask import render_template
+from collections.abc import Sequence
 
-from app.collections import definition, service
+from flask import redirect, render_template, request, url_for
+from werkzeug.wrappers import Response as BaseResponse
+
+from app.auth import principal as principals
+from app.collections import definition, service, totals
 from app.collections.definition import Definition
 from app.collections.fields import Field
 from app.collections.models import Collection
-from app.console.collections import rules_form
-from app.console.shell import guard, lists
+from app.console.collections import diagram, rules_form
+from app.console.collections.diagram import Reference
+from app.console.shell import guard, lists, switcher
 from app.console.shell.blueprint import blueprint
+from app.console.shell.forms import Form, Page
 from app.db import versioned_cache
 from app.rest.access import public
 from app.rules import OPERATIONS
 
 COLLECTION = "/console/collections/<uuid:collection_id>"
+MAX_ACCOUNTS = 10  # whose records a collection's page links to
+MAX_DRAWN, MAX_LISTED = 300, 1_000  # collections and references of a diagram
+MAX_TEXT = 60  # characters of an option
+# What the options of a field say; the others are in columns of their own.
+OPTION_TEXTS = {
+    "min_length": "at least {} characters",
+    "max_length": "at most {} characters",
+    "pattern": "pattern {}",
+    "min": "at least {}",
+    "max": "at most {}",
+    "integer": "whole numbers",
+    "mask": "mask {}",
+    "max_bytes": "at most {} bytes",
+    "max_files": "at most {} files",
+}
+NO_ACCOUNT = "There is no active account with this slug, code or id."
 
 
 @blueprint.get("/console/collections")
@@ -30,23 +52,99 @@ def show_collections() -> str:
     return render_template("console/collections/list.html", listing=listing, counts=counts)
 
 
+@blueprint.get("/console/collections/diagram")
+@public
+@guard.superadmins_only
+def show_diagram() -> str:
+    """All collections and the references between them."""
+    collections = definition.get_all()
+    shown = {one.name: one.id for one in collections[:MAX_DRAWN]}
+    references = _references(collections)
+    return render_template(
+        "console/collections/diagram.html",
+        diagram=diagram.draw(list(shown), references),
+        ids=shown,
+        references=references[:MAX_LISTED],
+        hidden=len(collections) - len(shown),
+        layout=diagram,
+    )
+
+
 @blueprint.get(COLLECTION)
 @public
 @guard.superadmins_only
 def show_collection(collection_id: str) -> str:
     """One collection with its fields and rules."""
+    return _page(collection_id, Form())[0]
+
+
+@blueprint.get(f"{COLLECTION}/records")
+@public
+@guard.superadmins_only
+def choose_records(collection_id: str) -> Page | BaseResponse:
+    """Redirect to the records of an account, or to the form for a new one."""
+    form = Form({"account": request.args.get("account", "").replace("\0", "").strip()[:100]})
+    account = principals.reload_active_account(form["account"]) if form["account"] else None
+    if account is None:
+        form.errors["account"], form.status = [NO_ACCOUNT], 400
+        return _page(collection_id, form)
+    page = "new_record" if request.args.get("do") == "new" else "records"
+    name = service.find(collection_id).name
+    return redirect(url_for(f"console.show_{page}", account_id=account.id, name=name), 303)
+
+
+def _page(collection_id: str, form: Form) -> Page:
     with versioned_cache.reloading():
         row, collection = load(collection_id)
-        return render_template(
+        return form.render(
             "console/collections/one.html",
             collection=collection,
             records=lists.format_count(service.record_counts([row], lists.MAX_COUNTED)[row.id]),
+            accounts=totals.by_account(row.id, MAX_ACCOUNTS),
+            current=switcher.current(guard.require_caller()) or guard.require_caller().home,
             fields=[(field, targets(collection, field)) for field in collection.declared.values()],
+            option_texts=_option_texts,
+            referrers=_referrers(collection),
             indexes=[(", ".join(spec["fields"]), spec["unique"]) for spec in row.indexes],
             operations=OPERATIONS,
             describe_rule=rules_form.describe_rule,
             describe_fields=rules_form.describe_fields,
         )
+
+
+def _option_texts(field: Field) -> list[str]:
+    """The options and the default of a field in words."""
+    options = {name: value for name, value in field.options.items() if value is not False}
+    texts = [
+        text.format(_cut(options[name])) for name, text in OPTION_TEXTS.items() if name in options
+    ]
+    if "mime_types" in options:
+        texts.append(_cut(", ".join(options["mime_types"])))
+    if field.default is not None:
+        texts.append(f"default {_cut(field.default)}")
+    return texts
+
+
+def _cut(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
+
+
+def _references(collections: Sequence[Definition]) -> list[Reference]:
+    names = {one.name.lower(): one.name for one in collections}
+    return [
+        Reference(one.name, field.name, names[field.collection.lower()], field.required)
+        for one in collections
+        for field in one.declared.values()
+        if field.collection and field.collection.lower() in names
+    ]
+
+
+def _referrers(collection: Definition) -> list[tuple[Definition, str]]:
+    """The collections that refer to this one, each with the name of the field."""
+    collections = {one.name: one for one in definition.get_all()}
+    found = _references(list(collections.values()))
+    return [(collections[one.source], one.field) for one in found if one.target == collection.name]
 
 
 def load(collection_id: str) -> tuple[Collection, Definition]:

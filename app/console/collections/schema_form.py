@@ -1,4 +1,7 @@
-"""The fields of a collection as a form: a row of inputs per field, and blank rows."""
+"""The fields of a collection as a form: a row of inputs per field, and blank rows.
+
+Rows have numbers, the present fields' first, which stay as rows move; `order` has them as shown.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +39,32 @@ INPUTS = (*TEXTS, "return_type", *FLAGS, *OPTIONS, "remove", "rename")
 IMMUTABLE = ("name", "type", "collection", "return_type")
 SELECTS = ("type", "on_delete", "mask_type", "return_type")  # inputs that always have a value
 AN_INDEX = re.compile(r"indexes\[([0-9]+)\]")
+# What acts on a row of the editor: "up-3".
+AN_ACT = re.compile(r"(up|down|clear)-([0-9]{1,3})", re.ASCII)
+LABELS = {
+    "rename": "new name",
+    "on_delete": "when its target is deleted",
+    "mask_type": "mask",
+    "mask": "mask",
+    "return_type": "result type",
+    "collection": "refers to",
+    "expression": "computed as",
+    "min_length": "at least",
+    "max_length": "at most",
+    "max_bytes": "size",
+    "max_files": "number of files",
+    "mime_types": "types",
+    "min": "at least",
+    "max": "at most",
+}
+OTHER_LABELS = {"collection_name": "Name of the collection", "indexes": "Indexes"}
+# Problems whose message speaks of the API's properties.
+MESSAGES = {
+    "type_invalid": "Choose a type.",
+    "reference_collection_required": "Choose the collection that the field refers to.",
+    "return_type_invalid": "Choose the type of the result.",
+    "mask_type_requires_pii": "Only personal data has a mask.",
+}
 # The input that shows a problem; the default is the name.
 INPUT_BY_CODE = {
     "type_invalid": "type",
@@ -55,13 +84,78 @@ class SchemaForm(Form):
 
     existing: Sequence[JSONMapping] = ()
     rows: int = 0
+    focus: str | None = None
+    """The input that the page begins at."""
     unparsed: list[JSONObject] = field(default_factory=list)
     """Problems of texts that do not parse; the specs omit them."""
 
     def specs(self) -> list[JSONObject]:
         """The field specs that the form declares, as far as it can be parsed."""
         self.unparsed = []
-        return [self._spec(n, self.unparsed) for n in self.filled() if not self.is_removed(n)]
+        return [self._spec(n, self.unparsed) for n in self._kept()]
+
+    def field_order(self) -> list[str]:
+        """The new names of the fields, in the order of the form."""
+        return [self.new_name(n) for n in self._kept()]
+
+    def _kept(self) -> list[int]:
+        filled = set(self.filled())
+        return [n for n in self.order if n in filled and not self.is_removed(n)]
+
+    @property
+    def order(self) -> list[int]:
+        """The rows as they are shown."""
+        sent = [int(text) for text in self["order"].split(",") if re.fullmatch("[0-9]{1,3}", text)]
+        return [n for n in dict.fromkeys([*sent, *range(self.rows)]) if n < self.rows]
+
+    def act(self, name: str) -> bool:
+        """Add, move or clear a row, as the pressed button says; False if it is another one."""
+        if name == "add":
+            self.add_row()
+            self.focus = f"name_{self.rows - 1}"
+            return True
+        match = AN_ACT.fullmatch(name)
+        if match is None:
+            return False
+        act, n = match[1], int(match[2])
+        if act == "clear" and not self.exists(n):
+            self.values |= {f"{key}_{n}": "" for key in INPUTS}
+            self.focus = f"name_{n}"
+        elif n in self.order:
+            self._move(n, -1 if act == "up" else 1)
+        return True
+
+    def _move(self, n: int, step: int) -> None:
+        order = self.order
+        place = order.index(n)
+        other = min(max(place + step, 0), len(order) - 1)
+        order[place], order[other] = order[other], order[place]
+        self.values["order"] = ",".join(map(str, order))
+
+    def is_open(self, n: int) -> bool:
+        """Whether a row shows its inputs: with faults, in use, or as the first blank one."""
+        if self.faults(n) or self.focus == f"name_{n}":
+            return True
+        blank = [one for one in self.order if not self.exists(one) and not self._is_filled(one)]
+        return not self.existing and n in blank[:1]
+
+    def faults(self, n: int) -> list[str]:
+        """The inputs of a row that have errors."""
+        return [name for key in INPUTS if (name := f"{key}_{n}") in self.errors]
+
+    def error_list(self) -> list[tuple[str, str]]:
+        """The inputs with errors in the order of the page, each with its place and messages."""
+        rows = [name for n in self.order for name in self.faults(n)]
+        first, last = (["collection_name"], ["indexes"])
+        known = [name for name in (*first, *rows, *last) if name in self.errors]
+        return [(name, f"{self._place(name)}: {' '.join(self.errors[name])}") for name in known]
+
+    def _place(self, name: str) -> str:
+        if name in OTHER_LABELS:
+            return OTHER_LABELS[name]
+        key, _, number = name.rpartition("_")
+        field = self.value(int(number), "name") or "New field"
+        return f"{field}, {LABELS.get(key, key.replace('_', ' '))}"
 
     def removed(self) -> list[str]:
         """The existing fields to remove."""
@@ -135,15 +229,17 @@ class SchemaForm(Form):
         """The form with each problem beside the input that it is about."""
         details = error.extra.get("details")
         if details:
-            placed = [self._placed(detail) for detail in details]
+            placed = [self._placed(detail) for detail in details if not _is_of_order(detail)]
             error.extra["details"] = [
                 detail if detail["field"] in self.values else _prefix_field(detail)
                 for detail in placed
             ]
         super().with_error(error)
+        self.focus = next((name for name, _ in self.error_list()), None)
         return self
 
     def _placed(self, detail: JSONMapping) -> JSONObject:
+        detail = {**detail, "message": MESSAGES.get(detail["code"], detail["message"])}
         if index := AN_INDEX.fullmatch(detail["field"] or ""):
             message = f"Index {int(index[1]) + 1}: {detail['message']}"
             return {**detail, "field": "indexes", "message": message}
@@ -227,6 +323,11 @@ def _option_keys(kind: str, *, custom: object) -> Iterator[str]:
         yield "mask"
 
 
+def _is_of_order(detail: JSONMapping) -> bool:
+    # The form's own order is of its own fields: those that it names have faults themselves.
+    return bool(detail["field"] == "field_order")
+
+
 def _prefix_field(detail: JSONMapping) -> JSONMapping:
     return (
         {**detail, "message": f"{detail['field']}: {detail['message']}"}
@@ -281,8 +382,9 @@ def submitted(existing: Sequence[JSONMapping] = ()) -> SchemaForm:
     text = request.form.get("rows", "")
     sent_rows = int(text) if text.isascii() and text.isdigit() and len(text) < 4 else 0
     rows = min(max(sent_rows, len(existing)), LONGEST_SCHEMA)
-    single = ("collection_name", "version", "planned", "require_signature", "indexes")
+    single = ("collection_name", "version", "planned", "require_signature", "indexes", "order")
     values = {key: _text(key) for key in single}
+    values["order"] = values["order"][: 4 * LONGEST_SCHEMA]
     values |= {f"{key}_{n}": _text(f"{key}_{n}") for n in range(rows) for key in INPUTS}
     for n, spec in enumerate(existing[:rows]):
         values |= {f"{key}_{n}": _input_text(key, spec[key]) for key in IMMUTABLE}

@@ -49,10 +49,9 @@ def show_new_collection() -> Page:
 @public
 @guard.superadmins_only
 def make_collection() -> Page | BaseResponse:
-    """Add a row to the editor, show the plan, or create the collection."""
+    """Change the rows of the editor, show the plan, or create the collection."""
     form = schema_form.submitted()
-    if request.form.get("do") == "add":
-        form.add_row()
+    if form.act(request.form.get("do", "")):
         return _editor(None, form)
     try:
         specs = form.specs()
@@ -81,11 +80,10 @@ def show_schema(collection_id: str) -> Page:
 @public
 @guard.superadmins_only
 def change_schema(collection_id: str) -> Page | BaseResponse:
-    """Add a row to the editor, show the plan, or apply it."""
+    """Change the rows of the editor, show the plan, or apply it."""
     row = service.find(collection_id)
     form = schema_form.submitted(row.schema)
-    if request.form.get("do") == "add":
-        form.add_row()
+    if form.act(request.form.get("do", "")):
         return _editor(row, form)
     try:
         version, form.values["version"] = form["version"], str(row.version)
@@ -94,7 +92,8 @@ def change_schema(collection_id: str) -> Page | BaseResponse:
         with form.including_unparsed():
             name = _new_name(form, row)
             index_specs = form.changed_indexes(row.indexes)
-            proposal = Proposal(specs, index_specs, form.removed(), name=name)
+            order = form.field_order()
+            proposal = Proposal(specs, index_specs, form.removed(), name=name, order=order)
             plan = _with_options(updates.plan(row.id, proposal), row, form)
         if not _is_planned(form, specs):
             return _editor(row, form, plan)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flask import flash, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
-from app.auth import email_changes, invitations, lockout, password_resets
+from app.auth import email_changes, invitations, lockout, mail_tokens, password_resets
 from app.auth import service as auth
 from app.auth.guard import account_of_host
 from app.console.shell import forms, guard
@@ -74,6 +74,30 @@ def _reset_page(form: Form) -> Page:
         "keys": password_resets.api_keys_for_token(token),
     }
     return form.render("console/links/reset.html", **context)
+
+
+@blueprint.get("/console/sign-in-link")
+@public
+@guard.allow_anonymous
+def show_sign_in_link() -> Page:
+    """The button that signs in with a link that `flask setup` printed."""
+    token = request.args.get("token", "")
+    is_valid = mail_tokens.find(token, mail_tokens.SIGN_IN) is not None
+    form = Form({"token": token}, status=200 if is_valid else 400)
+    return form.render("console/links/sign_in.html", valid=is_valid)
+
+
+@blueprint.post("/console/sign-in-link")
+@public
+@guard.allow_anonymous
+def use_sign_in_link() -> Page | BaseResponse:
+    """Sign in with the token, once."""
+    form = forms.submitted("token")
+    found = mail_tokens.consume(form["token"], mail_tokens.SIGN_IN)
+    if found is None:
+        form.status = 400
+        return form.render("console/links/sign_in.html", valid=False)
+    return guard.start_session(found[0], url_for("console.show_home"))
 
 
 @blueprint.get("/console/undo-email-change")

@@ -88,7 +88,10 @@ def _account_groups(caller: Principal) -> Iterator[Group]:
     ]
     yield Group("People and access", people)
     settings = "show_settings" if args else "show_settings_home"
-    yield Group("Account", [_entry("Settings", "settings", settings, "/console/settings", **args)])
+    entries = [_entry("Settings", "settings", settings, "/console/settings", **args)]
+    if not caller.is_superadmin:
+        entries.append(_entry("Audit log", "history", "show_audit_log"))
+    yield Group("Account", entries)
 
 
 def _instance_entries() -> Iterator[Entry]:

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from app import clock, db, rules
 from app.audit.append import CREATE, DELETE, UPDATE
-from app.audit.entries import LOG, is_of
+from app.audit.entries import LOG, is_of, without_index
 from app.auth.principal import Principal
 from app.collections.definition import Definition
 from app.collections.fields import Field, InvalidValue
@@ -188,7 +188,7 @@ def load_last_entries(definition: Definition, account_id: str, record_id: str) -
 
 def change_conditions(definition: Definition, account_id: str, record_id: str) -> list[Any]:
     """The conditions for the entries of a record's own changes."""
-    account, table_name = _without_index(LOG.c.account_id), _without_index(LOG.c.table_name)
+    account, table_name = without_index(LOG.c.account_id), without_index(LOG.c.table_name)
     is_of_collection = is_of(definition, table_name, LOG.c.occurred_at)
     return [LOG.c.record_id == record_id, account == account_id, is_of_collection]
 
@@ -210,11 +210,6 @@ def present_name(definition: Definition) -> Any:
         for former, present in era.renamed.items()
     ]
     return sa.case(*names, else_=LOG.c.column_name) if names else LOG.c.column_name
-
-
-def _without_index(column: Any) -> Any:
-    # Keeps SQLite, which lacks statistics, from using the index of the table name.
-    return column.concat("") if db.connection().dialect.name == "sqlite" else column
 
 
 def changes(conditions: Sequence[Any]) -> sa.Select[Any]:

@@ -298,6 +298,10 @@ def _erase_actor_in_deliveries(account_id: str, user_id: str) -> int:
     has_actor = DELIVERIES.c.payload.contains(quoted, autoescape=True)
     replaced = sa.func.replace(DELIVERIES.c.payload, quoted, "null")
     statement = sa.update(DELIVERIES).where(same_account, has_actor)
+    # Their signatures do not fit any more.
+    changed = sa.select(DELIVERIES.c.id).where(same_account, has_actor)
+    attempts = (ATTEMPTS.c.account_id == account_id, ATTEMPTS.c.delivery_id.in_(changed))
+    db.connection().execute(sa.update(ATTEMPTS).where(*attempts).values(request=sa.null()))
     # In bytes; only ASCII is replaced.
     shorter = sa.func.length(DELIVERIES.c.payload) - sa.func.length(replaced)
     size = DELIVERIES.c.size - shorter
@@ -331,9 +335,9 @@ def _erase_in_delivery(account_id: str, delivery_id: str, payload: str, record_i
     if not parts:
         return False
     execute = db.connection().execute
-    # The response may echo the payload.
+    # The response may echo the payload, and a signature may confirm a guess of it.
     attempts = (ATTEMPTS.c.account_id == account_id, ATTEMPTS.c.delivery_id == delivery_id)
-    execute(sa.update(ATTEMPTS).where(*attempts).values(response_body=sa.null()))
+    execute(sa.update(ATTEMPTS).where(*attempts).values(response_body=sa.null(), request=sa.null()))
     if all(payload_values[name] == {"id": record_id} for name in parts):
         return False
     text = orjson.dumps(payload_values | {name: {"id": record_id} for name in parts}).decode()

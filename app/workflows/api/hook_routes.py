@@ -28,7 +28,7 @@ from app.workflows.api.routes import (
     Toggle,
     TriggerBody,
 )
-from app.workflows.language import missing_collections
+from app.workflows.language import missing_collections, missing_fields
 from app.workflows.models import EVENT, HOOK, MANUAL, SCHEDULE, Workflow
 
 blueprint = Blueprint(
@@ -248,7 +248,8 @@ def list_executions(args: JSONObject, hook_id: str) -> JSONObject:
 
 
 def _view(hook: Workflow) -> JSONObject:
-    return _views([hook])[0]
+    shown = _views([hook])[0]
+    return {**shown, "warnings": shown["warnings"] + missing_fields.warnings(hook, principal())}
 
 
 def _views(hooks_: Sequence[Workflow]) -> list[JSONObject]:

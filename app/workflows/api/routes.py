@@ -25,7 +25,7 @@ from app.rest.paging import OffsetArgs, Page, items_field, page_body
 from app.rest.schemas import Message, Schema
 from app.types import JSONObject
 from app.workflows import service
-from app.workflows.language import missing_collections, step_headers
+from app.workflows.language import missing_collections, missing_fields, step_headers
 from app.workflows.models import TRIGGERS, Workflow
 
 blueprint = Blueprint(
@@ -94,7 +94,10 @@ class DefinitionView(Schema):
     warnings = ma.fields.List(
         ma.fields.Nested(WarningView),
         required=True,
-        metadata={"description": "Collections that it names and that do not exist."},
+        metadata={
+            "description": "Collections that it names and that do not exist; of a single one,"
+            " also fields that its collections do not have or hide from you."
+        },
     )
     owner_id = ma.fields.String(
         required=True,
@@ -333,7 +336,8 @@ def trigger_by_webhook(body: JSONObject, token: str) -> JSONObject:
 
 def view(workflow: Workflow) -> JSONObject:
     """A workflow as in responses."""
-    return _views([workflow])[0]
+    shown = _views([workflow])[0]
+    return {**shown, "warnings": shown["warnings"] + missing_fields.warnings(workflow, principal())}
 
 
 def _views(workflows: Sequence[Workflow]) -> list[JSONObject]:

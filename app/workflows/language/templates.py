@@ -125,6 +125,12 @@ def _check(expression: str, available: AvailableNames) -> None:
     expressions.check(expressions.value(expression), available)
 
 
+def expressions_in(value: object, place: str) -> Iterator[tuple[str, str]]:
+    """The expressions of the templates in a value, with their places."""
+    for path, match in _templates(value, place):
+        yield path, match[1].strip()
+
+
 def _templates(value: object, path: str) -> Iterator[tuple[str, re.Match[str]]]:
     for item_path, text in _texts(value, path):
         for match in TEMPLATE.finditer(text):

@@ -1,0 +1,341 @@
+"""Names for what changes of the audit log are about: rows, actors and values that are ids."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from flask import url_for
+
+from app import db
+from app.accounts.models import Account, Group, Role, User
+from app.audit.append import CREATE, DELETE, HIDDEN
+from app.audit.service import Change
+from app.auth import principal as principals
+from app.auth.models import ApiKey, Invitation
+from app.auth.principal import Principal
+from app.collections import definition as definitions
+from app.collections import table as tables
+from app.collections.definition import ByFormerName, Definition
+from app.collections.models import Collection
+from app.console.records import references
+from app.console.records.display import display
+from app.console.shell.lists import UrlArgs
+from app.db import Base
+from app.records.history.audit_view import read_json
+from app.sso.models import ProviderSetting
+from app.types import JSONMapping
+from app.webhooks.models import Webhook
+from app.workflows.models import Workflow
+
+VERBS = {CREATE: "created", DELETE: "deleted"}
+ACTORS = {"system": "System", "anonymous": "Anonymous"}
+MAX_LABELLED = 12  # collections of accounts whose records get names; each takes a statement
+MAX_SHOWN = 500  # characters of a value
+USER_COLUMNS = ("user_id", "created_by", "updated_by", "invited_by", "revoked_by")
+Key = tuple[str, str, str]  # table, account, id
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Rows of a table: their label, their name, and the page of one."""
+
+    label: str
+    plural: str
+    name: Any = None
+    page: str | None = None
+    id_arg: str | None = None
+    of_account: bool = True
+    """Whether the page's address names the account."""
+
+
+KINDS: Mapping[str, Kind] = {
+    "users": Kind("User", "Users", User.email, "console.show_member", "user_id", False),
+    "groups": Kind("Group", "Groups", Group.name, "console.show_group", "group_id"),
+    "group_members": Kind("Group member", "Group members"),
+    "invitations": Kind("Invitation", "Invitations", Invitation.email, "console.show_invitations"),
+    "api_keys": Kind("API key", "API keys", ApiKey.name, "console.show_keys"),
+    "webhooks": Kind("Webhook", "Webhooks", Webhook.url, "console.show_webhook", "webhook_id"),
+    "workflows": Kind(
+        "Workflow", "Workflows", Workflow.name, "console.show_workflow", "workflow_id"
+    ),
+    "provider_settings": Kind(
+        "Sign-in provider",
+        "Sign-in providers",
+        ProviderSetting.display_name,
+        "console.show_provider",
+        "setting_id",
+    ),
+    "identities": Kind("Sign-in identity", "Sign-in identities"),
+    "accounts": Kind("Account", "Account settings", Account.name, "console.show_settings"),
+    "sessions": Kind("Session", "Sessions"),
+    "audit_log": Kind("Audit log", "Erasures"),
+}
+SHARED_KINDS: Mapping[str, Kind] = {
+    "collections": Kind(
+        "Collection",
+        "Collections",
+        Collection.name,
+        "console.show_collection",
+        "collection_id",
+        False,
+    ),
+    "roles": Kind("Role", "Roles", Role.name, "console.show_role", "role_id", False),
+}
+ALL_KINDS = {**KINDS, **SHARED_KINDS}
+OTHER = Kind("Row", "Rows")
+
+
+@dataclass(frozen=True)
+class Value:
+    """A changed field with its values before and after."""
+
+    field: str
+    before: str | None
+    after: str | None
+    note: str | None = None
+    """Why the values are missing."""
+
+
+@dataclass(frozen=True)
+class ShownChange:
+    """A change in the words of its reader."""
+
+    change: Change
+    verb: str
+    kind: str
+    name: str
+    url: str | None
+    actor: str
+    account: str | None
+    """The name of the account, for superadmins."""
+    values: Sequence[Value]
+
+    @property
+    def entry_id(self) -> int:
+        """The id of its last entry."""
+        return int(self.change.entries[-1]["id"])
+
+
+def choices(by: Principal) -> dict[str, str]:
+    """The kinds of rows that the log is filtered by, by table name."""
+    kinds = ALL_KINDS if by.is_superadmin else KINDS
+    shown = {name: kind.plural for name, kind in kinds.items()}
+    return shown | {one.table_name: f"Records of {one.name}" for one in definitions.get_all()}
+
+
+class Names:
+    """The names for the changes of a page, in a bounded number of statements."""
+
+    def __init__(self, changes: Sequence[Change], by: Principal) -> None:
+        self._by, self._names = by, dict[Key, str]()
+        self._kinds = dict[Key, str]()  # of workflows
+        self._by_table = {one.table_name: one for one in definitions.get_all()}
+        self._collections = ByFormerName(self._by_table.values())
+        self._load([key for change in changes for key in self._keys(change)])
+
+    def shown(self, change: Change) -> ShownChange:
+        """A change with names."""
+        collection = self._collection(change)
+        kind = f"Record of {collection.name}" if collection else _kind(change.table_name).label
+        values = [self._value(change, collection, entry) for entry in _shown_entries(change)]
+        return ShownChange(
+            change,
+            VERBS.get(change.operation, "changed"),
+            kind,
+            self._name(change, collection),
+            self._url(change, collection),
+            _actor(change),
+            self.row_name("accounts", *[change.account_id] * 2) if self._by.is_superadmin else None,
+            values,
+        )
+
+    def row_name(self, table: str, account_id: str, id: str) -> str:
+        """The name of a row, or the end of its id."""
+        return self._names.get((table, account_id, id), f"…{id[-8:]}")
+
+    def _collection(self, change: Change) -> Definition | None:
+        if not change.table_name.startswith(tables.PREFIX):
+            return None
+        return self._collections.find(change.table_name, change.occurred_at)
+
+    def _keys(self, change: Change) -> Iterator[Key]:
+        """The rows that a change is about: its own, and those that values point to."""
+        collection = self._collection(change)
+        yield from _own_keys(change, collection)
+        if self._by.is_superadmin:
+            yield "accounts", change.account_id, change.account_id
+        for entry in change.entries:
+            table = self._target(change, collection, entry["column_name"])
+            for id in (entry["old_value"], entry["new_value"]):
+                if table and id:
+                    yield table, change.account_id, id
+
+    def _target(self, change: Change, collection: Definition | None, column: str) -> str | None:
+        if collection is not None:
+            name = collection.era_at(change.occurred_at).present_name(column) or ""
+            field = collection.fields.get(name)
+            target = collection.target(name) if field and field.collection else None
+            return target.table_name if target else None
+        if column in USER_COLUMNS:
+            return "users"
+        return {"group_id": "groups", "role_id": "roles"}.get(column)
+
+    def _load(self, keys: Iterable[Key]) -> None:
+        by_table = defaultdict[str, set[tuple[str, str]]](set)
+        for table, account_id, id in keys:
+            by_table[table].add((account_id, id))
+        for table, rows in by_table.items():
+            if table in ALL_KINDS and ALL_KINDS[table].name is not None:
+                self._load_rows(table, rows)
+        records = [table for table in by_table if table.startswith(tables.PREFIX)]
+        pairs = [(table, account) for table in records for account, _ in by_table[table]]
+        for table, account_id in list(dict.fromkeys(sorted(pairs)))[:MAX_LABELLED]:
+            ids = [id for account, id in by_table[table] if account == account_id]
+            self._load_records(table, account_id, ids)
+
+    def _load_rows(self, table: str, rows: Iterable[tuple[str, str]]) -> None:
+        columns = Base.metadata.tables[table].c
+        accounts, ids = (sorted({row[place] for row in rows}) for place in (0, 1))
+        is_named = columns.id.in_(map(_role_id, ids) if table == "roles" else ids)
+        kind = columns.kind if "kind" in columns else sa.null()
+        query = sa.select(columns.id, ALL_KINDS[table].name.label("name"), kind.label("kind"))
+        query = query.where(is_named)
+        if "account_id" in columns:
+            query = query.add_columns(columns.account_id)
+            query = query.where(columns.account_id.in_(accounts))
+        for row in db.connection().execute(query):
+            for account_id in [row.account_id] if "account_id" in columns else accounts:
+                key = (table, account_id, str(row.id))
+                self._names[key], self._kinds[key] = row.name, row.kind
+
+    def _load_records(self, table: str, account_id: str, ids: Sequence[str]) -> None:
+        collection = self._by_table.get(table)
+        by: Principal | None = self._by
+        if self._by.is_superadmin:
+            account = principals.reload_active_account(account_id)
+            by = self._by.acting_in(account) if account else None
+        if collection is not None and by is not None:
+            for id, label in references.labels(collection, ids, by).items():
+                self._names[table, account_id, id] = label
+
+    def _name(self, change: Change, collection: Definition | None) -> str:
+        table, account_id = change.table_name, change.account_id
+        if table == "group_members":
+            group, _, user = change.record_id.partition("/")
+            user_name = self.row_name("users", account_id, user)
+            return f"{user_name} in {self.row_name('groups', account_id, group)}"
+        key = (collection.table_name if collection else table, account_id, change.record_id)
+        if key in self._names:
+            return self._names[key]
+        if collection is not None and change.record_id == collection.id:
+            return "all records"
+        return self._name_then(change, collection) or self.row_name(*key)
+
+    def _name_then(self, change: Change, collection: Definition | None) -> str | None:
+        """The name of a row that is gone, if the change has it."""
+        values = {e["column_name"]: e["new_value"] or e["old_value"] for e in change.entries}
+        if collection is not None:
+            labels = [n for n, f in collection.fields.items() if f.type in references.LABEL_TYPES]
+            columns = [name for name in labels if name in values]
+        else:
+            columns = ["email", "name", "display_name", "url"]
+        found = next((str(values[name]) for name in columns if values.get(name)), None)
+        if found is None or set(found) == {"*"}:
+            return None
+        return found[: references.MAX_LABEL_LENGTH]
+
+    def _url(self, change: Change, collection: Definition | None) -> str | None:
+        table, id = change.table_name, change.record_id
+        if change.operation == DELETE:
+            return None
+        if collection is not None:
+            key = (collection.table_name, change.account_id, id)
+            at: UrlArgs = {
+                "account_id": change.account_id,
+                "name": collection.name,
+                "record_id": id,
+            }
+            return url_for("console.show_record", **at) if key in self._names else None
+        kind, by = _kind(table), self._by
+        if kind.page is None or (kind.id_arg and (table, change.account_id, id) not in self._names):
+            return None
+        if table in SHARED_KINDS and not by.is_superadmin:
+            return None
+        page = "console.show_user" if table == "users" and by.is_superadmin else kind.page
+        at = {"account_id": change.account_id} if kind.of_account else {}
+        if kind.id_arg:
+            at[kind.id_arg] = id
+        if table == "workflows":
+            at["kind"] = self._kinds[table, change.account_id, id]
+        return url_for(page, **at)
+
+    def _value(self, change: Change, collection: Definition | None, entry: JSONMapping) -> Value:
+        column = entry["column_name"]
+        label = column
+        if collection is not None:
+            label = collection.era_at(change.occurred_at).present_name(column) or column
+        elif column:
+            label = column.removesuffix("_id").replace("_", " ").capitalize()
+        if entry["salt"] is None and not entry["masked"]:
+            return Value(label, None, None, "erased")
+        if not change.is_complete:
+            return Value(label, None, None, "too large to show here")
+        before, after = (
+            self._text(change, collection, entry, entry[name])
+            for name in ("old_value", "new_value")
+        )
+        return Value(label, before, after)
+
+    def _text(
+        self, change: Change, collection: Definition | None, entry: JSONMapping, text: str | None
+    ) -> str | None:
+        if text is None or text == HIDDEN:
+            return None if text is None else "hidden"
+        table = self._target(change, collection, entry["column_name"])
+        if table is not None:
+            return self.row_name(table, change.account_id, text)
+        name = entry["column_name"]
+        if collection is not None and not entry["masked"]:
+            name = collection.era_at(change.occurred_at).present_name(name) or name
+            field = collection.fields.get(name)
+            return display(read_json(field, text) if field else text, MAX_SHOWN)
+        model = Base.metadata.tables.get(change.table_name)
+        column = model.c.get(name) if model is not None else None
+        if column is not None and isinstance(column.type, sa.Boolean):
+            return {"true": "yes", "false": "no"}.get(text, text)
+        return display(text, MAX_SHOWN)
+
+
+def _own_keys(change: Change, collection: Definition | None) -> Iterator[Key]:
+    if change.table_name == "group_members":
+        group, _, user = change.record_id.partition("/")
+        yield "groups", change.account_id, group
+        yield "users", change.account_id, user
+    else:
+        table = collection.table_name if collection else change.table_name
+        yield table, change.account_id, change.record_id
+
+
+def _role_id(text: str) -> int:
+    return int(text) if re.fullmatch(r"[0-9]{1,9}", text, re.ASCII) else 0
+
+
+def _shown_entries(change: Change) -> list[JSONMapping]:
+    return [entry for entry in change.entries if entry["column_name"] not in ("", "id")]
+
+
+def _kind(table: str) -> Kind:
+    return ALL_KINDS.get(table, OTHER)
+
+
+def _actor(change: Change) -> str:
+    if change.user_id in ACTORS:
+        return ACTORS[change.user_id]
+    if change.is_anonymized:
+        return "Erased user"
+    return change.user_name or change.user_email or f"…{change.user_id[-8:]}"

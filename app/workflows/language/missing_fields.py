@@ -1,0 +1,109 @@
+"""Warns about fields that a workflow names and that its collections do not have.
+
+A field that the caller may not view counts as missing: the warning tells no secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from app.auth.principal import Principal
+from app.collections import access
+from app.collections import definition as definitions
+from app.errors import NotFound, problem
+from app.types import JSONObject
+from app.workflows.language import expressions, templates, used_names
+from app.workflows.language.definition import ACTION, WAIT_EVENT, Written, lists_in
+from app.workflows.language.used_names import Path
+from app.workflows.models import EVENT, HOOK, Workflow
+
+CODE = "field_missing"
+MAX_WARNINGS = 50
+EVENT_NAMES = expressions.GLOBAL_NAMES | expressions.LOOP_NAMES | {"event", "record", "previous"}
+RECORDS = ("record", "previous")
+Named = tuple[str, str, str]  # place, collection, field
+
+
+def warnings(workflow: Workflow, by: Principal) -> list[JSONObject]:
+    """The warnings of a workflow or hook, up to MAX_WARNINGS."""
+    visible: dict[str, frozenset[str] | None] = {}
+    found: dict[tuple[str, str], JSONObject] = {}
+    for place, collection, name in _named(workflow):
+        if collection not in visible:
+            visible[collection] = visible_fields(collection, by)
+        fields = visible[collection]
+        if fields is not None and name not in fields and len(found) < MAX_WARNINGS:
+            message = f"{collection} has no field {name[:63]}, or hides it from you."
+            found.setdefault((place, name), problem(place, CODE, message))
+    return list(found.values())
+
+
+def visible_fields(collection: str, by: Principal) -> frozenset[str] | None:
+    """The fields that the caller may view; None if there is no collection or no view of it."""
+    try:
+        found = access.if_open(by, definitions.get(collection), "view")
+    except NotFound:  # another warning says so
+        return None
+    return frozenset(found.readable) if found else None
+
+
+def _named(workflow: Workflow) -> Iterator[Named]:
+    trigger = workflow.trigger
+    collection = trigger.get("collection") if trigger.get("type") == EVENT else None
+    steps, place = workflow.steps, "steps"
+    if workflow.kind == HOOK:
+        steps, place = [step for step in steps if step["type"] == ACTION], "actions"
+    conditions = {"trigger.condition": trigger.get("condition"), "condition": workflow.condition}
+    for name, text in conditions.items():
+        if collection and text:
+            yield from _in_event_condition(text, name, collection)
+            paths = used_names.in_condition(text, on_event=True)
+            yield from _of_trigger(((name, path) for path in paths), collection)
+    yield from _in_steps(steps, place, collection)
+
+
+def _in_steps(steps: Iterable[Written], place: str, trigger: str | None) -> Iterator[Named]:
+    for index, step in enumerate(steps):
+        path = f"{place}[{index}]"
+        if step["type"] == ACTION:
+            yield from _in_action(step["config"], f"{path}.config")
+        elif step["type"] == WAIT_EVENT and step.get("condition") and step.get("collection"):
+            names = (step["condition"], f"{path}.condition", step["collection"])
+            yield from _in_event_condition(*names)
+        if trigger:
+            yield from _of_trigger(used_names.in_step(step, path), trigger)
+        for number, inner in enumerate(lists_in(step)):
+            branch = "steps" if "steps" in step else f"branches[{number}]"
+            yield from _in_steps(inner, f"{path}.{branch}", trigger)
+
+
+def _in_action(config: Written, place: str) -> Iterator[Named]:
+    collection, filter, sort = (config.get(name) for name in ("collection", "filter", "sort"))
+    if not isinstance(collection, str) or templates.has_template(collection):
+        return
+    if isinstance(config.get("data"), Mapping):
+        yield from ((f"{place}.data.{name}", collection, name) for name in config["data"])
+    for path in used_names.in_filter(filter) if isinstance(filter, str) else ():
+        yield f"{place}.filter", collection, path[0]
+    if isinstance(sort, str) and not templates.has_template(sort):
+        for name in _sort_fields(sort):
+            yield f"{place}.sort", collection, name
+
+
+def _sort_fields(sort: str) -> list[str]:
+    names = (part.strip().lstrip("+-").partition(".")[0] for part in sort.split(","))
+    return [name for name in names if name]
+
+
+def _in_event_condition(text: str, place: str, collection: str) -> Iterator[Named]:
+    for path in used_names.in_condition(text, on_event=True):
+        if path[0] in RECORDS and len(path) > 1:
+            yield place, collection, path[1]
+        elif path[0] not in EVENT_NAMES:
+            yield place, collection, path[0]
+
+
+def _of_trigger(names: Iterable[tuple[str, Path]], collection: str) -> Iterator[Named]:
+    for place, path in names:
+        if len(path) > 2 and path[0] == "trigger" and path[1] in RECORDS:
+            yield place, collection, path[2]

@@ -1,0 +1,167 @@
+"""The API tab of a collection: its examples run as they are, and requests are tried out."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from html import unescape
+
+import pytest
+from flask import Flask
+
+from tests import builders
+from tests.browser.conftest import serving
+from tests.builders import Caller, Cast, make_collection, make_record, make_user
+from tests.conftest import make_app, settings_for
+from tests.console.browser import HOSTILE, Browser
+from tests.processes import free_port
+
+NASTY = """it's "50%" $HOME `x` \\ {y} é"""
+FIELDS = [
+    {"name": "title", "type": "text", "required": True, "options": {"min_length": 20}},
+    {"name": "kind", "type": "select", "required": True, "options": {"choices": [NASTY, "b"]}},
+    {"name": "tags", "type": "multi_select", "options": {"choices": [NASTY, HOSTILE]}},
+    {"name": "price", "type": "number", "options": {"min": 2.5, "max": 3, "integer": True}},
+    {"name": "done", "type": "boolean"},
+    {"name": "due", "type": "date"},
+    {"name": "at", "type": "datetime"},
+    {"name": "mail", "type": "email"},
+    {"name": "site", "type": "url"},
+    {"name": "more", "type": "json"},
+    {"name": "code", "type": "text", "options": {"pattern": "^[A-Z]{3}$"}},
+    {"name": "post", "type": "reference", "collection": "posts", "required": True},
+    {"name": "loud", "type": "computed", "return_type": "text", "expression": "upper(title)"},
+]
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Flask, Cast]]:
+    """A served application with a collection of every kind of field."""
+    folder = tmp_path_factory.mktemp("examples")
+    app = make_app(settings_for("sqlite", folder, base_url=f"http://127.0.0.1:{free_port()}"))
+    cast = builders.make_cast(app)
+    make_collection(cast.root)
+    make_record(cast.alice, title="target")
+    make_collection(cast.root, "orders", FIELDS)
+    with serving(app):
+        yield app, cast
+
+
+def codes(page: str, language: str) -> list[str]:
+    """The set-up and the examples of a language on a page, in order."""
+    found = re.findall(
+        rf'data-language="{language}".*?<pre[^>]*><code[^>]*>(.*?)</code></pre>', page, re.DOTALL
+    )
+    return [unescape(one) for one in found]
+
+
+def run(language: str, code: str, caller: Caller, record_id: str) -> str:
+    token = caller.headers["Authorization"].removeprefix("Bearer ")
+    env = {**os.environ, "TOKEN": token, "RECORD_ID": record_id}
+    if language == "JavaScript":
+        for name, value in (("token", token), ("recordId", record_id)):
+            code = code.replace(f'const {name} = "…";', f'const {name} = "{value}";')
+        code = f"console.log = value => process.stdout.write(JSON.stringify(value));\n{code}"
+    command = {
+        "curl": ["bash", "-ec", code.replace("curl ", "curl --silent --fail-with-body ", 1)],
+        "JavaScript": ["node", "--input-type=module", "--eval", code],
+        "Python": [sys.executable, "-c", code],
+    }[language]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, (code, done.stdout, done.stderr)
+    return done.stdout
+
+
+@pytest.mark.parametrize("language", ["curl", "JavaScript", "Python"])
+@pytest.mark.parametrize("who", ["admin", "superadmin"])
+def test_the_examples_run_as_they_are(served: tuple[Flask, Cast], language: str, who: str) -> None:
+    app, cast = served
+    if who == "admin":
+        caller, path = cast.alice, f"records/{cast.alice.account_id}/orders/api"
+    else:
+        id = cast.root.get("collections/orders").json["id"]
+        caller, path = cast.root, f"collections/{id}/api?account=acme"
+    setup, lists, get, create, update, delete = codes(Browser(app, caller).get(path).text, language)
+    prefix = "" if language == "curl" else f"{setup}\n"  # its own would replace the test's
+    record_id = ""
+
+    def answer(code: str) -> dict[str, object]:
+        printed = run(language, prefix + code, caller, record_id)
+        found: dict[str, object] = (ast.literal_eval if language == "Python" else json.loads)(
+            printed
+        )
+        return found
+
+    created = answer(create)
+    record_id = str(created["id"])
+    assert created["account_id"] == cast.alice.account_id
+    assert (created["kind"], created["tags"], created["price"]) == (NASTY, [NASTY], 3)
+    assert answer(get) == created
+    listed = answer(lists)["items"]
+    assert isinstance(listed, list)
+    assert record_id in [one["id"] for one in listed]
+    assert answer(update)["title"] == created["title"]
+    run(language, prefix + delete, caller, record_id)
+    assert cast.alice.get(f"records/orders/{record_id}").status_code == 404
+
+
+def test_the_filters_are_of_this_collection(served: tuple[Flask, Cast]) -> None:
+    app, cast = served
+    page = Browser(app, cast.alice).get(f"records/{cast.alice.account_id}/orders/api").text
+    shown = re.findall(r"<li><code>(.*?)</code></li>", page)
+    assert len(shown) >= 8
+    for condition in map(unescape, shown):
+        answer = cast.alice.get("records/orders", query_string={"filter": condition})
+        assert answer.status_code == 200, (condition, answer.text)
+
+
+def test_requests_are_tried_with_the_callers_own_rights(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root, list_rule="@owns_record()", view_rule="@owns_record()")
+    mine = make_record(cast.alice, title="mine")["id"]
+    hidden = make_record(cast.bob, title="bob's")["id"]
+    foreign = make_record(cast.charlie, title="strange")["id"]
+    browser, path = Browser(app, cast.alice), f"records/{cast.alice.account_id}/posts/api"
+
+    def tried(query: str) -> str:
+        answer = browser.get(f"{path}?{query}")
+        assert answer.status_code == 200, query
+        (shown,) = re.findall(r'<div id="response".*?</div>', answer.text, re.DOTALL)
+        return unescape(re.sub(r"<[^>]+>", " ", shown))
+
+    listed = tried("try=list&sort=title")
+    assert "200" in listed
+    assert "mine" in listed
+    assert "bob's" not in listed
+    assert "strange" not in listed
+    assert '"total": 0' in tried("try=list&filter=title = 'other'")
+    assert "filter_invalid" in tried("try=list&filter=nothing = 1")
+    assert "mine" in tried(f"try=get&id={mine}")
+    for id in (hidden, foreign, "x", "", "9" * 400):
+        answer = tried(f"try=get&id={id}")
+        assert "404" in answer or "400" in answer
+        assert "bob's" not in answer
+        assert "strange" not in answer
+
+
+def test_closed_collections_have_examples_but_no_data(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root, **dict.fromkeys(builders.OPEN, None))
+    make_record(cast.root.acting_in("acme"), title="secret")
+    page = Browser(app, cast.alice).get(f"records/{cast.alice.account_id}/posts/api?try=list").text
+    assert "rule_denied" in page
+    assert "secret" not in page
+
+
+def test_the_tab_is_for_admins(app: Flask, cast: Cast) -> None:
+    id = make_collection(cast.root)["id"]
+    editor = Caller(app, make_user(app, cast.alice.account_id, "ed@acme.example", "editor"))
+    own = f"records/{cast.alice.account_id}/posts/api"
+    assert Browser(app, editor).get(own).status_code == 403
+    assert Browser(app, cast.charlie).get(own).status_code == 404
+    assert Browser(app, cast.alice).get(f"collections/{id}/api").status_code == 403
+    unknown = Browser(app, cast.root).get(f"collections/{id}/api?account=nowhere")
+    assert (unknown.status_code, "no active account" in unknown.text) == (400, True)

@@ -1,0 +1,205 @@
+"""The form of a workflow's steps, which keeps what it does not change."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from flask import Flask
+
+from app.console.automation import flow_diagram, step_form
+from app.workflows.language.checks import MAX_STEPS
+from app.workflows.language.definition import ACTION, ACTIONS, PROPERTIES
+from tests.builders import Cast, make_collection
+from tests.console.browser import HOSTILE, Browser, alert
+from tests.workflows.running import action, create, make_workflow
+
+pytestmark = pytest.mark.one_database
+NAP = {"name": "nap", "type": "wait_delay", "duration": "1h"}
+URL = "https://hooks.example.com/x"
+
+
+class Fields(HTMLParser):
+    """The fields of the form of steps, as a browser would send them."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.values: dict[str, str] = {}
+        self._name, self._select, self._chosen, self._first = "", "", False, False
+        inputs = page.partition('name="seen"')[2].partition("</form>")[0]
+        self.feed(f'<input name="seen"{inputs}')
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note an input, a selected option, or the beginning of a text."""
+        given = {name: value or "" for name, value in attrs}
+        if tag == "input":
+            self.values[given["name"]] = given["value"]
+        elif tag == "textarea":
+            self._name = given["name"]
+            self.values[self._name] = ""
+        elif tag == "select":
+            self._select, self._first = given["name"], True
+        elif tag == "option" and (self._first or "selected" in given):
+            self.values[self._select] = given.get("value", "")
+            self._chosen, self._first = "value" not in given, False
+
+    def handle_data(self, data: str) -> None:
+        """Note the text of a textarea or option."""
+        if self._name:
+            self.values[self._name] += data.removeprefix("\n").replace("\n", "\r\n")
+        if self._chosen:
+            self.values[self._select], self._chosen = data, False
+
+    def handle_endtag(self, tag: str) -> None:
+        """End a textarea."""
+        if tag == "textarea":
+            self._name = ""
+
+
+def opened(app: Flask, cast: Cast, steps: list[dict[str, Any]]) -> tuple[Browser, str, str]:
+    """An admin at the form of a new workflow, its address, and the workflow in the API."""
+    make_collection(cast.root)
+    flow = make_workflow(cast.alice, steps)
+    path = f"workflows/{cast.alice.account_id}/workflow/{flow['id']}/steps"
+    return Browser(app, cast.alice), path, f"workflows/{flow['id']}"
+
+
+EVERY_TYPE: list[list[dict[str, Any]]] = [
+    [create("a", 'x\n"y" é', next="c"), create("b"), create("c", next=None)][::2],
+    [action("a", "update_record", collection="posts", record_id="x", data="{{ trigger.x }}")],
+    [action("a", "delete_record", collection="posts", record_id="{{ trigger.id }}")],
+    [action("a", "query_records", collection="posts", filter="title = 'x'", sort="-id", limit=5)],
+    [action("a", "query_records", collection="posts", limit="{{ trigger.n }}")],
+    [action("a", "send_webhook", url=URL, method="PUT", headers={"X-A": "b"}, body={"a": [1]})],
+    [action("a", "send_webhook", url=URL, body="[not JSON]")],
+    [action("a", "send_webhook", url=URL, body="5")],
+    [action("a", "send_webhook", url=URL, body=5)],
+    [action("a", "send_webhook", url=URL, body="{{ trigger }}")],
+    [action("a", "send_email", to="1@x.example", subject="5", body="5\n\ntrue")],
+    [action("a", "send_email", to=["1@x.example", "{{ trigger.to }}"], subject="s", body="5")],
+    [{"name": "a", "type": "condition", "expression": "trigger.n > 1", "on_true": "nap"}, NAP],
+    [{**NAP, "label": "shown", "position_x": 3.5}],
+    [{"name": "a", "type": "wait_condition", "expression": "true", "poll_interval": "1m"}],
+    [
+        {
+            "name": "a",
+            "type": "wait_event",
+            "event": "records.update",
+            "collection": "posts",
+            "condition": "title = 'x'",
+            "timeout": "2d",
+        }
+    ],
+    [{"name": "a", "type": "loop", "items": [1, "a"], "steps": [NAP]}],
+    [{"name": "a", "type": "loop", "items": "{{ trigger.all }}", "steps": [create("x")]}],
+    [{"name": "a", "type": "parallel", "branches": [[NAP], [create("x")]]}],
+]
+
+
+@pytest.mark.parametrize("steps", EVERY_TYPE)
+def test_saving_what_is_shown_changes_nothing(
+    app: Flask, cast: Cast, steps: list[dict[str, Any]]
+) -> None:
+    admin, path, flow = opened(app, cast, steps)
+    before = cast.alice.get(flow).json
+    fields = Fields(admin.get(path).text).values
+    assert "The steps are saved." in admin.done(path, **{**fields, "do": "save"})
+    after = cast.alice.get(flow).json
+    assert (after["steps"], after["version"]) == (before["steps"], before["version"])
+
+
+def test_each_type_of_step_has_a_label_and_words_of_diagrams() -> None:
+    kinds = (PROPERTIES.keys() - {ACTION}) | ACTIONS.keys()
+    assert step_form.LABELS.keys() == flow_diagram.WORDS.keys() == kinds
+
+
+def test_steps_are_added_moved_and_removed_before_they_are_saved(app: Flask, cast: Cast) -> None:
+    admin, path, flow = opened(app, cast, [NAP, create("make", next=None)])
+
+    def press(fields: dict[str, str], do: str, **changes: str) -> dict[str, str]:
+        page = admin.send(path, **{**fields, **changes, "do": do})
+        assert page.status_code == 200, do
+        return Fields(page.text).values
+
+    fields = Fields(admin.get(path).text).values
+    fields = press(fields, "add", kind="condition")
+    assert fields["2.name"] == "step_1"
+    fields = press(fields | {"2.name": "if", "2.on_true": "nap"}, "up.2")
+    fields = press(fields, "up.1")
+    assert [fields[f"{n}.name"] for n in range(3)] == ["if", "nap", "make"]
+    fields = press(press(fields, "up.0"), "down.2")
+    fields = press(fields, "remove.2")
+    assert len(cast.alice.get(flow).json["steps"]) == 2
+    assert "The steps are saved." in admin.done(path, **{**fields, "do": "save"})
+    saved = cast.alice.get(flow).json["steps"]
+    condition = {"name": "if", "type": "condition", "expression": "true", "on_true": "nap"}
+    assert saved == [condition, NAP]
+
+
+@pytest.mark.parametrize("kind", ["create_record", "send_email", "wait_event", "loop", "parallel"])
+def test_a_new_step_of_each_kind_says_what_it_needs(app: Flask, cast: Cast, kind: str) -> None:
+    admin, path, _ = opened(app, cast, [NAP])
+    fields = Fields(admin.get(path).text).values
+    fields = Fields(admin.send(path, **{**fields, "do": "add", "kind": kind}).text).values
+    assert fields["1.type"] == kind
+    answer = admin.send(path, **{**fields, "do": "save"})
+    assert answer.status_code == (303 if kind == "wait_event" else 400)
+    if kind != "wait_event":
+        assert 'class="error" id="e-1.' in answer.text
+
+
+def test_what_is_wrong_stands_beside_its_input_and_nothing_is_lost(app: Flask, cast: Cast) -> None:
+    admin, path, flow = opened(app, cast, [NAP, create("make")])
+    fields = Fields(admin.get(path).text).values
+    wrong = {**fields, "0.duration": "soon", "0.name": HOSTILE, "1.data": '{\n"a" 1}'}
+    answer = admin.send(path, **{**wrong, "do": "save"})
+    assert (answer.status_code, "Line 2, column 5" in answer.text) == (400, True)
+    assert "<script>alert" not in answer.text
+    assert Fields(answer.text).values["0.name"] == HOSTILE
+    answer = admin.send(path, **{**wrong, "1.data": "{}", "do": "save"})
+    assert "steps[0].duration: Enter a duration" in answer.text
+    assert 'aria-invalid="true" aria-describedby="e-0.duration"' in answer.text
+    late = {**fields, "seen": "2020-01-01T00:00:00.000000Z", "do": "save"}
+    answer = admin.send(path, **late)
+    assert (answer.status_code, "Somebody else has changed this" in alert(answer)) == (409, True)
+    assert cast.alice.get(flow).json["version"] == 1
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"count": "999999"},
+        {"count": "x"},
+        {"count": str(MAX_STEPS + 1)},
+        {"0.type": "fly"},
+        {"0.rest": "[]"},
+        {"do": "remove.99"},
+        {"do": "up.-1"},
+        {"do": "explode"},
+        {"do": "add", "kind": "fly"},
+        {"0.duration": "x" * 200_000},
+    ],
+)
+def test_forged_forms_break_nothing(app: Flask, cast: Cast, forged: dict[str, str]) -> None:
+    admin, path, flow = opened(app, cast, [NAP])
+    fields = Fields(admin.get(path).text).values
+    answer = admin.send(path, **{**fields, "do": "save", **forged})
+    assert answer.status_code in (200, 303, 400), answer.text
+    assert cast.alice.get(flow).json["steps"] in ([NAP], [])
+
+
+def test_headers_stay_secret_and_others_reach_nothing(app: Flask, cast: Cast) -> None:
+    sent = action("a", "send_webhook", url=URL, headers={"X-A": "very secret"})
+    admin, path, flow = opened(app, cast, [sent])
+    page = admin.get(path).text
+    assert "very secret" not in page
+    assert json.loads(Fields(page).values["0.headers"]) == {"X-A": "***"}
+    moved = {**Fields(page).values, "0.url": "https://other.example/", "do": "save"}
+    assert admin.send(path, **moved).status_code == 400
+    for caller, refusal in ((cast.bob, 403), (cast.charlie, 404)):
+        browser = Browser(app, caller)
+        assert browser.get(path).status_code == refusal
+        assert browser.send(path, **moved).status_code == refusal
+    assert cast.alice.get(flow).json["version"] == 1

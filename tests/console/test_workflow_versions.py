@@ -1,0 +1,154 @@
+"""Versions of workflows side by side, and samples that run one."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from typing import Any
+
+import pytest
+from flask import Flask
+
+from app.console.automation import version_changes
+from app.console.automation.version_changes import compare
+from tests.builders import OPEN, Cast, make_collection
+from tests.console.browser import HOSTILE, Browser
+from tests.workflows.running import MANUAL, action, create, instance, make_workflow, start, work
+
+pytestmark = pytest.mark.one_database
+NAP = {"name": "nap", "type": "wait_delay", "duration": "1h"}
+SHORT = {**NAP, "duration": "1m"}
+OTHER = {**NAP, "name": "other"}
+
+
+def loop(*steps: Any) -> dict[str, Any]:
+    """A loop."""
+    return {"name": "each", "type": "loop", "items": ["a"], "steps": list(steps)}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changes"),
+    [
+        ([NAP], [NAP], []),
+        ([NAP], [SHORT], [("nap", "changed")]),
+        ([NAP], [NAP, OTHER], [("other", "added")]),
+        ([NAP, OTHER], [OTHER], [("nap", "removed")]),
+        ([NAP, OTHER], [OTHER, NAP], [("Order of steps", "moved")]),
+        ([NAP], [loop(NAP)], [("each", "added"), ("nap", "changed")]),
+        ([loop(NAP)], [loop(SHORT)], [("nap", "changed")]),
+        ([], [], []),
+    ],
+)
+def test_what_changed_is_told_by_step(old: Any, new: Any, changes: list[tuple[str, str]]) -> None:
+    assert [(one.name, one.kind) for one in compare(old, new)] == changes
+
+
+def test_a_changed_step_has_its_lines_and_a_long_one_only_its_name() -> None:
+    (change,) = compare([NAP], [SHORT])
+    lines = [(line.kind, line.text) for line in change.lines if line.kind]
+    assert lines == [("removed", '  "duration": "1h"'), ("added", '  "duration": "1m"')]
+    data = {f"f{n}": n for n in range(version_changes.MAX_LINES_OF_STEP)}
+    long = action("a", "create_record", collection="posts", data=data)
+    (change,) = compare([{**long, "next": None}], [long])
+    assert (change.kind, change.lines) == ("changed", ())
+
+
+def test_versions_are_compared_on_a_page(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root)
+    sent = {"url": "https://x.example/", "headers": {"X-Token": "very secret"}}
+    steps = [create("make", "first"), action("tell", "send_webhook", **sent)]
+    flow = make_workflow(cast.alice, steps)
+    admin = Browser(app, cast.alice)
+    one = f"workflows/{cast.alice.account_id}/workflow/{flow['id']}"
+    assert "There is only one version." in admin.get(f"{one}/versions").text
+    start(cast.alice, flow)
+    masked = {**sent, "headers": {"X-Token": "***"}}
+    changed = [create("make", HOSTILE), action("tell", "send_webhook", **masked)]
+    assert cast.alice.put(f"workflows/{flow['id']}", {"steps": changed}).status_code == 200
+    for query in ("", "?old=1&new=2", "?old=x&new=99999999999999999999"):
+        page = admin.get(f"{one}/versions{query}").text
+        assert re.findall(r"<del>- +([^<]+)</del>", page) == ["&#34;title&#34;: &#34;first&#34;"]
+        assert "<ins>+" in page
+        assert "<script>alert" not in page
+        assert "very secret" not in page
+    back = admin.get(f"{one}/versions?old=2&new=1").text
+    assert "first" in "".join(re.findall(r"<ins>[^<]+</ins>", back))
+    assert "Choose two versions." in admin.get(f"{one}/versions?old=2&new=2").text
+    assert Browser(app, cast.charlie).get(f"{one}/versions").status_code == 404
+    assert Browser(app, cast.bob).get(f"{one}/versions").status_code == 403
+
+
+def sample_of(page: str) -> Any:
+    """The sample that a workflow's page offers."""
+    (text,) = re.findall(r'name="given"[^>]*>([^<]*)</textarea>', page)
+    return json.loads(html.unescape(text))
+
+
+USES = [
+    create("make", "{{ trigger.order.name }} {{ trigger.size }}"),
+    {"name": "if", "type": "condition", "expression": "trigger.order.total > 1", "on_true": "each"},
+    loop(create("inner", "{{ trigger.inner }} {{ item }}")),
+]
+ORDER = {"name": "", "total": ""}
+FIELDS = [
+    {"name": "title", "type": "text"},
+    {"name": "state", "type": "select", "options": {"choices": ["new", "done"]}},
+    {"name": "hidden", "type": "text"},
+]
+
+
+@pytest.mark.parametrize(
+    ("trigger", "sample"),
+    [
+        (MANUAL, {"order": ORDER, "size": "", "inner": ""}),
+        ({"type": "webhook"}, {"order": ORDER, "size": "", "inner": ""}),
+        ({"type": "schedule", "cron": "0 4 * * *"}, {"cron": "0 4 * * *", "scheduled_for": None}),
+    ],
+)
+def test_a_sample_has_what_the_steps_use(
+    app: Flask, cast: Cast, trigger: dict[str, str], sample: dict[str, Any]
+) -> None:
+    make_collection(cast.root)
+    flow = make_workflow(cast.alice, USES, trigger)
+    page = Browser(app, cast.alice).get(f"workflows/{cast.alice.account_id}/workflow/{flow['id']}")
+    found = sample_of(page.text)
+    assert found | dict.fromkeys({"scheduled_for"} & found.keys()) == sample
+
+
+@pytest.mark.parametrize("event", ["create", "update", "delete"])
+def test_a_sample_of_an_event_has_the_fields_that_one_may_view_and_runs(
+    app: Flask, cast: Cast, event: str
+) -> None:
+    make_collection(cast.root)
+    make_collection(cast.root, "orders", FIELDS)
+    rules = {**OPEN, "view_fields": ["title", "state"]}
+    assert cast.root.put("collections/orders/rules", rules).status_code == 200
+    trigger = {"type": "event", "event": f"records.{event}", "collection": "orders"}
+    part = "previous" if event == "delete" else "record"
+    flow = make_workflow(cast.alice, [create("make", f"{{{{ trigger.{part}.state }}}}")], trigger)
+    admin = Browser(app, cast.alice)
+    one = f"workflows/{cast.alice.account_id}/workflow/{flow['id']}"
+    found = sample_of(admin.get(one).text)
+    assert (found["event"], found["collection"]) == (f"records.{event}", "orders")
+    assert (found["record"] is None) is (event == "delete")
+    assert ("previous" in found) is (event != "create")
+    values = found[part]
+    assert (values["title"], values["state"], "hidden" in values) == ("text", "new", False)
+    answer = admin.send(f"{one}/trigger", given=json.dumps(found))
+    assert "/instances/" in answer.headers["Location"]
+    work(app)
+    ran = instance(cast.alice, answer.headers["Location"].rpartition("/")[2])
+    assert ran["status"] == "completed"
+    assert [post["title"] for post in cast.alice.get("records/posts").json["items"]] == ["new"]
+
+
+def test_a_sample_is_sent_as_it_was_changed_and_kept_with_its_errors(
+    app: Flask, cast: Cast
+) -> None:
+    flow = make_workflow(cast.alice, [create("make")])
+    one = f"workflows/{cast.alice.account_id}/workflow/{flow['id']}/trigger"
+    answer = Browser(app, cast.alice).send(one, given='{\n "a" 1}')
+    assert answer.status_code == 400
+    assert "Line 2, column 6: expected &#39;:&#39; after key." in answer.text
+    assert "\n{\n &#34;a&#34; 1}</textarea>" in answer.text
