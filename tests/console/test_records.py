@@ -11,6 +11,7 @@ import pytest
 from flask import Flask
 
 from app.records.transfer import imports
+from tests import sql
 from tests.builders import PASSWORD, Cast, make_collection, make_record, make_user
 from tests.console.browser import HOSTILE, Browser, alert, asks_to_sign_in, beside, token
 from tests.console.test_collections import rows
@@ -832,6 +833,21 @@ def test_the_history_names_records(cast: Cast, admin: Browser, made: dict[str, s
     assert "<title>History of first" in page
     changed = page.partition('data-label="Was"')[2].partition("</tr>")[0]
     assert re.findall(r'/people/([^"]*)">(\w+)<', changed) == [(ada, "Ada"), (bea, "Bea")]
+
+
+def test_more_rows_take_no_more_statements(
+    app: Flask, cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
+    path, counts = f"{place(cast)}?column=author&column=views", []
+    for n in range(2):
+        for row in range(1 + 9 * n):
+            person = make_record(cast.alice, "people", name=f"p{n}{row}")["id"]
+            make_record(cast.alice, title=f"t{row}", author=person)
+        admin.get(path)
+        with sql.statements(app) as noted:
+            assert len(titles(admin.get(path).text)) == 1 + 10 * n
+        counts.append(len(noted))
+    assert counts[0] == counts[1] > 0
 
 
 def test_hostile_values_are_inert(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
