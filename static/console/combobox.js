@@ -75,11 +75,13 @@ class Combobox {
     return this.list.matches(":popover-open");
   }
 
-  // In the top layer, as tables scroll.
+  // In the top layer, as tables scroll; above the input where there is no room below.
   open(isOpen) {
     this.list.togglePopover(isOpen);
-    const { left, bottom, width } = this.input.getBoundingClientRect();
-    Object.assign(this.list.style, { left: `${left}px`, top: `${bottom}px`, minWidth: `${width}px` });
+    const { left, top, bottom, width } = this.input.getBoundingClientRect();
+    const height = this.list.offsetHeight;
+    const y = bottom + height > innerHeight ? Math.max(top - height, 0) : bottom;
+    Object.assign(this.list.style, { left: `${left}px`, top: `${y}px`, minWidth: `${width}px` });
     this.input.setAttribute("aria-expanded", isOpen);
     this.activate(null);
   }

@@ -8,7 +8,6 @@ from app.console.records import references
 from app.console.records.listing import COLLECTION
 from app.console.shell import guard, scopes
 from app.console.shell.blueprint import blueprint
-from app.errors import NotFound
 from app.rest.access import public
 
 MAX_TEXT_LENGTH = 100
@@ -19,11 +18,9 @@ MAX_TEXT_LENGTH = 100
 @guard.admins_only
 @guard.retry_stale
 def show_options(account_id: str, name: str) -> dict[str, object]:
-    """Ids and labels of records that a text finds for the reference `field`."""
+    """Ids and labels of records that a text finds for `field`; none if it is no reference."""
     scope = scopes.collection_scope(account_id, name)
     target = scope.collection.target(request.args.get("field", ""))
-    if target is None:
-        raise NotFound
     text = request.args.get("text", "").replace("\0", "").strip()[:MAX_TEXT_LENGTH]
-    hits = references.search(target, text, scope.by)
+    hits = references.search(target, text, scope.by) if target else None
     return {"options": [{"id": id, "label": label} for id, label in hits or ()]}
