@@ -33,7 +33,7 @@ from deploy import exchange, serving
 CONNECTIONS = 512  # per process: an incomplete request occupies one
 SET_PARENT_DEATH_SIGNAL = 1
 LOGGING = LOGGING_CONFIG | {
-    "formatters": {name: {"()": serving.JsonFormatter} for name in ("generic", "access")}
+    "formatters": {name: {"()": serving.log_formatter} for name in ("generic", "access")}
 }
 
 

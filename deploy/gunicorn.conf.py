@@ -58,13 +58,13 @@ control_socket_disable = True
 
 
 class Log(Logger):
-    """gunicorn's own log as JSON lines."""
+    """gunicorn's own log in the format of the application's."""
 
     def setup(self, cfg):
         """Set the formatter."""
         super().setup(cfg)
         for handler in (*self.error_log.handlers, *self.access_log.handlers):
-            handler.setFormatter(serving.JsonFormatter())
+            handler.setFormatter(serving.log_formatter())
 
 
 logger_class = Log

@@ -129,6 +129,26 @@ def share_freed_memory() -> None:
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, ARENAS)
 
 
+def log_formatter() -> logging.Formatter:
+    """The formatter of the server's own log, in the format of the application's."""
+    chosen = os.environ.get("SERVICE_LOG_FORMAT") or "auto"
+    is_development = os.environ.get("SERVICE_ENV", "development") == "development"
+    if chosen == "text" or (chosen == "auto" and is_development):
+        return TextFormatter()
+    return JsonFormatter()
+
+
+class TextFormatter(logging.Formatter):
+    """Formats the server's own log for people; of exceptions only the type."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Format a record as one line of text."""
+        moment = datetime.fromtimestamp(record.created, UTC).astimezone()
+        line = record.getMessage().partition("\n")[0].encode("unicode_escape").decode()
+        kind = f" {record.exc_info[0].__name__}" if record.exc_info and record.exc_info[0] else ""
+        return f"{moment:%H:%M:%S} {record.levelname.lower():7} {line}{kind}"
+
+
 class JsonFormatter(logging.Formatter):
     """Formats the server's own log as JSON lines; of exceptions only type and location.
 

@@ -44,6 +44,7 @@ def environment(folder: Path, **settings: str) -> dict[str, str]:
         "PATH": f"{PROGRAMS}:/usr/local/bin:/usr/bin:/bin",
         "HOME": str(folder),
         "SERVICE_INSTANCE_DIR": str(folder / "instance"),
+        "SERVICE_LOG_FORMAT": "json",
         **settings,
     }
 

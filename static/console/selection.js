@@ -9,8 +9,8 @@ function boxes() {
 function show() {
   const every = boxes();
   const count = every.filter(box => box.checked).length;
-  form.querySelector("[data-selected]").textContent = count ? `${count} selected:` : "Select records to";
-  for (const button of form.querySelectorAll("button, select")) button.disabled = !count;
+  form.querySelector("[data-selected]").textContent = count ? `${count} selected:` : "Select records to edit, delete or export them.";
+  for (const control of form.querySelectorAll("button, select")) control.hidden = !count;
   all.checked = count > 0 && count === every.length;
   all.indeterminate = count > 0 && count < every.length;
 }

@@ -72,7 +72,7 @@ def test_a_rule_is_mistyped_mended_previewed_saved_and_explained(
     press(visit, "Save these rules")
     expect(page.get_by_role("status")).to_have_text("The rules of tickets are saved.")
     assert live_cast.bob.get(f"records/tickets/{tickets['alice']}").status_code == 404
-    page.get_by_role("button", name="Explain").click()
+    page.get_by_role("link", name="Explain").click()
     fill(visit, account="acme", email=live_cast.bob.email, record_id=tickets["alice"])
     press(visit, "Explain")
     expect(page.get_by_role("heading", name="not allowed")).to_be_visible()

@@ -26,7 +26,7 @@ def test_what_forms_of_workflows_answer_suits_everybody(
 ) -> None:
     page = visit.page
     sign_in(visit, live_cast.alice)
-    page.get_by_role("link", name="Workflows", exact=True).click()
+    page.get_by_role("link", name="Workflows", exact=True).first.click()
     look("empty")
     press(visit, "New workflow")
     faulty = [create("write"), {"name": "rest", "type": "wait_delay", "duration": "soon"}]
@@ -45,10 +45,10 @@ def test_what_forms_of_workflows_answer_suits_everybody(
     trigger = json.dumps({"type": "webhook"})
     fill(visit, name="Welcome whoever is new", steps=json.dumps(steps), trigger=trigger)
     press(visit, "Create workflow")
-    page.get_by_text("Start with data…").click()
+    page.get_by_text("Run with a sample…").click()
     page.get_by_text("Delete…").click()
     look("one")
-    press(visit, "Start now")
+    press(visit, "Run")
     look("pending")
     work(live_app)
     page.reload()
@@ -61,7 +61,7 @@ def test_what_forms_of_workflows_answer_suits_everybody(
     work(live_app)
     expect(page.get_by_text("1 failed again.")).to_be_visible()  # without being loaded again
     look("over")
-    page.get_by_role("link", name="Workflows", exact=True).click()
+    page.get_by_role("link", name="Workflows", exact=True).first.click()
     press(visit, "New hook")
     fill(visit, name="Nightly", steps='[{"type": "fly"}]')
     press(visit, "Create hook")

@@ -331,7 +331,7 @@ def test_a_superadmin_keeps_the_team_groups_and_keys_of_any_account(
     parts = ("team", "team/invitations", "team/invite", "groups", f"groups/{pii}", "keys")
     for rest in parts:
         page = superadmin.get(f"{home}/{rest}").text
-        assert "of <strong>Acme</strong>" in page, rest
+        assert "Account: Acme. Switch" in page, rest
         assert Browser(app, cast.bob).get(f"{home}/{rest}").status_code in (200, 403)
         assert Browser(app, cast.charlie).get(f"{home}/{rest}").status_code == 404
         assert superadmin.get(f"accounts/{cast.root.id}/{rest}").status_code == 404

@@ -46,7 +46,8 @@ def things(app: Flask, cast: Cast) -> None:
             mine = {"account_id": caller.account_id}
             hook = {"collection": "posts", "events": ["create"], "secret": "x"}
             session.add(Webhook(url=f"https://{caller.slug}.example/needle", **mine, **hook))
-            flow = {"trigger_type": "manual", "trigger": {}, "steps": [], "owner_id": caller.id}
+            started = {"trigger_type": "manual", "trigger": {"type": "manual"}}
+            flow = {**started, "steps": [], "owner_id": caller.id}
             name = f"needle flow of {caller.slug}"
             session.add(Workflow(name=name, owner_home=caller.account_id, **mine, **flow))
 

@@ -82,7 +82,7 @@ def test_settings_are_for_admins_of_the_account_and_superadmins(
     assert admin.get(theirs).status_code == 404
     assert admin.send(theirs, **GIVEN).status_code == 404
     assert Browser(app, cast.bob).get("settings").status_code == 403
-    assert "Account: Globex Inc. Switch" in superadmin.get(theirs).text
+    assert "Account: Globex. Switch" in superadmin.get(theirs).text
 
 
 def test_the_state_of_the_service_is_for_superadmins(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import sqlalchemy as sa
-from flask import Response, current_app, render_template, request, stream_with_context
+from flask import Response, render_template, request, stream_with_context
 
 from app import db
 from app.accounts import service as accounts
@@ -17,9 +17,8 @@ from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.console.admin import audit_names
 from app.console.admin.audit_names import Names
-from app.console.shell import guard, lists
+from app.console.shell import guard, lists, streamed_pages
 from app.console.shell.blueprint import blueprint
-from app.console.shell.forms import TemplateContext
 from app.console.shell.lists import Listing
 from app.errors import NotFound
 from app.rest.access import public
@@ -110,13 +109,11 @@ def verify_chains() -> Response:
     account_id = (
         request.form.get("account_id", "").replace("\0", "").lower()[:MAX_ID_LENGTH] or None
     )
-    template = current_app.jinja_env.get_template("console/audit/verified.html")
-    context: TemplateContext = {"steps": _steps(account_id), "account_id": account_id}
-    current_app.update_template_context(context)
-    return Response(stream_with_context(template.generate(context)), mimetype="text/html")
+    template = "console/audit/verified.html"
+    return streamed_pages.stream(template, _steps(account_id), account_id=account_id)
 
 
-def _steps(account_id: str | None) -> Iterator[int | Report]:
+def _steps(account_id: str | None) -> Generator[int | Report]:
     # Enough to show progress.
     for step in verify.iter_reports(account_id):
         if isinstance(step, Report) or step % 10_000 == 0:

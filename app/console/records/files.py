@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
-from flask import Response, get_flashed_messages, request, stream_template
+from flask import Response, request
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.collections.fields import SYSTEM_FIELDS
 from app.console.records import filters, list_state
 from app.console.records.display import display
 from app.console.records.listing import COLLECTION
-from app.console.shell import guard, scopes, signing
+from app.console.shell import guard, scopes, signing, streamed_pages
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, TemplateContext
 from app.console.shell.scopes import CollectionScope
@@ -85,7 +85,7 @@ class ImportRun:
         """Whether the page should show progress."""
         return (self.total or 0) > imports.BATCH_SIZE
 
-    def steps(self) -> Iterator[int]:
+    def steps(self) -> Generator[int]:
         """Run the import; yields how many records are checked. Errors are stored, not raised."""
         try:
             for count, sample in guard.retry_stale_steps(self._begun):
@@ -194,11 +194,8 @@ def _page(scope: CollectionScope, form: Form, **context: object) -> Page:
 
 
 def _streamed_page(scope: CollectionScope, run: ImportRun) -> Response:
-    get_flashed_messages()  # before the response starts and the cookie can no longer be sent
     template = "console/records/import.html"
-    text = stream_template(template, form=run.form, run=run, steps=run.steps(), **_context(scope))
-    # Without buffering by the proxy, so that progress shows.
-    return Response(text, headers={"X-Accel-Buffering": "no"})
+    return streamed_pages.stream(template, run.steps(), form=run.form, run=run, **_context(scope))
 
 
 def _context(scope: CollectionScope) -> TemplateContext:
