@@ -6,6 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from app import clock
+from app.auth.principal import Principal
+from app.console.shell import lists
+from app.webhooks import resend
+from app.webhooks import service as webhooks
+from app.webhooks.models import Webhook
+
 MAX_SCANNED = 100
 """The newest failed instances that are grouped."""
 
@@ -16,6 +23,25 @@ class FailedWorkflow:
 
     latest: Any
     count: int = 0
+
+
+@dataclass(frozen=True)
+class FailingWebhook:
+    """A webhook that fails or is disabled, and how many deliveries it did not receive."""
+
+    webhook: Webhook
+    undelivered: int
+
+
+def failing_webhooks(limit: int, *, by: Principal) -> Sequence[FailingWebhook]:
+    """Failing and disabled webhooks, longest failing first."""
+    found = webhooks.failing(limit, by=by)
+    return [FailingWebhook(webhook, _count_undelivered(webhook)) for webhook in found]
+
+
+def _count_undelivered(webhook: Webhook) -> int:
+    everything = resend.Selection(resend.EARLIEST, clock.now())
+    return resend.count_undelivered(webhook, everything, lists.MAX_COUNTED).total
 
 
 def by_workflow(instances: Iterable[Any], limit: int) -> Sequence[FailedWorkflow]:

@@ -10,12 +10,11 @@ from flask import render_template, request
 from app.collections import definition
 from app.collections.definition import Definition
 from app.console import attention, recent
-from app.console.shell import charts, guard, scopes
+from app.console.shell import charts, guard, lists, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import TemplateContext
 from app.console.shell.scopes import AccountScope
 from app.rest.access import public
-from app.webhooks import service as webhooks
 from app.workflows import instances
 
 MAX_FAILING = 5
@@ -57,12 +56,13 @@ def context(scope: AccountScope) -> TemplateContext:
             charts.deliveries_chart([account_id], count_all=count_all),
             charts.sign_ins_chart([account_id], count_all=count_all),
         ],
-        "webhooks": webhooks.failing(MAX_FAILING, by=scope.by),
+        "webhooks": attention.failing_webhooks(MAX_FAILING, by=scope.by),
         "failed": attention.by_workflow(
             instances.failed(attention.MAX_SCANNED, by=scope.by), MAX_FAILING
         ),
         "changes": recent.changes(scope, visibility.opened),
         "ask": scopes.ASK_SUPERADMINS,
+        "format_count": lists.format_count,
     }
 
 

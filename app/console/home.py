@@ -17,7 +17,6 @@ from app.console.shell import charts, lists
 from app.console.shell.forms import TemplateContext
 from app.console.shell.scopes import AccountScope
 from app.db.counts import count_up_to
-from app.webhooks import service as webhooks
 from app.workflows import instances
 
 NOT_CLOSED = (Account.closed_at.is_(None),)
@@ -60,7 +59,7 @@ def _activity(accounts: Sequence[Account], caller: Principal) -> TemplateContext
     """Activity in the newest accounts, and failures in all."""
     count_all = request.args.get("count") == "all"
     names = {account.id: account.name for account in accounts}
-    failing = webhooks.failing(dashboard.MAX_FAILING, by=caller.acting_in(None))
+    failing = attention.failing_webhooks(dashboard.MAX_FAILING, by=caller.acting_in(None))
     return {
         "accounts": accounts[:MAX_LISTED_ACCOUNTS],
         "names": names,
@@ -82,7 +81,11 @@ def _account_context(caller: Principal) -> TemplateContext:
         "People": _format_count(User, User.account_id == caller.account_id),
         "Collections": _format_count(Collection),
     }
-    context: TemplateContext = {"figures": figures, "collections": []}
+    context: TemplateContext = {
+        "figures": figures,
+        "collections": [],
+        "format_count": lists.format_count,
+    }
     if caller.is_admin and caller.account:
         context["steps"] = checklist.steps(caller, has_records=False)
         context["dashboard"] = dashboard.context(AccountScope(caller.account, caller))

@@ -7,6 +7,7 @@ import time
 from datetime import date, timedelta
 
 import pytest
+import sqlalchemy as sa
 from flask import Flask
 
 from app import clock, db
@@ -179,6 +180,23 @@ def test_changes_and_failures_that_are_alike_are_told_once(
     assert "Record of posts created by bob@acme.example," in page
     assert page.count("a deleted workflow") == 1
     assert "a deleted workflow , 5 times, last" in page
+
+
+def test_a_failing_webhook_tells_what_it_did_not_receive(
+    app: Flask, cast: Cast, admin: Browser, superadmin: Browser
+) -> None:
+    builders.make_collection(cast.root)
+    id = make_webhook(cast.alice, "http://127.0.0.1:9/in")["id"]
+    with app.app_context(), db.transaction() as session:
+        session.execute(sa.update(Webhook).values(failing_since=clock.now()))
+        for status in ("failed", "failed", "retrying", "delivered"):
+            deliver(cast.alice.account_id, id, status, 0)
+        later = clock.now() + timedelta(hours=1)
+        waits = DELIVERIES.c.status == "retrying"
+        session.execute(sa.update(DELIVERIES).where(waits).values(due_at=later))
+    for browser in (admin, superadmin):
+        page = " ".join(re.sub(r"<[^>]*>", " ", browser.get("").text).split())
+        assert ", 3 not delivered" in page.partition("Needs attention")[2]
 
 
 def test_an_empty_instance_shows_its_first_steps_and_ticks_them_off(
