@@ -431,3 +431,15 @@ def test_links_of_mails_sign_nobody_in_by_themselves(app: Flask, cast: Cast) -> 
     assert client.get(f"/console/sign-in-link?token={reset}").status_code == 400
     form = {"csrf_token": token(client), "token": reset}
     assert client.post("/console/sign-in-link", data=form).status_code == 400
+
+
+def test_names_of_accounts_do_not_outgrow_the_cookie_of_the_pages(app: Flask, cast: Cast) -> None:
+    client = app.test_client()
+    sign_in(client, cast.root)
+    for n in range(8):
+        name = "".join(chr(0x1F300 + 97 * n + i % 700) for i in range(200))
+        made = cast.root.post("accounts", {"name": name, "slug": f"emoji-{n}"})
+        assert made.status_code == 201, made.json
+        page = client.get(f"/console/accounts/{made.json['id']}/dashboard")
+        assert len(page.headers["Set-Cookie"]) < 4000
+    assert page.text.count('href="/console/accounts/') > 5

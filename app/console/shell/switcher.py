@@ -9,7 +9,8 @@ from flask import session
 
 from app.auth.principal import Principal
 
-KEY, MAX_RECENT = "accounts", 6
+KEY, MAX_RECENT, MAX_NAME = "accounts", 5, 30
+"""Tenants choose the names, and browsers drop a cookie of more than 4 KiB."""
 
 
 class RecentAccount(NamedTuple):
@@ -22,7 +23,8 @@ class RecentAccount(NamedTuple):
 def remember(account_id: str, name: str) -> None:
     """Make this the current account."""
     others = [one for one in recent() if one.id != account_id]
-    accounts = [(account_id, name), *others][:MAX_RECENT]
+    shown = name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"
+    accounts = [(account_id, shown), *others][:MAX_RECENT]
     _store(accounts)
 
 
