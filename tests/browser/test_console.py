@@ -223,3 +223,49 @@ def test_the_account_of_a_superadmin_stays_from_area_to_area(visit: Visit, live_
         expect(page.get_by_role("button", name="Account: Acme. Switch")).to_be_visible()
         assert live_cast.alice.account_id in page.url
     visit.check_quiet_and_at_home()
+
+
+CONTRASTS = """() => {
+  const context = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const rgb = color => {
+    context.clearRect(0, 0, 1, 1);
+    context.fillStyle = color;
+    context.fillRect(0, 0, 1, 1);
+    return [...context.getImageData(0, 0, 1, 1).data];
+  };
+  const light = color => {
+    const [r, g, b] = color.map(part => part / 255)
+      .map(part => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = element => {
+    for (let at = element.parentElement; at; at = at.parentElement) {
+      const color = rgb(getComputedStyle(at).backgroundColor);
+      if (color[3] === 255) return color;
+    }
+    return rgb("Canvas");
+  };
+  const controls = "input:not([type=hidden]), select, textarea, .btn:not(:disabled)";
+  return [...document.querySelectorAll(controls)].filter(one => one.checkVisibility()).map(one => {
+    const style = getComputedStyle(one), back = light(behind(one));
+    const edges = [style.borderTopColor, style.backgroundColor].map(rgb)
+      .filter(one => one[3] > 200);
+    const ratios = edges.map(light).map(edge =>
+      (Math.max(edge, back) + 0.05) / (Math.min(edge, back) + 0.05));
+    return [Math.max(...ratios), one.outerHTML.slice(0, 80)];
+  });
+}"""
+
+
+def test_every_control_stands_out_from_what_is_behind_it(visit: Visit, live_cast: Cast) -> None:
+    """By 3:1, as WCAG 1.4.11 asks for."""
+    page = visit.page
+    sign_in(visit, live_cast.alice)
+    place = f"records/{live_cast.alice.account_id}/posts"
+    for path in ("profile", "keys/new", "team/invite", place, f"{place}/new", "settings"):
+        page.goto(f"/console/{path}")
+        for scheme in ("light", "dark"):
+            visit.wear(scheme, WIDE)
+            found = page.evaluate(CONTRASTS)
+            assert len(found) > 3
+            assert [one for one in found if one[0] < 3] == [], (path, scheme)
