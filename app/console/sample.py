@@ -13,7 +13,7 @@ from app.accounts import tenants
 from app.auth import principal as principals
 from app.collections import definition
 from app.collections import service as collections
-from app.console.shell import guard, switcher
+from app.console.shell import guard
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import redirect_with_notice
 from app.errors import NotFound
@@ -48,6 +48,7 @@ TASKS = (
 @blueprint.post("/console/sample")
 @public
 @guard.superadmins_only
+@guard.retry_stale
 def load_sample() -> BaseResponse:
     """Create the sample account, its collections and records, in an instance without any."""
     if definition.get_all():
@@ -57,14 +58,15 @@ def load_sample() -> BaseResponse:
     return redirect(url_for("console.show_record_collections", account_id=account_id), 303)
 
 
+@collections.schema_change
 def _load() -> str:
+    # One transaction: a process that is killed leaves no half of it.
     account_id = tenants.create(NAME, SLUG).id
     for name, fields in (("projects", _project_fields()), ("tasks", _task_fields())):
         collections.create(name, fields, OPEN)
     account = principals.reload_active_account(account_id)
     if account is None:
         raise NotFound
-    switcher.remember(account.id, account.name)
     by = guard.require_caller().acting_in(account)
     projects = [records.create("projects", dict(values), by=by)["id"] for values in PROJECTS]
     for title, status, project, days in TASKS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from datetime import date, timedelta
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -13,6 +14,7 @@ from flask import Flask
 from app import clock, db
 from app.console.shell import charts
 from app.ids import first_id, new_id
+from app.records import service as records
 from app.webhooks.models import DELIVERIES, Webhook
 from app.workflows.models import INSTANCES
 from tests import builders
@@ -225,3 +227,22 @@ def test_sample_data_is_loaded_in_one_click_and_only_once(cast: Cast, superadmin
     assert "There are collections already." in superadmin.done("sample")
     (tasks,) = re.findall(r'href="/console/(records/[^"]*/tasks)"', shown)
     assert superadmin.get(tasks).text.count("<tr data-key=") == 10
+
+
+def test_sample_data_is_loaded_whole_or_not_at_all(
+    cast: Cast, superadmin: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create, made = records.create, list[str]()
+
+    def fail_in_the_middle(name: str, *args: Any, **options: Any) -> Any:
+        made.append(name)
+        if made.count("tasks") == 3:
+            raise RuntimeError
+        return create(name, *args, **options)
+
+    monkeypatch.setattr(records, "create", fail_in_the_middle)
+    assert superadmin.send("sample").status_code == 500
+    assert cast.root.get("collections").json["total"] == 0
+    assert "Sample company" not in superadmin.get("accounts").text
+    monkeypatch.undo()
+    assert "Sample company" in superadmin.done("sample")
