@@ -93,6 +93,8 @@ async function refresh(signal) {
   const page = new DOMParser().parseFromString(await response.text(), "text/html");
   refreshedAt = Date.now();
   refreshGap = Math.max(REFRESH_GAP, GAP_FACTOR * (refreshedAt - startedAt));
+  // Both at the same moment: a row has not changed because time has passed.
+  localizeTimes(document);
   localizeTimes(page);
   settings = page.getElementById("live")?.dataset ?? {};
   live.hidden = !settings.stream && !settings.refresh;

@@ -28,7 +28,8 @@ export function localizeTimes(page) {
     const moment = new Date(time.dateTime);
     if (isNaN(moment)) continue;
     time.title ||= `${exact(moment, true)} (${time.textContent.trim()})`;
-    time.textContent = since(moment) ?? exact(moment, false);
+    const text = since(moment) ?? exact(moment, false);
+    if (time.textContent !== text) time.textContent = text;
   }
 }
 
