@@ -12,6 +12,7 @@ from app.console.shell import lists
 from app.webhooks import resend
 from app.webhooks import service as webhooks
 from app.webhooks.models import Webhook
+from app.webhooks.resend import Selection
 
 MAX_SCANNED = 100
 """The newest failed instances that are grouped."""
@@ -35,13 +36,10 @@ class FailingWebhook:
 
 def failing_webhooks(limit: int, *, by: Principal) -> Sequence[FailingWebhook]:
     """Failing and disabled webhooks, longest failing first."""
-    found = webhooks.failing(limit, by=by)
-    return [FailingWebhook(webhook, _count_undelivered(webhook)) for webhook in found]
-
-
-def _count_undelivered(webhook: Webhook) -> int:
-    everything = resend.Selection(resend.EARLIEST, clock.now())
-    return resend.count_undelivered(webhook, everything, lists.MAX_COUNTED).total
+    found, everything = webhooks.failing(limit, by=by), Selection(resend.EARLIEST, clock.now())
+    numbers = resend.count_undelivered(found, everything, lists.MAX_COUNTED)
+    pairs = zip(found, numbers, strict=True)
+    return [FailingWebhook(webhook, number.total) for webhook, number in pairs]
 
 
 def by_workflow(instances: Iterable[Any], limit: int) -> Sequence[FailedWorkflow]:

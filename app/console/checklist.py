@@ -39,7 +39,7 @@ def _instance_steps(has_records: bool) -> Iterator[Step]:
     collections = definition.get_all()
     ruled = any(one.rules.get(f"{name}_rule") for one in collections for name in OPERATIONS)
     account = next(iter(switcher.recent()), None)
-    latest = collections[-1] if collections else None
+    closed = next(iter(collections), None)
     yield Step(
         "Define a collection",
         "A table with typed fields, shared by all accounts; each account has its own records.",
@@ -49,8 +49,8 @@ def _instance_steps(has_records: bool) -> Iterator[Step]:
     yield Step(
         "Write its rules",
         "Who may list, view, create, update and delete its records.",
-        url_for("console.show_rules", collection_id=latest.id)
-        if latest
+        url_for("console.show_rules", collection_id=closed.id)
+        if closed
         else url_for("console.show_collections"),
         ruled,
     )

@@ -10,7 +10,7 @@ from flask import render_template, request
 from app.collections import definition
 from app.collections.definition import Definition
 from app.console import attention, recent
-from app.console.shell import charts, guard, lists, scopes
+from app.console.shell import charts, guard, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import TemplateContext
 from app.console.shell.scopes import AccountScope
@@ -62,7 +62,6 @@ def context(scope: AccountScope) -> TemplateContext:
         ),
         "changes": recent.changes(scope, visibility.opened),
         "ask": scopes.ASK_SUPERADMINS,
-        "format_count": lists.format_count,
     }
 
 

@@ -46,7 +46,6 @@ def _instance_context(caller: Principal) -> TemplateContext:
         ],
         "instance": _activity(accounts, caller),
         "steps": checklist.steps(caller, has_records=any(counts.values())),
-        "format_count": lists.format_count,
     }
 
 
@@ -81,11 +80,7 @@ def _account_context(caller: Principal) -> TemplateContext:
         "People": _format_count(User, User.account_id == caller.account_id),
         "Collections": _format_count(Collection),
     }
-    context: TemplateContext = {
-        "figures": figures,
-        "collections": [],
-        "format_count": lists.format_count,
-    }
+    context: TemplateContext = {"figures": figures, "collections": []}
     if caller.is_admin and caller.account:
         context["steps"] = checklist.steps(caller, has_records=False)
         context["dashboard"] = dashboard.context(AccountScope(caller.account, caller))

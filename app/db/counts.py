@@ -15,10 +15,24 @@ Where = Sequence[sa.ColumnElement[bool]]
 
 def count_up_to(table: sa.FromClause | type[db.Base], where: Where, limit: int | None) -> int:
     """Count the rows; stops at `limit` + 1."""
+    return db.connection().scalar(_count(table, where, limit)) or 0
+
+
+def count_each_up_to(
+    table: sa.FromClause | type[db.Base], conditions: Sequence[Where], limit: int | None
+) -> Sequence[int]:
+    """Count the rows under each of several conditions, in one statement."""
+    if not conditions:
+        return []
+    counts = (_count(table, where, limit).scalar_subquery() for where in conditions)
+    return list(db.connection().execute(sa.select(*counts)).one())
+
+
+def _count(table: sa.FromClause | type[db.Base], where: Where, limit: int | None) -> sa.Select[int]:
     rows = sa.select(sa.literal(1).label("one")).select_from(table).where(*where)
     if limit is not None:
         rows = rows.limit(limit + 1)
-    return db.connection().scalar(sa.select(sa.func.count()).select_from(rows.subquery())) or 0
+    return sa.select(sa.func.count()).select_from(rows.subquery())
 
 
 def value_at_offset(

@@ -1,8 +1,8 @@
 """Static files at addresses with a version, which browsers and proxies keep for a year.
 
 The version is a digest of all files, as a folder of the path: the modules that a script imports
-share it. An address without a version, or with that of another
-release, has today's file, to be asked for again.
+share it. An address without a version, or with that of another release, serves the present file,
+which browsers then revalidate.
 """
 
 from __future__ import annotations

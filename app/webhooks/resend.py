@@ -158,7 +158,8 @@ def resend_undelivered(webhook: Webhook, selection: Selection) -> int:
     """
     _check_enabled(webhook)
     with db.transaction():
-        count = count_undelivered(webhook, selection).total
+        (undelivered,) = count_undelivered([webhook], selection)
+        count = undelivered.total
         if count:
             _check_number_of_jobs(webhook.account_id)
             job_payload = {"webhook_id": webhook.id, **selection.payload}
@@ -167,15 +168,21 @@ def resend_undelivered(webhook: Webhook, selection: Selection) -> int:
 
 
 def count_undelivered(
-    webhook: Webhook, selection: Selection, limit: int | None = None
-) -> Undelivered:
-    """The selected deliveries that failed or wait for a retry, each counted up to `limit` + 1."""
-    return Undelivered(
-        *(
-            counts.count_up_to(DELIVERIES, [*conditions, *selection.conditions()], limit)
-            for conditions in (_failed(webhook), [*_waiting(webhook), *_receivable(webhook)])
-        )
-    )
+    webhooks: Sequence[Webhook], selection: Selection, limit: int | None = None
+) -> Sequence[Undelivered]:
+    """The selected deliveries of each webhook that failed or wait for a retry.
+
+    Each number stops at `limit` + 1.
+    """
+    conditions = [
+        [*state, *selection.conditions()]
+        for webhook in webhooks
+        for state in (_failed(webhook), [*_waiting(webhook), *_receivable(webhook)])
+    ]
+    numbers = iter(counts.count_each_up_to(DELIVERIES, conditions, limit))
+    return [
+        Undelivered(failed, retrying) for failed, retrying in zip(numbers, numbers, strict=True)
+    ]
 
 
 def undelivered_webhooks(account_id: str) -> set[str]:

@@ -58,7 +58,6 @@ def _log_page(scope: AccountScope) -> Page:
         listing=listing,
         hooks=hooks,
         undelivered=undelivered,
-        counted=lists.format_count,
         form_id=idempotent_forms.form_id(),
         warnings=service.payload_warnings(scope.account.id),
     )
@@ -72,11 +71,8 @@ def count_undelivered(
     if selection.status not in (None, FAILED, RETRYING):
         return Undelivered()
     concerned = resend.undelivered_webhooks(scope.account.id)
-    numbers = [
-        resend.count_undelivered(webhook, selection, lists.MAX_COUNTED)
-        for webhook in hooks
-        if webhook.enabled and webhook.id in concerned
-    ]
+    counted = [webhook for webhook in hooks if webhook.enabled and webhook.id in concerned]
+    numbers = resend.count_undelivered(counted, selection, lists.MAX_COUNTED)
     return Undelivered(sum(one.failed for one in numbers), sum(one.retrying for one in numbers))
 
 

@@ -220,6 +220,8 @@ def _page(scope: AccountScope, webhook: Webhook, form: Form) -> Page:
     context["has_active_maker"] = service.has_active_maker(webhook)
     if webhook.enabled:
         everything = Selection(resend.EARLIEST, clock.now())
-        context["undelivered"] = resend.count_undelivered(webhook, everything, lists.MAX_COUNTED)
-    context |= {"counted": lists.format_count, "form_id": idempotent_forms.form_id()}
+        (context["undelivered"],) = resend.count_undelivered(
+            [webhook], everything, lists.MAX_COUNTED
+        )
+    context["form_id"] = idempotent_forms.form_id()
     return form.render(WEBHOOK_PAGE, scope=scope, webhook=webhook, **context)

@@ -105,7 +105,7 @@ def sample_record(access: Access, references: Mapping[str, str]) -> JSONObject:
 
 
 def sample_value(field: Field) -> object:
-    """A value that the field accepts, or None if there is none at hand."""
+    """A value that the field accepts, or None if no record has one."""
     options = field.options
     if options.get("choices"):
         choice = options["choices"][0]

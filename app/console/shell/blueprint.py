@@ -18,7 +18,7 @@ from flask import (
 from flask_wtf.csrf import CSRFError
 
 from app import config
-from app.console.shell import guard, navigation, theme
+from app.console.shell import guard, lists, navigation, theme
 from app.db.errors import UNAVAILABLE
 from app.errors import AppError, BadRequest, Malformed, NotFound, RecentSignInRequired
 from app.http import compression, error_handlers, html
@@ -90,6 +90,9 @@ def render_error(error: AppError) -> Response:
 blueprint.record_once(
     lambda state: error_handlers.register_error_page(state.app, "/console", render_error)
 )
+
+
+blueprint.add_app_template_filter(lists.format_count)
 
 
 @blueprint.app_context_processor
