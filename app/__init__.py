@@ -33,7 +33,7 @@ from app.db import pre_ping
 from app.feed import routes as feed
 from app.feed import upkeep as feed_upkeep
 from app.files import upkeep as file_upkeep
-from app.http import assets, error_handlers, logging
+from app.http import assets, error_handlers, languages, logging
 from app.http.app import Application
 from app.isolation import commands as isolation
 from app.ops import cli, health, metrics
@@ -136,6 +136,7 @@ def create_app(settings: Config | None = None) -> Flask:
     db.init_app(app, settings)
     pre_ping.init_app(app)
     csrf.init_app(app)
+    languages.init_app(app)
     api.init_app(app)
     error_handlers.init_app(app)  # after `api`, to replace its handler
     api.with_collections = _with_collections

@@ -127,6 +127,7 @@ class User(Base):
     updated_at: Mapped[datetime] = mapped_column(
         UtcDateTime, default=created_at_default, onupdate=clock.now
     )
+    language: Mapped[str | None] = mapped_column(Text)  # of pages and mails; null: the browser's
 
     account: Mapped[Account] = relationship(lazy="joined", innerjoin=True)
     role: Mapped[Role] = relationship(lazy="joined", innerjoin=True)

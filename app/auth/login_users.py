@@ -56,6 +56,7 @@ class LoginUser:
     updated_at: datetime
     last_login: datetime | None
     tokens_valid_from: datetime | None
+    language: str | None
 
     @property
     def may_sign_in(self) -> bool:

@@ -27,6 +27,7 @@ from app.auth.schemas import (
     Me,
     OwnPassword,
     OwnProfile,
+    OwnUserView,
     RefreshBody,
     Registered,
     Registration,
@@ -285,10 +286,10 @@ links.record_once(
 
 @blueprint.route("/me", methods=["PATCH"])
 @blueprint.arguments(OwnProfile, example={"name": "Alice"})
-@blueprint.response(200, UserView, example=USER)
+@blueprint.response(200, OwnUserView, example={**USER, "language": None})
 @blueprint.fails(400, 403, 429)
 def update_me(body: Body) -> User:
-    """Change your name or email address.
+    """Change your name, language or email address.
 
     A new address gets a link by mail and takes effect once the link is followed; the old address
     then gets a link that undoes the change within 7 days. Changing the address needs a recent

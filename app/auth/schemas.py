@@ -6,6 +6,7 @@ import marshmallow as ma
 
 from app import config
 from app.accounts.schemas import USER, AccountView, UserView
+from app.http.languages import LANGUAGES
 from app.rest import fields
 from app.rest.paging import Page, items_field
 from app.rest.schemas import Message, Schema
@@ -98,7 +99,17 @@ class TokenBody(Schema):
     token = fields.Text(longest=500, required=True)
 
 
-class Me(UserView):
+class OwnUserView(UserView):
+    """The caller's own user, with what only they may know."""
+
+    language = ma.fields.String(
+        required=True,
+        allow_none=True,
+        metadata={"description": "Language of the console and of mails; null: the browser's."},
+    )
+
+
+class Me(OwnUserView):
     """The signed-in user."""
 
     user_id = ma.fields.String(required=True)
@@ -139,6 +150,11 @@ class OwnProfile(Schema):
     """The caller's changeable properties; a new address takes effect once it is verified."""
 
     name = fields.Text(longest=200, allow_none=True)
+    language = ma.fields.String(
+        allow_none=True,
+        validate=ma.validate.OneOf(list(LANGUAGES)),
+        metadata={"description": "Language of the console and of mails; null: the browser's."},
+    )
     email = fields.Text(longest=320)
     current_password = fields.Text(
         longest=20_000,

@@ -91,7 +91,7 @@ def _mark_verified(user: User, by: str | None) -> None:
 
 
 def change_profile(caller: Principal, body: Body, address: str | None) -> User:
-    """Change the caller's name; a new address takes effect once its mailed link is followed.
+    """Change the caller's name or language; a new address takes effect once its mailed link is followed.
 
     Raises InvalidValues, TooManyRequests, or Forbidden without a recent sign-in.
     """
@@ -114,6 +114,8 @@ def change_profile(caller: Principal, body: Body, address: str | None) -> User:
         if "name" in body:
             user.name = body["name"]
             accounts.bump_version(user)
+        if "language" in body:
+            user.language = body["language"]
         if changes_email:
             sessions.lock_user(caller)
             enqueue_change_mail(user, email)

@@ -25,6 +25,7 @@ from app.console.shell import resubmit, switcher
 from app.console.shell.forms import Form
 from app.db import errors, versioned_cache
 from app.errors import Forbidden, Unauthorized, Unavailable
+from app.http import languages
 from app.rest.access import across_accounts
 from app.sso import service as providers
 
@@ -210,6 +211,8 @@ def start_session(user: User | LoginUser, target: str, status: int = 303) -> Bas
         samesite="Lax",
         secure=config.current().production,
     )
+    if user.language:
+        languages.remember(response, user.language)
     return response
 
 

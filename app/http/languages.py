@@ -1,0 +1,62 @@
+"""The language of pages and mails: English, or one with a catalog in `app/translations/`.
+
+A browser shows the language that its cookie has, which signing in sets to that of the user's
+profile, else the best of its Accept-Language. The API and stored texts are English.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+import flask_babel
+from flask import Flask, has_request_context, request
+from werkzeug.wrappers import Response
+
+from app import config
+
+DEFAULT = "en"
+LANGUAGES: Mapping[str, str] = {DEFAULT: "English", "de": "Deutsch"}
+"""Each language's own name."""
+COOKIE, DAYS = "atrium_language", 365
+
+
+def init_app(app: Flask) -> None:
+    """Translate pages and mails."""
+    app.config["BABEL_TRANSLATION_DIRECTORIES"] = "app/translations"
+    flask_babel.Babel(app, default_locale=DEFAULT, locale_selector=of_browser)
+
+
+def of_browser() -> str:
+    """The language of the request's browser; English without a request."""
+    if not has_request_context():
+        return DEFAULT
+    chosen = request.cookies.get(COOKIE, "")
+    if chosen in LANGUAGES:
+        return chosen
+    return request.accept_languages.best_match(list(LANGUAGES)) or DEFAULT
+
+
+def remember(response: Response, language: str | None) -> None:
+    """Let this browser show a language from the next page on; None for that of its headers."""
+    secure = config.current().production
+    if language is not None:
+        age = DAYS * 24 * 3600
+        response.set_cookie(COOKIE, language, max_age=age, samesite="Lax", secure=secure)
+    else:
+        response.delete_cookie(COOKIE, samesite="Lax", secure=secure)
+
+
+def gettext(text: str, **values: object) -> str:
+    """A text in the page's language; its `%(name)s` are replaced if there are values."""
+    return cast(str, flask_babel.gettext(text, **values))
+
+
+def ngettext(singular: str, plural: str, number: int, **values: object) -> str:
+    """The form of a text that goes with a number, `%(num)s` in the text."""
+    return cast(str, flask_babel.ngettext(singular, plural, number, **values))
+
+
+def lazy_gettext(text: str) -> str:
+    """A text that is translated where a page shows it: for constants."""
+    return cast(str, flask_babel.lazy_gettext(text))
