@@ -18,12 +18,13 @@ from app import config
 DEFAULT = "en"
 LANGUAGES: Mapping[str, str] = {DEFAULT: "English", "de": "Deutsch"}
 """Each language's own name."""
+FOLDER = "app/translations"
 COOKIE, DAYS = "atrium_language", 365
 
 
 def init_app(app: Flask) -> None:
     """Translate pages and mails."""
-    app.config["BABEL_TRANSLATION_DIRECTORIES"] = "app/translations"
+    app.config["BABEL_TRANSLATION_DIRECTORIES"] = FOLDER
     flask_babel.Babel(app, default_locale=DEFAULT, locale_selector=of_browser)
 
 

@@ -18,7 +18,7 @@ from flask import (
 from flask_wtf.csrf import CSRFError
 
 from app import config
-from app.console.shell import guard, lists, names, navigation, theme
+from app.console.shell import error_texts, guard, lists, names, navigation, theme
 from app.db.errors import UNAVAILABLE
 from app.errors import AppError, BadRequest, Malformed, NotFound, RecentSignInRequired
 from app.http import compression, error_handlers, html, languages
@@ -76,11 +76,11 @@ def render_error(error: AppError) -> Response:
             guard.load_caller()
     if isinstance(error, RecentSignInRequired) and guard.caller():
         return html.add_security_headers(make_response(*guard.reauthentication_page()))
-    custom_message = error.message if isinstance(error, NotFound) else None
+    custom_message = error_texts.translate(error.message) if isinstance(error, NotFound) else None
     page = render_template(
         "console/problem.html",
         title=TITLES.get(error.status, gettext("Request failed")),
-        problem=custom_message or MESSAGES.get(error.status, error.message),
+        problem=custom_message or MESSAGES.get(error.status, error_texts.translate(error.message)),
         back=guard.referring_page(),
         reference=g.get("correlation_id"),
     )
@@ -96,6 +96,7 @@ blueprint.record_once(
 
 
 blueprint.add_app_template_filter(lists.format_count)
+blueprint.add_app_template_filter(error_texts.translate, "error_text")
 blueprint.add_app_template_filter(names.of_state, "state_name")
 blueprint.add_app_template_filter(names.of_filter, "filter_name")
 

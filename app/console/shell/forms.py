@@ -11,6 +11,7 @@ from flask import flash, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock
+from app.console.shell import error_texts
 from app.errors import AppError, Conflict, InvalidValues, RecentSignInRequired, problem
 from app.http.languages import gettext, lazy_gettext
 from app.rest.schemas import Schema
@@ -128,6 +129,6 @@ def redirect_with_notice(notice: str, endpoint: str, **url_args: Any) -> BaseRes
 def _messages(error: AppError) -> list[tuple[str | None, str]]:
     details: Sequence[Problem] = error.extra.get("details") or ()
     if details:
-        return [(detail["field"], detail["message"]) for detail in details]
+        return [(detail["field"], error_texts.translate(detail["message"])) for detail in details]
     message = str(SIGNATURE_REQUIRED) if error.status == 428 else error.message
-    return [(error.extra.get("field"), message)]
+    return [(error.extra.get("field"), error_texts.translate(message))]

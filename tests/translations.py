@@ -1,0 +1,178 @@
+"""The catalogs of `app/translations/`: `messages` of pages and mails, `errors` of services.
+
+`python -m tests.translations` writes new texts into every catalog, drops those that are gone, and
+compiles the catalogs. Pages translate with `gettext`; services raise errors in English, whose texts
+are found here by their look: sentences that are no documentation.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from babel.messages.catalog import Catalog
+from babel.messages.extract import extract_from_dir
+from babel.messages.mofile import write_mo
+from babel.messages.pofile import read_po, write_po
+
+PROJECT = Path(__file__).resolve().parent.parent
+FOLDER = PROJECT / "app/translations"
+LANGUAGES = ("de",)
+METHODS = [("app/**.py", "python"), ("templates/**.*", "jinja2")]
+KEYWORDS: dict[str, Any] = {
+    "_": None,
+    "gettext": None,
+    "lazy_gettext": None,
+    "ngettext": (1, 2),
+}
+Found = Iterator[tuple[str, int]]  # text, line
+
+# What has no errors for people: the console translates its own, operators read English.
+NOT_FOR_PAGES = {"console", "isolation", "ops", "db", "config", "jobs", "admin_api", "http"}
+DOCUMENTATION = {"metadata", "description", "help", "doc", "summary", "example", "examples"}
+NO_ERRORS = {"info", "warning", "debug", "exception", "option", "command", "echo", "ConfigError"}
+NO_ERRORS |= {"ClickException", "arguments", "response", "alt_response", "fails"}
+API_DESCRIPTION = re.compile(r"schemas$|openapi_text")
+SENTENCE = re.compile(r"[A-Z{].*[a-z}].*[.?]|[A-Z][a-z]+\.", re.DOTALL)
+MIN_LETTERS = 6  # outside of placeholders, so that a text can be recognized
+
+
+def extracted(domain: str) -> Catalog:
+    """All texts of a domain in the sources."""
+    catalog = Catalog(project="Atrium", fuzzy=False)
+    for text, place in sorted(_messages() if domain == "messages" else _errors(), key=str):
+        catalog.add(text, locations=[place])
+    return catalog
+
+
+def _messages() -> Iterator[tuple[Any, tuple[str, int]]]:
+    options = {"templates/**.*": {"silent": "false"}}
+    for folder in ("app", "templates"):
+        methods = [(pattern, method) for pattern, method in METHODS if pattern.startswith(folder)]
+        found = extract_from_dir(
+            str(PROJECT),
+            methods,
+            options,
+            KEYWORDS,
+            directory_filter=lambda path: not Path(path).name.startswith((".", "_", "node_")),
+        )
+        for name, _, text, _, _ in found:
+            yield text, (name, 0)
+
+
+def _errors() -> Iterator[tuple[str, tuple[str, int]]]:
+    for path in sorted((PROJECT / "app").rglob("*.py")):
+        name, source = path.relative_to(PROJECT), ast.parse(path.read_text())
+        if name.parts[1] in NOT_FOR_PAGES or API_DESCRIPTION.search(path.stem):
+            continue
+        is_api = path.stem.endswith("routes")  # has descriptions beside errors
+        raised = (node for node in ast.walk(source) if isinstance(node, ast.Raise))
+        for part in raised if is_api else [source]:
+            for text in _sentences(part):
+                yield text, (str(name), 0)
+
+
+def _sentences(node: ast.AST) -> Iterator[str]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.keyword) and child.arg in DOCUMENTATION:
+            continue
+        if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant):
+            continue  # a docstring
+        if isinstance(child, ast.Call) and _name(child.func) in NO_ERRORS:
+            continue
+        if isinstance(child, ast.Dict):
+            yield from _of_dict(child)
+        elif isinstance(child, ast.JoinedStr | ast.Constant):
+            yield from _sentence(child)
+        else:
+            yield from _sentences(child)
+
+
+def _of_dict(node: ast.Dict) -> Iterator[str]:
+    for key, value in zip(node.keys, node.values, strict=True):
+        if not (isinstance(key, ast.Constant) and key.value in DOCUMENTATION):
+            yield from _sentences(ast.Expression(value))  # type: ignore[arg-type]
+
+
+def _sentence(node: ast.JoinedStr | ast.Constant) -> Iterator[str]:
+    text = _template(node)
+    letters = re.sub(r"\{\w*\}|[^A-Za-z]", "", text)
+    if SENTENCE.fullmatch(text.strip()) and len(letters) >= MIN_LETTERS:
+        yield text
+
+
+def _template(node: ast.JoinedStr | ast.Constant) -> str:
+    """The text with a `{name}` for each value."""
+    if isinstance(node, ast.Constant):
+        return re.sub(r"\{\}", "{value}", str(node.value)) if isinstance(node.value, str) else ""
+    used: list[str] = []
+    parts = []
+    for part in node.values:
+        if isinstance(part, ast.FormattedValue):
+            name = _name(part.value).lower() or "value"
+            used.append(name)
+            parts.append(f"{{{name}{used.count(name) if used.count(name) > 1 else ''}}}")
+        elif isinstance(part, ast.Constant):
+            parts.append(str(part.value))
+    return "".join(parts)
+
+
+def _name(node: ast.expr) -> str:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return _name(node.value) if isinstance(node, ast.Subscript) else ""
+
+
+def path_of(language: str, domain: str, suffix: str = "po") -> Path:
+    """The file of a catalog."""
+    return FOLDER / language / "LC_MESSAGES" / f"{domain}.{suffix}"
+
+
+def stored(language: str, domain: str) -> Catalog:
+    """The catalog of a language."""
+    path = path_of(language, domain)
+    if not path.exists():
+        return Catalog(locale=language, fuzzy=False)
+    with path.open("rb") as file:
+        return read_po(file, locale=language)
+
+
+def compiled(catalog: Catalog) -> bytes:
+    """A catalog as programs read it."""
+    file = io.BytesIO()
+    write_mo(file, catalog)
+    return file.getvalue()
+
+
+def update() -> None:
+    """Write the texts of the sources into all catalogs, and compile them."""
+    for domain in ("messages", "errors"):
+        template = extracted(domain)
+        for language in LANGUAGES:
+            catalog = stored(language, domain)
+            catalog.update(template, no_fuzzy_matching=True, update_header_comment=False)
+            catalog.obsolete.clear()
+            path = path_of(language, domain)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb") as file:
+                write_po(file, catalog, width=100, omit_header=False, include_lineno=False)
+            path_of(language, domain, "mo").write_bytes(compiled(catalog))
+            missing = sum(1 for message in catalog if message.id and not _is_translated(message))
+            summary = f"{language}/{domain}: {len(catalog)} texts, {missing} without a translation"
+            sys.stdout.write(f"{summary}\n")
+
+
+def _is_translated(message: Any) -> bool:
+    forms = message.string if isinstance(message.string, tuple | list) else [message.string]
+    return all(forms) and not message.fuzzy
+
+
+if __name__ == "__main__":
+    update()
