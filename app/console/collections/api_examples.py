@@ -13,6 +13,7 @@ from app.collections.access import Access
 from app.collections.definition import Definition
 from app.console.collections import snippets
 from app.console.collections.listing import COLLECTION, NO_ACCOUNT, load
+from app.console.records import operation_names
 from app.console.shell import guard, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page
@@ -54,7 +55,7 @@ def show_api_examples(collection_id: str) -> Page:
     if form["account"]:
         account = principals.reload_active_account(form["account"])
         if account is None:
-            form.errors["account"], form.status = [NO_ACCOUNT], 400
+            form.errors["account"], form.status = [str(NO_ACCOUNT)], 400
         else:
             scope = scopes.account_scope(account.id)
     return _page(scope, collection, form)
@@ -86,7 +87,7 @@ def _page(scope: AccountScope, collection: Definition, form: Form) -> Page:
         "console/collections/api.html",
         scope=scope,
         collection=collection,
-        allowed=scope.allowed_operations(collection),
+        allowed=operation_names.listed(scope.allowed_operations(collection)),
         examples=snippets.examples(base_url, collection.name, calls, headers),
         languages=snippets.LANGUAGES,
         conditions=snippets.conditions(shown) if shown else [],

@@ -10,12 +10,14 @@ from app.auth import service as auth
 from app.collections import access, trials
 from app.collections.definition import Definition
 from app.console.collections.listing import COLLECTION, load
+from app.console.records.operation_names import OPERATION_NAMES
 from app.console.shell import forms, guard
 from app.console.shell.blueprint import blueprint
 from app.console.shell.excerpts import Excerpt, highlight
 from app.console.shell.forms import Form, Page
 from app.db import versioned_cache
 from app.errors import AppError, InvalidValues, Malformed, NotFound, problem
+from app.http.languages import gettext, lazy_gettext
 from app.records import explain as decisions
 from app.records.explain import WRITE_OPERATIONS, Question
 from app.rest import json_input
@@ -26,14 +28,34 @@ from app.types import JSONMapping, JSONObject
 
 EXPLAIN = f"{COLLECTION}/explain"
 USER, NOBODY = "user", "nobody"
-CALLERS = {USER: "a user", NOBODY: "an anonymous caller"}
+CALLERS = {USER: lazy_gettext("a user"), NOBODY: lazy_gettext("an anonymous caller")}
 MAX_DATA_LENGTH = 20_000
-DATA_NOT_ALLOWED = "Only creating and updating take data."
-RECORD_NOT_ALLOWED = "A new record does not exist yet. Leave either this or the record empty."
-INVALID_JSON = 'Enter a JSON object, such as {"title": "A"}.'
-RECORD_NOT_FOUND = (
+DATA_NOT_ALLOWED = lazy_gettext("Only creating and updating take data.")
+RECORD_NOT_ALLOWED = lazy_gettext(
+    "A new record does not exist yet. Leave either this or the record empty."
+)
+INVALID_JSON = lazy_gettext('Enter a JSON object, such as {"title": "A"}.')
+RECORD_NOT_FOUND = lazy_gettext(
     "No record with this id in this account. Records of other accounts are never visible."
 )
+INVALID_OPTION = lazy_gettext("Choose one of the options.")
+# What decides, by the reason without the clause, which the page marks instead of quoting it.
+OUTCOMES = {
+    "holds": lazy_gettext("The marked part holds and decides."),
+    "does not hold": lazy_gettext("The marked part does not hold and decides."),
+    "holds for the record as it is": lazy_gettext(
+        "The marked part holds for the record as it is and decides."
+    ),
+    "does not hold for the record as it is": lazy_gettext(
+        "The marked part does not hold for the record as it is and decides."
+    ),
+    "holds for the record as it would be": lazy_gettext(
+        "The marked part holds for the record as it would be and decides."
+    ),
+    "does not hold for the record as it would be": lazy_gettext(
+        "The marked part does not hold for the record as it would be and decides."
+    ),
+}
 
 
 @blueprint.get(EXPLAIN)
@@ -59,7 +81,7 @@ def explain(collection_id: str) -> Page:
     except NotFound:
         if not form["record_id"]:
             raise
-        wrong = [problem("record_id", "invalid_reference", RECORD_NOT_FOUND)]
+        wrong = [problem("record_id", "invalid_reference", str(RECORD_NOT_FOUND))]
         return _page(collection_id, form.with_error(InvalidValues(wrong)))
     except AppError as error:
         return _page(collection_id, form.with_error(error))
@@ -90,11 +112,12 @@ def _form_problem(detail: JSONMapping) -> JSONObject:
 def _check(form: Form) -> None:
     problems = []
     if form["operation"] not in OPERATIONS:
-        problems.append(problem("operation", "invalid_option", "Choose one of the options."))
+        problems.append(problem("operation", "invalid_option", str(INVALID_OPTION)))
     if form["who"] not in CALLERS:
-        problems.append(problem("who", "invalid_option", "Choose one of the options."))
+        problems.append(problem("who", "invalid_option", str(INVALID_OPTION)))
     if form["record_id"] and not UuidPath.accepts(form["record_id"]):
-        problems.append(problem("record_id", "invalid_reference", "This is not a record id."))
+        message = gettext("This is not a record id.")
+        problems.append(problem("record_id", "invalid_reference", message))
     if problems:
         raise InvalidValues(problems)
 
@@ -103,22 +126,22 @@ def _data(form: Form) -> JSONObject | None:
     if not form["data"]:
         return None
     if form["operation"] not in WRITE_OPERATIONS:
-        raise InvalidValues([problem("data", "invalid_option", DATA_NOT_ALLOWED)])
+        raise InvalidValues([problem("data", "invalid_option", str(DATA_NOT_ALLOWED))])
     if form["operation"] == "create" and form["record_id"]:
-        raise InvalidValues([problem("data", "invalid_option", RECORD_NOT_ALLOWED)])
+        raise InvalidValues([problem("data", "invalid_option", str(RECORD_NOT_ALLOWED))])
     try:
         data = json_input.loads(form["data"].encode())
     except Malformed as error:
-        raise InvalidValues([problem("data", "invalid_json", INVALID_JSON)]) from error
+        raise InvalidValues([problem("data", "invalid_json", str(INVALID_JSON))]) from error
     if not isinstance(data, dict):
-        raise InvalidValues([problem("data", "invalid_json", INVALID_JSON)])
+        raise InvalidValues([problem("data", "invalid_json", str(INVALID_JSON))])
     return data
 
 
 def _account(reference: str) -> str:
     account = principals.reload_active_account(reference)
     if account is None:
-        message = "No active account with this id."
+        message = gettext("No active account with this id.")
         raise InvalidValues([problem("account", "invalid_reference", message)])
     return account.id
 
@@ -126,7 +149,7 @@ def _account(reference: str) -> str:
 def _subject(form: Form) -> rules.Subject:
     user = auth.find_user(form["account"], form["email"])
     if user is None or not user.is_active:
-        message = "This account has no active user with this address."
+        message = gettext("This account has no active user with this address.")
         raise InvalidValues([problem("email", "invalid_reference", message)])
     return access.rule_caller(trials.load_caller(user.id))
 
@@ -136,6 +159,7 @@ def _page(collection_id: str, form: Form, explanation: JSONObject | None = None)
         "console/collections/explain.html",
         collection=load(collection_id)[1],
         operations=OPERATIONS,
+        operation_names=OPERATION_NAMES,
         callers=CALLERS,
         explanation=explanation,
         rule=_excerpt(explanation) if explanation else None,
@@ -144,9 +168,8 @@ def _page(collection_id: str, form: Form, explanation: JSONObject | None = None)
 
 
 def _outcome(explanation: JSONObject) -> str:
-    """The reason without the clause, which the page marks instead of quoting it."""
     reason: str = explanation["reason"]
-    return reason.removeprefix(f"`{explanation['clause']['text']}` ").removesuffix(".")
+    return OUTCOMES[reason.removeprefix(f"`{explanation['clause']['text']}` ").removesuffix(".")]
 
 
 def _excerpt(explanation: JSONObject) -> Excerpt:

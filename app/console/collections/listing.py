@@ -14,10 +14,12 @@ from app.collections.fields import Field
 from app.collections.models import Collection
 from app.console.collections import diagram, rules_form
 from app.console.collections.diagram import Reference
+from app.console.records.operation_names import OPERATION_NAMES
 from app.console.shell import guard, lists, switcher
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page
 from app.db import versioned_cache
+from app.http.languages import gettext, lazy_gettext
 from app.rest.access import public
 from app.rules import OPERATIONS
 
@@ -27,17 +29,17 @@ MAX_DRAWN, MAX_LISTED = 300, 1_000  # collections and references of a diagram
 MAX_TEXT = 60  # characters of an option
 # What the options of a field say; the others are in columns of their own.
 OPTION_TEXTS = {
-    "min_length": "at least {} characters",
-    "max_length": "at most {} characters",
-    "pattern": "pattern {}",
-    "min": "at least {}",
-    "max": "at most {}",
-    "integer": "whole numbers",
-    "mask": "mask {}",
-    "max_bytes": "at most {} bytes",
-    "max_files": "at most {} files",
+    "min_length": lazy_gettext("at least %(value)s characters"),
+    "max_length": lazy_gettext("at most %(value)s characters"),
+    "pattern": lazy_gettext("pattern %(value)s"),
+    "min": lazy_gettext("at least %(value)s"),
+    "max": lazy_gettext("at most %(value)s"),
+    "integer": lazy_gettext("whole numbers"),
+    "mask": lazy_gettext("mask %(value)s"),
+    "max_bytes": lazy_gettext("at most %(value)s bytes"),
+    "max_files": lazy_gettext("at most %(value)s files"),
 }
-NO_ACCOUNT = "There is no active account with this slug, code or id."
+NO_ACCOUNT = lazy_gettext("There is no active account with this slug, code or id.")
 
 
 @blueprint.get("/console/collections")
@@ -86,7 +88,7 @@ def choose_records(collection_id: str) -> Page | BaseResponse:
     form = Form({"account": request.args.get("account", "").replace("\0", "").strip()[:100]})
     account = principals.reload_active_account(form["account"]) if form["account"] else None
     if account is None:
-        form.errors["account"], form.status = [NO_ACCOUNT], 400
+        form.errors["account"], form.status = [str(NO_ACCOUNT)], 400
         return _page(collection_id, form)
     page = "new_record" if request.args.get("do") == "new" else "records"
     name = service.find(collection_id).name
@@ -99,7 +101,7 @@ def _page(collection_id: str, form: Form) -> Page:
         return form.render(
             "console/collections/one.html",
             collection=collection,
-            records=lists.format_count(service.record_counts([row], lists.MAX_COUNTED)[row.id]),
+            records=service.record_counts([row], lists.MAX_COUNTED)[row.id],
             accounts=totals.by_account(row.id, MAX_ACCOUNTS),
             current=switcher.current(guard.require_caller()) or guard.require_caller().home,
             fields=[(field, targets(collection, field)) for field in collection.declared.values()],
@@ -107,6 +109,7 @@ def _page(collection_id: str, form: Form) -> Page:
             referrers=_referrers(collection),
             indexes=[(", ".join(spec["fields"]), spec["unique"]) for spec in row.indexes],
             operations=OPERATIONS,
+            operation_names=OPERATION_NAMES,
             describe_rule=rules_form.describe_rule,
             describe_fields=rules_form.describe_fields,
         )
@@ -116,12 +119,14 @@ def _option_texts(field: Field) -> list[str]:
     """The options and the default of a field in words."""
     options = {name: value for name, value in field.options.items() if value is not False}
     texts = [
-        text.format(_cut(options[name])) for name, text in OPTION_TEXTS.items() if name in options
+        text % {"value": _cut(options[name])}
+        for name, text in OPTION_TEXTS.items()
+        if name in options
     ]
     if "mime_types" in options:
         texts.append(_cut(", ".join(options["mime_types"])))
     if field.default is not None:
-        texts.append(f"default {_cut(field.default)}")
+        texts.append(gettext("default %(value)s", value=_cut(field.default)))
     return texts
 
 

@@ -7,20 +7,23 @@ from dataclasses import dataclass
 
 from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS
+from app.http.languages import gettext, lazy_gettext
 from app.rules.functions import PLAIN, Function
 
 # Functions without a fixed signature.
 SPECIAL_FUNCTIONS = {
-    "@owns_record()": "the caller created the record",
-    "@has_role(editor)": "the caller has this role",
-    "@has_any_role(editor, admin)": "the caller has one of these roles",
-    "@has_group(finance)": "the caller is in this group of the account",
-    "@is_superadmin()": "the caller is a superadmin, to whom no rule applies",
-    "@contains(multi_select, text)": "the field has this choice",
-    "concat(value, …)": "text; nothing for null",
-    "if(condition, value, value)": "the first value where the condition holds, else the second",
-    "coalesce(value, …)": "the first value that is not null",
-    "nullif(value, value)": "the first value, or null where both are equal",
+    "@owns_record()": lazy_gettext("the caller created the record"),
+    "@has_role(editor)": lazy_gettext("the caller has this role"),
+    "@has_any_role(editor, admin)": lazy_gettext("the caller has one of these roles"),
+    "@has_group(finance)": lazy_gettext("the caller is in this group of the account"),
+    "@is_superadmin()": lazy_gettext("the caller is a superadmin, to whom no rule applies"),
+    "@contains(multi_select, text)": lazy_gettext("the field has this choice"),
+    "concat(value, …)": lazy_gettext("text; nothing for null"),
+    "if(condition, value, value)": lazy_gettext(
+        "the first value where the condition holds, else the second"
+    ),
+    "coalesce(value, …)": lazy_gettext("the first value that is not null"),
+    "nullif(value, value)": lazy_gettext("the first value, or null where both are equal"),
     "now()": "datetime",
 }
 
@@ -50,7 +53,7 @@ def functions() -> dict[str, str]:
 def _declared_names(collection: Definition) -> Iterator[KnownName]:
     for name in collection.declared:
         if name in collection.computed:
-            yield KnownName(name, collection.computed[name].type.value, None, "computed")
+            yield KnownName(name, collection.computed[name].type.value, None, gettext("computed"))
         else:
             target = collection.target(name)
             target_name = target.name if target else None
@@ -59,7 +62,7 @@ def _declared_names(collection: Definition) -> Iterator[KnownName]:
 
 def _system_names(collection: Definition) -> Iterator[KnownName]:
     for name in SYSTEM_FIELDS:
-        yield KnownName(name, collection.scope.fields[name].value, None, "of every record")
+        yield KnownName(name, collection.scope.fields[name].value, None, gettext("of every record"))
 
 
 def _call_syntax(name: str, function: Function) -> str:

@@ -15,12 +15,14 @@ from app.collections.models import Collection
 from app.console.collections import rule_help, rules_form
 from app.console.collections.listing import COLLECTION, load
 from app.console.collections.rules_form import RulesForm, describe_fields, describe_rule
+from app.console.records.operation_names import OPERATION_NAMES
 from app.console.shell import guard, resubmit
 from app.console.shell.blueprint import blueprint
 from app.console.shell.excerpts import excerpt
 from app.console.shell.forms import Page, redirect_with_notice
 from app.db import versioned_cache
 from app.errors import AppError, Conflict, InvalidValues
+from app.http.languages import gettext
 from app.rest.access import public
 from app.rules import OPERATIONS
 from app.types import JSONObject
@@ -80,7 +82,9 @@ def save_rules(collection_id: str) -> Page | BaseResponse:
     except AppError as error:
         return _editor(row, form.with_error(error))
     return redirect_with_notice(
-        f"The rules of {row.name} are saved.", "console.show_collection", collection_id=row.id
+        gettext("The rules of %(collection)s are saved.", collection=row.name),
+        "console.show_collection",
+        collection_id=row.id,
     )
 
 
@@ -94,7 +98,9 @@ def check_rule(collection_id: str, operation: str) -> str:
         _, collection = load(collection_id)
         problems = trials.rule_problems(text, collection.scope)
     messages = (
-        [problem["message"] for problem in problems] if text else [rules_form.EXPRESSION_REQUIRED]
+        [problem["message"] for problem in problems]
+        if text
+        else [str(rules_form.EXPRESSION_REQUIRED)]
     )
     marked = excerpt(text, problems[0]["position"]) if problems else None
     return render_template(
@@ -116,17 +122,18 @@ def _compare(row: Collection, form: RulesForm) -> tuple[Definition, Definition]:
 def _changes(current: Definition, proposed: Definition) -> Iterator[tuple[str, str, str]]:
     """Each changed rule or field list, with its description before and after."""
     for operation in OPERATIONS:
+        name = OPERATION_NAMES[operation]
         before, after = (
             describe_rule(definition.rule(operation)) for definition in (current, proposed)
         )
         if before != after:
-            yield f"{operation}: who", before, after
+            yield gettext("%(operation)s: who", operation=name), before, after
         fields_before, fields_after = (
             definition.field_list(operation) for definition in (current, proposed)
         )
         if operation in FIELD_LISTS and _as_set(fields_before) != _as_set(fields_after):
             yield (
-                f"{operation}: fields",
+                gettext("%(operation)s: fields", operation=name),
                 describe_fields(fields_before),
                 describe_fields(fields_after),
             )
@@ -145,6 +152,8 @@ def _editor(row: Collection, form: RulesForm, effect: Effect | None = None) -> P
             effect=effect,
             operations=OPERATIONS,
             with_lists=FIELD_LISTS,
+            operation_names=OPERATION_NAMES,
+            operation_texts=rules_form.OPERATION_TEXTS,
             words=rules_form.LABELS,
             offered={operation: _field_choices(collection, operation) for operation in FIELD_LISTS},
             names=rule_help.names(collection),

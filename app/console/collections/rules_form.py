@@ -13,6 +13,7 @@ from app.console.shell import forms
 from app.console.shell.excerpts import Excerpt, excerpt
 from app.console.shell.forms import Form
 from app.errors import AppError, problem
+from app.http.languages import gettext, lazy_gettext
 from app.rules import OPERATIONS
 from app.types import JSONMapping, JSONObject
 
@@ -20,12 +21,61 @@ EXPRESSION = "expression"
 # The rule of each choice, except for expressions.
 RULE_BY_CHOICE = {"closed": None, "everyone": "", "signed_in": "true"}
 LABELS = {
-    "closed": "nobody but superadmins",
-    "everyone": "everyone, signed in or not",
-    "signed_in": "users of the account",
-    EXPRESSION: "whoever an expression allows",
+    "closed": lazy_gettext("nobody but superadmins"),
+    "everyone": lazy_gettext("everyone, signed in or not"),
+    "signed_in": lazy_gettext("users of the account"),
+    EXPRESSION: lazy_gettext("whoever an expression allows"),
 }
-EXPRESSION_REQUIRED = "Enter an expression, or choose another option."
+EXPRESSION_REQUIRED = lazy_gettext("Enter an expression, or choose another option.")
+
+
+@dataclass(frozen=True)
+class OperationTexts:
+    """The heading, labels and messages of an operation in the editor."""
+
+    title: str
+    who: str
+    expression: str
+    choose: str
+    fields: str = ""
+
+
+OPERATION_TEXTS = {
+    "list": OperationTexts(
+        title=lazy_gettext("List"),
+        who=lazy_gettext("Who may list"),
+        expression=lazy_gettext("Expression to list by"),
+        fields=lazy_gettext("Fields for list"),
+        choose=lazy_gettext("Choose who may list."),
+    ),
+    "view": OperationTexts(
+        title=lazy_gettext("View"),
+        who=lazy_gettext("Who may view"),
+        expression=lazy_gettext("Expression to view by"),
+        fields=lazy_gettext("Fields for view"),
+        choose=lazy_gettext("Choose who may view."),
+    ),
+    "create": OperationTexts(
+        title=lazy_gettext("Create"),
+        who=lazy_gettext("Who may create"),
+        expression=lazy_gettext("Expression to create by"),
+        fields=lazy_gettext("Fields for create"),
+        choose=lazy_gettext("Choose who may create."),
+    ),
+    "update": OperationTexts(
+        title=lazy_gettext("Update"),
+        who=lazy_gettext("Who may update"),
+        expression=lazy_gettext("Expression to update by"),
+        fields=lazy_gettext("Fields for update"),
+        choose=lazy_gettext("Choose who may update."),
+    ),
+    "delete": OperationTexts(
+        title=lazy_gettext("Delete"),
+        who=lazy_gettext("Who may delete"),
+        expression=lazy_gettext("Expression to delete by"),
+        choose=lazy_gettext("Choose who may delete."),
+    ),
+}
 
 
 @dataclass
@@ -40,10 +90,10 @@ class RulesForm(Form):
         problems = []
         for operation in OPERATIONS:
             if self[f"{operation}_choice"] not in LABELS:
-                message = f"Choose who may {operation}."
+                message = str(OPERATION_TEXTS[operation].choose)
                 problems.append(problem(None, "invalid_option", message))
             elif self[f"{operation}_choice"] == EXPRESSION and not self[f"{operation}_rule"]:
-                problems.append(problem(f"{operation}_rule", "required", EXPRESSION_REQUIRED))
+                problems.append(problem(f"{operation}_rule", "required", str(EXPRESSION_REQUIRED)))
         return problems
 
     def rules(self) -> JSONObject:
@@ -116,9 +166,11 @@ def choice_of(rule: str | None) -> str:
 def describe_rule(rule: str | None) -> str:
     """A rule in words, or its expression."""
     choice = choice_of(rule)
-    return rule or "" if choice == EXPRESSION else LABELS[choice]
+    return rule or "" if choice == EXPRESSION else str(LABELS[choice])
 
 
 def describe_fields(fields: Any) -> str:
     """A field list in words."""
-    return "all fields" if fields == ALL_FIELDS else ", ".join(fields) or "no fields"
+    if fields == ALL_FIELDS:
+        return gettext("all fields")
+    return ", ".join(fields) or gettext("no fields")

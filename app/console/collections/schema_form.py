@@ -20,6 +20,7 @@ from app.collections.schema import LONGEST_SCHEMA
 from app.console.collections import index_lines
 from app.console.shell.forms import Form
 from app.errors import AppError, InvalidValues, Malformed, problem
+from app.http.languages import gettext, lazy_gettext
 from app.rest import json_input
 from app.types import JSONMapping, JSONObject
 
@@ -42,28 +43,44 @@ AN_INDEX = re.compile(r"indexes\[([0-9]+)\]")
 # What acts on a row of the editor: "up-3".
 AN_ACT = re.compile(r"(up|down|clear)-([0-9]{1,3})", re.ASCII)
 LABELS = {
-    "rename": "new name",
-    "on_delete": "when its target is deleted",
-    "mask_type": "mask",
-    "mask": "mask",
-    "return_type": "result type",
-    "collection": "refers to",
-    "expression": "computed as",
-    "min_length": "at least",
-    "max_length": "at most",
-    "max_bytes": "size",
-    "max_files": "number of files",
-    "mime_types": "types",
-    "min": "at least",
-    "max": "at most",
+    "name": lazy_gettext("name"),
+    "type": lazy_gettext("type"),
+    "default": lazy_gettext("default"),
+    "required": lazy_gettext("required"),
+    "unique": lazy_gettext("unique"),
+    "pii": lazy_gettext("personal data"),
+    "pattern": lazy_gettext("pattern"),
+    "integer": lazy_gettext("whole numbers only"),
+    "index": lazy_gettext("indexed"),
+    "choices": lazy_gettext("choices"),
+    "remove": lazy_gettext("remove"),
+    "rename": lazy_gettext("new name"),
+    "on_delete": lazy_gettext("when its target is deleted"),
+    "mask_type": lazy_gettext("mask"),
+    "mask": lazy_gettext("mask"),
+    "return_type": lazy_gettext("result type"),
+    "collection": lazy_gettext("refers to"),
+    "expression": lazy_gettext("computed as"),
+    "min_length": lazy_gettext("at least"),
+    "max_length": lazy_gettext("at most"),
+    "max_bytes": lazy_gettext("size"),
+    "max_files": lazy_gettext("number of files"),
+    "mime_types": lazy_gettext("types"),
+    "min": lazy_gettext("at least"),
+    "max": lazy_gettext("at most"),
 }
-OTHER_LABELS = {"collection_name": "Name of the collection", "indexes": "Indexes"}
+OTHER_LABELS = {
+    "collection_name": lazy_gettext("Name of the collection"),
+    "indexes": lazy_gettext("Indexes"),
+}
 # Problems whose message speaks of the API's properties.
 MESSAGES = {
-    "type_invalid": "Choose a type.",
-    "reference_collection_required": "Choose the collection that the field refers to.",
-    "return_type_invalid": "Choose the type of the result.",
-    "mask_type_requires_pii": "Only personal data has a mask.",
+    "type_invalid": lazy_gettext("Choose a type."),
+    "reference_collection_required": lazy_gettext(
+        "Choose the collection that the field refers to."
+    ),
+    "return_type_invalid": lazy_gettext("Choose the type of the result."),
+    "mask_type_requires_pii": lazy_gettext("Only personal data has a mask."),
 }
 # The input that shows a problem; the default is the name.
 INPUT_BY_CODE = {
@@ -154,8 +171,8 @@ class SchemaForm(Form):
         if name in OTHER_LABELS:
             return OTHER_LABELS[name]
         key, _, number = name.rpartition("_")
-        field = self.value(int(number), "name") or "New field"
-        return f"{field}, {LABELS.get(key, key.replace('_', ' '))}"
+        field = self.value(int(number), "name") or gettext("New field")
+        return f"{field}, {LABELS[key]}"
 
     def removed(self) -> list[str]:
         """The existing fields to remove."""
@@ -239,9 +256,10 @@ class SchemaForm(Form):
         return self
 
     def _placed(self, detail: JSONMapping) -> JSONObject:
-        detail = {**detail, "message": MESSAGES.get(detail["code"], detail["message"])}
+        detail = {**detail, "message": str(MESSAGES.get(detail["code"], detail["message"]))}
         if index := AN_INDEX.fullmatch(detail["field"] or ""):
-            message = f"Index {int(index[1]) + 1}: {detail['message']}"
+            number, message = int(index[1]) + 1, detail["message"]
+            message = gettext("Index %(number)s: %(message)s", number=number, message=message)
             return {**detail, "field": "indexes", "message": message}
         return {**detail, "field": self.input_for(detail) or detail["field"]}
 
@@ -304,7 +322,7 @@ class SchemaForm(Form):
         try:
             return parse_default(kind, text) if text else None
         except (InvalidValue, Malformed):
-            message = f"Not a valid value for a field of type {kind[:40]}."
+            message = gettext("Not a valid value for a field of type %(type)s.", type=kind[:40])
             problems.append(problem(f"default_{n}", "invalid_type", message))
         return None
 
@@ -342,7 +360,7 @@ def parse_default(kind: str, text: str) -> object:
         return NumberField("default").from_text(text)
     if kind == "boolean":
         if text not in ("true", "false"):
-            raise InvalidValue("invalid_type", "Must be true or false.")
+            raise InvalidValue("invalid_type", gettext("Must be true or false."))
         return text == "true"
     return json_input.loads(text.encode()) if kind in ("json", "multi_select") else text
 

@@ -30,6 +30,7 @@ from app.console.shell import forms, guard
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.errors import AppError, Conflict, InvalidValues, problem
+from app.http.languages import gettext, ngettext
 from app.rest.access import public
 from app.types import JSONMapping, JSONObject
 
@@ -63,7 +64,10 @@ def make_collection() -> Page | BaseResponse:
         row = service.create(form["collection_name"], specs, body)
     except AppError as error:
         return _editor(None, form.with_error(_name_conflict(error)))
-    notice = f"{row.name} is created. Only superadmins can access it until you edit its rules."
+    notice = gettext(
+        "%(name)s is created. Only superadmins can access it until you edit its rules.",
+        name=row.name,
+    )
     return redirect_with_notice(notice, "console.show_collection", collection_id=row.id)
 
 
@@ -107,7 +111,9 @@ def change_schema(collection_id: str) -> Page | BaseResponse:
     except AppError as error:
         return _editor(row, form.with_error(_name_conflict(error)))
     return redirect_with_notice(
-        f"The fields of {row.name} are saved.", "console.show_collection", collection_id=row.id
+        gettext("The fields of %(collection)s are saved.", collection=row.name),
+        "console.show_collection",
+        collection_id=row.id,
     )
 
 
@@ -128,16 +134,34 @@ def delete_collection(collection_id: str) -> Page | BaseResponse:
     name = row.name
     try:
         if form["name"] != name:
-            message = f"Type {name} to delete this collection."
+            message = gettext("Type %(name)s to delete this collection.", name=name)
             raise InvalidValues([problem("name", "invalid_option", message)])
         result = removal.delete(row.id, form.selected)
     except AppError as error:
         return _deletion(row, form.with_error(error))
     other_names = [deleted["collection_name"] for deleted in result.get("also_deleted", ())]
     count = sum(deleted["records_deleted"] for deleted in (result, *result.get("also_deleted", ())))
-    notice = f"{', '.join([name, *other_names])} {'are' if other_names else 'is'} deleted,"
-    notice += f" with {count} record{'' if count == 1 else 's'}."
-    return redirect_with_notice(notice, "console.show_collections")
+    return redirect_with_notice(
+        _deletion_notice([name, *other_names], count), "console.show_collections"
+    )
+
+
+def _deletion_notice(names: Sequence[str], count: int) -> str:
+    if len(names) == 1:
+        return ngettext(
+            "%(name)s is deleted, with %(count)s record.",
+            "%(name)s is deleted, with %(count)s records.",
+            count,
+            name=names[0],
+            count=count,
+        )
+    return ngettext(
+        "%(names)s are deleted, with %(count)s record.",
+        "%(names)s are deleted, with %(count)s records.",
+        count,
+        names=", ".join(names),
+        count=count,
+    )
 
 
 def _creation_plan(
@@ -147,7 +171,7 @@ def _creation_plan(
     problems = _name_problems(schema.name_problems(name))
     problems += schema.problems(specs, target_names, index_specs)
     if not specs:
-        problems.append(problem("name_0", "required", "Add at least one field."))
+        problems.append(problem("name_0", "required", gettext("Add at least one field.")))
     if problems:
         raise InvalidValues(problems)
     proposed = definition.from_row(service.new(name, specs, target_names, index_specs))

@@ -17,6 +17,7 @@ from app import rest
 from app.collections.access import Access
 from app.collections.fields import Field
 from app.console.records.expressions import quote
+from app.http.languages import gettext
 from app.types import JSONMapping, JSONObject
 
 LANGUAGES = {"curl": "curl", "javascript": "JavaScript", "python": "Python"}
@@ -82,11 +83,11 @@ def calls(
     sample = sample_record(written, references) if written is not None else {}
     change = dict(list(sample.items())[:1])
     return [
-        Call("List records", "GET", "", query),
-        Call("Get a record", "GET", "/{id}", {}),
-        Call("Create a record", "POST", "", {}, sample),
-        Call("Update a record", "PATCH", "/{id}", {}, change),
-        Call("Delete a record", "DELETE", "/{id}", {}),
+        Call(gettext("List records"), "GET", "", query),
+        Call(gettext("Get a record"), "GET", "/{id}", {}),
+        Call(gettext("Create a record"), "POST", "", {}, sample),
+        Call(gettext("Update a record"), "PATCH", "/{id}", {}, change),
+        Call(gettext("Delete a record"), "DELETE", "/{id}", {}),
     ]
 
 

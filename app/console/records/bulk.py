@@ -16,15 +16,14 @@ from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import MAX_SELECTED, Form, Page
 from app.console.shell.scopes import CollectionScope
 from app.errors import AppError, Conflict, Forbidden, NotFound
+from app.http.languages import gettext, lazy_gettext, ngettext
 from app.records import batch
 from app.records.transfer.formats import FORMATS
 from app.rest.access import public
 from app.rest.converters import UuidPath
 
 SELECTION = f"{COLLECTION}/selection"
-NONE_SELECTED = "Select records first."
-ALREADY_DELETED = "The records are already deleted."
-CHANGED = "Somebody else has changed or deleted some of these records in the meantime."
+NONE_SELECTED = lazy_gettext("Select records first.")
 Names = Mapping[str, str]  # of records by id, or messages
 NOTHING: Names = MappingProxyType({})
 
@@ -39,7 +38,7 @@ def open_selection(account_id: str, name: str) -> Page | BaseResponse:
     action, _, format = request.form.get("do", "").partition(":")
     names = _selected(scope)
     if not names:
-        return list_state.redirect_to_list(NONE_SELECTED, scope)
+        return list_state.redirect_to_list(str(NONE_SELECTED), scope)
     if action == "export" and format in FORMATS:
         return _export(scope, format, names)
     if action == "delete":
@@ -56,14 +55,20 @@ def delete_selection(account_id: str, name: str) -> Page | BaseResponse:
     scope, form = scopes.collection_scope(account_id, name), Form()
     names = _selected(scope)
     if not names:  # such as by a double click
-        return list_state.redirect_to_list(ALREADY_DELETED, scope)
+        return list_state.redirect_to_list(gettext("The records are already deleted."), scope)
     try:
         signing.sign(scope, form)
         batch.delete(scope.collection.name, list(names), by=scope.by)
     except AppError as error:
         problems = _explain(form, error, names)
         return _page("delete", scope, form, names, problems)
-    return list_state.redirect_to_list(f"{_count(names)} deleted.", scope)
+    notice = ngettext(
+        "%(count)s record is deleted.",
+        "%(count)s records are deleted.",
+        len(names),
+        count=len(names),
+    )
+    return list_state.redirect_to_list(notice, scope)
 
 
 @blueprint.post(f"{SELECTION}/edit")
@@ -75,12 +80,12 @@ def edit_selection(account_id: str, name: str) -> Page | BaseResponse:
     scope = scopes.collection_scope(account_id, name)
     form, names = record_form.fill_submitted(_edit_form(scope)), _selected(scope)
     if not names:
-        return list_state.redirect_to_list(NONE_SELECTED, scope)
+        return list_state.redirect_to_list(str(NONE_SELECTED), scope)
     if picker.run(scope, form):
         return _edit_page(scope, form, names)
     try:
         if not form.widgets:
-            raise Forbidden("You may not change this field.")
+            raise Forbidden(gettext("You may not change this field."))
         signing.sign(scope, form)
         body = {form.widgets[0].field.name: None, **form.body(new=False)}
         items = [{"id": id, "data": body} for id in names]
@@ -88,7 +93,13 @@ def edit_selection(account_id: str, name: str) -> Page | BaseResponse:
     except AppError as error:
         problems = _explain(form, error, names)
         return _edit_page(scope, form, names, problems)
-    return list_state.redirect_to_list(f"{_count(names)} changed.", scope)
+    notice = ngettext(
+        "%(count)s record is changed.",
+        "%(count)s records are changed.",
+        len(names),
+        count=len(names),
+    )
+    return list_state.redirect_to_list(notice, scope)
 
 
 def _selected(scope: CollectionScope) -> Names:
@@ -118,7 +129,10 @@ def _edit_form(scope: CollectionScope) -> RecordForm:
 def _explain(form: Form, error: AppError, names: Names) -> Names:
     """Add an error to the form; returns its messages by record, unless it is the same for all."""
     problems = _by_record(error, names)
-    error = Conflict(CHANGED) if isinstance(error, NotFound) else error
+    if isinstance(error, NotFound):
+        error = Conflict(
+            gettext("Somebody else has changed or deleted some of these records in the meantime.")
+        )
     if len(problems) == len(names) and len(set(problems.values())) == 1:
         error.extra["details"], problems = list(error.extra.get("details", ()))[:1], {}
     elif problems:
@@ -133,10 +147,6 @@ def _by_record(error: AppError, names: Names) -> dict[str, str]:
         if detail.get("index") is not None:
             problems.setdefault(ids[detail["index"]], []).append(detail["message"])
     return {id: " ".join(messages) for id, messages in problems.items()}
-
-
-def _count(names: Names) -> str:
-    return "1 record is" if len(names) == 1 else f"{len(names)} records are"
 
 
 def _edit_page(

@@ -7,13 +7,15 @@ import re
 import orjson
 from markupsafe import Markup
 
+from app.http.languages import gettext
+
 MAX_LENGTH = 60  # characters of a value in a table
 
 
 def display(value: object, longest: int = MAX_LENGTH) -> str:
     """A value of a record for a list."""
     if value is None or isinstance(value, bool):
-        return "" if value is None else "yes" if value else "no"
+        return "" if value is None else gettext("yes") if value else gettext("no")
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         text = ", ".join(value)
     elif names := _file_names(value):

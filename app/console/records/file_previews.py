@@ -10,6 +10,7 @@ from app.errors import BadRequest
 from app.files import content, service, thumbnails
 from app.files.models import StoredFile
 from app.files.service import File
+from app.http.languages import gettext
 from app.records.api import file_routes
 from app.types import JSONMapping, JSONObject
 
@@ -51,7 +52,7 @@ def is_text(mime_type: str) -> bool:
 def beginning(file: File) -> Response:
     """A response with the beginning of a text, as plain text. Raises BadRequest for others."""
     if not is_text(file.mime_type):
-        raise BadRequest("Only texts have a preview as text.")
+        raise BadRequest(gettext("Only texts have a preview as text."))
     data = b"".join(service.read(file, 0, min(file.size, TEXT_BYTES)))
     text = data.decode(errors="ignore")  # it may be cut within a character
     response = Response(f"{text}…" if file.size > TEXT_BYTES else text, mimetype="text/plain")

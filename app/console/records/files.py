@@ -21,6 +21,7 @@ from app.console.shell.scopes import CollectionScope
 from app.db.errors import UNAVAILABLE, unavailable
 from app.errors import AppError, BadRequest, Malformed
 from app.files import uploads
+from app.http.languages import gettext, ngettext
 from app.records.api.transfer_routes import FORMAT_BY_SUFFIX, SUFFIXES
 from app.records.read.views import RecordView
 from app.records.transfer import exports, formats, imports
@@ -30,7 +31,6 @@ from app.rest.access import public
 from app.types import JSONMapping
 
 IMPORT = f"{COLLECTION}/import"
-FILE_REQUIRED = f"Choose a file whose name ends in {', '.join(SUFFIXES)}."
 
 
 @blueprint.get(f"{COLLECTION}/export/<any(csv, json, jsonl, zip):format>")
@@ -145,7 +145,12 @@ def import_records(account_id: str, name: str) -> Page | BaseResponse:
         pass
     if dry_run or form.status != 200:
         return _page(scope, form, run=run)
-    notice = f"{run.count} record{' is' if run.count == 1 else 's are'} imported."
+    notice = ngettext(
+        "%(count)s record is imported.",
+        "%(count)s records are imported.",
+        run.count,
+        count=run.count,
+    )
     return list_state.redirect_to_list(notice, scope)
 
 
@@ -153,7 +158,10 @@ def _uploaded_file(scope: CollectionScope) -> Source:
     file = request.files.get("file")
     format = FORMAT_BY_SUFFIX.get(PurePath(file.filename or "").suffix.lower()) if file else None
     if file is None or format is None:
-        raise BadRequest(FILE_REQUIRED)
+        suffixes = ", ".join(SUFFIXES)
+        raise BadRequest(
+            gettext("Choose a file whose name ends in %(suffixes)s.", suffixes=suffixes)
+        )
     file.stream.seek(0)  # the view may run again
     if format != formats.ARCHIVE:
         return TextSource(format, file.stream.read())

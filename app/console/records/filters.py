@@ -15,26 +15,26 @@ from app.console.records import columns, expressions, references
 from app.console.shell.excerpts import Excerpt, excerpt
 from app.console.shell.forms import Form
 from app.errors import InvalidValues, problem
+from app.http.languages import gettext, lazy_gettext
 from app.rest.converters import UuidPath
 from app.types import JSONObject
 
 MIN_ROWS, MAX_ROWS = 1, 8
 OPERATORS = {
-    "=": "is",
-    "!=": "is not",
-    "contains": "contains",
-    "starts": "starts with",
-    "<": "is less than",
-    "<=": "is at most",
-    ">": "is more than",
-    ">=": "is at least",
-    "empty": "is empty",
-    "filled": "is not empty",
+    "=": lazy_gettext("is"),
+    "!=": lazy_gettext("is not"),
+    "contains": lazy_gettext("contains"),
+    "starts": lazy_gettext("starts with"),
+    "<": lazy_gettext("is less than"),
+    "<=": lazy_gettext("is at most"),
+    ">": lazy_gettext("is more than"),
+    ">=": lazy_gettext("is at least"),
+    "empty": lazy_gettext("is empty"),
+    "filled": lazy_gettext("is not empty"),
 }
 NULL_OPERATORS = {"empty": "IS NULL", "filled": "IS NOT NULL"}
 PATTERNS = {"contains": "%{}%", "starts": "{}%"}
 NAME_PATTERNS = {"=": "{}", "!=": "{}", **PATTERNS}
-NO_NAMES = "Its records cannot be found by name: enter an id."
 # The operators by the kind of a field's values; for all others, those of texts.
 CHOICE = ("=", "!=", "empty", "filled")
 ORDER = ("=", "!=", "<", "<=", ">", ">=", "empty", "filled")
@@ -97,11 +97,12 @@ class FilterForm(Form):
         name, operator, text = (self[f"{key}_{n}"] for key in ("field", "op", "value"))
         if not name:
             if text:
-                problems.append(problem(f"field_{n}", "required", "Choose a field."))
+                problems.append(problem(f"field_{n}", "required", gettext("Choose a field.")))
             return ""
         field = offered_fields(access).get(name)
         if field is None or operator not in OPERATORS:
-            problems.append(problem(f"field_{n}", "unknown_field", "Choose one of the options."))
+            message = gettext("Choose one of the options.")
+            problems.append(problem(f"field_{n}", "unknown_field", message))
             return ""
         if operator == "=" and operator not in control(field).operators:
             operator = self.values[f"op_{n}"] = next(iter(control(field).operators))
@@ -129,7 +130,7 @@ def control(field: Field | None) -> Control:
     choices = dict.fromkeys(field.options.get("choices", ()), "") if field else {}
     labels = {one: one for one in choices}
     if kind == "boolean":
-        labels = {"true": "yes", "false": "no"}
+        labels = {"true": gettext("yes"), "false": gettext("no")}
     names = OPERATORS_OF.get(kind, OPERATORS) if field else OPERATORS
     return Control(kind, {name: OPERATORS[name] for name in names}, labels)
 
@@ -171,7 +172,7 @@ def _condition(access: Access, name: str, operator: str, text: str) -> str:
     if operator in NULL_OPERATORS:
         return f"{name} {NULL_OPERATORS[operator]}"
     if not text and control(field).kind not in TYPED_TEXTS:
-        raise InvalidValue("required", "Enter a value.")
+        raise InvalidValue("required", gettext("Enter a value."))
     if access.definition.target(name) is not None and not UuidPath.accepts(text):
         return _reference_condition(access, name, operator, text)
     if operator == "contains" and isinstance(field, MultiSelectField):
@@ -187,7 +188,9 @@ def _reference_condition(access: Access, name: str, operator: str, text: str) ->
     view = accesses.if_open(access.caller, target, "view") if target else None
     fields = references.label_fields(view)[: references.MAX_SEARCHED_FIELDS] if view else []
     if not fields or operator not in NAME_PATTERNS:
-        raise InvalidValue("filter_invalid", NO_NAMES)
+        raise InvalidValue(
+            "filter_invalid", gettext("Its records cannot be found by name: enter an id.")
+        )
     pattern = NAME_PATTERNS[operator].format(expressions.escape_like(text))
     found = expressions.matches(pattern, [f"{name}.{field}" for field in fields])
     return f"!({found})" if operator == "!=" else f"({found})"

@@ -16,6 +16,7 @@ from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import CollectionScope
 from app.errors import AppError, NotFound
+from app.http.languages import gettext
 from app.records.history import service
 from app.rest.access import public
 from app.types import JSONMapping
@@ -48,7 +49,7 @@ def restore_record(account_id: str, name: str, record_id: str) -> Page | BaseRes
         service.restore(scope.collection.name, record_id.lower(), int(entry_id), by=scope.by)
     except AppError as error:
         return _page(account_id, name, record_id, form.with_error(error))
-    notice = "The record is restored to this state."
+    notice = gettext("The record is restored to this state.")
     url_args = list_state.of_page(scope)
     return redirect_with_notice(notice, "console.show_record", **url_args, record_id=record_id)
 

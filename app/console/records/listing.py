@@ -20,6 +20,7 @@ from app.console.records import (
     file_previews,
     filters,
     list_state,
+    operation_names,
     picker,
     record_form,
     references,
@@ -87,7 +88,7 @@ def show_record_collections(account_id: str) -> str:
     return render_template(
         "console/records/collections.html",
         scope=scope,
-        collections=[(collection, operations) for collection, operations in allowed if operations],
+        collections=[(one, operation_names.listed(names)) for one, names in allowed if names],
     )
 
 

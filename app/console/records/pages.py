@@ -26,6 +26,7 @@ from app.console.shell.forms import Form, Page, TemplateContext, redirect_with_n
 from app.console.shell.scopes import CollectionScope
 from app.errors import AppError, Conflict, Forbidden, NotFound, PreconditionFailed
 from app.http import html
+from app.http.languages import gettext, lazy_gettext
 from app.records import service
 from app.records.history import service as history
 from app.records.read.views import RecordView
@@ -35,13 +36,11 @@ from app.types import JSONMapping
 NEW = f"{COLLECTION}/new"
 RECORD = f"{COLLECTION}/<uuid:record_id>"
 MAX_CHANGES = 5
-DELETED = "The record is deleted."
-RESTORED, ALREADY_RESTORED = "The record is restored.", "The record is already restored."
-CHANGED = (
+CHANGED = lazy_gettext(
     "Somebody else has changed this record in the meantime. Your entries are below, with the stored"
     " values where they differ. Save again to overwrite them."
 )
-GONE = (
+GONE = lazy_gettext(
     "Somebody else has deleted this record in the meantime. Your entries are below: save them as a"
     " new record, or leave this page."
 )
@@ -81,7 +80,7 @@ def create_record(account_id: str, name: str) -> Page | BaseResponse:
     except AppError as error:
         if not idempotent_forms.already_created(error, lambda: _record(scope, id)):
             return _new_page(scope, form.with_error(error), access)
-    return _redirect_to_record("The record is created.", scope, id)
+    return _redirect_to_record(gettext("The record is created."), scope, id)
 
 
 @blueprint.get(RECORD)
@@ -111,7 +110,7 @@ def change_record(account_id: str, name: str, record_id: str) -> Page | BaseResp
         return _record_page(scope, record_id, record, form)
     try:
         if not form.widgets:
-            raise Forbidden("You may not change this record.")
+            raise Forbidden(gettext("You may not change this record."))
         form.take_uploads(scope.by)
         body = form.body(new=False)
         if body:
@@ -120,11 +119,11 @@ def change_record(account_id: str, name: str, record_id: str) -> Page | BaseResp
             service.patch(scope.collection.name, record_id, body, if_match=etag, by=scope.by)
     except PreconditionFailed:
         form.values["seen"] = record.etag if record else ""
-        form.with_error(Conflict(CHANGED)).with_stored_notes()
+        form.with_error(Conflict(str(CHANGED))).with_stored_notes()
         return _record_page(scope, record_id, record, form)
     except AppError as error:
         return _record_page(scope, record_id, record, form.with_error(error))
-    notice = "The record is saved." if body else "No changes."
+    notice = gettext("The record is saved.") if body else gettext("No changes.")
     return _redirect_to_record(notice, scope, record_id)
 
 
@@ -149,7 +148,7 @@ def delete_record(account_id: str, name: str, record_id: str) -> Page | BaseResp
         form.values |= signature.values
         form.problem, form.status = signature.problem, signature.status
         return _record_page(scope, record_id, record, form)
-    return list_state.redirect_to_list(DELETED, scope, deleted=record_id)
+    return list_state.redirect_to_list(gettext("The record is deleted."), scope, deleted=record_id)
 
 
 @blueprint.post(f"{RECORD}/revive")
@@ -158,7 +157,7 @@ def delete_record(account_id: str, name: str, record_id: str) -> Page | BaseResp
 @guard.retry_stale
 def revive_record(account_id: str, name: str, record_id: str) -> BaseResponse:
     """Restore a deleted record; restoring it twice succeeds."""
-    scope, form, notice = scopes.collection_scope(account_id, name), Form(), RESTORED
+    scope, form = scopes.collection_scope(account_id, name), Form()
     signing.sign(scope, form)
     collection, id = scope.collection.name, record_id.lower()
     try:
@@ -166,7 +165,9 @@ def revive_record(account_id: str, name: str, record_id: str) -> BaseResponse:
     except Conflict:
         if not history.deletable(collection, id, by=scope.by)[1]:
             raise
-        notice = ALREADY_RESTORED
+        notice = gettext("The record is already restored.")
+    else:
+        notice = gettext("The record is restored.")
     return _redirect_to_record(notice, scope, id)
 
 
@@ -208,7 +209,7 @@ def _deleted_page(scope: CollectionScope, error: NotFound) -> Page:
     form.values |= dict.fromkeys(
         (f"f_{name}" for name in access.masked), ""
     )  # masks are not values
-    form.problem, form.status = GONE, error.status
+    form.problem, form.status = str(GONE), error.status
     return _new_page(scope, form, access)
 
 

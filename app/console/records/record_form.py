@@ -21,6 +21,7 @@ from app.console.records.references import Hits
 from app.console.shell.forms import Form
 from app.errors import AppError, Malformed, problem
 from app.files import ownership, uploads
+from app.http.languages import gettext, lazy_gettext
 from app.rest import json_input
 from app.types import JSONMapping, JSONObject
 
@@ -39,9 +40,11 @@ WIDGETS = {
     "file": "files",
 }
 UNSTRIPPED = ("text", "area", "choice")  # values that keep surrounding blanks
-FLAGS = {"true": "yes", "false": "no"}
-MASKED = "You see a masked value. It stays unchanged unless you edit it."
-WRITE_ONLY = "You may write this field but not see it. Leave it empty to keep its value."
+FLAGS = {"true": lazy_gettext("yes"), "false": lazy_gettext("no")}
+MASKED = lazy_gettext("You see a masked value. It stays unchanged unless you edit it.")
+WRITE_ONLY = lazy_gettext(
+    "You may write this field but not see it. Leave it empty to keep its value."
+)
 
 
 @dataclass(frozen=True)
@@ -154,7 +157,7 @@ class RecordForm(Form):
         ):
             return widget
         words = FLAGS.get(stored, stored) if widget.kind == "flag" else stored
-        return replace(widget, note=f"Stored: {words or 'empty'}")
+        return replace(widget, note=gettext("Stored: %(value)s", value=words or gettext("empty")))
 
     def _text(self, widget: Widget) -> str:
         text = self[widget.name]

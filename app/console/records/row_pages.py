@@ -11,6 +11,7 @@ from app.console.shell import guard, scopes, signing
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Page
 from app.errors import AppError, Conflict, NotFound, PreconditionFailed
+from app.http.languages import gettext
 from app.records import service
 from app.rest.access import public
 
@@ -39,10 +40,10 @@ def change_row(account_id: str, name: str) -> Page | BaseResponse:
             )
     except PreconditionFailed:
         form.values["seen"] = edit.record.etag
-        form.with_error(Conflict(CHANGED)).with_stored_notes()
+        form.with_error(Conflict(str(CHANGED))).with_stored_notes()
         return listing.render_list(scope, edit)
     except AppError as error:
         form.with_error(error)
         return listing.render_list(scope, edit)
-    notice = "The record is saved." if body else "No changes."
+    notice = gettext("The record is saved.") if body else gettext("No changes.")
     return list_state.redirect_to_list(notice, scope)

@@ -19,13 +19,12 @@ from app.collections.definition import Definition
 from app.console.records.models import SavedView
 from app.context import tenancy
 from app.errors import BadRequest, InvalidValues, NotFound, problem
+from app.http.languages import gettext
 from app.types import JSONMapping, JSONObject
 
 MAX_VIEWS = 30  # of a user, for each collection
 MAX_SHOWN = 100
 MAX_NAME_LENGTH, MAX_LENGTH = 80, 10_000  # characters of a name, and of all values
-TOO_MANY = f"You have {MAX_VIEWS} views of this collection. Delete one first."
-TOO_LONG = "This list has too many conditions and columns to be saved."
 
 
 def get_all(collection: Definition, by: Principal) -> Sequence[SavedView]:
@@ -60,10 +59,10 @@ def save(
     `query` has the arguments of the list's address. Raises InvalidValues, BadRequest.
     """
     if not 0 < len(name) <= MAX_NAME_LENGTH:
-        message = f"Enter a name of at most {MAX_NAME_LENGTH} characters."
+        message = gettext("Enter a name of at most %(count)s characters.", count=MAX_NAME_LENGTH)
         raise InvalidValues([problem("name", "required", message)])
     if len(str(query)) > MAX_LENGTH:
-        raise BadRequest(TOO_LONG)
+        raise BadRequest(gettext("This list has too many conditions and columns to be saved."))
     home, user_id = by.home_and_user()
     own = (
         SavedView.account_id == home.id,
@@ -75,7 +74,12 @@ def save(
         view = next((view for view in views if view.name == name), None)
         if view is None:
             if len(views) >= MAX_VIEWS:
-                raise BadRequest(TOO_MANY)
+                raise BadRequest(
+                    gettext(
+                        "You have %(count)s views of this collection. Delete one first.",
+                        count=MAX_VIEWS,
+                    )
+                )
             key = {"account_id": home.id, "user_id": user_id, "collection_id": collection.id}
             view = SavedView(**key, name=name)
             session.add(view)

@@ -12,6 +12,7 @@ from app.console.shell.blueprint import ACCOUNT, blueprint
 from app.console.shell.forms import Page
 from app.errors import AppError, BadRequest, UnsupportedMediaType
 from app.files import uploads
+from app.http.languages import gettext
 from app.rest.access import public
 
 LONGEST_FIELD = 100
@@ -26,9 +27,9 @@ def upload_file(account_id: str) -> Page | Response:
     scope, field = scopes.account_scope(account_id), request.args.get("field", "")[:LONGEST_FIELD]
     try:
         if request.mimetype != guard.FILE:
-            raise UnsupportedMediaType(f"Send the file as {guard.FILE}.")
+            raise UnsupportedMediaType(gettext("Send the file as %(type)s.", type=guard.FILE))
         if request.content_length is None:  # werkzeug would read as much as is allowed
-            raise BadRequest("Send a Content-Length.")
+            raise BadRequest(gettext("Send a Content-Length."))
         with uploads.receiving() as begun:
             begun.append(uploads.start(request.args.get("name")))
             shutil.copyfileobj(request.stream, begun[0])

@@ -9,6 +9,7 @@ from app.console.shell import forms, guard, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Page, redirect_with_notice
 from app.errors import AppError, NotFound
+from app.http.languages import gettext
 from app.rest.access import public
 
 VIEWS = f"{listing.COLLECTION}/views"
@@ -39,7 +40,7 @@ def save_view(account_id: str, name: str) -> Page | BaseResponse:
         at = {**scope.url_args, **query}
         return form.with_error(error).render("console/records/save_view.html", scope=scope, at=at)
     url_args = {**scope.url_args, **(saved_views.query(view) or listing.ALL)}
-    return redirect_with_notice("The view is saved.", "console.show_records", **url_args)
+    return redirect_with_notice(gettext("The view is saved."), "console.show_records", **url_args)
 
 
 @blueprint.post(f"{VIEWS}/<uuid:view_id>/delete")
@@ -50,4 +51,4 @@ def delete_view(account_id: str, name: str, view_id: str) -> BaseResponse:
     """Delete one of the caller's views."""
     scope = scopes.collection_scope(account_id, name)
     saved_views.delete(view_id, scope.by)
-    return list_state.redirect_to_list("The view is deleted.", scope)
+    return list_state.redirect_to_list(gettext("The view is deleted."), scope)
