@@ -11,7 +11,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import config, db, jobs
 from app.accounts.models import Account
-from app.console.shell import guard, lists
+from app.console.shell import guard, lists, names
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import redirect_with_notice
 from app.console.shell.lists import Listing
@@ -32,7 +32,9 @@ STATES = ("waiting", "running", "failed", "done")
 @guard.superadmins_only
 def show_jobs() -> str:
     """The jobs, the queues and the state of Redis."""
-    listing = lists.from_request("console.show_jobs", {"status": STATES, "kind": jobs.kinds()})
+    listing = lists.from_request(
+        "console.show_jobs", {"status": names.states(STATES), "kind": jobs.kinds()}
+    )
     listing.with_page(_jobs(listing))
     uses_redis = bool(config.current().redis_url)
     return render_template(

@@ -67,7 +67,7 @@ def show_health() -> str:
     file = db.sqlite_file()
     left = disk.free_bytes(file) if file else None
     if left is not None:
-        facts[gettext("Free on the disk")] = f"{left // disk.MIB:,} MiB"
+        facts[gettext("Free on the disk")] = f"{lists.format_number(left // disk.MIB)} MiB"
     return render_template("console/operation/health.html", checks=checks, facts=facts)
 
 

@@ -14,7 +14,7 @@ from app import clock
 from app.auth.principal import Principal
 from app.console.automation import json_tokens, sent_request, webhooks
 from app.console.automation.webhooks import ACCOUNT, WEBHOOK
-from app.console.shell import forms, guard, idempotent_forms, lists, scopes
+from app.console.shell import forms, guard, idempotent_forms, lists, names, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
@@ -78,7 +78,11 @@ def _webhooks(scope: AccountScope) -> dict[str, Webhook]:
 
 def _listing(scope: AccountScope, hooks: dict[str, Webhook]) -> lists.Listing:
     labels = {webhook.id: f"{webhook.collection}: {webhook.url}" for webhook in hooks.values()}
-    choices: lists.Choices = {"webhook": labels, "status": STATES, "event": payload.EVENTS}
+    choices: lists.Choices = {
+        "webhook": labels,
+        "status": names.states(STATES),
+        "event": payload.EVENTS,
+    }
     texts = {"record": gettext("Record id")}
     return lists.from_request(DELIVERIES, choices, texts, lists.TIME_FILTERS, **scope.url_args)
 

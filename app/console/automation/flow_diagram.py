@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from app.http.languages import gettext, lazy_gettext
+from app.console.shell import names
+from app.http.languages import gettext, lazy_gettext, ngettext
 from app.workflows.language.definition import (
     CONDITION,
     LOOP,
@@ -59,7 +60,12 @@ class StepState:
     @property
     def text(self) -> str:
         """The state in words."""
-        return f"{self.status}, {self.times} times" if self.times > 1 else self.status
+        state = names.of_state(self.status)
+        if self.times <= 1:
+            return state
+        return ngettext(
+            "%(state)s, %(num)s time", "%(state)s, %(num)s times", self.times, state=state
+        )
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from app import clock
 from app.console.automation import flow_diagram, flow_states, workflow_form
 from app.console.automation.flow_diagram import Diagram
 from app.console.automation.workflows import ACCOUNT, STARTED_BY
-from app.console.shell import forms, guard, lists, scopes
+from app.console.shell import forms, guard, lists, names, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import redirect_with_notice
 from app.console.shell.lists import Listing
@@ -39,7 +39,7 @@ def show_instances(account_id: str) -> str:
     workflows += service.page({}, 0, MAX_WORKFLOWS, by=scope.by, kind=HOOK)[0]
     choices: lists.Choices = {
         "workflow": {workflow.id: workflow.name for workflow in workflows},
-        "status": STATES,
+        "status": names.states(STATES),
     }
     listing = lists.from_request("console.show_instances", choices, **scope.url_args)
     filters = listing.filters
