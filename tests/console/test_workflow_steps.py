@@ -115,6 +115,12 @@ def test_each_type_of_step_has_a_label_and_words_of_diagrams() -> None:
     assert step_form.LABELS.keys() == flow_diagram.WORDS.keys() == kinds
 
 
+def test_each_property_of_a_step_has_a_name() -> None:
+    properties = [*ACTIONS.values(), *(PROPERTIES[kind] for kind in PROPERTIES.keys() - {ACTION})]
+    names = {name.lstrip("*") for some in properties for name in some}
+    assert step_form.PROPERTY_NAMES.keys() == names | {"name", "next"}
+
+
 def test_steps_are_added_moved_and_removed_before_they_are_saved(app: Flask, cast: Cast) -> None:
     admin, path, flow = opened(app, cast, [NAP, create("make", next=None)])
 

@@ -11,12 +11,13 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import config, db, jobs
 from app.accounts.models import Account
-from app.console.shell import guard, lists
+from app.console.shell import guard, lists, names
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import redirect_with_notice
 from app.console.shell.lists import Listing
 from app.db import counts
 from app.db.functions import database_now
+from app.http.languages import gettext
 from app.jobs import TABLE
 from app.rest.access import public
 from app.webhooks.models import DELIVERIES
@@ -31,7 +32,9 @@ STATES = ("waiting", "running", "failed", "done")
 @guard.superadmins_only
 def show_jobs() -> str:
     """The jobs, the queues and the state of Redis."""
-    listing = lists.from_request("console.show_jobs", {"status": STATES, "kind": jobs.kinds()})
+    listing = lists.from_request(
+        "console.show_jobs", {"status": names.states(STATES), "kind": jobs.kinds()}
+    )
     listing.with_page(_jobs(listing))
     uses_redis = bool(config.current().redis_url)
     return render_template(
@@ -49,7 +52,7 @@ def show_jobs() -> str:
 def retry_job(account_id: str, job_id: str) -> BaseResponse:
     """Enqueue a failed job again."""
     jobs.retry(account_id.lower(), job_id.lower())
-    return redirect_with_notice("The job is queued again.", "console.show_jobs")
+    return redirect_with_notice(gettext("The job is queued again."), "console.show_jobs")
 
 
 def _state() -> Any:
@@ -117,12 +120,16 @@ def _figures() -> dict[str, str]:
     now, table = database_now(), DELIVERIES.c
     due, claimed = table.due_at <= now, table.claim > sa.func.coalesce(table.last_claim, 0)
     figures = {
-        "Jobs waiting": job_counts.get("waiting", 0),
-        "Jobs running": job_counts.get("running", 0),
-        "Jobs failed": _bounded_count(TABLE, TABLE.c.status == FAILED),
-        "Deliveries due": _bounded_count(DELIVERIES, due),
-        "Deliveries with a worker": _bounded_count(DELIVERIES, table.due_at > now, claimed),
-        "Deliveries to be retried": _bounded_count(DELIVERIES, table.due_at > now, ~claimed),
+        gettext("Jobs waiting"): job_counts.get("waiting", 0),
+        gettext("Jobs running"): job_counts.get("running", 0),
+        gettext("Jobs failed"): _bounded_count(TABLE, TABLE.c.status == FAILED),
+        gettext("Deliveries due"): _bounded_count(DELIVERIES, due),
+        gettext("Deliveries with a worker"): _bounded_count(
+            DELIVERIES, table.due_at > now, claimed
+        ),
+        gettext("Deliveries to be retried"): _bounded_count(
+            DELIVERIES, table.due_at > now, ~claimed
+        ),
     }
     return {name: lists.format_count(number) for name, number in figures.items()}
 

@@ -14,12 +14,19 @@ from app.console.shell.blueprint import blueprint
 from app.console.shell.lists import PAGE_SIZE
 from app.db import disk
 from app.errors import NotFound
+from app.http.languages import gettext, lazy_gettext
 from app.ops import readiness
 from app.outbound import mail
 from app.rest.access import public
 
 LINK = re.compile(r"https?://[^\s<>\"]+")
 DATABASES = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
+CHECKS = {
+    "database": lazy_gettext("Database"),
+    "migrations": lazy_gettext("Migrations"),
+    "disk": lazy_gettext("Disk"),
+    "queue": lazy_gettext("Queue"),
+}
 
 
 @blueprint.get("/console/migrations")
@@ -42,22 +49,25 @@ def show_migrations() -> str:
 @guard.superadmins_only
 def show_health() -> str:
     """The health of this process and its main settings."""
-    settings, checks = config.current(), readiness.checks()
+    settings = config.current()
+    checks = {str(CHECKS[name]): state for name, state in readiness.checks().items()}
     facts = {
-        "Version": rest.VERSION,
-        "Environment": settings.env,
-        "Address": settings.base_url,
-        "Database": DATABASES[db.connection().dialect.name],
-        "Queue": "Redis notifies the workers"
+        gettext("Version"): rest.VERSION,
+        gettext("Environment"): settings.env,
+        gettext("Address"): settings.base_url,
+        gettext("Database"): DATABASES[db.connection().dialect.name],
+        gettext("Queue"): gettext("Redis notifies the workers")
         if settings.redis_url
-        else "workers poll every second",
-        "Mails": "written to files" if mail.is_saved_to_files() else "sent by SMTP",
-        "Audit log": "on" if append.enabled() else "off",
+        else gettext("workers poll every second"),
+        gettext("Mails"): gettext("written to files")
+        if mail.is_saved_to_files()
+        else gettext("sent by SMTP"),
+        gettext("Audit log"): gettext("on") if append.enabled() else gettext("off"),
     }
     file = db.sqlite_file()
     left = disk.free_bytes(file) if file else None
     if left is not None:
-        facts["Free on the disk"] = f"{left // disk.MIB:,} MiB"
+        facts[gettext("Free on the disk")] = f"{lists.format_number(left // disk.MIB)} MiB"
     return render_template("console/operation/health.html", checks=checks, facts=facts)
 
 
@@ -78,7 +88,7 @@ def show_outbox() -> str:
 def show_mail(name: str) -> str | Response:
     """One such mail and its links to this service."""
     if name not in _names():
-        raise NotFound("No mail with this name.")
+        raise NotFound(gettext("No mail with this name."))
     message, home = mail.load_saved(name), config.current().base_url
     links = [link for link in LINK.findall(message.text) if link.startswith(f"{home}/")]
     return render_template("console/operation/mail.html", mail=message, links=links)
@@ -87,5 +97,5 @@ def show_mail(name: str) -> str | Response:
 def _names() -> list[str]:
     # Mailed links give access to accounts, so production never shows them.
     if config.current().production or not mail.is_saved_to_files():
-        raise NotFound("The outbox exists in development only.")
+        raise NotFound(gettext("The outbox exists in development only."))
     return mail.saved_names()

@@ -14,11 +14,12 @@ from app import clock
 from app.auth.principal import Principal
 from app.console.automation import json_tokens, sent_request, webhooks
 from app.console.automation.webhooks import ACCOUNT, WEBHOOK
-from app.console.shell import forms, guard, idempotent_forms, lists, scopes
+from app.console.shell import forms, guard, idempotent_forms, lists, names, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, NotFound
+from app.http.languages import gettext, ngettext
 from app.rest.access import public
 from app.webhooks import log, payload, redaction, resend, service
 from app.webhooks.models import FAILED, PENDING, RETRYING, STATES, Webhook
@@ -28,11 +29,6 @@ LOG = f"{ACCOUNT}/deliveries"
 DELIVERY = f"{WEBHOOK}/deliveries/<uuid:delivery_id>"
 MAX_WEBHOOKS = 1000
 DELIVERIES = "console.show_deliveries"
-NOTHING_TO_RESEND = "No matching delivery has failed or waits for a retry."
-SKIPPED = (
-    "{} skipped: under way already, sent again since you opened the page, of a disabled webhook, or"
-    " not for its owner to receive."
-)
 
 
 @blueprint.get(LOG)
@@ -82,8 +78,12 @@ def _webhooks(scope: AccountScope) -> dict[str, Webhook]:
 
 def _listing(scope: AccountScope, hooks: dict[str, Webhook]) -> lists.Listing:
     labels = {webhook.id: f"{webhook.collection}: {webhook.url}" for webhook in hooks.values()}
-    choices: lists.Choices = {"webhook": labels, "status": STATES, "event": payload.EVENTS}
-    texts = {"record": "Record id"}
+    choices: lists.Choices = {
+        "webhook": labels,
+        "status": names.states(STATES),
+        "event": payload.EVENTS,
+    }
+    texts = {"record": gettext("Record id")}
     return lists.from_request(DELIVERIES, choices, texts, lists.TIME_FILTERS, **scope.url_args)
 
 
@@ -136,9 +136,18 @@ def resend_selected(account_id: str) -> BaseResponse:
 
 def _sent_notice(number: int, skipped: int) -> str:
     if not number and not skipped:
-        return "Select the deliveries to send again."
-    notice = f"Sending {number} {'delivery' if number == 1 else 'deliveries'} again."
-    return f"{notice} {SKIPPED.format(skipped)}" if skipped else notice
+        return gettext("Select the deliveries to send again.")
+    notice = ngettext(
+        "Sending %(num)s delivery again.", "Sending %(num)s deliveries again.", number
+    )
+    if not skipped:
+        return notice
+    omitted = gettext(
+        "%(count)s skipped: under way already, sent again since you opened the page, of a disabled"
+        " webhook, or not for its owner to receive.",
+        count=skipped,
+    )
+    return f"{notice} {omitted}"
 
 
 @blueprint.post(f"{LOG}/resend-undelivered")
@@ -160,7 +169,8 @@ def resend_undelivered(account_id: str) -> Page | BaseResponse:
     )
     url_args = {**scope.url_args, **listing.filters}
     if not number:
-        return redirect_with_notice(NOTHING_TO_RESEND, DELIVERIES, **url_args)
+        notice = gettext("No matching delivery has failed or waits for a retry.")
+        return redirect_with_notice(notice, DELIVERIES, **url_args)
     until = clock.iso(selection.until)
     return redirect(url_for("console.show_resent", **url_args, until=until), 303)
 
@@ -225,5 +235,9 @@ def redeliver(account_id: str, webhook_id: str, delivery_id: str) -> Page | Base
     except AppError as error:
         return webhooks.page_with_error(scope, webhook_id, error)
     is_same = sent["id"] == delivery_id.lower()
-    notice = f"The delivery is sent again {'under the same id' if is_same else 'as this new one'}."
+    notice = (
+        gettext("The delivery is sent again under the same id.")
+        if is_same
+        else gettext("The delivery is sent again as this new one.")
+    )
     return redirect_with_notice(notice, "console.show_delivery", **url_args, delivery_id=sent["id"])

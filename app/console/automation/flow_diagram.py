@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from app.console.shell import names
+from app.http.languages import gettext, lazy_gettext, ngettext
 from app.workflows.language.definition import (
     CONDITION,
     LOOP,
@@ -30,19 +32,20 @@ DOT, PASSING, GUTTER, CURVE, SPREAD = 12.0, 12.0, 16.0, 22.0, 30.0
 MAX_TITLE, MAX_DETAIL = 24, 30  # characters that fit in a box
 START, END = "-start", "-end"  # no steps' names
 WORDS = {
-    LOOP: "For each of {items}",
-    PARALLEL: "In parallel",
-    CONDITION: "If {expression}",
-    WAIT_DELAY: "Wait {duration}",
-    WAIT_CONDITION: "Wait until {expression}",
-    WAIT_EVENT: "Wait for {event} {collection}",
-    "send_webhook": "Request {url}",
-    "send_email": "Mail {to}",
-    "create_record": "Create in {collection}",
-    "update_record": "Update in {collection}",
-    "delete_record": "Delete in {collection}",
-    "query_records": "Query {collection}",
+    LOOP: lazy_gettext("For each of %(items)s"),
+    PARALLEL: lazy_gettext("In parallel"),
+    CONDITION: lazy_gettext("If %(expression)s"),
+    WAIT_DELAY: lazy_gettext("Wait %(duration)s"),
+    WAIT_CONDITION: lazy_gettext("Wait until %(expression)s"),
+    WAIT_EVENT: lazy_gettext("Wait for %(event)s %(collection)s"),
+    "send_webhook": lazy_gettext("Request %(url)s"),
+    "send_email": lazy_gettext("Mail %(to)s"),
+    "create_record": lazy_gettext("Create in %(collection)s"),
+    "update_record": lazy_gettext("Update in %(collection)s"),
+    "delete_record": lazy_gettext("Delete in %(collection)s"),
+    "query_records": lazy_gettext("Query %(collection)s"),
 }
+WAY_NAMES = {"": "", "true": lazy_gettext("true"), "false": lazy_gettext("false")}
 Way = tuple[str, str, str]  # source, label, target
 Place = tuple[str, int]  # a step in its layer, or edges to it that pass another layer
 
@@ -57,7 +60,12 @@ class StepState:
     @property
     def text(self) -> str:
         """The state in words."""
-        return f"{self.status}, {self.times} times" if self.times > 1 else self.status
+        state = names.of_state(self.status)
+        if self.times <= 1:
+            return state
+        return ngettext(
+            "%(state)s, %(num)s time", "%(state)s, %(num)s times", self.times, state=state
+        )
 
 
 @dataclass(frozen=True)
@@ -123,8 +131,8 @@ def describe(step: Step) -> str:
     words = WORDS.get(step.action or step.type, step.type)
     named = {name: values.get(name) or "" for name in ("items", "expression", "duration", "event")}
     named |= {name: values.get(name) or "" for name in ("collection", "url", "to")}
-    named["items"] = named["items"] if isinstance(named["items"], str) else "a list"
-    return words.format(**named).strip()
+    named["items"] = named["items"] if isinstance(named["items"], str) else gettext("a list")
+    return (words % named).strip()
 
 
 def targets(step: Step) -> list[tuple[str, str | None]]:
@@ -136,12 +144,13 @@ def targets(step: Step) -> list[tuple[str, str | None]]:
 
 
 def _items(series: Series, states: Mapping[str, StepState] | None) -> Iterator[Item]:
-    following = dict(pairwise([*series.steps, None]))
+    following, end = dict(pairwise([*series.steps, None])), gettext("end")
     for name, step in series.steps.items():
         ways = targets(step)
         is_plain = [target for _, target in ways] == [following[name]]
         words = [
-            f"{label}: {target or 'end'}" if label else target or "end" for label, target in ways
+            f"{WAY_NAMES[label]}: {target or end}" if label else target or end
+            for label, target in ways
         ]
         lists = [list(_items(inner, states)) for inner in step.inner]
         state = states.get(name) if states is not None else None
@@ -252,7 +261,7 @@ class _Layout:
         if name == START:
             return Box("start", self._start or "", "", *place)
         if name == END:
-            return Box("end" if self._start else "dot", "End", "", *place)
+            return Box("end" if self._start else "dot", gettext("End"), "", *place)
         step = self._steps[name]
         state = self._states.get(name) if self._states is not None else None
         kind = "container" if self._inner[name] else step.type
@@ -281,7 +290,9 @@ class _Layout:
                 at = (to[0], to[1] + self._heights[below[1]])
                 path.append(f"V{at[1]:.1f}")
         shift = -6 if anchor == "end" else 6
-        return Edge(" ".join(path), label, x + begin + shift, y + bottom + 16, anchor)
+        return Edge(
+            " ".join(path), str(WAY_NAMES[label]), x + begin + shift, y + bottom + 16, anchor
+        )
 
     def _next_center(self, way: Way) -> float:
         return self._centers[way[2], self._layer[way[0]] + 1]
@@ -296,7 +307,7 @@ class _Layout:
         (from_x, from_y), (to_x, to_y) = ends
         gutter = x + self._right + GUTTER * (number + 1)
         path = f"M{from_x:.1f} {from_y:.1f}H{gutter:.1f}V{to_y:.1f}H{to_x:.1f}"
-        return Edge(path, way[1], from_x + 6, from_y - 5, "start")
+        return Edge(path, str(WAY_NAMES[way[1]]), from_x + 6, from_y - 5, "start")
 
 
 def _back_ways(ways: Sequence[Way]) -> set[Way]:

@@ -15,6 +15,7 @@ from werkzeug.datastructures import MultiDict
 
 from app.console.automation import workflow_form
 from app.errors import AppError, InvalidValues, problem
+from app.http.languages import gettext, lazy_gettext
 from app.types import JSONMapping, JSONObject
 from app.workflows.language.checks import MAX_STEPS
 from app.workflows.language.definition import ACTION, ACTIONS, CONDITION, EVENTS, PROPERTIES
@@ -24,18 +25,45 @@ FOLLOWING, END = "", "-end"  # no names of steps
 FIELD = re.compile(r"steps\[([0-9]+)\](?:\.config)?(?:[.\[](\w+))?.*")
 DO = re.compile(r"(up|down|remove)\.([0-9]{1,3})")
 LABELS = {
-    "create_record": "Create a record",
-    "update_record": "Update a record",
-    "delete_record": "Delete a record",
-    "query_records": "Query records",
-    "send_webhook": "Send a request",
-    "send_email": "Send a mail",
-    "condition": "Condition",
-    "wait_delay": "Wait for a time",
-    "wait_condition": "Wait until a condition holds",
-    "wait_event": "Wait for an event",
-    "loop": "Loop over items",
-    "parallel": "Run in parallel",
+    "create_record": lazy_gettext("Create a record"),
+    "update_record": lazy_gettext("Update a record"),
+    "delete_record": lazy_gettext("Delete a record"),
+    "query_records": lazy_gettext("Query records"),
+    "send_webhook": lazy_gettext("Send a request"),
+    "send_email": lazy_gettext("Send a mail"),
+    "condition": lazy_gettext("Condition"),
+    "wait_delay": lazy_gettext("Wait for a time"),
+    "wait_condition": lazy_gettext("Wait until a condition holds"),
+    "wait_event": lazy_gettext("Wait for an event"),
+    "loop": lazy_gettext("Loop over items"),
+    "parallel": lazy_gettext("Run in parallel"),
+}
+PROPERTY_NAMES = {
+    "name": lazy_gettext("Name"),
+    "next": lazy_gettext("Next"),
+    "expression": lazy_gettext("Expression"),
+    "on_true": lazy_gettext("On true"),
+    "on_false": lazy_gettext("On false"),
+    "duration": lazy_gettext("Duration"),
+    "poll_interval": lazy_gettext("Poll interval"),
+    "timeout": lazy_gettext("Timeout"),
+    "event": lazy_gettext("Event"),
+    "collection": lazy_gettext("Collection"),
+    "condition": lazy_gettext("Condition"),
+    "items": lazy_gettext("Items"),
+    "steps": lazy_gettext("Steps"),
+    "branches": lazy_gettext("Branches"),
+    "url": lazy_gettext("URL"),
+    "method": lazy_gettext("Method"),
+    "headers": lazy_gettext("Headers"),
+    "body": lazy_gettext("Body"),
+    "to": lazy_gettext("To"),
+    "subject": lazy_gettext("Subject"),
+    "data": lazy_gettext("Data"),
+    "record_id": lazy_gettext("Record id"),
+    "filter": lazy_gettext("Filter"),
+    "sort": lazy_gettext("Sort"),
+    "limit": lazy_gettext("Limit"),
 }
 TARGETS = ("next", "on_true", "on_false")
 JSON_KINDS = {"data": dict, "headers": dict, "steps": list, "branches": list}
@@ -60,6 +88,11 @@ class Input:
     text: str
     required: bool
     errors: list[str] = field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        """The property in words."""
+        return PROPERTY_NAMES[self.label]
 
     @property
     def is_long(self) -> bool:
@@ -233,7 +266,8 @@ def _step(form: MultiDict[str, str], index: int) -> tuple[JSONObject, list[JSONO
 
 def _value(kind: str, name: str, text: str, place: str) -> tuple[Any, list[JSONObject]]:
     if len(text) > MAX_LENGTH:
-        return None, [problem(place, "too_long", f"At most {MAX_LENGTH} characters.")]
+        message = gettext("At most %(limit)s characters.", limit=MAX_LENGTH)
+        return None, [problem(place, "too_long", message)]
     if not text:
         return None, []
     is_template = text.startswith("{{")

@@ -8,11 +8,18 @@ from dataclasses import dataclass
 
 import orjson
 
+from app.http.languages import gettext, lazy_gettext
 from app.types import JSONObject
 from app.workflows.language.definition import LOOP, Written, lists_in
 
 MAX_LINES_OF_STEP, MAX_LINES = 300, 3000  # compared; longer steps are only named
 ADDED, REMOVED, CHANGED, MOVED = "added", "removed", "changed", "moved"
+KIND_NAMES = {
+    ADDED: lazy_gettext("added"),
+    REMOVED: lazy_gettext("removed"),
+    CHANGED: lazy_gettext("changed"),
+    MOVED: lazy_gettext("moved"),
+}
 
 
 @dataclass(frozen=True)
@@ -49,7 +56,7 @@ def compare(old: Sequence[Written], new: Sequence[Written]) -> list[StepChange]:
         changes.append(StepChange(name, kind, list(_diff(*texts)) if fits else ()))
     if reordered:
         order = Line("", ", ".join(after))
-        changes.insert(0, StepChange("Order of steps", MOVED, [order]))
+        changes.insert(0, StepChange(gettext("Order of steps"), MOVED, [order]))
     return changes
 
 

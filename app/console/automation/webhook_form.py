@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from app import clock
 from app.accounts.models import PII_GROUP
 from app.collections import definition
@@ -9,6 +11,7 @@ from app.console.shell import forms
 from app.console.shell.forms import Form, TemplateContext
 from app.console.shell.scopes import AccountScope
 from app.errors import InvalidValues, problem
+from app.http.languages import gettext, lazy_gettext
 from app.types import JSONObject
 from app.webhooks import headers
 from app.webhooks.models import OPERATIONS, Webhook
@@ -16,9 +19,21 @@ from app.webhooks.models import OPERATIONS, Webhook
 TEXT_FIELDS = ("url", "collection", "filter", "headers")
 MAX_LENGTHS = {"url": 2048, "collection": 100, "filter": 2000, "headers": 100_000}
 EVENTS = [
-    {"id": "create", "name": "create", "description": "a record is created"},
-    {"id": "update", "name": "update", "description": "a record is updated"},
-    {"id": "delete", "name": "delete", "description": "a record is deleted"},
+    {
+        "id": "create",
+        "name": lazy_gettext("create"),
+        "description": lazy_gettext("a record is created"),
+    },
+    {
+        "id": "update",
+        "name": lazy_gettext("update"),
+        "description": lazy_gettext("a record is updated"),
+    },
+    {
+        "id": "delete",
+        "name": lazy_gettext("delete"),
+        "description": lazy_gettext("a record is deleted"),
+    },
 ]
 
 
@@ -53,7 +68,7 @@ def body(form: Form) -> JSONObject:
     events = [name for name in OPERATIONS if name in form.selected]
     headers, problems = _parse_headers(values["headers"])
     if not events:
-        problems.append(problem("events", "required", "Choose at least one."))
+        problems.append(problem("events", "required", gettext("Choose at least one.")))
     if problems:
         raise InvalidValues(problems)
     return {
@@ -81,15 +96,25 @@ def choices(scope: AccountScope, webhook: Webhook | None = None) -> TemplateCont
     }
 
 
+def event_names(events: Sequence[str]) -> str:
+    """The events of a webhook, for a list."""
+    names = {event["id"]: str(event["name"]) for event in EVENTS}
+    return ", ".join(names[event] for event in events)
+
+
 def _parse_headers(text: str) -> tuple[dict[str, str], list[JSONObject]]:
     headers: dict[str, str] = {}
     problems = []
     for line in filter(None, (line.strip() for line in text.splitlines())):
         name, colon, value = (part.strip() for part in line.partition(":"))
         if not colon:
-            message = f"{line[:80]!r} is not a header. Write one per line, as Name: value."
+            message = gettext(
+                "%(line)s is not a header. Write one per line, as Name: value.",
+                line=repr(line[:80]),
+            )
             problems.append(problem("headers", "name_invalid", message))
         elif name in headers:
-            problems.append(problem("headers", "name_duplicate", f"{name[:80]} is given twice."))
+            message = gettext("%(name)s is given twice.", name=name[:80])
+            problems.append(problem("headers", "name_duplicate", message))
         headers[name] = value
     return headers, problems

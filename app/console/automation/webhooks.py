@@ -13,6 +13,7 @@ from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError
+from app.http.languages import gettext, lazy_gettext
 from app.rest.access import public
 from app.webhooks import resend, service, signing
 from app.webhooks.models import Webhook
@@ -22,7 +23,10 @@ HOME = "/console/webhooks"
 ACCOUNT = f"{HOME}/<uuid:account_id>"
 WEBHOOK = f"{ACCOUNT}/<uuid:webhook_id>"
 NEW_PAGE, WEBHOOK_PAGE = "console/webhooks/new.html", "console/webhooks/one.html"
-COPY_HINT = "If you did not copy the secret, create a new one."
+SWITCHED = {
+    "enable": lazy_gettext("The webhook is enabled."),
+    "disable": lazy_gettext("The webhook is disabled."),
+}
 
 
 @blueprint.get(HOME)
@@ -46,7 +50,13 @@ def show_webhooks(account_id: str) -> str:
     listing = lists.from_request("console.show_webhooks", **scope.url_args)
     listing.with_page(service.page(listing.skip, lists.PAGE_SIZE, by=scope.by))
     most = config.current().webhooks_per_account
-    return render_template("console/webhooks/list.html", scope=scope, listing=listing, most=most)
+    return render_template(
+        "console/webhooks/list.html",
+        scope=scope,
+        listing=listing,
+        most=most,
+        event_names=webhook_form.event_names,
+    )
 
 
 @blueprint.get(f"{ACCOUNT}/new")
@@ -95,7 +105,7 @@ def change_webhook(account_id: str, webhook_id: str) -> Page | BaseResponse:
         service.change(webhook_id, webhook_form.body(form), by=scope.by)
     except AppError as error:
         return _page(scope, webhook, form.with_error(error))
-    return _redirect("The webhook is saved.", scope, webhook_id)
+    return _redirect(gettext("The webhook is saved."), scope, webhook_id)
 
 
 @blueprint.post(f"{WEBHOOK}/take-over")
@@ -105,9 +115,8 @@ def take_webhook_over(account_id: str, webhook_id: str) -> BaseResponse:
     """Make the caller the webhook's owner, whose rights decide its payloads."""
     scope = scopes.account_scope(account_id)
     service.take_over(webhook_id, by=scope.by)
-    return _redirect(
-        "You own the webhook now: its payloads show what you may view.", scope, webhook_id
-    )
+    notice = gettext("You own the webhook now: its payloads show what you may view.")
+    return _redirect(notice, scope, webhook_id)
 
 
 @blueprint.post(f"{WEBHOOK}/<any(enable, disable):action>")
@@ -120,7 +129,7 @@ def switch_webhook(account_id: str, webhook_id: str, action: str) -> Page | Base
         service.change(webhook_id, {"enabled": enabled}, by=scope.by)
     except AppError as error:
         return page_with_error(scope, webhook_id, error)
-    return _redirect(f"The webhook is {action}d.", scope, webhook_id)
+    return _redirect(str(SWITCHED[action]), scope, webhook_id)
 
 
 @blueprint.post(f"{WEBHOOK}/rotate-secret")
@@ -143,7 +152,10 @@ def show_webhook_secret(account_id: str, webhook_id: str) -> str | BaseResponse:
     webhook = service.get(webhook_id, by=scope.by)
     secret = one_time_secrets.pop(webhook.id)
     if secret is None:
-        return _redirect(f"The secret has already been shown. {COPY_HINT}", scope, webhook_id)
+        notice = gettext(
+            "The secret has already been shown. If you did not copy the secret, create a new one."
+        )
+        return _redirect(notice, scope, webhook_id)
     return render_template(
         "console/webhooks/secret.html",
         scope=scope,
@@ -164,9 +176,9 @@ def try_webhook(account_id: str, webhook_id: str) -> Page | BaseResponse:
     except AppError as error:
         return page_with_error(scope, webhook_id, error)
     notice = (
-        "The receiver accepted the test."
+        gettext("The receiver accepted the test.")
         if result.delivered
-        else f"The test failed: {result.error}"
+        else gettext("The test failed: %(error)s", error=result.error)
     )
     url_args = {**scope.url_args, "webhook_id": webhook_id, "delivery_id": result.work.id}
     return redirect_with_notice(notice, "console.show_delivery", **url_args)
@@ -181,7 +193,7 @@ def delete_webhook(account_id: str, webhook_id: str) -> BaseResponse:
     with idempotent_forms.ignore_already_deleted(scope.account.id, "webhooks", webhook_id):
         service.delete(webhook_id, by=scope.by)
     return redirect_with_notice(
-        "The webhook is deleted.", "console.show_webhooks", **scope.url_args
+        gettext("The webhook is deleted."), "console.show_webhooks", **scope.url_args
     )
 
 

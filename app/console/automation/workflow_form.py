@@ -12,6 +12,7 @@ from app import clock
 from app.console.shell import forms
 from app.console.shell.forms import Form
 from app.errors import AppError, InvalidValues, Malformed, problem
+from app.http.languages import gettext
 from app.rest import json_input
 from app.types import JSONMapping, JSONObject
 from app.workflows import hooks, service
@@ -133,9 +134,15 @@ def step_errors(error: AppError, form: Form) -> list[JSONObject]:
     for index, step in enumerate(steps):
         spec = step if isinstance(step, dict) else {}
         kind = spec.get("action_type") or spec.get("type") or ""
-        name = spec.get("name") or f"{noun} {index + 1}"
+        name = spec.get("name") or _numbered(noun, index + 1)
         rows.append({"name": str(name), "type": str(kind), "messages": messages.get(index, [])})
     return rows
+
+
+def _numbered(noun: str, number: int) -> str:
+    if noun == "action":
+        return gettext("action %(number)s", number=number)
+    return gettext("step %(number)s", number=number)
 
 
 def pretty(value: object) -> str:
@@ -153,7 +160,9 @@ def parse_json(
         message = json_problem(text) or str(error.extra["detail"][0]["msg"])
         return kind(), [problem(name, "invalid_json", message)]
     if not isinstance(value, kind) or (kind is list and of_objects and not _are_objects(value)):
-        message = "Enter a list of objects." if kind is list else "Enter an object."
+        message = (
+            gettext("Enter a list of objects.") if kind is list else gettext("Enter an object.")
+        )
         return kind(), [problem(name, "invalid_json", message)]
     return value, []
 
@@ -164,7 +173,12 @@ def json_problem(text: str) -> str | None:
         orjson.loads(text.encode(errors="replace"))
     except orjson.JSONDecodeError as error:
         message = error.msg.removeprefix("unexpected character, ").removesuffix(" (BOM)")
-        return f"Line {error.lineno}, column {error.colno}: {message}."
+        return gettext(
+            "Line %(line)s, column %(column)s: %(message)s.",
+            line=error.lineno,
+            column=error.colno,
+            message=message,
+        )
     return None
 
 

@@ -12,12 +12,13 @@ from app import clock
 from app.console.automation import flow_diagram, flow_states, workflow_form
 from app.console.automation.flow_diagram import Diagram
 from app.console.automation.workflows import ACCOUNT, STARTED_BY
-from app.console.shell import forms, guard, lists, scopes
+from app.console.shell import forms, guard, lists, names, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import redirect_with_notice
 from app.console.shell.lists import Listing
 from app.console.shell.scopes import AccountScope
 from app.errors import Conflict, NotFound
+from app.http.languages import gettext
 from app.rest.access import public
 from app.types import JSONObject
 from app.workflows import instances, service, versions
@@ -38,7 +39,7 @@ def show_instances(account_id: str) -> str:
     workflows += service.page({}, 0, MAX_WORKFLOWS, by=scope.by, kind=HOOK)[0]
     choices: lists.Choices = {
         "workflow": {workflow.id: workflow.name for workflow in workflows},
-        "status": STATES,
+        "status": names.states(STATES),
     }
     listing = lists.from_request("console.show_instances", choices, **scope.url_args)
     filters = listing.filters
@@ -78,7 +79,8 @@ def resume_instances(account_id: str) -> BaseResponse:
         url_args = {**scope.url_args, "moment": clock.iso(now)}
         return redirect(url_for("console.show_resumed", **url_args), 303)
     url_args = {**scope.url_args, "workflow": workflow or None}
-    return redirect_with_notice("No instance has failed.", "console.show_instances", **url_args)
+    notice = gettext("No instance has failed.")
+    return redirect_with_notice(notice, "console.show_instances", **url_args)
 
 
 @blueprint.get(f"{INSTANCES}/resumed/<moment>")
@@ -128,7 +130,7 @@ def _diagram(instance: JSONObject, scope: AccountScope) -> Diagram | None:
     if version is None:  # removed with its workflow
         return None
     states = flow_states.find(instance, version.series, scope.by)
-    return flow_diagram.draw(version.series, STARTED_BY[instance["trigger_type"]], states)
+    return flow_diagram.draw(version.series, str(STARTED_BY[instance["trigger_type"]]), states)
 
 
 def _name(instance: JSONObject, scope: AccountScope) -> str | None:
@@ -158,9 +160,9 @@ def act_on_instance(account_id: str, instance_id: str, action: str) -> BaseRespo
     try:
         (instances.resume if action == "resume" else instances.cancel)(instance_id, by=scope.by)
         notice = (
-            "The instance resumes at the failed step."
+            gettext("The instance resumes at the failed step.")
             if action == "resume"
-            else "The instance is cancelled."
+            else gettext("The instance is cancelled.")
         )
     except Conflict as error:  # the status has changed since the page was rendered
         notice = error.message

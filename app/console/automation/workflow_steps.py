@@ -16,6 +16,7 @@ from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError
+from app.http.languages import gettext
 from app.rest.access import public
 from app.workflows import service
 from app.workflows.language import step_headers
@@ -54,7 +55,9 @@ def change_workflow_steps(account_id: str, workflow_id: str) -> Page | BaseRespo
         rows = step_form.with_errors(rows, error)
         return _page(scope, workflow, rows, form.with_error(error))
     url_args = {**scope.url_args, "kind": workflow.kind, "workflow_id": workflow_id}
-    return redirect_with_notice("The steps are saved.", "console.show_workflow", **url_args)
+    return redirect_with_notice(
+        gettext("The steps are saved."), "console.show_workflow", **url_args
+    )
 
 
 def _page(scope: AccountScope, workflow: Workflow, rows: Sequence[Row], form: Form) -> Page:

@@ -15,6 +15,7 @@ from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, NotFound
+from app.http.languages import gettext, lazy_gettext
 from app.rest.access import public
 from app.types import JSONMapping, JSONObject
 from app.workflows import hooks, service, versions
@@ -25,7 +26,28 @@ HOME = "/console/workflows"
 ACCOUNT = f"{HOME}/<uuid:account_id>"
 KIND = f"{ACCOUNT}/<any(workflow, hook):kind>"
 WORKFLOW = f"{KIND}/<uuid:workflow_id>"
-STARTED_BY = {EVENT: "Event", SCHEDULE: "Schedule", MANUAL: "By hand", WEBHOOK: "Request"}
+STARTED_BY = {
+    EVENT: lazy_gettext("Event"),
+    SCHEDULE: lazy_gettext("Schedule"),
+    MANUAL: lazy_gettext("By hand"),
+    WEBHOOK: lazy_gettext("Request"),
+}
+NOTICES = {
+    "workflow": {
+        "create": lazy_gettext("The workflow is created."),
+        "change": lazy_gettext("The workflow is saved."),
+        "enable": lazy_gettext("The workflow is enabled."),
+        "disable": lazy_gettext("The workflow is disabled."),
+        "delete": lazy_gettext("The workflow is deleted."),
+    },
+    HOOK: {
+        "create": lazy_gettext("The hook is created."),
+        "change": lazy_gettext("The hook is saved."),
+        "enable": lazy_gettext("The hook is enabled."),
+        "disable": lazy_gettext("The hook is disabled."),
+        "delete": lazy_gettext("The hook is deleted."),
+    },
+}
 NEW_PAGE, WORKFLOW_PAGE = "console/workflows/new.html", "console/workflows/one.html"
 
 
@@ -87,7 +109,7 @@ def create_workflow(account_id: str, kind: str) -> Page | BaseResponse:
         ):
             faults = workflow_form.step_errors(error, form)
             return _new_page(scope, kind, workflow_form.with_error(form, error), faults)
-    return _redirect(f"The {kind} is created.", scope, kind, id)
+    return _redirect("create", scope, kind, id)
 
 
 @blueprint.get(WORKFLOW)
@@ -117,7 +139,7 @@ def change_workflow(account_id: str, kind: str, workflow_id: str) -> Page | Base
     except AppError as error:
         faults = workflow_form.step_errors(error, form)
         return _page(scope, workflow, workflow_form.with_error(form, error), faults)
-    return _redirect(f"The {kind} is saved.", scope, kind, workflow_id)
+    return _redirect("change", scope, kind, workflow_id)
 
 
 @blueprint.post(f"{WORKFLOW}/<any(enable, disable):action>")
@@ -134,7 +156,7 @@ def switch_workflow(
         service.toggle(workflow_id, action == "enable", by=scope.by, kind=kind)
     except AppError as error:
         return _page(scope, workflow, workflow_form.with_error(form, error))
-    return _redirect(f"The {kind} is {action}d.", scope, kind, workflow_id)
+    return _redirect(action, scope, kind, workflow_id)
 
 
 @blueprint.post(f"{WORKFLOW}/trigger")
@@ -151,7 +173,10 @@ def trigger_workflow(account_id: str, kind: str, workflow_id: str) -> Page | Bas
     except AppError as error:
         return _page(scope, workflow, form.with_error(error))
     return redirect_with_notice(
-        "The workflow is started.", "console.show_instance", **scope.url_args, instance_id=id
+        gettext("The workflow is started."),
+        "console.show_instance",
+        **scope.url_args,
+        instance_id=id,
     )
 
 
@@ -175,6 +200,7 @@ def show_workflow_versions(account_id: str, kind: str, workflow_id: str) -> str:
         old=old,
         new=new,
         changes=version_changes.compare(*steps),
+        kinds=version_changes.KIND_NAMES,
     )
 
 
@@ -197,13 +223,13 @@ def delete_workflow(account_id: str, kind: str, workflow_id: str) -> BaseRespons
     with idempotent_forms.ignore_already_deleted(scope.account.id, "workflows", workflow_id):
         service.delete(workflow_id, by=scope.by, kind=kind)
     return redirect_with_notice(
-        f"The {kind} is deleted.", "console.show_workflows", **scope.url_args
+        str(NOTICES[kind]["delete"]), "console.show_workflows", **scope.url_args
     )
 
 
-def _redirect(notice: str, scope: AccountScope, kind: str, workflow_id: str) -> BaseResponse:
+def _redirect(action: str, scope: AccountScope, kind: str, workflow_id: str) -> BaseResponse:
     url_args = {**scope.url_args, "kind": kind, "workflow_id": workflow_id}
-    return redirect_with_notice(notice, "console.show_workflow", **url_args)
+    return redirect_with_notice(str(NOTICES[kind][action]), "console.show_workflow", **url_args)
 
 
 def _new_page(
@@ -249,7 +275,7 @@ def _shown(workflow: Workflow, scope: AccountScope) -> JSONObject:
 
 
 def _start_words(trigger: JSONMapping) -> str:
-    words = [STARTED_BY[trigger["type"]]]
+    words = [str(STARTED_BY[trigger["type"]])]
     words += [str(trigger[name]) for name in ("event", "collection", "cron") if trigger.get(name)]
     return " ".join(words)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from app.http.languages import lazy_gettext
 
 STATES = {
@@ -16,6 +18,7 @@ STATES = {
     "done": lazy_gettext("done"),
     "expired": lazy_gettext("expired"),
     "failed": lazy_gettext("failed"),
+    "not run": lazy_gettext("not run"),
     "pending": lazy_gettext("pending"),
     "retrying": lazy_gettext("retrying"),
     "running": lazy_gettext("running"),
@@ -38,6 +41,11 @@ FILTERS = {
 def of_state(state: str) -> str:
     """The name of a state of work, an invitation or a change."""
     return str(STATES.get(state, state))
+
+
+def states(some: Sequence[str]) -> dict[str, str]:
+    """The names of states, for a filter."""
+    return {state: of_state(state) for state in some}
 
 
 def of_filter(name: str) -> str:
