@@ -22,6 +22,7 @@ from app.collections import definition as definitions
 from app.collections import table as tables
 from app.collections.definition import ByFormerName, Definition
 from app.collections.models import Collection
+from app.console.admin import audit_columns
 from app.console.records import references
 from app.console.records.display import display
 from app.console.shell.lists import UrlArgs
@@ -318,11 +319,10 @@ class Names:
 
     def _value(self, change: Change, collection: Definition | None, entry: JSONMapping) -> Value:
         column = entry["column_name"]
-        label = column
         if collection is not None:
             label = collection.era_at(change.occurred_at).present_name(column) or column
-        elif column:
-            label = column.removesuffix("_id").replace("_", " ").capitalize()
+        else:
+            label = audit_columns.label(column)
         if entry["salt"] is None and not entry["masked"]:
             return Value(label, None, None, gettext("erased"))
         if not change.is_complete:
