@@ -72,4 +72,5 @@ def _mail_email_changed(payload: Mapping[str, str]) -> None:
     if payload["may_undo"]:
         token = mail_tokens.issue(user, PURPOSE, payload["email"])
         link = f"{config.current().base_url}/console/undo-email-change?token={quote(token)}"
-    mail.send(payload["email"], "email_changed", link=link, account=user.account.name)
+    values = {"link": link, "account": user.account.name}
+    mail.send(payload["email"], "email_changed", language=user.language, **values)

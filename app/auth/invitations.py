@@ -295,4 +295,8 @@ def _mail_invitation(payload: Mapping[str, str]) -> None:
         if not account.is_active:
             return
         link = f"{config.current().base_url}/console/invitations/{quote(token)}"
-        mail.send(invitation.email, "invitation", link=link, account=account.name)
+        inviter = session.get(User, (account.id, invitation.invited_by))
+        language = inviter.language if inviter else None
+        mail.send(
+            invitation.email, "invitation", language=language, link=link, account=account.name
+        )

@@ -150,4 +150,5 @@ def _mail_reset(payload: Mapping[str, str]) -> None:
         return
     token = mail_tokens.issue(user, PURPOSE)
     link = f"{config.current().base_url}/console/reset-password?token={quote(token)}"
-    mail.send(user.email, "reset", link=link, account=user.account.name)
+    values = {"link": link, "account": user.account.name}
+    mail.send(user.email, "reset", language=user.language, **values)

@@ -44,20 +44,23 @@ def _notify_of_removal(event: events.PiiMemberExpelled) -> None:
 @jobs.job("auth.tell_pii_expulsion", mails=True)
 def _mail_removal(payload: Mapping[str, str]) -> None:
     account = db.db.session.get(Account, payload["account_id"])
-    to = payload.get("to") or _address(payload["account_id"], payload["member_id"])
+    user = _user(payload["account_id"], payload.get("member_id", payload["user_id"]))
+    to = payload.get("to") or (user.email if user else None)
     if account and to:
         context = {"email": payload["old_email"], "reason": payload["reason"]}
-        mail.send(to, "pii_member_removed", account=account.name, **context)
+        language = user.language if user else None
+        mail.send(to, "pii_member_removed", language=language, account=account.name, **context)
 
 
 @jobs.job("auth.tell_pii_refusal", mails=True)
 def _mail_refusal(payload: Mapping[str, str]) -> None:
     account = db.db.session.get(Account, payload["account_id"])
-    to = _address(payload["account_id"], payload["user_id"])
-    if account and to:
-        mail.send(to, "pii_sign_in_refused", account=account.name, provider=payload["provider"])
+    user = _user(payload["account_id"], payload["user_id"])
+    if account and user:
+        context = {"account": account.name, "provider": payload["provider"]}
+        mail.send(user.email, "pii_sign_in_refused", language=user.language, **context)
 
 
-def _address(account_id: str, user_id: str) -> str | None:
+def _user(account_id: str, user_id: str) -> User | None:
     user = db.db.session.get(User, (account_id, user_id))
-    return user.email if user and user.is_active else None
+    return user if user and user.is_active else None

@@ -130,7 +130,8 @@ def _mail_known_already(payload: Mapping[str, str]) -> None:
     user = db.db.session.scalar(sa.select(User).where(*conditions))
     if user is not None and user.may_sign_in:
         link = f"{config.current().base_url}/console/forgot-password"
-        mail.send(user.email, "known_already", link=link, account=user.account.name)
+        values = {"link": link, "account": user.account.name}
+        mail.send(user.email, "known_already", language=user.language, **values)
 
 
 def _check(email: str, password: str, names: Iterable[str], *problems: Problem | None) -> None:

@@ -91,7 +91,7 @@ def _mark_verified(user: User, by: str | None) -> None:
 
 
 def change_profile(caller: Principal, body: Body, address: str | None) -> User:
-    """Change the caller's name or language; a new address takes effect once its mailed link is followed.
+    """Change the caller's name or language; a new address takes effect by its mailed link.
 
     Raises InvalidValues, TooManyRequests, or Forbidden without a recent sign-in.
     """
@@ -172,4 +172,5 @@ def _resend(payload: Mapping[str, str]) -> None:
 
 def _send(user: User, email: str, token: str) -> None:
     link = f"{config.current().base_url}/auth/verify-email?token={quote(token)}"
-    mail.send(email, "verification", link=link, account=user.account.name)
+    values = {"link": link, "account": user.account.name}
+    mail.send(email, "verification", language=user.language, **values)

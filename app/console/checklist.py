@@ -15,6 +15,7 @@ from app.auth.models import ApiKey
 from app.auth.principal import Principal
 from app.collections import definition
 from app.console.shell import switcher
+from app.http.languages import gettext
 from app.rules import OPERATIONS
 from app.webhooks.models import Webhook
 
@@ -41,28 +42,30 @@ def _instance_steps(has_records: bool) -> Iterator[Step]:
     account = next(iter(switcher.recent()), None)
     closed = next(iter(collections), None)
     yield Step(
-        "Define a collection",
-        "A table with typed fields, shared by all accounts; each account has its own records.",
+        gettext("Define a collection"),
+        gettext(
+            "A table with typed fields, shared by all accounts; each account has its own records."
+        ),
         url_for("console.show_new_collection"),
         bool(collections),
     )
     yield Step(
-        "Write its rules",
-        "Who may list, view, create, update and delete its records.",
+        gettext("Write its rules"),
+        gettext("Who may list, view, create, update and delete its records."),
         url_for("console.show_rules", collection_id=closed.id)
         if closed
         else url_for("console.show_collections"),
         ruled,
     )
     yield Step(
-        "Create an account",
-        "A customer with users of its own.",
+        gettext("Create an account"),
+        gettext("A customer with users of its own."),
         url_for("console.show_new_account"),
         _exists(Account, Account.id != SYSTEM_ACCOUNT_ID, Account.closed_at.is_(None)),
     )
     yield Step(
-        "Enter a record",
-        "In the console, or by the REST API.",
+        gettext("Enter a record"),
+        gettext("In the console, or by the REST API."),
         url_for("console.show_record_collections", account_id=account.id)
         if account
         else url_for("console.show_records_home"),
@@ -73,20 +76,20 @@ def _instance_steps(has_records: bool) -> Iterator[Step]:
 def _steps(caller: Principal) -> Iterator[Step]:
     account_id = caller.require_account_id()
     yield Step(
-        "Invite somebody",
-        "Colleagues get a mail with a link.",
+        gettext("Invite somebody"),
+        gettext("Colleagues get a mail with a link."),
         url_for("console.show_invite"),
         _exists(User, User.account_id == account_id, User.id != caller.user_id),
     )
     yield Step(
-        "Create an API key",
-        "Your programs read and write records with it.",
+        gettext("Create an API key"),
+        gettext("Your programs read and write records with it."),
         url_for("console.show_new_key"),
         _exists(ApiKey, ApiKey.account_id == account_id),
     )
     yield Step(
-        "Set up a webhook",
-        "Your programs are told of changes.",
+        gettext("Set up a webhook"),
+        gettext("Your programs are told of changes."),
         url_for("console.show_new_webhook", account_id=account_id),
         _exists(Webhook, Webhook.account_id == account_id),
     )

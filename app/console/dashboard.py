@@ -14,6 +14,7 @@ from app.console.shell import charts, guard, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import TemplateContext
 from app.console.shell.scopes import AccountScope
+from app.http.languages import gettext
 from app.rest.access import public
 from app.workflows import instances
 
@@ -32,7 +33,12 @@ class CollectionVisibility:
     def hidden_names(self) -> str:
         """Some names of hidden collections, for a sentence."""
         rest = len(self.closed) - MAX_NAMED
-        return ", ".join([*self.closed[:MAX_NAMED], *([f"{rest} others"] if rest > 0 else [])])
+        return ", ".join(
+            [
+                *self.closed[:MAX_NAMED],
+                *([gettext("%(count)s others", count=rest)] if rest > 0 else []),
+            ]
+        )
 
 
 @blueprint.get("/console/accounts/<uuid:account_id>/dashboard")

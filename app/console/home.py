@@ -17,6 +17,7 @@ from app.console.shell import charts, lists
 from app.console.shell.forms import TemplateContext
 from app.console.shell.scopes import AccountScope
 from app.db.counts import count_up_to
+from app.http.languages import gettext
 from app.workflows import instances
 
 NOT_CLOSED = (Account.closed_at.is_(None),)
@@ -33,10 +34,12 @@ def _instance_context(caller: Principal) -> TemplateContext:
     counts = collections.record_counts(rows, lists.MAX_COUNTED)
     accounts = _newest_accounts()
     figures = {
-        "Accounts": lists.format_count(count_up_to(Account, NOT_CLOSED, lists.MAX_COUNTED + 1) - 1),
-        "Users": _format_count(User),
-        "Collections": f"{total:,}",
-        "Records": _format_sum(list(counts.values())),
+        gettext("Accounts"): lists.format_count(
+            count_up_to(Account, NOT_CLOSED, lists.MAX_COUNTED + 1) - 1
+        ),
+        gettext("Users"): _format_count(User),
+        gettext("Collections"): lists.format_number(total),
+        gettext("Records"): _format_sum(list(counts.values())),
     }
     return {
         "figures": figures,
@@ -47,6 +50,10 @@ def _instance_context(caller: Principal) -> TemplateContext:
         "instance": _activity(accounts, caller),
         "steps": checklist.steps(caller, has_records=any(counts.values())),
     }
+
+
+def _accounts_but_system() -> int:
+    return count_up_to(Account, NOT_CLOSED, lists.MAX_COUNTED + 1) - 1
 
 
 def _newest_accounts() -> Sequence[Account]:
@@ -77,10 +84,14 @@ def _activity(accounts: Sequence[Account], caller: Principal) -> TemplateContext
 
 def _account_context(caller: Principal) -> TemplateContext:
     figures = {
-        "People": _format_count(User, User.account_id == caller.account_id),
-        "Collections": _format_count(Collection),
+        gettext("People"): _format_count(User, User.account_id == caller.account_id),
+        gettext("Collections"): _format_count(Collection),
     }
-    context: TemplateContext = {"figures": figures, "collections": []}
+    context: TemplateContext = {
+        "figures": figures,
+        "collections": [],
+        "has_collections": bool(count_up_to(Collection, (), 1)),
+    }
     if caller.is_admin and caller.account:
         context["steps"] = checklist.steps(caller, has_records=False)
         context["dashboard"] = dashboard.context(AccountScope(caller.account, caller))
@@ -94,4 +105,4 @@ def _format_count(model: Any, *where: Any) -> str:
 def _format_sum(numbers: Sequence[int]) -> str:
     is_cut = any(number > lists.MAX_COUNTED for number in numbers)
     counted = sum(min(number, lists.MAX_COUNTED) for number in numbers)
-    return f"{counted:,}{'+' if is_cut else ''}"
+    return f"{lists.format_number(counted)}{'+' if is_cut else ''}"

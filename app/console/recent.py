@@ -14,21 +14,23 @@ from app.audit.append import CREATE, DELETE
 from app.collections import table as tables
 from app.collections.definition import ByFormerName, Definition
 from app.console.shell.scopes import AccountScope
+from app.http.languages import gettext, lazy_gettext
 
 MAX_SHOWN, MAX_SCANNED = 8, 60
-VERBS = {CREATE: "created", DELETE: "deleted"}
+VERBS = {CREATE: lazy_gettext("created"), DELETE: lazy_gettext("deleted")}
+CHANGED = lazy_gettext("changed")
 # By table: the label of a row, and the page that lists it, if any.
 LIST_PAGES = {
-    "webhooks": ("webhook", "console.show_webhooks"),
-    "workflows": ("workflow", "console.show_workflows"),
-    "users": ("user", "console.show_team"),
-    "groups": ("group", "console.show_groups"),
-    "group_members": ("group member", "console.show_groups"),
-    "invitations": ("invitation", "console.show_invitations"),
-    "api_keys": ("API key", "console.show_keys"),
-    "accounts": ("account", None),
-    "provider_settings": ("identity provider", "console.show_sso"),
-    "identities": ("user identity", None),
+    "webhooks": (lazy_gettext("Webhook"), "console.show_webhooks"),
+    "workflows": (lazy_gettext("Workflow"), "console.show_workflows"),
+    "users": (lazy_gettext("User"), "console.show_team"),
+    "groups": (lazy_gettext("Group"), "console.show_groups"),
+    "group_members": (lazy_gettext("Group member"), "console.show_groups"),
+    "invitations": (lazy_gettext("Invitation"), "console.show_invitations"),
+    "api_keys": (lazy_gettext("API key"), "console.show_keys"),
+    "accounts": (lazy_gettext("Account"), None),
+    "provider_settings": (lazy_gettext("Identity provider"), "console.show_sso"),
+    "identities": (lazy_gettext("User identity"), None),
 }
 WITHOUT_URL_ARGS = ("provider_settings",)
 
@@ -67,7 +69,10 @@ def changes(scope: AccountScope, collections: Sequence[Definition]) -> list[Chan
 
 
 def _change(scope: AccountScope, collection: Definition | None, row: Any) -> Change:
-    verb, actor = VERBS.get(row.operation, "changed"), row.user_email or row.user_id
+    verb, actor = (
+        str(VERBS.get(row.operation, lazy_gettext("changed"))),
+        row.user_email or row.user_id,
+    )
     if collection is None:
         label, target = _list_link(scope, row)
         return Change(label, verb, actor, row.occurred_at, target, target)
@@ -75,12 +80,13 @@ def _change(scope: AccountScope, collection: Definition | None, row: Any) -> Cha
     target = all_records = url_for("console.show_records", **url_args)
     if row.operation != DELETE and row.record_id:
         target = url_for("console.show_record", record_id=row.record_id, **url_args)
-    return Change(f"record of {collection.name}", verb, actor, row.occurred_at, target, all_records)
+    what = gettext("Record of %(collection)s", collection=collection.name)
+    return Change(what, verb, actor, row.occurred_at, target, all_records)
 
 
 def _list_link(scope: AccountScope, row: Any) -> tuple[str, str | None]:
     table: str = row.table_name
-    label, endpoint = LIST_PAGES.get(table, (table.replace("_", " "), None))
+    label, endpoint = LIST_PAGES.get(table, (table.replace("_", " ").capitalize(), None))
     if endpoint is None or (table in WITHOUT_URL_ARGS and scope.by.is_superadmin):
-        return label, None
-    return label, url_for(endpoint, **({} if table in WITHOUT_URL_ARGS else scope.url_args))
+        return str(label), None
+    return str(label), url_for(endpoint, **({} if table in WITHOUT_URL_ARGS else scope.url_args))

@@ -36,6 +36,8 @@ from app.console.shell import forms, guard, links, resubmit, streams, theme
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page
 from app.errors import AppError, Unauthorized
+from app.http import languages
+from app.http.languages import gettext, lazy_gettext
 from app.rest.access import public
 from app.sso import service as providers
 
@@ -51,7 +53,7 @@ PAGES = (
 )
 
 
-NOT_SIGNED_IN = "You are not signed in yet. Sign in in the other tab first."
+NOT_SIGNED_IN = lazy_gettext("You are not signed in yet. Sign in in the other tab first.")
 
 
 @blueprint.get("/")
@@ -90,7 +92,7 @@ def submit_sign_in() -> BaseResponse | Page:
     if "signed_in" in request.form:  # by a provider, in another tab
         if going and guard.caller():
             return redirect(going, 307)
-        return _sign_in_page(form.with_error(Unauthorized(NOT_SIGNED_IN)))
+        return _sign_in_page(form.with_error(Unauthorized(str(NOT_SIGNED_IN))))
     account = form["account"] or account_of_host()
     try:
         user = auth.check_password(account, form["email"], form["password"], origin())
@@ -120,7 +122,7 @@ def reauthenticate() -> BaseResponse | Page:
         return guard.render_reauthentication(form.with_error(error))
     if going := resubmit.target_path(form[resubmit.FIELD]):
         return redirect(going, 307)
-    flash("Password confirmed. Now repeat your last action.")
+    flash(gettext("Password confirmed. Now repeat your last action."))
     return redirect(guard.safe_target(form["next"]) or url_for("console.show_home"), 303)
 
 
@@ -130,6 +132,17 @@ def reauthenticate() -> BaseResponse | Page:
 def choose_theme() -> BaseResponse:
     """Choose a light or dark theme."""
     return theme.choose()
+
+
+@blueprint.post("/console/language")
+@public
+@guard.allow_anonymous
+def choose_language() -> BaseResponse:
+    """Choose the language of this browser, and show the page again."""
+    response = redirect(guard.referring_page() or url_for("console.show_home"), 303)
+    language = request.form.get("language")
+    languages.remember(response, language if language in languages.LANGUAGES else None)
+    return response
 
 
 @blueprint.post("/console/sign-out")

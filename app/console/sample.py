@@ -17,6 +17,7 @@ from app.console.shell import guard
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import redirect_with_notice
 from app.errors import NotFound
+from app.http.languages import gettext
 from app.records import service as records
 from app.rest.access import public
 from app.rules import OPERATIONS
@@ -52,9 +53,14 @@ TASKS = (
 def load_sample() -> BaseResponse:
     """Create the sample account, its collections and records, in an instance without any."""
     if definition.get_all():
-        return redirect_with_notice("There are collections already.", "console.show_home")
+        return redirect_with_notice(gettext("There are collections already."), "console.show_home")
     account_id = _load()
-    flash(f"Here is the data of “{NAME}”. Close the account when you need it no longer.")
+    flash(
+        gettext(
+            "Here is the data of “%(name)s”. Close the account when you need it no longer.",
+            name=NAME,
+        )
+    )
     return redirect(url_for("console.show_record_collections", account_id=account_id), 303)
 
 

@@ -19,13 +19,14 @@ from app.console.shell import guard, lists
 from app.console.shell.blueprint import blueprint
 from app.console.shell.lists import Listing
 from app.console.shell.scopes import AccountScope
+from app.http.languages import gettext, lazy_gettext
 from app.rest.access import public
 from app.types import JSONObject
 from app.webhooks.models import Webhook
 from app.workflows.models import Workflow
 
 MAX_SHOWN = 5
-ACCOUNT_FILTER = {"account": "Account, for its records"}
+ACCOUNT_FILTER = {"account": lazy_gettext("Account, for its records")}
 MAX_SCANNED = 2_000  # newest rows of each kind; records have their own limit
 
 
@@ -77,7 +78,7 @@ def _scope(listing: Listing) -> AccountScope | None:
         return AccountScope(caller.account, caller) if caller.account else None
     account = principals.find_active_account(reference) if reference else None
     if reference and account is None:
-        listing.errors["account"] = ["No active account with this id."]
+        listing.errors["account"] = [gettext("No active account with this id.")]
     return AccountScope(account, caller.acting_in(account)) if account else None
 
 
@@ -103,9 +104,10 @@ def _records(text: str, scope: AccountScope) -> Iterator[Section]:
             skipped.append(Hit(result.collection, "", result.rest))
             continue
         hits = [Hit(name, "", target) for name, target in result.hits]
-        title = f"Records of {result.collection}"
+        title = gettext("Records of %(collection)s", collection=result.collection)
         yield Section(title, hits[:MAX_SHOWN], len(hits) > MAX_SHOWN, result.rest, result.scanned)
-    yield Section("Collections that were not searched, each with its own search", skipped)
+    title = gettext("Collections that were not searched, each with its own search")
+    yield Section(title, skipped)
 
 
 def _rows(text: str, model: Any, names: Sequence[str], *where: Any) -> Sequence[Any]:
@@ -129,7 +131,7 @@ def _accounts(text: str) -> Section:
     hits = [
         Hit(row.name, row.slug, url_for("console.show_account", account_id=row.id)) for row in rows
     ]
-    return _section("Accounts", hits, url_for("console.show_accounts", search=text))
+    return _section(gettext("Accounts"), hits, url_for("console.show_accounts", search=text))
 
 
 def _collections(text: str, scope: AccountScope | None) -> Section:
@@ -144,7 +146,7 @@ def _collections(text: str, scope: AccountScope | None) -> Section:
         else:
             continue
         hits.append(Hit(collection.name, "", target))
-    return _section("Collections", hits)
+    return _section(gettext("Collections"), hits)
 
 
 def _users(text: str, account_id: str | None) -> Section:
@@ -154,7 +156,7 @@ def _users(text: str, account_id: str | None) -> Section:
         Hit(row.email, row.name or "", url_for(f"console.show_{endpoint}", user_id=row.id))
         for row in _rows(text, User, ("email", "name"), *_account_filter(User, account_id))
     ]
-    return _section("Users", hits, url_for(f"console.show_{list_endpoint}", search=text))
+    return _section(gettext("Users"), hits, url_for(f"console.show_{list_endpoint}", search=text))
 
 
 def _webhooks(text: str, account_id: str | None) -> Section:
@@ -164,7 +166,7 @@ def _webhooks(text: str, account_id: str | None) -> Section:
         Hit(row.url, row.collection, url_for(page, account_id=row.account_id, webhook_id=row.id))
         for row in rows
     ]
-    return _section("Webhooks", hits)
+    return _section(gettext("Webhooks"), hits)
 
 
 def _workflows(text: str, account_id: str | None) -> Section:
@@ -174,7 +176,7 @@ def _workflows(text: str, account_id: str | None) -> Section:
     ):
         url_args = {"account_id": row.account_id, "kind": row.kind, "workflow_id": row.id}
         hits.append(Hit(row.name, row.kind, url_for("console.show_workflow", **url_args)))
-    return _section("Workflows and hooks", hits)
+    return _section(gettext("Workflows and hooks"), hits)
 
 
 def _groups(text: str, account_id: str) -> Section:
@@ -185,7 +187,7 @@ def _groups(text: str, account_id: str) -> Section:
         Hit(row.name, row.description or "", url_for(page, group_id=row.id, **_url_args(row)))
         for row in rows
     ]
-    return _section("Groups", hits)
+    return _section(gettext("Groups"), hits)
 
 
 def _keys(text: str, account_id: str) -> Section:
@@ -195,7 +197,7 @@ def _keys(text: str, account_id: str) -> Section:
     rows = _rows(text, ApiKey, ("name", "description"), *conditions)
     page = "console.show_keys"
     hits = [Hit(row.name, row.description or "", url_for(page, **_url_args(row))) for row in rows]
-    return _section("API keys", hits, None if caller.is_superadmin else url_for(page))
+    return _section(gettext("API keys"), hits, None if caller.is_superadmin else url_for(page))
 
 
 def _url_args(row: Any) -> JSONObject:

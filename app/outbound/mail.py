@@ -17,6 +17,7 @@ from email.utils import make_msgid, parseaddr
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
+import flask_babel
 import structlog
 from email_validator import EmailNotValidError, validate_email
 from flask import render_template
@@ -26,6 +27,7 @@ from app.types import JSONObject
 
 log = structlog.get_logger()
 TIMEOUT_SECONDS = 20
+DEFAULT_LANGUAGE = "en"
 
 
 @dataclass(frozen=True)
@@ -36,12 +38,22 @@ class Sender:
     code: str
 
 
-def send(to: str, template: str, *, key: str | None = None, **context: object) -> None:
-    """Send `templates/email/<template>`. Raises OSError or SMTPException.
+def send(
+    to: str,
+    template: str,
+    *,
+    key: str | None = None,
+    language: str | None = None,
+    **context: object,
+) -> None:
+    """Send `templates/email/<template>` in a language. Raises OSError or SMTPException.
 
     Mails with the same key have the same Message-ID.
     """
-    _deliver(_compose(config.current(), to, template, context), key)
+    language = language or DEFAULT_LANGUAGE
+    with flask_babel.force_locale(language):
+        message = _compose(config.current(), to, template, {**context, "language": language})
+    _deliver(message, key)
 
 
 def send_for(sender: Sender, to: str, template: str, *, key: str, **context: object) -> None:
@@ -50,7 +62,8 @@ def send_for(sender: Sender, to: str, template: str, *, key: str, **context: obj
     The account is `sender` in the template.
     """
     settings = config.current()
-    message = _compose(settings, to, template, {**context, "sender": sender})
+    values = {**context, "sender": sender, "language": DEFAULT_LANGUAGE}
+    message = _compose(settings, to, template, values)
     message.replace_header("From", _from_account(settings, sender))
     message["Auto-Submitted"] = "auto-generated"
     _deliver(message, key)

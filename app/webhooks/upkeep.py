@@ -71,10 +71,13 @@ def _notify_disabled(payload: JSONMapping) -> None:
     user = db.db.session.get(User, (account_id, payload["user_id"]))
     account = db.db.session.get(Account, account_id)
     if webhook and user and account and user.is_active and not webhook.enabled:
-        details = {"collection": webhook.collection, "webhook_id": webhook.id}
-        # Only the host: the path may be a secret.
-        host = urlsplit(webhook.url).hostname
-        mail.send(user.email, "webhook_disabled", host=host, account=account.name, **details)
+        details = {
+            "account": account.name,
+            "collection": webhook.collection,
+            "webhook_id": webhook.id,
+            "host": urlsplit(webhook.url).hostname,  # only this: the path may be a secret
+        }
+        mail.send(user.email, "webhook_disabled", language=user.language, **details)
 
 
 @jobs.job("webhooks.remove")

@@ -1,4 +1,5 @@
 // Searches the records of a reference while one types: a combobox in place of the id and the finder.
+import { text } from "./texts.js";
 const PAUSE = 200; // milliseconds after the last key
 
 class Combobox {
@@ -65,7 +66,7 @@ class Combobox {
     }));
     if (!found.length) {
       const none = document.createElement("li");
-      Object.assign(none, { role: "option", textContent: "No matches.", ariaDisabled: "true" });
+      Object.assign(none, { role: "option", textContent: text("No matches."), ariaDisabled: "true" });
       this.list.append(none);
     }
     this.open(document.activeElement === this.input);

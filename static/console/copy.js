@@ -1,4 +1,5 @@
 // Buttons with `data-copy` copy a text: that of the attribute, or of the element that it names (`#id`).
+import { text } from "./texts.js";
 const SHOWN = 2000; // milliseconds
 
 document.addEventListener("click", async (event) => {
@@ -9,9 +10,9 @@ document.addEventListener("click", async (event) => {
   const status = button.querySelector("[role=status]");
   try {
     await navigator.clipboard.writeText(source ? source.value ?? source.textContent : copy);
-    status.textContent = "Copied";
+    status.textContent = text("Copied");
   } catch {
-    status.textContent = "Not copied";
+    status.textContent = text("Not copied");
   }
   setTimeout(() => { status.textContent = ""; }, SHOWN);
 });

@@ -1,8 +1,10 @@
 // Uploads files as they are chosen or dropped on a field, one after the other; the form then names them. Without this
 // script the form carries the files themselves.
-const FAILED = "The upload failed. Reload the page if this persists.";
-const SIGNED_OUT = "Signed out. Reload the page to sign in.";
-const RUNNING = "An upload is still running. Save when it is finished.";
+import { text } from "./texts.js";
+
+const FAILED = text("The upload failed. Reload the page if this persists.");
+const SIGNED_OUT = text("Signed out. Reload the page to sign in.");
+const RUNNING = text("An upload is still running. Save when it is finished.");
 let queue = Promise.resolve();
 
 class Refused extends Error {}
@@ -37,10 +39,10 @@ async function upload(file, field, row) {
     uploaded.innerHTML = await send(file, field, row);
     const [next] = uploaded.content.children;
     const { accept } = field.querySelector("[type=file]");
-    if (!accepts(accept, next.dataset.type)) throw new Refused(`This is ${next.dataset.type}; the field takes ${accept}.`);
+    if (!accepts(accept, next.dataset.type)) throw new Refused(text("This is {type}; the field takes {accept}.", { type: next.dataset.type, accept }));
     if (Number(field.dataset.maxFiles) === 1) field.querySelectorAll(".file:not(:has(progress))").forEach(old => old.remove());
     row.replaceWith(next);
-    say(field, `${file.name} is uploaded.`, "unseen");
+    say(field, text("{name} is uploaded.", { name: file.name }), "unseen");
   } catch (error) {
     row.remove();
     if (error) say(field, `${file.name}: ${error.message}`);
@@ -59,10 +61,12 @@ function add(field, files) {
   const list = field.querySelector("ul");
   const room = maxFiles > 1 ? maxFiles - list.children.length : 1;
   clear(field);
-  if (files.length > room) say(field, `At most ${maxFiles} ${maxFiles > 1 ? "files" : "file"}.`);
+  if (files.length > room) say(field, text(maxFiles > 1 ? "At most {count} files." : "At most {count} file.", { count: maxFiles }));
   for (const file of [...files].slice(0, Math.max(room, 0))) {
     if (file.size > maxBytes) {
-      say(field, `${file.name} is too large: files have at most ${Number(maxBytes).toLocaleString("en")} bytes here.`);
+      say(field, text("{name} is too large: files have at most {bytes} bytes here.", {
+        name: file.name, bytes: Number(maxBytes).toLocaleString(document.documentElement.lang),
+      }));
       continue;
     }
     const row = waitingRow(file);
@@ -75,10 +79,11 @@ function waitingRow(file) {
   const row = document.createElement("li");
   row.className = "file";
   row.innerHTML = "<span></span> <progress max='1' value='0'></progress>"
-    + " <button class='outline secondary' type='button' data-remove>Cancel</button>";
+    + " <button class='outline secondary' type='button' data-remove></button>";
+  row.lastChild.textContent = text("Cancel");
   row.firstChild.textContent = file.name;
-  row.querySelector("progress").ariaLabel = `Upload of ${file.name}`;
-  row.querySelector("button").ariaLabel = `Cancel the upload of ${file.name}`;
+  row.querySelector("progress").ariaLabel = text("Upload of {name}", { name: file.name });
+  row.querySelector("button").ariaLabel = text("Cancel the upload of {name}", { name: file.name });
   return row;
 }
 

@@ -2,8 +2,9 @@
 import { open } from "./palette.js";
 
 const STORAGE_KEY = "console.shortcuts";
+// The entries of the sidebar, by their icons.
 const GOES_TO = {
-  h: "Home", r: "Records", c: "Collections", w: "Webhooks", f: "Workflows", a: "Audit log", u: "Users", t: "Team",
+  h: "home", r: "table", c: "database", w: "webhook", f: "sitemap", a: "history", u: "users", t: "users-group",
 };
 const GAP = 1500; // milliseconds between the two keys of a sequence
 const help = document.getElementById("shortcuts");
@@ -11,8 +12,7 @@ const toggle = help?.querySelector("input");
 let first = 0;
 
 function goTo(key) {
-  const links = [...document.querySelectorAll("#menu .nav-link")];
-  links.find((link) => link.textContent.trim() === GOES_TO[key])?.click();
+  document.querySelector(`#menu .nav-link:has(use[href$="#${GOES_TO[key]}"])`)?.click();
 }
 
 const ACTIONS = {

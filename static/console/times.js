@@ -1,11 +1,12 @@
 // Shows times as what has passed since, or for older ones in the browser's time zone; the exact time is the title.
 // Without scripts they stay in UTC, as the server sends them.
+import { text } from "./texts.js";
 const parts = {
   year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit",
   second: "2-digit", hourCycle: "h23", timeZoneName: "short",
 };
 const format = new Intl.DateTimeFormat("en-CA", parts);
-const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto" });
+const relative = new Intl.RelativeTimeFormat(document.documentElement.lang, { numeric: "auto" });
 const UNITS = [["day", 86400], ["hour", 3600], ["minute", 60]];
 const RELATIVE_DAYS = 7;
 const REFRESH = 30000; // milliseconds
@@ -14,7 +15,7 @@ function since(moment) {
   const seconds = (moment - Date.now()) / 1000;
   if (Math.abs(seconds) >= RELATIVE_DAYS * 86400) return null;
   const [unit, length] = UNITS.find(([, size]) => Math.abs(seconds) >= size) ?? ["second", 1];
-  return unit === "second" ? "just now" : relative.format(Math.trunc(seconds / length), unit);
+  return unit === "second" ? text("just now") : relative.format(Math.trunc(seconds / length), unit);
 }
 
 function exact(moment, seconds) {

@@ -12,6 +12,8 @@ from app.console.shell import forms, guard, lists
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import MAX_PASSWORD_LENGTH, Form, Page, redirect_with_notice
 from app.errors import AppError
+from app.http import languages
+from app.http.languages import LANGUAGES, gettext
 from app.rest.access import public
 
 PASSWORDS = ("current_password", "new_password")
@@ -28,17 +30,24 @@ def show_profile() -> Page:
 @public
 def change_profile() -> Page | BaseResponse:
     """Save the name, or request a change of the address."""
-    caller, form = guard.require_caller(), forms.submitted("name", "email")
+    caller, form = guard.require_caller(), forms.submitted("name", "email", "language")
     try:
         body = form.validated(("email",), name=200, email=320)
-        changes = {**body, "name": body["name"] or None}
+        language = body["language"] if body["language"] in LANGUAGES else None
+        changes = {**body, "name": body["name"] or None, "language": language}
         verification.change_profile(caller, changes, request.remote_addr)
     except AppError as error:
         return _profile_page(form.with_error(error))
     if accounts.email_key(body["email"]) == accounts.email_key(caller.email or ""):
-        return redirect_with_notice("Your profile is saved.", "console.show_profile")
-    notice = f"Follow the link in the mail to {body['email']} to confirm your new address."
-    return redirect_with_notice(notice, "console.show_profile")
+        notice = gettext("Your profile is saved.")
+    else:
+        notice = gettext(
+            "Follow the link in the mail to %(email)s to confirm your new address.",
+            email=body["email"],
+        )
+    response = redirect_with_notice(notice, "console.show_profile")
+    languages.remember(response, language)
+    return response
 
 
 @blueprint.post("/console/profile/password")
@@ -54,7 +63,7 @@ def change_password() -> Page | BaseResponse:
     except AppError as error:
         return _profile_page(form.with_error(error))
     return redirect_with_notice(
-        "Your password is changed. Sign in with the new one.", "console.sign_in"
+        gettext("Your password is changed. Sign in with the new one."), "console.sign_in"
     )
 
 
@@ -65,13 +74,14 @@ def end_session(session_id: str) -> BaseResponse:
     sessions.end_own(guard.require_caller(), session_id)
     if session_id == g.console_session_id:
         return guard.end_session(url_for("console.sign_in"))
-    return redirect_with_notice("The session has ended.", "console.show_profile")
+    return redirect_with_notice(gettext("The session has ended."), "console.show_profile")
 
 
 def _profile_page(form: Form) -> Page:
     caller, listing = guard.require_caller(), lists.from_request("console.show_profile")
     user = auth.get_user(caller)
-    form.values = {"name": user.name or "", "email": user.email, **form.values}
+    shown = {"name": user.name or "", "email": user.email, "language": user.language or ""}
+    form.values = {**shown, **form.values}
     listing.with_page(sessions.list_for_caller(caller, listing.skip, lists.PAGE_SIZE))
     context = {"user": user, "listing": listing, "present": g.console_session_id}
     keys = api_keys.list_active(user.account_id, user.id)

@@ -18,10 +18,11 @@ from flask import (
 from flask_wtf.csrf import CSRFError
 
 from app import config
-from app.console.shell import guard, lists, navigation, theme
+from app.console.shell import guard, lists, names, navigation, theme
 from app.db.errors import UNAVAILABLE
 from app.errors import AppError, BadRequest, Malformed, NotFound, RecentSignInRequired
-from app.http import compression, error_handlers, html
+from app.http import compression, error_handlers, html, languages
+from app.http.languages import gettext, lazy_gettext
 from app.outbound import mail
 
 blueprint = Blueprint("console", __name__)
@@ -33,16 +34,18 @@ View = TypeVar("View", bound=Callable[..., Any])
 ACCOUNT = "/console/accounts/<uuid:account_id>"
 
 TITLES = {
-    403: "Forbidden",
-    404: "Not found",
-    405: "Not found",
-    500: "Something went wrong",
-    503: "Unavailable",
+    403: lazy_gettext("Forbidden"),
+    404: lazy_gettext("Not found"),
+    405: lazy_gettext("Not found"),
+    500: lazy_gettext("Something went wrong"),
+    503: lazy_gettext("Unavailable"),
 }
 MESSAGES = {
-    404: "This page does not exist.",
-    405: "This address only accepts its form. Open the page with the form again.",
-    500: "Something went wrong on our side. If it persists, tell the operator of this service.",
+    404: lazy_gettext("This page does not exist."),
+    405: lazy_gettext("This address only accepts its form. Open the page with the form again."),
+    500: lazy_gettext(
+        "Something went wrong on our side. If it persists, tell the operator of this service."
+    ),
 }
 
 
@@ -60,7 +63,7 @@ def account_route(method: str, path: str) -> Callable[[View], View]:
 @blueprint.errorhandler(CSRFError)
 def handle_csrf_error(error: CSRFError) -> Response:
     """Answer a form whose CSRF token is missing, expired or from another site."""
-    problem = "This form has expired. Reload the page and try again."
+    problem = gettext("This form has expired. Reload the page and try again.")
     return render_error(BadRequest(problem))
 
 
@@ -76,7 +79,7 @@ def render_error(error: AppError) -> Response:
     custom_message = error.message if isinstance(error, NotFound) else None
     page = render_template(
         "console/problem.html",
-        title=TITLES.get(error.status, "Request failed"),
+        title=TITLES.get(error.status, gettext("Request failed")),
         problem=custom_message or MESSAGES.get(error.status, error.message),
         back=guard.referring_page(),
         reference=g.get("correlation_id"),
@@ -93,6 +96,8 @@ blueprint.record_once(
 
 
 blueprint.add_app_template_filter(lists.format_count)
+blueprint.add_app_template_filter(names.of_state, "state_name")
+blueprint.add_app_template_filter(names.of_filter, "filter_name")
 
 
 @blueprint.app_context_processor
@@ -107,4 +112,6 @@ def template_context() -> dict[str, object]:
         "shell": navigation.Shell(caller) if caller else None,
         "theme": theme.chosen(),
         "themes": theme.THEMES,
+        "language": languages.of_browser(),
+        "languages": languages.LANGUAGES,
     }

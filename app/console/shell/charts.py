@@ -16,6 +16,7 @@ from app.audit import append
 from app.audit.entries import CHANGES
 from app.auth.models import SignInSession
 from app.collections.definition import Definition
+from app.http.languages import gettext
 from app.ids import first_id
 from app.webhooks.models import DELIVERED, DELIVERIES, FAILED
 
@@ -95,7 +96,7 @@ def records_chart(account_id: str, collections: Sequence[Definition], *, count_a
     rows = _count_days(
         [_select_records(account_id, collection, limit) for collection in collections]
     )
-    return _chart("records", "Records created", [CREATED], rows, limit)
+    return _chart("records", gettext("Records created"), [CREATED], rows, limit)
 
 
 def _select_records(account_id: str, collection: Definition, limit: int | None) -> object:
@@ -119,21 +120,21 @@ def changes_chart(*, count_all: bool) -> Chart:
         (day, KIND_BY_OPERATION[kind], source, number)
         for day, kind, source, number in _count_days([ordered.limit(limit)])
     ]
-    return _chart("changes", "Changes", list(KIND_BY_OPERATION.values()), rows, limit)
+    return _chart("changes", gettext("Changes"), list(KIND_BY_OPERATION.values()), rows, limit)
 
 
 def deliveries_chart(accounts: Sequence[str], *, count_all: bool) -> Chart:
     """Webhook deliveries of some accounts, by the day of the change."""
     limit = _limit_per_source(MAX_OTHERS, accounts, count_all)
     rows = _newest_rows(DELIVERIES.c, DELIVERIES.c.status, accounts, limit)
-    return _chart("deliveries", "Deliveries", [DELIVERED, FAILED], rows, limit)
+    return _chart("deliveries", gettext("Deliveries"), [DELIVERED, FAILED], rows, limit)
 
 
 def sign_ins_chart(accounts: Sequence[str], *, count_all: bool) -> Chart:
     """Sign-ins of the users of some accounts, by day."""
     limit = _limit_per_source(MAX_OTHERS, accounts, count_all)
     rows = _newest_rows(SESSIONS.c, SESSIONS.c.kind, accounts, limit)
-    return _chart("sign-ins", "Sign-ins", ["api", "console"], rows, limit)
+    return _chart("sign-ins", gettext("Sign-ins"), ["api", "console"], rows, limit)
 
 
 def _limit_per_source(limit: int, sources: Sequence[object], count_all: bool) -> int | None:

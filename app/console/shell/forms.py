@@ -12,6 +12,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock
 from app.errors import AppError, Conflict, InvalidValues, RecentSignInRequired, problem
+from app.http.languages import gettext, lazy_gettext
 from app.rest.schemas import Schema
 from app.types import JSONObject
 
@@ -20,8 +21,10 @@ Problem = JSONObject  # as `errors.problem` returns it
 TemplateContext = JSONObject
 # Errors with these statuses show in the form; others get a page of their own.
 FORM_STATUSES = (400, 401, 403, 409, 428, 429)
-SIGNATURE_REQUIRED = "This changes records that require an electronic signature. Sign it."
-CHANGED = (
+SIGNATURE_REQUIRED = lazy_gettext(
+    "This changes records that require an electronic signature. Sign it."
+)
+CHANGED = lazy_gettext(
     "Somebody else has changed this in the meantime. Your entries are below: reload the page to see"
     " the current values, or save again to overwrite them."
 )
@@ -44,10 +47,12 @@ class Form:
 
         Raises InvalidValues.
         """
-        problems = [problem(name, "required", "Required.") for name in required if not self[name]]
+        problems = [
+            problem(name, "required", gettext("Required.")) for name in required if not self[name]
+        ]
         for name, limit in max_lengths.items():
             if len(self[name]) > limit:
-                problems.append(problem(name, "too_long", f"At most {limit} characters."))
+                problems.append(problem(name, "too_long", _at_most(limit)))
         if problems:
             raise InvalidValues(problems)
         return dict(self.values)
@@ -85,7 +90,7 @@ def check_unchanged(form: Form, updated_at: datetime) -> None:
     """Refuse once to overwrite what changed since the form was rendered. Raises Conflict."""
     seen, form.values["seen"] = form["seen"], clock.iso(updated_at)
     if seen and seen != form["seen"]:
-        raise Conflict(CHANGED)
+        raise Conflict(str(CHANGED))
 
 
 def validated(schema: Schema, body: JSONObject) -> JSONObject:
@@ -95,6 +100,10 @@ def validated(schema: Schema, body: JSONObject) -> JSONObject:
     if problems:
         raise InvalidValues(problems)
     return body
+
+
+def _at_most(limit: int) -> str:
+    return gettext("At most %(limit)s characters.", limit=limit)
 
 
 def _first_message(error: Any) -> str:
@@ -120,5 +129,5 @@ def _messages(error: AppError) -> list[tuple[str | None, str]]:
     details: Sequence[Problem] = error.extra.get("details") or ()
     if details:
         return [(detail["field"], detail["message"]) for detail in details]
-    message = SIGNATURE_REQUIRED if error.status == 428 else error.message
+    message = str(SIGNATURE_REQUIRED) if error.status == 428 else error.message
     return [(error.extra.get("field"), message)]

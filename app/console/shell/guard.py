@@ -26,6 +26,7 @@ from app.console.shell.forms import Form
 from app.db import errors, versioned_cache
 from app.errors import Forbidden, Unauthorized, Unavailable
 from app.http import languages
+from app.http.languages import gettext
 from app.rest.access import across_accounts
 from app.sso import service as providers
 
@@ -165,9 +166,11 @@ def load_caller() -> None:
 
 def _check_role(caller: Principal, view: Callable[..., object]) -> None:
     if getattr(view, "superadmins_only", False) and not caller.is_superadmin:
-        raise Forbidden("This page is for superadmins only.")
+        raise Forbidden(gettext("This page is for superadmins only."))
     if getattr(view, "admins_only", False) and not caller.is_admin:
-        raise Forbidden("This page is for admins of the account. Ask one of them for help.")
+        raise Forbidden(
+            gettext("This page is for admins of the account. Ask one of them for help.")
+        )
 
 
 def _return_path() -> str | None:

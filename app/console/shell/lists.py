@@ -6,11 +6,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
+import flask_babel
 from flask import request, url_for
 
 from app import clock
+from app.http.languages import lazy_gettext
 from app.types import JSONMapping, JSONObject
 
 PAGE_SIZE = 25
@@ -20,8 +22,11 @@ MAX_VALUE_LENGTH = 500  # characters of a value that a list loads; it shows fewe
 MAX_COUNTED, MAX_SCANNED = 1_000, 5_000
 UNLIMITED = ("count", "look")
 MAX_INPUT_LENGTH = 100  # of a search or a filter
-INVALID_TIME = "{} is not a date and time, such as 2026-01-31T10:00."
-TIME_FILTERS = {"from_date": "From, in UTC", "to_date": "Until, in UTC"}
+INVALID_TIME = lazy_gettext("%(value)s is not a date and time, such as 2026-01-31T10:00.")
+TIME_FILTERS = {
+    "from_date": lazy_gettext("From, in UTC"),
+    "to_date": lazy_gettext("Until, in UTC"),
+}
 Choices = Mapping[str, Sequence[str] | Mapping[str, str]]
 UrlArgs = JSONObject  # of `url_for`
 
@@ -54,7 +59,7 @@ class Listing:
             try:
                 self.parsed[name] = clock.parse(self.filters[name])
             except ValueError:
-                self.errors[name] = [INVALID_TIME.format(self.filters[name])]
+                self.errors[name] = [INVALID_TIME % {"value": self.filters[name]}]
 
     @property
     def filter_values(self) -> JSONMapping:
@@ -137,7 +142,13 @@ class Listing:
 
 def format_count(number: int) -> str:
     """A count for display, such as `1,000+` for more than MAX_COUNTED."""
-    return f"{number:,}" if number <= MAX_COUNTED else f"{MAX_COUNTED:,}+"
+    is_cut = number > MAX_COUNTED
+    return f"{format_number(min(number, MAX_COUNTED))}{'+' if is_cut else ''}"
+
+
+def format_number(number: int) -> str:
+    """A number with the separators of the page's language."""
+    return cast(str, flask_babel.format_decimal(number))
 
 
 def from_request(

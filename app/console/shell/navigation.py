@@ -12,6 +12,7 @@ from flask import request, url_for
 from app.auth.principal import Principal
 from app.console.shell import switcher
 from app.console.shell.switcher import RecentAccount
+from app.http.languages import gettext
 
 HOME = "/console"
 
@@ -36,13 +37,13 @@ class Group:
 
 def groups(caller: Principal) -> Sequence[Group]:
     """The groups of the sidebar."""
-    found = [Group("", [_entry("Home", "home", "show_home")])]
+    found = [Group("", [_entry(gettext("Home"), "home", "show_home")])]
     if caller.is_admin:
         found += _account_groups(caller)
     if caller.is_superadmin:
-        found.append(Group("Instance", list(_instance_entries())))
+        found.append(Group(gettext("Instance"), list(_instance_entries())))
     if not caller.is_admin:
-        found.append(Group("", [_entry("API keys", "key", "show_keys")]))
+        found.append(Group("", [_entry(gettext("API keys"), "key", "show_keys")]))
     return found
 
 
@@ -72,36 +73,38 @@ def _account_groups(caller: Principal) -> Iterator[Group]:
         args = {"account_id": account.id} if account else {}
     own = args if caller.is_superadmin else {}
     records, webhooks, workflows, sign_in = pages
-    yield Group("Data", [_entry("Records", "table", records, "/console/records", **args)])
     yield Group(
-        "Automation",
+        gettext("Data"), [_entry(gettext("Records"), "table", records, "/console/records", **args)]
+    )
+    yield Group(
+        gettext("Automation"),
         [
-            _entry("Webhooks", "webhook", webhooks, "/console/webhooks", **args),
-            _entry("Workflows", "sitemap", workflows, "/console/workflows", **args),
+            _entry(gettext("Webhooks"), "webhook", webhooks, "/console/webhooks", **args),
+            _entry(gettext("Workflows"), "sitemap", workflows, "/console/workflows", **args),
         ],
     )
     people = [
-        _entry("Team", "users-group", "show_team", **own),
-        _entry("Groups", "folder", "show_groups", **own),
-        _entry("Single sign-on", "lock", sign_in, "/console/sso", **args),
-        _entry("API keys", "key", "show_keys", **own),
+        _entry(gettext("Team"), "users-group", "show_team", **own),
+        _entry(gettext("Groups"), "folder", "show_groups", **own),
+        _entry(gettext("Single sign-on"), "lock", sign_in, "/console/sso", **args),
+        _entry(gettext("API keys"), "key", "show_keys", **own),
     ]
-    yield Group("People and access", people)
+    yield Group(gettext("People and access"), people)
     settings = "show_settings" if args else "show_settings_home"
-    entries = [_entry("Settings", "settings", settings, "/console/settings", **args)]
+    entries = [_entry(gettext("Settings"), "settings", settings, "/console/settings", **args)]
     if not caller.is_superadmin:
-        entries.append(_entry("Audit log", "history", "show_audit_log"))
-    yield Group("Account", entries)
+        entries.append(_entry(gettext("Audit log"), "history", "show_audit_log"))
+    yield Group(gettext("Account"), entries)
 
 
 def _instance_entries() -> Iterator[Entry]:
-    yield _entry("Accounts", "building", "show_accounts")
-    yield _entry("Users", "users", "show_users")
-    yield _entry("Roles", "shield", "show_roles")
-    yield _entry("Collections", "database", "show_collections")
-    yield _entry("Audit log", "history", "show_audit_log")
+    yield _entry(gettext("Accounts"), "building", "show_accounts")
+    yield _entry(gettext("Users"), "users", "show_users")
+    yield _entry(gettext("Roles"), "shield", "show_roles")
+    yield _entry(gettext("Collections"), "database", "show_collections")
+    yield _entry(gettext("Audit log"), "history", "show_audit_log")
     below = [f"{HOME}/{name}" for name in ("health", "migrations", "outbox")]
-    yield _entry("Jobs and health", "activity", "show_jobs", *below)
+    yield _entry(gettext("Jobs and health"), "activity", "show_jobs", *below)
 
 
 class Shell:

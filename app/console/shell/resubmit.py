@@ -20,10 +20,13 @@ from werkzeug.exceptions import HTTPException
 
 from app import crypto, db
 from app.errors import BadRequest
+from app.http.languages import lazy_gettext
 
 FIELD = "unsent"
 MAX_LENGTH = 200_000
-RESTORED = "You have signed in again. Nothing is saved yet: check the form and submit it."
+RESTORED = lazy_gettext(
+    "You have signed in again. Nothing is saved yet: check the form and submit it."
+)
 OMITTED = ("csrf_token", FIELD)
 View = TypeVar("View", bound=Callable[..., ResponseReturnValue])
 
@@ -75,7 +78,7 @@ def restore_form() -> ResponseReturnValue | None:
         return None
     request.form = ImmutableMultiDict([(name, value) for name, value in form.values])
     view = current_app.view_functions[request.endpoint or ""]
-    with db.refuse_transactions(BadRequest(RESTORED)):
+    with db.refuse_transactions(BadRequest(str(RESTORED))):
         page: ResponseReturnValue = current_app.ensure_sync(view)(**(request.view_args or {}))
         return page
 

@@ -12,9 +12,12 @@ from app.collections.definition import Definition
 from app.console.shell import guard, switcher
 from app.console.shell.lists import UrlArgs
 from app.errors import Forbidden, NotFound
+from app.http.languages import gettext, lazy_gettext
 from app.rules import OPERATIONS
 
-ASK_SUPERADMINS = "The superadmins of this service write the rules. Ask them for access."
+ASK_SUPERADMINS = lazy_gettext(
+    "The superadmins of this service write the rules. Ask them for access."
+)
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ def account_scope(account_id: str) -> AccountScope:
     account = principals.reload_active_account(account_id)
     if account is None:
         switcher.forget(account_id)
-        raise NotFound("No active account with this id.")
+        raise NotFound(gettext("No active account with this id."))
     if caller.is_superadmin:
         switcher.remember(account.id, account.name)
     return AccountScope(account, caller.acting_in(account))

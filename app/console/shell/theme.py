@@ -9,13 +9,14 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import config
 from app.console.shell import guard
+from app.http.languages import lazy_gettext
 
 COOKIE, DAYS = "atrium_theme", 365
 AUTO = "auto"
 THEMES: Mapping[str, tuple[str, str]] = {
-    AUTO: ("System", "device-desktop"),
-    "light": ("Light", "sun"),
-    "dark": ("Dark", "moon"),
+    AUTO: (lazy_gettext("System"), "device-desktop"),
+    "light": (lazy_gettext("Light"), "sun"),
+    "dark": (lazy_gettext("Dark"), "moon"),
 }
 """Each theme's name and icon."""
 
