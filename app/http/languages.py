@@ -61,3 +61,8 @@ def ngettext(singular: str, plural: str, number: int, **values: object) -> str:
 def lazy_gettext(text: str) -> str:
     """A text that is translated where a page shows it: for constants."""
     return cast(str, flask_babel.lazy_gettext(text))
+
+
+def gettext_noop(text: str) -> str:
+    """Mark a text for translation: pages give it to `gettext`, the API shows it in English."""
+    return text

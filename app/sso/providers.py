@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from app.errors import NotFound
+from app.http.languages import gettext_noop
 from app.sso.models import OAUTH, SAML
 from app.types import JSONMapping, JSONObject
 
@@ -18,7 +19,7 @@ MAX_ITEMS = 50
 ENDPOINTS = ("authorize_url", "token_url", "userinfo_url", "jwks_url", "issuer")
 IDENTITY_PROVIDER = ("idp_entity_id", "idp_sso_url", "idp_x509_cert")
 HIDDEN = "***"  # shown for a secret that is set
-TENANT_HELP = (
+TENANT_HELP = gettext_noop(
     "The id of your Entra directory, as 8-4-4-4-12 hexadecimal digits. Without it, or with common,"
     " organizations or consumers, users of any directory can sign in. Then single sign-on creates"
     " no users, and groups map to no roles."
@@ -115,41 +116,53 @@ def _saml_alternatives() -> list[JSONObject]:
 _ALLOWED = Setting(
     "allowed_redirect_uris",
     URLS,
-    "Redirect addresses of client applications",
-    help="In addition to the account's: allowed return addresses, one per line, exact.",
+    gettext_noop("Redirect addresses of client applications"),
+    help=gettext_noop(
+        "In addition to the account's: allowed return addresses, one per line, exact."
+    ),
 )
-_DEFAULT_ROLE = Setting("default_role", ROLE, "Role of new users", help="Default: viewer.")
-_CLIENT_ID = Setting("client_id", TEXT, "Client ID", required=True)
-_CLIENT_SECRET = Setting("client_secret", TEXT, "Client secret", required=True, secret=True)
+_DEFAULT_ROLE = Setting(
+    "default_role", ROLE, gettext_noop("Role of new users"), help=gettext_noop("Default: viewer.")
+)
+_CLIENT_ID = Setting("client_id", TEXT, gettext_noop("Client ID"), required=True)
+_CLIENT_SECRET = Setting(
+    "client_secret", TEXT, gettext_noop("Client secret"), required=True, secret=True
+)
 _OAUTH = (
-    Setting("scopes", TEXTS, "Scopes"),
+    Setting("scopes", TEXTS, gettext_noop("Scopes")),
     _ALLOWED,
     _DEFAULT_ROLE,
-    Setting("authorize_url", URL, "Custom authorization URL"),
-    Setting("token_url", URL, "Custom token URL"),
-    Setting("userinfo_url", URL, "Custom user info URL"),
-    Setting("jwks_url", URL, "Custom key set (JWKS) URL"),
-    Setting("issuer", TEXT, "Custom issuer"),
+    Setting("authorize_url", URL, gettext_noop("Custom authorization URL")),
+    Setting("token_url", URL, gettext_noop("Custom token URL")),
+    Setting("userinfo_url", URL, gettext_noop("Custom user info URL")),
+    Setting("jwks_url", URL, gettext_noop("Custom key set (JWKS) URL")),
+    Setting("issuer", TEXT, gettext_noop("Custom issuer")),
 )
 _APPLE = (
-    Setting("team_id", WORD, "Team ID", required=True),
-    Setting("key_id", WORD, "Key ID", required=True),
-    Setting("private_key", KEY, "Private key (.p8)", required=True, secret=True),
+    Setting("team_id", WORD, gettext_noop("Team ID"), required=True),
+    Setting("key_id", WORD, gettext_noop("Key ID"), required=True),
+    Setting("private_key", KEY, gettext_noop("Private key (.p8)"), required=True, secret=True),
 )
 _SAML = (
-    Setting("idp_metadata", METADATA, "Metadata of the identity provider (XML)"),
-    Setting("idp_entity_id", TEXT, "Entity ID of the identity provider"),
-    Setting("idp_sso_url", URL, "Sign-in URL of the identity provider"),
-    Setting("idp_x509_cert", CERTIFICATES, "Certificates (PEM)"),
-    Setting("sp_entity_id", TEXT, "Custom entity ID of this service"),
-    Setting("assertion_consumer_url", URL, "Custom assertion consumer URL of this service"),
+    Setting("idp_metadata", METADATA, gettext_noop("Metadata of the identity provider (XML)")),
+    Setting("idp_entity_id", TEXT, gettext_noop("Entity ID of the identity provider")),
+    Setting("idp_sso_url", URL, gettext_noop("Sign-in URL of the identity provider")),
+    Setting("idp_x509_cert", CERTIFICATES, gettext_noop("Certificates (PEM)")),
+    Setting("sp_entity_id", TEXT, gettext_noop("Custom entity ID of this service")),
+    Setting(
+        "assertion_consumer_url", URL, gettext_noop("Custom assertion consumer URL of this service")
+    ),
     _ALLOWED,
     _DEFAULT_ROLE,
-    Setting("allow_idp_initiated", FLAG, "Accept sign-ins that start at the identity provider"),
-    Setting("email_verified", FLAG, "Trust the email addresses that it sends"),
-    Setting("email_attribute", TEXT, "Custom email attribute"),
-    Setting("name_attribute", TEXT, "Custom name attribute"),
-    Setting("groups_attribute", TEXT, "Custom groups attribute"),
+    Setting(
+        "allow_idp_initiated",
+        FLAG,
+        gettext_noop("Accept sign-ins that start at the identity provider"),
+    ),
+    Setting("email_verified", FLAG, gettext_noop("Trust the email addresses that it sends")),
+    Setting("email_attribute", TEXT, gettext_noop("Custom email attribute")),
+    Setting("name_attribute", TEXT, gettext_noop("Custom name attribute")),
+    Setting("groups_attribute", TEXT, gettext_noop("Custom groups attribute")),
 )
 _MICROSOFT = "https://login.microsoftonline.com/{tenant}"
 _OPENID = ("openid", "email", "profile")
@@ -190,7 +203,9 @@ PROVIDERS = (
         (
             _CLIENT_ID,
             _CLIENT_SECRET,
-            Setting("tenant_id", WORD, "Tenant ID of your directory", help=TENANT_HELP),
+            Setting(
+                "tenant_id", WORD, gettext_noop("Tenant ID of your directory"), help=TENANT_HELP
+            ),
             *_OAUTH,
         ),
         {

@@ -11,6 +11,9 @@ import pytest
 from flask import Flask
 
 from app.audit import exports, verify
+from app.audit.tracking import TRACKED
+from app.console.admin.audit_columns import LABELS
+from app.db import Base
 from tests.audit.chains import entries
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record, make_user
 from tests.console.browser import HOSTILE, Browser, alert
@@ -37,6 +40,16 @@ def test_the_log_is_filtered_looked_at_and_exported(app: Flask, cast: Cast) -> N
     assert len(file.text.strip().splitlines()) >= 3
     assert browser.get("audit/999999999999").status_code == 404
     assert browser.get("audit/nonsense").status_code == 404
+
+
+def test_every_audited_column_has_a_label() -> None:
+    audited = {
+        column.name
+        for table, tracked in TRACKED.items()
+        for column in Base.metadata.tables[table].columns
+        if tracked.includes(column.name)
+    }
+    assert audited - {"id"} == LABELS.keys()
 
 
 def blocks(page: str) -> list[str]:

@@ -13,6 +13,7 @@ from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, InvalidValues, problem
+from app.http.languages import gettext
 from app.rest.access import public
 from app.types import JSONObject
 
@@ -55,9 +56,8 @@ def change_settings(account_id: str) -> Page | BaseResponse:
         account_settings.change(scope.account.id, _body(form), by=scope.by)
     except AppError as error:
         return _page(scope, form.with_error(error))
-    return redirect_with_notice(
-        "The settings are saved.", "console.show_settings", **scope.url_args
-    )
+    notice = gettext("The settings are saved.")
+    return redirect_with_notice(notice, "console.show_settings", **scope.url_args)
 
 
 def _body(form: Form) -> JSONObject:
@@ -67,7 +67,7 @@ def _body(form: Form) -> JSONObject:
         for name in LIST_FIELDS
     }
     problems = [
-        problem(name, "too_long", f"At most {MAX_LINES} lines of {LIST_FIELDS[name]} characters.")
+        problem(name, "too_long", _too_long(LIST_FIELDS[name]))
         for name, values in lines.items()
         if len(values) > MAX_LINES or any(len(line) > LIST_FIELDS[name] for line in values)
     ]
@@ -75,6 +75,12 @@ def _body(form: Form) -> JSONObject:
         raise InvalidValues(problems)
     default = checked["default_redirect_uri"] or None
     return {"name": checked["name"], "default_redirect_uri": default, **lines}
+
+
+def _too_long(length: int) -> str:
+    return gettext(
+        "At most %(lines)s lines of %(length)s characters.", lines=MAX_LINES, length=length
+    )
 
 
 def _page(scope: AccountScope, form: Form) -> Page:

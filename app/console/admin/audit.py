@@ -21,20 +21,27 @@ from app.console.shell import guard, lists, streamed_pages
 from app.console.shell.blueprint import blueprint
 from app.console.shell.lists import Listing
 from app.errors import NotFound
+from app.http.languages import lazy_gettext
 from app.rest.access import public
 from app.rest.converters import UuidPath
 from app.types import JSONObject
 
 AUDIT = "/console/audit"
-OPERATIONS = {append.CREATE: "Created", append.UPDATE: "Changed", append.DELETE: "Deleted"}
-TIMES = {"from_date": "From", "to_date": "Until"}
+OPERATIONS = {
+    append.CREATE: lazy_gettext("Created"),
+    append.UPDATE: lazy_gettext("Changed"),
+    append.DELETE: lazy_gettext("Deleted"),
+}
+TIMES = {"from_date": lazy_gettext("From"), "to_date": lazy_gettext("Until")}
 TEXTS = ("account", "person", "record_id")
 MAX_SUGGESTED = 100
 MAX_ID_LENGTH = 100
 FORMATS = {"csv": "CSV", "json": "JSON", "jsonl": "JSON lines"}
-NO_ACCOUNT = "There is no account with this slug, code or id."
-NO_PERSON = "Nobody in this account has this address."
-NO_SUPERADMIN = "No superadmin has this address. Choose an account to find its people."
+NO_ACCOUNT = lazy_gettext("There is no account with this slug, code or id.")
+NO_PERSON = lazy_gettext("Nobody in this account has this address.")
+NO_SUPERADMIN = lazy_gettext(
+    "No superadmin has this address. Choose an account to find its people."
+)
 
 
 @blueprint.get(AUDIT)

@@ -13,7 +13,7 @@ from flask import url_for
 
 from app import db
 from app.accounts.models import Account, Group, Role, User
-from app.audit.append import CREATE, DELETE, HIDDEN
+from app.audit.append import DELETE, HIDDEN
 from app.audit.service import Change
 from app.auth import principal as principals
 from app.auth.models import ApiKey, Invitation
@@ -22,18 +22,19 @@ from app.collections import definition as definitions
 from app.collections import table as tables
 from app.collections.definition import ByFormerName, Definition
 from app.collections.models import Collection
+from app.console.admin import audit_columns
 from app.console.records import references
 from app.console.records.display import display
 from app.console.shell.lists import UrlArgs
 from app.db import Base
+from app.http.languages import gettext, lazy_gettext
 from app.records.history.audit_view import read_json
 from app.sso.models import ProviderSetting
 from app.types import JSONMapping
 from app.webhooks.models import Webhook
 from app.workflows.models import Workflow
 
-VERBS = {CREATE: "created", DELETE: "deleted"}
-ACTORS = {"system": "System", "anonymous": "Anonymous"}
+ACTORS = {"system": lazy_gettext("System"), "anonymous": lazy_gettext("Anonymous")}
 MAX_LABELLED = 12  # collections of accounts whose records get names; each takes a statement
 MAX_SHOWN = 500  # characters of a value
 USER_COLUMNS = ("user_id", "created_by", "updated_by", "invited_by", "revoked_by")
@@ -54,40 +55,78 @@ class Kind:
 
 
 KINDS: Mapping[str, Kind] = {
-    "users": Kind("User", "Users", User.email, "console.show_member", "user_id", False),
-    "groups": Kind("Group", "Groups", Group.name, "console.show_group", "group_id"),
-    "group_members": Kind("Group member", "Group members"),
-    "invitations": Kind("Invitation", "Invitations", Invitation.email, "console.show_invitations"),
-    "api_keys": Kind("API key", "API keys", ApiKey.name, "console.show_keys"),
-    "webhooks": Kind("Webhook", "Webhooks", Webhook.url, "console.show_webhook", "webhook_id"),
+    "users": Kind(
+        lazy_gettext("User"),
+        lazy_gettext("Users"),
+        User.email,
+        "console.show_member",
+        "user_id",
+        False,
+    ),
+    "groups": Kind(
+        lazy_gettext("Group"), lazy_gettext("Groups"), Group.name, "console.show_group", "group_id"
+    ),
+    "group_members": Kind(lazy_gettext("Group member"), lazy_gettext("Group members")),
+    "invitations": Kind(
+        lazy_gettext("Invitation"),
+        lazy_gettext("Invitations"),
+        Invitation.email,
+        "console.show_invitations",
+    ),
+    "api_keys": Kind(
+        lazy_gettext("API key"), lazy_gettext("API keys"), ApiKey.name, "console.show_keys"
+    ),
+    "webhooks": Kind(
+        lazy_gettext("Webhook"),
+        lazy_gettext("Webhooks"),
+        Webhook.url,
+        "console.show_webhook",
+        "webhook_id",
+    ),
     "workflows": Kind(
-        "Workflow", "Workflows", Workflow.name, "console.show_workflow", "workflow_id"
+        lazy_gettext("Workflow"),
+        lazy_gettext("Workflows"),
+        Workflow.name,
+        "console.show_workflow",
+        "workflow_id",
     ),
     "provider_settings": Kind(
-        "Sign-in provider",
-        "Sign-in providers",
+        lazy_gettext("Sign-in provider"),
+        lazy_gettext("Sign-in providers"),
         ProviderSetting.display_name,
         "console.show_provider",
         "setting_id",
     ),
-    "identities": Kind("Sign-in identity", "Sign-in identities"),
-    "accounts": Kind("Account", "Account settings", Account.name, "console.show_settings"),
-    "sessions": Kind("Session", "Sessions"),
-    "audit_log": Kind("Audit log", "Erasures"),
+    "identities": Kind(lazy_gettext("Sign-in identity"), lazy_gettext("Sign-in identities")),
+    "accounts": Kind(
+        lazy_gettext("Account"),
+        lazy_gettext("Account settings"),
+        Account.name,
+        "console.show_settings",
+    ),
+    "sessions": Kind(lazy_gettext("Session"), lazy_gettext("Sessions")),
+    "audit_log": Kind(lazy_gettext("Audit log"), lazy_gettext("Erasures")),
 }
 SHARED_KINDS: Mapping[str, Kind] = {
     "collections": Kind(
-        "Collection",
-        "Collections",
+        lazy_gettext("Collection"),
+        lazy_gettext("Collections"),
         Collection.name,
         "console.show_collection",
         "collection_id",
         False,
     ),
-    "roles": Kind("Role", "Roles", Role.name, "console.show_role", "role_id", False),
+    "roles": Kind(
+        lazy_gettext("Role"),
+        lazy_gettext("Roles"),
+        Role.name,
+        "console.show_role",
+        "role_id",
+        False,
+    ),
 }
 ALL_KINDS = {**KINDS, **SHARED_KINDS}
-OTHER = Kind("Row", "Rows")
+OTHER = Kind(lazy_gettext("Row"), lazy_gettext("Rows"))
 
 
 @dataclass(frozen=True)
@@ -106,7 +145,6 @@ class ShownChange:
     """A change in the words of its reader."""
 
     change: Change
-    verb: str
     kind: str
     name: str
     url: str | None
@@ -125,7 +163,10 @@ def choices(by: Principal) -> dict[str, str]:
     """The kinds of rows that the log is filtered by, by table name."""
     kinds = ALL_KINDS if by.is_superadmin else KINDS
     shown = {name: kind.plural for name, kind in kinds.items()}
-    return shown | {one.table_name: f"Records of {one.name}" for one in definitions.get_all()}
+    return shown | {
+        one.table_name: gettext("Records of %(collection)s", collection=one.name)
+        for one in definitions.get_all()
+    }
 
 
 class Names:
@@ -141,11 +182,12 @@ class Names:
     def shown(self, change: Change) -> ShownChange:
         """A change with names."""
         collection = self._collection(change)
-        kind = f"Record of {collection.name}" if collection else _kind(change.table_name).label
+        kind = _kind(change.table_name).label
+        if collection is not None:
+            kind = gettext("Record of %(collection)s", collection=collection.name)
         values = [self._value(change, collection, entry) for entry in _shown_entries(change)]
         return ShownChange(
             change,
-            VERBS.get(change.operation, "changed"),
             kind,
             self._name(change, collection),
             self._url(change, collection),
@@ -228,12 +270,13 @@ class Names:
         if table == "group_members":
             group, _, user = change.record_id.partition("/")
             user_name = self.row_name("users", account_id, user)
-            return f"{user_name} in {self.row_name('groups', account_id, group)}"
+            group_name = self.row_name("groups", account_id, group)
+            return gettext("%(user)s in %(group)s", user=user_name, group=group_name)
         key = (collection.table_name if collection else table, account_id, change.record_id)
         if key in self._names:
             return self._names[key]
         if collection is not None and change.record_id == collection.id:
-            return "all records"
+            return gettext("all records")
         return self._name_then(change, collection) or self.row_name(*key)
 
     def _name_then(self, change: Change, collection: Definition | None) -> str | None:
@@ -276,15 +319,14 @@ class Names:
 
     def _value(self, change: Change, collection: Definition | None, entry: JSONMapping) -> Value:
         column = entry["column_name"]
-        label = column
         if collection is not None:
             label = collection.era_at(change.occurred_at).present_name(column) or column
-        elif column:
-            label = column.removesuffix("_id").replace("_", " ").capitalize()
+        else:
+            label = audit_columns.label(column)
         if entry["salt"] is None and not entry["masked"]:
-            return Value(label, None, None, "erased")
+            return Value(label, None, None, gettext("erased"))
         if not change.is_complete:
-            return Value(label, None, None, "too large to show here")
+            return Value(label, None, None, gettext("too large to show here"))
         before, after = (
             self._text(change, collection, entry, entry[name])
             for name in ("old_value", "new_value")
@@ -295,7 +337,7 @@ class Names:
         self, change: Change, collection: Definition | None, entry: JSONMapping, text: str | None
     ) -> str | None:
         if text is None or text == HIDDEN:
-            return None if text is None else "hidden"
+            return None if text is None else gettext("hidden")
         table = self._target(change, collection, entry["column_name"])
         if table is not None:
             return self.row_name(table, change.account_id, text)
@@ -307,7 +349,7 @@ class Names:
         model = Base.metadata.tables.get(change.table_name)
         column = model.c.get(name) if model is not None else None
         if column is not None and isinstance(column.type, sa.Boolean):
-            return {"true": "yes", "false": "no"}.get(text, text)
+            return {"true": gettext("yes"), "false": gettext("no")}.get(text, text)
         return display(text, MAX_SHOWN)
 
 
@@ -335,7 +377,7 @@ def _kind(table: str) -> Kind:
 
 def _actor(change: Change) -> str:
     if change.user_id in ACTORS:
-        return ACTORS[change.user_id]
+        return str(ACTORS[change.user_id])
     if change.is_anonymized:
-        return "Erased user"
+        return gettext("Erased user")
     return change.user_name or change.user_email or f"…{change.user_id[-8:]}"

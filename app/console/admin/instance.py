@@ -16,6 +16,7 @@ from app.console.shell import forms, guard, lists, resubmit, switcher
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.errors import AppError, InvalidValues, problem
+from app.http.languages import gettext
 from app.rest.access import public
 
 ONE_ACCOUNT = "/console/accounts/<uuid:account_id>"
@@ -50,7 +51,9 @@ def create_account() -> Page | BaseResponse:
         account = tenants.create(body["name"], body["slug"] or None)
     except AppError as error:
         return form.with_error(error).render("console/accounts/new.html")
-    notice = f"The account {account.name} is created. Add its first user as admin."
+    notice = gettext(
+        "The account %(name)s is created. Add its first user as admin.", name=account.name
+    )
     return redirect_with_notice(notice, "console.show_account", account_id=account.id)
 
 
@@ -71,9 +74,10 @@ def suspend_or_resume_account(account_id: str, action: str) -> Page | BaseRespon
         account = tenants.change(account_id, {"is_active": action == "resume"})
     except AppError as error:
         return _account_page(account_id, Form().with_error(error))
-    notice = (
-        f"{account.name} is active again." if account.is_active else f"{account.name} is suspended."
-    )
+    if account.is_active:
+        notice = gettext("%(account)s is active again.", account=account.name)
+    else:
+        notice = gettext("%(account)s is suspended.", account=account.name)
     return redirect_with_notice(notice, "console.show_account", account_id=account_id)
 
 
@@ -87,14 +91,13 @@ def close_account(account_id: str) -> Page | BaseResponse:
     name = account.name
     try:
         if form["slug"] != account.slug:
-            message = f"Type {account.slug} to close this account."
+            message = gettext("Type %(slug)s to close this account.", slug=account.slug)
             raise InvalidValues([problem("slug", "invalid_option", message)])
         tenants.close(account_id)
     except AppError as error:
         return _account_page(account_id, form.with_error(error))
-    return redirect_with_notice(
-        f"{name} is closed; its data is being removed.", "console.show_accounts"
-    )
+    notice = gettext("%(account)s is closed; its data is being removed.", account=name)
+    return redirect_with_notice(notice, "console.show_accounts")
 
 
 def _account_page(account_id: str, form: Form) -> Page:
@@ -142,14 +145,14 @@ def create_user() -> Page | BaseResponse:
         user = enrolment.enrol(account_id, {**body, "name": body["name"] or None})
     except AppError as error:
         return _new_user_page(form.with_error(error))
-    notice = f"We have sent a link to set a password to {user.email}."
+    notice = gettext("We have sent a link to set a password to %(email)s.", email=user.email)
     return redirect_with_notice(notice, "console.show_user", user_id=user.id)
 
 
 def _account_named(reference: str) -> str:
     account = principals.reload_active_account(reference)
     if account is None:
-        message = "No active account with this id."
+        message = gettext("No active account with this id.")
         raise InvalidValues([problem("account", "invalid_reference", message)])
     return account.id
 

@@ -16,6 +16,7 @@ from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError
+from app.http.languages import gettext
 from app.rest.access import public
 from app.sso import dry_run, one_time_codes, providers, refusals, roles, service, sign_in
 from app.sso.models import OAUTH, TEST, ProviderSetting
@@ -62,7 +63,9 @@ def change_sign_in(account_id: str) -> Page | BaseResponse:
         account_settings.change(scope.account.id, body, by=scope.by)
     except AppError as error:
         return _overview(scope, form.with_error(error))
-    return redirect_with_notice("Saved.", "console.show_providers", account_id=scope.account.id)
+    return redirect_with_notice(
+        gettext("Saved."), "console.show_providers", account_id=scope.account.id
+    )
 
 
 @blueprint.get(NEW)
@@ -87,9 +90,8 @@ def create_provider(account_id: str, category: str, provider: str) -> Page | Bas
     except AppError as error:
         return _form_page(scope, kind, sso_form.with_error(form, error), None)
     url_args = {"account_id": scope.account.id, "setting_id": row.id}
-    return redirect_with_notice(
-        f"{row.display_name} is set up. Test it now.", "console.show_provider", **url_args
-    )
+    notice = gettext("%(provider)s is set up. Test it now.", provider=row.display_name)
+    return redirect_with_notice(notice, "console.show_provider", **url_args)
 
 
 @blueprint.get(SETTING)
@@ -117,7 +119,7 @@ def change_provider(account_id: str, setting_id: str) -> Page | BaseResponse:
     except AppError as error:
         return _form_page(scope, kind, sso_form.with_error(form, error), row)
     url_args = {"account_id": scope.account.id, "setting_id": row.id}
-    return redirect_with_notice("Saved.", "console.show_provider", **url_args)
+    return redirect_with_notice(gettext("Saved."), "console.show_provider", **url_args)
 
 
 @blueprint.post(f"{SETTING}/try")
@@ -144,7 +146,7 @@ def remove_provider(account_id: str, setting_id: str) -> BaseResponse:
     scope = scopes.account_scope(account_id)
     with idempotent_forms.ignore_already_deleted(scope.account.id, "provider_settings", setting_id):
         service.delete(setting_id, by=scope.by)
-    notice = "The provider is removed. Its users are kept."
+    notice = gettext("The provider is removed. Its users are kept.")
     return redirect_with_notice(notice, "console.show_providers", account_id=scope.account.id)
 
 
@@ -202,7 +204,7 @@ def finish_sso() -> str | BaseResponse:
         outcome = one_time_codes.test_result(flow)
         return render_template("console/sso/tested.html", scope=scope, outcome=outcome, flow=flow)
     if flow.is_new_user:
-        flash(f"Welcome to {user.account.name}.")
+        flash(gettext("Welcome to %(account)s.", account=user.account.name))
     target = guard.safe_target(flow.redirect_uri) or url_for("console.show_home")
     return guard.start_session(user, target)
 

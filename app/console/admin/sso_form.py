@@ -8,6 +8,7 @@ from app import clock
 from app.accounts.models import Account
 from app.console.shell.forms import Form
 from app.errors import AppError, InvalidValues, problem
+from app.http.languages import gettext
 from app.sso import connections, providers, service
 from app.sso.connections import Connection
 from app.sso.models import OAUTH, ProviderSetting
@@ -52,8 +53,8 @@ def field_groups(kind: Provider) -> Mapping[str, list[JSONObject]]:
     for setting in kind.settings:
         entry = {
             "name": setting.name,
-            "title": setting.title,
-            "help": setting.help,
+            "title": gettext(setting.title),
+            "help": setting.help and gettext(setting.help),
             "as": _input_kind(setting),
         }
         groups["main" if setting.name in MAIN_FIELDS else "more"].append(entry)
@@ -69,10 +70,10 @@ def service_addresses(
     config, shared = (row.config, row.shared_callback) if row else ({}, False)
     connection = Connection(account, kind, config, is_own=True, shared_callback=shared)
     if kind.category == OAUTH:
-        return {"Redirect address": oauth_addresses.callback_url(connection)}
+        return {gettext("Redirect address"): oauth_addresses.callback_url(connection)}
     return {
-        "Entity ID (audience)": connections.saml_entity_id(connection),
-        "Assertion consumer URL": connections.saml_consumer_url(connection),
+        gettext("Entity ID (audience)"): connections.saml_entity_id(connection),
+        gettext("Assertion consumer URL"): connections.saml_consumer_url(connection),
     }
 
 
@@ -147,12 +148,11 @@ def from_account(account: Account) -> Form:
 def account_body(form: Form) -> JSONObject:
     """The provisioning settings that the form submits. Raises InvalidValues."""
     if form["sso_provisioning"] not in PROVISIONING:
-        raise InvalidValues(
-            [problem("sso_provisioning", "invalid_option", "Choose one of the options.")]
-        )
+        message = gettext("Choose one of the options.")
+        raise InvalidValues([problem("sso_provisioning", "invalid_option", message)])
     lines = [line.rpartition("=") for line in form["sso_group_roles"].splitlines() if line.strip()]
     if any(not group.strip() or not role.strip() for group, _, role in lines):
-        message = "One line per group: its name, an equals sign, the role."
+        message = gettext("One line per group: its name, an equals sign, the role.")
         raise InvalidValues([problem("sso_group_roles", "pattern_mismatch", message)])
     return {
         "sso_provisioning": PROVISIONING[form["sso_provisioning"]],
@@ -198,6 +198,6 @@ def _priority(text: str) -> int:
     except ValueError:
         number = 10_000
     if not -1000 <= number <= 1000:
-        message = "A whole number from -1000 to 1000."
+        message = gettext("A whole number from -1000 to 1000.")
         raise InvalidValues([problem("priority", "number_out_of_range", message)])
     return number

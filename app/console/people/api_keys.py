@@ -15,10 +15,10 @@ from app.console.shell import forms, guard, idempotent_forms, lists, one_time_se
 from app.console.shell.blueprint import account_route, blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.errors import AppError, Conflict, InvalidValues, problem
+from app.http.languages import gettext
 from app.rest.access import public
 
 FORM = "console/keys/new.html"
-LOST_KEY = "If you did not copy it, revoke it and create another."
 
 
 @account_route("GET", "/keys")
@@ -71,9 +71,12 @@ def show_made_key(key_id: str) -> str | BaseResponse:
     key = api_keys.get(key_id, by=guard.require_caller())
     text = one_time_secrets.pop(key.id)
     if text is None:
-        return redirect_with_notice(
-            f"The key {key.name} has already been shown. {LOST_KEY}", "console.show_keys"
+        notice = gettext(
+            "The key %(name)s has already been shown. If you did not copy it, revoke it and create"
+            " another.",
+            name=key.name,
         )
+        return redirect_with_notice(notice, "console.show_keys")
     return render_template("console/keys/made.html", key=key, text=text)
 
 
@@ -85,9 +88,8 @@ def revoke_key(key_id: str, account_id: str | None = None) -> BaseResponse:
     with suppress(Conflict):
         api_keys.revoke(key_id, by=scope.by)
     key = api_keys.get(key_id, by=scope.by)
-    return redirect_with_notice(
-        f"The key {key.name} is revoked.", "console.show_keys", **scope.url_args
-    )
+    notice = gettext("The key %(name)s is revoked.", name=key.name)
+    return redirect_with_notice(notice, "console.show_keys", **scope.url_args)
 
 
 def _form_page(form: Form) -> Page:
@@ -98,5 +100,5 @@ def _parse_expiry(day: str) -> datetime | None:
     try:
         return clock.parse(day[:10]) + timedelta(days=1) if day else None
     except (ValueError, OverflowError):
-        wrong = problem("expires_at", "invalid_datetime", "Enter a date, such as 2030-12-31.")
-        raise InvalidValues([wrong]) from None
+        message = gettext("Enter a date, such as 2030-12-31.")
+        raise InvalidValues([problem("expires_at", "invalid_datetime", message)]) from None

@@ -14,6 +14,7 @@ from app.console.shell.blueprint import account_route
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, InvalidValues, problem
+from app.http.languages import gettext
 from app.rest.access import public
 
 MAX_SUGGESTED = 100
@@ -52,7 +53,7 @@ def create_group(account_id: str | None = None) -> Page | BaseResponse:
         group = groups.create(scope.account.id, body["name"], body["description"] or None)
     except AppError as error:
         return form.with_error(error).render("console/groups/new.html", scope=scope)
-    return _redirect(f"The group {group.name} is created.", scope, group.id)
+    return _redirect(gettext("The group %(name)s is created.", name=group.name), scope, group.id)
 
 
 @account_route("GET", ONE_GROUP)
@@ -76,7 +77,9 @@ def add_member(group_id: str, account_id: str | None = None) -> Page | BaseRespo
         groups.add_member(scope.account.id, group_id, user_id, by=scope.by.user_id)
     except AppError as error:
         return _group_page(scope, group_id, form.with_error(error))
-    return _redirect(f"{form['email']} is now in the group.", scope, group_id)
+    return _redirect(
+        gettext("%(email)s is now in the group.", email=form["email"]), scope, group_id
+    )
 
 
 @account_route("POST", f"{ONE_GROUP}/members/<uuid:user_id>/remove")
@@ -86,7 +89,7 @@ def remove_member(group_id: str, user_id: str, account_id: str | None = None) ->
     """Remove a user from the group."""
     scope = scopes.account_or_own_scope(account_id)
     groups.remove_member(scope.account.id, group_id, user_id)
-    return _redirect("The user is removed from the group.", scope, group_id)
+    return _redirect(gettext("The user is removed from the group."), scope, group_id)
 
 
 @account_route("POST", f"{ONE_GROUP}/delete")
@@ -100,7 +103,8 @@ def delete_group(group_id: str, account_id: str | None = None) -> Page | BaseRes
             groups.delete(scope.account.id, group_id)
     except AppError as error:
         return _group_page(scope, group_id, Form().with_error(error))
-    return redirect_with_notice("The group is deleted.", "console.show_groups", **scope.url_args)
+    notice = gettext("The group is deleted.")
+    return redirect_with_notice(notice, "console.show_groups", **scope.url_args)
 
 
 def _redirect(notice: str, scope: AccountScope, group_id: str) -> BaseResponse:
@@ -110,7 +114,7 @@ def _redirect(notice: str, scope: AccountScope, group_id: str) -> BaseResponse:
 def _find_user_id(scope: AccountScope, email: str) -> str:
     user = auth.find_user(scope.account.id, email)
     if user is None:
-        message = "No user of this account has this address. Invite them first."
+        message = gettext("No user of this account has this address. Invite them first.")
         raise InvalidValues([problem("email", "invalid_reference", message)])
     return user.id
 

@@ -11,6 +11,7 @@ from app.console.shell import forms, guard, idempotent_forms, lists
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.errors import AppError
+from app.http.languages import gettext
 from app.rest.access import public
 
 ROLE = "/console/roles/<integer:role_id>"
@@ -45,7 +46,8 @@ def create_role() -> Page | BaseResponse:
         role = roles.create(body["name"], body["description"] or None)
     except AppError as error:
         return form.with_error(error).render("console/roles/form.html", role=None)
-    return redirect_with_notice(f"The role {role.name} is created.", "console.show_roles")
+    notice = gettext("The role %(name)s is created.", name=role.name)
+    return redirect_with_notice(notice, "console.show_roles")
 
 
 @blueprint.get(ROLE)
@@ -69,7 +71,8 @@ def change_role(role_id: str) -> Page | BaseResponse:
         role = roles.change(int(role_id), changes)
     except AppError as error:
         return _role_page(role_id, form.with_error(error))
-    return redirect_with_notice(f"The role {role.name} is saved.", "console.show_roles")
+    notice = gettext("The role %(name)s is saved.", name=role.name)
+    return redirect_with_notice(notice, "console.show_roles")
 
 
 @blueprint.post(f"{ROLE}/delete")
@@ -82,7 +85,7 @@ def delete_role(role_id: str) -> Page | BaseResponse:
             roles.delete(int(role_id))
     except AppError as error:
         return _role_page(role_id, Form().with_error(error))
-    return redirect_with_notice("The role is deleted.", "console.show_roles")
+    return redirect_with_notice(gettext("The role is deleted."), "console.show_roles")
 
 
 def _role_page(role_id: str, form: Form) -> Page:

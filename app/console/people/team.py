@@ -15,9 +15,16 @@ from app.console.shell.blueprint import account_route
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError
+from app.http.languages import gettext, lazy_gettext
 from app.rest.access import public
 
 MAX_GROUPS = 100
+STATES = {
+    invitations.PENDING: lazy_gettext("pending"),
+    invitations.ACCEPTED: lazy_gettext("accepted"),
+    invitations.EXPIRED: lazy_gettext("expired"),
+    invitations.CANCELLED: lazy_gettext("cancelled"),
+}
 INVITATION = "/team/invitations/<uuid:invitation_id>"
 
 
@@ -37,8 +44,8 @@ def show_team(account_id: str | None = None) -> str:
 @guard.admins_only
 def show_invitations(account_id: str | None = None) -> str:
     """The invitations of the account."""
-    scope, choices = scopes.account_or_own_scope(account_id), {"status": invitations.STATES}
-    listing = lists.from_request("console.show_invitations", choices, **scope.url_args)
+    scope = scopes.account_or_own_scope(account_id)
+    listing = lists.from_request("console.show_invitations", {"status": STATES}, **scope.url_args)
     part = (scope.account.id, listing.skip, lists.PAGE_SIZE)
     listing.with_page(invitations.page(*part, listing.filters.get("status"), listing.count_limit))
     return render_template("console/team/invitations.html", scope=scope, listing=listing)
@@ -73,7 +80,9 @@ def invite(account_id: str | None = None) -> Page | BaseResponse:
         invitations.create(scope.account.id, values, by=scope.by.user_id)
     except AppError as error:
         return _invite_page(scope, form.with_error(error))
-    return _redirect(f"We have sent an invitation to {form['email']}.", scope)
+    return _redirect(
+        gettext("We have sent an invitation to %(email)s.", email=form["email"]), scope
+    )
 
 
 def _invite_page(scope: AccountScope, form: Form) -> Page:
@@ -93,9 +102,10 @@ def resend_invitation(invitation_id: str, account_id: str | None = None) -> Base
     """Mail a new link."""
     scope = scopes.account_or_own_scope(account_id)
     invitation, _ = invitations.resend(scope.account.id, invitation_id, by=scope.by)
-    return _redirect(
-        f"We have sent a new link to {invitation.email}. The old one no longer works.", scope
+    notice = gettext(
+        "We have sent a new link to %(email)s. The old one no longer works.", email=invitation.email
     )
+    return _redirect(notice, scope)
 
 
 @account_route("POST", f"{INVITATION}/cancel")
@@ -105,4 +115,5 @@ def cancel_invitation(invitation_id: str, account_id: str | None = None) -> Base
     """Cancel an invitation."""
     scope = scopes.account_or_own_scope(account_id)
     invitations.cancel(scope.account.id, invitation_id)
-    return _redirect("The invitation is cancelled. Its link no longer works.", scope)
+    notice = gettext("The invitation is cancelled. Its link no longer works.")
+    return _redirect(notice, scope)

@@ -23,6 +23,7 @@ from app.console.shell.forms import (
     redirect_with_notice,
 )
 from app.errors import AppError
+from app.http.languages import gettext, lazy_gettext
 from app.rest.access import public
 
 MAX_ROLES = 100
@@ -50,11 +51,16 @@ class UserPages:
         return f"console.show_{self.noun}"
 
 
-TEAM = UserPages("member", "/console/team/users", ("Team", "console.show_team"), guard.admins_only)
+TEAM = UserPages(
+    "member",
+    "/console/team/users",
+    (lazy_gettext("Team"), "console.show_team"),
+    guard.admins_only,
+)
 ALL_USERS = UserPages(
     "user",
     "/console/users",
-    ("Users", "console.show_users"),
+    (lazy_gettext("Users"), "console.show_users"),
     guard.superadmins_only,
     f"{TEAM.actions}, verify",
     all_accounts=True,
@@ -79,9 +85,8 @@ def change_role(pages: UserPages, user_id: str) -> Page | BaseResponse:
         user = users.change(pages.scope, user_id, form.validated(("role",)), by=by)
     except AppError as error:
         return _page(pages, user_id, form.with_error(error))
-    return redirect_with_notice(
-        f"{user.email} is {user.role.name} now.", pages.endpoint, user_id=user_id
-    )
+    notice = gettext("%(email)s is %(role)s now.", email=user.email, role=user.role.name)
+    return redirect_with_notice(notice, pages.endpoint, user_id=user_id)
 
 
 def set_password(pages: UserPages, user_id: str) -> Page | BaseResponse:
@@ -92,7 +97,9 @@ def set_password(pages: UserPages, user_id: str) -> Page | BaseResponse:
         password_resets.set_password(user, body["new_password"], by=guard.require_caller())
     except AppError as error:
         return _page(pages, user_id, form.with_error(error))
-    notice = f"The password of {user.email} is changed. All their sessions have ended."
+    notice = gettext(
+        "The password of %(email)s is changed. All their sessions have ended.", email=user.email
+    )
     return redirect_with_notice(notice, pages.endpoint, user_id=user_id)
 
 
@@ -110,7 +117,7 @@ def act(pages: UserPages, user_id: str, action: str) -> Page | BaseResponse:
 def _remove(pages: UserPages, user_id: str) -> BaseResponse:
     with idempotent_forms.ignore_already_deleted(pages.scope, "users", user_id):
         users.delete(pages.scope, user_id, by=guard.require_caller().user_id)
-    return redirect_with_notice("The user is removed.", pages.parent[1])
+    return redirect_with_notice(gettext("The user is removed."), pages.parent[1])
 
 
 def _perform(action: str, scope: str | None, user_id: str) -> str:
@@ -118,12 +125,14 @@ def _perform(action: str, scope: str | None, user_id: str) -> str:
     email = user.email
     if action == "reset-link":
         password_resets.send_link(user)
-        return f"We have sent a link to set a new password to {email}."
+        return gettext("We have sent a link to set a new password to %(email)s.", email=email)
     if action == "verify":
         users.verify(scope, user_id)
-        return f"The address {email} is now verified."
+        return gettext("The address %(email)s is now verified.", email=email)
     users.change(scope, user_id, {"is_active": action == "activate"}, by=by)
-    return f"{email} is active." if action == "activate" else f"{email} is deactivated."
+    if action == "activate":
+        return gettext("%(email)s is active.", email=email)
+    return gettext("%(email)s is deactivated.", email=email)
 
 
 def _page(pages: UserPages, user_id: str, form: Form) -> Page:

@@ -12,9 +12,20 @@ from app.console.shell import forms, guard
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import MAX_PASSWORD_LENGTH, Form, Page, redirect_with_notice
 from app.errors import AppError, BadRequest
+from app.http.languages import gettext, lazy_gettext
 from app.rest.access import public
 
-SENT = "If this user exists, we have sent a link to set a new password. Check your inbox."
+INVALID_INVITATION = {
+    invitations.ACCEPTED: lazy_gettext(
+        "This invitation is accepted. Ask whoever invited you for a new one."
+    ),
+    invitations.EXPIRED: lazy_gettext(
+        "This invitation is expired. Ask whoever invited you for a new one."
+    ),
+    invitations.CANCELLED: lazy_gettext(
+        "This invitation is cancelled. Ask whoever invited you for a new one."
+    ),
+}
 
 
 @blueprint.get("/console/forgot-password")
@@ -38,7 +49,10 @@ def forgot_password() -> Page | BaseResponse:
         password_resets.request_reset(account, body["email"])
     except AppError as error:
         return form.with_error(error).render("console/links/forgot.html")
-    return redirect_with_notice(SENT, "console.sign_in")
+    notice = gettext(
+        "If this user exists, we have sent a link to set a new password. Check your inbox."
+    )
+    return redirect_with_notice(notice, "console.sign_in")
 
 
 @blueprint.get("/console/reset-password")
@@ -62,9 +76,8 @@ def reset_password() -> Page | BaseResponse:
         password_resets.reset(body["token"], body["new_password"], revoke_api_keys=revoke)
     except AppError as error:
         return _reset_page(form.with_error(error))
-    return redirect_with_notice(
-        "Your password is changed. Sign in with the new one.", "console.sign_in"
-    )
+    notice = gettext("Your password is changed. Sign in with the new one.")
+    return redirect_with_notice(notice, "console.sign_in")
 
 
 def _reset_page(form: Form) -> Page:
@@ -120,7 +133,9 @@ def undo_email_change() -> Page | BaseResponse:
         user = email_changes.undo(form.validated(token=500)["token"])
     except AppError as error:
         return _undo_page(form.with_error(error))
-    notice = f"Your address is {user.email} again. Check your inbox to set a new password."
+    notice = gettext(
+        "Your address is %(email)s again. Check your inbox to set a new password.", email=user.email
+    )
     return redirect_with_notice(notice, "console.sign_in")
 
 
@@ -148,7 +163,7 @@ def accept_invitation(token: str) -> Page | BaseResponse:
         user = invitations.accept(token, body["password"], body["name"] or None)
     except AppError as error:
         return _invitation_page(token, form.with_error(error))
-    flash(f"Welcome to {user.account.name}.")
+    flash(gettext("Welcome to %(account)s.", account=user.account.name))
     guard.end_session("")  # the cookie is about to belong to another user
     return guard.start_session(user, url_for("console.show_home"))
 
@@ -157,6 +172,5 @@ def _invitation_page(token: str, form: Form) -> Page:
     invitation = invitations.public_view(token)
     invitations.require_enabled()
     if not invitation["is_valid"]:
-        status = invitation["status"]
-        raise BadRequest(f"This invitation is {status}. Ask whoever invited you for a new one.")
+        raise BadRequest(str(INVALID_INVITATION[str(invitation["status"])]))
     return form.render("console/links/invitation.html", invitation=invitation, token=token)
