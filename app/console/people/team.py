@@ -10,21 +10,15 @@ from werkzeug.wrappers import Response as BaseResponse
 from app.accounts import groups, users
 from app.auth import enrolment, invitations
 from app.console.people.users import choices
-from app.console.shell import forms, guard, lists, scopes
+from app.console.shell import forms, guard, lists, names, scopes
 from app.console.shell.blueprint import account_route
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError
-from app.http.languages import gettext, lazy_gettext
+from app.http.languages import gettext
 from app.rest.access import public
 
 MAX_GROUPS = 100
-STATES = {
-    invitations.PENDING: lazy_gettext("pending"),
-    invitations.ACCEPTED: lazy_gettext("accepted"),
-    invitations.EXPIRED: lazy_gettext("expired"),
-    invitations.CANCELLED: lazy_gettext("cancelled"),
-}
 INVITATION = "/team/invitations/<uuid:invitation_id>"
 
 
@@ -45,7 +39,8 @@ def show_team(account_id: str | None = None) -> str:
 def show_invitations(account_id: str | None = None) -> str:
     """The invitations of the account."""
     scope = scopes.account_or_own_scope(account_id)
-    listing = lists.from_request("console.show_invitations", {"status": STATES}, **scope.url_args)
+    choices = {"status": {state: names.of_state(state) for state in invitations.STATES}}
+    listing = lists.from_request("console.show_invitations", choices, **scope.url_args)
     part = (scope.account.id, listing.skip, lists.PAGE_SIZE)
     listing.with_page(invitations.page(*part, listing.filters.get("status"), listing.count_limit))
     return render_template("console/team/invitations.html", scope=scope, listing=listing)
