@@ -20,7 +20,7 @@ UV_COMPILE := UV_CUSTOM_COMPILE_COMMAND='make lock' $(BIN)/uv pip compile --quie
 	--no-config --no-emit-index-url --no-emit-find-links $(LOCK_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test coverage lint slow faults clean lock servers
+.PHONY: help run test coverage lint slow faults clean lock servers translations
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 8
@@ -61,6 +61,9 @@ lock: $(VENV)/.dev ## Recompile the lock files (LOCK_ARGS=--upgrade moves versio
 		$$(sed -n 's/^\([A-Za-z0-9._-]*\)==.*/--no-emit-package \1/p' requirements.txt)
 	@sed -i -e '/^# The following packages were excluded/,$$d' \
 		-e '0,/^[^#]/s//-r requirements.txt\n&/' requirements-dev.txt
+
+translations: $(VENV)/.dev ## Write new texts into the catalogs of app/translations, and compile them
+	@$(BIN)/python -m tests.translations
 
 clean: ## Remove the virtualenv and all caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -23,6 +23,7 @@ from babel.messages.pofile import read_po, write_po
 PROJECT = Path(__file__).resolve().parent.parent
 FOLDER = PROJECT / "app/translations"
 LANGUAGES = ("de",)
+HEADER = "# Texts of Atrium. `make translations` adds new ones and compiles the catalogs."
 METHODS = [("app/**.py", "python"), ("templates/**.*", "jinja2")]
 KEYWORDS: dict[str, Any] = {
     "_": None,
@@ -37,6 +38,7 @@ NOT_FOR_PAGES = {"console", "isolation", "ops", "db", "config", "jobs", "admin_a
 DOCUMENTATION = {"metadata", "description", "help", "doc", "summary", "example", "examples"}
 NO_ERRORS = {"info", "warning", "debug", "exception", "option", "command", "echo", "ConfigError"}
 NO_ERRORS |= {"ClickException", "arguments", "response", "alt_response", "fails"}
+NO_ERRORS |= {"text", "Counter", "Gauge", "Histogram"}  # SQL; metrics
 API_DESCRIPTION = re.compile(r"schemas$|openapi_text")
 SENTENCE = re.compile(r"[A-Z{].*[a-z}].*[.?]|[A-Z][a-z]+\.", re.DOTALL)
 MIN_LETTERS = 6  # outside of placeholders, so that a text can be recognized
@@ -100,6 +102,8 @@ def _of_dict(node: ast.Dict) -> Iterator[str]:
 
 
 def _sentence(node: ast.JoinedStr | ast.Constant) -> Iterator[str]:
+    if isinstance(node, ast.Constant) and not isinstance(node.value, str):
+        return
     text = _template(node)
     letters = re.sub(r"\{\w*\}|[^A-Za-z]", "", text)
     if SENTENCE.fullmatch(text.strip()) and len(letters) >= MIN_LETTERS:
@@ -109,17 +113,26 @@ def _sentence(node: ast.JoinedStr | ast.Constant) -> Iterator[str]:
 def _template(node: ast.JoinedStr | ast.Constant) -> str:
     """The text with a `{name}` for each value."""
     if isinstance(node, ast.Constant):
-        return re.sub(r"\{\}", "{value}", str(node.value)) if isinstance(node.value, str) else ""
+        return _numbered(re.sub(r"\{(?::\w*)?\}", "{value}", str(node.value)))
+    parts = [
+        f"{{{_name(part.value).lower() or 'value'}}}"
+        if isinstance(part, ast.FormattedValue)
+        else str(ast.literal_eval(part))
+        for part in node.values
+    ]
+    return _numbered("".join(parts))
+
+
+def _numbered(text: str) -> str:
+    """The text with a number at the second and third placeholder of a name."""
     used: list[str] = []
-    parts = []
-    for part in node.values:
-        if isinstance(part, ast.FormattedValue):
-            name = _name(part.value).lower() or "value"
-            used.append(name)
-            parts.append(f"{{{name}{used.count(name) if used.count(name) > 1 else ''}}}")
-        elif isinstance(part, ast.Constant):
-            parts.append(str(part.value))
-    return "".join(parts)
+
+    def number(found: re.Match[str]) -> str:
+        used.append(found[1])
+        count = used.count(found[1])
+        return f"{{{found[1]}{count}}}" if count > 1 else found[0]
+
+    return re.sub(r"\{([a-z_]+)(?::\w*)?\}", number, text)
 
 
 def _name(node: ast.expr) -> str:
@@ -151,6 +164,16 @@ def compiled(catalog: Catalog) -> bytes:
     return file.getvalue()
 
 
+def save(catalog: Catalog, language: str, domain: str) -> None:
+    """Write a catalog, for people and for programs."""
+    catalog.project, catalog.header_comment = "Atrium", HEADER
+    path = path_of(language, domain)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        write_po(file, catalog, width=100, include_lineno=False)
+    path_of(language, domain, "mo").write_bytes(compiled(catalog))
+
+
 def update() -> None:
     """Write the texts of the sources into all catalogs, and compile them."""
     for domain in ("messages", "errors"):
@@ -159,11 +182,7 @@ def update() -> None:
             catalog = stored(language, domain)
             catalog.update(template, no_fuzzy_matching=True, update_header_comment=False)
             catalog.obsolete.clear()
-            path = path_of(language, domain)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("wb") as file:
-                write_po(file, catalog, width=100, omit_header=False, include_lineno=False)
-            path_of(language, domain, "mo").write_bytes(compiled(catalog))
+            save(catalog, language, domain)
             missing = sum(1 for message in catalog if message.id and not _is_translated(message))
             summary = f"{language}/{domain}: {len(catalog)} texts, {missing} without a translation"
             sys.stdout.write(f"{summary}\n")

@@ -89,7 +89,7 @@ def _keys(connection: Connection) -> str:
 
     key_set = exchange.json_object(exchange.Session().get(connection.address("jwks_url")))
     count = len(id_tokens.key_set(key_set).keys)
-    return f"{count} usable key{'' if count == 1 else 's'}."
+    return "1 usable key." if count == 1 else f"{count} usable keys."
 
 
 def _client(connection: Connection) -> str:

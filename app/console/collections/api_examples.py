@@ -90,6 +90,7 @@ def _page(scope: AccountScope, collection: Definition, form: Form) -> Page:
         allowed=operation_names.listed(scope.allowed_operations(collection)),
         examples=snippets.examples(base_url, collection.name, calls, headers),
         languages=snippets.LANGUAGES,
+        set_up=snippets.SET_UP,
         conditions=snippets.conditions(shown) if shown else [],
         tried=_try(scope, collection, form) if form["try"] and not form.errors else None,
     )

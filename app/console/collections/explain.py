@@ -158,7 +158,7 @@ def _page(collection_id: str, form: Form, explanation: JSONObject | None = None)
     return form.render(
         "console/collections/explain.html",
         collection=load(collection_id)[1],
-        operations=OPERATIONS,
+        operations=OPERATION_NAMES,
         operation_names=OPERATION_NAMES,
         callers=CALLERS,
         explanation=explanation,

@@ -21,6 +21,17 @@ from app.http.languages import gettext
 from app.types import JSONMapping, JSONObject
 
 LANGUAGES = {"curl": "curl", "javascript": "JavaScript", "python": "Python"}
+SET_UP = {
+    "curl": "export TOKEN='…'\nexport RECORD_ID='…'",
+    "javascript": 'const token = "…";\nconst recordId = "…";',
+    "python": """import os
+
+import requests
+
+token = os.environ["TOKEN"]
+record_id = os.environ.get("RECORD_ID")""",
+}
+"""What the examples begin with."""
 MAX_FIELDS = 12  # of a sample record, besides required ones
 MAX_TEXT = 60  # characters of a sample value that is stored in the definition
 SAMPLES: Mapping[str, object] = {

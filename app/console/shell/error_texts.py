@@ -27,14 +27,13 @@ def translate(message: str) -> str:
     if language == languages.DEFAULT or len(message) > MAX_LENGTH:
         return message
     texts, templates = _catalog(language)
-    found = texts.get(message)
-    return found if found is not None else _from_template(message, templates)
-
-
-def _from_template(message: str, templates: Sequence[tuple[Any, str]]) -> str:
+    if message in texts:
+        return texts[message]
     for pattern, translation in templates:
         if match := pattern.fullmatch(message):
-            return _fill(translation, match.groupdict())
+            # A message may hold another one.
+            values = {name: texts.get(value, value) for name, value in match.groupdict().items()}
+            return _fill(translation, values)
     return message
 
 
