@@ -207,7 +207,7 @@ def test_the_language_of_the_profile_goes_along_to_other_browsers_and_mails(
     app: Flask, cast: Cast
 ) -> None:
     alice = cast.alice
-    assert alice.patch("auth/me", {"language": "xx"}).status_code == 400
+    assert alice.patch("auth/me", {"language": "xx"}).status_code == 422
     assert alice.get("auth/me").json["language"] is None
     browser = Browser(app, alice)
     form = {"email": alice.email, "name": "Alice", "language": "de"}

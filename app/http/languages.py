@@ -35,7 +35,11 @@ def of_browser() -> str:
     chosen = request.cookies.get(COOKIE, "")
     if chosen in LANGUAGES:
         return chosen
-    return request.accept_languages.best_match(list(LANGUAGES)) or DEFAULT
+    # werkzeug's `best_match` prefers any language that is named exactly to one with a region.
+    preferred = (
+        tag.partition("-")[0].lower() for tag, quality in request.accept_languages if quality
+    )
+    return next((language for language in preferred if language in LANGUAGES), DEFAULT)
 
 
 def remember(response: Response, language: str | None) -> None:

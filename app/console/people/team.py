@@ -39,7 +39,7 @@ def show_team(account_id: str | None = None) -> str:
 def show_invitations(account_id: str | None = None) -> str:
     """The invitations of the account."""
     scope = scopes.account_or_own_scope(account_id)
-    choices = {"status": {state: names.of_state(state) for state in invitations.STATES}}
+    choices = {"status": names.states(invitations.STATES)}
     listing = lists.from_request("console.show_invitations", choices, **scope.url_args)
     part = (scope.account.id, listing.skip, lists.PAGE_SIZE)
     listing.with_page(invitations.page(*part, listing.filters.get("status"), listing.count_limit))
