@@ -41,7 +41,7 @@ NO_ERRORS = {"info", "warning", "debug", "exception", "option", "command", "echo
 NO_ERRORS |= {"gettext_noop", "ClickException", "arguments", "response", "alt_response", "fails"}
 NO_ERRORS |= {"text", "Counter", "Gauge", "Histogram"}  # SQL; metrics
 API_DESCRIPTION = re.compile(r"schemas$|openapi_text")
-SENTENCE = re.compile(r"[A-Z{].*[a-z}].*[.?]|[A-Z][a-z]+\.", re.DOTALL)
+SENTENCE = re.compile(r"[A-Z{].*[a-z}].*[.?]|[A-Z][a-z]+\.|[A-Z][a-z ]+: \{\w+\}", re.DOTALL)
 MIN_LETTERS = 6  # outside of placeholders, so that a text can be recognized
 
 

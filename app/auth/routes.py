@@ -174,6 +174,7 @@ def logout(body: Body) -> Response:
         "user": USER,
         "account": ACCOUNT,
         "is_superadmin": False,
+        "language": None,
     },
 )
 def me() -> Response:
@@ -187,6 +188,7 @@ def me() -> Response:
             "user": dumped,
             "account": AccountView().dump(user.account),
             "is_superadmin": principal().is_superadmin,
+            "language": user.language,
         }
     )
 

@@ -64,14 +64,14 @@ LABELS: Mapping[str, str] = {
     "slug": lazy_gettext("Slug"),
     "state": lazy_gettext("State"),
     "steps": lazy_gettext("Steps"),
-    "subject": lazy_gettext("Subject"),
+    "subject": lazy_gettext("Subject claim"),
     "table_name": lazy_gettext("Table name"),
     "token": lazy_gettext("Token"),
     "token_hash": lazy_gettext("Token hash"),
     "token_key": lazy_gettext("Token key"),
     "trigger": lazy_gettext("Trigger"),
     "trigger_type": lazy_gettext("Trigger type"),
-    "url": lazy_gettext("Url"),
+    "url": lazy_gettext("URL"),
     "user_id": lazy_gettext("User"),
 }
 

@@ -24,12 +24,12 @@ LANGUAGES = {"curl": "curl", "javascript": "JavaScript", "python": "Python"}
 SET_UP = {
     "curl": "export TOKEN='…'\nexport RECORD_ID='…'",
     "javascript": 'const token = "…";\nconst recordId = "…";',
-    "python": """import os
+    "python": """from os import environ
 
 import requests
 
-token = os.environ["TOKEN"]
-record_id = os.environ.get("RECORD_ID")""",
+token = environ["TOKEN"]
+record_id = environ.get("RECORD_ID")""",
 }
 """What the examples begin with."""
 MAX_FIELDS = 12  # of a sample record, besides required ones
