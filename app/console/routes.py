@@ -32,7 +32,7 @@ from app.console.records import (
     view_pages,
 )
 from app.console.records import listing as table
-from app.console.shell import forms, guard, links, resubmit, streams, theme
+from app.console.shell import checks, forms, guard, links, resubmit, streams, theme
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page
 from app.errors import AppError, Unauthorized
@@ -49,7 +49,7 @@ PAGES = (
     *(listing, schemas, rules, explain, api_examples),
     *(table, files, downloads, uploads, pages, options, bulk, view_pages, row_pages),
     *(webhooks, deliveries, workflows, workflow_instances, workflow_steps, jobs),
-    *(dashboard, search, account_settings, operation, streams),
+    *(dashboard, search, account_settings, operation, streams, checks),
 )
 
 

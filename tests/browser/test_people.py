@@ -114,7 +114,7 @@ def test_what_forms_answer_suits_everybody_in_every_window(
 
 # Where the keyboard is, and whether that shows.
 FOCUSED = """() => {
-  const at = document.activeElement, style = getComputedStyle(at);
+  const at = document.activeElement, style = getComputedStyle(at.closest(".editor") ?? at);
   return [at === document.body ? null : at.outerHTML,
           style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2]
 }"""

@@ -68,7 +68,7 @@ def test_a_rule_is_mistyped_mended_previewed_saved_and_explained(
     expect(viewers).to_contain_text("view")
     viewers.locator("summary").click()
     expect(viewers.get_by_text(tickets["alice"])).to_be_visible()
-    expect(text).to_have_value(MENDED)
+    expect(page.locator("[name=view_rule]")).to_have_value(MENDED)
     press(visit, "Save these rules")
     expect(page.get_by_role("status")).to_have_text("The rules of tickets are saved.")
     assert live_cast.bob.get(f"records/tickets/{tickets['alice']}").status_code == 404

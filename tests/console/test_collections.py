@@ -314,7 +314,7 @@ TYPED = [
 def test_a_rule_is_checked_while_it_is_typed(
     superadmin: Browser, posts: str, text: str, message: str, marked: str | None
 ) -> None:
-    answer = superadmin.send(f"collections/{posts}/rules/view/check", rule=text)
+    answer = superadmin.send(f"collections/{posts}/rules/view/check", text=text)
     assert (answer.status_code, beside(answer, "view_rule")) == (200, message)
     assert ("Valid rule." in answer.text) == (message == "")
     assert marks(answer.text) == ([marked] if marked else [])
@@ -323,11 +323,11 @@ def test_a_rule_is_checked_while_it_is_typed(
 
 def test_a_long_text_is_shown_around_its_mistake(superadmin: Browser, posts: str) -> None:
     text = " || ".join(["n = 1"] * 20 + ["nope = 1"] + ["n = 1"] * 20)
-    answer = superadmin.send(f"collections/{posts}/rules/view/check", rule=text)
+    answer = superadmin.send(f"collections/{posts}/rules/view/check", text=text)
     assert marks(answer.text) == ["nope"]
     assert len(re.sub(r"<[^>]*>", "", answer.text)) < 300
     for odd in ("\0" * 9, "\ud800".encode("utf-8", "surrogatepass"), "(" * 5000, "é" * 3000):
-        answer = superadmin.send(f"collections/{posts}/rules/view/check", rule=odd)
+        answer = superadmin.send(f"collections/{posts}/rules/view/check", text=odd)
         assert (answer.status_code, beside(answer, "view_rule") != "") == (200, True)
 
 
@@ -336,5 +336,5 @@ def test_the_token_of_the_page_serves_the_check(superadmin: Browser, posts: str)
     (found,) = set(re.findall(r'name="csrf_token" value="([^"]+)"', page.partition("<main")[2]))
     path = f"/console/collections/{posts}/rules/view/check"
     assert f'data-check="{path}"' in page
-    answer = superadmin.client.post(path, data={"csrf_token": found, "rule": "n > 1"})
+    answer = superadmin.client.post(path, data={"csrf_token": found, "text": "n > 1"})
     assert (answer.status_code, "Valid rule." in answer.text) == (200, True)

@@ -68,7 +68,8 @@ class Looked(HTMLParser):
             self.forms[-1].fields.append(given)
         elif tag in ("script", "link"):
             self.loaded.append(values.get("src") or values.get("href") or "")
-        if tag == "style" or (tag == "script" and not values.get("src")):
+        runs = values.get("type") != "application/json"
+        if tag == "style" or (tag == "script" and runs and not values.get("src")):
             self.inline.append(tag)
         self.inline += [n for n in values if n == "style" or n.startswith("on")]
 

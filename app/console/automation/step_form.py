@@ -14,6 +14,7 @@ import orjson
 from werkzeug.datastructures import MultiDict
 
 from app.console.automation import workflow_form
+from app.console.shell import json_texts
 from app.errors import AppError, InvalidValues, problem
 from app.http.languages import gettext, lazy_gettext
 from app.types import JSONMapping, JSONObject
@@ -68,7 +69,8 @@ PROPERTY_NAMES = {
 TARGETS = ("next", "on_true", "on_false")
 JSON_KINDS = {"data": dict, "headers": dict, "steps": list, "branches": list}
 ANY_KIND = ("items", "limit", "to", "body")  # JSON or a text
-LONG = (*JSON_KINDS, "items", "body", "expression", "condition", "filter")
+EXPRESSIONS = ("expression", "condition", "filter")
+LONG = (*JSON_KINDS, "items", "body", *EXPRESSIONS)
 CHOICES: Mapping[str, Sequence[str]] = {"event": EVENTS}
 NEW: Mapping[str, JSONMapping] = {
     "condition": {"expression": "true"},
@@ -88,6 +90,13 @@ class Input:
     text: str
     required: bool
     errors: list[str] = field(default_factory=list)
+    position: int | None = None
+    """Where in the text the error is."""
+
+    @property
+    def editor(self) -> str | None:
+        """The language of the editor, if it has one."""
+        return "rule" if self.label in EXPRESSIONS else "json" if self.label in JSON_KINDS else None
 
     @property
     def title(self) -> str:
@@ -203,7 +212,15 @@ def with_errors(found: list[Row], error: AppError) -> list[Row]:
             continue
         place = next((one for one in row.inputs if one.label == match[2]), None)
         (place.errors if place else row.errors).append(f"{detail['field']}: {detail['message']}")
+        if place and str(detail["field"]).endswith(f".{place.label}"):  # and not within its JSON
+            place.position = detail.get("position")
     return found
+
+
+def names(found: Sequence[Row]) -> JSONObject:
+    """The names that expressions of the steps may use, as the editor completes them."""
+    steps = {row.name: {"type": str(row.label)} for row in found if row.name}
+    return {"trigger": {}, "steps": {"parts": steps}, "now": {}, "item": {}, "index": {}}
 
 
 def _row(step: JSONMapping, index: int) -> Row:
@@ -242,7 +259,7 @@ def _is_any(kind: str, name: str) -> bool:
 
 
 def _is_json(text: str) -> bool:
-    return workflow_form.json_problem(text) is None
+    return json_texts.fault(text) is None
 
 
 def _step(form: MultiDict[str, str], index: int) -> tuple[JSONObject, list[JSONObject]]:

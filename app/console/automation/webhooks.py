@@ -8,13 +8,23 @@ from werkzeug.wrappers import Response as BaseResponse
 from app import clock, config
 from app.accounts import tenants
 from app.console.automation import webhook_form
-from app.console.shell import forms, guard, idempotent_forms, lists, one_time_secrets, scopes
+from app.console.shell import (
+    checks,
+    completions,
+    forms,
+    guard,
+    idempotent_forms,
+    lists,
+    one_time_secrets,
+    scopes,
+)
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError
 from app.http.languages import gettext, lazy_gettext
 from app.rest.access import public
+from app.webhooks import filters as webhook_filters
 from app.webhooks import resend, service, signing
 from app.webhooks.models import Webhook
 from app.webhooks.resend import Selection
@@ -197,6 +207,17 @@ def delete_webhook(account_id: str, webhook_id: str) -> BaseResponse:
     )
 
 
+@blueprint.post("/console/webhook/filter/check")
+@public
+@guard.admins_only
+def check_webhook_filter() -> str:
+    """Validate a filter."""
+    text = checks.submitted()
+    return checks.verdict_of_expression(
+        text, webhook_filters.problems(text), gettext("Valid filter.")
+    )
+
+
 def page_with_error(
     scope: AccountScope, webhook_id: str, error: AppError, form: Form | None = None
 ) -> Page:
@@ -205,6 +226,7 @@ def page_with_error(
     page_form, failed = webhook_form.from_webhook(webhook), (form or Form()).with_error(error)
     page_form.problem, page_form.status = failed.problem, failed.status
     page_form.errors |= failed.errors
+    page_form.positions |= failed.positions
     page_form.values |= failed.values
     return _page(scope, webhook, page_form)
 
@@ -222,13 +244,18 @@ def _redirect_to_secret(scope: AccountScope, webhook_id: str) -> BaseResponse:
 
 def _new_page(scope: AccountScope, form: Form) -> Page:
     return form.render(
-        NEW_PAGE, scope=scope, form_id=idempotent_forms.form_id(), **webhook_form.choices(scope)
+        NEW_PAGE,
+        scope=scope,
+        form_id=idempotent_forms.form_id(),
+        completions=completions.plain(),
+        **webhook_form.choices(scope),
     )
 
 
 def _page(scope: AccountScope, webhook: Webhook, form: Form) -> Page:
     context = webhook_form.choices(scope, webhook)
     context["warnings"] = service.warnings(webhook)
+    context["completions"] = completions.of_collection(webhook.collection, scope)
     context["has_active_maker"] = service.has_active_maker(webhook)
     if webhook.enabled:
         everything = Selection(resend.EARLIEST, clock.now())

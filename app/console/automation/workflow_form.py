@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from app import clock
-from app.console.shell import forms
+from app.console.shell import forms, json_texts
 from app.console.shell.forms import Form
 from app.errors import AppError, InvalidValues, Malformed, problem
 from app.http.languages import gettext
@@ -104,6 +104,7 @@ def trigger_data(form: Form) -> JSONObject:
 
 def with_error(form: Form, error: AppError) -> Form:
     """The form with the messages of an error; errors within JSON name their path."""
+    form.note_positions(error)
     for detail in error.extra.get("details") or ():
         field = str(detail["field"])
         part = "trigger" if field.startswith("trigger") else "steps"
@@ -157,29 +158,15 @@ def parse_json(
     try:
         value = json_input.loads(text.encode(errors="replace"))
     except Malformed as error:
-        message = json_problem(text) or str(error.extra["detail"][0]["msg"])
-        return kind(), [problem(name, "invalid_json", message)]
+        fault = json_texts.fault(text)
+        message = fault.message if fault else str(error.extra["detail"][0]["msg"])
+        return kind(), [problem(name, "invalid_json", message, **json_texts.place(text))]
     if not isinstance(value, kind) or (kind is list and of_objects and not _are_objects(value)):
         message = (
             gettext("Enter a list of objects.") if kind is list else gettext("Enter an object.")
         )
         return kind(), [problem(name, "invalid_json", message)]
     return value, []
-
-
-def json_problem(text: str) -> str | None:
-    """Where and why a text is not JSON; None if it is, and breaks another limit."""
-    try:
-        orjson.loads(text.encode(errors="replace"))
-    except orjson.JSONDecodeError as error:
-        message = error.msg.removeprefix("unexpected character, ").removesuffix(" (BOM)")
-        return gettext(
-            "Line %(line)s, column %(column)s: %(message)s.",
-            line=error.lineno,
-            column=error.colno,
-            message=message,
-        )
-    return None
 
 
 def _are_objects(value: Any) -> bool:

@@ -11,7 +11,7 @@ from app import clock
 from app.console.automation import step_form
 from app.console.automation.step_form import Row
 from app.console.automation.workflows import ACCOUNT
-from app.console.shell import forms, guard, scopes
+from app.console.shell import completions, forms, guard, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
@@ -68,5 +68,6 @@ def _page(scope: AccountScope, workflow: Workflow, rows: Sequence[Row], form: Fo
         rows=rows,
         form=form,
         kinds=step_form.LABELS,
+        completions=completions.plain(step_form.names(rows), caller=False),
     )
     return page, form.status

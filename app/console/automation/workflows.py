@@ -10,7 +10,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from app import config
 from app.accounts import tenants, users
 from app.console.automation import flow_diagram, trigger_samples, version_changes, workflow_form
-from app.console.shell import forms, guard, idempotent_forms, lists, scopes
+from app.console.shell import completions, forms, guard, idempotent_forms, lists, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
@@ -241,6 +241,7 @@ def _new_page(
 ) -> Page:
     context = {"scope": scope, "kind": kind, "step_errors": faults, "checked": checked is not None}
     context |= _shown(checked, scope) if checked else {}
+    context["completions"] = completions.plain()
     return form.render(NEW_PAGE, form_id=idempotent_forms.form_id(), **context)
 
 
@@ -256,6 +257,8 @@ def _page(
     form.values.setdefault(
         "given", workflow_form.pretty(trigger_samples.sample(workflow, scope.by))
     )
+    collection = workflow.trigger.get("collection")
+    context["completions"] = completions.of_collection(collection, scope)
     return form.render(WORKFLOW_PAGE, owner=_owner(workflow), **context)
 
 

@@ -11,7 +11,7 @@ from app.collections import access, trials
 from app.collections.definition import Definition
 from app.console.collections.listing import COLLECTION, load
 from app.console.records.operation_names import OPERATION_NAMES
-from app.console.shell import forms, guard
+from app.console.shell import forms, guard, json_texts
 from app.console.shell.blueprint import blueprint
 from app.console.shell.excerpts import Excerpt, highlight
 from app.console.shell.forms import Form, Page
@@ -132,7 +132,9 @@ def _data(form: Form) -> JSONObject | None:
     try:
         data = json_input.loads(form["data"].encode())
     except Malformed as error:
-        raise InvalidValues([problem("data", "invalid_json", str(INVALID_JSON))]) from error
+        place = json_texts.place(form["data"])
+        wrong = problem("data", "invalid_json", str(INVALID_JSON), **place)
+        raise InvalidValues([wrong]) from error
     if not isinstance(data, dict):
         raise InvalidValues([problem("data", "invalid_json", str(INVALID_JSON))])
     return data

@@ -6,22 +6,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from flask import render_template
 from werkzeug.wrappers import Response as BaseResponse
 
-from app.collections import population, service, trials
+from app.collections import access, population, service, trials
 from app.collections.definition import FIELD_LISTS, Definition
 from app.collections.models import Collection
-from app.console.collections import rule_help, rules_form
+from app.console.collections import rules_form
 from app.console.collections.listing import COLLECTION, load
 from app.console.collections.rules_form import RulesForm, describe_fields, describe_rule
 from app.console.records.operation_names import OPERATION_NAMES
-from app.console.shell import guard, resubmit
+from app.console.shell import checks, completions, guard, resubmit, rule_help
 from app.console.shell.blueprint import blueprint
-from app.console.shell.excerpts import excerpt
 from app.console.shell.forms import Page, redirect_with_notice
 from app.db import versioned_cache
-from app.errors import AppError, Conflict, InvalidValues
+from app.errors import AppError, Conflict, InvalidValues, problem
 from app.http.languages import gettext
 from app.rest.access import public
 from app.rules import OPERATIONS
@@ -93,19 +91,14 @@ def save_rules(collection_id: str) -> Page | BaseResponse:
 @guard.superadmins_only
 def check_rule(collection_id: str, operation: str) -> str:
     """Validate a rule while it is typed: the HTML fragment for the editor."""
-    text, name = rules_form.expression("rule"), f"{operation}_rule"
+    text = checks.submitted()
     with versioned_cache.reloading():
         _, collection = load(collection_id)
         problems = trials.rule_problems(text, collection.scope)
-    messages = (
-        [problem["message"] for problem in problems]
-        if text
-        else [str(rules_form.EXPRESSION_REQUIRED)]
-    )
-    marked = excerpt(text, problems[0]["position"]) if problems else None
-    return render_template(
-        "console/collections/verdict.html", name=name, messages=messages, shown=marked
-    )
+    if not text:
+        problems = [problem("rule", "required", str(rules_form.EXPRESSION_REQUIRED))]
+    valid = gettext("Valid rule.")
+    return checks.verdict_of_expression(text, problems, valid, f"{operation}_rule")
 
 
 def _compare(row: Collection, form: RulesForm) -> tuple[Definition, Definition]:
@@ -158,6 +151,9 @@ def _editor(row: Collection, form: RulesForm, effect: Effect | None = None) -> P
             offered={operation: _field_choices(collection, operation) for operation in FIELD_LISTS},
             names=rule_help.names(collection),
             functions=rule_help.functions(),
+            completions=completions.of_access(
+                access.for_operation(guard.require_caller(), collection, "view")
+            ),
         )
 
 

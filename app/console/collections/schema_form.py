@@ -14,7 +14,7 @@ from typing import Any
 
 from flask import request
 
-from app.collections.fields import InvalidValue, NumberField
+from app.collections.fields import SYSTEM_FIELDS, InvalidValue, NumberField
 from app.collections.models import Collection
 from app.collections.schema import LONGEST_SCHEMA
 from app.console.collections import index_lines
@@ -114,6 +114,18 @@ class SchemaForm(Form):
     def field_order(self) -> list[str]:
         """The new names of the fields, in the order of the form."""
         return [self.new_name(n) for n in self._kept()]
+
+    def names(self) -> JSONObject:
+        """The names that computed fields may use, as the editor completes them."""
+        system = {name: {"type": one.like.type} for name, one in SYSTEM_FIELDS.items()}
+        return system | {
+            self.new_name(n): {"type": self.value(n, "type"), "choices": self._choices(n)}
+            for n in self._kept()
+            if self.new_name(n) and self.value(n, "type") != "computed"
+        }
+
+    def _choices(self, n: int) -> list[str]:
+        return [line for line in self.value(n, "choices").split("\n") if line]
 
     def _kept(self) -> list[int]:
         filled = set(self.filled())

@@ -26,7 +26,7 @@ from app.collections.models import Collection
 from app.console.collections import index_lines, schema_form
 from app.console.collections.listing import COLLECTION
 from app.console.collections.schema_form import SchemaForm
-from app.console.shell import forms, guard
+from app.console.shell import completions, forms, guard
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.errors import AppError, Conflict, InvalidValues, problem
@@ -245,6 +245,7 @@ def _editor(row: Collection | None, form: SchemaForm, plan: Plan | None = None) 
         on_delete=schema.ON_DELETE,
         targets=service.names(),
         index_line=index_lines.render_line,
+        completions=completions.plain(form.names(), caller=False),
     )
 
 

@@ -80,11 +80,9 @@ class FilterForm(Form):
         parts = [self._checked(n, access, scope, problems) for n in range(self.rows)]
         raw = self["filter"]
         if raw:
-            try:
-                rules.condition(raw, scope)
-            except rules.RuleError as error:
-                problems.append(problem("filter", "filter_invalid", str(error)))
-                self.shown = excerpt(raw, error.position)
+            wrong = expression_problems(raw, access)
+            problems += wrong
+            self.shown = excerpt(raw, wrong[0]["position"]) if wrong else None
             parts.append(f"({raw})" if any(parts) else raw)
         if problems:
             raise InvalidValues(problems)
@@ -113,6 +111,15 @@ class FilterForm(Form):
             problems.append(problem(f"value_{n}", "filter_invalid", str(error)))
             return ""
         return part
+
+
+def expression_problems(text: str, access: Access) -> list[JSONObject]:
+    """The problems of a filter expression."""
+    try:
+        accesses.read_filter(access, text)
+    except rules.RuleError as error:
+        return [problem("filter", "filter_invalid", str(error), position=error.position)]
+    return []
 
 
 def offered_fields(access: Access) -> Mapping[str, Field]:

@@ -31,7 +31,7 @@ from app.console.records.display import display
 from app.console.records.filters import FilterForm
 from app.console.records.models import SavedView
 from app.console.records.row_edit import RowEdit
-from app.console.shell import guard, lists, scopes
+from app.console.shell import checks, completions, guard, lists, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Page, TemplateContext
 from app.console.shell.lists import Listing, UrlArgs
@@ -39,6 +39,7 @@ from app.console.shell.scopes import CollectionScope
 from app.db import counts
 from app.errors import AppError
 from app.feed import service as feed
+from app.http.languages import gettext
 from app.records import service
 from app.rest.access import public
 from app.rest.converters import UuidPath
@@ -142,6 +143,18 @@ def show_condition(account_id: str, name: str) -> str:
     )
 
 
+@blueprint.post(f"{COLLECTION}/filter/check")
+@public
+@guard.admins_only
+@guard.retry_stale
+def check_filter(account_id: str, name: str) -> str:
+    """Validate a filter expression."""
+    scope, text = scopes.collection_scope(account_id, name), checks.submitted()
+    access = scope.access(scope.collection, "list")
+    problems = filters.expression_problems(text, access) if text and access else []
+    return checks.verdict_of_expression(text if access else "", problems, gettext("Valid filter."))
+
+
 def _list_context(scope: CollectionScope, access: Access, form: FilterForm) -> TemplateContext:
     # Before the records: the stream that follows from here on misses no change.
     can_follow = scope.access(scope.collection, "view") is not None
@@ -168,6 +181,7 @@ def _list_context(scope: CollectionScope, access: Access, form: FilterForm) -> T
         "choosable": columns.choosable(access),
         "editable": record_form.editable_at_once(scope.access(scope.collection, "update")),
         "offered": filters.offered_fields(access),
+        "completions": completions.of_access(access),
         "control": filters.control,
         "labels": columns.labels(scope, access, listing.items, names),
         **file_previews.context(),

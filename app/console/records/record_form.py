@@ -18,6 +18,7 @@ from app.collections.fields.file import MOST_FILES
 from app.collections.fields.select import MAX_CHOICES
 from app.console.records import file_previews
 from app.console.records.references import Hits
+from app.console.shell import json_texts
 from app.console.shell.forms import Form
 from app.errors import AppError, Malformed, problem
 from app.files import ownership, uploads
@@ -87,7 +88,8 @@ class RecordForm(Form):
             except InvalidValue as error:
                 # The service refuses it as well and reports all other problems.
                 body[name] = self[widget.name]
-                self.unparsed[name] = problem(name, error.code, str(error))
+                place = json_texts.place(self._text(widget)) if widget.kind == "json" else {}
+                self.unparsed[name] = problem(name, error.code, str(error), **place)
         return body
 
     def chosen(self, widget: Widget) -> list[str]:

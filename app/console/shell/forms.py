@@ -40,6 +40,8 @@ class Form:
     values: dict[str, str] = field(default_factory=dict)
     selected: list[str] = field(default_factory=list)
     errors: dict[str, list[str]] = field(default_factory=dict)
+    positions: dict[str, int] = field(default_factory=dict)
+    """Where in the text of a field its error is, in characters from its start."""
     problem: str | None = None
     status: int = 200
 
@@ -63,12 +65,19 @@ class Form:
         if error.status not in FORM_STATUSES or isinstance(error, RecentSignInRequired):
             raise error
         self.status = error.status
+        self.note_positions(error)
         for name, message in _messages(error):
             if name in self.values:
                 self.errors.setdefault(name, []).append(message)
             else:
                 self.problem = f"{self.problem} {message}" if self.problem else message
         return self
+
+    def note_positions(self, error: AppError) -> None:
+        """Remember where the errors are that have a position."""
+        for detail in error.extra.get("details") or ():
+            if "position" in detail:
+                self.positions.setdefault(detail["field"], detail["position"])
 
     def render(self, template: str, **context: object) -> Page:
         """The page with this form, and its status."""

@@ -1,20 +1,17 @@
-// Validates each rule while it is typed.
-"use strict";
-
+// Validates each field with `data-check` while it is typed.
 const PAUSE = 300; // milliseconds after the last key
-const UNKNOWN = "Validation is unavailable. The rule is checked when you save.";
 
 async function validate(field, signal) {
   const body = new URLSearchParams({
-    csrf_token: field.form.elements.csrf_token.value,
-    rule: field.value,
+    csrf_token: document.querySelector("[name=csrf_token]").value,
+    text: field.value,
   });
   const answer = await fetch(field.dataset.check, { method: "POST", body, signal });
   if (!answer.ok || answer.redirected) throw new Error(answer.status);
   return answer.text();
 }
 
-function watch(field) {
+export function watch(field, unavailable) {
   const verdict = document.getElementById(`${field.id}-verdict`);
   let timer;
   let controller = new AbortController();
@@ -25,7 +22,7 @@ function watch(field) {
       verdict.innerHTML = await validate(field, signal);
     } catch {
       if (signal.aborted) return;
-      verdict.textContent = UNKNOWN;
+      verdict.textContent = unavailable;
     }
     field.setAttribute("aria-invalid", verdict.querySelector(".error") !== null);
   }
@@ -37,5 +34,3 @@ function watch(field) {
     timer = setTimeout(check, PAUSE);
   });
 }
-
-document.querySelectorAll("[data-check]").forEach(watch);

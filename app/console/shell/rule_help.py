@@ -10,6 +10,7 @@ from app.collections.fields import SYSTEM_FIELDS
 from app.http.languages import gettext, lazy_gettext
 from app.rules.functions import PLAIN, Function
 
+CONTAINS = "@contains(multi_select, text)"
 # Functions without a fixed signature.
 SPECIAL_FUNCTIONS = {
     "@owns_record()": lazy_gettext("the caller created the record"),
@@ -17,7 +18,7 @@ SPECIAL_FUNCTIONS = {
     "@has_any_role(editor, admin)": lazy_gettext("the caller has one of these roles"),
     "@has_group(finance)": lazy_gettext("the caller is in this group of the account"),
     "@is_superadmin()": lazy_gettext("the caller is a superadmin, to whom no rule applies"),
-    "@contains(multi_select, text)": lazy_gettext("the field has this choice"),
+    CONTAINS: lazy_gettext("the field has this choice"),
     "concat(value, …)": lazy_gettext("text; nothing for null"),
     "if(condition, value, value)": lazy_gettext(
         "the first value where the condition holds, else the second"
