@@ -229,5 +229,5 @@ def test_scripts_find_their_texts_in_the_page(app: Flask, cast: Cast) -> None:
     page = browser.client.get("/console").text
     texts = json.loads(unescape(re.findall(r'id="texts">(.*?)</script>', page, re.DOTALL)[0]))
     scripts = " ".join(path.read_text() for path in (PROJECT / "static/console").glob("*.js"))
-    calls = re.findall(r'\btext\((?:[^"()]*\? )?"([^"]+)"(?: : "([^"]+)")?', scripts)
+    calls = re.findall(r'\btranslate\((?:[^"()]*\? )?"([^"]+)"(?: : "([^"]+)")?', scripts)
     assert {text for call in calls for text in call if text} == texts.keys()

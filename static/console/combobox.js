@@ -1,5 +1,5 @@
 // Searches the records of a reference while one types: a combobox in place of the id and the finder.
-import { text } from "./texts.js";
+import { translate } from "./texts.js";
 const PAUSE = 200; // milliseconds after the last key
 
 class Combobox {
@@ -66,7 +66,7 @@ class Combobox {
     }));
     if (!found.length) {
       const none = document.createElement("li");
-      Object.assign(none, { role: "option", textContent: text("No matches."), ariaDisabled: "true" });
+      Object.assign(none, { role: "option", textContent: translate("No matches."), ariaDisabled: "true" });
       this.list.append(none);
     }
     this.open(document.activeElement === this.input);

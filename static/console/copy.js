@@ -1,5 +1,5 @@
 // Buttons with `data-copy` copy a text: that of the attribute, or of the element that it names (`#id`).
-import { text } from "./texts.js";
+import { translate } from "./texts.js";
 const SHOWN = 2000; // milliseconds
 
 document.addEventListener("click", async (event) => {
@@ -10,9 +10,9 @@ document.addEventListener("click", async (event) => {
   const status = button.querySelector("[role=status]");
   try {
     await navigator.clipboard.writeText(source ? source.value ?? source.textContent : copy);
-    status.textContent = text("Copied");
+    status.textContent = translate("Copied");
   } catch {
-    status.textContent = text("Not copied");
+    status.textContent = translate("Not copied");
   }
   setTimeout(() => { status.textContent = ""; }, SHOWN);
 });

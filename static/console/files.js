@@ -1,10 +1,10 @@
 // Uploads files as they are chosen or dropped on a field, one after the other; the form then names them. Without this
 // script the form carries the files themselves.
-import { text } from "./texts.js";
+import { translate } from "./texts.js";
 
-const FAILED = text("The upload failed. Reload the page if this persists.");
-const SIGNED_OUT = text("Signed out. Reload the page to sign in.");
-const RUNNING = text("An upload is still running. Save when it is finished.");
+const FAILED = translate("The upload failed. Reload the page if this persists.");
+const SIGNED_OUT = translate("Signed out. Reload the page to sign in.");
+const RUNNING = translate("An upload is still running. Save when it is finished.");
 let queue = Promise.resolve();
 
 class Refused extends Error {}
@@ -39,10 +39,10 @@ async function upload(file, field, row) {
     uploaded.innerHTML = await send(file, field, row);
     const [next] = uploaded.content.children;
     const { accept } = field.querySelector("[type=file]");
-    if (!accepts(accept, next.dataset.type)) throw new Refused(text("This is {type}; the field takes {accept}.", { type: next.dataset.type, accept }));
+    if (!accepts(accept, next.dataset.type)) throw new Refused(translate("This is {type}; the field takes {accept}.", { type: next.dataset.type, accept }));
     if (Number(field.dataset.maxFiles) === 1) field.querySelectorAll(".file:not(:has(progress))").forEach(old => old.remove());
     row.replaceWith(next);
-    say(field, text("{name} is uploaded.", { name: file.name }), "unseen");
+    say(field, translate("{name} is uploaded.", { name: file.name }), "unseen");
   } catch (error) {
     row.remove();
     if (error) say(field, `${file.name}: ${error.message}`);
@@ -61,10 +61,10 @@ function add(field, files) {
   const list = field.querySelector("ul");
   const room = maxFiles > 1 ? maxFiles - list.children.length : 1;
   clear(field);
-  if (files.length > room) say(field, text(maxFiles > 1 ? "At most {count} files." : "At most {count} file.", { count: maxFiles }));
+  if (files.length > room) say(field, translate(maxFiles > 1 ? "At most {count} files." : "At most {count} file.", { count: maxFiles }));
   for (const file of [...files].slice(0, Math.max(room, 0))) {
     if (file.size > maxBytes) {
-      say(field, text("{name} is too large: files have at most {bytes} bytes here.", {
+      say(field, translate("{name} is too large: files have at most {bytes} bytes here.", {
         name: file.name, bytes: Number(maxBytes).toLocaleString(document.documentElement.lang),
       }));
       continue;
@@ -80,10 +80,10 @@ function waitingRow(file) {
   row.className = "file";
   row.innerHTML = "<span></span> <progress max='1' value='0'></progress>"
     + " <button class='outline secondary' type='button' data-remove></button>";
-  row.lastChild.textContent = text("Cancel");
+  row.lastChild.textContent = translate("Cancel");
   row.firstChild.textContent = file.name;
-  row.querySelector("progress").ariaLabel = text("Upload of {name}", { name: file.name });
-  row.querySelector("button").ariaLabel = text("Cancel the upload of {name}", { name: file.name });
+  row.querySelector("progress").ariaLabel = translate("Upload of {name}", { name: file.name });
+  row.querySelector("button").ariaLabel = translate("Cancel the upload of {name}", { name: file.name });
   return row;
 }
 

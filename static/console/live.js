@@ -2,7 +2,7 @@
 // (`data-stream`), or every few seconds (`data-refresh`), and patches them. `#live` in the page says which.
 import { patch } from "./patch.js";
 import { localizeTimes } from "./times.js";
-import { text } from "./texts.js";
+import { translate } from "./texts.js";
 
 const REFRESH_GAP = 1000; // milliseconds, between two fetches of the page
 const GAP_FACTOR = 4; // the gap after a slow fetch, in durations of the fetch
@@ -151,9 +151,9 @@ function disconnect() {
 }
 
 function check(response) {
-  if (response.redirected || response.status === 401) throw new Stopped(text("Signed out. Reload the page to sign in."));
+  if (response.redirected || response.status === 401) throw new Stopped(translate("Signed out. Reload the page to sign in."));
   if (response.ok) return;
-  if (response.status < 500 && response.status !== 429) throw new Stopped(text("No longer available. Reload the page."));
+  if (response.status < 500 && response.status !== 429) throw new Stopped(translate("No longer available. Reload the page."));
   throw new Error(response.status);
 }
 
@@ -165,10 +165,10 @@ function stop(reason) {
 
 function show() {
   const state = live.querySelector(".state");
-  let shown = [text("live"), "good"];
+  let shown = [translate("live"), "good"];
   if (stopReason) shown = [stopReason, "bad"];
-  else if (!toggle.checked) shown = [text("paused"), ""];
-  else if (failures && stream?.readyState !== EventSource.OPEN) shown = [text("reconnecting"), "open"];
+  else if (!toggle.checked) shown = [translate("paused"), ""];
+  else if (failures && stream?.readyState !== EventSource.OPEN) shown = [translate("reconnecting"), "open"];
   if (state.textContent !== shown[0]) state.textContent = shown[0];
   state.className = `state ${shown[1]}`;
 }
@@ -185,7 +185,7 @@ function mark({ changed, removed }) {
 
 function announce() {
   if (!unannounced) return;
-  live.querySelector("[aria-live]").textContent = text(unannounced === 1 ? "{count} row changed." : "{count} rows changed.", { count: unannounced });
+  live.querySelector("[aria-live]").textContent = translate(unannounced === 1 ? "{count} row changed." : "{count} rows changed.", { count: unannounced });
   announcedAt = Date.now();
   unannounced = 0;
 }

@@ -1,5 +1,5 @@
 // The command palette: goes to a page of the navigation, creates, or opens what the search finds.
-import { text } from "./texts.js";
+import { translate } from "./texts.js";
 const palette = document.getElementById("palette");
 const input = palette?.querySelector("input");
 const list = palette?.querySelector("[role=listbox]");
@@ -65,9 +65,9 @@ async function search(text) {
         url: link.href,
       })));
     show([...matching(text), ...found]);
-    status.textContent = text(hits.length === 1 ? "{count} result" : "{count} results", { count: hits.length });
+    status.textContent = translate(hits.length === 1 ? "{count} result" : "{count} results", { count: hits.length });
   } catch (error) {
-    if (error.name !== "AbortError") status.textContent = text("The search failed.");
+    if (error.name !== "AbortError") status.textContent = translate("The search failed.");
   }
 }
 

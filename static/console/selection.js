@@ -1,5 +1,5 @@
 // Selects all rows of a page, and says how many are selected.
-import { text } from "./texts.js";
+import { translate } from "./texts.js";
 const form = document.getElementById("selection");
 const all = document.querySelector("[data-select-all]");
 
@@ -11,8 +11,8 @@ function show() {
   const every = boxes();
   const count = every.filter(box => box.checked).length;
   form.querySelector("[data-selected]").textContent = count
-    ? text("{count} selected:", { count })
-    : text("Select records to edit, delete or export them.");
+    ? translate("{count} selected:", { count })
+    : translate("Select records to edit, delete or export them.");
   for (const control of form.querySelectorAll("button, select")) control.hidden = !count;
   all.checked = count > 0 && count === every.length;
   all.indeterminate = count > 0 && count < every.length;

@@ -2,6 +2,6 @@
 const texts = JSON.parse(document.getElementById("texts")?.textContent ?? "{}");
 
 // Returns a text with its `{names}` replaced.
-export function text(english, values = {}) {
+export function translate(english, values = {}) {
   return (texts[english] ?? english).replace(/\{(\w+)\}/g, (_, name) => values[name]);
 }

@@ -1,6 +1,6 @@
 // Shows times as what has passed since, or for older ones in the browser's time zone; the exact time is the title.
 // Without scripts they stay in UTC, as the server sends them.
-import { text } from "./texts.js";
+import { translate } from "./texts.js";
 const parts = {
   year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit",
   second: "2-digit", hourCycle: "h23", timeZoneName: "short",
@@ -15,7 +15,7 @@ function since(moment) {
   const seconds = (moment - Date.now()) / 1000;
   if (Math.abs(seconds) >= RELATIVE_DAYS * 86400) return null;
   const [unit, length] = UNITS.find(([, size]) => Math.abs(seconds) >= size) ?? ["second", 1];
-  return unit === "second" ? text("just now") : relative.format(Math.trunc(seconds / length), unit);
+  return unit === "second" ? translate("just now") : relative.format(Math.trunc(seconds / length), unit);
 }
 
 function exact(moment, seconds) {

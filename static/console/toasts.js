@@ -1,5 +1,5 @@
 // Shows notices in a corner, from where they go by themselves; without scripts they stand above the page.
-import { text } from "./texts.js";
+import { translate } from "./texts.js";
 const SECONDS = 10;
 const notices = document.querySelectorAll("[data-toast]");
 
@@ -11,7 +11,7 @@ if (notices.length) {
     const close = document.createElement("button");
     close.type = "button";
     close.className = "btn-close float-end ms-2";
-    close.setAttribute("aria-label", text("Close"));
+    close.setAttribute("aria-label", translate("Close"));
     close.addEventListener("click", () => notice.remove());
     notice.prepend(close);
     corner.append(notice);
