@@ -717,6 +717,26 @@ def test_columns_are_chosen_and_moved(cast: Cast, admin: Browser, made: dict[str
         assert heads(admin.get(f"{path}?{asked}&{way}").text)[1:] == ["views", "day", "open"]
 
 
+@pytest.mark.parametrize("database", ["sqlite"])
+def test_widths_of_columns_are_bounded_and_kept(
+    cast: Cast, admin: Browser, made: dict[str, str], database: str
+) -> None:
+    make_record(cast.alice, title="a", views=1)
+    given = ["views:200", "title:9", "kind:9999", "day:x", "at:-5", "no:90", "open", "state:1e3"]
+    query = "&".join(f"width={one}" for one in given)
+    page = admin.get(f"{place(cast)}?column=views&column=kind&{query}").text
+    assert re.findall(r"<col width=\"(\d+)\">", page) == ["64", "200", "1200"]
+    assert re.findall(r'name="width" value="(.*?)"', page) == ["kind:1200", "title:64", "views:200"]
+    kept = "width=kind:1200&amp;width=title:64&amp;width=views:200"
+    sort = re.search(r'<a href="([^"]*)">views', page)
+    assert sort
+    assert kept in sort[1]
+    # The way back from a record leads to the same widths.
+    record = re.search(r'<th scope="row"><a href="/console/([^"]*)">a</a>', page)
+    assert record
+    assert kept in admin.get(html.unescape(record[1])).text.replace("%3A", ":")
+
+
 def row_form(page: str) -> dict[str, Any]:
     """What a browser would send of the row that is a form."""
     return inputs(page.replace('<form class="editing"', '<form id="r"', 1), "r")

@@ -161,7 +161,7 @@ def _list_context(scope: CollectionScope, access: Access, form: FilterForm) -> T
     newest_change = feed.newest_change(by=scope.by) if can_follow else None
     listing = lists.from_request("console.show_records", **scope.url_args)
     requested = columns.requested(access)
-    listing.filters = query_args(form, requested)
+    listing.filters = query_args(form, access, requested)
     sort = listing.filters.get("sort", "")
     try:
         listing.with_page(_load(scope, access, form, listing, sort))
@@ -178,6 +178,9 @@ def _list_context(scope: CollectionScope, access: Access, form: FilterForm) -> T
         "columns": [columns.column(access, listing, name, sort) for name in names],
         "name_of": partial(references.label, names=references.label_fields(access)),
         "sort": sort,
+        "widths": listing.filters.get("width", ()),
+        "min_width": columns.MIN_PIXELS,
+        "max_width": columns.MAX_PIXELS,
         "choosable": columns.choosable(access),
         "editable": record_form.editable_at_once(scope.access(scope.collection, "update")),
         "offered": filters.offered_fields(access),
@@ -191,13 +194,15 @@ def _list_context(scope: CollectionScope, access: Access, form: FilterForm) -> T
     }
 
 
-def query_args(form: FilterForm, requested: Sequence[str]) -> JSONObject:
-    """The filter, sort order and columns of the query string."""
+def query_args(form: FilterForm, access: Access, requested: Sequence[str]) -> JSONObject:
+    """The filter, sort order, columns and their widths of the query string."""
     args: JSONObject = dict(form.query_args)
     if sort := request.args.get("sort", "").replace("\0", "")[:200]:
         args["sort"] = sort
     if requested:
         args["column"] = list(requested)
+    if widths := columns.widths(access):
+        args["width"] = columns.width_args(widths)
     return args
 
 
