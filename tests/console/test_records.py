@@ -617,6 +617,47 @@ def test_selected_records_are_deleted_after_a_question(
     assert (held.status_code, alert(held) != "") == (409, True)
 
 
+def test_the_deletion_of_selected_records_is_undone_as_far_as_possible(
+    app: Flask, cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
+    fields = [
+        {"name": "code", "type": "text", "unique": True},
+        {"name": "after", "type": "reference", "collection": "parts"},
+    ]
+    make_collection(cast.root, "parts", fields)
+    ids = [make_record(cast.alice, "parts", code=code)["id"] for code in "abc"]
+    assert cast.alice.patch(f"records/parts/{ids[0]}", {"after": ids[2]}).status_code == 200
+    path = place(cast, "/parts")
+    foreign = make_record(cast.charlie, "parts", code="of globex")["id"]
+
+    def delete(*ids: str) -> list[str]:
+        page = admin.done(f"{path}/selection/delete?back=sort%3Dcode", id=list(ids))
+        undo = re.search(r'action="/console/([^"]*restore[^"]*)">(.*?)</form>', page, re.DOTALL)
+        assert undo
+        assert "back=sort" in undo[1]
+        return re.findall('name="id" value="(.*?)"', undo[2])
+
+    asked = delete(*ids)
+    assert asked == ids
+    assert "restore?" not in admin.get(path).text  # it was offered
+    for caller, status in ((cast.bob, 403), (cast.charlie, 404)):
+        assert Browser(app, caller).send(f"{path}/selection/restore", id=ids).status_code == status
+    for _ in range(2):  # as a button pressed twice
+        page = admin.done(f"{path}/selection/restore", id=[*asked, "1"])
+        assert ("3 records are restored." in page, "could not" in page) == (True, False)
+    found = cast.alice.get("records/parts?sort=code").json["items"]
+    assert [(one["id"], one["after"]) for one in found] == [
+        *((ids[0], ids[2]), (ids[1], None), (ids[2], None))
+    ]
+    # What cannot be restored is counted, with the reason; another account's records are unknown.
+    delete(*ids[:2])
+    make_record(cast.alice, "parts", code="b")
+    page = admin.done(f"{path}/selection/restore", id=[*ids[:2], foreign])
+    assert "1 record is restored. 2 records could not be restored: " in page
+    assert ("code: " in page, "There is no such record." in page) == (True, True)
+    assert cast.charlie.get(f"records/parts/{foreign}").status_code == 200
+
+
 def test_selected_records_are_exported(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
     ids = [make_record(cast.alice, title=title)["id"] for title in "abc"]
     foreign = make_record(cast.charlie, title="of globex")["id"]
@@ -641,7 +682,11 @@ def test_selected_records_are_signed_for(
     assert admin.send(f"{path}/edit", **sent).status_code == 400
     signed = {"es_username": cast.alice.email, "es_password": PASSWORD, "es_reason": "Tidy up"}
     admin.done(f"{path}/edit", **sent, **signed)
-    admin.done(f"{path}/delete", id=record, **signed)
+    page = admin.done(f"{path}/delete", id=record, **signed)
+    assert 'name="es_reason"' in page.partition("Undo…")[2].partition("</details>")[0]
+    page = admin.done(f"{path}/restore", id=record, **{**signed, "es_password": "wrong"})
+    assert "Undo…" in page  # again
+    assert "1 record is restored." in admin.done(f"{path}/restore", id=record, **signed)
     entry = cast.root.get(f"audit-logs?record_id={record}&operation=DELETE").json["items"][0]
     assert (entry["es_username"], entry["es_reason"]) == (cast.alice.email, "Tidy up")
 

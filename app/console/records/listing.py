@@ -17,6 +17,7 @@ from app.collections.access import Access
 from app.collections.definition import Definition
 from app.console.records import (
     columns,
+    deleted_records,
     file_previews,
     filters,
     list_state,
@@ -121,6 +122,7 @@ def render_list(scope: CollectionScope, edit: RowEdit | None = None) -> Page:
     opened = scope.allowed_operations(scope.collection)
     deleted = request.args.get(list_state.DELETED, "") if "create" in opened else ""
     context["deleted"] = deleted if UuidPath.accepts(deleted) else None
+    context["deleted_ids"] = deleted_records.pop(scope) if "create" in opened else ()
     page, status = form.render("console/records/list.html", scope=scope, opened=opened, **context)
     return page, edit.form.status if edit and edit.form.status != 200 else status
 
