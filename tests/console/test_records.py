@@ -890,6 +890,36 @@ def test_the_page_of_a_record_shows_what_refers_to_it_and_its_changes(
     assert "by author" not in admin.get(place(cast, f"/people/{person}")).text
 
 
+def test_who_created_and_changed_records_is_named(
+    app: Flask, cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
+    carol = make_user(app, cast.alice.account_id, "carol@acme.example", "admin")
+    dave = make_user(app, cast.alice.account_id, "dave@acme.example", "admin")
+    assert cast.root.patch(f"users/{carol.id}", {"name": "Carol"}).status_code == 200
+    by_carol, by_dave = (type(cast.alice)(app, user) for user in (carol, dave))
+    record = make_record(by_carol, title="a")["id"]
+    make_record(by_dave, title="b")
+    acting = cast.root.acting_in(cast.alice.account_id)
+    assert acting.patch(f"records/posts/{record}", {"title": "c"}).status_code == 200
+    path = f"{place(cast)}?column=created_by&column=updated_by&sort=created_at"
+
+    def people() -> list[str]:
+        return re.findall('data-label="(?:created|updated)_by">(.*?)<', admin.get(path).text)
+
+    dave_twice = ["dave@acme.example"] * 2
+    assert people() == ["Carol", cast.root.email, *dave_twice]
+    page = admin.get(place(cast, f"/posts/{record}")).text
+    facts = dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", page))
+    assert (facts["created_by"], facts["updated_by"]) == ("Carol", cast.root.email)
+    for rest in ("", "/history"):
+        assert "by Carol" in admin.get(place(cast, f"/posts/{record}{rest}")).text
+    # Of deleted users, the audit log has the last name.
+    for user in (carol, dave):
+        assert cast.root.delete(f"users/{user.id}").status_code == 204
+    dave_twice = ["dave@acme.example (deleted)"] * 2
+    assert people() == ["Carol (deleted)", cast.root.email, *dave_twice]
+
+
 def test_the_history_names_records(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
     ada, bea = (make_record(cast.alice, "people", name=name)["id"] for name in ("Ada", "Bea"))
     record = make_record(cast.alice, title="first", author=ada)["id"]

@@ -27,6 +27,7 @@ from app.console.records import (
     references,
     row_edit,
     saved_views,
+    writers,
 )
 from app.console.records.display import display
 from app.console.records.filters import FilterForm
@@ -44,7 +45,7 @@ from app.http.languages import gettext
 from app.records import service
 from app.rest.access import public
 from app.rest.converters import UuidPath
-from app.types import JSONObject
+from app.types import JSONMapping, JSONObject
 
 HOME = "/console/records"
 ACCOUNT = f"{HOME}/<uuid:account_id>"
@@ -189,11 +190,17 @@ def _list_context(scope: CollectionScope, access: Access, form: FilterForm) -> T
         "completions": completions.of_access(access),
         "control": filters.control,
         "labels": columns.labels(scope, access, listing.items, names),
+        "writers": writers.names(scope, _named_writers(listing.items, names)),
         **file_previews.context(),
         "display": display,
         "files_in": file_previews.files_in,
         "newest_change": newest_change,
     }
+
+
+def _named_writers(rows: Sequence[JSONMapping], names: Sequence[str]) -> Sequence[JSONMapping]:
+    shown = set(writers.FIELDS) & set(names)
+    return [{name: row[name] for name in shown} for row in rows] if shown else ()
 
 
 def query_args(form: FilterForm, access: Access, requested: Sequence[str]) -> JSONObject:
