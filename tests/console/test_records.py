@@ -885,6 +885,7 @@ def test_the_page_of_a_record_shows_what_refers_to_it_and_its_changes(
     assert len(titles(admin.client.get(html.unescape(rest[1])).text)) == 7
     assert re.findall(r"(Created|Changed) <time", aside) == ["Changed", "Created"]
     assert f"by {cast.alice.email}: name" in aside
+    assert f"/{cast.alice.account_id}/deliveries?record={person}" in aside
     assert "by author" not in admin.get(place(cast, f"/people/{other}")).text
     closed_rules(cast, list_rule=None)
     assert "by author" not in admin.get(place(cast, f"/people/{person}")).text
