@@ -617,6 +617,47 @@ def test_selected_records_are_deleted_after_a_question(
     assert (held.status_code, alert(held) != "") == (409, True)
 
 
+def test_the_deletion_of_selected_records_is_undone_as_far_as_possible(
+    app: Flask, cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
+    fields = [
+        {"name": "code", "type": "text", "unique": True},
+        {"name": "after", "type": "reference", "collection": "parts"},
+    ]
+    make_collection(cast.root, "parts", fields)
+    ids = [make_record(cast.alice, "parts", code=code)["id"] for code in "abc"]
+    assert cast.alice.patch(f"records/parts/{ids[0]}", {"after": ids[2]}).status_code == 200
+    path = place(cast, "/parts")
+    foreign = make_record(cast.charlie, "parts", code="of globex")["id"]
+
+    def delete(*ids: str) -> list[str]:
+        page = admin.done(f"{path}/selection/delete?back=sort%3Dcode", id=list(ids))
+        undo = re.search(r'action="/console/([^"]*restore[^"]*)">(.*?)</form>', page, re.DOTALL)
+        assert undo
+        assert "back=sort" in undo[1]
+        return re.findall('name="id" value="(.*?)"', undo[2])
+
+    asked = delete(*ids)
+    assert asked == ids
+    assert "restore?" not in admin.get(path).text  # it was offered
+    for caller, status in ((cast.bob, 403), (cast.charlie, 404)):
+        assert Browser(app, caller).send(f"{path}/selection/restore", id=ids).status_code == status
+    for _ in range(2):  # as a button pressed twice
+        page = admin.done(f"{path}/selection/restore", id=[*asked, "1"])
+        assert ("3 records are restored." in page, "could not" in page) == (True, False)
+    found = cast.alice.get("records/parts?sort=code").json["items"]
+    assert [(one["id"], one["after"]) for one in found] == [
+        *((ids[0], ids[2]), (ids[1], None), (ids[2], None))
+    ]
+    # What cannot be restored is counted, with the reason; another account's records are unknown.
+    delete(*ids[:2])
+    make_record(cast.alice, "parts", code="b")
+    page = admin.done(f"{path}/selection/restore", id=[*ids[:2], foreign])
+    assert "1 record is restored. 2 records could not be restored: " in page
+    assert ("code: " in page, "There is no such record." in page) == (True, True)
+    assert cast.charlie.get(f"records/parts/{foreign}").status_code == 200
+
+
 def test_selected_records_are_exported(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
     ids = [make_record(cast.alice, title=title)["id"] for title in "abc"]
     foreign = make_record(cast.charlie, title="of globex")["id"]
@@ -641,7 +682,11 @@ def test_selected_records_are_signed_for(
     assert admin.send(f"{path}/edit", **sent).status_code == 400
     signed = {"es_username": cast.alice.email, "es_password": PASSWORD, "es_reason": "Tidy up"}
     admin.done(f"{path}/edit", **sent, **signed)
-    admin.done(f"{path}/delete", id=record, **signed)
+    page = admin.done(f"{path}/delete", id=record, **signed)
+    assert 'name="es_reason"' in page.partition("Undo…")[2].partition("</details>")[0]
+    page = admin.done(f"{path}/restore", id=record, **{**signed, "es_password": "wrong"})
+    assert "Undo…" in page  # again
+    assert "1 record is restored." in admin.done(f"{path}/restore", id=record, **signed)
     entry = cast.root.get(f"audit-logs?record_id={record}&operation=DELETE").json["items"][0]
     assert (entry["es_username"], entry["es_reason"]) == (cast.alice.email, "Tidy up")
 
@@ -715,6 +760,26 @@ def test_columns_are_chosen_and_moved(cast: Cast, admin: Browser, made: dict[str
     assert heads(admin.get(f"{path}?{asked}&down=views").text)[1:] == ["day", "views", "open"]
     for way in ("up=views", "down=open", "up=nope"):
         assert heads(admin.get(f"{path}?{asked}&{way}").text)[1:] == ["views", "day", "open"]
+
+
+@pytest.mark.parametrize("database", ["sqlite"])
+def test_widths_of_columns_are_bounded_and_kept(
+    cast: Cast, admin: Browser, made: dict[str, str], database: str
+) -> None:
+    make_record(cast.alice, title="a", views=1)
+    given = ["views:200", "title:9", "kind:9999", "day:x", "at:-5", "no:90", "open", "state:1e3"]
+    query = "&".join(f"width={one}" for one in given)
+    page = admin.get(f"{place(cast)}?column=views&column=kind&{query}").text
+    assert re.findall(r"<col width=\"(\d+)\">", page) == ["64", "200", "1200"]
+    assert re.findall(r'name="width" value="(.*?)"', page) == ["kind:1200", "title:64", "views:200"]
+    kept = "width=kind:1200&amp;width=title:64&amp;width=views:200"
+    sort = re.search(r'<a href="([^"]*)">views', page)
+    assert sort
+    assert kept in sort[1]
+    # The way back from a record leads to the same widths.
+    record = re.search(r'<th scope="row"><a href="/console/([^"]*)">a</a>', page)
+    assert record
+    assert kept in admin.get(html.unescape(record[1])).text.replace("%3A", ":")
 
 
 def row_form(page: str) -> dict[str, Any]:
@@ -820,9 +885,40 @@ def test_the_page_of_a_record_shows_what_refers_to_it_and_its_changes(
     assert len(titles(admin.client.get(html.unescape(rest[1])).text)) == 7
     assert re.findall(r"(Created|Changed) <time", aside) == ["Changed", "Created"]
     assert f"by {cast.alice.email}: name" in aside
+    assert f"/{cast.alice.account_id}/deliveries?record={person}" in aside
     assert "by author" not in admin.get(place(cast, f"/people/{other}")).text
     closed_rules(cast, list_rule=None)
     assert "by author" not in admin.get(place(cast, f"/people/{person}")).text
+
+
+def test_who_created_and_changed_records_is_named(
+    app: Flask, cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
+    carol = make_user(app, cast.alice.account_id, "carol@acme.example", "admin")
+    dave = make_user(app, cast.alice.account_id, "dave@acme.example", "admin")
+    assert cast.root.patch(f"users/{carol.id}", {"name": "Carol"}).status_code == 200
+    by_carol, by_dave = (type(cast.alice)(app, user) for user in (carol, dave))
+    record = make_record(by_carol, title="a")["id"]
+    make_record(by_dave, title="b")
+    acting = cast.root.acting_in(cast.alice.account_id)
+    assert acting.patch(f"records/posts/{record}", {"title": "c"}).status_code == 200
+    path = f"{place(cast)}?column=created_by&column=updated_by&sort=created_at"
+
+    def people() -> list[str]:
+        return re.findall('data-label="(?:created|updated)_by">(.*?)<', admin.get(path).text)
+
+    dave_twice = ["dave@acme.example"] * 2
+    assert people() == ["Carol", cast.root.email, *dave_twice]
+    page = admin.get(place(cast, f"/posts/{record}")).text
+    facts = dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", page))
+    assert (facts["created_by"], facts["updated_by"]) == ("Carol", cast.root.email)
+    for rest in ("", "/history"):
+        assert "by Carol" in admin.get(place(cast, f"/posts/{record}{rest}")).text
+    # Of deleted users, the audit log has the last name.
+    for user in (carol, dave):
+        assert cast.root.delete(f"users/{user.id}").status_code == 204
+    dave_twice = ["dave@acme.example (deleted)"] * 2
+    assert people() == ["Carol (deleted)", cast.root.email, *dave_twice]
 
 
 def test_the_history_names_records(cast: Cast, admin: Browser, made: dict[str, str]) -> None:

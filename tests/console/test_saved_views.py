@@ -22,7 +22,7 @@ POSTS = [
     {"name": "views", "type": "number"},
     {"name": "day", "type": "date"},
 ]
-LIST = "field_0=views&op_0=%3E&value_0=1&sort=-views&column=views"
+LIST = "field_0=views&op_0=%3E&value_0=1&sort=-views&column=views&width=views:99"
 
 
 @pytest.fixture
@@ -131,7 +131,8 @@ def test_views_follow_renamed_fields_and_collections_and_forget_removed_ones(
 ) -> None:
     path = f"{place(cast)}/views"
     admin.done(f"{path}?{LIST}&column=day&filter=views+%3C+9", name="a")
-    admin.done(f"{path}?field_0=day&op_0=filled&sort=day&filter=day+!%3D+null", name="b")
+    of_day = "field_0=day&op_0=filled&sort=day&width=day:80&filter=day+!%3D+null"
+    admin.done(f"{path}?{of_day}", name="b")
     make_collection(
         cast.root, "notes", [{"name": "post", "type": "reference", "collection": "posts"}]
     )
@@ -147,8 +148,9 @@ def test_views_follow_renamed_fields_and_collections_and_forget_removed_ones(
         "conditions": [["reads", ">", "1"]],
         "sort": "-reads",
         "columns": ["reads"],
+        "widths": {"reads": 99},
     }
-    assert second.state == {"conditions": [], "sort": "", "columns": []}
+    assert second.state == {"conditions": [], "sort": "", "columns": [], "widths": {}}
     found = shown(admin.get(place(cast, "/articles")).text)
     assert titles(admin.get(found["a"]).text) == ["c"]
     assert len(titles(admin.get(found["b"]).text)) == 3

@@ -17,6 +17,7 @@ from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.console.admin import audit_names
 from app.console.admin.audit_names import Names
+from app.console.records import writers
 from app.console.shell import guard, lists, streamed_pages
 from app.console.shell.blueprint import blueprint
 from app.console.shell.lists import Listing
@@ -157,7 +158,7 @@ def _find_account(reference: str) -> str | None:
 
 def _find_person(reference: str, account_id: str | None) -> str | None:
     """The id of an actor by email address, `system`, `anonymous` or id."""
-    if UuidPath.accepts(reference) or reference.lower() in audit_names.ACTORS:
+    if UuidPath.accepts(reference) or reference.lower() in writers.ACTORS:
         return reference.lower()
     key = accounts.email_key(reference)
     found = sa.select(User.id).where(User.account_id == (account_id or SYSTEM_ACCOUNT_ID))
@@ -191,7 +192,7 @@ def _people(account_id: str) -> dict[str, str]:
     """The addresses of some users of an account, with their names."""
     shown = sa.select(User.email, User.name).where(User.account_id == account_id)
     rows = db.db.session.execute(shown.order_by(User.email_key).limit(MAX_SUGGESTED))
-    return {row.email: row.name or "" for row in rows} | audit_names.ACTORS
+    return {row.email: row.name or "" for row in rows} | writers.ACTORS
 
 
 def _chain_page(listing: Listing) -> tuple[list[object], int]:

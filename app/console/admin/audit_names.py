@@ -25,6 +25,7 @@ from app.collections.models import Collection
 from app.console.admin import audit_columns
 from app.console.records import references
 from app.console.records.display import display
+from app.console.records.writers import ACTORS
 from app.console.shell.lists import UrlArgs
 from app.db import Base
 from app.http.languages import gettext, lazy_gettext
@@ -34,7 +35,6 @@ from app.types import JSONMapping
 from app.webhooks.models import Webhook
 from app.workflows.models import Workflow
 
-ACTORS = {"system": lazy_gettext("System"), "anonymous": lazy_gettext("Anonymous")}
 MAX_LABELLED = 12  # collections of accounts whose records get names; each takes a statement
 MAX_SHOWN = 500  # characters of a value
 USER_COLUMNS = ("user_id", "created_by", "updated_by", "invited_by", "revoked_by")

@@ -1,23 +1,34 @@
-"""Deletes, changes and exports the selected records of a list: all of them or none."""
+"""Deletes, changes and exports the selected records of a list: all of them or none.
+
+Undoing a deletion restores each record that can be restored.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from flask import Response, request
 from werkzeug.wrappers import Response as BaseResponse
 
-from app.console.records import files, list_state, picker, record_form, references
+from app.console.records import (
+    deleted_records,
+    files,
+    list_state,
+    picker,
+    record_form,
+    references,
+)
 from app.console.records.listing import COLLECTION
 from app.console.records.record_form import RecordForm
-from app.console.shell import forms, guard, scopes, signing
+from app.console.shell import error_texts, forms, guard, scopes, signing
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import MAX_SELECTED, Form, Page
 from app.console.shell.scopes import CollectionScope
 from app.errors import AppError, Conflict, Forbidden, NotFound
 from app.http.languages import gettext, lazy_gettext, ngettext
 from app.records import batch
+from app.records.history import service as history
 from app.records.transfer.formats import FORMATS
 from app.rest.access import public
 from app.rest.converters import UuidPath
@@ -26,6 +37,8 @@ SELECTION = f"{COLLECTION}/selection"
 NONE_SELECTED = lazy_gettext("Select records first.")
 Names = Mapping[str, str]  # of records by id, or messages
 NOTHING: Names = MappingProxyType({})
+MAX_PASSES = 3  # of restoring: records may refer to others that come later
+MAX_REASONS = 3
 
 
 @blueprint.post(SELECTION)
@@ -62,6 +75,7 @@ def delete_selection(account_id: str, name: str) -> Page | BaseResponse:
     except AppError as error:
         problems = _explain(form, error, names)
         return _page("delete", scope, form, names, problems)
+    deleted_records.store(scope, names)
     notice = ngettext(
         "%(count)s record is deleted.",
         "%(count)s records are deleted.",
@@ -69,6 +83,66 @@ def delete_selection(account_id: str, name: str) -> Page | BaseResponse:
         count=len(names),
     )
     return list_state.redirect_to_list(notice, scope)
+
+
+@blueprint.post(f"{SELECTION}/restore")
+@public
+@guard.admins_only
+@guard.retry_stale
+def restore_selection(account_id: str, name: str) -> BaseResponse:
+    """Restore deleted records, each by itself; restoring one twice succeeds."""
+    scope, ids = scopes.collection_scope(account_id, name), _submitted_ids()
+    try:
+        signing.sign(scope, Form())
+    except AppError as error:
+        deleted_records.store(scope, ids)
+        return list_state.redirect_to_list(error_texts.translate(error.message), scope)
+    failures = _restore(scope, ids)
+    count = len(ids) - len(failures)
+    notice = ngettext(
+        "%(count)s record is restored.", "%(count)s records are restored.", count, count=count
+    )
+    if failures:
+        reasons = list(dict.fromkeys(map(_reason, failures.values())))[:MAX_REASONS]
+        missing = ngettext(
+            "%(count)s record could not be restored: %(reasons)s",
+            "%(count)s records could not be restored: %(reasons)s",
+            len(failures),
+            count=len(failures),
+            reasons=" ".join(reasons),
+        )
+        notice = f"{notice} {missing}"
+    return list_state.redirect_to_list(notice, scope)
+
+
+def _restore(scope: CollectionScope, ids: Sequence[str]) -> dict[str, AppError]:
+    """Restore what can be restored; returns the errors of the others by id."""
+    failures, missing = dict[str, AppError](), sorted(ids)
+    for _ in range(MAX_PASSES):
+        failures = {}
+        for id in missing:
+            try:
+                _undelete(scope, id)
+            except AppError as error:
+                failures[id] = error
+        if len(failures) in (0, len(missing)):
+            break
+        missing = list(failures)
+    return failures
+
+
+def _undelete(scope: CollectionScope, id: str) -> None:
+    try:
+        history.undelete(scope.collection.name, id, by=scope.by)
+    except Conflict:
+        if not history.deletable(scope.collection.name, id, by=scope.by)[1]:
+            raise
+
+
+def _reason(error: AppError) -> str:
+    details = error.extra.get("details") or ()
+    texts = [f"{detail['field']}: {detail['message']}" for detail in details if detail["field"]]
+    return next(iter(texts), error_texts.translate(error.message))
 
 
 @blueprint.post(f"{SELECTION}/edit")
@@ -104,10 +178,14 @@ def edit_selection(account_id: str, name: str) -> Page | BaseResponse:
 
 def _selected(scope: CollectionScope) -> Names:
     """The selected records that the caller may list."""
-    ids = [id.lower() for id in request.form.getlist("id") if UuidPath.accepts(id)]
-    ids = list(dict.fromkeys(ids))[:MAX_SELECTED]
+    ids = _submitted_ids()
     labels = references.labels(scope.collection, ids, scope.by)
     return {id: labels[id] for id in ids if id in labels}
+
+
+def _submitted_ids() -> list[str]:
+    ids = [id.lower() for id in request.form.getlist("id") if UuidPath.accepts(id)]
+    return list(dict.fromkeys(ids))[:MAX_SELECTED]
 
 
 def _export(scope: CollectionScope, format: str, names: Names) -> Response:

@@ -1,8 +1,9 @@
-"""The columns of a record table: which ones, in which order, and how their values look."""
+"""The columns of a record table: which ones, in which order, how wide, and how values look."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from flask import request, url_for
@@ -31,6 +32,8 @@ WIDTHS = {
 }
 SHORT = ("select", "boolean", "number", "date", "datetime", "reference")
 ROOM, LONG_WIDTH, GAP = 150, 40, 3
+MIN_PIXELS, MAX_PIXELS = 64, 1200  # of the width that a user gives a column
+PIXELS_PER_CHARACTER = 8  # about
 LAST = ("id", "account_id", "created_by", "updated_by")  # of the fields to choose from
 Labels = dict[str, tuple[str, dict[str, str]]]
 
@@ -43,6 +46,8 @@ class Column:
     kind: str
     target: str | None
     sorted: str | None
+    width: int
+    """Pixels, in a table whose columns have widths."""
 
 
 def kind(field: Field) -> str:
@@ -99,6 +104,22 @@ def requested(access: Access) -> list[str]:
     return names
 
 
+def widths(access: Access) -> dict[str, int]:
+    """The widths in pixels that the query string gives columns, such as `title:240`."""
+    pairs = (text.partition(":") for text in request.args.getlist("width"))
+    given = {name: pixels for name, _, pixels in pairs if name in access.readable}
+    return {
+        name: min(max(int(pixels), MIN_PIXELS), MAX_PIXELS)
+        for name, pixels in sorted(given.items())
+        if re.fullmatch("[0-9]{1,4}", pixels, re.ASCII)
+    }
+
+
+def width_args(widths: Mapping[str, int]) -> list[str]:
+    """The widths of columns as the query string has them."""
+    return [f"{name}:{pixels}" for name, pixels in sorted(widths.items())]
+
+
 def shown(access: Access) -> list[str]:
     """The fields of the table: the one that names a record, and the columns."""
     named = name_field(access)
@@ -114,12 +135,13 @@ def choosable(access: Access) -> list[str]:
 def column(access: Access, listing: Listing, name: str, sort: str) -> Column:
     """A column of a list that is sorted by `sort`."""
     kind_ = kind(access.readable[name])
+    width = widths(access).get(name) or _width(access, name) * PIXELS_PER_CHARACTER
     if name not in access.comparable or not access.comparable[name].filterable:
-        return Column(name, kind_, None, None)
+        return Column(name, kind_, None, None, width)
     order = {name: "ascending", f"-{name}": "descending"}.get(sort)
     next_sort = f"-{name}" if order == "ascending" else name
     url_args = {**listing.url_args, **listing.filters, "sort": next_sort}
-    return Column(name, kind_, url_for(listing.endpoint, **url_args), order)
+    return Column(name, kind_, url_for(listing.endpoint, **url_args), order, width)
 
 
 def labels(

@@ -17,6 +17,7 @@ from app.collections.access import Access
 from app.collections.definition import Definition
 from app.console.records import (
     columns,
+    deleted_records,
     file_previews,
     filters,
     list_state,
@@ -26,6 +27,7 @@ from app.console.records import (
     references,
     row_edit,
     saved_views,
+    writers,
 )
 from app.console.records.display import display
 from app.console.records.filters import FilterForm
@@ -43,7 +45,7 @@ from app.http.languages import gettext
 from app.records import service
 from app.rest.access import public
 from app.rest.converters import UuidPath
-from app.types import JSONObject
+from app.types import JSONMapping, JSONObject
 
 HOME = "/console/records"
 ACCOUNT = f"{HOME}/<uuid:account_id>"
@@ -121,6 +123,7 @@ def render_list(scope: CollectionScope, edit: RowEdit | None = None) -> Page:
     opened = scope.allowed_operations(scope.collection)
     deleted = request.args.get(list_state.DELETED, "") if "create" in opened else ""
     context["deleted"] = deleted if UuidPath.accepts(deleted) else None
+    context["deleted_ids"] = deleted_records.pop(scope) if "create" in opened else ()
     page, status = form.render("console/records/list.html", scope=scope, opened=opened, **context)
     return page, edit.form.status if edit and edit.form.status != 200 else status
 
@@ -161,7 +164,7 @@ def _list_context(scope: CollectionScope, access: Access, form: FilterForm) -> T
     newest_change = feed.newest_change(by=scope.by) if can_follow else None
     listing = lists.from_request("console.show_records", **scope.url_args)
     requested = columns.requested(access)
-    listing.filters = query_args(form, requested)
+    listing.filters = query_args(form, access, requested)
     sort = listing.filters.get("sort", "")
     try:
         listing.with_page(_load(scope, access, form, listing, sort))
@@ -178,12 +181,16 @@ def _list_context(scope: CollectionScope, access: Access, form: FilterForm) -> T
         "columns": [columns.column(access, listing, name, sort) for name in names],
         "name_of": partial(references.label, names=references.label_fields(access)),
         "sort": sort,
+        "widths": listing.filters.get("width", ()),
+        "min_width": columns.MIN_PIXELS,
+        "max_width": columns.MAX_PIXELS,
         "choosable": columns.choosable(access),
         "editable": record_form.editable_at_once(scope.access(scope.collection, "update")),
         "offered": filters.offered_fields(access),
         "completions": completions.of_access(access),
         "control": filters.control,
         "labels": columns.labels(scope, access, listing.items, names),
+        "writers": writers.names(scope, _named_writers(listing.items, names)),
         **file_previews.context(),
         "display": display,
         "files_in": file_previews.files_in,
@@ -191,13 +198,20 @@ def _list_context(scope: CollectionScope, access: Access, form: FilterForm) -> T
     }
 
 
-def query_args(form: FilterForm, requested: Sequence[str]) -> JSONObject:
-    """The filter, sort order and columns of the query string."""
+def _named_writers(rows: Sequence[JSONMapping], names: Sequence[str]) -> Sequence[JSONMapping]:
+    shown = set(writers.FIELDS) & set(names)
+    return [{name: row[name] for name in shown} for row in rows] if shown else ()
+
+
+def query_args(form: FilterForm, access: Access, requested: Sequence[str]) -> JSONObject:
+    """The filter, sort order, columns and their widths of the query string."""
     args: JSONObject = dict(form.query_args)
     if sort := request.args.get("sort", "").replace("\0", "")[:200]:
         args["sort"] = sort
     if requested:
         args["column"] = list(requested)
+    if widths := columns.widths(access):
+        args["width"] = columns.width_args(widths)
     return args
 
 

@@ -15,7 +15,7 @@ from app.types import JSONObject
 
 
 class SavedView(Base):
-    """The filter, sort order and columns of a list of records, under a name."""
+    """The filter, sort order, columns and their widths of a list of records, under a name."""
 
     __tablename__ = "saved_views"
     __table_args__ = (
@@ -31,7 +31,7 @@ class SavedView(Base):
     collection_id: Mapped[str] = mapped_column(Id)
     name: Mapped[str] = mapped_column(Text)
     filter: Mapped[str | None] = mapped_column(Text)  # an expression
-    state: Mapped[JSONObject] = mapped_column(sa.JSON)  # conditions, sort and columns
+    state: Mapped[JSONObject] = mapped_column(sa.JSON)  # conditions, sort, columns and their widths
     is_shared: Mapped[bool]
     is_default: Mapped[bool]
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)

@@ -16,6 +16,7 @@ from app.console.records import (
     record_form,
     references,
     related,
+    writers,
 )
 from app.console.records.display import display
 from app.console.records.listing import COLLECTION
@@ -229,6 +230,8 @@ def _record_page(
         shown=shown,
         title=_title(access, record, record_id),
         labels=labels,
+        writers=writers.names(scope, [shown]),
+        actor=writers.actor,
         related=related.related(scope, id) if record else (),
         max_related=related.MAX_HITS,
         changes=_newest_changes(scope, id) if record and "update" in opened else (),

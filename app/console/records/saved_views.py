@@ -16,6 +16,7 @@ from app.auth.principal import Principal
 from app.collections import definition as definitions
 from app.collections import renaming
 from app.collections.definition import Definition
+from app.console.records import columns
 from app.console.records.models import SavedView
 from app.context import tenancy
 from app.errors import BadRequest, InvalidValues, NotFound, problem
@@ -108,6 +109,7 @@ def query(view: SavedView) -> JSONObject:
     for n, condition in enumerate(view.state.get("conditions", ())):
         args |= zip((f"field_{n}", f"op_{n}", f"value_{n}"), condition, strict=True)
     args |= {"sort": view.state.get("sort"), "column": view.state.get("columns")}
+    args["width"] = columns.width_args(view.state.get("widths", {}))
     return {name: value for name, value in args.items() if value}
 
 
@@ -116,8 +118,13 @@ def _state(query: JSONMapping) -> JSONObject:
     conditions = [
         [query.get(f"{key}_{n}", "") for key in ("field", "op", "value")] for n in numbers
     ]
-    sort, columns = query.get("sort", ""), list(query.get("column", ()))
-    return {"conditions": conditions, "sort": sort, "columns": columns}
+    widths = (text.partition(":") for text in query.get("width", ()))
+    return {
+        "conditions": conditions,
+        "sort": query.get("sort", ""),
+        "columns": list(query.get("column", ())),
+        "widths": {name: int(pixels) for name, _, pixels in widths},
+    }
 
 
 @events.subscribe(events.FieldsRenamed)
@@ -164,6 +171,11 @@ def _renamed_state(state: JSONMapping, event: events.FieldsRenamed) -> JSONObjec
         "conditions": [[names[0], *rest] for names, *rest in conditions if names],
         "sort": sort.removesuffix(name) + "".join(kept([name])) if kept([name]) else "",
         "columns": kept(state.get("columns", ())),
+        "widths": {
+            kept([name])[0]: pixels
+            for name, pixels in state.get("widths", {}).items()
+            if kept([name])
+        },
     }
 
 

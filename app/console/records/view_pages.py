@@ -26,7 +26,7 @@ def save_view(account_id: str, name: str) -> Page | BaseResponse:
     access = scope.access(scope.collection, "list")
     if access is None:
         raise NotFound
-    query = listing.query_args(filters.from_request(), columns.requested(access))
+    query = listing.query_args(filters.from_request(), access, columns.requested(access))
     try:
         view = saved_views.save(
             scope.collection,
