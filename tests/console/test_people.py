@@ -510,3 +510,15 @@ def test_sessions_show_the_browser_and_keep_the_whole_agent(app: Flask, cast: Ca
     sign_in(here.client, cast.bob)
     page = here.get("profile").text
     assert f'<small title="{LINUX}">Firefox on Linux</small>' in page
+
+
+def test_users_for_a_group_are_found_while_one_types(app: Flask, cast: Cast) -> None:
+    group = cast.alice.post("groups", {"name": "finance"}).json["id"]
+    admin, path = Browser(app, cast.alice), f"groups/{group}/candidates"
+    every = admin.get(path).json
+    assert {one["id"] for one in every["options"]} == {cast.alice.email, cast.bob.email}
+    (bob,) = admin.get(f"{path}?text=BOB%40").json["options"]
+    assert bob["id"] == cast.bob.email
+    assert admin.get(f"{path}?text={cast.charlie.email}").json["options"] == []
+    assert Browser(app, cast.bob).get(path).status_code == 403
+    assert Browser(app, cast.charlie).get(path).status_code == 404
