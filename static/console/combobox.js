@@ -7,6 +7,7 @@ class Combobox {
     this.id = picker.querySelector("input:not([type=search])");
     this.url = picker.dataset.options;
     this.chosen = picker.dataset.label;
+    this.takesAny = "any" in picker.dataset;
     this.input = document.createElement("input");
     Object.assign(this.input, { className: "form-control", value: this.chosen, autocomplete: "off", role: "combobox" });
     this.input.id = `${this.id.id}-name`;
@@ -49,9 +50,10 @@ class Combobox {
   async search() {
     this.request?.abort();
     this.request = new AbortController();
-    const query = new URLSearchParams({ text: this.input.value });
+    const url = new URL(this.url, location);
+    url.searchParams.set("text", this.input.value);
     try {
-      const response = await fetch(`${this.url}&${query}`, { signal: this.request.signal });
+      const response = await fetch(url, { signal: this.request.signal });
       if (!response.ok || response.redirected) return;
       this.show((await response.json()).options);
     } catch {} // another search has begun, or the server is away
@@ -120,12 +122,13 @@ class Combobox {
     this.open(false);
   }
 
-  // A text that names no choice is undone; none at all is no record. An id is taken as it is.
+  // A text that names no choice is undone, unless any is taken; none at all is no record. An id is
+  // taken as it is.
   leave() {
     this.open(false);
     const text = this.input.value.trim();
     if (text === this.chosen) return;
-    if (!text || /^[0-9a-f-]{36}$/i.test(text)) {
+    if (!text || this.takesAny || /^[0-9a-f-]{36}$/i.test(text)) {
       this.id.value = this.chosen = text;
     } else {
       this.input.value = this.chosen;
