@@ -288,3 +288,24 @@ def test_every_control_stands_out_from_what_is_behind_it(visit: Visit, live_cast
     page.locator("[name=view_choice][value=expression]").check()
     expect(page.locator(".editor:visible")).to_have_count(1)
     check_contrasts(visit)
+
+
+def test_fields_are_reordered_by_dragging(visit: Visit, live_cast: Cast) -> None:
+    page = visit.page
+    sign_in(visit, live_cast.root)
+    page.set_viewport_size({"width": 1280, "height": 1600})
+    page.goto("/console/collections/new")
+    rows, handles = page.locator("[data-row]"), page.locator(".handle")
+    third, first = handles.nth(2).bounding_box(), handles.nth(0).bounding_box()
+    assert third
+    assert first
+    page.mouse.move(third["x"] + 5, third["y"] + 5)
+    page.mouse.down()
+    page.mouse.move(first["x"] + 5, first["y"] + 2, steps=5)
+    page.mouse.up()
+    expect(rows.first).to_have_attribute("data-row", "2")
+    page.mouse.move(first["x"] + 5, first["y"] + 300)  # the pointer is free again
+    page.get_by_role("button", name="Show plan").click()
+    expect(page.get_by_role("alert")).to_be_visible()
+    sent = [row.get_attribute("data-row") for row in rows.all()]
+    assert sent[:3] == ["2", "0", "1"]
