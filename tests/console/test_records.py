@@ -748,6 +748,26 @@ def test_references_are_found_by_name(cast: Cast, admin: Browser, made: dict[str
     assert found("=", people["Bea"]) == ["by bea"]
 
 
+def test_a_filter_by_a_reference_shows_the_name_of_its_record(
+    cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
+    person = make_record(cast.alice, "people", name="Ada")["id"]
+    make_record(cast.alice, title="a", author=person)
+    make_record(cast.alice, title="b")
+
+    def label(value: str) -> str:
+        page = admin.get(f"{place(cast)}?field_0=author&op_0=%3D&value_0={value}").text
+        assert titles(page) == (["a"] if value == person else [])
+        assert f'value="{value}"' in page
+        found = re.search(r'data-options="[^"]*field=author" data-label="(.*?)" data-text', page)
+        assert found
+        return found[1]
+
+    assert [label(value) for value in (person, NONE, "nobody")] == ["Ada", "", ""]
+    part = admin.get(f"{place(cast, '/posts/condition')}?field_0=author&n=0").text
+    assert "/options?field=author" in part
+
+
 def test_columns_are_chosen_and_moved(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
     make_record(cast.alice, title="a")
     path, asked = place(cast), "column=views&column=day&column=open&column=views&column=nope"
