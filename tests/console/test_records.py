@@ -1017,6 +1017,25 @@ def test_a_file_is_exported_tried_out_and_imported(
     assert [one["title"] for one in found] == ["=t0", "=t1", "=t1"]
 
 
+@pytest.mark.parametrize("database", ["sqlite"])
+def test_equal_problems_of_a_file_are_told_once_with_their_lines(
+    cast: Cast, admin: Browser, made: dict[str, str], database: str
+) -> None:
+    lines = [b"title;views;nope", b"a;1;x", b"b;2;y", b"c;x;z", b"d;4;", b"e;z;"]
+
+    def told(content: bytes) -> list[str]:
+        sent = {"file": (io.BytesIO(content), "a.csv"), "do": "try"}
+        page = admin.send(f"{place(cast)}/import", **sent).text
+        return re.findall("<li>(Lines? .*?)</li>", page)
+
+    first, second = told(b"\n".join(lines))
+    assert first.startswith("Lines 2-6, <strong>nope</strong>: ")
+    assert second.startswith("Lines 4, 6, <strong>views</strong>: ")
+    assert told(b"title\n\na;b\nb,c\n") == ["Line 4: Has 2 cells; the first line names 1."]
+    (many,) = told(b"title\tviews\n" + b"a\tx\n" * 120)
+    assert many.startswith("Lines 2-101, ")
+
+
 def test_of_a_long_file_the_page_shows_how_far_it_is(
     cast: Cast, admin: Browser, made: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
