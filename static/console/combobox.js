@@ -1,4 +1,5 @@
-// Searches the records of a reference while one types: a combobox in place of the id and the finder.
+// Searches records or users while one types: a combobox in place of the id and the finder. In filters and groups
+// (`data-text`), any other text stays, too.
 import { translate } from "./texts.js";
 const PAUSE = 200; // milliseconds after the last key
 
@@ -6,28 +7,33 @@ class Combobox {
   constructor(picker) {
     this.id = picker.querySelector("input:not([type=search])");
     this.url = picker.dataset.options;
-    this.chosen = picker.dataset.label;
-    this.takesAny = "any" in picker.dataset;
+    this.takesText = "text" in picker.dataset;
+    this.chosen = picker.dataset.label || this.id.value;
     this.input = document.createElement("input");
     Object.assign(this.input, { className: "form-control", value: this.chosen, autocomplete: "off", role: "combobox" });
     this.input.id = `${this.id.id}-name`;
     this.input.setAttribute("aria-autocomplete", "list");
     this.input.setAttribute("aria-expanded", "false");
     this.input.setAttribute("aria-controls", `${this.id.id}-options`);
-    for (const name of ["aria-invalid", "aria-describedby"]) {
+    for (const name of ["aria-invalid", "aria-describedby", "aria-label", "placeholder"]) {
       if (this.id.hasAttribute(name)) this.input.setAttribute(name, this.id.getAttribute(name));
     }
     this.list = document.createElement("ul");
     Object.assign(this.list, { className: "options", id: `${this.id.id}-options`, role: "listbox", popover: "manual" });
     this.list.setAttribute("aria-label", picker.getAttribute("aria-label"));
     const label = picker.querySelector(`label[for="${this.id.id}"]`);
-    label.htmlFor = this.input.id;
-    label.textContent = picker.getAttribute("aria-label");
+    if (label) {
+      label.htmlFor = this.input.id;
+      label.textContent = picker.getAttribute("aria-label");
+    }
     this.id.type = "hidden";
     this.id.after(this.input, this.list);
     for (const part of picker.querySelectorAll(".finder, .finder ~ *, [data-now]")) part.remove();
     picker.classList.add("combobox");
-    this.input.addEventListener("input", () => this.plan());
+    this.input.addEventListener("input", () => {
+      if (this.takesText) this.id.value = this.chosen = this.input.value;
+      this.plan();
+    });
     this.input.addEventListener("keydown", event => this.press(event));
     this.input.addEventListener("blur", () => this.leave());
     addEventListener("scroll", () => this.isOpen && this.open(false), { passive: true });
@@ -106,7 +112,7 @@ class Combobox {
         const step = event.key === "ArrowDown" ? 1 : -1;
         this.activate(options.at((Math.max(active, step > 0 ? -1 : 0) + step) % options.length));
       }
-    } else if (event.key === "Enter" && this.isOpen && options.length) {
+    } else if (event.key === "Enter" && this.isOpen && options.length && (active >= 0 || !this.takesText)) {
       event.preventDefault();
       this.choose(options[Math.max(active, 0)]);
     } else if (event.key === "Escape" && this.isOpen) {
@@ -128,7 +134,7 @@ class Combobox {
     this.open(false);
     const text = this.input.value.trim();
     if (text === this.chosen) return;
-    if (!text || this.takesAny || /^[0-9a-f-]{36}$/i.test(text)) {
+    if (!text || this.takesText || /^[0-9a-f-]{36}$/i.test(text)) {
       this.id.value = this.chosen = text;
     } else {
       this.input.value = this.chosen;
@@ -136,4 +142,8 @@ class Combobox {
   }
 }
 
-for (const picker of document.querySelectorAll("[data-options]")) new Combobox(picker);
+export function attach(part) {
+  for (const picker of part.querySelectorAll("[data-options]")) new Combobox(picker);
+}
+
+attach(document);

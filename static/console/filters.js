@@ -1,6 +1,8 @@
 // Gives a condition of a filter the inputs that suit its field, when another field is chosen.
+import { attach } from "./combobox.js";
+
 function inputs(condition) {
-  return [...condition.querySelectorAll("select, input")];
+  return [...condition.querySelectorAll("select, input:not([type=hidden])")];
 }
 
 // What was entered meanwhile stays where it fits.
@@ -21,5 +23,6 @@ document.addEventListener("change", async ({ target }) => {
   const focused = old.indexOf(document.activeElement);
   inputs(next).forEach((input, n) => keep(old[n], input));
   condition.replaceWith(next);
+  attach(next);
   inputs(next)[focused]?.focus();
 });

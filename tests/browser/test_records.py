@@ -166,6 +166,35 @@ def test_selected_records_are_edited_and_a_view_is_saved(
     visit.check_quiet_and_at_home()
 
 
+def test_a_filter_suggests_the_records_of_a_reference(
+    visit: Visit, live_cast: Cast, books: dict[str, str]
+) -> None:
+    page, path = visit.page, f"/console/records/{books['acme']}/books"
+    sign_in(visit, live_cast.alice)
+    page.goto(path)
+    page.locator("[name=field_0]").select_option("before")
+    name = page.get_by_role("combobox", name="Name or id")
+    name.fill("fir")
+    expect(page.get_by_role("option", name="First")).to_be_visible()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(name).to_have_value("First")
+    expect(page.locator("[name=value_0]")).to_have_value(books["first"])
+    page.keyboard.press("Enter")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    expect(page.locator(f"[data-key='{books['second']}']")).to_be_visible()
+    expect(name).to_have_value("First")
+    # A text that is no choice is looked for as it is.
+    page.locator("[name=op_0]").select_option("contains")
+    visit.picture("suggest")
+    name.fill("irst")
+    expect(page.get_by_role("option", name="First")).to_be_visible()
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("value_0=irst"))
+    expect(page.locator("tbody tr")).to_have_count(1)
+    visit.check_quiet_and_at_home()
+
+
 def test_columns_are_resized_by_pointer_and_keyboard_and_saved(
     visit: Visit, live_cast: Cast, books: dict[str, str]
 ) -> None:
@@ -208,6 +237,13 @@ def test_columns_are_resized_by_pointer_and_keyboard_and_saved(
     assert width() != 180
     page.get_by_label("Saved views").get_by_text("Narrow").click()
     assert width() == 180
+    # All edges are one stop of the Tab key.
+    stops = page.get_by_role("separator").and_(page.locator("[tabindex='0']"))
+    expect(stops).to_have_count(1)
+    stops.focus()
+    page.keyboard.press("ArrowDown")
+    expect(page.get_by_role("separator").nth(1)).to_be_focused()
+    expect(stops).to_have_count(1)
     handle.dblclick()
     expect(page).not_to_have_url(re.compile("width="))
     page.locator("summary", has_text="Delete view").click()

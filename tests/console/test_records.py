@@ -748,6 +748,26 @@ def test_references_are_found_by_name(cast: Cast, admin: Browser, made: dict[str
     assert found("=", people["Bea"]) == ["by bea"]
 
 
+def test_a_filter_by_a_reference_shows_the_name_of_its_record(
+    cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
+    person = make_record(cast.alice, "people", name="Ada")["id"]
+    make_record(cast.alice, title="a", author=person)
+    make_record(cast.alice, title="b")
+
+    def label(value: str) -> str:
+        page = admin.get(f"{place(cast)}?field_0=author&op_0=%3D&value_0={value}").text
+        assert titles(page) == (["a"] if value == person else [])
+        assert f'value="{value}"' in page
+        found = re.search(r'data-options="[^"]*field=author" data-label="(.*?)" data-text', page)
+        assert found
+        return found[1]
+
+    assert [label(value) for value in (person, NONE, "nobody")] == ["Ada", "", ""]
+    part = admin.get(f"{place(cast, '/posts/condition')}?field_0=author&n=0").text
+    assert "/options?field=author" in part
+
+
 def test_columns_are_chosen_and_moved(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
     make_record(cast.alice, title="a")
     path, asked = place(cast), "column=views&column=day&column=open&column=views&column=nope"
@@ -995,6 +1015,25 @@ def test_a_file_is_exported_tried_out_and_imported(
     assert "Times are in UTC" in listed
     found = cast.alice.get("records/posts?sort=title").json["items"]
     assert [one["title"] for one in found] == ["=t0", "=t1", "=t1"]
+
+
+@pytest.mark.parametrize("database", ["sqlite"])
+def test_equal_problems_of_a_file_are_told_once_with_their_lines(
+    cast: Cast, admin: Browser, made: dict[str, str], database: str
+) -> None:
+    lines = [b"title;views;nope", b"a;1;x", b"b;2;y", b"c;x;z", b"d;4;", b"e;z;"]
+
+    def told(content: bytes) -> list[str]:
+        sent = {"file": (io.BytesIO(content), "a.csv"), "do": "try"}
+        page = admin.send(f"{place(cast)}/import", **sent).text
+        return re.findall("<li>(Lines? .*?)</li>", page)
+
+    first, second = told(b"\n".join(lines))
+    assert first.startswith("Lines 2-6, <strong>nope</strong>: ")
+    assert second.startswith("Lines 4, 6, <strong>views</strong>: ")
+    assert told(b"title\n\na;b\nb,c\n") == ["Line 4: Has 2 cells; the first line names 1."]
+    (many,) = told(b"title\tviews\n" + b"a\tx\n" * 120)
+    assert many.startswith("Lines 2-101, ")
 
 
 def test_of_a_long_file_the_page_shows_how_far_it_is(

@@ -170,6 +170,8 @@ def test_an_export_that_is_not_read_gives_its_connection_back(
     ("format", "file"),
     [
         ("csv", "title,views,done,note\r\na,1,TRUE,\r\n\r\nb,2.5,false,'\r\n"),
+        ("csv", '"title";views;done;note\r\n"a";1;true;\r\nb;2.5;false;\'\r\n'),
+        ("csv", "title\tviews\tdone\tnote\na\t1\ttrue\t\nb\t2.5\tfalse\t'\n"),
         ("csv", b"\xef\xbb\xbf" + b'"title",views,done,note\na,1,true,\nb,2.5,false,\'\n'),
         (
             "json",
@@ -294,6 +296,8 @@ NO_FILES: list[tuple[str, str | bytes, list[Any]]] = [
     ("csv", "", ["body"]),
     ("csv", "title,title\na,b", ["body", 1]),
     ("csv", "title,views\na\n", ["body", 2]),
+    ("csv", "title;views\na,1\n", ["body", 2]),
+    ("csv", '"title,views,done";note\na,b\n', ["body", 2]),
     ("csv", 'title\n"a\n\nb"\nc,d\n', ["body", 5]),
     ("csv", 'title\n"a"b\n', ["body", 2]),
     ("csv", b"title\n\xff\n", ["body"]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
@@ -58,6 +58,16 @@ def export_response(
     return response
 
 
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong with a field in some lines of a file, or with the file."""
+
+    lines: str
+    count: int
+    field: str | None
+    message: str
+
+
 @dataclass
 class ImportRun:
     """An import or its dry run, and the result."""
@@ -71,7 +81,7 @@ class ImportRun:
     """The number of records; None if the file does not parse."""
     count: int = 0
     sample: list[RecordView] = field(default_factory=list)
-    wrong: list[tuple[object, str | None, str]] = field(default_factory=list)
+    wrong: list[Problem] = field(default_factory=list)
     more: int = 0
 
     @property
@@ -107,10 +117,11 @@ class ImportRun:
         )
 
     def _refused(self, error: AppError) -> None:
-        self.wrong = list(_problem_rows(error))
+        rows = list(_problem_rows(error))
+        self.wrong = list(_grouped(rows))
         self.form.status = error.status
         self.form.problem = None if self.wrong else error.message
-        self.more = max(int(error.extra.get("count", 0)) - len(self.wrong), 0)
+        self.more = max(int(error.extra.get("count", 0)) - len(rows), 0)
 
 
 @blueprint.get(IMPORT)
@@ -183,7 +194,29 @@ def _count(scope: CollectionScope, source: Source) -> int | None:
         return None
 
 
-def _problem_rows(error: AppError) -> Iterator[tuple[object, str | None, str]]:
+def _grouped(problems: Iterable[tuple[int | None, str | None, str]]) -> Iterator[Problem]:
+    """Equal problems together, with their lines."""
+    lines = dict[tuple[str | None, str], list[int]]()
+    for line, name, message in problems:
+        found = lines.setdefault((name, message), [])
+        if line is not None:
+            found.append(line)
+    for (name, message), found in lines.items():
+        yield Problem(_ranges(found), len(found), name, message)
+
+
+def _ranges(lines: Sequence[int]) -> str:
+    """Numbers as a text, such as `2-4, 7`."""
+    ranges = list[list[int]]()
+    for line in sorted(set(lines)):
+        if ranges and line == ranges[-1][-1] + 1:
+            ranges[-1][1:] = [line]
+        else:
+            ranges.append([line])
+    return ", ".join("-".join(map(str, ends)) for ends in ranges)
+
+
+def _problem_rows(error: AppError) -> Iterator[tuple[int | None, str | None, str]]:
     """Line, field and message of each problem."""
     if isinstance(error, Malformed):
         for item in error.extra["detail"]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from flask import request
 
 from app import rules
+from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections.access import Access
 from app.collections.fields import Field, InvalidValue, MultiSelectField
@@ -151,6 +152,16 @@ def is_indexed(form: FilterForm, access: Access) -> bool:
         if operator == "=" and (access.definition.target(name) is None or UuidPath.accepts(text))
     )
     return by_index or not form.built
+
+
+def labels(form: FilterForm, access: Access, by: Principal) -> dict[str, str]:
+    """The labels of the records whose ids are the values of conditions on references."""
+    found = {}
+    for n in range(form.rows):
+        id, target = form[f"value_{n}"], access.definition.target(form[f"field_{n}"])
+        if target is not None and UuidPath.accepts(id):
+            found[f"value_{n}"] = references.labels(target, [id], by).get(id, "")
+    return found
 
 
 def from_request() -> FilterForm:

@@ -143,6 +143,7 @@ def show_condition(account_id: str, name: str) -> str:
         scope=scope,
         offered=filters.offered_fields(access) if access else {},
         control=filters.control,
+        filter_labels={},
     )
 
 
@@ -189,6 +190,7 @@ def _list_context(scope: CollectionScope, access: Access, form: FilterForm) -> T
         "offered": filters.offered_fields(access),
         "completions": completions.of_access(access),
         "control": filters.control,
+        "filter_labels": filters.labels(form, access, scope.by),
         "labels": columns.labels(scope, access, listing.items, names),
         "writers": writers.names(scope, _named_writers(listing.items, names)),
         **file_previews.context(),

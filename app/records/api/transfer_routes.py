@@ -178,7 +178,8 @@ def export_records(args: JSONObject, collection: str) -> Response:
 def import_records(args: JSONObject, collection: str) -> Response:
     """Import records from a file, all or nothing.
 
-    `text/csv` (the first line names the fields), `application/json` (an array, or
+    `text/csv` (the first line names the fields, separated by commas, semicolons or tabs, as are
+    the cells), `application/json` (an array, or
     `{"records": [...]}`), `application/x-ndjson`, `application/zip`, or one `file` of these in
     `multipart/form-data`.
     Each record is created as by `POST /records/{collection}`, but system and computed fields are

@@ -27,6 +27,8 @@ FORMATS = {
 BATCH_SIZE = 200
 CELLS = Cells(orjson.dumps, re.compile(f"'*(?:{SPREADSHEET})"), re.compile(f"'+(?:{SPREADSHEET})"))
 MAX_COLUMNS = 1000
+DELIMITERS = ",;\t"  # spreadsheets of many countries write semicolons
+QUOTED = re.compile('"[^"]*"')
 
 View = JSONMapping
 Line = tuple[int, Any]
@@ -85,7 +87,8 @@ def _lines(raw: bytes) -> Iterator[Line]:
 
 
 def _rows(raw: bytes) -> Iterator[Line]:
-    reader = csv.reader(io.StringIO(_text(raw), newline=""), strict=True)
+    text = _text(raw)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text), strict=True)
     header: list[str] | None = None
     while True:
         line = reader.line_num + 1
@@ -106,6 +109,12 @@ def _rows(raw: bytes) -> Iterator[Line]:
             )
     if header is None:
         raise Malformed.at("body", msg="The first line must name the fields.", type="missing")
+
+
+def _delimiter(text: str) -> str:
+    """What separates the names in the first line; a comma if nothing does."""
+    head = QUOTED.sub("", re.split("[\r\n]", text, maxsplit=1)[0])
+    return max(DELIMITERS, key=head.count)
 
 
 def _header(row: Sequence[str]) -> list[str]:
