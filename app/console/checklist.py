@@ -91,8 +91,13 @@ def _steps(caller: Principal) -> Iterator[Step]:
         gettext("Set up a webhook"),
         gettext("Your programs are told of changes."),
         url_for("console.show_new_webhook", account_id=account_id),
-        _exists(Webhook, Webhook.account_id == account_id),
+        has_webhooks(account_id),
     )
+
+
+def has_webhooks(account_id: str) -> bool:
+    """Whether the account has a webhook."""
+    return _exists(Webhook, Webhook.account_id == account_id)
 
 
 def _exists(model: Any, *where: Any) -> bool:

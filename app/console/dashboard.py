@@ -9,7 +9,7 @@ from flask import render_template, request
 
 from app.collections import definition
 from app.collections.definition import Definition
-from app.console import attention, recent
+from app.console import attention, checklist, recent
 from app.console.shell import charts, guard, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import TemplateContext
@@ -66,6 +66,7 @@ def context(scope: AccountScope) -> TemplateContext:
         "failed": attention.by_workflow(
             instances.failed(attention.MAX_SCANNED, by=scope.by), MAX_FAILING
         ),
+        "has_webhooks": checklist.has_webhooks(account_id),
         "changes": recent.changes(scope, visibility.opened),
         "ask": scopes.ASK_SUPERADMINS,
     }

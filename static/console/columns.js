@@ -107,10 +107,22 @@ document.addEventListener("dblclick", event => {
   remember(handle.closest("table"));
 });
 
+// All separators of a table are one stop of the Tab key; Up and Down lead from one to the next.
+function move(handle, steps) {
+  const all = [...handle.closest("table").querySelectorAll("[data-resize]")];
+  const next = all[all.indexOf(handle) + steps];
+  if (!next) return;
+  handle.tabIndex = -1;
+  next.tabIndex = 0;
+  next.focus();
+}
+
 document.addEventListener("keydown", event => {
   const handle = handleOf(event);
-  if (!handle || !(event.key in WIDTHS)) return;
+  const steps = { ArrowUp: -1, ArrowDown: 1 }[event.key];
+  if (!handle || !(steps || event.key in WIDTHS)) return;
   event.preventDefault();
+  if (steps) return move(handle, steps);
   resize(handle, WIDTHS[event.key](handle));
 });
 

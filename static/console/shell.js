@@ -1,4 +1,5 @@
-// What every page has: times, theme, toasts, copy buttons, the palette and shortcuts.
+// What every page has: the focus, times, theme, toasts, copy buttons, the palette and shortcuts.
+import "./focus.js";
 import "./times.js";
 import "./theme.js";
 import "./toasts.js";

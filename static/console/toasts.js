@@ -1,4 +1,5 @@
 // Shows notices in a corner, from where they go by themselves; without scripts they stand above the page.
+import { focusHeading } from "./focus.js";
 import { translate } from "./texts.js";
 const SECONDS = 10;
 const notices = document.querySelectorAll("[data-toast]");
@@ -12,7 +13,10 @@ if (notices.length) {
     close.type = "button";
     close.className = "btn-close float-end ms-2";
     close.setAttribute("aria-label", translate("Close"));
-    close.addEventListener("click", () => notice.remove());
+    close.addEventListener("click", () => {
+      notice.remove();
+      focusHeading(); // the button had the focus
+    });
     notice.prepend(close);
     corner.append(notice);
     // Who points at it or has the focus in it is still reading.

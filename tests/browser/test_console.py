@@ -249,7 +249,7 @@ CONTRASTS = """() => {
     }
     return rgb("Canvas");
   };
-  const controls = "input:not([type=hidden]), select, textarea, .btn:not(:disabled)";
+  const controls = "input:not([type=hidden]), select, textarea, .editor, .btn:not(:disabled)";
   return [...document.querySelectorAll(controls)].filter(one => one.checkVisibility()).map(one => {
     const style = getComputedStyle(one), back = light(behind(one));
     const edges = [style.borderTopColor, style.backgroundColor].map(rgb)
@@ -261,15 +261,51 @@ CONTRASTS = """() => {
 }"""
 
 
+def check_contrasts(visit: Visit) -> None:
+    for scheme in ("light", "dark"):
+        visit.wear(scheme, WIDE)
+        found = visit.page.evaluate(CONTRASTS)
+        assert len(found) > 3
+        assert [one for one in found if one[0] < 3] == [], (visit.page.url, scheme)
+
+
 def test_every_control_stands_out_from_what_is_behind_it(visit: Visit, live_cast: Cast) -> None:
     """By 3:1, as WCAG 1.4.11 asks for."""
-    page = visit.page
+    page, account = visit.page, live_cast.alice.account_id
+    page.goto("/console/sign-in")
+    check_contrasts(visit)
     sign_in(visit, live_cast.alice)
-    place = f"records/{live_cast.alice.account_id}/posts"
+    place = f"records/{account}/posts"
     for path in ("profile", "keys/new", "team/invite", place, f"{place}/new", "settings"):
         page.goto(f"/console/{path}")
-        for scheme in ("light", "dark"):
-            visit.wear(scheme, WIDE)
-            found = page.evaluate(CONTRASTS)
-            assert len(found) > 3
-            assert [one for one in found if one[0] < 3] == [], (path, scheme)
+        check_contrasts(visit)
+    page.goto(f"/console/workflows/{account}/workflow/new")
+    expect(page.locator(".editor")).to_have_count(2)
+    check_contrasts(visit)
+    sign_out(visit)
+    sign_in(visit, live_cast.root)
+    page.goto(f"/console/collections/{live_cast.root.get('collections/posts').json['id']}/rules")
+    page.locator("[name=view_choice][value=expression]").check()
+    expect(page.locator(".editor:visible")).to_have_count(1)
+    check_contrasts(visit)
+
+
+def test_fields_are_reordered_by_dragging(visit: Visit, live_cast: Cast) -> None:
+    page = visit.page
+    sign_in(visit, live_cast.root)
+    page.set_viewport_size({"width": 1280, "height": 1600})
+    page.goto("/console/collections/new")
+    rows, handles = page.locator("[data-row]"), page.locator(".handle")
+    third, first = handles.nth(2).bounding_box(), handles.nth(0).bounding_box()
+    assert third
+    assert first
+    page.mouse.move(third["x"] + 5, third["y"] + 5)
+    page.mouse.down()
+    page.mouse.move(first["x"] + 5, first["y"] + 2, steps=5)
+    page.mouse.up()
+    expect(rows.first).to_have_attribute("data-row", "2")
+    page.mouse.move(first["x"] + 5, first["y"] + 300)  # the pointer is free again
+    page.get_by_role("button", name="Show plan").click()
+    expect(page.get_by_role("alert")).to_be_visible()
+    sent = [row.get_attribute("data-row") for row in rows.all()]
+    assert sent[:3] == ["2", "0", "1"]

@@ -142,3 +142,27 @@ def test_everything_is_reached_by_keyboard_and_seen(
         if html not in reached
     ]
     assert missing == []
+
+
+@WITHOUT_SCRIPTS_TOO
+def test_a_member_of_a_group_is_picked_from_the_users(
+    visit: Visit, live_app: Flask, live_cast: Cast
+) -> None:
+    page, name = visit.page, f"group {secrets.token_hex(3)}"
+    sign_in(visit, live_cast.alice)
+    page.get_by_role("link", name="Groups").click()
+    press(visit, "New group")
+    fill(visit, name=name)
+    press(visit, "Create group")
+    if page.get_by_role("combobox", name="User").count():
+        page.get_by_role("combobox", name="User").fill("bob")
+        page.get_by_role("option", name=live_cast.bob.email).click()
+    else:
+        fill(visit, email=live_cast.bob.email)
+    press(visit, "Add")
+    expect(page.get_by_role("rowheader", name=live_cast.bob.email)).to_have_count(1)
+    if page.get_by_role("combobox", name="User").count():  # an address may be typed in full
+        page.get_by_role("combobox", name="User").fill(live_cast.alice.email)
+        page.keyboard.press("Tab")
+        press(visit, "Add")
+        expect(page.get_by_role("rowheader", name=live_cast.alice.email)).to_have_count(1)

@@ -237,6 +237,13 @@ def test_columns_are_resized_by_pointer_and_keyboard_and_saved(
     assert width() != 180
     page.get_by_label("Saved views").get_by_text("Narrow").click()
     assert width() == 180
+    # All edges are one stop of the Tab key.
+    stops = page.get_by_role("separator").and_(page.locator("[tabindex='0']"))
+    expect(stops).to_have_count(1)
+    stops.focus()
+    page.keyboard.press("ArrowDown")
+    expect(page.get_by_role("separator").nth(1)).to_be_focused()
+    expect(stops).to_have_count(1)
     handle.dblclick()
     expect(page).not_to_have_url(re.compile("width="))
     page.locator("summary", has_text="Delete view").click()

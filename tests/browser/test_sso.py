@@ -52,7 +52,7 @@ def test_an_admin_sets_up_google_and_somebody_signs_in_by_it(
     page.get_by_role("link", name="Single sign-on", exact=True).click()
     look("sso-overview")
     page.get_by_role("link", name="Google").click()
-    page.get_by_text("More", exact=True).click()
+    page.get_by_role("heading", name="Advanced").click()
     config = provider.config()
     fill(visit, **config)
     look("sso-new")

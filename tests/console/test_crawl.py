@@ -28,6 +28,8 @@ MOST_PAGES = 200
 ODD = (HOSTILE + "' OR 1=1 --", "9" * 400, "\x00\x1f\u202e🧵" + "x" * 3000)
 # What ends the crawl itself.
 LEFT_OUT = re.compile(r"/console/(sign-out|profile/(sessions|password)|.*/(close|suspend)$)|/docs")
+INSIDES = re.compile(r"&lt;(class|function|bound|app\.|[a-z_.]+ object)")
+"""How Python shows what has no text."""
 ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}")
 
 
@@ -145,6 +147,7 @@ class Crawl:
         assert answer.status_code < 500, (answer.status_code, path)
         assert self.strange not in answer.text, path
         assert "<script>alert(1)" not in answer.text, path
+        assert not INSIDES.search(answer.text), path
         policy = answer.headers["Content-Security-Policy"]
         assert "default-src 'none'" in policy
         assert "unsafe" not in policy

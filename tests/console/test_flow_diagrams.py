@@ -133,6 +133,31 @@ def test_each_way_is_a_line_that_ends_at_its_step_and_crosses_no_box(steps: Step
                 assert not (inside and box.y < lower and upper < box.y + box.height)
 
 
+def curve(path: str) -> list[tuple[float, float]]:
+    """Points of the first curve of a line."""
+    start, *ends = re.findall(r"(-?[\d.]+) (-?[\d.]+)", path)[:4]
+    (x0, y0), *others = ((float(x), float(y)) for x, y in (start, *ends))
+    (x1, y1), (x2, y2), (x3, y3) = others
+    return [
+        (
+            (1 - t) ** 3 * x0 + 3 * (1 - t) ** 2 * t * x1 + 3 * (1 - t) * t**2 * x2 + t**3 * x3,
+            (1 - t) ** 3 * y0 + 3 * (1 - t) ** 2 * t * y1 + 3 * (1 - t) * t**2 * y2 + t**3 * y3,
+        )
+        for t in (n / 40 for n in range(41))
+    ]
+
+
+@pytest.mark.parametrize("steps", CASES)
+def test_no_label_of_a_way_lies_on_its_line(steps: Steps) -> None:
+    for edge in drawn(steps).edges:
+        if edge.label and "C" in edge.path:
+            width = 7 * len(edge.label)
+            left = edge.x - width if edge.anchor == "end" else edge.x
+            for x, y in curve(edge.path):
+                on_label = left < x < left + width and edge.y - 10 < y < edge.y + 2
+                assert not on_label, (edge, x, y)
+
+
 def test_a_line_of_steps_is_straight_and_branches_stand_side_by_side() -> None:
     boxes = {box.title: box for box in drawn(LINE).boxes}
     assert len({box.x + box.width / 2 for box in boxes.values()}) == 1

@@ -9,6 +9,7 @@ from flask import Flask
 
 from app import create_app
 from app.accounts import groups, roles
+from app.console.people import user_agents
 from app.db import transaction
 from tests import builders
 from tests.builders import PASSWORD, Caller, Cast
@@ -475,3 +476,49 @@ def test_html_in_what_people_type_is_inert(app: Flask, cast: Cast, admin: Browse
         assert "1111113" not in page
         assert not re.search(r"<style|\son\w+=\"|\sstyle=|javascript:", page)
         assert "&lt;script&gt;" in page
+
+
+LINUX = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
+WEBKIT = "AppleWebKit/537.36 (KHTML, like Gecko)"
+
+
+@pytest.mark.parametrize(
+    ("user_agent", "shown"),
+    [
+        (LINUX, "Firefox on Linux"),
+        (f"Mozilla/5.0 (Windows NT 10.0; Win64; x64) {WEBKIT} Chrome/140.0 Safari/537.36 Edg/140.0",
+         "Edge on Windows"),
+        (f"Mozilla/5.0 (Linux; Android 15; Pixel 9) {WEBKIT} Chrome/140.0 Mobile Safari/537.36",
+         "Chrome on Android"),
+        (f"Mozilla/5.0 (iPhone; CPU iPhone OS 18_0 like Mac OS X) {WEBKIT} Version/18.0 Safari/604",
+         "Safari on iOS"),
+        (f"Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) {WEBKIT} Version/18.0 Safari/605",
+         "Safari on macOS"),
+        ("curl/8.5.0", "curl"),
+        ("(" * 200, "(" * 30),
+        ("", "unknown program"),
+    ],
+)  # fmt: skip
+def test_user_agents_are_shown_in_words(app: Flask, user_agent: str, shown: str) -> None:
+    with app.test_request_context():
+        assert user_agents.describe(user_agent) == shown
+
+
+def test_sessions_show_the_browser_and_keep_the_whole_agent(app: Flask, cast: Cast) -> None:
+    here = Browser(app, cast.bob)
+    here.client.environ_base["HTTP_USER_AGENT"] = LINUX
+    sign_in(here.client, cast.bob)
+    page = here.get("profile").text
+    assert f'<small title="{LINUX}">Firefox on Linux</small>' in page
+
+
+def test_users_for_a_group_are_found_while_one_types(app: Flask, cast: Cast) -> None:
+    group = cast.alice.post("groups", {"name": "finance"}).json["id"]
+    admin, path = Browser(app, cast.alice), f"groups/{group}/candidates"
+    every = admin.get(path).json
+    assert {one["id"] for one in every["options"]} == {cast.alice.email, cast.bob.email}
+    (bob,) = admin.get(f"{path}?text=BOB%40").json["options"]
+    assert bob["id"] == cast.bob.email
+    assert admin.get(f"{path}?text={cast.charlie.email}").json["options"] == []
+    assert Browser(app, cast.bob).get(path).status_code == 403
+    assert Browser(app, cast.charlie).get(path).status_code == 404

@@ -759,7 +759,7 @@ def test_a_filter_by_a_reference_shows_the_name_of_its_record(
         page = admin.get(f"{place(cast)}?field_0=author&op_0=%3D&value_0={value}").text
         assert titles(page) == (["a"] if value == person else [])
         assert f'value="{value}"' in page
-        found = re.search(r'data-options="[^"]*field=author" data-label="(.*?)" data-text', page)
+        found = re.search(r'data-options="[^"]*field=author" data-label="(.*?)" data-any', page)
         assert found
         return found[1]
 

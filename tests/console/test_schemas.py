@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from flask import Flask
 
+from app.collections import fields
 from app.collections import service as collections
 from app.collections.models import Collection
 from tests.builders import Caller, Cast, make_collection, make_record
@@ -91,6 +92,13 @@ def test_only_superadmins_edit_fields(app: Flask, cast: Cast, posts: str) -> Non
     assert schema_of(cast.root, "posts") == before
     for path in (f"collections/{NONE}/schema", f"collections/{NONE}/delete"):
         assert (browser.get(path).status_code, browser.send(path).status_code) == (404, 404)
+
+
+def test_the_editor_names_its_types_as_the_api_does(superadmin: Browser) -> None:
+    page = superadmin.get("collections/new").text
+    for name, expected in (("type_0", fields.TYPES), ("return_type_0", fields.RETURN_TYPES)):
+        (body,) = re.findall(rf'<select[^>]*name="{name}".*?</select>', page, re.DOTALL)
+        assert re.findall("<option[^>]*>([^<]*)</option>", body) == list(expected)
 
 
 def test_a_collection_is_planned_then_made(cast: Cast, superadmin: Browser) -> None:

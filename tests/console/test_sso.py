@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 import pytest
 from flask import Flask
 
+from app.console.admin import sso_form
+from app.sso import providers
 from tests.builders import Caller, Cast
 from tests.console.browser import COOKIE, HOSTILE, Browser, beside, is_out
 from tests.console.browser import sign_in as sign_in_as
@@ -227,3 +229,25 @@ def test_signing_in_again_ends_the_former_session(stage: Stage) -> None:
     other.set_cookie(COOKIE, former.value)
     assert is_out(other)
     assert not is_out(alice.client)
+
+
+@pytest.mark.parametrize("path", ["auth_providers/google", "saml_providers/generic"])
+def test_the_form_of_a_provider_has_sections_and_links_to_them(
+    app: Flask, cast: Cast, path: str
+) -> None:
+    admin, path = Browser(app, cast.alice), f"sso/{cast.alice.account_id}/new/{path}"
+    page = admin.get(path).text
+    links = re.findall(r'<a class="btn btn-sm" href="#([\w-]+)">', page)
+    assert links[0] == "credentials"
+    assert links[-2:] == ["advanced", "provider-needs"]
+    assert all(f' id="{name}"' in page for name in links)
+    closed = '<details class="mb-3" id="advanced">'
+    assert closed in page
+    assert closed in admin.send(path, display_name="").text
+    assert closed not in admin.send(path, display_name="x", priority="many").text
+
+
+def test_sections_hold_only_settings_that_some_provider_has() -> None:
+    known = {setting.name for kind in providers.PROVIDERS for setting in kind.settings}
+    assert known >= {name for names in sso_form.SECTIONS.values() for name in names}
+    assert {*sso_form.SECTIONS, sso_form.ADVANCED} == sso_form.SECTION_NAMES.keys()

@@ -12,6 +12,7 @@ from flask import Flask
 
 from app import clock, db, jobs
 from app.accounts.models import ADMIN
+from app.console.admin import job_names
 from app.db.functions import database_now
 from app.ids import new_id
 from app.jobs import Job
@@ -294,13 +295,20 @@ def test_superadmins_see_the_jobs_and_retry_what_was_given_up(app: Flask, cast: 
     for status, number in {"waiting": 3, "running": 1, "failed": 1, "done": 1}.items():
         page = root.get(f"jobs?status={status}").text
         assert len(re.findall(r'<th scope="row">', page)) == number, status
-    assert "SMTPException" in root.get("jobs?kind=jobs.purge").text
+    page = root.get("jobs?kind=jobs.purge").text
+    assert "SMTPException" in page
+    assert "Removal of old jobs<br><code>jobs.purge</code>" in page
     retry = f"jobs/{jobs.INSTANCE}/{failed}/retry"
     assert "queued again" in root.done(retry)
     assert root.send(retry).status_code == 404
     with app.app_context():
         states = db.db.session.scalars(sa.select(Job.status)).all()
     assert sorted(states) == ["done", "pending", "pending", "pending", "pending", "pending"]
+
+
+def test_every_kind_of_job_has_a_name(app: Flask) -> None:
+    assert job_names.NAMES.keys() == set(jobs.kinds())
+    assert len(set(map(str, job_names.NAMES.values()))) == len(job_names.NAMES)
 
 
 @pytest.mark.parametrize("path", ["jobs", f"jobs/{jobs.INSTANCE}/{jobs.INSTANCE}/retry"])

@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from app.console.automation import flow_diagram, step_form
-from app.workflows.language.checks import MAX_STEPS
+from app.console.automation import flow_diagram, step_words
+from app.workflows.language.checks import MAX_DEPTH, MAX_STEPS
 from app.workflows.language.definition import ACTION, ACTIONS, PROPERTIES
 from tests.builders import Cast, make_collection
 from tests.console.browser import HOSTILE, Browser, alert
-from tests.workflows.running import action, create, make_workflow
+from tests.workflows.running import MANUAL, action, create, make_workflow
 
 pytestmark = pytest.mark.one_database
 NAP = {"name": "nap", "type": "wait_delay", "duration": "1h"}
+NAP_TOO = {"name": "nap_too", "type": "wait_delay", "duration": "1h"}
 URL = "https://hooks.example.com/x"
 
 
@@ -95,6 +96,20 @@ EVERY_TYPE: list[list[dict[str, Any]]] = [
     [{"name": "a", "type": "loop", "items": [1, "a"], "steps": [NAP]}],
     [{"name": "a", "type": "loop", "items": "{{ trigger.all }}", "steps": [create("x")]}],
     [{"name": "a", "type": "parallel", "branches": [[NAP], [create("x")]]}],
+    [
+        {
+            "name": "a",
+            "type": "loop",
+            "items": "{{ trigger.all }}",
+            "steps": [
+                {
+                    "name": "b",
+                    "type": "parallel",
+                    "branches": [[{**NAP, "label": "x"}], [create("x")]],
+                }
+            ],
+        }
+    ],
 ]
 
 
@@ -112,13 +127,13 @@ def test_saving_what_is_shown_changes_nothing(
 
 def test_each_type_of_step_has_a_label_and_words_of_diagrams() -> None:
     kinds = (PROPERTIES.keys() - {ACTION}) | ACTIONS.keys()
-    assert step_form.LABELS.keys() == flow_diagram.WORDS.keys() == kinds
+    assert step_words.LABELS.keys() == flow_diagram.WORDS.keys() == kinds
 
 
 def test_each_property_of_a_step_has_a_name() -> None:
     properties = [*ACTIONS.values(), *(PROPERTIES[kind] for kind in PROPERTIES.keys() - {ACTION})]
     names = {name.lstrip("*") for some in properties for name in some}
-    assert step_form.PROPERTY_NAMES.keys() == names | {"name", "next"}
+    assert step_words.PROPERTY_NAMES.keys() == names | {"name", "next"}
 
 
 def test_steps_are_added_moved_and_removed_before_they_are_saved(app: Flask, cast: Cast) -> None:
@@ -165,7 +180,8 @@ def test_what_is_wrong_stands_beside_its_input_and_nothing_is_lost(app: Flask, c
     assert "<script>alert" not in answer.text
     assert Fields(answer.text).values["0.name"] == HOSTILE
     answer = admin.send(path, **{**wrong, "1.data": "{}", "do": "save"})
-    assert "steps[0].duration: Enter a duration" in answer.text
+    assert '<a href="#i-0.duration">1. ' in answer.text
+    assert "Duration</a>: Enter a duration" in answer.text
     assert 'aria-invalid="true" aria-describedby="e-0.duration"' in answer.text
     late = {**fields, "seen": "2020-01-01T00:00:00.000000Z", "do": "save"}
     answer = admin.send(path, **late)
@@ -185,6 +201,11 @@ def test_what_is_wrong_stands_beside_its_input_and_nothing_is_lost(app: Flask, c
         {"do": "up.-1"},
         {"do": "explode"},
         {"do": "add", "kind": "fly"},
+        {"do": "add.0.branches"},
+        {"do": "remove.0.steps.0"},
+        {"do": "up...9"},
+        {"0.type": "loop", "0.steps.count": "999", "0.steps.0.type": "loop"},
+        {"0.type": "parallel", "0.branches.count": "999"},
         {"0.duration": "x" * 200_000},
     ],
 )
@@ -209,3 +230,71 @@ def test_headers_stay_secret_and_others_reach_nothing(app: Flask, cast: Cast) ->
         assert browser.get(path).status_code == refusal
         assert browser.send(path, **moved).status_code == refusal
     assert cast.alice.get(flow).json["version"] == 1
+
+
+def press(admin: Browser, path: str, fields: dict[str, str], do: str, **kinds: str) -> Any:
+    """The fields of the form after one of its buttons."""
+    answer = admin.send(path, **{**fields, **kinds, "do": do})
+    assert answer.status_code == 200, do
+    return Fields(answer.text).values
+
+
+def test_steps_within_loops_and_branches_are_edited_as_others(app: Flask, cast: Cast) -> None:
+    admin, path, flow = opened(app, cast, [NAP])
+    fields = Fields(admin.get(path).text).values
+    fields = press(admin, path, fields, "add", kind="loop")
+    fields = press(admin, path, fields, "add.1.steps", **{"1.steps.kind": "parallel"})
+    fields = press(admin, path, fields, "add.1.steps.0.branches")
+    for branch, kind in (("0", "wait_delay"), ("0", "wait_event"), ("1", "wait_delay")):
+        inner = f"1.steps.0.branches.{branch}"
+        fields = press(admin, path, fields, f"add.{inner}", **{f"{inner}.kind": kind})
+    fields = press(admin, path, fields, "up.1.steps.0.branches.0.1")
+    fields = press(admin, path, fields, "down.1.steps.0.branches.0")
+    wrong = {**fields, "1.steps.0.branches.0.0.duration": "soon", "do": "save"}
+    answer = admin.send(path, **wrong)
+    assert answer.status_code == 400
+    assert ", Branch 1, 1. step_5: Wait for a time, Duration</a>" in answer.text
+    assert 'aria-describedby="e-1.steps.0.branches.0.0.duration"' in answer.text
+    fields = press(admin, path, fields, "up.1")
+    assert "The steps are saved." in admin.done(path, **{**fields, "do": "save"})
+    loop, nap = cast.alice.get(flow).json["steps"]
+    first, second = loop["steps"][0]["branches"]
+    assert (nap, [step["type"] for step in first]) == (NAP, ["wait_delay"])
+    assert [step["type"] for step in second] == ["wait_event", "wait_delay"]
+
+
+def test_the_deepest_lists_offer_no_further_ones(app: Flask, cast: Cast) -> None:
+    steps = [NAP]
+    for depth in range(MAX_DEPTH - 1):
+        steps = [{"name": f"loop_{depth}", "type": "loop", "items": [], "steps": steps}]
+    admin, path, _ = opened(app, cast, steps)
+    page = admin.get(path).text
+    assert page.count('<option value="loop">') == MAX_DEPTH - 1
+    inner = ".".join(["0.steps"] * (MAX_DEPTH - 1))
+    fields = press(admin, path, Fields(page).values, f"add.{inner}", **{f"{inner}.kind": "loop"})
+    assert fields[f"{inner}.count"] == "1"
+
+
+def test_hooks_have_the_form_with_actions_only(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root)
+    sent = {"type": "send_webhook", "config": {"url": URL, "headers": {"X-A": "very secret"}}}
+    body = {"name": "x", "trigger": MANUAL, "condition": "true", "actions": [sent]}
+    hook = cast.alice.post("hooks", body).json
+    path, api = f"workflows/{cast.alice.account_id}/hook/{hook['id']}/steps", f"hooks/{hook['id']}"
+    admin = Browser(app, cast.alice)
+    page = admin.get(path).text
+    assert 'value="loop"' not in page
+    assert 'name="0.name"' not in page
+    assert "very secret" not in page
+    fields = press(admin, path, Fields(page).values, "add", kind="delete_record")
+    answer = admin.send(path, **{**fields, "do": "save"})
+    assert (answer.status_code, 'href="#i-1.collection"' in answer.text) == (400, True)
+    fields |= {"1.collection": "posts", "1.record_id": "{{ trigger.id }}", "do": "save"}
+    assert "The actions are saved." in admin.done(path, **fields)
+    saved = cast.alice.get(api).json
+    added = {"collection": "posts", "record_id": "{{ trigger.id }}"}
+    assert saved["actions"][1] == {"type": "delete_record", "config": added}
+    assert (saved["actions"][0]["config"]["url"], saved["condition"]) == (URL, "true")
+    for caller, refusal in ((cast.bob, 403), (cast.charlie, 404)):
+        assert Browser(app, caller).send(path, **fields).status_code == refusal
+    assert admin.get(path.replace("/hook/", "/workflow/")).status_code == 404

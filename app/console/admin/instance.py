@@ -130,7 +130,8 @@ def show_users() -> str:
 def show_new_user() -> Page:
     """The form for a new user."""
     account = request.args.get("account", "")[:100]
-    return _new_user_page(Form({"role": "admin" if account else "viewer", "account": account}))
+    role = "admin" if account else "viewer"
+    return _new_user_page(Form({"role": role, "account": account or switcher.current_code()}))
 
 
 @blueprint.post("/console/users/new")

@@ -11,6 +11,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import config, db, jobs
 from app.accounts.models import Account
+from app.console.admin import job_names
 from app.console.shell import guard, lists, names
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import redirect_with_notice
@@ -33,7 +34,7 @@ STATES = ("waiting", "running", "failed", "done")
 def show_jobs() -> str:
     """The jobs, the queues and the state of Redis."""
     listing = lists.from_request(
-        "console.show_jobs", {"status": names.states(STATES), "kind": jobs.kinds()}
+        "console.show_jobs", {"status": names.states(STATES), "kind": _kinds()}
     )
     listing.with_page(_jobs(listing))
     uses_redis = bool(config.current().redis_url)
@@ -41,6 +42,7 @@ def show_jobs() -> str:
         "console/jobs/list.html",
         listing=listing,
         figures=_figures(),
+        name_of=job_names.of_kind,
         uses_redis=uses_redis,
         redis_answers=uses_redis and jobs.is_redis_up(),
     )
@@ -53,6 +55,11 @@ def retry_job(account_id: str, job_id: str) -> BaseResponse:
     """Enqueue a failed job again."""
     jobs.retry(account_id.lower(), job_id.lower())
     return redirect_with_notice(gettext("The job is queued again."), "console.show_jobs")
+
+
+def _kinds() -> dict[str, str]:
+    kinds = {kind: job_names.of_kind(kind) for kind in jobs.kinds()}
+    return dict(sorted(kinds.items(), key=lambda item: item[1].casefold()))
 
 
 def _state() -> Any:

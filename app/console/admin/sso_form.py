@@ -8,7 +8,7 @@ from app import clock
 from app.accounts.models import Account
 from app.console.shell.forms import Form
 from app.errors import AppError, InvalidValues, problem
-from app.http.languages import gettext
+from app.http.languages import gettext, lazy_gettext
 from app.sso import connections, providers, service
 from app.sso.connections import Connection
 from app.sso.models import OAUTH, ProviderSetting
@@ -28,11 +28,24 @@ ACCOUNT_FIELDS = (
 PROVISIONING: Mapping[str, bool | None] = {"usual": None, "yes": True, "no": False}
 MULTIPLE = (providers.URLS, providers.TEXTS)
 MULTILINE = (providers.KEY, providers.CERTIFICATES, providers.METADATA)
-# Settings that most providers need; the others are collapsed.
-MAIN_FIELDS = (
-    *("client_id", "client_secret", "tenant_id", "team_id", "key_id", "private_key"),
-    *("idp_metadata", "idp_entity_id", "idp_sso_url", "idp_x509_cert"),
-)
+# The sections of the form; settings in none of them are advanced.
+SECTIONS = {
+    "credentials": (
+        *("client_id", "client_secret", "tenant_id", "team_id", "key_id", "private_key"),
+        *("idp_metadata", "idp_entity_id", "idp_sso_url", "idp_x509_cert"),
+    ),
+    "addresses": ("allowed_redirect_uris", "sp_entity_id", "assertion_consumer_url"),
+    "attributes": ("email_attribute", "name_attribute", "groups_attribute"),
+    "roles": ("default_role", "email_verified"),
+}
+ADVANCED = "advanced"
+SECTION_NAMES = {
+    "credentials": lazy_gettext("Credentials"),
+    "addresses": lazy_gettext("Addresses"),
+    "attributes": lazy_gettext("Attributes"),
+    "roles": lazy_gettext("Roles and users"),
+    ADVANCED: lazy_gettext("Advanced"),
+}
 
 
 def field_names(kind: Provider) -> list[str]:
@@ -47,9 +60,10 @@ def field_names(kind: Provider) -> list[str]:
     ]
 
 
-def field_groups(kind: Provider) -> Mapping[str, list[JSONObject]]:
-    """The settings of a provider in two groups, main and more, with their inputs."""
-    groups: dict[str, list[JSONObject]] = {"main": [], "more": []}
+def sections(kind: Provider) -> Mapping[str, list[JSONObject]]:
+    """The settings of a provider by section, with their inputs."""
+    section_of = {name: section for section, names in SECTIONS.items() for name in names}
+    found: dict[str, list[JSONObject]] = {section: [] for section in SECTION_NAMES}
     for setting in kind.settings:
         entry = {
             "name": setting.name,
@@ -57,8 +71,8 @@ def field_groups(kind: Provider) -> Mapping[str, list[JSONObject]]:
             "help": setting.help and gettext(setting.help),
             "as": _input_kind(setting),
         }
-        groups["main" if setting.name in MAIN_FIELDS else "more"].append(entry)
-    return groups
+        found[section_of.get(setting.name, ADVANCED)].append(entry)
+    return {section: entries for section, entries in found.items() if entries}
 
 
 def service_addresses(

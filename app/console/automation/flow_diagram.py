@@ -28,7 +28,7 @@ from app.workflows.language.definition import (
 MAX_STEPS = 300  # nested ones included; more are shown as a list only
 WIDTH, HEIGHT, STATE_HEIGHT, PILL_HEIGHT = 200.0, 52.0, 18.0, 34.0
 GAP, LAYER_GAP, PADDING, HEADER = 28.0, 44.0, 18.0, 48.0
-DOT, PASSING, GUTTER, CURVE, SPREAD = 12.0, 12.0, 16.0, 22.0, 30.0
+DOT, PASSING, GUTTER, CURVE, SPREAD = 12.0, 12.0, 16.0, 22.0, 42.0
 MAX_TITLE, MAX_DETAIL = 24, 30  # characters that fit in a box
 START, END = "-start", "-end"  # no steps' names
 WORDS = {
@@ -276,7 +276,10 @@ class _Layout:
             following = self._next_center(way)
             others = [self._next_center(w) for w in self._forward if w[0] == source and w != way]
             is_left = (following, label) < (others[0], "false") if others else label == "false"
-            begin, anchor = (center - SPREAD, "end") if is_left else (center + SPREAD, "start")
+            begin = center - SPREAD if is_left else center + SPREAD
+            # The line leans towards its target: the label stands on its other side.
+            leans_left = following < begin - 1 or (following <= begin + 1 and not is_left)
+            anchor = "start" if leans_left else "end"
         path = [f"M{x + begin:.1f} {y + bottom:.1f}"]
         at = (x + begin, y + bottom)
         for _, below in self._pieces(source, target):

@@ -1,4 +1,4 @@
-"""The editor of a workflow's steps: a form beside the JSON, which needs no script."""
+"""The editor of the steps of workflows and hooks: a form beside the JSON, without scripts."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from flask import render_template, request
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock
-from app.console.automation import step_form
-from app.console.automation.step_form import Row
-from app.console.automation.workflows import ACCOUNT
+from app.console.automation import step_changes, step_form
+from app.console.automation.step_changes import Fault
+from app.console.automation.step_form import StepList
+from app.console.automation.workflows import WORKFLOW
 from app.console.shell import completions, forms, guard, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
@@ -18,56 +19,69 @@ from app.console.shell.scopes import AccountScope
 from app.errors import AppError
 from app.http.languages import gettext
 from app.rest.access import public
-from app.workflows import service
+from app.workflows import hooks, service
 from app.workflows.language import step_headers
-from app.workflows.models import Workflow
+from app.workflows.language.checks import MAX_BRANCHES
+from app.workflows.models import HOOK, Workflow
 
-STEPS = f"{ACCOUNT}/workflow/<uuid:workflow_id>/steps"
+STEPS = f"{WORKFLOW}/steps"
 
 
 @blueprint.get(STEPS)
 @public
 @guard.admins_only
-def show_workflow_steps(account_id: str, workflow_id: str) -> Page:
-    """The steps as a form."""
+def show_workflow_steps(account_id: str, kind: str, workflow_id: str) -> Page:
+    """The steps of a workflow, or the actions of a hook, as a form."""
     scope = scopes.account_scope(account_id)
-    workflow = service.get(workflow_id, by=scope.by)
-    form = Form({"seen": clock.iso(workflow.updated_at)})
-    return _page(scope, workflow, step_form.rows(step_headers.masked(workflow.steps)), form)
+    workflow = service.get(workflow_id, by=scope.by, kind=kind)
+    form, is_hook = Form({"seen": clock.iso(workflow.updated_at)}), kind == HOOK
+    stored = hooks.list_actions(workflow) if is_hook else step_headers.masked(workflow.steps)
+    return _page(scope, workflow, step_form.from_steps(stored, of_hook=is_hook), form)
 
 
 @blueprint.post(STEPS)
 @public
 @guard.admins_only
-def change_workflow_steps(account_id: str, workflow_id: str) -> Page | BaseResponse:
+def change_workflow_steps(account_id: str, kind: str, workflow_id: str) -> Page | BaseResponse:
     """Save the steps, or show the form with a step added, moved or removed."""
-    scope, form = scopes.account_scope(account_id), forms.submitted("seen", "do", "kind")
-    workflow = service.get(workflow_id, by=scope.by)
-    rows = step_form.submitted_rows(request.form)
-    rearranged = step_form.rearranged(rows, form["do"], form["kind"])
-    if rearranged is not None:
-        return _page(scope, workflow, rearranged, form)
+    scope, form = scopes.account_scope(account_id), forms.submitted("seen", "do")
+    workflow = service.get(workflow_id, by=scope.by, kind=kind)
+    steps = step_form.submitted(request.form, of_hook=kind == HOOK)
+    new_kind = forms.text(f"{form['do'].removeprefix('add')}.kind".removeprefix("."))
+    if step_changes.rearranged(steps, form["do"], new_kind):
+        return _page(scope, workflow, steps, form)
     try:
-        steps = step_form.submitted(request.form)
+        found = step_changes.to_steps(steps)
         forms.check_unchanged(form, workflow.updated_at)
-        service.change(workflow_id, {"steps": steps}, by=scope.by)
+        if kind == HOOK:
+            hooks.change(workflow_id, {"actions": found}, by=scope.by)
+        else:
+            service.change(workflow_id, {"steps": found}, by=scope.by)
     except AppError as error:
-        rows = step_form.with_errors(rows, error)
-        return _page(scope, workflow, rows, form.with_error(error))
-    url_args = {**scope.url_args, "kind": workflow.kind, "workflow_id": workflow_id}
-    return redirect_with_notice(
-        gettext("The steps are saved."), "console.show_workflow", **url_args
-    )
+        faults = step_changes.with_errors(steps, error)
+        form.with_error(error)
+        form.problem = None if faults else form.problem
+        return _page(scope, workflow, steps, form, faults)
+    url_args = {**scope.url_args, "kind": kind, "workflow_id": workflow_id}
+    notice = gettext("The actions are saved.") if kind == HOOK else gettext("The steps are saved.")
+    return redirect_with_notice(notice, "console.show_workflow", **url_args)
 
 
-def _page(scope: AccountScope, workflow: Workflow, rows: Sequence[Row], form: Form) -> Page:
+def _page(
+    scope: AccountScope,
+    workflow: Workflow,
+    steps: StepList,
+    form: Form,
+    faults: Sequence[Fault] = (),
+) -> Page:
     page = render_template(
         "console/workflows/steps.html",
         scope=scope,
         workflow=workflow,
-        rows=rows,
+        steps=steps,
         form=form,
-        kinds=step_form.LABELS,
-        completions=completions.plain(step_form.names(rows), caller=False),
+        faults=faults,
+        max_branches=MAX_BRANCHES,
+        completions=completions.plain(step_form.names(steps), caller=False),
     )
     return page, form.status

@@ -11,7 +11,7 @@ from app.collections import access, trials
 from app.collections.definition import Definition
 from app.console.collections.listing import COLLECTION, load
 from app.console.records.operation_names import OPERATION_NAMES
-from app.console.shell import forms, guard, json_texts
+from app.console.shell import forms, guard, json_texts, switcher
 from app.console.shell.blueprint import blueprint
 from app.console.shell.excerpts import Excerpt, highlight
 from app.console.shell.forms import Form, Page
@@ -66,6 +66,7 @@ def show_explain(collection_id: str) -> Page:
     operation = request.args.get("operation") or "view"
     record_id = request.args.get("record_id", "")[:36]
     values = {"operation": operation, "who": USER, "record_id": record_id}
+    values["account"] = switcher.current_code()
     return _page(collection_id, Form(values))
 
 

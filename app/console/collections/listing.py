@@ -77,7 +77,7 @@ def show_diagram() -> str:
 @guard.superadmins_only
 def show_collection(collection_id: str) -> str:
     """One collection with its fields and rules."""
-    return _page(collection_id, Form())[0]
+    return _page(collection_id, Form({"account": switcher.current_code()}))[0]
 
 
 @blueprint.get(f"{COLLECTION}/records")

@@ -239,8 +239,8 @@ def _editor(row: Collection | None, form: SchemaForm, plan: Plan | None = None) 
         "console/collections/schema.html",
         collection=row,
         plan=plan,
-        types=TYPES,
-        return_types=RETURN_TYPES,
+        types=list(TYPES),
+        return_types=list(RETURN_TYPES),
         masks=sorted(masking.MASKS, key=lambda mask: mask != "full"),  # the default
         on_delete=schema.ON_DELETE,
         targets=service.names(),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from flask import render_template
+from flask import render_template, request
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import groups
 from app.accounts import users as people
+from app.accounts.models import Group, User
 from app.auth import enrolment
 from app.auth import service as auth
 from app.console.shell import forms, guard, idempotent_forms, lists, resubmit, scopes
@@ -16,8 +17,9 @@ from app.console.shell.scopes import AccountScope
 from app.errors import AppError, InvalidValues, problem
 from app.http.languages import gettext
 from app.rest.access import public
+from app.types import JSONObject
 
-MAX_SUGGESTED = 100
+MAX_SUGGESTED, MAX_OPTIONS = 100, 10
 ONE_GROUP = "/groups/<uuid:group_id>"
 
 
@@ -62,6 +64,24 @@ def create_group(account_id: str | None = None) -> Page | BaseResponse:
 def show_group(group_id: str, account_id: str | None = None) -> Page:
     """One group with its members."""
     return _group_page(scopes.account_or_own_scope(account_id), group_id, Form())
+
+
+@account_route("GET", f"{ONE_GROUP}/candidates")
+@public
+@guard.admins_only
+@guard.retry_stale
+def show_candidates(group_id: str, account_id: str | None = None) -> dict[str, object]:
+    """Users of the account whom a text finds, for scripts that search while one types."""
+    scope = scopes.account_or_own_scope(account_id)
+    group = groups.get(scope.account.id, group_id)
+    text = request.args.get("text", "").replace("\0", "").strip()[: lists.MAX_INPUT_LENGTH]
+    users = _candidates(group, MAX_OPTIONS, {"search": text} if text else {})
+    return {
+        "options": [
+            {"id": user.email, "label": f"{user.email} ({user.name})" if user.name else user.email}
+            for user in users
+        ]
+    }
 
 
 @account_route("POST", f"{ONE_GROUP}/members")
@@ -119,11 +139,15 @@ def _find_user_id(scope: AccountScope, email: str) -> str:
     return user.id
 
 
+def _candidates(group: Group, limit: int, conditions: JSONObject) -> list[User]:
+    params = {"skip": 0, "limit": limit, "sort_by": "email", "sort_order": "asc", **conditions}
+    return people.page(group.account_id, params, max_total=0)[0]
+
+
 def _group_page(scope: AccountScope, group_id: str, form: Form) -> Page:
     group = groups.get(scope.account.id, group_id)
     listing = lists.from_request("console.show_group", **scope.url_args, group_id=group.id)
     listing.with_page(groups.member_page(group, listing.skip, lists.PAGE_SIZE))
-    params = {"skip": 0, "limit": MAX_SUGGESTED, "sort_by": "email", "sort_order": "asc"}
-    users, _ = people.page(group.account_id, params, max_total=0)
+    users = _candidates(group, MAX_SUGGESTED, {})
     context = {"scope": scope, "group": group, "listing": listing, "users": users}
     return form.render("console/groups/one.html", **context)

@@ -8,6 +8,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from app.accounts import service as accounts
 from app.auth import api_keys, password_resets, sessions, verification
 from app.auth import service as auth
+from app.console.people import user_agents
 from app.console.shell import forms, guard, lists
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import MAX_PASSWORD_LENGTH, Form, Page, redirect_with_notice
@@ -85,4 +86,6 @@ def _profile_page(form: Form) -> Page:
     listing.with_page(sessions.list_for_caller(caller, listing.skip, lists.PAGE_SIZE))
     context = {"user": user, "listing": listing, "present": g.console_session_id}
     keys = api_keys.list_active(user.account_id, user.id)
-    return form.render("console/profile/show.html", keys=keys, **context)
+    return form.render(
+        "console/profile/show.html", keys=keys, program=user_agents.describe, **context
+    )

@@ -25,7 +25,7 @@ def names(scope: AccountScope, rows: Sequence[JSONMapping]) -> dict[str, str]:
     deleted = ids - users.keys()
     logged = _logged(scope.account.id, deleted) if deleted else {}
     return {
-        id: users.get(id) or gettext("%(name)s (deleted)", name=logged.get(id) or f"…{id[-8:]}")
+        id: users.get(id) or gettext("%(name)s (deleted)", name=logged.get(id) or "…" + id[-8:])
         for id in ids
     }
 

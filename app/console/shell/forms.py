@@ -11,7 +11,7 @@ from flask import flash, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock
-from app.console.shell import error_texts
+from app.console.shell import error_texts, form_labels
 from app.errors import AppError, Conflict, InvalidValues, RecentSignInRequired, problem
 from app.http.languages import gettext, lazy_gettext
 from app.rest.schemas import Schema
@@ -81,7 +81,8 @@ class Form:
 
     def render(self, template: str, **context: object) -> Page:
         """The page with this form, and its status."""
-        return render_template(template, form=self, **context), self.status
+        page = render_template(template, form=self, **context)
+        return form_labels.fill(page), self.status
 
     def __getitem__(self, name: str) -> str:
         return self.values.get(name, "")

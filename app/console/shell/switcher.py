@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from flask import session
 
+from app.auth import principal as principals
 from app.auth.principal import Principal
 
 KEY, MAX_RECENT, MAX_NAME = "accounts", 5, 30
@@ -48,6 +49,13 @@ def current(caller: Principal) -> RecentAccount | None:
     if not caller.is_superadmin:
         return RecentAccount(caller.home.id, caller.home.name) if caller.home else None
     return next(iter(recent()), None)
+
+
+def current_code() -> str:
+    """The code of the account that this browser works in, for a form; empty without one."""
+    latest = next(iter(recent()), None)
+    account = principals.find_active_account(latest.id) if latest else None
+    return account.account_code if account else ""
 
 
 def _store(accounts: Sequence[tuple[str, str]]) -> None:

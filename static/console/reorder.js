@@ -1,0 +1,42 @@
+// Moves rows by dragging their handle, beside the buttons that do the same. The form's `order` has
+// the rows as shown.
+const EDGE = 60, STEP = 15; // near the edges of the window, the page scrolls
+const form = document.querySelector("[data-reorder]");
+const rows = () => [...form.querySelectorAll("[data-row]")];
+let dragged = null;
+
+function place(y) {
+  if (y < EDGE) scrollBy(0, -STEP);
+  else if (y > innerHeight - EDGE) scrollBy(0, STEP);
+  const before = rows().find(row => {
+    const { top, height } = row.getBoundingClientRect();
+    return row !== dragged && y < top + height / 2;
+  });
+  const last = rows().filter(row => row !== dragged).at(-1);
+  if (before) {
+    if (dragged.nextElementSibling !== before) before.before(dragged);
+  } else if (last && last.nextElementSibling !== dragged) {
+    last.after(dragged);
+  }
+}
+
+function end() {
+  dragged.classList.remove("dragged");
+  dragged = null;
+  form.elements.order.value = rows().map(row => row.dataset.row).join(",");
+}
+
+for (const row of rows()) {
+  const handle = document.createElement("span");
+  Object.assign(handle, { className: "handle", textContent: "⠿", ariaHidden: "true" });
+  row.prepend(handle);
+  handle.addEventListener("pointerdown", event => {
+    if (event.button) return;
+    event.preventDefault(); // nothing is selected
+    dragged = row;
+    row.classList.add("dragged");
+  });
+}
+// On the document: a moved element loses the pointer that it has captured.
+document.addEventListener("pointermove", event => dragged && place(event.clientY));
+for (const type of ["pointerup", "pointercancel"]) document.addEventListener(type, () => dragged && end());

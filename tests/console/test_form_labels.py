@@ -1,0 +1,53 @@
+"""The summary of a refused form names inputs as their labels do."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from flask import Flask
+
+from app.console.shell import form_labels
+from tests.builders import Cast, make_collection
+from tests.console.browser import HOSTILE, Browser
+
+pytestmark = pytest.mark.one_database
+LINK = re.compile(r'<a href="#([^"]+)" data-labelled>([^<]*)</a>')
+
+REFUSED = [
+    ("team/invite", {"email": "nobody"}, {"email": "Email"}),
+    ("groups/new", {}, {"name": "Name"}),
+    ("profile", {"email": ""}, {"email": "Email"}),
+    ("profile/password", {}, {"current_password": "Current password"}),
+    ("webhooks/{account}/new", {"name": "x", "url": ""}, {"url": "Address"}),
+    ("workflows/{account}/workflow/new", {"trigger": "{"}, {"name": "Name"}),
+    ("records/{account}/counters/new", {"f_views": "many"}, {"f_views": "views"}),
+]
+
+
+@pytest.mark.parametrize(("path", "form", "expected"), REFUSED)
+def test_links_of_the_summary_have_the_labels_of_their_inputs(
+    app: Flask, cast: Cast, path: str, form: dict[str, str], expected: dict[str, str]
+) -> None:
+    make_collection(cast.root, "counters", [{"name": "views", "type": "number"}])
+    path = path.format(account=cast.alice.account_id)
+    page = Browser(app, cast.alice).send(path, **form).text
+    links = dict(LINK.findall(page))
+    assert {name: links.get(name) for name in expected} == expected
+    for name in links:
+        assert f' id="{name}"' in page
+
+
+def test_labels_are_found_wherever_they_stand_and_stay_text() -> None:
+    links = "".join(f'<a href="#{name}" data-labelled>X</a>' for name in "abcdef")
+    inputs = f"""
+        <label for="a">A <small>hint</small></label><input id="a">
+        <label>B <select name="b"><option>no</option></select></label>
+        <label><input type="checkbox" id="c" name="c"> See</label>
+        <fieldset id="d"><legend>D</legend><label><input name="d"> no</label></fieldset>
+        <label for="e">{HOSTILE.replace("<", "&lt;")}</label>"""
+    page = form_labels.fill(links + inputs)
+    named = dict(LINK.findall(page))
+    assert [named[name] for name in "abcdf"] == ["A", "B", "See", "D", "X"]
+    assert page.endswith(inputs)
+    assert "<script" not in page
