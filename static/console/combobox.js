@@ -1,5 +1,5 @@
-// Searches records or users while one types: a combobox in place of the id and the finder. In filters and groups
-// (`data-text`), any other text stays, too.
+// Searches records or users while one types: a combobox in place of the id and the finder. With
+// `data-any`, any other text stays, too.
 import { translate } from "./texts.js";
 const PAUSE = 200; // milliseconds after the last key
 
@@ -7,7 +7,7 @@ class Combobox {
   constructor(picker) {
     this.id = picker.querySelector("input:not([type=search])");
     this.url = picker.dataset.options;
-    this.takesText = "text" in picker.dataset;
+    this.takesAny = "any" in picker.dataset;
     this.chosen = picker.dataset.label || this.id.value;
     this.input = document.createElement("input");
     Object.assign(this.input, { className: "form-control", value: this.chosen, autocomplete: "off", role: "combobox" });
@@ -31,7 +31,7 @@ class Combobox {
     for (const part of picker.querySelectorAll(".finder, .finder ~ *, [data-now]")) part.remove();
     picker.classList.add("combobox");
     this.input.addEventListener("input", () => {
-      if (this.takesText) this.id.value = this.chosen = this.input.value;
+      if (this.takesAny) this.id.value = this.chosen = this.input.value;
       this.plan();
     });
     this.input.addEventListener("keydown", event => this.press(event));
@@ -112,7 +112,7 @@ class Combobox {
         const step = event.key === "ArrowDown" ? 1 : -1;
         this.activate(options.at((Math.max(active, step > 0 ? -1 : 0) + step) % options.length));
       }
-    } else if (event.key === "Enter" && this.isOpen && options.length && (active >= 0 || !this.takesText)) {
+    } else if (event.key === "Enter" && this.isOpen && options.length && (active >= 0 || !this.takesAny)) {
       event.preventDefault();
       this.choose(options[Math.max(active, 0)]);
     } else if (event.key === "Escape" && this.isOpen) {
@@ -134,7 +134,7 @@ class Combobox {
     this.open(false);
     const text = this.input.value.trim();
     if (text === this.chosen) return;
-    if (!text || this.takesText || /^[0-9a-f-]{36}$/i.test(text)) {
+    if (!text || this.takesAny || /^[0-9a-f-]{36}$/i.test(text)) {
       this.id.value = this.chosen = text;
     } else {
       this.input.value = this.chosen;

@@ -759,7 +759,7 @@ def test_a_filter_by_a_reference_shows_the_name_of_its_record(
         page = admin.get(f"{place(cast)}?field_0=author&op_0=%3D&value_0={value}").text
         assert titles(page) == (["a"] if value == person else [])
         assert f'value="{value}"' in page
-        found = re.search(r'data-options="[^"]*field=author" data-label="(.*?)" data-text', page)
+        found = re.search(r'data-options="[^"]*field=author" data-label="(.*?)" data-any', page)
         assert found
         return found[1]
 
@@ -1015,6 +1015,39 @@ def test_a_file_is_exported_tried_out_and_imported(
     assert "Times are in UTC" in listed
     found = cast.alice.get("records/posts?sort=title").json["items"]
     assert [one["title"] for one in found] == ["=t0", "=t1", "=t1"]
+
+
+def test_a_checked_file_is_imported_without_choosing_it_again(
+    app: Flask, cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
+    path = f"{place(cast)}/import"
+
+    def check(content: bytes, name: str = "a.csv") -> str:
+        page = admin.send(path, file=(io.BytesIO(content), name), do="try").text
+        kept = re.findall('name="kept" value="(.*?)"', page)
+        assert ("</strong> is kept for you" in page) == bool(kept)
+        return kept[0] if kept else ""
+
+    kept = check(b"title\na\nb\n")
+    # Of nobody else, nor in another account.
+    carol = make_user(app, cast.alice.account_id, "carol@acme.example", "admin")
+    answer = Browser(app, type(cast.alice)(app, carol)).send(path, kept=kept, do="import")
+    assert (answer.status_code, "no longer kept" in answer.text) == (400, True)
+    theirs = path.replace(cast.alice.account_id, cast.charlie.account_id)
+    assert Browser(app, cast.charlie).send(theirs, kept=kept, do="import").status_code == 400
+    again = admin.send(path, kept=kept, do="try").text
+    assert re.findall('name="kept" value="(.*?)"', again) == [kept]
+    assert values(cast, "title") == []
+    # Another chosen file is taken instead.
+    other = {"file": (io.BytesIO(b"title\nc\n"), "b.csv")}
+    assert "1 record is imported." in admin.done(path, kept=NONE, do="import", **other)
+    assert "2 records are imported." in admin.done(path, kept=kept, do="import")
+    assert sorted(values(cast, "title")) == ["a", "b", "c"]
+    answer = admin.send(path, kept=kept, do="import")
+    assert (answer.status_code, "no longer kept" in answer.text) == (400, True)
+    assert check(b"title,views\na,x\n") == ""
+    kept = check(admin.get(f"{place(cast)}/export/zip").data, "a.zip")
+    assert "3 records are imported." in admin.done(path, kept=kept, do="import")
 
 
 @pytest.mark.parametrize("database", ["sqlite"])

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import PurePath
+from typing import IO
 
 from flask import Response, request
 from werkzeug.wrappers import Response as BaseResponse
 
+from app import config
+from app.auth.principal import Principal
 from app.collections.fields import SYSTEM_FIELDS
 from app.console.records import filters, list_state
 from app.console.records.display import display
 from app.console.records.listing import COLLECTION
-from app.console.shell import guard, scopes, signing, streamed_pages
+from app.console.shell import forms, guard, scopes, signing, streamed_pages
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, TemplateContext
 from app.console.shell.scopes import CollectionScope
 from app.db.errors import UNAVAILABLE, unavailable
-from app.errors import AppError, BadRequest, Malformed
+from app.errors import AppError, BadRequest, Malformed, NotFound
+from app.files import service as files
 from app.files import uploads
+from app.files.uploads import Upload
 from app.http.languages import gettext, ngettext
 from app.records.api.transfer_routes import FORMAT_BY_SUFFIX, SUFFIXES
 from app.records.read.views import RecordView
@@ -28,6 +35,7 @@ from app.records.transfer import exports, formats, imports
 from app.records.transfer.archive_imports import ArchiveSource
 from app.records.transfer.sources import Source, TextSource
 from app.rest.access import public
+from app.rest.converters import UuidPath
 from app.types import JSONMapping
 
 IMPORT = f"{COLLECTION}/import"
@@ -69,11 +77,63 @@ class Problem:
 
 
 @dataclass
+class ImportFile:
+    """A file to import."""
+
+    name: str
+    format: str
+    content: IO[bytes]
+    kept: str | None
+    """Its id as an upload that no record takes, such as the file of the last check."""
+    archive: Upload | None = None
+
+    @classmethod
+    def of(cls, name: str, content: IO[bytes], kept: str | None = None) -> ImportFile:
+        """The file, if its name says its format. Raises BadRequest."""
+        format = FORMAT_BY_SUFFIX.get(PurePath(name).suffix.lower())
+        if format is None:
+            suffixes = ", ".join(SUFFIXES)
+            raise BadRequest(
+                gettext("Choose a file whose name ends in %(suffixes)s.", suffixes=suffixes)
+            )
+        return cls(name, format, content, kept)
+
+    def source(self, by: Principal) -> Source:
+        """Its records."""
+        if self.format != formats.ARCHIVE:
+            # A streamed page outlives the request's own copy.
+            raw = self.content.read()
+            self.content = BytesIO(raw)
+            return TextSource(self.format, raw)
+        self.archive = self._uploaded()  # the source closes it
+        return ArchiveSource(self.archive, by)
+
+    def keep(self, by: Principal) -> None:
+        """Store it as an upload of the caller, which is deleted within a day."""
+        with uploads.receiving() as begun:
+            begun.append(self.archive or self._uploaded())
+            (stored,) = uploads.store(begun, by)
+        self.kept = stored.id
+
+    def _uploaded(self) -> Upload:
+        self.content.seek(0)
+        upload = uploads.start(self.name)
+        try:
+            shutil.copyfileobj(self.content, upload)
+            upload.seek(0)
+        except AppError:
+            upload.close()
+            raise
+        return upload
+
+
+@dataclass
 class ImportRun:
     """An import or its dry run, and the result."""
 
     account_id: str
     name: str
+    file: ImportFile
     source: Source
     dry_run: bool
     form: Form
@@ -101,6 +161,7 @@ class ImportRun:
             for count, sample in guard.retry_stale_steps(self._begun):
                 self.count, self.sample = count, sample
                 yield count
+            self._keep_or_discard()
         except AppError as error:
             self._refused(error)
         except UNAVAILABLE as error:
@@ -115,6 +176,16 @@ class ImportRun:
         return exports.import_in_steps(
             scope.collection.name, self.source, dry_run=self.dry_run, by=scope.by
         )
+
+    def _keep_or_discard(self) -> None:
+        """Keep a valid file until it is imported, so that it need not be chosen again."""
+        by = scopes.collection_scope(self.account_id, self.name).by
+        if self.dry_run and self.file.kept is None:
+            with suppress(AppError):  # such as too many uploads: then it has to be chosen again
+                self.file.keep(by)
+        elif not self.dry_run and self.file.kept is not None:
+            with suppress(NotFound):
+                files.discard(self.file.kept, by)
 
     def _refused(self, error: AppError) -> None:
         rows = list(_problem_rows(error))
@@ -143,19 +214,21 @@ def import_records(account_id: str, name: str) -> Page | BaseResponse:
     The page of a long import streams its progress.
     """
     scope, form = scopes.collection_scope(account_id, name), Form({"file": ""})
+    file = None
     dry_run = request.form.get("do") != "import"
     try:
+        file = _sent_file(scope)
         signing.sign(scope, form)
-        source = _uploaded_file(scope)
+        source = file.source(scope.by)
     except AppError as error:
-        return _page(scope, form.with_error(error))
-    run = ImportRun(account_id, name, source, dry_run, form, _count(scope, source))
+        return _page(scope, form.with_error(error), file=file)
+    run = ImportRun(account_id, name, file, source, dry_run, form, _count(scope, source))
     if run.is_long:
         return _streamed_page(scope, run)
     for _ in run.steps():
         pass
     if dry_run or form.status != 200:
-        return _page(scope, form, run=run)
+        return _page(scope, form, run=run, file=file)
     notice = ngettext(
         "%(count)s record is imported.",
         "%(count)s records are imported.",
@@ -165,24 +238,20 @@ def import_records(account_id: str, name: str) -> Page | BaseResponse:
     return list_state.redirect_to_list(notice, scope)
 
 
-def _uploaded_file(scope: CollectionScope) -> Source:
-    file = request.files.get("file")
-    format = FORMAT_BY_SUFFIX.get(PurePath(file.filename or "").suffix.lower()) if file else None
-    if file is None or format is None:
-        suffixes = ", ".join(SUFFIXES)
-        raise BadRequest(
-            gettext("Choose a file whose name ends in %(suffixes)s.", suffixes=suffixes)
-        )
-    file.stream.seek(0)  # the view may run again
-    if format != formats.ARCHIVE:
-        return TextSource(format, file.stream.read())
-    with uploads.receiving() as begun:
-        begun.append(uploads.start(file.filename))
-        shutil.copyfileobj(file.stream, begun[0])
-        begun[0].seek(0)
-        (archive,) = begun
-        begun.clear()  # the source closes it
-    return ArchiveSource(archive, scope.by)
+def _sent_file(scope: CollectionScope) -> ImportFile:
+    """The file of the form, or the one that its check has kept. Raises BadRequest."""
+    sent, kept = request.files.get("file"), forms.text("kept")
+    if sent is not None and sent.filename:
+        sent.stream.seek(0)  # the view may run again
+        return ImportFile.of(sent.filename, sent.stream)
+    if UuidPath.accepts(kept):
+        file = files.find(kept, scope.account.id)
+        is_kept = file is not None and files.is_own_upload(file, scope.by)
+        if not is_kept or file.size > config.current().max_body_bytes:
+            raise BadRequest(gettext("The file is no longer kept. Choose it again."))
+        content = BytesIO(b"".join(files.read(file, 0, file.size)))
+        return ImportFile.of(file.name, content, file.id)
+    return ImportFile.of("", BytesIO())
 
 
 def _count(scope: CollectionScope, source: Source) -> int | None:
@@ -236,7 +305,9 @@ def _page(scope: CollectionScope, form: Form, **context: object) -> Page:
 
 def _streamed_page(scope: CollectionScope, run: ImportRun) -> Response:
     template = "console/records/import.html"
-    return streamed_pages.stream(template, run.steps(), form=run.form, run=run, **_context(scope))
+    return streamed_pages.stream(
+        template, run.steps(), form=run.form, run=run, file=run.file, **_context(scope)
+    )
 
 
 def _context(scope: CollectionScope) -> TemplateContext:
