@@ -1,4 +1,4 @@
-// Searches the records of a reference while one types: a combobox in place of the id and the finder. In a filter
+// Searches records or users while one types: a combobox in place of the id and the finder. In filters and groups
 // (`data-text`), any other text stays, too.
 import { translate } from "./texts.js";
 const PAUSE = 200; // milliseconds after the last key
