@@ -1,6 +1,6 @@
 // Makes a part of the page equal to a newer copy. Nodes that have not changed stay, with their focus, scroll position,
 // ticked boxes and typed text.
-const KEPT = ["open", "data-sent", "data-changed"]; // attributes that users and scripts set
+const KEPT = ["open", "tabindex", "data-sent", "data-changed"]; // attributes that users and scripts set
 
 // Returns the rows (elements with `data-key`) that are new or changed, and the number of removed ones.
 export function patch(current, next) {

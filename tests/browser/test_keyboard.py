@@ -215,6 +215,7 @@ def test_filter_sort_and_choose_columns(keyboard: Keyboard, live_cast: Cast, boo
     keyboard.skip()
     keyboard.tab_to(page.locator("[name=field_0]"))
     keyboard.type("pages")
+    expect(page.locator("[name=value_0]")).to_have_attribute("inputmode", "decimal")
     keyboard.press("Tab")
     keyboard.type("is less")
     keyboard.press("Tab")
@@ -343,7 +344,9 @@ def test_build_a_workflow_and_run_it(keyboard: Keyboard, live_app: Flask, live_c
     keyboard.tab_to(page.get_by_role("button", name="Start now"))
     keyboard.submit()
     work(live_app)
-    expect(page.get_by_role("heading", level=1)).to_contain_text("completed")
+    heading = page.get_by_role("heading", level=1)
+    expect(heading).to_contain_text("completed", timeout=15_000)  # the page refreshes itself
+    expect(heading).to_be_focused()
     titles = [one["title"] for one in live_cast.alice.get("records/posts").json["items"]]
     assert "noted" in titles
     (made,) = live_cast.alice.get("workflows").json["items"]
