@@ -132,7 +132,7 @@ def test_every_language_has_every_text(language: str, domain: str) -> None:
 def _faults(message: Any) -> Iterator[tuple[str, str]]:
     """Where a translation is missing, or has other placeholders or markup than the text."""
     originals, forms = _forms(message.id), _forms(message.string)
-    if not all(forms):
+    if not all(forms) or message.fuzzy:
         yield str(message.id), "has no translation"
     for form in forms:
         allowed = [sorted(PARTS.findall(original)) for original in originals]

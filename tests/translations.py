@@ -181,6 +181,7 @@ def update() -> None:
         template = extracted(domain)
         for language in LANGUAGES:
             catalog = stored(language, domain)
+            template.creation_date = catalog.creation_date  # no change of its own
             catalog.update(template, no_fuzzy_matching=True, update_header_comment=False)
             catalog.obsolete.clear()
             save(catalog, language, domain)
