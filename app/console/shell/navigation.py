@@ -72,6 +72,8 @@ def _account_groups(caller: Principal) -> Iterator[Group]:
         pages = ("show_record_collections", "show_webhooks", "show_workflows", "show_providers")
         args = {"account_id": account.id} if account else {}
     own = args if caller.is_superadmin else {}
+    # An admin's pages also have addresses with the account.
+    at = f"{HOME}/accounts/{account.id}" if account else HOME
     records, webhooks, workflows, sign_in = pages
     yield Group(
         gettext("Data"), [_entry(gettext("Records"), "table", records, "/console/records", **args)]
@@ -84,10 +86,10 @@ def _account_groups(caller: Principal) -> Iterator[Group]:
         ],
     )
     people = [
-        _entry(gettext("Team"), "users-group", "show_team", **own),
-        _entry(gettext("Groups"), "folder", "show_groups", **own),
+        _entry(gettext("Team"), "users-group", "show_team", f"{at}/team", **own),
+        _entry(gettext("Groups"), "folder", "show_groups", f"{at}/groups", **own),
         _entry(gettext("Single sign-on"), "lock", sign_in, "/console/sso", **args),
-        _entry(gettext("API keys"), "key", "show_keys", **own),
+        _entry(gettext("API keys"), "key", "show_keys", f"{at}/keys", **own),
     ]
     yield Group(gettext("People and access"), people)
     settings = "show_settings" if args else "show_settings_home"
