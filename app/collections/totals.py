@@ -90,6 +90,13 @@ def by_collection(ids: Collection[str]) -> dict[str, int]:
     return {id: records for id, records in rows}  # noqa: C416 - rows are no pairs to mypy
 
 
+def of_account(account_id: str) -> dict[str, int]:
+    """The known numbers of an account's records, by collection."""
+    query = sa.select(COUNTS.c.collection_id, _summed()).where(COUNTS.c.account_id == account_id)
+    rows = db.connection().execute(query.group_by(COUNTS.c.collection_id))
+    return {id: records for id, records in rows}  # noqa: C416 - rows are no pairs to mypy
+
+
 def by_account(collection_id: str, limit: int) -> list[tuple[str, str, int]]:
     """The accounts with most records of a collection: id, name and number, as far as known."""
     records = _summed()

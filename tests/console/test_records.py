@@ -120,6 +120,19 @@ def test_who_gets_at_which_accounts_records(app: Flask, cast: Cast, made: dict[s
     assert admin.get(f"records/{NONE}").status_code == 404
 
 
+def test_collections_show_their_numbers_of_records_only_to_whom_all_are_listed(
+    app: Flask, cast: Cast
+) -> None:
+    for name, rule in (("posts", "true"), ("mine", "@owns_record()"), ("closed", None)):
+        make_collection(cast.root, name, list_rule=rule)
+        for title in ("a", "b"):
+            make_record(cast.alice, name, title=title)
+    make_record(cast.charlie, title="elsewhere")
+    page = Browser(app, cast.alice).get(f"records/{cast.alice.account_id}").text
+    shown = re.findall(r'/(\w+)">\w+</a></th>\s*<td data-label="Records">(\d*)</td>', page)
+    assert sorted(shown) == [("closed", ""), ("mine", ""), ("posts", "2")]
+
+
 def test_superadmins_choose_the_account_and_are_told_whose_it_is(
     cast: Cast, superadmin: Browser, admin: Browser, made: dict[str, str]
 ) -> None:

@@ -26,6 +26,10 @@ def test_a_workflow_is_made_changed_started_and_deleted(app: Flask, cast: Cast) 
     steps = json.dumps([create("make", "by hand")])
     body = {"name": "Flow", "trigger": MANUAL, "steps": steps}
     assert "The workflow is created." in admin.done(f"{home}/workflow/new", **body)
+    leads_on = admin.send(f"{home}/workflow/new", **{**body, "name": "In a form"}, form="true")
+    assert leads_on.headers["Location"].endswith("/steps")
+    (extra,) = cast.alice.get("workflows?limit=1").json["items"]
+    assert cast.alice.delete(f"workflows/{extra['id']}").status_code == 204
     (shown,) = cast.alice.get("workflows").json["items"]
     one = f"{home}/workflow/{shown['id']}"
     (seen,) = re.findall(r'name="seen" value="([^"]+)"', admin.get(one).text)

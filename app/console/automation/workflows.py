@@ -109,6 +109,9 @@ def create_workflow(account_id: str, kind: str) -> Page | BaseResponse:
         ):
             faults = workflow_form.step_errors(error, form)
             return _new_page(scope, kind, workflow_form.with_error(form, error), faults)
+    if forms.text("form"):
+        url_args = {**scope.url_args, "kind": kind, "workflow_id": id}
+        return redirect(url_for("console.show_workflow_steps", **url_args), 303)
     return _redirect("create", scope, kind, id)
 
 

@@ -12,7 +12,7 @@ from flask import redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import tenants
-from app.collections import definition
+from app.collections import definition, totals
 from app.collections.access import Access
 from app.collections.definition import Definition
 from app.console.records import (
@@ -37,7 +37,7 @@ from app.console.shell import checks, completions, guard, lists, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Page, TemplateContext
 from app.console.shell.lists import Listing, UrlArgs
-from app.console.shell.scopes import CollectionScope
+from app.console.shell.scopes import AccountScope, CollectionScope
 from app.db import counts
 from app.errors import AppError
 from app.feed import service as feed
@@ -91,8 +91,19 @@ def show_record_collections(account_id: str) -> str:
     return render_template(
         "console/records/collections.html",
         scope=scope,
-        collections=[(one, operation_names.listed(names)) for one, names in allowed if names],
+        collections=[(one, operation_names.summary(names)) for one, names in allowed if names],
+        counts=_record_counts(scope),
     )
+
+
+def _record_counts(scope: AccountScope) -> dict[str, int]:
+    """The numbers of records by collection, of those that the caller may list completely."""
+    counts, shown = totals.of_account(scope.account.id), {}
+    for collection in definition.get_all():
+        access = scope.access(collection, "list")
+        if access is not None and access.condition is None:
+            shown[collection.id] = counts.get(collection.id, 0)
+    return shown
 
 
 @blueprint.get(COLLECTION)
