@@ -139,11 +139,11 @@ def test_a_collections_page_shows_fields_and_rules(superadmin: Browser, posts: s
     page = superadmin.get(f"collections/{posts}").text
     assert "2 records in all accounts" in page
     assert rows(page, "Fields") == [
-        ["title", "text", "yes", "no", "no", "", "no"],
-        ["n", "number", "no", "yes", "yes", "", "no"],
-        ["email", "email", "no", "no", "no", "", "mask: email"],
-        ["up", "reference to  posts", "no", "no", "no", "keeps its target", "no"],
-        ["loud", "text", "no", "no", "no", "upper(title)", "no"],
+        ["title", "text", "yes", "–", "–", "", "–"],
+        ["n", "number", "–", "yes", "yes", "", "–"],
+        ["email", "email", "–", "–", "–", "", "mask: email"],
+        ["up", "reference to  posts", "–", "–", "–", "keeps its target", "–"],
+        ["loud", "text", "–", "–", "–", "upper(title)", "–"],
     ]
     assert rows(page, "Rules") == [
         ["list", LABELS["closed"], "title"],
