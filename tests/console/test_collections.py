@@ -15,6 +15,7 @@ from app.rules.functions import PLAIN as FUNCTIONS
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.console.browser import HOSTILE, Browser, alert, asks_to_sign_in, beside
 
+NO = "\N{EN DASH}"
 NONE = "019a9f00-0000-7000-8000-00000000dead"
 OPERATIONS = ("list", "view", "create", "update", "delete")
 SCHEMA = [
@@ -139,11 +140,11 @@ def test_a_collections_page_shows_fields_and_rules(superadmin: Browser, posts: s
     page = superadmin.get(f"collections/{posts}").text
     assert "2 records in all accounts" in page
     assert rows(page, "Fields") == [
-        ["title", "text", "yes", "–", "–", "", "–"],
-        ["n", "number", "–", "yes", "yes", "", "–"],
-        ["email", "email", "–", "–", "–", "", "mask: email"],
-        ["up", "reference to  posts", "–", "–", "–", "keeps its target", "–"],
-        ["loud", "text", "–", "–", "–", "upper(title)", "–"],
+        ["title", "text", "yes", NO, NO, "", NO],
+        ["n", "number", NO, "yes", "yes", "", NO],
+        ["email", "email", NO, NO, NO, "", "mask: email"],
+        ["up", "reference to  posts", NO, NO, NO, "keeps its target", NO],
+        ["loud", "text", NO, NO, NO, "upper(title)", NO],
     ]
     assert rows(page, "Rules") == [
         ["list", LABELS["closed"], "title"],
