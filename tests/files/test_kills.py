@@ -105,7 +105,10 @@ def test_records_and_bytes_agree_whatever_is_killed(
             "SERVICE_BASE_URL": "http://atrium.test",
             "SERVICE_FILES_URL": url,
         }
-        for kill in range(MANY if whole else FEW):
+        kills, named = MANY if whole else FEW, dict[str, Any]()
+        for kill in range(10 * kills):
+            if kill >= kills and named:  # on a busy machine, little is done between two kills
+                break
             begun = tmp_path / f"begun-{kill}"
             process = forked(work, environ, dict(cast.alice.headers), kill, begun)
             deadline = time.monotonic() + 30
