@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -26,29 +27,44 @@ def translate(message: str) -> str:
     language = str(flask_babel.get_locale() or languages.DEFAULT)
     if language == languages.DEFAULT or len(message) > MAX_LENGTH:
         return message
-    texts, templates = _catalog(language)
-    if message in texts:
-        return texts[message]
-    for pattern, translation in templates:
-        if match := pattern.fullmatch(message):
-            # A message may hold another one.
-            values = {name: texts.get(value, value) for name, value in match.groupdict().items()}
-            return _fill(translation, values)
-    return message
+    catalog = _catalog(language)
+    if message in catalog.texts:
+        return catalog.texts[message]
+    fitting = catalog.matcher.Match(message)
+    if not fitting:
+        return message
+    pattern, translation = catalog.templates[min(fitting)]
+    # A message may hold another one.
+    values = pattern.fullmatch(message).groupdict()
+    return _fill(translation, {name: catalog.texts.get(v, v) for name, v in values.items()})
 
 
 def _fill(template: str, values: Mapping[str, str]) -> str:
     return PLACEHOLDER.sub(lambda found: values.get(found[1], found[0]), template)
 
 
+@dataclass(frozen=True)
+class _Catalog:
+    texts: Mapping[str, str]
+    templates: Sequence[tuple[Any, str]]
+    """Patterns and translations, those with the most text of their own first."""
+    matcher: Any
+    """Finds the templates that a message fits in one pass."""
+
+
 @lru_cache
-def _catalog(language: str) -> tuple[Mapping[str, str], Sequence[tuple[Any, str]]]:
-    """The texts of a language, and its templates: those with the most text of their own first."""
+def _catalog(language: str) -> _Catalog:
     with (PROJECT / languages.FOLDER / language / "LC_MESSAGES/errors.mo").open("rb") as file:
         texts = {str(message.id): str(message.string) for message in read_mo(file) if message.id}
     templates = [text for text in texts if PLACEHOLDER.search(text)]
     by_length = sorted(templates, key=lambda text: len(PLACEHOLDER.sub("", text)), reverse=True)
-    return texts, [(re2.compile("".join(_pattern(text))), texts[text]) for text in by_length]
+    matcher, compiled = re2.Set.FullMatchSet(), []
+    for text in by_length:
+        pattern = "".join(_pattern(text))
+        matcher.Add(pattern)
+        compiled.append((re2.compile(pattern), texts[text]))
+    matcher.Compile()
+    return _Catalog(texts, compiled, matcher)
 
 
 def _pattern(template: str) -> Iterator[str]:
