@@ -27,7 +27,6 @@ from app.types import JSONObject
 
 log = structlog.get_logger()
 TIMEOUT_SECONDS = 20
-DEFAULT_LANGUAGE = "en"
 
 
 @dataclass(frozen=True)
@@ -50,10 +49,7 @@ def send(
 
     Mails with the same key have the same Message-ID.
     """
-    language = language or DEFAULT_LANGUAGE
-    with flask_babel.force_locale(language):
-        message = _compose(config.current(), to, template, {**context, "language": language})
-    _deliver(message, key)
+    _deliver(_compose(config.current(), to, template, context, language), key)
 
 
 def send_for(sender: Sender, to: str, template: str, *, key: str, **context: object) -> None:
@@ -62,8 +58,7 @@ def send_for(sender: Sender, to: str, template: str, *, key: str, **context: obj
     The account is `sender` in the template.
     """
     settings = config.current()
-    values = {**context, "sender": sender, "language": DEFAULT_LANGUAGE}
-    message = _compose(settings, to, template, values)
+    message = _compose(settings, to, template, {**context, "sender": sender})
     message.replace_header("From", _from_account(settings, sender))
     message["Auto-Submitted"] = "auto-generated"
     _deliver(message, key)
@@ -123,8 +118,19 @@ def check() -> None:
         smtp.noop()
 
 
-def _compose(settings: config.Config, to: str, template: str, context: JSONObject) -> EmailMessage:
-    text = render_template(f"email/{template}.txt", **context)
+def _compose(
+    settings: config.Config,
+    to: str,
+    template: str,
+    context: JSONObject,
+    language: str | None = None,
+) -> EmailMessage:
+    language = language or flask_babel.get_babel().default_locale
+    with flask_babel.force_locale(language):
+        text, html = (
+            render_template(f"email/{template}.{kind}", language=language, **context)
+            for kind in ("txt", "html")
+        )
     # The first line of the text template is the subject.
     subject, _, body = text.partition("\n")
     # The policy refuses CR and LF in headers. 998 characters, the limit of mail servers, keep links
@@ -135,7 +141,6 @@ def _compose(settings: config.Config, to: str, template: str, context: JSONObjec
     message["To"], message["Subject"] = _ascii_address(to), subject.strip()
     message["Date"], message["Message-ID"] = clock.now(), make_msgid(domain="atrium")
     message.set_content(body.strip() + "\n")
-    html = render_template(f"email/{template}.html", **context)
     message.add_alternative(html, subtype="html")
     return message
 
