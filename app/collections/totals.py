@@ -85,16 +85,12 @@ def total(collection_id: str, account_id: object = None) -> sa.ColumnElement[int
 
 def by_collection(ids: Collection[str]) -> dict[str, int]:
     """The known numbers of these collections' records over all accounts."""
-    query = sa.select(COUNTS.c.collection_id, _summed()).where(COUNTS.c.collection_id.in_(ids))
-    rows = db.connection().execute(query.group_by(COUNTS.c.collection_id))
-    return {id: records for id, records in rows}  # noqa: C416 - rows are no pairs to mypy
+    return _by_collection(COUNTS.c.collection_id.in_(ids))
 
 
 def of_account(account_id: str) -> dict[str, int]:
     """The known numbers of an account's records, by collection."""
-    query = sa.select(COUNTS.c.collection_id, _summed()).where(COUNTS.c.account_id == account_id)
-    rows = db.connection().execute(query.group_by(COUNTS.c.collection_id))
-    return {id: records for id, records in rows}  # noqa: C416 - rows are no pairs to mypy
+    return _by_collection(COUNTS.c.account_id == account_id)
 
 
 def by_account(collection_id: str, limit: int) -> list[tuple[str, str, int]]:
@@ -106,6 +102,12 @@ def by_account(collection_id: str, limit: int) -> list[tuple[str, str, int]]:
     query = query.group_by(Account.id, Account.name).having(records > 0)
     rows = db.connection().execute(query.order_by(records.desc(), Account.id).limit(limit))
     return [(row[0], row[1], row[2]) for row in rows]
+
+
+def _by_collection(condition: sa.ColumnElement[bool]) -> dict[str, int]:
+    query = sa.select(COUNTS.c.collection_id, _summed()).where(condition)
+    rows = db.connection().execute(query.group_by(COUNTS.c.collection_id))
+    return {row[0]: row[1] for row in rows}
 
 
 def _summed() -> sa.Cast[int]:
