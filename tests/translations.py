@@ -81,25 +81,25 @@ def _errors() -> Iterator[tuple[str, tuple[str, int]]]:
 
 
 def _sentences(node: ast.AST) -> Iterator[str]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.keyword) and child.arg in DOCUMENTATION:
-            continue
-        if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant):
-            continue  # a docstring
-        if isinstance(child, ast.Call) and _name(child.func) in NO_ERRORS:
-            continue
-        if isinstance(child, ast.Dict):
-            yield from _of_dict(child)
-        elif isinstance(child, ast.JoinedStr | ast.Constant):
-            yield from _sentence(child)
-        else:
+    if isinstance(node, ast.JoinedStr | ast.Constant):
+        yield from _sentence(node)
+    elif not _is_documentation(node):
+        for child in _values(node) if isinstance(node, ast.Dict) else ast.iter_child_nodes(node):
             yield from _sentences(child)
 
 
-def _of_dict(node: ast.Dict) -> Iterator[str]:
+def _is_documentation(node: ast.AST) -> bool:
+    if isinstance(node, ast.keyword):
+        return node.arg in DOCUMENTATION
+    if isinstance(node, ast.Call):
+        return _name(node.func) in NO_ERRORS
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)  # a docstring
+
+
+def _values(node: ast.Dict) -> Iterator[ast.expr]:
     for key, value in zip(node.keys, node.values, strict=True):
         if not (isinstance(key, ast.Constant) and key.value in DOCUMENTATION):
-            yield from _sentences(ast.Expression(value))  # type: ignore[arg-type]
+            yield value
 
 
 def _sentence(node: ast.JoinedStr | ast.Constant) -> Iterator[str]:
