@@ -75,7 +75,10 @@ def show_candidates(group_id: str, account_id: str | None = None) -> dict[str, o
     scope = scopes.account_or_own_scope(account_id)
     group = groups.get(scope.account.id, group_id)
     text = request.args.get("text", "").replace("\0", "").strip()[: lists.MAX_INPUT_LENGTH]
-    users = _candidates(group, MAX_OPTIONS, {"search": text} if text else {})
+    conditions = {"search": text} if text else {}
+    if text:  # no index covers it: among the newest users
+        conditions["after"] = people.cursor_at_offset(scope.account.id, lists.MAX_SCANNED) or ""
+    users = _candidates(group, MAX_OPTIONS, conditions)
     return {
         "options": [
             {"id": user.email, "label": f"{user.email} ({user.name})" if user.name else user.email}
