@@ -205,7 +205,7 @@ def test_a_browser_shows_its_language(app: Flask, cast: Cast) -> None:
     assert cast.alice.get("records/none", headers=german).json["message"].startswith("There is no")
 
 
-def test_the_language_of_the_profile_goes_along_to_other_browsers_and_mails(
+def test_the_language_of_the_profile_follows_to_other_browsers_and_mails(
     app: Flask, cast: Cast
 ) -> None:
     alice = cast.alice

@@ -89,7 +89,7 @@ def _steps(caller: Principal) -> Iterator[Step]:
     )
     yield Step(
         gettext("Set up a webhook"),
-        gettext("Your programs are told of changes."),
+        gettext("Your programs are notified of changes."),
         url_for("console.show_new_webhook", account_id=account_id),
         has_webhooks(account_id),
     )

@@ -61,7 +61,7 @@ function setWidths(params, widths) {
   for (const one of widths) params.append("width", one);
 }
 
-// Other views stay as they are. Pages behind the list carry its address along.
+// Other views stay as they are. Pages behind the list carry its address.
 function setLink(element, widths) {
   if (element.closest(".views nav")) return;
   const attribute = element.matches("a") ? "href" : "action";

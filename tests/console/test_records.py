@@ -650,13 +650,13 @@ def test_the_deletion_of_selected_records_is_undone_as_far_as_possible(
         assert "back=sort" in undo[1]
         return re.findall('name="id" value="(.*?)"', undo[2])
 
-    asked = delete(*ids)
-    assert asked == ids
+    deleted = delete(*ids)
+    assert deleted == ids
     assert "restore?" not in admin.get(path).text  # it was offered
     for caller, status in ((cast.bob, 403), (cast.charlie, 404)):
         assert Browser(app, caller).send(f"{path}/selection/restore", id=ids).status_code == status
     for _ in range(2):  # as a button pressed twice
-        page = admin.done(f"{path}/selection/restore", id=[*asked, "1"])
+        page = admin.done(f"{path}/selection/restore", id=[*deleted, "1"])
         assert ("3 records are restored." in page, "could not" in page) == (True, False)
     found = cast.alice.get("records/parts?sort=code").json["items"]
     assert [(one["id"], one["after"]) for one in found] == [
@@ -805,14 +805,14 @@ def test_widths_of_columns_are_bounded_and_kept(
     page = admin.get(f"{place(cast)}?column=views&column=kind&{query}").text
     assert re.findall(r"<col width=\"(\d+)\">", page) == ["64", "200", "1200"]
     assert re.findall(r'name="width" value="(.*?)"', page) == ["kind:1200", "title:64", "views:200"]
-    kept = "width=kind:1200&amp;width=title:64&amp;width=views:200"
+    widths = "width=kind:1200&amp;width=title:64&amp;width=views:200"
     sort = re.search(r'<a href="([^"]*)">views', page)
     assert sort
-    assert kept in sort[1]
+    assert widths in sort[1]
     # The way back from a record leads to the same widths.
     record = re.search(r'<th scope="row"><a href="/console/([^"]*)">a</a>', page)
     assert record
-    assert kept in admin.get(html.unescape(record[1])).text.replace("%3A", ":")
+    assert widths in admin.get(html.unescape(record[1])).text.replace("%3A", ":")
 
 
 def row_form(page: str) -> dict[str, Any]:
@@ -1037,30 +1037,30 @@ def test_a_checked_file_is_imported_without_choosing_it_again(
 
     def check(content: bytes, name: str = "a.csv") -> str:
         page = admin.send(path, file=(io.BytesIO(content), name), do="try").text
-        kept = re.findall('name="kept" value="(.*?)"', page)
-        assert ("</strong> is kept for you" in page) == bool(kept)
-        return kept[0] if kept else ""
+        stored = re.findall('name="upload_id" value="(.*?)"', page)
+        assert ("</strong> is stored for you" in page) == bool(stored)
+        return stored[0] if stored else ""
 
-    kept = check(b"title\na\nb\n")
+    stored = check(b"title\na\nb\n")
     # Of nobody else, nor in another account.
     carol = make_user(app, cast.alice.account_id, "carol@acme.example", "admin")
-    answer = Browser(app, type(cast.alice)(app, carol)).send(path, kept=kept, do="import")
-    assert (answer.status_code, "no longer kept" in answer.text) == (400, True)
+    answer = Browser(app, type(cast.alice)(app, carol)).send(path, upload_id=stored, do="import")
+    assert (answer.status_code, "no longer stored" in answer.text) == (400, True)
     theirs = path.replace(cast.alice.account_id, cast.charlie.account_id)
-    assert Browser(app, cast.charlie).send(theirs, kept=kept, do="import").status_code == 400
-    again = admin.send(path, kept=kept, do="try").text
-    assert re.findall('name="kept" value="(.*?)"', again) == [kept]
+    assert Browser(app, cast.charlie).send(theirs, upload_id=stored, do="import").status_code == 400
+    again = admin.send(path, upload_id=stored, do="try").text
+    assert re.findall('name="upload_id" value="(.*?)"', again) == [stored]
     assert values(cast, "title") == []
     # Another chosen file is taken instead.
     other = {"file": (io.BytesIO(b"title\nc\n"), "b.csv")}
-    assert "1 record is imported." in admin.done(path, kept=NONE, do="import", **other)
-    assert "2 records are imported." in admin.done(path, kept=kept, do="import")
+    assert "1 record is imported." in admin.done(path, upload_id=NONE, do="import", **other)
+    assert "2 records are imported." in admin.done(path, upload_id=stored, do="import")
     assert sorted(values(cast, "title")) == ["a", "b", "c"]
-    answer = admin.send(path, kept=kept, do="import")
-    assert (answer.status_code, "no longer kept" in answer.text) == (400, True)
+    answer = admin.send(path, upload_id=stored, do="import")
+    assert (answer.status_code, "no longer stored" in answer.text) == (400, True)
     assert check(b"title,views\na,x\n") == ""
-    kept = check(admin.get(f"{place(cast)}/export/zip").data, "a.zip")
-    assert "3 records are imported." in admin.done(path, kept=kept, do="import")
+    stored = check(admin.get(f"{place(cast)}/export/zip").data, "a.zip")
+    assert "3 records are imported." in admin.done(path, upload_id=stored, do="import")
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
@@ -1069,16 +1069,16 @@ def test_equal_problems_of_a_file_are_told_once_with_their_lines(
 ) -> None:
     lines = [b"title;views;nope", b"a;1;x", b"b;2;y", b"c;x;z", b"d;4;", b"e;z;"]
 
-    def told(content: bytes) -> list[str]:
+    def problems(content: bytes) -> list[str]:
         sent = {"file": (io.BytesIO(content), "a.csv"), "do": "try"}
         page = admin.send(f"{place(cast)}/import", **sent).text
         return re.findall("<li>(Lines? .*?)</li>", page)
 
-    first, second = told(b"\n".join(lines))
+    first, second = problems(b"\n".join(lines))
     assert first.startswith("Lines 2-6, <strong>nope</strong>: ")
     assert second.startswith("Lines 4, 6, <strong>views</strong>: ")
-    assert told(b"title\n\na;b\nb,c\n") == ["Line 4: Has 2 cells; the first line names 1."]
-    (many,) = told(b"title\tviews\n" + b"a\tx\n" * 120)
+    assert problems(b"title\n\na;b\nb,c\n") == ["Line 4: Has 2 cells; the first line names 1."]
+    (many,) = problems(b"title\tviews\n" + b"a\tx\n" * 120)
     assert many.startswith("Lines 2-101, ")
 
 

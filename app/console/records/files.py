@@ -83,12 +83,12 @@ class ImportFile:
     name: str
     format: str
     content: IO[bytes]
-    kept: str | None
+    upload_id: str | None
     """Its id as an upload that no record takes, such as the file of the last check."""
     archive: Upload | None = None
 
     @classmethod
-    def of(cls, name: str, content: IO[bytes], kept: str | None = None) -> ImportFile:
+    def of(cls, name: str, content: IO[bytes], upload_id: str | None = None) -> ImportFile:
         """The file, if its name says its format. Raises BadRequest."""
         format = FORMAT_BY_SUFFIX.get(PurePath(name).suffix.lower())
         if format is None:
@@ -96,7 +96,7 @@ class ImportFile:
             raise BadRequest(
                 gettext("Choose a file whose name ends in %(suffixes)s.", suffixes=suffixes)
             )
-        return cls(name, format, content, kept)
+        return cls(name, format, content, upload_id)
 
     def source(self, by: Principal) -> Source:
         """Its records."""
@@ -108,12 +108,12 @@ class ImportFile:
         self.archive = self._uploaded()  # the source closes it
         return ArchiveSource(self.archive, by)
 
-    def keep(self, by: Principal) -> None:
+    def store(self, by: Principal) -> None:
         """Store it as an upload of the caller, which is deleted within a day."""
         with uploads.receiving() as begun:
             begun.append(self.archive or self._uploaded())
             (stored,) = uploads.store(begun, by)
-        self.kept = stored.id
+        self.upload_id = stored.id
 
     def _uploaded(self) -> Upload:
         self.content.seek(0)
@@ -161,7 +161,7 @@ class ImportRun:
             for count, sample in guard.retry_stale_steps(self._begun):
                 self.count, self.sample = count, sample
                 yield count
-            self._keep_or_discard()
+            self._store_or_discard()
         except AppError as error:
             self._refused(error)
         except UNAVAILABLE as error:
@@ -177,15 +177,15 @@ class ImportRun:
             scope.collection.name, self.source, dry_run=self.dry_run, by=scope.by
         )
 
-    def _keep_or_discard(self) -> None:
-        """Keep a valid file until it is imported, so that it need not be chosen again."""
+    def _store_or_discard(self) -> None:
+        """Store a valid file until it is imported, so that it need not be chosen again."""
         by = scopes.collection_scope(self.account_id, self.name).by
-        if self.dry_run and self.file.kept is None:
+        if self.dry_run and self.file.upload_id is None:
             with suppress(AppError):  # such as too many uploads: then it has to be chosen again
-                self.file.keep(by)
-        elif not self.dry_run and self.file.kept is not None:
+                self.file.store(by)
+        elif not self.dry_run and self.file.upload_id is not None:
             with suppress(NotFound):
-                files.discard(self.file.kept, by)
+                files.discard(self.file.upload_id, by)
 
     def _refused(self, error: AppError) -> None:
         rows = list(_problem_rows(error))
@@ -239,16 +239,16 @@ def import_records(account_id: str, name: str) -> Page | BaseResponse:
 
 
 def _sent_file(scope: CollectionScope) -> ImportFile:
-    """The file of the form, or the one that its check has kept. Raises BadRequest."""
-    sent, kept = request.files.get("file"), forms.text("kept")
+    """The file of the form, or the one that its check has stored. Raises BadRequest."""
+    sent, upload_id = request.files.get("file"), forms.text("upload_id")
     if sent is not None and sent.filename:
         sent.stream.seek(0)  # the view may run again
         return ImportFile.of(sent.filename, sent.stream)
-    if UuidPath.accepts(kept):
-        file = files.find(kept, scope.account.id)
-        is_kept = file is not None and files.is_own_upload(file, scope.by)
-        if not is_kept or file.size > config.current().max_body_bytes:
-            raise BadRequest(gettext("The file is no longer kept. Choose it again."))
+    if UuidPath.accepts(upload_id):
+        file = files.find(upload_id, scope.account.id)
+        is_own = file is not None and files.is_own_upload(file, scope.by)
+        if not is_own or file.size > config.current().max_body_bytes:
+            raise BadRequest(gettext("The file is no longer stored. Choose it again."))
         content = BytesIO(b"".join(files.read(file, 0, file.size)))
         return ImportFile.of(file.name, content, file.id)
     return ImportFile.of("", BytesIO())

@@ -1,4 +1,4 @@
-"""What the editor of expressions completes: fields, along references too, choices and functions."""
+"""What the editor of expressions completes: fields, those behind references, choices, functions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def plain(names: JSONMapping | None = None, *, caller: bool = True) -> JSONObjec
 
 
 def of_access(access: Access | None, *, follow: bool = True) -> JSONObject:
-    """Completions of the fields that a caller may compare, along references to what it may view."""
+    """Completions of the fields that a caller may compare, and of what it may view by reference."""
     if access is None:
         return plain()
     room, found = _Room(), dict[str, JSONObject]()
