@@ -15,8 +15,9 @@ PYTHON ?= $(shell for name in python3.14 python3.13 python3.12 python3.11 python
 	&& echo "$$name" && break; done)
 
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes
+# Extras stay, since pip 23 takes the newest `package[extra]` where only `package` is pinned.
 UV_COMPILE := UV_CUSTOM_COMPILE_COMMAND='make lock' $(BIN)/uv pip compile --quiet \
-	--universal --python-version 3.11 --generate-hashes \
+	--no-strip-extras --universal --python-version 3.11 --generate-hashes \
 	--no-config --no-emit-index-url --no-emit-find-links $(LOCK_ARGS)
 
 .DEFAULT_GOAL := help
@@ -58,7 +59,7 @@ servers: $(VENV)/.dev
 lock: $(VENV)/.dev ## Recompile the lock files (LOCK_ARGS=--upgrade moves versions)
 	$(UV_COMPILE) requirements.in -o requirements.txt
 	$(UV_COMPILE) requirements-dev.in -o requirements-dev.txt \
-		$$(sed -n 's/^\([A-Za-z0-9._-]*\)==.*/--no-emit-package \1/p' requirements.txt)
+		$$(sed -n 's/^\([A-Za-z0-9._-]*\)\(\[.*\]\)\?==.*/--no-emit-package \1/p' requirements.txt)
 	@sed -i -e '/^# The following packages were excluded/,$$d' \
 		-e '0,/^[^#]/s//-r requirements.txt\n&/' requirements-dev.txt
 
