@@ -54,6 +54,20 @@ def page(
     return [_view(row, by) for row in rows], total
 
 
+def latest(workflow_ids: Sequence[str], *, by: Principal) -> dict[str, sa.Row[*tuple[Any, ...]]]:
+    """The newest instance of each of these workflows that has any, without its data."""
+    older = INSTANCES.alias()
+    of_workflow = (older.c.account_id == Workflow.account_id, older.c.workflow_id == Workflow.id)
+    newest = sa.select(sa.func.max(older.c.id)).where(*of_workflow).correlate(Workflow)
+    is_newest = sa.and_(
+        INSTANCES.c.account_id == Workflow.account_id, INSTANCES.c.id == newest.scalar_subquery()
+    )
+    columns = [INSTANCES.c[name] for name in ("id", "workflow_id", "status", "created_at")]
+    query = sa.select(*columns).select_from(Workflow).join(INSTANCES, is_newest)
+    query = query.where(Workflow.id.in_(workflow_ids), *_visible(by))
+    return {row.workflow_id: row for row in db.connection().execute(query)}
+
+
 def failed(limit: int, *, by: Principal) -> Sequence[sa.Row[*tuple[Any, ...]]]:
     """The newest failed instances with the name of their workflow, without their data."""
     same_workflow = (

@@ -42,8 +42,8 @@ def test_what_forms_of_workflows_answer_suits_everybody(
         },
         action("fail", "create_record", collection="missing", data={"title": "a long text " * 30}),
     ]
-    trigger = json.dumps({"type": "webhook"})
-    fill(visit, name="Welcome whoever is new", steps=json.dumps(steps), trigger=trigger)
+    page.get_by_label("Started by").select_option("webhook")
+    fill(visit, name="Welcome whoever is new", steps=json.dumps(steps))
     press(visit, "Create workflow")
     page.get_by_text("Run with a sample…").click()
     page.get_by_text("Delete…").click()

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from app import clock
+from app.console.automation import trigger_form
 from app.console.shell import forms, json_texts
 from app.console.shell.forms import Form
 from app.errors import AppError, InvalidValues, Malformed, problem
@@ -55,7 +56,8 @@ EXAMPLES: Mapping[str, JSONMapping] = {
 def blank(kind: str) -> Form:
     """The form for a new one, with an example."""
     example = EXAMPLES[kind]
-    return Form({name: pretty(value) for name, value in example.items()} | {"name": ""})
+    values = {name: pretty(value) for name, value in example.items()}
+    return Form({**values, **trigger_form.values(example["trigger"]), "name": ""})
 
 
 def from_workflow(workflow: Workflow) -> Form:
@@ -67,6 +69,7 @@ def from_workflow(workflow: Workflow) -> Form:
             "name": workflow.name,
             "description": workflow.description or "",
             "trigger": pretty(service.trigger_with_token(workflow)),
+            **trigger_form.values(workflow.trigger),
             "steps": pretty(steps),
             "condition": workflow.condition or "",
             "seen": clock.iso(workflow.updated_at),
@@ -76,7 +79,10 @@ def from_workflow(workflow: Workflow) -> Form:
 
 def submitted() -> Form:
     """The submitted form."""
-    return forms.submitted(*MAX_LENGTHS, "seen")
+    form = forms.submitted(*MAX_LENGTHS, *trigger_form.INPUTS, "seen")
+    if (trigger := trigger_form.trigger(form)) is not None:
+        form.values["trigger"] = pretty(trigger)
+    return form
 
 
 def body(form: Form, kind: str) -> JSONObject:
@@ -107,13 +113,14 @@ def with_error(form: Form, error: AppError) -> Form:
     form.note_positions(error)
     for detail in error.extra.get("details") or ():
         field = str(detail["field"])
-        part = "trigger" if field.startswith("trigger") else "steps"
-        path = field.removeprefix("trigger.") if part == "trigger" else field
         message = detail["message"]
         if field in form.values:
             form.errors.setdefault(field, []).append(message)
-        else:
-            form.errors.setdefault(part, []).append(f"{path}: {message}")
+            continue
+        path = field.removeprefix("trigger.")
+        part = trigger_form.input_of(form, path) if field.startswith("trigger") else "steps"
+        is_own = part == f"trigger_{path}"
+        form.errors.setdefault(part, []).append(message if is_own else f"{path}: {message}")
     if not error.extra.get("details"):
         return form.with_error(error)
     form.status = error.status

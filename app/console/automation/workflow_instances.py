@@ -11,7 +11,8 @@ from werkzeug.wrappers import Response as BaseResponse
 from app import clock
 from app.console.automation import flow_diagram, flow_states, workflow_form
 from app.console.automation.flow_diagram import Diagram
-from app.console.automation.workflows import ACCOUNT, STARTED_BY
+from app.console.automation.trigger_words import STARTED_BY
+from app.console.automation.workflows import ACCOUNT
 from app.console.shell import forms, guard, lists, names, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import redirect_with_notice

@@ -7,9 +7,17 @@ from collections.abc import Sequence
 from flask import redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
-from app import config
+from app import config, rest
 from app.accounts import tenants, users
-from app.console.automation import flow_diagram, trigger_samples, version_changes, workflow_form
+from app.console.automation import (
+    flow_diagram,
+    trigger_form,
+    trigger_samples,
+    trigger_words,
+    version_changes,
+    webhook_form,
+    workflow_form,
+)
 from app.console.shell import completions, forms, guard, idempotent_forms, lists, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
@@ -17,21 +25,15 @@ from app.console.shell.scopes import AccountScope
 from app.errors import AppError, NotFound
 from app.http.languages import gettext, lazy_gettext
 from app.rest.access import public
-from app.types import JSONMapping, JSONObject
-from app.workflows import hooks, service, versions
+from app.types import JSONObject
+from app.workflows import hooks, instances, service, versions
 from app.workflows.language import definition, missing_collections, missing_fields, step_headers
-from app.workflows.models import EVENT, HOOK, MANUAL, SCHEDULE, WEBHOOK, Workflow
+from app.workflows.models import HOOK, Workflow
 
 HOME = "/console/workflows"
 ACCOUNT = f"{HOME}/<uuid:account_id>"
 KIND = f"{ACCOUNT}/<any(workflow, hook):kind>"
 WORKFLOW = f"{KIND}/<uuid:workflow_id>"
-STARTED_BY = {
-    EVENT: lazy_gettext("Event"),
-    SCHEDULE: lazy_gettext("Schedule"),
-    MANUAL: lazy_gettext("By hand"),
-    WEBHOOK: lazy_gettext("Request"),
-}
 NOTICES = {
     "workflow": {
         "create": lazy_gettext("The workflow is created."),
@@ -79,6 +81,8 @@ def show_workflows(account_id: str) -> str:
         scope=scope,
         listing=listing,
         hooks=of_hooks,
+        latest=instances.latest([one.id for one in [*listing.items, *of_hooks]], by=scope.by),
+        describe=trigger_words.describe,
         most=config.current().workflows_per_account,
     )
 
@@ -244,7 +248,7 @@ def _new_page(
 ) -> Page:
     context = {"scope": scope, "kind": kind, "step_errors": faults, "checked": checked is not None}
     context |= _shown(checked, scope) if checked else {}
-    context["completions"] = completions.plain()
+    context |= {"completions": completions.plain(), **_trigger_choices(kind, scope)}
     return form.render(NEW_PAGE, form_id=idempotent_forms.form_id(), **context)
 
 
@@ -262,7 +266,20 @@ def _page(
     )
     collection = workflow.trigger.get("collection")
     context["completions"] = completions.of_collection(collection, scope)
+    context |= _trigger_choices(workflow.kind, scope)
+    context["starter"] = trigger_words.describe(workflow.trigger)
+    if token := service.trigger_with_token(workflow).get("token"):
+        prefix = f"{config.current().base_url}{rest.PREFIX}"
+        context["address"] = f"{prefix}/workflow-webhooks/{token}"
     return form.render(WORKFLOW_PAGE, owner=_owner(workflow), **context)
+
+
+def _trigger_choices(kind: str, scope: AccountScope) -> JSONObject:
+    return {
+        "trigger_types": trigger_form.types(kind),
+        "trigger_events": trigger_form.EVENT_NAMES,
+        "collections": webhook_form.choices(scope)["collections"],
+    }
 
 
 def _preview(form: Form, kind: str, current: Workflow | None, scope: AccountScope) -> Workflow:
@@ -276,14 +293,8 @@ def _shown(workflow: Workflow, scope: AccountScope) -> JSONObject:
     series = definition.parse_series(workflow.steps)
     return {
         "warnings": missing + missing_fields.warnings(workflow, scope.by),
-        "diagram": flow_diagram.draw(series, _start_words(workflow.trigger)),
+        "diagram": flow_diagram.draw(series, trigger_words.describe(workflow.trigger)),
     }
-
-
-def _start_words(trigger: JSONMapping) -> str:
-    words = [str(STARTED_BY[trigger["type"]])]
-    words += [str(trigger[name]) for name in ("event", "collection", "cron") if trigger.get(name)]
-    return " ".join(words)
 
 
 def _owner(workflow: Workflow) -> str | None:
