@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,19 +69,34 @@ def with_errors(steps: StepList, error: AppError) -> list[Fault]:
     """Put the messages of an error beside their inputs; returns them all, for a summary."""
     places, faults = _places(steps), []
     for detail in error.extra.get("details") or ():
-        field, message = str(detail["field"]), error_texts.translate(detail["message"])
-        parts = [part for part in re.findall(r"[^.\[\]]+", field)[1:] if part != "config"]
-        path = next(
-            path for n in range(len(parts), -1, -1) if (path := ".".join(parts[:n])) in places
-        )
+        message = error_texts.translate(detail["message"])
+        path, inner = _located(places, str(detail["field"]))
         place = places[path]
         # The path of what is wrong within the JSON of an input; else the input tells the place.
-        inner = ".".join(parts[path.count(".") + 1 if path else 0 :])
         place.errors.append(f"{inner}: {message}" if inner else message)
         if isinstance(place, Input) and not inner:
             place.position = detail.get("position")
         faults.append(Fault(f"i-{path}", _words(places, path), place.errors[-1]))
     return faults
+
+
+def warnings(steps: StepList, found: Iterable[JSONMapping]) -> list[Fault]:
+    """Warnings with their places in words; those of the trigger keep their path."""
+    places, faults = _places(steps), []
+    for one in found:
+        path, words = "", str(one["field"])
+        if words.startswith(("steps[", "actions[")):
+            path, inner = _located(places, words)
+            words = ", ".join(filter(None, (_words(places, path), inner)))
+        faults.append(Fault(f"i-{path}", words, error_texts.translate(one["message"])))
+    return faults
+
+
+def _located(places: Places, field: str) -> tuple[str, str]:
+    """The place of a problem's field, and the path of what is wrong within it."""
+    parts = [part for part in re.findall(r"[^.\[\]]+", field)[1:] if part != "config"]
+    path = next(path for n in range(len(parts), -1, -1) if (path := ".".join(parts[:n])) in places)
+    return path, ".".join(parts[path.count(".") + 1 if path else 0 :])
 
 
 def _steps(steps: StepList, place: str, problems: list[JSONObject]) -> list[JSONObject]:

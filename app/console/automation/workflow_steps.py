@@ -8,7 +8,7 @@ from flask import render_template, request
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock
-from app.console.automation import step_changes, step_form
+from app.console.automation import step_changes, step_form, workflows
 from app.console.automation.step_changes import Fault
 from app.console.automation.step_form import StepList
 from app.console.automation.workflows import WORKFLOW
@@ -83,5 +83,6 @@ def _page(
         faults=faults,
         max_branches=MAX_BRANCHES,
         completions=completions.plain(step_form.names(steps), caller=False),
+        **workflows.shown(workflow, scope),
     )
     return page, form.status

@@ -11,6 +11,8 @@ from app import config, rest
 from app.accounts import tenants, users
 from app.console.automation import (
     flow_diagram,
+    step_changes,
+    step_form,
     trigger_form,
     trigger_samples,
     trigger_words,
@@ -247,7 +249,7 @@ def _new_page(
     checked: Workflow | None = None,
 ) -> Page:
     context = {"scope": scope, "kind": kind, "step_errors": faults, "checked": checked is not None}
-    context |= _shown(checked, scope) if checked else {}
+    context |= shown(checked, scope) if checked else {}
     context |= {"completions": completions.plain(), **_trigger_choices(kind, scope)}
     return form.render(NEW_PAGE, form_id=idempotent_forms.form_id(), **context)
 
@@ -260,7 +262,7 @@ def _page(
     checked: Workflow | None = None,
 ) -> Page:
     context = {"scope": scope, "workflow": workflow, "kind": workflow.kind, "step_errors": faults}
-    context |= {"checked": checked is not None, **_shown(checked or workflow, scope)}
+    context |= {"checked": checked is not None, **shown(checked or workflow, scope)}
     form.values.setdefault(
         "given", workflow_form.pretty(trigger_samples.sample(workflow, scope.by))
     )
@@ -287,12 +289,15 @@ def _preview(form: Form, kind: str, current: Workflow | None, scope: AccountScop
     return preview(workflow_form.body(form, kind), current, by=scope.by)
 
 
-def _shown(workflow: Workflow, scope: AccountScope) -> JSONObject:
+def shown(workflow: Workflow, scope: AccountScope) -> JSONObject:
     """The warnings and the diagram of a workflow."""
-    missing = missing_collections.warnings([workflow])[workflow.id]
+    found = missing_collections.warnings([workflow])[workflow.id]
+    found += missing_fields.warnings(workflow, scope.by)
     series = definition.parse_series(workflow.steps)
+    is_hook = workflow.kind == HOOK
+    steps = hooks.list_actions(workflow) if is_hook else workflow.steps
     return {
-        "warnings": missing + missing_fields.warnings(workflow, scope.by),
+        "warnings": step_changes.warnings(step_form.from_steps(steps, of_hook=is_hook), found),
         "diagram": flow_diagram.draw(series, trigger_words.describe(workflow.trigger)),
     }
 
