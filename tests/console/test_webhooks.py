@@ -223,6 +223,9 @@ def test_personal_data_is_for_members_of_pii_access(app: Flask, cast: Cast) -> N
     page = dan.get(delivery).text
     assert "Ada Lovelace" not in page
     assert "Only members of the group pii_access" in page
+    log = f"{home_of(cast.alice)}/deliveries"
+    assert "Ada Lovelace" in Browser(app, cast.alice).get(log).text
+    assert "Ada Lovelace" not in dan.get(log).text
     assert "include_pii" not in dan.get(f"{home_of(cast.alice)}/new").text
     kept = {"url": NOWHERE, "collection": "posts", "events": "create"}
     assert dan.send(one, **kept, include_pii="true").status_code == 403

@@ -7,11 +7,12 @@ from collections.abc import Generator
 import sqlalchemy as sa
 from flask import Response, render_template, request, stream_with_context
 
-from app import db
+from app import clock, db
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
 from app.audit import append, checkpoints, exports, service, verify
 from app.audit.models import AuditHead
+from app.audit.service import Change
 from app.audit.verify import Report
 from app.auth import principal as principals
 from app.auth.principal import Principal
@@ -75,8 +76,19 @@ def show_audit_log() -> str:
 @guard.admins_only
 def show_audit_entry(entry_id: str) -> str:
     """One entry with everything a verifier needs."""
-    entry = service.get(int(entry_id), by=guard.require_caller())
-    return render_template("console/audit/one.html", entry=entry)
+    by = guard.require_caller()
+    entry = service.get(int(entry_id), by=by)
+    change = _change_of(entry)
+    shown = Names([change], by).shown(change)
+    return render_template("console/audit/one.html", entry=entry, shown=shown)
+
+
+def _change_of(entry: JSONObject) -> Change:
+    """An entry as a change of its own."""
+    fields = {name: entry.get(name) for name in Change.__dataclass_fields__}
+    occurred_at = clock.parse(entry["occurred_at"])
+    own = {"first_id": entry["id"], "is_complete": True, "entries": [entry]}
+    return Change(**{**fields, **own, "occurred_at": occurred_at})
 
 
 @blueprint.get(f"{AUDIT}/export/<any(csv, json, jsonl):format>")

@@ -41,6 +41,7 @@ def show_migrations() -> str:
         "console/operation/migrations.html",
         listing=listing,
         current=revision_list["current_revision"],
+        pending=sum(not one["is_applied"] for one in revision_list["revisions"]),
     )
 
 
