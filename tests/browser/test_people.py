@@ -105,6 +105,7 @@ def test_what_forms_answer_suits_everybody_in_every_window(
     press(visit, "Sign out")
     sign_in(visit, live_cast.root)
     page.goto(f"/console/accounts/{live_cast.alice.account_id}")
+    page.get_by_text("Close…").click()
     fill(visit, slug="globex")
     press(visit, "Close the account")
     expect(page.locator("[name=slug]")).to_have_attribute("aria-invalid", "true")

@@ -19,6 +19,7 @@ from app.errors import AppError, InvalidValues, problem
 from app.http.languages import gettext
 from app.rest.access import public
 
+MAX_SUGGESTED = 100
 ONE_ACCOUNT = "/console/accounts/<uuid:account_id>"
 
 
@@ -159,4 +160,5 @@ def _account_named(reference: str) -> str:
 
 
 def _new_user_page(form: Form) -> Page:
-    return form.render("console/users/new.html", **choices())
+    accounts, _ = tenants.page({"is_active": True, "skip": 0, "limit": MAX_SUGGESTED})
+    return form.render("console/users/new.html", accounts=accounts, **choices())

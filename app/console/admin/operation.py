@@ -19,7 +19,7 @@ from app.ops import readiness
 from app.outbound import mail
 from app.rest.access import public
 
-LINK = re.compile(r"https?://[^\s<>\"]+")
+LINK = re.compile(r"(https?://[^\s<>\"]+)")
 DATABASES = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
 CHECKS = {
     "database": lazy_gettext("Database"),
@@ -51,12 +51,12 @@ def show_migrations() -> str:
 def show_health() -> str:
     """The health of this process and its main settings."""
     settings = config.current()
-    checks = {str(CHECKS[name]): state for name, state in readiness.checks().items()}
+    checks = readiness.checks()
+    details = {"database": DATABASES[db.connection().dialect.name]}
     facts = {
         gettext("Version"): rest.VERSION,
         gettext("Environment"): settings.env,
         gettext("Address"): settings.base_url,
-        gettext("Database"): DATABASES[db.connection().dialect.name],
         gettext("Queue"): gettext("Redis notifies the workers")
         if settings.redis_url
         else gettext("workers poll every second"),
@@ -68,8 +68,10 @@ def show_health() -> str:
     file = db.sqlite_file()
     left = disk.free_bytes(file) if file else None
     if left is not None:
-        facts[gettext("Free on the disk")] = f"{lists.format_number(left // disk.MIB)} MiB"
-    return render_template("console/operation/health.html", checks=checks, facts=facts)
+        details["disk"] = gettext("%(size)s MiB free", size=lists.format_number(left // disk.MIB))
+    return render_template(
+        "console/operation/health.html", checks=checks, names=CHECKS, details=details, facts=facts
+    )
 
 
 @blueprint.get("/console/outbox")
@@ -91,8 +93,10 @@ def show_mail(name: str) -> str | Response:
     if name not in _names():
         raise NotFound(gettext("No mail with this name."))
     message, home = mail.load_saved(name), config.current().base_url
-    links = [link for link in LINK.findall(message.text) if link.startswith(f"{home}/")]
-    return render_template("console/operation/mail.html", mail=message, links=links)
+    parts = [
+        {"text": part, "is_link": part.startswith(f"{home}/")} for part in LINK.split(message.text)
+    ]
+    return render_template("console/operation/mail.html", mail=message, parts=parts)
 
 
 def _names() -> list[str]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -13,10 +12,8 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock
 from app.auth.principal import Principal
-from app.collections import definition
-from app.console.automation import json_tokens, sent_request, webhooks
+from app.console.automation import delivery_names, json_tokens, sent_request, webhooks
 from app.console.automation.webhooks import ACCOUNT, WEBHOOK
-from app.console.records import references
 from app.console.shell import forms, guard, idempotent_forms, lists, names, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Page, redirect_with_notice
@@ -59,7 +56,7 @@ def _log_page(scope: AccountScope) -> Page:
         undelivered=undelivered,
         form_id=idempotent_forms.form_id(),
         warnings=service.payload_warnings(scope.account.id),
-        names=record_names(listing.items, hooks, scope),
+        names=delivery_names.of_records(listing.items, hooks, scope),
     )
     return page, 400 if listing.errors and request.method == "POST" else 200
 
@@ -74,20 +71,6 @@ def count_undelivered(
     counted = [webhook for webhook in hooks if webhook.enabled and webhook.id in concerned]
     numbers = resend.count_undelivered(counted, selection, lists.MAX_COUNTED)
     return Undelivered(sum(one.failed for one in numbers), sum(one.retrying for one in numbers))
-
-
-def record_names(
-    found: Sequence[log.View], hooks: Mapping[str, Webhook], scope: AccountScope
-) -> dict[str, str]:
-    """The names, by id, of the records of deliveries whose payload the reader may see."""
-    ids = defaultdict[str, list[str]](list)
-    for one in found:
-        if one["record_id"] and not one["hidden_by"] and one["webhook_id"] in hooks:
-            ids[hooks[one["webhook_id"]].collection.lower()].append(one["record_id"])
-    names = dict[str, str]()
-    for collection in definition.get_all():
-        names |= references.labels(collection, ids[collection.name.lower()], scope.by)
-    return names
 
 
 def _webhooks(scope: AccountScope) -> dict[str, Webhook]:
@@ -234,7 +217,9 @@ def show_delivery(account_id: str, webhook_id: str, delivery_id: str) -> str:
         webhook=webhook,
         delivery=delivery,
         sent=sent_request.find(webhook, delivery, request.args.get("attempt", "")),
-        name=record_names([delivery], {webhook.id: webhook}, scope).get(delivery["record_id"]),
+        name=delivery_names.of_records([delivery], {webhook.id: webhook}, scope).get(
+            delivery["record_id"]
+        ),
         payload=json_tokens.pretty(delivery["payload"]),
         form_id=idempotent_forms.form_id(),
     )

@@ -7,7 +7,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock, config
 from app.accounts import tenants
-from app.console.automation import webhook_form
+from app.console.automation import delivery_names, webhook_form
 from app.console.shell import (
     checks,
     completions,
@@ -25,7 +25,7 @@ from app.errors import AppError
 from app.http.languages import gettext, lazy_gettext
 from app.rest.access import public
 from app.webhooks import filters as webhook_filters
-from app.webhooks import resend, service, signing
+from app.webhooks import log, resend, service, signing
 from app.webhooks.models import Webhook
 from app.webhooks.resend import Selection
 
@@ -33,6 +33,8 @@ HOME = "/console/webhooks"
 ACCOUNT = f"{HOME}/<uuid:account_id>"
 WEBHOOK = f"{ACCOUNT}/<uuid:webhook_id>"
 NEW_PAGE, WEBHOOK_PAGE = "console/webhooks/new.html", "console/webhooks/one.html"
+MAX_LATEST = 5
+"""The deliveries that a webhook's page shows."""
 SWITCHED = {
     "enable": lazy_gettext("The webhook is enabled."),
     "disable": lazy_gettext("The webhook is disabled."),
@@ -60,11 +62,14 @@ def show_webhooks(account_id: str) -> str:
     listing = lists.from_request("console.show_webhooks", **scope.url_args)
     listing.with_page(service.page(listing.skip, lists.PAGE_SIZE, by=scope.by))
     most = config.current().webhooks_per_account
+    everything = Selection(resend.EARLIEST, clock.now())
+    numbers = resend.count_undelivered(listing.items, everything, lists.MAX_COUNTED)
     return render_template(
         "console/webhooks/list.html",
         scope=scope,
         listing=listing,
         most=most,
+        undelivered={one.id: number for one, number in zip(listing.items, numbers, strict=True)},
         event_names=webhook_form.event_names,
     )
 
@@ -262,5 +267,8 @@ def _page(scope: AccountScope, webhook: Webhook, form: Form) -> Page:
         (context["undelivered"],) = resend.count_undelivered(
             [webhook], everything, lists.MAX_COUNTED
         )
+    latest = log.page({"webhook_id": webhook.id}, 0, MAX_LATEST, by=scope.by, max_total=MAX_LATEST)
+    context["latest"] = latest[0]
+    context["names"] = delivery_names.of_records(latest[0], {webhook.id: webhook}, scope)
     context["form_id"] = idempotent_forms.form_id()
     return form.render(WEBHOOK_PAGE, scope=scope, webhook=webhook, **context)
