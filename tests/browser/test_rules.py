@@ -47,7 +47,7 @@ def test_a_rule_is_mistyped_mended_previewed_saved_and_explained(
 ) -> None:
     page = visit.page
     sign_in(visit, live_cast.root)
-    page.get_by_role("link", name="Collections").click()
+    page.get_by_role("link", name="Collections", exact=True).click()
     page.get_by_role("link", name="tickets").click()
     page.get_by_role("link", name="Edit rules").click()
     view = operation(visit, "View")
