@@ -231,7 +231,7 @@ def test_on_a_phone_filters_fold_into_a_sheet(visit: Visit, live_cast: Cast) -> 
     page.get_by_role("button", name="Filters 1").click()
     expect(page.get_by_label("Status")).to_have_value("failed")
     # What is wrong is in sight.
-    page.goto(f"/console/webhooks/{live_cast.alice.account_id}/deliveries?since=never")
+    page.goto(f"/console/webhooks/{live_cast.alice.account_id}/deliveries?from_date=never")
     expect(page.locator("[aria-invalid=true]")).to_be_visible()
     expect(page.get_by_role("button", name="Filters")).to_have_count(0)
     visit.check_quiet_and_at_home()

@@ -116,7 +116,7 @@ def open_books(keyboard: Keyboard, caller: Caller) -> None:
     keyboard.sign_in(caller)
     keyboard.go("g", "r")
     keyboard.skip()
-    keyboard.tab_to(keyboard.page.get_by_role("link", name="books"))
+    keyboard.tab_to(keyboard.page.get_by_role("link", name="books", exact=True))
     keyboard.go("Enter")
 
 
