@@ -46,7 +46,7 @@ def editor(visit: Visit, label: str) -> Locator:
 def complete(visit: Visit, text: str, choice: str) -> None:
     """Type a text, and take a completion by keyboard."""
     visit.page.keyboard.type(text)
-    offered = visit.page.get_by_role("option")
+    offered = visit.page.get_by_role("listbox", name="Completions").get_by_role("option")
     expect(offered.filter(has_text=choice)).to_be_visible()
     names = offered.locator(".cm-completionLabel").all_inner_texts()
     visit.page.wait_for_timeout(100)  # the editor takes no key for a list that has just appeared
