@@ -308,7 +308,7 @@ def test_every_control_stands_out_from_what_is_behind_it(visit: Visit, live_cast
     sign_out(visit)
     sign_in(visit, live_cast.root)
     page.goto(f"/console/collections/{live_cast.root.get('collections/posts').json['id']}/rules")
-    page.locator("[name=view_choice][value=expression]").check()
+    page.locator("[name=view_choice]").select_option("expression")
     expect(page.locator(".editor:visible")).to_have_count(1)
     check_contrasts(visit)
 
