@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from flask import render_template, request
 
-from app.collections import definition
+from app.collections import definition, totals
 from app.collections.definition import Definition
 from app.console import attention, checklist, recent
 from app.console.shell import charts, guard, scopes
@@ -57,6 +57,7 @@ def context(scope: AccountScope) -> TemplateContext:
     return {
         "scope": scope,
         "visibility": visibility,
+        "counts": totals.of_account(account_id),
         "charts": [
             charts.records_chart(account_id, visibility.opened, count_all=count_all),
             charts.deliveries_chart([account_id], count_all=count_all),

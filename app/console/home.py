@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from flask import request
+from flask import request, url_for
 
 from app.accounts import tenants
-from app.accounts.models import Account, User
+from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
 from app.auth.principal import Principal
+from app.collections import definition
 from app.collections import service as collections
 from app.collections.models import Collection
 from app.console import attention, checklist, dashboard
+from app.console.records import operation_names
 from app.console.shell import charts, lists
 from app.console.shell.forms import TemplateContext
 from app.console.shell.scopes import AccountScope
 from app.db.counts import count_up_to
 from app.http.languages import gettext
+from app.webhooks.models import Webhook
 from app.workflows import instances
 
 NOT_CLOSED = (Account.closed_at.is_(None),)
 MAX_COUNTED_ACCOUNTS, MAX_LISTED_ACCOUNTS = 100, 8  # in the figures; in the list
+
+
+class Figure(NamedTuple):
+    """A number, and the page of what it counts."""
+
+    name: str
+    value: str
+    url: str
 
 
 def context(caller: Principal) -> TemplateContext:
@@ -33,14 +44,12 @@ def _instance_context(caller: Principal) -> TemplateContext:
     rows, total = collections.page(0, MAX_COUNTED_ACCOUNTS)
     counts = collections.record_counts(rows, lists.MAX_COUNTED)
     accounts = _newest_accounts()
-    figures = {
-        gettext("Accounts"): lists.format_count(
-            count_up_to(Account, NOT_CLOSED, lists.MAX_COUNTED + 1) - 1
-        ),
-        gettext("Users"): _format_count(User),
-        gettext("Collections"): lists.format_number(total),
-        gettext("Records"): _format_sum(list(counts.values())),
-    }
+    figures = [
+        _figure(gettext("Accounts"), lists.format_count(_accounts_but_system()), "show_accounts"),
+        _figure(gettext("Users"), _format_count(User), "show_users"),
+        _figure(gettext("Collections"), lists.format_number(total), "show_collections"),
+        _figure(gettext("Records"), _format_sum(list(counts.values())), "show_records_home"),
+    ]
     return {
         "figures": figures,
         "collections": [
@@ -67,7 +76,7 @@ def _activity(accounts: Sequence[Account], caller: Principal) -> TemplateContext
     names = {account.id: account.name for account in accounts}
     failing = attention.failing_webhooks(dashboard.MAX_FAILING, by=caller.acting_in(None))
     return {
-        "accounts": accounts[:MAX_LISTED_ACCOUNTS],
+        "accounts": [one for one in accounts if one.id != SYSTEM_ACCOUNT_ID][:MAX_LISTED_ACCOUNTS],
         "names": names,
         "some": len(accounts) if len(accounts) == MAX_COUNTED_ACCOUNTS else None,
         "charts": [
@@ -83,19 +92,41 @@ def _activity(accounts: Sequence[Account], caller: Principal) -> TemplateContext
 
 
 def _account_context(caller: Principal) -> TemplateContext:
-    figures = {
-        gettext("People"): _format_count(User, User.account_id == caller.account_id),
-        gettext("Collections"): _format_count(Collection),
+    if caller.account is None:
+        return {"figures": ()}
+    scope = AccountScope(caller.account, caller)
+    if not caller.is_admin:
+        return {"figures": (), "allowed": _allowed_operations(scope), "scope": scope}
+    context = dashboard.context(scope)
+    opened = {one.id for one in context["visibility"].opened}
+    records = sum(number for id, number in context["counts"].items() if id in opened)
+    people = _format_count(User, User.account_id == scope.account.id)
+    webhooks = _format_count(Webhook, Webhook.account_id == scope.account.id)
+    at = scope.url_args
+    return {
+        "figures": [
+            _figure(gettext("People"), people, "show_team"),
+            _figure(
+                gettext("Collections"), _format_count(Collection), "show_record_collections", **at
+            ),
+            _figure(
+                gettext("Records"), lists.format_number(records), "show_record_collections", **at
+            ),
+            _figure(gettext("Webhooks"), webhooks, "show_webhooks", **at),
+        ],
+        "steps": checklist.steps(caller, has_records=False),
+        "dashboard": context,
     }
-    context: TemplateContext = {
-        "figures": figures,
-        "collections": [],
-        "has_collections": bool(count_up_to(Collection, (), 1)),
-    }
-    if caller.is_admin and caller.account:
-        context["steps"] = checklist.steps(caller, has_records=False)
-        context["dashboard"] = dashboard.context(AccountScope(caller.account, caller))
-    return context
+
+
+def _allowed_operations(scope: AccountScope) -> Sequence[tuple[str, str]]:
+    """The collections that the caller may use by the API, and how."""
+    allowed = [(one.name, scope.allowed_operations(one)) for one in definition.get_all()]
+    return [(name, operation_names.summary(names)) for name, names in allowed if names]
+
+
+def _figure(name: str, value: str, endpoint: str, **url_args: Any) -> Figure:
+    return Figure(name, value, url_for(f"console.{endpoint}", **url_args))
 
 
 def _format_count(model: Any, *where: Any) -> str:

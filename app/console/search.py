@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from flask import render_template, url_for
+from flask import render_template, request, url_for
 
 from app import db
 from app.accounts.models import Account, Group, User
@@ -15,7 +15,7 @@ from app.auth import principal as principals
 from app.auth.models import ApiKey
 from app.collections import access, definition
 from app.console.records import search
-from app.console.shell import guard, lists
+from app.console.shell import guard, lists, switcher
 from app.console.shell.blueprint import blueprint
 from app.console.shell.lists import Listing
 from app.console.shell.scopes import AccountScope
@@ -25,7 +25,7 @@ from app.types import JSONObject
 from app.webhooks.models import Webhook
 from app.workflows.models import Workflow
 
-MAX_SHOWN = 5
+MAX_SHOWN, MAX_SUGGESTED = 5, 12
 ACCOUNT_FILTER = {"account": lazy_gettext("Account, for its records")}
 MAX_SCANNED = 2_000  # newest rows of each kind; records have their own limit
 
@@ -60,14 +60,20 @@ def show_search() -> str:
     listing = lists.from_request(
         "console.show_search", texts=ACCOUNT_FILTER if superadmin else None
     )
+    # Without a choice, the search is over all accounts, and the records of the current one.
+    is_implied = superadmin and "account" not in request.args
+    if is_implied and (code := switcher.current_code()):
+        listing.filters["account"] = code
     text, scope = listing.search, _scope(listing)
-    sections = list(_sections(text, scope)) if text and not listing.errors else []
+    only = scope.account.id if scope and not is_implied else None
+    sections = list(_sections(text, scope, only)) if text and not listing.errors else []
     return render_template(
         "console/search.html",
         listing=listing,
         search=text,
         scope=scope,
         found=[section for section in sections if section.hits or section.scanned],
+        collections=_record_lists(scope) if scope and not text else (),
     )
 
 
@@ -82,15 +88,28 @@ def _scope(listing: Listing) -> AccountScope | None:
     return AccountScope(account, caller.acting_in(account)) if account else None
 
 
-def _sections(text: str, scope: AccountScope | None) -> Iterator[Section]:
+def _record_lists(scope: AccountScope) -> Sequence[Hit]:
+    """The collections whose records the caller may list."""
+    if not scope.by.is_admin:
+        return ()
+    opened = [one for one in definition.get_all() if access.is_open(scope.by, one, "list")]
+    return [
+        Hit(one.name, "", url_for("console.show_records", name=one.name, **scope.url_args))
+        for one in opened[:MAX_SUGGESTED]
+    ]
+
+
+def _sections(text: str, scope: AccountScope | None, only: str | None) -> Iterator[Section]:
+    """The results; `only` is the account that they are limited to."""
     caller, account_id = guard.require_caller(), scope.account.id if scope else None
-    if caller.is_superadmin and scope is None:
+    if caller.is_superadmin and only is None:
         yield _accounts(text)
     if caller.is_admin:
+        within = only if caller.is_superadmin else account_id
         yield _collections(text, scope)
-        yield _users(text, account_id)
-        yield _webhooks(text, account_id)
-        yield _workflows(text, account_id)
+        yield _users(text, within)
+        yield _webhooks(text, within)
+        yield _workflows(text, within)
         yield _groups(text, account_id or guard.own_account_id())
     yield _keys(text, account_id or guard.own_account_id())
     if caller.is_admin and scope is not None:

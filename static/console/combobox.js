@@ -1,5 +1,5 @@
 // Searches records or users while one types: a combobox in place of the id and the finder. With
-// `data-any`, any other text stays, too.
+// `data-any`, any other text stays, too. The search takes the inputs that `data-with` names along.
 import { translate } from "./texts.js";
 const PAUSE = 200; // milliseconds after the last key
 
@@ -7,6 +7,7 @@ class Combobox {
   constructor(picker) {
     this.id = picker.querySelector("input:not([type=search])");
     this.url = picker.dataset.options;
+    this.others = picker.dataset.with?.split(" ") ?? [];
     this.takesAny = "any" in picker.dataset;
     this.chosen = picker.dataset.label || this.id.value;
     this.input = document.createElement("input");
@@ -58,6 +59,7 @@ class Combobox {
     this.request = new AbortController();
     const url = new URL(this.url, location);
     url.searchParams.set("text", this.input.value);
+    for (const name of this.others) url.searchParams.set(name, this.id.form.elements[name].value);
     try {
       const response = await fetch(url, { signal: this.request.signal });
       if (!response.ok || response.redirected) return;

@@ -10,9 +10,7 @@ function boxes() {
 function show() {
   const every = boxes();
   const count = every.filter(box => box.checked).length;
-  form.querySelector("[data-selected]").textContent = count
-    ? translate("{count} selected:", { count })
-    : translate("Select records to edit, delete or export them.");
+  form.querySelector("[data-selected]").textContent = count ? translate("{count} selected:", { count }) : "";
   for (const control of form.querySelectorAll("button, select")) control.hidden = !count;
   all.checked = count > 0 && count === every.length;
   all.indeterminate = count > 0 && count < every.length;

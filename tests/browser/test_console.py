@@ -57,7 +57,7 @@ def test_sign_in_look_around_sign_out(visit: Visit, live_cast: Cast) -> None:
 @WITHOUT_SCRIPTS_TOO
 def test_a_superadmin_sees_the_instance(visit: Visit, live_cast: Cast) -> None:
     sign_in(visit, live_cast.root)
-    expect(visit.page.get_by_role("heading", level=1)).to_have_text("System")
+    expect(visit.page.get_by_role("heading", level=1)).to_have_text("Instance")
     users = live_cast.root.get("users").json["total"]  # other tests leave some
     collections = live_cast.root.get("collections").json["items"]
     records = sum(one["record_count"] for one in collections)
@@ -215,6 +215,29 @@ def test_on_a_phone_the_menu_is_a_drawer(visit: Visit, live_cast: Cast) -> None:
 
 
 @WITHOUT_SCRIPTS_TOO
+def test_on_a_phone_filters_fold_into_a_sheet(visit: Visit, live_cast: Cast) -> None:
+    page = visit.page
+    sign_in(visit, live_cast.alice)
+    page.set_viewport_size(NARROW)
+    page.goto(f"/console/records/{live_cast.alice.account_id}/posts")
+    expect(page.locator("[name=value_0]")).to_be_hidden()
+    page.get_by_role("button", name="Filters").click()
+    page.locator("[name=field_0]").select_option("title")
+    page.locator("[name=value_0]").fill("two")
+    page.get_by_role("button", name="Apply").first.click()
+    expect(page.locator("tbody tr")).to_have_count(1)
+    expect(page.get_by_role("button", name="Filters")).to_have_text("Filters 1")
+    page.goto(f"/console/webhooks/{live_cast.alice.account_id}/deliveries?status=failed")
+    page.get_by_role("button", name="Filters 1").click()
+    expect(page.get_by_label("Status")).to_have_value("failed")
+    # What is wrong is in sight.
+    page.goto(f"/console/webhooks/{live_cast.alice.account_id}/deliveries?from_date=never")
+    expect(page.locator("[aria-invalid=true]")).to_be_visible()
+    expect(page.get_by_role("button", name="Filters")).to_have_count(0)
+    visit.check_quiet_and_at_home()
+
+
+@WITHOUT_SCRIPTS_TOO
 def test_the_account_of_a_superadmin_stays_from_area_to_area(visit: Visit, live_cast: Cast) -> None:
     page = visit.page
     sign_in(visit, live_cast.root)
@@ -285,7 +308,7 @@ def test_every_control_stands_out_from_what_is_behind_it(visit: Visit, live_cast
     sign_out(visit)
     sign_in(visit, live_cast.root)
     page.goto(f"/console/collections/{live_cast.root.get('collections/posts').json['id']}/rules")
-    page.locator("[name=view_choice][value=expression]").check()
+    page.locator("[name=view_choice]").select_option("expression")
     expect(page.locator(".editor:visible")).to_have_count(1)
     check_contrasts(visit)
 

@@ -34,7 +34,7 @@ def view_rule(visit: Visit, tickets: str) -> Locator:
     """The editor of the rule for viewing."""
     visit.page.goto(f"/console/collections/{tickets}/rules")
     view = visit.page.get_by_role("region", name="View", exact=True)
-    view.get_by_label("whoever an expression allows").check()
+    view.get_by_label("Who may view").select_option("whoever an expression allows")
     return editor(visit, "Expression to view by")
 
 
@@ -46,7 +46,7 @@ def editor(visit: Visit, label: str) -> Locator:
 def complete(visit: Visit, text: str, choice: str) -> None:
     """Type a text, and take a completion by keyboard."""
     visit.page.keyboard.type(text)
-    offered = visit.page.get_by_role("option")
+    offered = visit.page.get_by_role("listbox", name="Completions").get_by_role("option")
     expect(offered.filter(has_text=choice)).to_be_visible()
     names = offered.locator(".cm-completionLabel").all_inner_texts()
     visit.page.wait_for_timeout(100)  # the editor takes no key for a list that has just appeared
@@ -97,7 +97,7 @@ def test_the_keyboard_leaves_the_editor_and_its_value_is_the_forms(
     text.click()
     page.keyboard.type("status = 'open'")
     page.keyboard.press("Tab")
-    expect(page.locator("[name=view_which]").first).to_be_focused()
+    expect(page.locator("[name=view_which]")).to_be_focused()
     page.keyboard.press("Shift+Tab")
     expect(text).to_be_focused()
     page.keyboard.press("Control+a")

@@ -116,7 +116,7 @@ def open_books(keyboard: Keyboard, caller: Caller) -> None:
     keyboard.sign_in(caller)
     keyboard.go("g", "r")
     keyboard.skip()
-    keyboard.tab_to(keyboard.page.get_by_role("link", name="books"))
+    keyboard.tab_to(keyboard.page.get_by_role("link", name="books", exact=True))
     keyboard.go("Enter")
 
 
@@ -163,10 +163,9 @@ def test_write_a_rule_with_completions(keyboard: Keyboard, live_cast: Cast, book
     keyboard.tab_to(page.get_by_role("link", name="Edit rules"))
     keyboard.go("Enter")
     keyboard.skip()
-    keyboard.tab_to(page.locator("[name=view_choice]:checked"))
-    keyboard.press("ArrowDown")
-    while not page.locator("[name=view_choice][value=expression]").is_checked():
-        keyboard.press("ArrowDown")
+    keyboard.tab_to(page.locator("[name=view_choice]"))
+    keyboard.press("End")
+    expect(page.locator("[name=view_choice]")).to_have_value("expression")
     keyboard.tab_to(editor(keyboard.visit, "Expression to view by"))
     complete(keyboard.visit, "le", "lent")
     keyboard.type(" = false")

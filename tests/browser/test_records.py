@@ -39,7 +39,7 @@ def books(live_cast: Cast) -> Iterator[dict[str, str]]:
 def test_from_a_new_collection_to_a_record_and_back(visit: Visit, live_cast: Cast) -> None:
     page = visit.page
     sign_in(visit, live_cast.root)
-    page.get_by_role("link", name="Collections").click()
+    page.get_by_role("link", name="Collections", exact=True).click()
     press(visit, "New collection")
     fill(visit, collection_name="films", name_0="title")
     for number in (1, 2):
@@ -64,7 +64,7 @@ def test_from_a_new_collection_to_a_record_and_back(visit: Visit, live_cast: Cas
     press(visit, "Sign out")
     sign_in(visit, live_cast.alice)
     page.get_by_role("link", name="Records", exact=True).click()
-    page.get_by_role("link", name="films").click()
+    page.get_by_role("link", name="films", exact=True).click()
     expect(page.get_by_text("No records yet.")).to_be_visible()
     press(visit, "New record")
     fill(visit, f_title="Alien", f_years="1979")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -42,18 +43,26 @@ def operation(visit: Visit, name: str) -> Locator:
     return visit.page.get_by_role("region", name=name, exact=True)
 
 
+def choose(visit: Visit, name: str, text: str, option: str) -> None:
+    """Choose what a search finds."""
+    combobox = visit.page.get_by_role("combobox", name=name)
+    combobox.press_sequentially(text)
+    visit.page.get_by_role("option").filter(has_text=option).click()
+    expect(visit.page.get_by_role("listbox")).to_have_count(0)
+
+
 def test_a_rule_is_mistyped_mended_previewed_saved_and_explained(
     visit: Visit, live_cast: Cast, tickets: dict[str, str]
 ) -> None:
     page = visit.page
     sign_in(visit, live_cast.root)
-    page.get_by_role("link", name="Collections").click()
+    page.get_by_role("link", name="Collections", exact=True).click()
     page.get_by_role("link", name="tickets").click()
     page.get_by_role("link", name="Edit rules").click()
     view = operation(visit, "View")
     text, verdict = view.get_by_role("textbox"), page.locator("#view_rule-verdict")
     expect(text).to_be_hidden()
-    view.get_by_label("whoever an expression allows").check()
+    view.get_by_label("Who may view").select_option("whoever an expression allows")
     text.press_sequentially(WRONG)
     expect(verdict).to_contain_text("There is no field stat.")
     expect(verdict.locator("mark")).to_have_text("stat")
@@ -73,11 +82,14 @@ def test_a_rule_is_mistyped_mended_previewed_saved_and_explained(
     expect(page.get_by_role("status")).to_have_text("The rules of tickets are saved.")
     assert live_cast.bob.get(f"records/tickets/{tickets['alice']}").status_code == 404
     page.get_by_role("link", name="Explain").click()
-    fill(visit, account="acme", email=live_cast.bob.email, record_id=tickets["alice"])
+    choose(visit, "Account", "acm", "Acme (")
+    choose(visit, "User", "bob", live_cast.bob.email)
+    page.get_by_role("combobox", name="Record").fill(tickets["alice"])
     press(visit, "Explain")
     expect(page.get_by_role("heading", name="not allowed")).to_be_visible()
     expect(page.locator("main mark")).to_have_text(MENDED)
-    fill(visit, record_id=tickets["bob"])
+    expect(page.get_by_role("combobox", name="Account")).to_have_value(re.compile("^Acme"))
+    page.get_by_role("combobox", name="Record").fill(tickets["bob"])
     press(visit, "Explain")
     expect(page.locator("main mark")).to_have_text("@owns_record()")
     visit.check_quiet_and_at_home()
@@ -92,7 +104,7 @@ def test_the_editor_works_without_scripts(
     without = Visit(context.new_page())
     sign_in(without, live_cast.root)
     without.page.goto(f"/console/collections/{tickets['id']}/rules")
-    operation(without, "List").get_by_label("whoever an expression allows").check()
+    operation(without, "List").get_by_label("Who may list").select_option("expression")
     fill(without, list_rule=WRONG)
     press(without, "Preview")
     expect(without.page.locator("#list_rule-error")).to_have_text("There is no field stat.")
@@ -111,7 +123,7 @@ def test_a_session_that_ended_is_no_verdict(
     sign_in(visit, live_cast.root)
     visit.page.goto(f"/console/collections/{tickets['id']}/rules")
     view = operation(visit, "View")
-    view.get_by_label("whoever an expression allows").check()
+    view.get_by_label("Who may view").select_option("whoever an expression allows")
     visit.page.context.clear_cookies()
     view.get_by_role("textbox").fill(WRONG)
     expect(visit.page.locator("#view_rule-verdict")).to_contain_text("Validation is unavailable")
@@ -126,9 +138,10 @@ def test_what_forms_answer_suits_everybody_in_every_window(
     page.goto(f"{one}/rules")
     for summary in page.locator("main summary").all():
         summary.click()
-    operation(visit, "View").get_by_label("only some").check()
+    operation(visit, "View").get_by_label("Fields to show").select_option("only some")
     for name in ("View", "Update"):
-        operation(visit, name).get_by_label("whoever an expression allows").check()
+        who = operation(visit, name).get_by_label(f"Who may {name.lower()}")
+        who.select_option("whoever an expression allows")
     fill(visit, view_rule=MENDED, update_rule=f"{MENDED} && nope = 1")
     expect(page.locator("#update_rule-verdict mark")).to_have_text("nope")
     look("typed")
@@ -141,10 +154,11 @@ def test_what_forms_answer_suits_everybody_in_every_window(
     press(visit, "Save these rules")
     look("one-changed")
     page.goto(f"{one}/explain?record_id={tickets['alice']}")
-    fill(visit, account="acme", email="nobody@acme.example")
+    page.get_by_role("combobox", name="Account").fill("acme")
+    page.get_by_role("combobox", name="User").fill("nobody@acme.example")
     press(visit, "Explain")
     look("explain-refused")
-    fill(visit, email=live_cast.bob.email)
+    page.get_by_role("combobox", name="User").fill(live_cast.bob.email)
     press(visit, "Explain")
     page.get_by_text("SQL query").click()
     look("explained")

@@ -86,7 +86,9 @@ def test_the_examples_run_as_they_are(served: tuple[Flask, Cast], language: str,
     else:
         id = cast.root.get("collections/orders").json["id"]
         caller, path = cast.root, f"collections/{id}/api?account=acme"
-    setup, lists, get, create, update, delete = codes(Browser(app, caller).get(path).text, language)
+    browser = Browser(app, caller)
+    browser.get(f"{path.partition('?')[0]}?language={language.lower()}")
+    setup, lists, get, create, update, delete = codes(browser.get(path).text, language)
     prefix = "" if language == "curl" else f"{setup}\n"  # its own would replace the test's
     record_id = ""
 
@@ -108,6 +110,18 @@ def test_the_examples_run_as_they_are(served: tuple[Flask, Cast], language: str,
     assert answer(update)["title"] == created["title"]
     run(language, prefix + delete, caller, record_id)
     assert cast.alice.get(f"records/orders/{record_id}").status_code == 404
+
+
+def test_the_language_of_the_examples_is_remembered(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root)
+    browser, path = Browser(app, cast.alice), f"records/{cast.alice.account_id}/posts/api"
+    for query, expected in (("", "curl"), ("?language=python", "Python"), ("", "Python")):
+        page = browser.get(f"{path}{query}").text
+        assert set(re.findall('data-language="([^"]*)"', page)) == {expected}
+        assert f'aria-current="page">{expected}</a>' in page
+    assert set(re.findall('data-language="([^"]*)"', browser.get(f"{path}?language=x").text)) == {
+        "Python"
+    }
 
 
 def test_the_filters_are_of_this_collection(served: tuple[Flask, Cast]) -> None:

@@ -15,7 +15,6 @@ from app.rules.functions import PLAIN as FUNCTIONS
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.console.browser import HOSTILE, Browser, alert, asks_to_sign_in, beside
 
-NO = "\N{EN DASH}"
 NONE = "019a9f00-0000-7000-8000-00000000dead"
 OPERATIONS = ("list", "view", "create", "update", "delete")
 SCHEMA = [
@@ -54,8 +53,11 @@ def rules_of(root: Caller) -> dict[str, Any]:
 
 
 def chosen(page: str) -> set[tuple[str, str]]:
-    """The names and values of what is checked on a page."""
-    return set(re.findall(r'name="(\w+)" value="(\w+)" checked', page))
+    """The names and values of what is checked or selected on a page."""
+    found = set(re.findall(r'name="(\w+)" value="(\w+)" checked', page))
+    for name, options in re.findall(r'<select[^>]*name="(\w+)"(.*?)</select>', page, re.DOTALL):
+        found |= {(name, value) for value in re.findall(r'value="(\w+)" selected', options)}
+    return found
 
 
 def text_in(page: str, name: str) -> str:
@@ -140,11 +142,11 @@ def test_a_collections_page_shows_fields_and_rules(superadmin: Browser, posts: s
     page = superadmin.get(f"collections/{posts}").text
     assert "2 records in all accounts" in page
     assert rows(page, "Fields") == [
-        ["title", "text", "yes", NO, NO, "", NO],
-        ["n", "number", NO, "yes", "yes", "", NO],
-        ["email", "email", NO, NO, NO, "", "mask: email"],
-        ["up", "reference to  posts", NO, NO, NO, "keeps its target", NO],
-        ["loud", "text", NO, NO, NO, "upper(title)", NO],
+        ["title", "Text", "required", ""],
+        ["n", "Number", "unique   indexed", ""],
+        ["email", "Email address", "personal data, mask: email", ""],
+        ["up", "Reference to  posts", "", "keeps its target"],
+        ["loud", "Text, computed", "", "upper(title)"],
     ]
     assert rows(page, "Rules") == [
         ["list", LABELS["closed"], "title"],
@@ -167,10 +169,10 @@ def test_the_editor_shows_the_rules_as_they_are(superadmin: Browser, posts: str)
 def test_the_editor_helps_with_every_name_and_function(superadmin: Browser, posts: str) -> None:
     page = superadmin.get(f"collections/{posts}/rules").text
     names = {row[0]: row[1:] for row in rows(page, "Names of this collection")}
-    assert names["n"] == ["number", ""]
-    assert names["loud"] == ["text", "computed"]
-    assert names["created_at"] == ["datetime", "of every record"]
-    assert names["up"] == ["text", "leads to posts:  up.id"]
+    assert names["n"] == ["Number", ""]
+    assert names["loud"] == ["Text", "computed"]
+    assert names["created_at"] == ["Date and time", "of every record"]
+    assert names["up"] == ["Text", "leads to posts:  up.id"]
     for name in (*CALLERS, *SPECIAL, *FUNCTIONS):
         assert f"<code>{name}(" in page, name
 

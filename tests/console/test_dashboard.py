@@ -18,7 +18,7 @@ from app.records import service as records
 from app.webhooks.models import DELIVERIES, Webhook
 from app.workflows.models import INSTANCES
 from tests import builders
-from tests.builders import Cast
+from tests.builders import OPEN, Cast
 from tests.console import furnished
 from tests.console.browser import Browser
 from tests.webhooks.delivering import make_webhook
@@ -144,7 +144,12 @@ def test_the_dashboard_of_an_account_is_for_superadmins(
     path = f"accounts/{cast.charlie.account_id}/dashboard"
     assert admin.get(path).status_code == 403
     assert superadmin.get(f"accounts/{new_id()}/dashboard").status_code == 404
+    builders.make_collection(cast.root, "orders", create_rule=None)
+    builders.make_collection(cast.root, "secrets", **dict.fromkeys(OPEN))
     viewer = Browser(app, cast.bob).get("").text
+    assert "list, view, update, delete" in viewer
+    assert "/api/v1/records/orders" in viewer
+    assert "secrets" not in viewer
     assert "<figure" not in viewer
     assert "are managed by the admins of" in viewer
 

@@ -216,3 +216,45 @@ def test_values_of_every_type_are_shown(cast: Cast, superadmin: Browser) -> None
     assert (verdict(page)[0], marks(page)) == ("allowed", [rule])
     table = dict(rows(page, "Values used"))
     assert table == {"n": "2.5", "flag": "true", "due": "2029-12-31", "text": "null"}
+
+
+def test_accounts_users_and_records_are_suggested(
+    cast: Cast, superadmin: Browser, admin: Browser, posts: dict[str, str]
+) -> None:
+    strange = make_record(cast.charlie, title="new")["id"]
+    explain = f"collections/{posts['posts']}/explain"
+
+    def found(path: str) -> list[tuple[str, str]]:
+        answer = superadmin.get(path)
+        assert answer.status_code == 200, path
+        return [(one["id"], one["label"]) for one in answer.json["options"]]
+
+    code = cast.alice.get("account").json["account_code"]
+    assert found("accounts/options?text=ACM") == [(code, f"Acme ({code})")]
+    assert found("accounts/options?text=%25") == []
+    assert [id for id, _ in found(f"{explain}/users?account=acme")] == [
+        "alice@acme.example",
+        "bob@acme.example",
+    ]
+    assert [id for id, _ in found(f"{explain}/users?account={code}&text=BOB")] == [
+        "bob@acme.example"
+    ]
+    assert found(f"{explain}/records?account=acme&text=secr") == [(posts["secret"], "secret")]
+    assert found(f"{explain}/records?account=acme&text={strange}") == []
+    for account in ("", "nowhere", "x" * 5000):
+        for what in ("users", "records"):
+            assert found(f"{explain}/{what}?account={account}") == []
+    for path in ("accounts/options", f"{explain}/users?account=acme", f"{explain}/records"):
+        assert admin.get(path).status_code == 403
+
+
+def test_what_was_chosen_is_shown_by_its_name(
+    cast: Cast, superadmin: Browser, posts: dict[str, str]
+) -> None:
+    page = ask(superadmin, posts, record_id=posts["secret"]).text
+    assert 'data-label="secret"' in page
+    assert 'data-label="Acme (' in page
+    other = make_record(cast.charlie, title="new")["id"]
+    assert 'data-label="new"' not in ask(superadmin, posts, record_id=other).text
+    superadmin.get(f"records/{cast.charlie.account_id}/posts")
+    assert 'data-label="Globex (' in superadmin.get(f"collections/{posts['posts']}/explain").text

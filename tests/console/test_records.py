@@ -131,6 +131,7 @@ def test_collections_show_their_numbers_of_records_only_to_whom_all_are_listed(
     page = Browser(app, cast.alice).get(f"records/{cast.alice.account_id}").text
     shown = re.findall(r'/(\w+)">\w+</a></th>\s*<td data-label="Records">(\d*)</td>', page)
     assert sorted(shown) == [("closed", ""), ("mine", ""), ("posts", "2")]
+    assert page.count('data-label="Newest record"><time') == 1
 
 
 def test_superadmins_choose_the_account_and_are_told_whose_it_is(

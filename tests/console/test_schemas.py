@@ -12,8 +12,10 @@ from flask import Flask
 from app.collections import fields
 from app.collections import service as collections
 from app.collections.models import Collection
+from app.console.shell import names
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.console.browser import HOSTILE, Browser, alert, asks_to_sign_in, beside
+from tests.console.test_collections import rows
 from tests.sql import statements
 
 NONE = "019a9f00-0000-7000-8000-00000000dead"
@@ -94,11 +96,13 @@ def test_only_superadmins_edit_fields(app: Flask, cast: Cast, posts: str) -> Non
         assert (browser.get(path).status_code, browser.send(path).status_code) == (404, 404)
 
 
-def test_the_editor_names_its_types_as_the_api_does(superadmin: Browser) -> None:
+def test_the_editor_offers_the_types_by_words(superadmin: Browser) -> None:
     page = superadmin.get("collections/new").text
     for name, expected in (("type_0", fields.TYPES), ("return_type_0", fields.RETURN_TYPES)):
         (body,) = re.findall(rf'<select[^>]*name="{name}".*?</select>', page, re.DOTALL)
-        assert re.findall("<option[^>]*>([^<]*)</option>", body) == list(expected)
+        options = re.findall('<option value="([^"]*)"[^>]*>([^<]*)</option>', body)
+        assert options == [(type_, names.of_type(type_)) for type_ in expected]
+        assert [name for type_, name in options if name == type_] == []
 
 
 def test_a_collection_is_planned_then_made(cast: Cast, superadmin: Browser) -> None:
@@ -426,7 +430,7 @@ def test_a_refused_form_leads_to_its_faults(superadmin: Browser, posts: str) -> 
     assert [name for name, _ in links] == [
         *("default_1", "name_0", "name_10", "collection_10", "indexes")
     ]
-    assert "n, default: Not a valid value for a field of type number." in summary
+    assert "n, default: Not a valid value for a field of type Number." in summary
     assert "1x, refers to: Choose the collection that the field refers to." in summary
     for name, _ in links:
         assert f' id="{name}"' in refused or name == "name_0"
@@ -434,3 +438,20 @@ def test_a_refused_form_leads_to_its_faults(superadmin: Browser, posts: str) -> 
     opened = re.findall(r'id="field-(\d+)"[^>]* open>', refused)
     assert opened == ["1", "0", "10"]
     assert re.search(r"in (collection|name|return_type)\b", summary) is None
+
+
+def test_a_plan_speaks_in_words(cast: Cast, superadmin: Browser, posts: str) -> None:
+    path = f"collections/{posts}/schema"
+    sent = inputs(superadmin.get(path).text)
+    sent |= {"required_1": "true", "min_1": "0", "on_delete_8": "cascade", "mask_type_4": "email"}
+    sent |= {"name_10": "code", "type_10": "computed", "return_type_10": "number"}
+    sent |= {"expression_10": "n + 1", "require_signature": "true"}
+    planned = superadmin.send(path, **sent, do="plan")
+    assert planned.status_code == 200, alert(planned)
+    shown = rows(planned.text, "What changes")
+    assert ["n", "required", "no", "yes"] in shown
+    assert ["n", "at least", "-1.5", "0"] in shown
+    on_delete = ["Empty this field", "Delete this record, too"]
+    assert ["up", "when its target is deleted", *on_delete] in shown
+    assert ["code", "new field", "", "Number, computed"] in shown
+    assert ["posts", "electronic signature", "no", "yes"] in shown

@@ -73,6 +73,19 @@ def test_each_finds_what_they_may_see(
 
 
 @pytest.mark.usefixtures("things")
+def test_a_superadmin_also_finds_the_records_of_the_current_account(
+    cast: Cast, superadmin: Browser
+) -> None:
+    superadmin.get(f"accounts/{cast.alice.account_id}/dashboard")
+    page = superadmin.get("search").text
+    assert 'name="account" type="text" value="AA0001"' in page
+    assert f'href="/console/records/{cast.alice.account_id}/needles"' in page
+    everywhere = set(found(superadmin, "needle"))
+    assert {"a Needle of acme, 100%", "needle@globex.example"} <= everywhere
+    assert "a Needle of globex, 100%" not in everywhere
+
+
+@pytest.mark.usefixtures("things")
 def test_the_text_is_taken_as_it_is(cast: Cast, admin: Browser, superadmin: Browser) -> None:
     assert found(admin, "100%") == ["a Needle of acme, 100%"]
     record = builders.make_record(cast.alice, "needles", title="by its id")

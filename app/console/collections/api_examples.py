@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import orjson
-from flask import request
+from flask import request, session
 
 from app import config
 from app.auth import principal as principals
 from app.collections.access import Access
 from app.collections.definition import Definition
-from app.console.collections import snippets
+from app.console.collections import candidates, snippets
 from app.console.collections.listing import COLLECTION, NO_ACCOUNT, load
 from app.console.records import operation_names
-from app.console.shell import guard, scopes
+from app.console.shell import guard, scopes, switcher
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page
 from app.console.shell.scopes import AccountScope
@@ -30,6 +30,8 @@ MAX_ITEMS = 10
 MAX_SHOWN = 20_000  # characters of a response
 MAX_INPUT = 2_000
 INPUTS = ("try", "account", "filter", "sort", "id")
+LANGUAGE = "examples"
+"""Where the session has the language of the examples."""
 NO_ID = "Enter the id of a record."
 
 
@@ -51,6 +53,7 @@ def show_api_examples(collection_id: str) -> Page:
     """The API of a collection, for superadmins acting in any account."""
     _, collection = load(collection_id)
     form = _form()
+    form.values["account"] = form["account"] or switcher.current_code()
     scope = scopes.account_or_own_scope(None)
     if form["account"]:
         account = principals.reload_active_account(form["account"])
@@ -90,10 +93,20 @@ def _page(scope: AccountScope, collection: Definition, form: Form) -> Page:
         allowed=operation_names.listed(scope.allowed_operations(collection)),
         examples=snippets.examples(base_url, collection.name, calls, headers),
         languages=snippets.LANGUAGES,
+        code_language=_language(),
+        account_label=candidates.account_label(form["account"]),
         set_up=snippets.SET_UP,
         conditions=snippets.conditions(shown) if shown else [],
         tried=_try(scope, collection, form) if form["try"] and not form.errors else None,
     )
+
+
+def _language() -> str:
+    """The language of the examples: the chosen one, which the session remembers."""
+    if request.args.get("language") in snippets.LANGUAGES:
+        session[LANGUAGE] = request.args["language"]
+    chosen: str = session.get(LANGUAGE, "")
+    return chosen if chosen in snippets.LANGUAGES else next(iter(snippets.LANGUAGES))
 
 
 def _reference_ids(

@@ -9,6 +9,7 @@ from app.auth import principal as principals
 from app.auth import service as auth
 from app.collections import access, trials
 from app.collections.definition import Definition
+from app.console.collections import candidates
 from app.console.collections.listing import COLLECTION, load
 from app.console.records.operation_names import OPERATION_NAMES
 from app.console.shell import forms, guard, json_texts, switcher
@@ -158,9 +159,12 @@ def _subject(form: Form) -> rules.Subject:
 
 
 def _page(collection_id: str, form: Form, explanation: JSONObject | None = None) -> Page:
+    _, collection = load(collection_id)
     return form.render(
         "console/collections/explain.html",
-        collection=load(collection_id)[1],
+        collection=collection,
+        account_label=candidates.account_label(form["account"]),
+        record_label=candidates.record_label(collection, form["account"], form["record_id"]),
         operations=OPERATION_NAMES,
         operation_names=OPERATION_NAMES,
         callers=CALLERS,

@@ -18,6 +18,7 @@ from app.console.records.operation_names import OPERATION_NAMES
 from app.console.shell import guard, lists, switcher
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page
+from app.console.shell.switcher import RecentAccount
 from app.db import versioned_cache
 from app.http.languages import gettext, lazy_gettext
 from app.rest.access import public
@@ -98,14 +99,16 @@ def choose_records(collection_id: str) -> Page | BaseResponse:
 def _page(collection_id: str, form: Form) -> Page:
     with versioned_cache.reloading():
         row, collection = load(collection_id)
+        accounts = totals.by_account(row.id, MAX_ACCOUNTS)
         return form.render(
             "console/collections/one.html",
             collection=collection,
             records=service.record_counts([row], lists.MAX_COUNTED)[row.id],
-            accounts=totals.by_account(row.id, MAX_ACCOUNTS),
-            current=switcher.current(guard.require_caller()) or guard.require_caller().home,
+            accounts=accounts,
+            current=_current_account(accounts),
             fields=[(field, targets(collection, field)) for field in collection.declared.values()],
             option_texts=_option_texts,
+            properties=_properties,
             referrers=_referrers(collection),
             indexes=[(", ".join(spec["fields"]), spec["unique"]) for spec in row.indexes],
             operations=OPERATIONS,
@@ -113,6 +116,28 @@ def _page(collection_id: str, form: Form) -> Page:
             describe_rule=rules_form.describe_rule,
             describe_fields=rules_form.describe_fields,
         )
+
+
+def _current_account(accounts: Sequence[tuple[str, str, int]]) -> RecentAccount:
+    """The chosen account; without a choice that with most records, or the caller's own."""
+    caller = guard.require_caller()
+    if chosen := switcher.current(caller):
+        return chosen
+    home, _ = caller.home_and_user()
+    id, name = accounts[0][:2] if accounts else (home.id, home.name)
+    return RecentAccount(id, name)
+
+
+def _properties(field: Field, collection: Definition) -> list[str]:
+    """What is true of a field, in words."""
+    words = {
+        gettext("required"): field.required,
+        gettext("unique"): field.unique,
+        gettext("indexed"): field.options.get("index") or field.unique,
+        gettext("personal data, mask: %(mask)s", mask=field.mask_type or "full"): field.pii,
+        gettext("from personal data"): not field.pii and field.name in collection.personal,
+    }
+    return [word for word, is_true in words.items() if is_true]
 
 
 def _option_texts(field: Field) -> list[str]:

@@ -18,6 +18,7 @@ from app.collections.fields import SYSTEM_FIELDS, InvalidValue, NumberField
 from app.collections.models import Collection
 from app.collections.schema import LONGEST_SCHEMA
 from app.console.collections import index_lines
+from app.console.shell import names
 from app.console.shell.forms import Form
 from app.errors import AppError, InvalidValues, Malformed, problem
 from app.http.languages import gettext, lazy_gettext
@@ -68,6 +69,20 @@ LABELS = {
     "mime_types": lazy_gettext("types"),
     "min": lazy_gettext("at least"),
     "max": lazy_gettext("at most"),
+    "require_signature": lazy_gettext("electronic signature"),
+}
+MASK_NAMES = {
+    "full": lazy_gettext("All of it"),
+    "email": lazy_gettext("Email address"),
+    "name": lazy_gettext("Name"),
+    "phone": lazy_gettext("Phone number"),
+    "ssn": lazy_gettext("Social security number"),
+    "custom": lazy_gettext("Custom"),
+}
+ON_DELETE_NAMES = {
+    "restrict": lazy_gettext("Refuse to delete it"),
+    "cascade": lazy_gettext("Delete this record, too"),
+    "set_null": lazy_gettext("Empty this field"),
 }
 OTHER_LABELS = {
     "collection_name": lazy_gettext("Name of the collection"),
@@ -334,7 +349,8 @@ class SchemaForm(Form):
         try:
             return parse_default(kind, text) if text else None
         except (InvalidValue, Malformed):
-            message = gettext("Not a valid value for a field of type %(type)s.", type=kind[:40])
+            name = names.of_type(kind)[:40]
+            message = gettext("Not a valid value for a field of type %(type)s.", type=name)
             problems.append(problem(f"default_{n}", "invalid_type", message))
         return None
 

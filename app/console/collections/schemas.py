@@ -23,10 +23,10 @@ from app.collections import (
 from app.collections.changes import Proposal
 from app.collections.fields import RETURN_TYPES, TYPES
 from app.collections.models import Collection
-from app.console.collections import index_lines, schema_form
+from app.console.collections import plan_texts, schema_form
 from app.console.collections.listing import COLLECTION
 from app.console.collections.schema_form import SchemaForm
-from app.console.shell import completions, forms, guard
+from app.console.shell import completions, forms, guard, names
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.errors import AppError, Conflict, InvalidValues, problem
@@ -34,6 +34,7 @@ from app.http.languages import gettext, ngettext
 from app.rest.access import public
 from app.types import JSONMapping, JSONObject
 
+MASKS = sorted(masking.MASKS, key=lambda mask: mask != "full")  # the default first
 NEW, SCHEMA = "/console/collections/new", f"{COLLECTION}/schema"
 Plan = JSONMapping
 
@@ -239,12 +240,12 @@ def _editor(row: Collection | None, form: SchemaForm, plan: Plan | None = None) 
         "console/collections/schema.html",
         collection=row,
         plan=plan,
-        types=list(TYPES),
-        return_types=list(RETURN_TYPES),
-        masks=sorted(masking.MASKS, key=lambda mask: mask != "full"),  # the default
-        on_delete=schema.ON_DELETE,
+        changes=plan_texts.changes(plan["operations"], form.specs()) if plan else [],
+        types=names.types(TYPES),
+        return_types=names.types(RETURN_TYPES),
+        masks={name: schema_form.MASK_NAMES[name] for name in MASKS},
+        on_delete={name: schema_form.ON_DELETE_NAMES[name] for name in schema.ON_DELETE},
         targets=service.names(),
-        index_line=index_lines.render_line,
         completions=completions.plain(form.names(), caller=False),
     )
 

@@ -10,6 +10,7 @@ from app.accounts import users as people
 from app.accounts.models import Group, User
 from app.auth import enrolment
 from app.auth import service as auth
+from app.console.people import user_options
 from app.console.shell import forms, guard, idempotent_forms, lists, resubmit, scopes
 from app.console.shell.blueprint import account_route
 from app.console.shell.forms import Form, Page, redirect_with_notice
@@ -17,9 +18,8 @@ from app.console.shell.scopes import AccountScope
 from app.errors import AppError, InvalidValues, problem
 from app.http.languages import gettext
 from app.rest.access import public
-from app.types import JSONObject
 
-MAX_SUGGESTED, MAX_OPTIONS = 100, 10
+MAX_SUGGESTED = 100
 ONE_GROUP = "/groups/<uuid:group_id>"
 
 
@@ -74,17 +74,7 @@ def show_candidates(group_id: str, account_id: str | None = None) -> dict[str, o
     """Users of the account whom a text finds, for scripts that search while one types."""
     scope = scopes.account_or_own_scope(account_id)
     group = groups.get(scope.account.id, group_id)
-    text = request.args.get("text", "").replace("\0", "").strip()[: lists.MAX_INPUT_LENGTH]
-    conditions = {"search": text} if text else {}
-    if text:  # no index covers it: among the newest users
-        conditions["after"] = people.cursor_at_offset(scope.account.id, lists.MAX_SCANNED) or ""
-    users = _candidates(group, MAX_OPTIONS, conditions)
-    return {
-        "options": [
-            {"id": user.email, "label": f"{user.email} ({user.name})" if user.name else user.email}
-            for user in users
-        ]
-    }
+    return {"options": user_options.search(group.account_id, request.args.get("text", ""))}
 
 
 @account_route("POST", f"{ONE_GROUP}/members")
@@ -142,8 +132,8 @@ def _find_user_id(scope: AccountScope, email: str) -> str:
     return user.id
 
 
-def _candidates(group: Group, limit: int, conditions: JSONObject) -> list[User]:
-    params = {"skip": 0, "limit": limit, "sort_by": "email", "sort_order": "asc", **conditions}
+def _candidates(group: Group) -> list[User]:
+    params = {"skip": 0, "limit": MAX_SUGGESTED, "sort_by": "email", "sort_order": "asc"}
     return people.page(group.account_id, params, max_total=0)[0]
 
 
@@ -151,6 +141,6 @@ def _group_page(scope: AccountScope, group_id: str, form: Form) -> Page:
     group = groups.get(scope.account.id, group_id)
     listing = lists.from_request("console.show_group", **scope.url_args, group_id=group.id)
     listing.with_page(groups.member_page(group, listing.skip, lists.PAGE_SIZE))
-    users = _candidates(group, MAX_SUGGESTED, {})
+    users = _candidates(group)
     context = {"scope": scope, "group": group, "listing": listing, "users": users}
     return form.render("console/groups/one.html", **context)

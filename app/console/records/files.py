@@ -16,7 +16,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from app import config
 from app.auth.principal import Principal
 from app.collections.fields import SYSTEM_FIELDS
-from app.console.records import filters, list_state
+from app.console.records import filters, list_state, record_form
 from app.console.records.display import display
 from app.console.records.listing import COLLECTION
 from app.console.shell import forms, guard, scopes, signing, streamed_pages
@@ -311,7 +311,10 @@ def _streamed_page(scope: CollectionScope, run: ImportRun) -> Response:
 
 
 def _context(scope: CollectionScope) -> TemplateContext:
-    may = "create" in scope.allowed_operations(scope.collection)
-    context = {"scope": scope, "may_create": may, "ask": scopes.ASK_SUPERADMINS}
+    access = scope.access(scope.collection, "create")
+    context: TemplateContext = {"scope": scope, "ask": scopes.ASK_SUPERADMINS}
+    context["may_create"] = "create" in scope.allowed_operations(scope.collection)
+    widgets = record_form.blank(access).widgets if access else ()
+    context["head"] = ",".join(one.field.name for one in widgets if one.kind != "files")
     context |= {"list_url": list_state.list_url(scope), "at": list_state.of_page(scope)}
     return {**context, "display": display}

@@ -74,6 +74,11 @@ class FilterForm(Form):
         """The query arguments of this filter."""
         return {name: value for name, value in self.values.items() if value}
 
+    @property
+    def active(self) -> int:
+        """How many conditions are in use, the expression among them."""
+        return sum(bool(self[f"field_{n}"]) for n in range(self.rows)) + bool(self["filter"])
+
     def build(self, access: Access) -> str:
         """The filter expression. Raises InvalidValues."""
         problems: list[JSONObject] = []

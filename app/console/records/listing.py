@@ -8,9 +8,11 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
+import sqlalchemy as sa
 from flask import redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
+from app import db
 from app.accounts import tenants
 from app.collections import definition, totals
 from app.collections.access import Access
@@ -45,12 +47,14 @@ from app.http.languages import gettext
 from app.records import service
 from app.rest.access import public
 from app.rest.converters import UuidPath
+from app.rules import OPERATIONS
 from app.types import JSONMapping, JSONObject
 
 HOME = "/console/records"
 ACCOUNT = f"{HOME}/<uuid:account_id>"
 COLLECTION = f"{ACCOUNT}/<name>"
 DEFAULT_SORT = "-created_at"
+SELECTS_PER_UNION = 100  # collections per statement
 ALL: UrlArgs = {"view": "all"}  # the list without the default view
 
 
@@ -85,25 +89,39 @@ def show_records_home() -> str | BaseResponse:
 def show_record_collections(account_id: str) -> str:
     """The collections with any operation allowed to the caller."""
     scope = scopes.account_scope(account_id)
-    allowed = [
-        (collection, scope.allowed_operations(collection)) for collection in definition.get_all()
-    ]
+    allowed = {one: scope.allowed_operations(one) for one in definition.get_all()}
+    listed = [one for one in allowed if _lists_all(scope, one)]
+    counts = totals.of_account(scope.account.id)
+    limited = [names for names in allowed.values() if names and set(names) != set(OPERATIONS)]
     return render_template(
         "console/records/collections.html",
         scope=scope,
-        collections=[(one, operation_names.summary(names)) for one, names in allowed if names],
-        counts=_record_counts(scope),
+        collections=[(one, names) for one, names in allowed.items() if names],
+        counts={one.id: counts.get(one.id, 0) for one in listed},
+        newest=_newest_times(scope, listed),
+        limited=bool(limited),
+        summary=operation_names.summary,
     )
 
 
-def _record_counts(scope: AccountScope) -> dict[str, int]:
-    """The numbers of records by collection, of those that the caller may list completely."""
-    counts, shown = totals.of_account(scope.account.id), {}
-    for collection in definition.get_all():
-        access = scope.access(collection, "list")
-        if access is not None and access.condition is None:
-            shown[collection.id] = counts.get(collection.id, 0)
-    return shown
+def _lists_all(scope: AccountScope, collection: Definition) -> bool:
+    access = scope.access(collection, "list")
+    return access is not None and access.condition is None
+
+
+def _newest_times(scope: AccountScope, collections: Sequence[Definition]) -> dict[str, datetime]:
+    """When the newest record of each collection was created, as an index tells."""
+    newest = dict[str, datetime]()
+    for first in range(0, len(collections), SELECTS_PER_UNION):
+        queries = [
+            sa.select(sa.literal(one.id), sa.func.max(one.table.c.created_at)).where(
+                one.table.c.account_id == scope.account.id
+            )
+            for one in collections[first : first + SELECTS_PER_UNION]
+        ]
+        rows = db.connection().execute(sa.union_all(*queries))
+        newest |= {row[0]: row[1] for row in rows if row[1] is not None}
+    return newest
 
 
 @blueprint.get(COLLECTION)

@@ -219,7 +219,8 @@ def _record_page(
 ) -> Page:
     opened, id = scope.allowed_operations(scope.collection), record_id.lower()
     picker.load_labels(scope, form)
-    written = {widget.field.name for widget in form.widgets}
+    # The account is in the header of each page.
+    written = {"account_id", *(widget.field.name for widget in form.widgets)}
     shown = {name: value for name, value in (record or {}).items() if name not in written}
     access = scope.access(scope.collection, "view")
     labels = columns.labels(scope, access, [record], list(shown)) if access and record else {}

@@ -99,6 +99,7 @@ blueprint.add_app_template_filter(lists.format_count)
 blueprint.add_app_template_filter(error_texts.translate, "error_text")
 blueprint.add_app_template_filter(names.of_state, "state_name")
 blueprint.add_app_template_filter(names.of_filter, "filter_name")
+blueprint.add_app_template_filter(names.of_type, "type_name")
 
 
 @blueprint.app_context_processor

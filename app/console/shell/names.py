@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from app.http.languages import lazy_gettext
 
@@ -25,6 +25,24 @@ STATES = {
     "skipped": lazy_gettext("skipped"),
     "updated": lazy_gettext("updated"),
     "waiting": lazy_gettext("waiting"),
+}
+# Of fields; rules know texts, lists and their like, too.
+TYPES = {
+    "any": lazy_gettext("Any value"),
+    "boolean": lazy_gettext("Yes or no"),
+    "computed": lazy_gettext("Computed"),
+    "date": lazy_gettext("Date"),
+    "datetime": lazy_gettext("Date and time"),
+    "email": lazy_gettext("Email address"),
+    "file": lazy_gettext("File"),
+    "json": lazy_gettext("JSON"),
+    "list": lazy_gettext("List"),
+    "multi_select": lazy_gettext("Multiple choice"),
+    "number": lazy_gettext("Number"),
+    "reference": lazy_gettext("Reference"),
+    "select": lazy_gettext("Single choice"),
+    "text": lazy_gettext("Text"),
+    "url": lazy_gettext("URL"),
 }
 FILTERS = {
     "collection": lazy_gettext("Collection"),
@@ -51,3 +69,13 @@ def states(some: Sequence[str]) -> dict[str, str]:
 def of_filter(name: str) -> str:
     """The label of a filter."""
     return str(FILTERS.get(name, name.capitalize()))
+
+
+def of_type(type_: str) -> str:
+    """The name of a type of fields or values."""
+    return str(TYPES.get(type_, type_))
+
+
+def types(some: Iterable[str]) -> dict[str, str]:
+    """The names of types, for a select."""
+    return {type_: of_type(type_) for type_ in some}
