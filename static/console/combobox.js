@@ -82,6 +82,13 @@ class Combobox {
     this.open(document.activeElement === this.input);
   }
 
+  // A search under way would open the list again.
+  close() {
+    clearTimeout(this.timer);
+    this.request?.abort();
+    this.open(false);
+  }
+
   get isOpen() {
     return this.list.matches(":popover-open");
   }
@@ -119,7 +126,7 @@ class Combobox {
       this.choose(options[Math.max(active, 0)]);
     } else if (event.key === "Escape" && this.isOpen) {
       event.stopPropagation();
-      this.open(false);
+      this.close();
     }
   }
 
@@ -127,13 +134,13 @@ class Combobox {
     if (!option.dataset.id) return;
     this.id.value = option.dataset.id;
     this.chosen = this.input.value = option.textContent;
-    this.open(false);
+    this.close();
   }
 
   // A text that names no choice is undone, unless any is taken; none at all is no record. An id is
   // taken as it is.
   leave() {
-    this.open(false);
+    this.close();
     const text = this.input.value.trim();
     if (text === this.chosen) return;
     if (!text || this.takesAny || /^[0-9a-f-]{36}$/i.test(text)) {
