@@ -41,9 +41,9 @@ def changes(operations: Iterable[JSONMapping], specs: Sequence[JSONMapping]) -> 
     """The changes of a plan; `specs` has the new fields."""
     fields = {spec["name"]: spec for spec in specs}
     for one in operations:
-        name, key = one.get("operation", "change_options"), one["property"]
+        name, key = one["operation"], one["property"]
         what = one["field"] or gettext("This collection")
-        if one.get("index"):
+        if "index" in one:
             yield Change(index_lines.render_line(one["index"]), str(OPERATIONS[name]), "", "")
         elif name == "add_field":
             yield Change(what, str(OPERATIONS[name]), "", _describe(fields.get(what, {})))

@@ -179,7 +179,10 @@ def _creation_plan(
     operations: list[JSONObject] = [
         {"operation": "add_field", "field": spec["name"], "property": None} for spec in specs
     ]
-    operations += [{"operation": "add_index", "index": spec} for spec in index_specs]
+    operations += [
+        {"operation": "add_index", "field": None, "property": None, "index": spec}
+        for spec in index_specs
+    ]
     return {"operations": operations, "sql": table.creation(proposed.table), "problems": []}
 
 
@@ -208,7 +211,13 @@ def _with_new_names(
 
 def _with_options(plan: Plan, row: Collection, form: SchemaForm) -> Plan:
     changed = [
-        {"field": row.name, "property": name, "before": bool(row.options.get(name)), "after": after}
+        {
+            "operation": "change_options",
+            "field": row.name,
+            "property": name,
+            "before": bool(row.options.get(name)),
+            "after": after,
+        }
         for name, after in form.options().items()
         if after != bool(row.options.get(name))
     ]
