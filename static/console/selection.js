@@ -27,7 +27,7 @@ if (form && all) {
   });
   // A file leaves the page as it is, ready for the next action.
   form.addEventListener("submit", event => {
-    if (event.submitter?.value.startsWith("export:")) setTimeout(() => delete form.dataset.sent);
+    if (event.submitter?.value === "export") setTimeout(() => delete form.dataset.sent);
   });
   new MutationObserver(show).observe(document.getElementById("records"), { childList: true, subtree: true });
   show();

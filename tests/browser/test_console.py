@@ -201,6 +201,18 @@ def test_a_theme_is_chosen_and_stays(visit: Visit, live_cast: Cast) -> None:
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == light
 
 
+def test_the_menu_and_the_header_stay_while_a_page_scrolls(visit: Visit, live_cast: Cast) -> None:
+    page = visit.page
+    page.set_viewport_size({"width": 1280, "height": 400})
+    sign_in(visit, live_cast.alice)
+    page.goto("/console/profile")
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    assert page.evaluate("scrollY") > 300
+    for part in (".sidebar", ".topbar"):
+        top = page.locator(part).evaluate("one => one.getBoundingClientRect().top")
+        assert abs(top) < 1, part
+
+
 @WITHOUT_SCRIPTS_TOO
 def test_on_a_phone_the_menu_is_a_drawer(visit: Visit, live_cast: Cast) -> None:
     page = visit.page

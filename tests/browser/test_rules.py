@@ -47,6 +47,8 @@ def choose(visit: Visit, name: str, text: str, option: str) -> None:
     """Choose what a search finds."""
     combobox = visit.page.get_by_role("combobox", name=name)
     combobox.press_sequentially(text)
+    left = "one => one.getBoundingClientRect().left"
+    assert visit.page.get_by_role("listbox").evaluate(left) == combobox.evaluate(left)
     visit.page.get_by_role("option").filter(has_text=option).click()
     expect(visit.page.get_by_role("listbox")).to_have_count(0)
 

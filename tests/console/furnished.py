@@ -51,6 +51,7 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
     books = builders.make_collection(cast.root, "books", BOOKS)["id"]
     first = builders.make_record(alice, "books", title=HOSTILE)
     second = {"title": LONG, "before": first["id"], "more": {"a": LONG}, "pages": 7}
+    second |= {"site": f"https://books.example/{LONG}"}
     record = builders.make_record(alice, "books", contact="x@books.example", **second)["id"]
     builders.make_record(charlie, title=STRANGE)
     builders.make_collection(cast.root, "scans", SCANS)

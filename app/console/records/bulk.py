@@ -48,7 +48,7 @@ MAX_REASONS = 3
 def open_selection(account_id: str, name: str) -> Page | BaseResponse:
     """What to do with the selected records: confirm, choose a value, or a file."""
     scope = scopes.collection_scope(account_id, name)
-    action, _, format = request.form.get("do", "").partition(":")
+    action, format = request.form.get("do"), request.form.get("format", "")
     names = _selected(scope)
     if not names:
         return list_state.redirect_to_list(str(NONE_SELECTED), scope)

@@ -18,7 +18,15 @@ from flask import (
 from flask_wtf.csrf import CSRFError
 
 from app import config
-from app.console.shell import error_texts, guard, lists, names, navigation, theme
+from app.console.shell import (
+    error_texts,
+    guard,
+    lists,
+    names,
+    navigation,
+    password_hint,
+    theme,
+)
 from app.db.errors import UNAVAILABLE
 from app.errors import AppError, BadRequest, Malformed, NotFound, RecentSignInRequired
 from app.http import compression, error_handlers, html, languages
@@ -100,6 +108,7 @@ blueprint.add_app_template_filter(error_texts.translate, "error_text")
 blueprint.add_app_template_filter(names.of_state, "state_name")
 blueprint.add_app_template_filter(names.of_filter, "filter_name")
 blueprint.add_app_template_filter(names.of_type, "type_name")
+blueprint.add_app_template_global(password_hint.password_hint)
 
 
 @blueprint.app_context_processor
