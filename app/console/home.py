@@ -3,36 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
-from flask import request, url_for
+from flask import request
 
 from app.accounts import tenants
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
 from app.auth.principal import Principal
 from app.collections import definition
 from app.collections import service as collections
-from app.collections.models import Collection
 from app.console import attention, checklist, dashboard
+from app.console.dashboard import figure, format_count
 from app.console.records import operation_names
 from app.console.shell import charts, lists
 from app.console.shell.forms import TemplateContext
 from app.console.shell.scopes import AccountScope
 from app.db.counts import count_up_to
 from app.http.languages import gettext
-from app.webhooks.models import Webhook
 from app.workflows import instances
 
 NOT_CLOSED = (Account.closed_at.is_(None),)
 MAX_COUNTED_ACCOUNTS, MAX_LISTED_ACCOUNTS = 100, 8  # in the figures; in the list
-
-
-class Figure(NamedTuple):
-    """A number, and the page of what it counts."""
-
-    name: str
-    value: str
-    url: str
 
 
 def context(caller: Principal) -> TemplateContext:
@@ -45,10 +35,10 @@ def _instance_context(caller: Principal) -> TemplateContext:
     counts = collections.record_counts(rows, lists.MAX_COUNTED)
     accounts = _newest_accounts()
     figures = [
-        _figure(gettext("Accounts"), lists.format_count(_accounts_but_system()), "show_accounts"),
-        _figure(gettext("Users"), _format_count(User), "show_users"),
-        _figure(gettext("Collections"), lists.format_number(total), "show_collections"),
-        _figure(gettext("Records"), _format_sum(list(counts.values())), "show_records_home"),
+        figure(gettext("Accounts"), lists.format_count(_accounts_but_system()), "show_accounts"),
+        figure(gettext("Users"), format_count(User), "show_users"),
+        figure(gettext("Collections"), lists.format_number(total), "show_collections"),
+        figure(gettext("Records"), _format_sum(list(counts.values())), "show_records_home"),
     ]
     return {
         "figures": figures,
@@ -98,22 +88,8 @@ def _account_context(caller: Principal) -> TemplateContext:
     if not caller.is_admin:
         return {"figures": (), "allowed": _allowed_operations(scope), "scope": scope}
     context = dashboard.context(scope)
-    opened = {one.id for one in context["visibility"].opened}
-    records = sum(number for id, number in context["counts"].items() if id in opened)
-    people = _format_count(User, User.account_id == scope.account.id)
-    webhooks = _format_count(Webhook, Webhook.account_id == scope.account.id)
-    at = scope.url_args
     return {
-        "figures": [
-            _figure(gettext("People"), people, "show_team"),
-            _figure(
-                gettext("Collections"), _format_count(Collection), "show_record_collections", **at
-            ),
-            _figure(
-                gettext("Records"), lists.format_number(records), "show_record_collections", **at
-            ),
-            _figure(gettext("Webhooks"), webhooks, "show_webhooks", **at),
-        ],
+        "figures": context["figures"],
         "steps": checklist.steps(caller, has_records=False),
         "dashboard": context,
     }
@@ -123,14 +99,6 @@ def _allowed_operations(scope: AccountScope) -> Sequence[tuple[str, str]]:
     """The collections that the caller may use by the API, and how."""
     allowed = [(one.name, scope.allowed_operations(one)) for one in definition.get_all()]
     return [(name, operation_names.summary(names)) for name, names in allowed if names]
-
-
-def _figure(name: str, value: str, endpoint: str, **url_args: Any) -> Figure:
-    return Figure(name, value, url_for(f"console.{endpoint}", **url_args))
-
-
-def _format_count(model: Any, *where: Any) -> str:
-    return lists.format_count(count_up_to(model, where, lists.MAX_COUNTED))
 
 
 def _format_sum(numbers: Sequence[int]) -> str:

@@ -1,4 +1,4 @@
-"""The settings of an account: its name, and the origins and redirect addresses it allows."""
+"""The settings of an account: its name, and the origins that it allows."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from app.types import JSONObject
 
 SETTINGS = "/console/settings"
 ACCOUNT_SETTINGS = f"{SETTINGS}/<uuid:account_id>"
-LIST_FIELDS = {"allowed_redirect_uris": 2000, "cors_origins": 300}  # maximum length of a line
-MAX_LINES = 50
+MAX_LINES, MAX_LINE = 50, 300
 
 
 @blueprint.get(SETTINGS)
@@ -38,10 +37,9 @@ def show_settings(account_id: str) -> Page:
     """The settings of an account."""
     scope = scopes.account_scope(account_id)
     account = tenants.get(scope.account.id)
-    lists = {name: "\n".join(account.settings.get(name, ())) for name in LIST_FIELDS}
-    default = account.settings.get("default_redirect_uri") or ""
-    values = {"name": account.name, "default_redirect_uri": default, **lists}
-    return _page(scope, Form(values | {"seen": clock.iso(account.updated_at)}))
+    origins = "\n".join(account.settings.get("cors_origins", ()))
+    seen = clock.iso(account.updated_at)
+    return _page(scope, Form({"name": account.name, "cors_origins": origins, "seen": seen}))
 
 
 @blueprint.post(ACCOUNT_SETTINGS)
@@ -50,7 +48,7 @@ def show_settings(account_id: str) -> Page:
 def change_settings(account_id: str) -> Page | BaseResponse:
     """Save the settings of an account."""
     scope = scopes.account_scope(account_id)
-    form = forms.submitted("name", "default_redirect_uri", *LIST_FIELDS, "seen")
+    form = forms.submitted("name", "cors_origins", "seen")
     try:
         forms.check_unchanged(form, tenants.get(scope.account.id).updated_at)
         account_settings.change(scope.account.id, _body(form), by=scope.by)
@@ -61,26 +59,14 @@ def change_settings(account_id: str) -> Page | BaseResponse:
 
 
 def _body(form: Form) -> JSONObject:
-    checked = form.validated(("name",), name=200, default_redirect_uri=2000)
-    lines = {
-        name: [line.strip() for line in form[name].splitlines() if line.strip()]
-        for name in LIST_FIELDS
-    }
-    problems = [
-        problem(name, "too_long", _too_long(LIST_FIELDS[name]))
-        for name, values in lines.items()
-        if len(values) > MAX_LINES or any(len(line) > LIST_FIELDS[name] for line in values)
-    ]
-    if problems:
-        raise InvalidValues(problems)
-    default = checked["default_redirect_uri"] or None
-    return {"name": checked["name"], "default_redirect_uri": default, **lines}
-
-
-def _too_long(length: int) -> str:
-    return gettext(
-        "At most %(lines)s lines of %(length)s characters.", lines=MAX_LINES, length=length
-    )
+    checked = form.validated(("name",), name=200)
+    origins = [line.strip() for line in form["cors_origins"].splitlines() if line.strip()]
+    if len(origins) > MAX_LINES or any(len(line) > MAX_LINE for line in origins):
+        text = gettext(
+            "At most %(lines)s lines of %(length)s characters.", lines=MAX_LINES, length=MAX_LINE
+        )
+        raise InvalidValues([problem("cors_origins", "too_long", text)])
+    return {"name": checked["name"], "cors_origins": origins}
 
 
 def _page(scope: AccountScope, form: Form) -> Page:

@@ -17,6 +17,7 @@ from app.console.shell import (
     lists,
     one_time_secrets,
     scopes,
+    switcher,
 )
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
@@ -45,10 +46,10 @@ SWITCHED = {
 @public
 @guard.admins_only
 def show_webhooks_home() -> str | BaseResponse:
-    """A choice of the account for superadmins; admins have one only."""
-    if not guard.require_caller().is_superadmin:
-        return redirect(url_for("console.show_webhooks", account_id=guard.own_account_id()))
-    listing = lists.from_request("console.show_webhooks_home")
+    """The page of the current account; superadmins without one, or who ask for all, choose."""
+    if account_id := switcher.home_account_id(guard.require_caller()):
+        return redirect(url_for("console.show_webhooks", account_id=account_id))
+    listing = lists.from_request("console.show_webhooks_home", view="all")
     listing.with_page(tenants.page({**listing.page_args, "is_active": True}))
     return render_template("console/webhooks/accounts.html", listing=listing)
 

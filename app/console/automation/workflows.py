@@ -20,7 +20,7 @@ from app.console.automation import (
     webhook_form,
     workflow_form,
 )
-from app.console.shell import completions, forms, guard, idempotent_forms, lists, scopes
+from app.console.shell import completions, forms, guard, idempotent_forms, lists, scopes, switcher
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
@@ -59,10 +59,10 @@ NEW_PAGE, WORKFLOW_PAGE = "console/workflows/new.html", "console/workflows/one.h
 @public
 @guard.admins_only
 def show_workflows_home() -> str | BaseResponse:
-    """A choice of the account for superadmins; admins have one only."""
-    if not guard.require_caller().is_superadmin:
-        return redirect(url_for("console.show_workflows", account_id=guard.own_account_id()))
-    listing = lists.from_request("console.show_workflows_home")
+    """The page of the current account; superadmins without one, or who ask for all, choose."""
+    if account_id := switcher.home_account_id(guard.require_caller()):
+        return redirect(url_for("console.show_workflows", account_id=account_id))
+    listing = lists.from_request("console.show_workflows_home", view="all")
     listing.with_page(tenants.page({**listing.page_args, "is_active": True}))
     return render_template("console/workflows/accounts.html", listing=listing)
 

@@ -25,7 +25,7 @@ from app.http.languages import gettext, lazy_gettext
 from app.rest import json_input
 from app.types import JSONMapping, JSONObject
 
-BLANK_ROWS = 3
+BLANK_ROWS = 1
 TEXTS = ("name", "type", "default", "collection", "on_delete", "mask_type", "expression")
 FLAGS = ("required", "unique", "pii")
 # The options of a field, by kind of input.
@@ -62,13 +62,13 @@ LABELS = {
     "return_type": lazy_gettext("result type"),
     "collection": lazy_gettext("refers to"),
     "expression": lazy_gettext("computed as"),
-    "min_length": lazy_gettext("at least"),
-    "max_length": lazy_gettext("at most"),
+    "min_length": lazy_gettext("shortest"),
+    "max_length": lazy_gettext("longest"),
     "max_bytes": lazy_gettext("size"),
     "max_files": lazy_gettext("number of files"),
     "mime_types": lazy_gettext("types"),
-    "min": lazy_gettext("at least"),
-    "max": lazy_gettext("at most"),
+    "min": lazy_gettext("minimum"),
+    "max": lazy_gettext("maximum"),
     "require_signature": lazy_gettext("electronic signature"),
 }
 MASK_NAMES = {

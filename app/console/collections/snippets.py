@@ -164,17 +164,23 @@ def _condition(name: str, field: Field) -> str | None:
     return f"{name} != null" if field.type == "reference" else None
 
 
+def _shell(text: str) -> str:
+    """A word for a shell, in the quotes that need no escapes if there are such."""
+    return f'"{text}"' if "'" in text and not set(text) & set('"$\\`!') else shlex.quote(text)
+
+
 def _curl(url: str, call: Call, headers: Mapping[str, str]) -> str:
     address = f'"{url}/$RECORD_ID"' if call.has_id else shlex.quote(url)
     lines = [f"curl {'' if call.method == 'GET' else f'--request {call.method} '}{address}"]
     lines.append('--header "Authorization: Bearer $TOKEN"')
-    lines += [f"--header {shlex.quote(f'{name}: {value}')}" for name, value in headers.items()]
+    lines += [f"--header {_shell(f'{name}: {value}')}" for name, value in headers.items()]
     if call.query:
         lines[0] = lines[0].replace("curl ", "curl --get ", 1)
-        lines += [f"--data-urlencode {shlex.quote(f'{k}={v}')}" for k, v in call.query.items()]
+        lines += [f"--data-urlencode {_shell(f'{k}={v}')}" for k, v in call.query.items()]
     if call.body is not None:
         lines.append("--header 'Content-Type: application/json'")
-        lines.append(f"--data {shlex.quote(json.dumps(call.body, ensure_ascii=False, indent=2))}")
+        body = json.dumps(call.body, ensure_ascii=False, indent=2).replace("\n", "\n  ")
+        lines.append(f"--data {shlex.quote(body)}")
     return " \\\n  ".join(lines)
 
 

@@ -35,7 +35,7 @@ from app.console.records.display import display
 from app.console.records.filters import FilterForm
 from app.console.records.models import SavedView
 from app.console.records.row_edit import RowEdit
-from app.console.shell import checks, completions, guard, lists, scopes
+from app.console.shell import checks, completions, guard, lists, scopes, switcher
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Page, TemplateContext
 from app.console.shell.lists import Listing, UrlArgs
@@ -72,12 +72,10 @@ class ViewLink:
 @public
 @guard.admins_only
 def show_records_home() -> str | BaseResponse:
-    """A choice of the account for superadmins; admins have one only."""
-    if not guard.require_caller().is_superadmin:
-        return redirect(
-            url_for("console.show_record_collections", account_id=guard.own_account_id())
-        )
-    listing = lists.from_request("console.show_records_home")
+    """The page of the current account; superadmins without one, or who ask for all, choose."""
+    if account_id := switcher.home_account_id(guard.require_caller()):
+        return redirect(url_for("console.show_record_collections", account_id=account_id))
+    listing = lists.from_request("console.show_records_home", view="all")
     listing.with_page(tenants.page({**listing.page_args, "is_active": True}))
     return render_template("console/records/accounts.html", listing=listing)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from flask import session
+from flask import request, session
 
 from app.auth import principal as principals
 from app.auth.principal import Principal
@@ -49,6 +49,14 @@ def current(caller: Principal) -> RecentAccount | None:
     if not caller.is_superadmin:
         return RecentAccount(caller.home.id, caller.home.name) if caller.home else None
     return next(iter(recent()), None)
+
+
+def home_account_id(caller: Principal) -> str | None:
+    """The account that the home of an area leads to; None if a superadmin is to choose."""
+    if not caller.is_superadmin:
+        return caller.require_account_id()
+    latest = None if request.args else current(caller)  # `?view=all` or a search: the choice
+    return latest.id if latest else None
 
 
 def current_code() -> str:
