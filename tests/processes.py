@@ -102,6 +102,54 @@ def forked(target: Callable[..., None], *args: Any) -> BaseProcess:
     return process
 
 
+class Process:
+    """A process with children that can be killed and started again."""
+
+    def __init__(self, command: list[str], env: dict[str, str], log: Path) -> None:
+        self._command, self._env, self._log = command, env, log
+        self._running: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def start(self) -> None:
+        """Start it."""
+        with self._log.open("a") as output:
+            self._running = subprocess.Popen(
+                self._command,
+                cwd=PROJECT,
+                env=self._env,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def kill(self) -> None:
+        """End it and all that it started, with no chance to tidy up."""
+        assert self._running is not None
+        os.kill(self._running.pid, signal.SIGSTOP)  # it must not start another one meanwhile
+        for group in (*self.children(), self._running.pid):  # RQ's jobs are groups of their own
+            with suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
+        self._running.wait()
+
+    def children(self) -> list[int]:
+        """The processes that it started."""
+        assert self._running is not None
+        pid = self._running.pid
+        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+    def crash(self) -> None:
+        """Kill it, and start it again."""
+        self.kill()
+        self.start()
+
+
+class StockWorker(Process):
+    """RQ's own worker, by the command of docs/deployment.md."""
+
+    def __init__(self, env: dict[str, str], log: Path) -> None:
+        super().__init__(["sh", "-c", f"exec {stock_command()}"], env, log)
+
+
 class Worker:
     """`flask --app wsgi worker` with an operator's settings, that can be killed and started again.
 

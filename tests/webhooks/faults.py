@@ -7,7 +7,6 @@ import os
 import random
 import shlex
 import signal
-import subprocess
 import threading
 import time
 import urllib.error
@@ -29,12 +28,12 @@ from app.webhooks.models import ATTEMPTS, DELIVERIES
 from tests.builders import make_cast, make_collection
 from tests.conftest import make_app, settings_for
 from tests.processes import (
-    PROJECT,
+    Process,
+    StockWorker,
     Worker,
     environment,
     free_port,
     procfile,
-    stock_command,
     wait_for,
 )
 from tests.receivers import Receiver, Request
@@ -46,56 +45,11 @@ WRITERS, WORKERS = 3, 2
 SETTLE_SECONDS = 120
 
 
-class Process:
-    """A process with children that can be killed and started again."""
-
-    def __init__(self, command: list[str], env: dict[str, str], log: Path) -> None:
-        self._command, self._env, self._log = command, env, log
-        self._running: subprocess.Popen[bytes] | None = None
-        self.start()
-
-    def start(self) -> None:
-        """Start it."""
-        with self._log.open("a") as output:
-            self._running = subprocess.Popen(
-                self._command,
-                cwd=PROJECT,
-                env=self._env,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    def kill(self) -> None:
-        """End it and all that it started, with no chance to tidy up."""
-        assert self._running is not None
-        os.killpg(self._running.pid, signal.SIGKILL)
-        self._running.wait()
-
-    def children(self) -> list[int]:
-        """The processes that it started."""
-        assert self._running is not None
-        pid = self._running.pid
-        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-    def crash(self) -> None:
-        """Kill it, and start it again."""
-        self.kill()
-        self.start()
-
-
 class Web(Process):
     """The web process of the Procfile."""
 
     def __init__(self, env: dict[str, str], log: Path) -> None:
         super().__init__(shlex.split(procfile()["web"]), env, log)
-
-
-class StockWorker(Process):
-    """RQ's own worker, by the command of docs/deployment.md."""
-
-    def __init__(self, env: dict[str, str], log: Path) -> None:
-        super().__init__(["sh", "-c", f"exec {stock_command()}"], env, log)
 
 
 class Flapping:

@@ -18,7 +18,7 @@ from app.jobs import turns
 from app.jobs.rq_queues import WORKFLOWS
 from app.workflows import dispatch
 from app.workflows.engine import control_steps, external_steps
-from tests.processes import Worker, environment
+from tests.processes import StockWorker, Worker, environment
 
 
 @contextmanager
@@ -73,8 +73,8 @@ def _work(app: Flask, step: str, tells: int) -> None:
         dispatch.work(threading.Event(), woken)
 
 
-def start_worker(app: Flask, folder: Path, redis_url: str) -> Worker:
-    """A worker on the database of an application."""
+def start_workers(app: Flask, folder: Path, redis_url: str) -> list[Worker | StockWorker]:
+    """A worker on the database of an application, and with Redis RQ's own beside it."""
     settings = app.extensions["atrium.config"]
     env = environment(
         folder,
@@ -86,4 +86,7 @@ def start_worker(app: Flask, folder: Path, redis_url: str) -> Worker:
         SERVICE_WEBHOOK_TIMEOUT_SECONDS="1",
         SERVICE_WORKFLOW_LEASE_SECONDS="1",
     )
-    return Worker(env, folder / "worker.log")
+    ours = Worker(env, folder / "worker.log")
+    if not redis_url:
+        return [ours]
+    return [ours, StockWorker({**env, "REDIS_URL": redis_url}, folder / "rq.log")]
