@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import sqlalchemy as sa
@@ -29,6 +29,14 @@ def page(
     total = db.db.session.scalar(sa.select(sa.func.count()).select_from(Group).where(*conditions))
     query = sa.select(Group).where(*conditions).order_by(Group.name, Group.id)
     return list(db.db.session.scalars(query.offset(skip).limit(limit))), total or 0
+
+
+def member_counts(account_id: str, groups: Iterable[Group]) -> dict[str, int]:
+    """The number of members of each group of an account that has any, by the group's id."""
+    ids = [group.id for group in groups]
+    query = sa.select(GroupMember.group_id, sa.func.count()).group_by(GroupMember.group_id)
+    found = query.where(GroupMember.account_id == account_id, GroupMember.group_id.in_(ids))
+    return {row[0]: row[1] for row in db.db.session.execute(found)}
 
 
 def get(account_id: str | None, group_id: str) -> Group:

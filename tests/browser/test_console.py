@@ -315,6 +315,8 @@ def test_every_control_stands_out_from_what_is_behind_it(visit: Visit, live_cast
         page.goto(f"/console/{path}")
         check_contrasts(visit)
     page.goto(f"/console/workflows/{account}/workflow/new")
+    page.get_by_label("Started by").select_option("event")
+    page.get_by_text("Steps as JSON").click()
     expect(page.locator(".editor")).to_have_count(2)
     check_contrasts(visit)
     sign_out(visit)

@@ -107,6 +107,7 @@ def test_what_forms_answer_suits_everybody_in_every_window(
     press(visit, "Sign out")
     sign_in(visit, live_cast.root)
     page.goto(f"/console/accounts/{live_cast.alice.account_id}")
+    page.get_by_text("Suspend or close the account").click()
     page.get_by_text("Close…").click()
     fill(visit, slug="globex")
     press(visit, "Close the account")

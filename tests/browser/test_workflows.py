@@ -29,6 +29,7 @@ def test_what_forms_of_workflows_answer_suits_everybody(
     page.get_by_role("link", name="Workflows", exact=True).first.click()
     look("empty")
     press(visit, "New workflow")
+    page.get_by_text("Steps as JSON").click()
     faulty = [create("write"), {"name": "rest", "type": "wait_delay", "duration": "soon"}]
     fill(visit, name="Welcome whoever is new", steps=json.dumps(faulty))
     press(visit, "Create workflow")
@@ -63,6 +64,7 @@ def test_what_forms_of_workflows_answer_suits_everybody(
     look("over")
     page.get_by_role("link", name="Workflows", exact=True).first.click()
     press(visit, "New hook")
+    page.get_by_text("Actions as JSON").click()
     fill(visit, name="Nightly", steps='[{"type": "fly"}]')
     press(visit, "Create hook")
     look("hook")

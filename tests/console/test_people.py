@@ -260,6 +260,8 @@ def test_groups_are_made_filled_and_deleted(cast: Cast, admin: Browser) -> None:
     stranger = admin.send(f"groups/{group}/members", email=cast.charlie.email)
     assert (stranger.status_code, "No user" in beside(stranger, "email")) == (400, True)
     assert "is now in the group" in admin.done(f"groups/{group}/members", email="BOB@acme.example")
+    row = admin.get("groups?search=finance").text
+    assert '<td data-label="Members">1</td>' in row
     assert "This group has no members" in admin.done(f"groups/{group}/members/{cast.bob.id}/remove")
     assert "is deleted" in admin.done(f"groups/{group}/delete")
     kept = cast.alice.get("groups").json["items"][0]["id"]
@@ -309,6 +311,8 @@ def test_a_superadmin_keeps_the_accounts(app: Flask, cast: Cast, superadmin: Bro
     found = superadmin.get("accounts?search=inite").text
     assert "Acme" not in found
     (id,) = set(re.findall(r"/console/accounts/([\w-]{36})", found))
+    assert "Initech · <a" in superadmin.get("users/new?account=initech").text
+    assert 'name="account" type="text"' in superadmin.get("users/new?account=").text
     page = superadmin.done("users/new", account="initech", email="p@i.example", role="admin")
     assert "to p@i.example" in page
     assert "p@i.example" in superadmin.get(f"accounts/{id}").text
@@ -406,6 +410,11 @@ def test_only_superadmins_set_a_password(app: Flask, cast: Cast, admin: Browser)
 
 def test_a_superadmin_keeps_the_roles(cast: Cast, superadmin: Browser) -> None:
     assert "is created" in superadmin.done("roles/new", name="auditor", description="Reads all.")
+    held = cast.root.get("users?limit=100").json["items"]
+    admins = sum(one["role"] == "admin" for one in held)
+    counts = re.findall(r'<td data-label="Users">(\d+)</td>', superadmin.get("roles").text)
+    assert counts[0] == str(admins)
+    assert counts[-1] == "0"
     id = cast.root.get("roles").json["items"][-1]["id"]
     assert "reviewer" in superadmin.done(f"roles/{id}", name="reviewer", description="")
     assert superadmin.send(f"roles/{id}", name="admin").status_code == 409

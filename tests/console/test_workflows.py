@@ -71,6 +71,33 @@ def test_a_workflow_is_started_with_what_is_given(app: Flask, cast: Cast) -> Non
 
 
 @pytest.mark.parametrize("kind", ["workflow", "hook"])
+def test_a_new_one_does_nothing_until_somebody_says_what(app: Flask, cast: Cast, kind: str) -> None:
+    admin, new = Browser(app, cast.alice), f"workflows/{cast.alice.account_id}/{kind}/new"
+    page = admin.get(new).text.partition("<main")[2]
+    (chosen,) = re.findall('<option value="([a-z]+)" selected>', page)
+    (steps,) = re.findall(r'<textarea id="steps"[^>]*>\s*([^<]*)</textarea>', page)
+    assert (chosen, steps) == ("manual", "[]")
+    assert 'name="form"' in re.findall('<button[^>]* type="submit"[^>]*>', page)[0]
+    sent = {"name": "Flow", "trigger_type": chosen, "steps": steps}
+    assert admin.send(new, **sent, form="true").headers["Location"].endswith("/steps")
+    (made,) = cast.alice.get(f"{kind}s").json["items"]
+    done = made["actions" if kind == "hook" else "steps"]
+    assert (made["trigger"], done) == ({"type": "manual"}, [])
+
+
+def test_steps_within_a_loop_are_told_with_their_item(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root)
+    each = {"name": "each", "type": "loop", "items": ["a", "b"], "steps": [create("write", "x")]}
+    begun = ran(app, cast.alice, make_workflow(cast.alice, [each]))
+    page = Browser(app, cast.alice).get(
+        f"workflows/{cast.alice.account_id}/instances/{begun['id']}"
+    )
+    rows = re.findall('<th scope="row">([^<]*)</th>', page.text)
+    assert sorted(rows) == ["each", "write, item 1", "write, item 2"]
+    assert '<td data-label="Type">Create in posts</td>' in page.text
+
+
+@pytest.mark.parametrize("kind", ["workflow", "hook"])
 def test_a_form_that_is_sent_twice_makes_one(app: Flask, cast: Cast, kind: str) -> None:
     browsers = [Browser(app, cast.alice) for _ in range(2)]
     new = f"workflows/{cast.alice.account_id}/{kind}/new"

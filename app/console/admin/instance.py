@@ -130,9 +130,9 @@ def show_users() -> str:
 @guard.superadmins_only
 def show_new_user() -> Page:
     """The form for a new user."""
-    account = request.args.get("account", "")[:100]
-    role = "admin" if account else "viewer"
-    return _new_user_page(Form({"role": role, "account": account or switcher.current_code()}))
+    account = request.args.get("account", switcher.current_code())[:100]
+    role = "admin" if request.args.get("account") else "viewer"
+    return _new_user_page(Form({"role": role, "account": account}))
 
 
 @blueprint.post("/console/users/new")
@@ -161,4 +161,5 @@ def _account_named(reference: str) -> str:
 
 def _new_user_page(form: Form) -> Page:
     accounts, _ = tenants.page({"is_active": True, "skip": 0, "limit": MAX_SUGGESTED})
-    return form.render("console/users/new.html", accounts=accounts, **choices())
+    chosen = principals.find_active_account(form["account"])
+    return form.render("console/users/new.html", accounts=accounts, chosen=chosen, **choices())

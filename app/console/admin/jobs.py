@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from flask import render_template
+from flask import render_template, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import config, db, jobs
@@ -119,26 +120,36 @@ def _cutoff(stored: Sequence[str], newer: int) -> object:
     return next((scope for scope in cutoffs if scope is not None), None)
 
 
-def _figures() -> dict[str, str]:
+@dataclass(frozen=True)
+class Figure:
+    """A number, and the list that it counts, if there is one."""
+
+    name: str
+    number: int
+    url: str | None = None
+
+
+def _figures() -> list[Figure]:
     pending = sa.select(_state().label("state")).where(TABLE.c.status == PENDING)
     counted_rows = pending.limit(lists.MAX_COUNTED + 1).subquery()
     counted = sa.select(counted_rows.c.state, sa.func.count()).group_by(counted_rows.c.state)
     job_counts = {row[0]: row[1] for row in db.connection().execute(counted)}
     now, table = database_now(), DELIVERIES.c
     due, claimed = table.due_at <= now, table.claim > sa.func.coalesce(table.last_claim, 0)
-    figures = {
-        gettext("Jobs waiting"): job_counts.get("waiting", 0),
-        gettext("Jobs running"): job_counts.get("running", 0),
-        gettext("Jobs failed"): _bounded_count(TABLE, TABLE.c.status == FAILED),
-        gettext("Deliveries due"): _bounded_count(DELIVERIES, due),
-        gettext("Deliveries with a worker"): _bounded_count(
-            DELIVERIES, table.due_at > now, claimed
-        ),
-        gettext("Deliveries to be retried"): _bounded_count(
-            DELIVERIES, table.due_at > now, ~claimed
-        ),
+    of_jobs = {
+        "waiting": (gettext("Jobs waiting"), job_counts.get("waiting", 0)),
+        "running": (gettext("Jobs running"), job_counts.get("running", 0)),
+        "failed": (gettext("Jobs failed"), _bounded_count(TABLE, TABLE.c.status == FAILED)),
     }
-    return {name: lists.format_count(number) for name, number in figures.items()}
+    of_deliveries = {
+        gettext("Deliveries due"): [due],
+        gettext("Deliveries with a worker"): [table.due_at > now, claimed],
+        gettext("Deliveries to be retried"): [table.due_at > now, ~claimed],
+    }
+    return [
+        Figure(name, number, url_for("console.show_jobs", status=state))
+        for state, (name, number) in of_jobs.items()
+    ] + [Figure(name, _bounded_count(DELIVERIES, *where)) for name, where in of_deliveries.items()]
 
 
 def _bounded_count(table: Any, *where: Any) -> int:

@@ -19,21 +19,9 @@ from app.webhooks.models import OPERATIONS, Webhook
 TEXT_FIELDS = ("url", "collection", "filter", "headers")
 MAX_LENGTHS = {"url": 2048, "collection": 100, "filter": 2000, "headers": 100_000}
 EVENTS = [
-    {
-        "id": "create",
-        "name": lazy_gettext("create"),
-        "description": lazy_gettext("a record is created"),
-    },
-    {
-        "id": "update",
-        "name": lazy_gettext("update"),
-        "description": lazy_gettext("a record is updated"),
-    },
-    {
-        "id": "delete",
-        "name": lazy_gettext("delete"),
-        "description": lazy_gettext("a record is deleted"),
-    },
+    {"id": "create", "name": lazy_gettext("Created")},
+    {"id": "update", "name": lazy_gettext("Updated")},
+    {"id": "delete", "name": lazy_gettext("Deleted")},
 ]
 
 
@@ -99,7 +87,7 @@ def choices(scope: AccountScope, webhook: Webhook | None = None) -> TemplateCont
 def event_names(events: Sequence[str]) -> str:
     """The events of a webhook, for a list."""
     names = {event["id"]: str(event["name"]) for event in EVENTS}
-    return ", ".join(names[event] for event in events)
+    return ", ".join(names[event] for event in events).capitalize()
 
 
 def _parse_headers(text: str) -> tuple[dict[str, str], list[JSONObject]]:

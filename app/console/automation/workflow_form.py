@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -18,7 +18,7 @@ from app.rest import json_input
 from app.types import JSONMapping, JSONObject
 from app.workflows import hooks, service
 from app.workflows.language import step_headers
-from app.workflows.models import HOOK, Workflow
+from app.workflows.models import HOOK, MANUAL, Workflow
 
 MAX_LENGTHS = {
     "name": 200,
@@ -29,35 +29,27 @@ MAX_LENGTHS = {
 }
 MAX_SHOWN_LENGTH = 100_000
 STEP_FIELD = re.compile(r"(step|action)s\[([0-9]+)\]\.?(.*)")
-EXAMPLES: Mapping[str, JSONMapping] = {
-    "workflow": {
-        "trigger": {"type": "event", "event": "records.create", "collection": "posts"},
-        "steps": [
-            {"name": "pause", "type": "wait_delay", "duration": "5m"},
-            {
-                "name": "tell",
-                "type": "action",
-                "action_type": "send_email",
-                "config": {
-                    "to": "team@example.com",
-                    "subject": "New: {{ trigger.record.title }}",
-                    "body": "The post was created five minutes ago.",
-                },
+EXAMPLES: Mapping[str, Sequence[JSONMapping]] = {
+    "workflow": [
+        {"name": "pause", "type": "wait_delay", "duration": "5m"},
+        {
+            "name": "tell",
+            "type": "action",
+            "action_type": "send_email",
+            "config": {
+                "to": "team@example.com",
+                "subject": "New: {{ trigger.record.title }}",
+                "body": "The post was created five minutes ago.",
             },
-        ],
-    },
-    "hook": {
-        "trigger": {"type": "schedule", "cron": "0 4 * * *"},
-        "steps": [{"type": "send_webhook", "config": {"url": "https://hooks.example.com/nightly"}}],
-    },
+        },
+    ],
+    "hook": [{"type": "send_webhook", "config": {"url": "https://hooks.example.com/nightly"}}],
 }
 
 
-def blank(kind: str) -> Form:
-    """The form for a new one, with an example."""
-    example = EXAMPLES[kind]
-    values = {name: pretty(value) for name, value in example.items()}
-    return Form({**values, **trigger_form.values(example["trigger"]), "name": ""})
+def blank() -> Form:
+    """The form for a new one: nothing starts it, and it does nothing, until somebody says so."""
+    return Form({"name": "", "trigger_type": MANUAL, "trigger": "{}", "steps": "[]"})
 
 
 def from_workflow(workflow: Workflow) -> Form:

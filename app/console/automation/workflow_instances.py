@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -24,10 +25,12 @@ from app.rest.access import public
 from app.types import JSONObject
 from app.workflows import instances, service, versions
 from app.workflows.models import ACTIVE, FAILED, HOOK, STATES
+from app.workflows.versions import Version
 
 INSTANCES = f"{ACCOUNT}/instances"
 INSTANCE = f"{INSTANCES}/<uuid:instance_id>"
 MAX_WORKFLOWS = 1000
+ITERATION = re.compile(r"\[([0-9]+)\]")
 
 
 @blueprint.get(INSTANCES)
@@ -114,6 +117,8 @@ def show_instance(account_id: str, instance_id: str) -> str:
     listing = lists.from_request("console.show_instance", **scope.url_args, instance_id=instance_id)
     instance = instances.get(instance_id, by=scope.by, skip=listing.skip, limit=lists.PAGE_SIZE)
     listing.items, listing.total = instance["step_logs"], instance["step_logs_total"]
+    version = versions.get(scope.account.id, instance["workflow_id"], instance["version"])
+    steps = version.series.walk() if version else ()
     return render_template(
         "console/workflows/instance.html",
         scope=scope,
@@ -121,17 +126,28 @@ def show_instance(account_id: str, instance_id: str) -> str:
         listing=listing,
         name=_name(instance, scope),
         spans=_timeline(instance["step_logs"]),
-        diagram=_diagram(instance, scope),
+        diagram=_diagram(instance, version, scope),
+        step_name=_step_name,
+        does={step.name: flow_diagram.describe(step) for step in steps},
         pretty=workflow_form.pretty_shortened,
     )
 
 
-def _diagram(instance: JSONObject, scope: AccountScope) -> Diagram | None:
-    version = versions.get(scope.account.id, instance["workflow_id"], instance["version"])
+def _diagram(instance: JSONObject, version: Version | None, scope: AccountScope) -> Diagram | None:
     if version is None:  # removed with its workflow
         return None
     states = flow_states.find(instance, version.series, scope.by)
     return flow_diagram.draw(version.series, str(STARTED_BY[instance["trigger_type"]]), states)
+
+
+def _step_name(log: JSONObject) -> str:
+    """The name of a step, with the numbers of the items that the loops around it are at."""
+    around = log["place"].partition("#")[0].rpartition("/")[0]
+    numbers = [str(int(index) + 1) for index in ITERATION.findall(around)]
+    if not numbers:
+        return str(log["step_name"])
+    item = ".".join(numbers)
+    return gettext("%(step)s, item %(number)s", step=log["step_name"], number=item)
 
 
 def _name(instance: JSONObject, scope: AccountScope) -> str | None:

@@ -94,7 +94,7 @@ def show_workflows(account_id: str) -> str:
 @guard.admins_only
 def show_new_workflow(account_id: str, kind: str) -> Page:
     """The form for a new workflow or hook."""
-    return _new_page(scopes.account_scope(account_id), kind, workflow_form.blank(kind))
+    return _new_page(scopes.account_scope(account_id), kind, workflow_form.blank())
 
 
 @blueprint.post(f"{KIND}/new")
@@ -251,6 +251,7 @@ def _new_page(
     context = {"scope": scope, "kind": kind, "step_errors": faults, "checked": checked is not None}
     context |= shown(checked, scope) if checked else {}
     context |= {"completions": completions.plain(), **_trigger_choices(kind, scope)}
+    context["example"] = workflow_form.pretty(workflow_form.EXAMPLES[kind])
     return form.render(NEW_PAGE, form_id=idempotent_forms.form_id(), **context)
 
 

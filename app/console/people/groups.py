@@ -32,7 +32,10 @@ def show_groups(account_id: str | None = None) -> str:
     listing = lists.from_request("console.show_groups", **scope.url_args)
     result = groups.page(scope.account.id, listing.skip, lists.PAGE_SIZE, listing.search)
     return render_template(
-        "console/groups/list.html", scope=scope, listing=listing.with_page(result)
+        "console/groups/list.html",
+        scope=scope,
+        listing=listing.with_page(result),
+        members=groups.member_counts(scope.account.id, listing.items),
     )
 
 
