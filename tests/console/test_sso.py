@@ -164,7 +164,7 @@ def test_a_form_takes_no_more_than_the_api(stage: Stage, admin: Browser) -> None
         assert (refused.status_code, "onger than" in beside(refused, name)) == (400, True), name
     for name, text, message in (
         ("default_redirect_uri", "z", "Not a valid URL"),
-        ("allowed_redirect_uris", "y" * 2001, "2000 characters"),
+        ("allowed_redirect_uris", "y" * 2001, "Longer than maximum length 2000."),
     ):
         refused = admin.send(home, sso_provisioning="yes", **{name: text})
         assert (refused.status_code, message in beside(refused, name)) == (400, True), name
