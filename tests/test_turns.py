@@ -1,7 +1,6 @@
 """The driver's turns to write on SQLite, and the log that all of them write to."""
 
 import fcntl
-import os
 import sqlite3
 import subprocess
 import sys
@@ -12,7 +11,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import Thread
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
@@ -135,13 +133,7 @@ def test_whoever_is_broken_off_as_it_takes_or_gives_back_its_turn_does_not_keep_
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("has_fifo", [True, False])
-def test_the_first_in_the_queue_writes_as_soon_as_its_turn_comes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_fifo: bool
-) -> None:
-    monkeypatch.setattr(sqlite_driver, "CHECK_SECONDS", 60)  # it must be woken, or poll
-    if not has_fifo:
-        monkeypatch.setattr(os, "mkfifo", Mock(side_effect=OSError))
+def test_the_first_in_the_queue_writes_as_soon_as_its_turn_comes(tmp_path: Path) -> None:
     file, told = str(tmp_path / "atrium.db"), list[Any]()
     with _connected(file) as mine:
         mine.begin()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import sqlalchemy as sa
@@ -13,7 +13,7 @@ from app.accounts import service as accounts
 from app.accounts import users
 from app.accounts.models import PII_GROUP, SYSTEM_ACCOUNT_ID, Group, GroupMember, User
 from app.accounts.types import Body, Condition
-from app.db import errors
+from app.db import counts, errors
 from app.errors import Conflict, Forbidden, NotFound
 
 TAKEN = "The account already has a group with this name."
@@ -31,12 +31,13 @@ def page(
     return list(db.db.session.scalars(query.offset(skip).limit(limit))), total or 0
 
 
-def member_counts(account_id: str, groups: Iterable[Group]) -> dict[str, int]:
-    """The number of members of each group of an account that has any, by the group's id."""
-    ids = [group.id for group in groups]
-    query = sa.select(GroupMember.group_id, sa.func.count()).group_by(GroupMember.group_id)
-    found = query.where(GroupMember.account_id == account_id, GroupMember.group_id.in_(ids))
-    return {row[0]: row[1] for row in db.db.session.execute(found)}
+def member_counts(groups: Sequence[Group], most: int) -> list[int]:
+    """The number of members of each group; counts to `most` + 1."""
+    conditions = [
+        (GroupMember.account_id == group.account_id, GroupMember.group_id == group.id)
+        for group in groups
+    ]
+    return [*counts.count_each_up_to(GroupMember, conditions, most)]
 
 
 def get(account_id: str | None, group_id: str) -> Group:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import sqlalchemy as sa
@@ -24,13 +24,6 @@ def page(skip: int, limit: int) -> tuple[list[Role], int]:
     total = db.db.session.scalar(sa.select(sa.func.count()).select_from(Role))
     query = sa.select(Role).order_by(Role.id).offset(skip).limit(limit)
     return list(db.db.session.scalars(query)), total or 0
-
-
-def user_counts(roles: Iterable[Role]) -> dict[int, int]:
-    """The number of users of all accounts with each role that somebody has, by the role's id."""
-    query = sa.select(User.role_id, sa.func.count()).group_by(User.role_id)
-    found = query.where(User.role_id.in_([role.id for role in roles]))
-    return {row[0]: row[1] for row in db.db.session.execute(found)}
 
 
 def get(role_id: int) -> Role:

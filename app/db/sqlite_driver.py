@@ -3,10 +3,9 @@
 SQLite takes one writer at a time and lets the others sleep and retry, at growing intervals: under
 load some wait for seconds while newcomers pass them. Here writers queue by `flock`, across all
 processes, in order of arrival. Two locks make the queue: only the first in it holds `-queue`, and
-waits for `-turn`, which the writer holds until its transaction ends. `flock` waits without a time
-limit, so the writer wakes the first by a byte in the FIFO `-turn-over`. If a transaction takes
-long, or another program writes, the first falls back to SQLite's own waiting, so that one stuck
-writer blocks the others no longer than SQLite would.
+waits for `-turn`, which the writer holds until its transaction ends. If a transaction takes long,
+or another program writes, the first falls back to SQLite's own waiting, so that one stuck writer
+blocks the others no longer than SQLite would.
 
 The writer also checkpoints the WAL. SQLite does so after any commit, but while others write it
 never finishes: the WAL does not restart, and from then on every commit checkpoints.
@@ -16,7 +15,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import select
 import sqlite3
 import time
 from contextlib import suppress
@@ -30,8 +28,9 @@ LONG_SECONDS = 0.5
 """How long the first in the queue waits for its turn."""
 SHORT_SECONDS = 0.1
 """A wait up to this long leaves SQLite's busy timeout as it is."""
-POLL_SECONDS, CHECK_SECONDS = 0.0003, 0.01
-"""How often to look at a lock: without a FIFO, and with one, where the writer may be killed."""
+POLL_SECONDS, LONGEST_POLL_SECONDS, CHECK_SECONDS = 0.00005, 0.0003, 0.01
+POLL_GROWTH = 1.2
+"""Most turns come within a millisecond, which a longer first sleep would miss by a third."""
 STEPS_BETWEEN_CHECKS = 1000
 """SQLite VM steps between two checks of the time limit."""
 WAL_ROWS = 1000
@@ -40,7 +39,6 @@ WAL_PAGES = 10_000
 """The pages at which SQLite checkpoints in any case."""
 WAL_BYTES = 64 * 2**20
 """The size to which the WAL file shrinks after a long read made it grow."""
-PIPE_BYTES = 64 * 2**10
 ROWS = 50
 """The most rows of one statement.
 
@@ -241,25 +239,17 @@ class _Lock:
 class _Turn(_Lock):
     """The lock of the writer. Only the first in the queue waits for it, so it may poll."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self._over = _Fifo(path and f"{path}-over")
-
     def acquire_within(self, seconds: float) -> None:
         """Acquire the lock, or give up after this long."""
         self.is_held = True
-        deadline = time.monotonic() + seconds
+        deadline, pause = time.monotonic() + seconds, POLL_SECONDS
         while not self._flock(fcntl.LOCK_EX | fcntl.LOCK_NB):
             left = deadline - time.monotonic()
             if left < 0:
                 self.is_held = False
                 return
-            self._over.wait(left)
-
-    def close(self) -> None:
-        """Close the files."""
-        super().close()
-        self._over.close()
+            time.sleep(min(pause, left))
+            pause = min(pause * POLL_GROWTH, LONGEST_POLL_SECONDS)
 
     def is_free(self) -> bool:
         """Whether nobody holds the lock."""
@@ -279,41 +269,6 @@ class _Turn(_Lock):
         if was_held and self._file is not None:
             with suppress(OSError):
                 os.pwrite(self._file, b"\0", 0)
-            self._over.wake()
-
-
-class _Fifo:
-    """A FIFO by which one process wakes another; without one, waiting is a short sleep."""
-
-    def __init__(self, path: str) -> None:
-        self._file: int | None = None
-        with suppress(OSError):
-            with suppress(FileExistsError):
-                os.mkfifo(path, 0o600)
-            self._file = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-            self._close = finalize(self, os.close, self._file)
-            self._poll = select.poll()
-            self._poll.register(self._file, select.POLLIN)
-
-    def wait(self, seconds: float) -> None:
-        """Return when woken, or soon: whoever was to wake this process may be killed."""
-        if self._file is None:
-            time.sleep(min(POLL_SECONDS, seconds))
-        elif self._poll.poll(1000 * min(CHECK_SECONDS, seconds)):
-            with suppress(OSError):  # another connection of the process read it
-                os.read(self._file, PIPE_BYTES)
-
-    def wake(self) -> None:
-        """Wake who waits."""
-        if self._file is not None:
-            with suppress(OSError):  # full, since nobody waited for long
-                os.write(self._file, b"\0")
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._file = None
-            self._close()
 
 
 class _Wal:

@@ -410,11 +410,6 @@ def test_only_superadmins_set_a_password(app: Flask, cast: Cast, admin: Browser)
 
 def test_a_superadmin_keeps_the_roles(cast: Cast, superadmin: Browser) -> None:
     assert "is created" in superadmin.done("roles/new", name="auditor", description="Reads all.")
-    held = cast.root.get("users?limit=100").json["items"]
-    admins = sum(one["role"] == "admin" for one in held)
-    counts = re.findall(r'<td data-label="Users">(\d+)</td>', superadmin.get("roles").text)
-    assert counts[0] == str(admins)
-    assert counts[-1] == "0"
     id = cast.root.get("roles").json["items"][-1]["id"]
     assert "reviewer" in superadmin.done(f"roles/{id}", name="reviewer", description="")
     assert superadmin.send(f"roles/{id}", name="admin").status_code == 409

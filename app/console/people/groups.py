@@ -31,11 +31,11 @@ def show_groups(account_id: str | None = None) -> str:
     scope = scopes.account_or_own_scope(account_id)
     listing = lists.from_request("console.show_groups", **scope.url_args)
     result = groups.page(scope.account.id, listing.skip, lists.PAGE_SIZE, listing.search)
+    listing.with_page(result)
+    counts = groups.member_counts(listing.items, lists.MAX_COUNTED)
+    members = {group.id: number for group, number in zip(listing.items, counts, strict=True)}
     return render_template(
-        "console/groups/list.html",
-        scope=scope,
-        listing=listing.with_page(result),
-        members=groups.member_counts(scope.account.id, listing.items),
+        "console/groups/list.html", scope=scope, listing=listing, members=members
     )
 
 

@@ -24,12 +24,7 @@ def show_roles() -> str:
     """The roles."""
     listing = lists.from_request("console.show_roles")
     listing.with_page(roles.page(listing.skip, lists.PAGE_SIZE))
-    return render_template(
-        "console/roles/list.html",
-        listing=listing,
-        built_in=roles.BUILT_IN,
-        users=roles.user_counts(listing.items),
-    )
+    return render_template("console/roles/list.html", listing=listing, built_in=roles.BUILT_IN)
 
 
 @blueprint.get("/console/roles/new")
