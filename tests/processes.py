@@ -168,6 +168,9 @@ class Worker:
         """Have it end what it has begun."""
         self._running.terminate()
         self._running.join(STOP_SECONDS)
+        is_stopped = not self._running.is_alive()
+        self.kill()  # or it would do the work of other tests
+        assert is_stopped, "the worker does not stop"
 
     def kill(self) -> None:
         """End it, with no chance to tidy up."""

@@ -40,7 +40,7 @@ FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 10, 3600
 PERIODIC_RETRY = 4  # caps the delay: periodic jobs count attempts over all their runs
 SWEEP_SECONDS = 3
 EMBEDDED_SWEEP_SECONDS = 0.5
-STOP_SECONDS = 20
+STOP_SECONDS, STOP_CHECK_SECONDS = 20, 1
 Work = Callable[[threading.Event, threading.Event], None]
 
 
@@ -280,7 +280,8 @@ def serve(stop: threading.Event) -> None:
     with _rq(stop):
         for thread in threads:
             thread.start()
-        stop.wait()
+        while not stop.wait(STOP_CHECK_SECONDS):
+            pass  # a signal just before a wait does not end it
         for woken in _events:
             woken.set()
         deadline = time.monotonic() + STOP_SECONDS

@@ -333,6 +333,9 @@ def test_fields_are_reordered_by_dragging(visit: Visit, live_cast: Cast) -> None
     page.set_viewport_size({"width": 1280, "height": 1600})
     page.goto("/console/collections/new")
     rows, handles = page.locator("[data-row]"), page.locator(".handle")
+    for number in (2, 3):
+        page.get_by_role("button", name="Add a field").click()
+        expect(rows).to_have_count(number)
     third, first = handles.nth(2).bounding_box(), handles.nth(0).bounding_box()
     assert third
     assert first

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import threading
 import time
@@ -19,6 +20,8 @@ from app.jobs.rq_queues import WORKFLOWS
 from app.workflows import dispatch
 from app.workflows.engine import control_steps, external_steps
 from tests.processes import StockWorker, Worker, environment
+
+REACH_SECONDS = 60
 
 
 @contextmanager
@@ -38,6 +41,7 @@ def stopping_in(app: Flask, step: str) -> Iterator[int]:
             os._exit(1)
     os.close(tells)
     try:
+        assert select.select([told], [], [], REACH_SECONDS)[0], f"no worker reached {step}"
         assert os.read(told, 1) == b"x"
         yield pid
     finally:
