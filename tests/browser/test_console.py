@@ -336,6 +336,7 @@ def test_fields_are_reordered_by_dragging(visit: Visit, live_cast: Cast) -> None
     for number in (2, 3):
         page.get_by_role("button", name="Add a field").click()
         expect(rows).to_have_count(number)
+    page.wait_for_load_state()  # the script is there, too
     third, first = handles.nth(2).bounding_box(), handles.nth(0).bounding_box()
     assert third
     assert first

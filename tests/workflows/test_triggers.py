@@ -194,10 +194,8 @@ def test_a_schedule_that_is_no_longer_supported_says_so(app: Flask, cast: Cast) 
     assert alice.patch(f"{path}/toggle").json["enabled"] is False
     page = f"workflows/{alice.account_id}/workflow/{path.rpartition('/')[2]}"
     shown = Browser(app, alice).send(f"{page}/enable")
-    assert (shown.status_code, "cron: &#39;15W&#39; is not" in beside(shown, "trigger")) == (
-        400,
-        True,
-    )
+    refused = beside(shown, "trigger_cron")
+    assert (shown.status_code, "&#39;15W&#39; is not" in refused) == (400, True)
     assert alice.put(hook, {"enabled": False}).status_code == 200
     for answer in (alice.patch(f"{path}/toggle"), alice.put(hook, {"enabled": True})):
         (detail,) = answer.json["details"]
