@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from app.console.automation.webhook_form import EVENTS
 from app.console.shell.forms import Form
 from app.http.languages import lazy_gettext
 from app.types import JSONMapping, JSONObject
@@ -15,11 +16,7 @@ TYPES = {
     WEBHOOK: lazy_gettext("A request of another service"),
     JSON: lazy_gettext("Write the trigger as JSON"),
 }
-EVENT_NAMES = {
-    "records.create": lazy_gettext("Created"),
-    "records.update": lazy_gettext("Updated"),
-    "records.delete": lazy_gettext("Deleted"),
-}
+EVENT_NAMES = {f"records.{event['id']}": event["name"] for event in EVENTS}
 PROPERTIES = {EVENT: ("event", "collection", "condition"), SCHEDULE: ("cron",)}
 INPUTS = ("trigger_type", *(f"trigger_{name}" for names in PROPERTIES.values() for name in names))
 
