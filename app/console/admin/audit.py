@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Generator
 
 import sqlalchemy as sa
@@ -85,7 +86,7 @@ def show_audit_entry(entry_id: str) -> str:
 
 def _change_of(entry: JSONObject) -> Change:
     """An entry as a change of its own."""
-    fields = {name: entry.get(name) for name in Change.__dataclass_fields__}
+    fields = {field.name: entry.get(field.name) for field in dataclasses.fields(Change)}
     occurred_at = clock.parse(entry["occurred_at"])
     own = {"first_id": entry["id"], "is_complete": True, "entries": [entry]}
     return Change(**{**fields, **own, "occurred_at": occurred_at})

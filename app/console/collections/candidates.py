@@ -78,9 +78,9 @@ def _label(name: str, code: str) -> str:
 
 
 def _account() -> AccountRef | None:
-    reference = request.args.get("account", "").replace("\0", "").strip()[:200]
+    reference = request.args.get("account", "").strip()[:200]
     return principals.reload_active_account(reference) if reference else None
 
 
 def _text() -> str:
-    return request.args.get("text", "").replace("\0", "").strip()[: lists.MAX_INPUT_LENGTH]
+    return request.args.get("text", "").strip()[: lists.MAX_INPUT_LENGTH]
