@@ -1,6 +1,6 @@
 // Makes a part of the page equal to a newer copy. Nodes that have not changed stay, with their focus, scroll position,
 // ticked boxes and typed text.
-const KEPT = ["open", "tabindex", "data-sent", "data-changed"]; // attributes that users and scripts set
+const PRESERVED = ["open", "tabindex", "data-sent", "data-changed"]; // attributes that users and scripts set
 
 // Returns the rows (elements with `data-key`) that are new or changed, and the number of removed ones.
 export function patch(current, next) {
@@ -28,10 +28,10 @@ function patchNode(current, next, result) {
 
 function patchAttributes(current, next) {
   for (const { name } of [...current.attributes]) {
-    if (!next.hasAttribute(name) && !KEPT.includes(name)) current.removeAttribute(name);
+    if (!next.hasAttribute(name) && !PRESERVED.includes(name)) current.removeAttribute(name);
   }
   for (const { name, value } of next.attributes) {
-    if (current.getAttribute(name) !== value && !KEPT.includes(name)) current.setAttribute(name, value);
+    if (current.getAttribute(name) !== value && !PRESERVED.includes(name)) current.setAttribute(name, value);
   }
 }
 
