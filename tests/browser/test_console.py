@@ -337,11 +337,11 @@ def test_fields_are_reordered_by_dragging(visit: Visit, live_cast: Cast) -> None
         page.get_by_role("button", name="Add a field").click()
         expect(rows).to_have_count(number)
     page.wait_for_load_state()  # the script is there, too
-    third, first = handles.nth(2).bounding_box(), handles.nth(0).bounding_box()
-    assert third
-    assert first
-    page.mouse.move(third["x"] + 5, third["y"] + 5)
+    handles.nth(2).hover()  # waits until the page has scrolled to the new field
     page.mouse.down()
+    expect(page.locator(".dragged")).to_have_count(1)
+    first = handles.nth(0).bounding_box()
+    assert first
     page.mouse.move(first["x"] + 5, first["y"] + 2, steps=5)
     page.mouse.up()
     expect(rows.first).to_have_attribute("data-row", "2")
