@@ -122,12 +122,12 @@ def delete_group(group_id: str) -> Response:
     return Response(status=204)
 
 
-@blueprint.route("/<uuid:group_id>/members", methods=["POST"])
+@blueprint.route("/<uuid:group_id>/members", methods=["POST"], endpoint="add_group_member")
 @blueprint.route("/<uuid:group_id>/users", methods=["POST"])
 @blueprint.arguments(NewMembership, example={"user_id": USER["id"]})
 @blueprint.response(200, GroupView, example=GROUP)
 @account_admin
-def add_to_group(body: Body, group_id: str) -> Group:
+def add_user_to_group(body: Body, group_id: str) -> Group:
     """Add a user to a group; does nothing if the user is a member.
 
     Only members of `pii_access` add users to it, or superadmins in accounts other than their own;
@@ -137,11 +137,13 @@ def add_to_group(body: Body, group_id: str) -> Group:
     return groups.add_member(_own(), group_id, body["user_id"], by=principal().user_id)
 
 
-@blueprint.route("/<uuid:group_id>/members/<uuid:user_id>", methods=["DELETE"])
+@blueprint.route(
+    "/<uuid:group_id>/members/<uuid:user_id>", methods=["DELETE"], endpoint="remove_group_member"
+)
 @blueprint.route("/<uuid:group_id>/users/<uuid:user_id>", methods=["DELETE"])
 @blueprint.response(204)
 @account_admin
-def remove_from_group(group_id: str, user_id: str) -> Response:
+def remove_user_from_group(group_id: str, user_id: str) -> Response:
     """Remove a user from a group."""
     groups.remove_member(_own(), group_id, user_id)
     return Response(status=204)

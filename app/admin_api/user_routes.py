@@ -154,7 +154,7 @@ def delete_user(user_id: str) -> Response:
 @blueprint.response(200, Message, example={"message": "A link is on its way."})
 @blueprint.fails(400, 429)
 @superadmin
-def reset_password(body: Body, user_id: str) -> dict[str, str]:
+def set_user_password(body: Body, user_id: str) -> dict[str, str]:
     """Set a user's password, or mail a link to set it; either ends all of the user's sessions.
 
     API keys cannot do either (403). Setting a password needs a recent sign-in (403

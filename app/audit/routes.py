@@ -79,7 +79,7 @@ def _nullable(description: str | None = None) -> ma.fields.String:
     return ma.fields.String(required=True, allow_none=True, metadata=metadata)
 
 
-class Entry(Schema):
+class AuditEntry(Schema):
     """One change of one column."""
 
     id = ma.fields.Integer(required=True)
@@ -115,10 +115,10 @@ class Entry(Schema):
     )
 
 
-class EntryPage(Page):
+class AuditEntryPage(Page):
     """A page of entries."""
 
-    items = items_field(Entry)
+    items = items_field(AuditEntry)
     audit_logging_enabled = ma.fields.Boolean(required=True)
 
 
@@ -142,14 +142,14 @@ class CheckpointPage(Page):
 class ExportedLog(Schema):
     """An export as one JSON document."""
 
-    items = ma.fields.List(ma.fields.Nested(Entry), required=True)
+    items = ma.fields.List(ma.fields.Nested(AuditEntry), required=True)
     checkpoints = ma.fields.List(ma.fields.Nested(Checkpoint), required=True)
     exported = ma.fields.Integer(required=True)
     values_masked = ma.fields.Integer(required=True)
     values_erased = ma.fields.Integer(required=True)
 
 
-class Head(Schema):
+class ChainHead(Schema):
     """The last entry of a chain."""
 
     id = ma.fields.Integer(required=True)
@@ -164,7 +164,7 @@ class ChainReport(Schema):
     checked = ma.fields.Integer(required=True)
     first_broken_id = ma.fields.Integer(required=True, allow_none=True)
     reason = _nullable("A description of the fault.")
-    head = ma.fields.Nested(Head, required=True, allow_none=True)
+    head = ma.fields.Nested(ChainHead, required=True, allow_none=True)
     values_masked = ma.fields.Integer(required=True)
     values_erased = ma.fields.Integer(required=True)
 
@@ -175,7 +175,7 @@ class Verification(ChainReport):
     chains = ma.fields.List(ma.fields.Nested(ChainReport), required=True)
 
 
-class EntryFilter(Schema):
+class AuditEntryFilter(Schema):
     """Filters of audit entries."""
 
     account_id = fields.Text(metadata={"description": "Only entries of this account's chain."})
@@ -198,7 +198,7 @@ class EntryFilter(Schema):
         return args | account
 
 
-class EntryArgs(EntryFilter, PageArgs):
+class EntryArgs(AuditEntryFilter, PageArgs):
     """Filters, sort order and paging of audit entries."""
 
     default_limit = 50
@@ -219,7 +219,7 @@ class EntryArgs(EntryFilter, PageArgs):
     )
 
 
-class ExportArgs(EntryFilter):
+class ExportArgs(AuditEntryFilter):
     """Filters and format of an export."""
 
     format = ma.fields.String(
@@ -246,7 +246,7 @@ PAGE = page_body([EXAMPLE], 1, {"skip": 0, "limit": 50})
 
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(EntryArgs, location="query")
-@blueprint.response(200, EntryPage, example={**PAGE, "audit_logging_enabled": True})
+@blueprint.response(200, AuditEntryPage, example={**PAGE, "audit_logging_enabled": True})
 @blueprint.fails(400)
 @superadmin
 def list_audit_logs(args: Query) -> Response:
@@ -259,7 +259,7 @@ def list_audit_logs(args: Query) -> Response:
 
 
 @blueprint.route("/<large:entry_id>", methods=["GET"])
-@blueprint.response(200, Entry, example=EXAMPLE)
+@blueprint.response(200, AuditEntry, example=EXAMPLE)
 @superadmin
 def get_audit_log(entry_id: str) -> Response:
     """Get an audit entry."""
@@ -268,7 +268,7 @@ def get_audit_log(entry_id: str) -> Response:
 
 @blueprint.route("/export", methods=["GET"])
 @blueprint.arguments(ExportArgs, location="query")
-@blueprint.response(200, Entry, example=EXAMPLE, content_type="application/x-ndjson")
+@blueprint.response(200, AuditEntry, example=EXAMPLE, content_type="application/x-ndjson")
 @blueprint.alt_response(200, schema=ExportedLog, example=EXPORTED, description="The entries.")
 @blueprint.alt_response(
     200, schema=TEXT, content_type="text/csv", example="id,...", description="The entries."

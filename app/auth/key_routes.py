@@ -120,7 +120,7 @@ class RevokedKey(Schema):
     revoked_by = ma.fields.String(required=True)
 
 
-@blueprint.route("/admin/api-keys", methods=["GET"])
+@blueprint.route("/admin/api-keys", methods=["GET"], endpoint="list_api_keys_as_admin")
 @blueprint.route("/api-keys", methods=["GET"])
 @blueprint.arguments(KeyArgs, location="query")
 @blueprint.response(200, KeyPage, example=page_body([KEY], 1, PAGE))
@@ -129,7 +129,7 @@ def list_api_keys(args: Query) -> dict[str, object]:
     return page_body(*api_keys.page(args["skip"], args["limit"], by=principal()), args)
 
 
-@blueprint.route("/admin/api-keys", methods=["POST"])
+@blueprint.route("/admin/api-keys", methods=["POST"], endpoint="create_api_key_as_admin")
 @blueprint.route("/api-keys", methods=["POST"])
 @blueprint.arguments(NewKey, example={"name": "nightly import"})
 @blueprint.response(
@@ -149,7 +149,7 @@ def create_api_key(body: Body) -> dict[str, object]:
     return columns | {"key": secret}
 
 
-@blueprint.route("/admin/api-keys/<uuid:key_id>", methods=["GET"])
+@blueprint.route("/admin/api-keys/<uuid:key_id>", methods=["GET"], endpoint="get_api_key_as_admin")
 @blueprint.route("/api-keys/<uuid:key_id>", methods=["GET"])
 @blueprint.response(200, KeyView, example=KEY)
 def get_api_key(key_id: str) -> ApiKey:
@@ -157,7 +157,9 @@ def get_api_key(key_id: str) -> ApiKey:
     return api_keys.get(key_id, by=principal())
 
 
-@blueprint.route("/admin/api-keys/<uuid:key_id>/revoke", methods=["POST"])
+@blueprint.route(
+    "/admin/api-keys/<uuid:key_id>/revoke", methods=["POST"], endpoint="revoke_api_key_as_admin"
+)
 @blueprint.route("/api-keys/<uuid:key_id>/revoke", methods=["POST"])
 @blueprint.response(
     200,
@@ -170,7 +172,9 @@ def revoke_api_key(key_id: str) -> ApiKey:
     return api_keys.revoke(key_id, by=principal())
 
 
-@blueprint.route("/admin/api-keys/<uuid:key_id>", methods=["DELETE"])
+@blueprint.route(
+    "/admin/api-keys/<uuid:key_id>", methods=["DELETE"], endpoint="delete_api_key_as_admin"
+)
 @blueprint.route("/api-keys/<uuid:key_id>", methods=["DELETE"])
 @blueprint.response(204)
 @blueprint.fails(409)

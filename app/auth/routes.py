@@ -35,7 +35,7 @@ from app.auth.schemas import (
     SignedIn,
     TokenBody,
     TokenPair,
-    Verified,
+    VerifiedAddress,
 )
 from app.errors import AppError
 from app.http import error_handlers, html
@@ -177,7 +177,7 @@ def logout(body: Body) -> Response:
         "language": None,
     },
 )
-def me() -> Response:
+def get_me() -> Response:
     """Get the signed-in user."""
     user = auth.get_user(principal())
     dumped = UserView().dump(user)
@@ -231,11 +231,11 @@ def resend_verification(body: Body) -> dict[str, str]:
 
 @blueprint.route("/verify-email", methods=["POST"])
 @blueprint.arguments(TokenBody, example={"token": "AA0001-..."})
-@blueprint.response(200, Verified, example=VERIFIED)
+@blueprint.response(200, VerifiedAddress, example=VERIFIED)
 @blueprint.fails(400, 409)
 @public
 @across_accounts
-def verify_email_by_api(body: Body) -> dict[str, object]:
+def verify_email(body: Body) -> dict[str, object]:
     """Verify an address with a mailed token.
 
     A wrong, used or expired token is a 400 `invalid_token`. Revokes all sessions, access tokens,
@@ -248,7 +248,7 @@ def verify_email_by_api(body: Body) -> dict[str, object]:
 
 @links.route("/auth/verify-email", methods=["GET"])
 @links.arguments(TokenBody, location="query")
-@links.response(200, Verified, example=VERIFIED)
+@links.response(200, VerifiedAddress, example=VERIFIED)
 @links.alt_response(
     200,
     schema=TEXT,
@@ -259,7 +259,7 @@ def verify_email_by_api(body: Body) -> dict[str, object]:
 @links.fails(400, 409)
 @public
 @across_accounts
-def verify_email(args: dict[str, str]) -> Response | dict[str, object]:
+def open_verification_link(args: dict[str, str]) -> Response | dict[str, object]:
     """Verify an address: the link in the mail.
 
     Browsers get a page, also for an invalid link; other clients get JSON.

@@ -139,7 +139,7 @@ class VerifiedUser(Schema):
     email_verified = ma.fields.Boolean(required=True)
 
 
-class Verified(Schema):
+class VerifiedAddress(Schema):
     """Confirmation of a verified address."""
 
     message = ma.fields.String(required=True)

@@ -60,7 +60,7 @@ class CurrentRevision(Schema):
 
 
 @blueprint.route("", methods=["GET"])
-@blueprint.route("/history", methods=["GET"])
+@blueprint.route("/history", methods=["GET"], endpoint="list_migration_history")
 @blueprint.response(
     200, Revisions, example={"revisions": [REVISION], "total": 1, "current_revision": "0001"}
 )

@@ -10,20 +10,20 @@ from app.collections import removal, updates
 from app.collections import service as collections
 from app.collections.changes import Proposal
 from app.collections.models import Collection
-from app.collections.rule_schemas import EXAMPLE_RULES, RULES, Rules
+from app.collections.rule_schemas import EXAMPLE_RULES, RULES, CollectionRules
 from app.collections.schemas import (
     COLLECTION,
     INDEXES,
     SCHEMA,
     ChangedCollection,
     CollectionArgs,
+    CollectionNames,
     CollectionPage,
+    CollectionPlan,
     CollectionView,
     DeletedCollection,
     DeletionArgs,
-    Names,
     NewCollection,
-    Plan,
     PlannedCollection,
     ReplacedCollection,
 )
@@ -103,7 +103,7 @@ def create_collection(body: JSONObject) -> JSONObject:
 
 
 @blueprint.route("/names", methods=["GET"])
-@blueprint.response(200, Names, example={"names": ["posts"], "total": 1})
+@blueprint.response(200, CollectionNames, example={"names": ["posts"], "total": 1})
 @superadmin
 def list_collection_names() -> JSONObject:
     """List the names of all collections."""
@@ -197,7 +197,7 @@ def _proposal(body: JSONObject, *, partial: bool = False) -> Proposal:
 )
 @blueprint.response(
     200,
-    Plan,
+    CollectionPlan,
     example={
         "operations": [
             {"operation": "add_field", "field": "code", "property": None},
@@ -257,7 +257,7 @@ def delete_collection(args: JSONObject, collection_id: str) -> JSONObject:
 
 
 @blueprint.route("/<collection_name>/rules", methods=["GET"])
-@blueprint.response(200, Rules, example=EXAMPLE_RULES)
+@blueprint.response(200, CollectionRules, example=EXAMPLE_RULES)
 @superadmin
 def get_rules(collection_name: str) -> JSONObject:
     """Get the rules of a collection, flat and as the permission structure."""
@@ -265,8 +265,8 @@ def get_rules(collection_name: str) -> JSONObject:
 
 
 @blueprint.route("/<collection_name>/rules", methods=["PUT"])
-@blueprint.arguments(Rules, example=RULES)
-@blueprint.response(200, Rules, example=EXAMPLE_RULES)
+@blueprint.arguments(CollectionRules, example=RULES)
+@blueprint.response(200, CollectionRules, example=EXAMPLE_RULES)
 @blueprint.fails(400)
 @superadmin
 def update_rules(body: JSONObject, collection_name: str) -> JSONObject:

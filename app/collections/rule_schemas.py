@@ -87,7 +87,7 @@ class RulesBody(RulesOfNew):
     delete = ma.fields.Nested(RulePart)
 
 
-class Rules(RulesBody):
+class CollectionRules(RulesBody):
     """The rules of a collection, in both forms."""
 
     collection = fields.Text(
@@ -95,7 +95,7 @@ class Rules(RulesBody):
     )
 
 
-class Subject(Schema):
+class RuleSubject(Schema):
     """A made-up caller; without an id, an anonymous one."""
 
     id = fields.Text(allow_none=True)

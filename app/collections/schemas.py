@@ -138,7 +138,7 @@ class WithSchema(Schema):
             raise ma.ValidationError("Missing data for required field.", "schema")
 
 
-class Options(Schema):
+class CollectionOptions(Schema):
     """What a collection demands of its records' writers; what is absent stays, at first false."""
 
     require_signature = fields.StrictBoolean(
@@ -182,7 +182,7 @@ class NewCollection(WithSchema, RulesOfNew):
     """A collection to make."""
 
     name = fields.Text(longest=200, required=True)
-    options = ma.fields.Nested(Options)
+    options = ma.fields.Nested(CollectionOptions)
     indexes = indexes_field(INDEXES_OF_NEW)
 
 
@@ -219,7 +219,7 @@ class ReplacedCollection(WithSchema, RulesOfNew):
 
     name = _name()
     schema = schema_field(shortest=1)
-    options = ma.fields.Nested(Options)
+    options = ma.fields.Nested(CollectionOptions)
     indexes = indexes_field(ALL_INDEXES)
 
 
@@ -232,7 +232,7 @@ class ChangedCollection(WithSchema, RulesOfNew):
     field_order = field_order_field()
     plan_hash = fields.Text(longest=100, metadata=PLAN_HASH)
     name = _name()
-    options = ma.fields.Nested(Options)
+    options = ma.fields.Nested(CollectionOptions)
     indexes = indexes_field(ALL_INDEXES)
     schema = schema_field(ChangedField)
     fields_ = _schema_as_fields(ChangedField)
@@ -256,7 +256,7 @@ class PlannedCollection(WithSchema):
             raise ma.ValidationError("Missing data for required field.", "schema")
 
 
-class Operation(Schema):
+class PlannedOperation(Schema):
     """One thing that changes."""
 
     operation = ma.fields.String(
@@ -299,7 +299,7 @@ class LostValues(Schema):
     )
 
 
-class Reverse(Schema):
+class ReversePlan(Schema):
     """The body of a PUT or PATCH that undoes an update."""
 
     name = ma.fields.String(metadata={"description": "If the collection would be renamed."})
@@ -313,16 +313,16 @@ class Reverse(Schema):
     )
 
 
-class Plan(Schema):
+class CollectionPlan(Schema):
     """What an update would do."""
 
-    operations = ma.fields.List(ma.fields.Nested(Operation), required=True)
+    operations = ma.fields.List(ma.fields.Nested(PlannedOperation), required=True)
     sql = ma.fields.List(ma.fields.String(), required=True)
     problems = ma.fields.List(ma.fields.Nested(RowProblem), required=True)
     plan_hash = ma.fields.String(
         required=True, metadata={"description": "For the update that must do just this."}
     )
-    reverse = ma.fields.Nested(Reverse, required=True)
+    reverse = ma.fields.Nested(ReversePlan, required=True)
     data_lost = ma.fields.List(ma.fields.Nested(LostValues), required=True)
 
 
@@ -338,7 +338,7 @@ class CollectionView(Schema):
     record_count = ma.fields.Integer(
         required=True, metadata={"description": "Records of all accounts."}
     )
-    options = ma.fields.Nested(Options, required=True)
+    options = ma.fields.Nested(CollectionOptions, required=True)
     indexes = ma.fields.List(ma.fields.Nested(IndexDefinition), required=True)
     created_at = fields.Timestamp(required=True)
     updated_at = fields.Timestamp(required=True)
@@ -350,7 +350,7 @@ class CollectionPage(Page):
     items = items_field(CollectionView)
 
 
-class Names(Schema):
+class CollectionNames(Schema):
     """The names of all collections."""
 
     names = ma.fields.List(ma.fields.String(), required=True)

@@ -14,7 +14,7 @@ from app.collections.schemas import (
     OPTIONS,
     PLAN_HASH,
     SCHEMA,
-    Options,
+    CollectionOptions,
     field_order_field,
     indexes_field,
     remove_fields_field,
@@ -66,7 +66,7 @@ class ExportedCollection(Schema):
     plan_hash = fields.Text(longest=100, metadata=PLAN_HASH)
     schema = schema_field(required=True)
     rules = ma.fields.Nested(RulesOfNew, load_default=dict)
-    options = ma.fields.Nested(Options)
+    options = ma.fields.Nested(CollectionOptions)
     indexes = indexes_field(ALL_INDEXES)
 
 

@@ -11,7 +11,7 @@ from app.collections.routes import blueprint as collections_blueprint
 from app.collections.rule_schemas import (
     OWNER,
     RulesBody,
-    Subject,
+    RuleSubject,
     expression_field,
     operation_field,
 )
@@ -30,11 +30,11 @@ blueprint = Blueprint(
 )
 
 
-class Situation(Schema):
+class RuleContext(Schema):
     """A record, and who asks."""
 
     record = ma.fields.Dict(keys=ma.fields.String())
-    auth = ma.fields.Nested(Subject, allow_none=True)
+    auth = ma.fields.Nested(RuleSubject, allow_none=True)
 
 
 class RuleToValidate(Schema):
@@ -50,14 +50,14 @@ class RuleToValidate(Schema):
     )
 
 
-class RuleToTest(Situation):
+class RuleToTest(RuleContext):
     """A rule with a record and a caller, here or in `context`."""
 
     rule = expression_field(required=True)
-    context = ma.fields.Nested(Situation)
+    context = ma.fields.Nested(RuleContext)
 
 
-class Validity(Schema):
+class RuleValidity(Schema):
     """Whether a text is a rule, and why not."""
 
     valid = ma.fields.Boolean(required=True)
@@ -88,31 +88,31 @@ class RulesToCompare(Schema):
     )
 
 
-class Records(Schema):
+class RecordSample(Schema):
     """How many records, and the newest of them."""
 
     count = ma.fields.Integer(required=True)
     sample = ma.fields.List(ma.fields.String(), required=True)
 
 
-class Difference(Schema):
+class RoleDifference(Schema):
     """What changes for the users of a role."""
 
     role = ma.fields.String(required=True)
     operation = ma.fields.String(required=True)
-    gained = ma.fields.Nested(Records, required=True)
-    lost = ma.fields.Nested(Records, required=True)
+    gained = ma.fields.Nested(RecordSample, required=True)
+    lost = ma.fields.Nested(RecordSample, required=True)
 
 
-class Differences(Schema):
+class RoleDifferences(Schema):
     """What changes for each role, and for callers who have not signed in."""
 
-    items = ma.fields.List(ma.fields.Nested(Difference), required=True)
+    items = ma.fields.List(ma.fields.Nested(RoleDifference), required=True)
 
 
 @blueprint.route("/validate", methods=["POST"])
 @blueprint.arguments(RuleToValidate, example={"rule": OWNER, "collection": "posts"})
-@blueprint.response(200, Validity, example={"valid": True, "errors": [], "details": []})
+@blueprint.response(200, RuleValidity, example={"valid": True, "errors": [], "details": []})
 @superadmin
 @versioned_cache.reloading()  # what was cached may be out of date, and nothing here would tell
 def validate_rule(body: JSONObject) -> JSONObject:
@@ -154,7 +154,7 @@ def test_rule(body: JSONObject) -> JSONObject:
 @collections_blueprint.arguments(RulesToCompare, example={"rules": {"view_rule": OWNER}})
 @collections_blueprint.response(
     200,
-    Differences,
+    RoleDifferences,
     example={
         "items": [
             {

@@ -76,7 +76,9 @@ class _Collection:
         result["summary"] = (
             f"{verb_text} {'records' if operation == 'list' else 'a record'} of {name}."
         )
-        result["operationId"] = f"{verb_text.lower()}_{name}"
+        # No operation of the service has such a name, whatever the collection is called.
+        suffix = "records" if operation == "list" else "record"
+        result["operationId"] = f"{verb_text.lower()}_{name}_{suffix}"
         if "requestBody" in result:
             body = self._body(operation, verb)
             result["requestBody"]["content"] = {"application/json": {"schema": body}}
@@ -99,7 +101,7 @@ class _Collection:
 
     def _answer(self) -> Spec:
         view = self.opened.get("view")
-        system_only = {"$ref": "#/components/schemas/Record"}
+        system_only = {"$ref": "#/components/schemas/RecordObject"}
         if view is None:
             return system_only
         # Without view access, callers get only the system fields of what they write.
@@ -109,7 +111,7 @@ class _Collection:
     def _record(self, access: Access, kind: str = "record") -> Spec:
         schema = _record(access)
         # Properties of responses besides the fields, such as `expand`.
-        extra = self.schemas["Record"]["properties"]
+        extra = self.schemas["RecordObject"]["properties"]
         schema["properties"] = {**extra, **schema["properties"]}
         return self._named(kind, schema)
 

@@ -30,7 +30,7 @@ class Readiness(Schema):
 
 
 @blueprint.route("/health", methods=["GET"])
-@blueprint.route("/live", methods=["GET"])
+@blueprint.route("/live", methods=["GET"], endpoint="live")
 @blueprint.response(200, Health, example={"status": "ok", "version": rest.VERSION})
 @public
 def health() -> dict[str, str]:

@@ -13,7 +13,6 @@ from flask import Response
 from app.rest import PREFIX, openapi_text
 from app.rest.access import Access, View, access_of
 from app.rest.parsing import Parser
-from app.rest.schemas import Error
 from app.types import JSONObject
 
 # Monitors are not rate-limited.
@@ -28,7 +27,7 @@ class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc]
     def __init__(self, *args: object, **options: object) -> None:
         super().__init__(*args, **options)
         self._in_an_account: set[str] = set()
-        self._prepare_doc_cbks.append(_with_headers)
+        self._prepare_doc_cbks += [_with_headers, _with_operation_id]
 
     def arguments(self, schema: Any, *, location: str = "json", **options: object) -> Any:
         """Declare a body or query; with `required=False` a missing body counts as empty."""
@@ -86,13 +85,19 @@ class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc]
         path = re.sub(r"<\w+:", "<", rule)  # views with different converters may share a path
         if access_of(view_func) is not Access.PUBLIC:
             self._in_an_account.add(path)
-        if path in self._in_an_account:
-            kw["parameters"] = ["account", *(kw.get("parameters") or ())]
         full_rule, methods = f"{self.url_prefix or ''}{rule}", kw.get("methods") or ["GET"]
+        kw["parameters"] = [
+            *(["account"] if path in self._in_an_account else ()),
+            *openapi_text.path_parameters(full_rule),
+            *(kw.get("parameters") or ()),
+        ]
         codes = _codes(view_func, full_rule, methods) | (
             {429} if self.name not in UNLIMITED else set()
         )
-        super().add_url_rule(rule, endpoint, _described(view_func, full_rule, codes), *args, **kw)
+        view = _described(view_func, full_rule, codes)
+        view._apidoc["operation_id"] = endpoint or view.__name__
+        view._apidoc["methods"] = methods
+        super().add_url_rule(rule, endpoint, view, *args, **kw)
 
 
 def _described_by(decorate: Callable[[View], object]) -> Callable[[View], View]:
@@ -118,21 +123,21 @@ def _repeatable(rule: str, methods: Sequence[str]) -> bool:
     return of_api and "POST" in methods
 
 
-def _described(view: Any, rule: str, codes: set[int]) -> object:
+def _described(view: Any, rule: str, codes: set[int]) -> Any:
     view.takes_query = getattr(view, "takes_query", False)
     access, signed_in = access_of(view), access_of(view) is not Access.PUBLIC
     view._apidoc = deepcopy(getattr(view, "_apidoc", {}))
     responses = view._apidoc.setdefault("response", {}).setdefault("responses", {})
+    # 414 is the server's own, whatever the operation.
     responses.update(
-        {code: openapi_text.error_responses(rule, code, Error) for code in sorted(codes)}
+        {code: [openapi_text.error_name(rule, code)] for code in sorted({414, *codes})}
     )
-    responses[414] = [openapi_text.URI_TOO_LONG]  # the server's own, whatever the operation
     # flask-smorest adds an undescribed 422 of its own to everything with arguments.
     view._apidoc.get("arguments", {}).pop("responses", None)
     schemes = openapi_text.SECURITY_SCHEMES if signed_in else ()
     security: list[JSONObject] = [{name: []} for name in schemes]
     view._apidoc.setdefault("manual_doc", {})["security"] = (
-        [{}, *security] if access is Access.ANONYMOUS else security
+        [*security, {}] if access is Access.ANONYMOUS else security
     )
     view._apidoc["signed_in"] = signed_in
     view._apidoc["repeatable"] = signed_in and _repeatable(rule, ["POST"])
@@ -150,3 +155,11 @@ def _with_headers(
         *(["repeating"] if doc_info["repeatable"] and method == "post" else ()),
     ]
     return {**doc, "parameters": [*doc.get("parameters", ()), *more]} if more else doc
+
+
+def _with_operation_id(
+    doc: JSONObject, doc_info: JSONObject, *, method: str, **options: object
+) -> JSONObject:
+    """Name the operation by its endpoint; the PUT of a view with two methods is marked."""
+    is_second = method == "put" and len(doc_info["methods"]) > 1
+    return doc | {"operationId": f"{doc_info['operation_id']}{'_by_put' if is_second else ''}"}

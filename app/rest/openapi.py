@@ -13,7 +13,7 @@ from flask import Flask, Response, request
 from app.rest.access import public
 from app.rest.converters import IntegerPath, LargeIntegerPath, UuidPath
 from app.rest.fields import DateTime, Timestamp
-from app.rest.schemas import Error
+from app.rest.schemas import ErrorBody
 from app.rest.serialization import json_response
 from app.types import JSONObject
 
@@ -21,7 +21,7 @@ from app.types import JSONObject
 class Api(flask_smorest.Api):  # type: ignore[misc]
     """flask-smorest with the contract's error schema; builds the description on first use."""
 
-    ERROR_SCHEMA = Error
+    ERROR_SCHEMA = ErrorBody
     DEFAULT_ERROR_RESPONSE_NAME = ""
     _undescribed: list[flask_smorest.Blueprint] = []  # noqa: RUF012 - set by init_app
     _describing = threading.RLock()

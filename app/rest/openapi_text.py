@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from app import errors
 from app.errors import AppError, Malformed
 from app.rest import json_input
-from app.rest.schemas import Schema
 from app.types import JSONObject
 
 WRITING = ("post", "put", "patch", "delete")
@@ -80,6 +81,7 @@ ERROR_EXAMPLES: dict[int, AppError] = {
     410: errors.FeedExpired(12),
     412: errors.PreconditionFailed(),
     413: errors.PayloadTooLarge(),
+    414: AppError("The URL is too long.", error="uri_too_long"),
     415: errors.UnsupportedMediaType(),
     422: Malformed.at("body", "name", msg="Missing data for required field.", type="missing"),
     416: errors.RangeNotSatisfiable(20480),
@@ -98,6 +100,7 @@ ERROR_MEANINGS = {
     410: "Changes after `since` are not kept any more.",
     412: "The record has changed: its ETag does not match If-Match.",
     413: "The request or the response body is too large.",
+    414: "The URL, including its query, is longer than 8,190 bytes.",
     415: "The media type of the body is not supported.",
     416: "The file has no such part.",
     422: "The request does not match the documented schema; `detail` lists every problem.",
@@ -107,18 +110,25 @@ ERROR_MEANINGS = {
     501: "This server cannot serve streams.",
     503: "Briefly unavailable; `Retry-After` gives the seconds to wait.",
 }
-# The name of the response that all operations share.
-URI_TOO_LONG = "UriTooLong"
-SHARED = {
-    URI_TOO_LONG: {
-        "description": "The URL, including its query, is longer than 8,190 bytes.",
-        "content": {
-            "application/json": {
-                "schema": {"$ref": "#/components/schemas/Error"},
-                "example": AppError("The URL is too long.", error="uri_too_long").body(),
-            }
-        },
-    }
+# The names of the shared responses.
+ERROR_NAMES = {
+    400: "BadRequest",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "NotFound",
+    409: "Conflict",
+    410: "Gone",
+    412: "PreconditionFailed",
+    413: "ContentTooLarge",
+    414: "UriTooLong",
+    415: "UnsupportedMediaType",
+    416: "RangeNotSatisfiable",
+    422: "UnprocessableContent",
+    426: "UpgradeRequired",
+    428: "SignatureRequired",
+    429: "TooManyRequests",
+    501: "NotImplemented",
+    503: "ServiceUnavailable",
 }
 WAIT = {
     "Retry-After": {
@@ -126,33 +136,65 @@ WAIT = {
         "schema": {"type": "integer", "minimum": 1},
     }
 }
+# Below these paths browsers get an HTML page.
+PAGES = ("/auth/", "/oauth/", "/saml/")
+PAGE_EXAMPLE = "<!doctype html>..."
+PAGE = {"text/html": {"schema": {"type": "string"}, "example": PAGE_EXAMPLE}}
+SHOWN_AS_PAGE = (400, 401, 403, 404, 409, 413, 415, 422, 429)
 
 
-def error_response(code: int, schema: type[Schema]) -> JSONObject:
-    """Return the response for an error code."""
+def error_name(rule: str, code: int) -> str:
+    """Return the name of the shared response for an error code."""
+    as_page = rule.startswith(PAGES) and code in SHOWN_AS_PAGE
+    return f"{ERROR_NAMES[code]}Page" if as_page else ERROR_NAMES[code]
+
+
+def _error_response(code: int, **contents: JSONObject) -> JSONObject:
+    schema = {"$ref": "#/components/schemas/ErrorBody"}
+    json = {"schema": schema, "example": ERROR_EXAMPLES[code].body()}
     response = {
-        "schema": schema,
         "description": ERROR_MEANINGS[code],
-        "example": ERROR_EXAMPLES[code].body(),
-        "content_type": None,
+        "content": {"application/json": json, **contents},
     }
     return response | ({"headers": WAIT} if code in (429, 503) else {})
 
 
-# Below these paths browsers get an HTML page.
-PAGES = ("/auth/", "/oauth/", "/saml/")
-PAGE_EXAMPLE = "<!doctype html>..."
+ERRORS = {name: _error_response(code) for code, name in ERROR_NAMES.items()} | {
+    f"{ERROR_NAMES[code]}Page": _error_response(code, **PAGE) for code in SHOWN_AS_PAGE
+}
+
+PATH_PARAMETERS = {
+    "account_code": "The account's code, such as `AA0001`.",
+    "account_id": "The account's id.",
+    "category": "`auth_providers` for OAuth 2.0, `saml_providers` for SAML 2.0.",
+    "collection": "The collection's name.",
+    "collection_id": "The collection's id.",
+    "collection_name": "The collection's name.",
+    "configuration_id": "The id of the provider's settings.",
+    "delivery_id": "The delivery's id.",
+    "entry_id": "The audit entry's id.",
+    "file_id": "The file's id.",
+    "group_id": "The group's id.",
+    "hook_id": "The hook's id.",
+    "instance_id": "The workflow instance's id.",
+    "invitation": "The invitation's id, or the token of its link.",
+    "key_id": "The API key's id.",
+    "provider": "The provider's name, such as `google` or `okta`.",
+    "provider_name": "The provider's name, such as `google`.",
+    "record_id": "The record's id.",
+    "role_id": "The role's id.",
+    "session_id": "The session's id.",
+    "token": "The token of the link.",
+    "user_id": "The user's id.",
+    "webhook_id": "The webhook's id.",
+    "workflow_id": "The workflow's id.",
+}
 
 
-def error_responses(rule: str, code: int, schema: type[Schema]) -> list[JSONObject]:
-    """Return the responses for an error code: JSON, and HTML below the paths of pages."""
-    page = {
-        "schema": {"type": "string"},
-        "description": ERROR_MEANINGS[code],
-        "example": PAGE_EXAMPLE,
-        "content_type": "text/html",
-    }
-    return [error_response(code, schema), *([page] if rule.startswith(PAGES) else [])]
+def path_parameters(rule: str) -> list[JSONObject]:
+    """Return the descriptions of a route's parameters."""
+    names = re.findall(r"<(?:\w+:)?(\w+)>", rule)
+    return [{"in": "path", "name": name, "description": PATH_PARAMETERS[name]} for name in names]
 
 
 def options(base_url: str) -> JSONObject:
@@ -182,11 +224,15 @@ def options(base_url: str) -> JSONObject:
     )
     parameters = {"account": ACTING_ACCOUNT, "repeating": IDEMPOTENCY_KEY, **SIGNATURE}
     return {
-        "info": {"description": description, "license": {"name": "MIT", "identifier": "MIT"}},
+        "info": {
+            "description": description,
+            "contact": {"name": "The operator of this instance", "url": base_url},
+            "license": {"name": "MIT", "identifier": "MIT"},
+        },
         "servers": [{"url": base_url}],
         "components": {
             "securitySchemes": SECURITY_SCHEMES,
             "parameters": parameters,
-            "responses": SHARED,
+            "responses": ERRORS,
         },
     }

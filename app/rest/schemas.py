@@ -53,7 +53,7 @@ class Problem(Schema):
     )
 
 
-class Error(Schema):
+class ErrorBody(Schema):
     """An error: a stable code and a message; 422 adds `detail`, 400 may add `details`."""
 
     error = ma.fields.String(required=True)

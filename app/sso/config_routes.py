@@ -105,8 +105,8 @@ def get_provider_schema(category: str, provider: str) -> Response:
 
 
 @blueprint.route("/test-connection", methods=["POST"])
-@blueprint.arguments(schemas.Trial, example=schemas.NEW_ROW)
-@blueprint.response(200, schemas.Tried, example=schemas.TESTED)
+@blueprint.arguments(schemas.ConnectionTest, example=schemas.NEW_ROW)
+@blueprint.response(200, schemas.ConnectionTestResult, example=schemas.TESTED)
 @blueprint.fails(400, 403, 404, 429)
 @account_admin
 def test_connection(body: JSONObject) -> JSONObject:
@@ -181,11 +181,11 @@ def list_refusals(args: JSONObject) -> JSONObject:
 
 @own.route("/plan", methods=["POST"])
 @own.arguments(
-    schemas.PlanBody,
+    schemas.RolePlanBody,
     required=False,
     example={"sso_group_roles": [{"group": "Finance", "role": "editor"}]},
 )
-@own.response(200, schemas.Planned, example=schemas.PLANNED)
+@own.response(200, schemas.RolePlan, example=schemas.PLANNED)
 @own.fails(400)
 @account_admin
 def plan_group_roles(body: JSONObject) -> JSONObject:

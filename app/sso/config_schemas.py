@@ -141,7 +141,7 @@ class ConfigValues(Schema):
         unknown = ma.INCLUDE
 
 
-class Trial(Schema):
+class ConnectionTest(Schema):
     """Settings to test. If a secret is absent or `***`, the stored one is used."""
 
     category = ma.fields.String(required=True, validate=CATEGORY)
@@ -152,7 +152,7 @@ class Trial(Schema):
     account_id = fields.Text(longest=100, allow_none=True)
 
 
-class TrialStep(Schema):
+class ConnectionCheck(Schema):
     """The result of one check."""
 
     check = ma.fields.String(required=True)
@@ -160,12 +160,12 @@ class TrialStep(Schema):
     message = ma.fields.String(required=True)
 
 
-class Tried(Schema):
+class ConnectionTestResult(Schema):
     """The result of a test of settings."""
 
     success = ma.fields.Boolean(required=True)
     message = ma.fields.String(required=True)
-    details = ma.fields.List(ma.fields.Nested(TrialStep), required=True)
+    details = ma.fields.List(ma.fields.Nested(ConnectionCheck), required=True)
 
 
 class JsonSchema(Schema):
@@ -218,7 +218,7 @@ class MappedGroup(Schema):
     role = fields.Text(shortest=1, longest=100, required=True)
 
 
-class PlanBody(Schema):
+class RolePlanBody(Schema):
     """A mapping to preview; the current one by default."""
 
     sso_group_roles = ma.fields.List(
@@ -229,7 +229,7 @@ class PlanBody(Schema):
     )
 
 
-class PlannedChange(Schema):
+class PlannedRoleChange(Schema):
     """A user whose role would change at the next sign-in."""
 
     user = ma.fields.Nested(UserView, required=True)
@@ -238,8 +238,8 @@ class PlannedChange(Schema):
     becomes = ma.fields.String(required=True)
 
 
-class Planned(Schema):
+class RolePlan(Schema):
     """The users whose role would change."""
 
-    changes = ma.fields.List(ma.fields.Nested(PlannedChange), required=True)
+    changes = ma.fields.List(ma.fields.Nested(PlannedRoleChange), required=True)
     total = ma.fields.Integer(required=True)

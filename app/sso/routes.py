@@ -63,11 +63,11 @@ def _form(properties: JSONObject, example: dict[str, str]) -> JSONObject:
         "state": "what-the-client-chose",
     },
 )
-@blueprint.response(200, schemas.Started, example=schemas.STARTED)
+@blueprint.response(200, schemas.SignInStart, example=schemas.STARTED)
 @blueprint.fails(400)
 @public
 @across_accounts
-def authorize_for_client(body: JSONObject, provider_name: str) -> object:
+def authorize_oauth(body: JSONObject, provider_name: str) -> object:
     """Start an OAuth sign-in for a client application.
 
     Send the browser to `authorization_url`. It returns to `redirect_uri` with a one-time `code` and
@@ -93,7 +93,7 @@ def authorize_for_client(body: JSONObject, provider_name: str) -> object:
 @blueprint.fails(400, 401, 403, 429)
 @public
 @across_accounts
-def end_for_client(body: JSONObject, provider_name: str) -> Response:
+def complete_oauth(body: JSONObject, provider_name: str) -> Response:
     """Complete an OAuth sign-in without a browser redirect.
 
     `code` and `state` are those of the redirect to the client application: our one-time code with
@@ -117,7 +117,7 @@ def end_for_client(body: JSONObject, provider_name: str) -> Response:
 @blueprint.fails(400, 429)
 @public
 @across_accounts
-def exchange(body: JSONObject) -> Response:
+def exchange_code(body: JSONObject) -> Response:
     """Exchange the one-time code of a sign-in for tokens, once and within 60 seconds."""
     return provider_sign_in_response(
         *one_time_codes.exchange(body["code"], body.get("state"), origin(), account_of_request())
@@ -127,7 +127,7 @@ def exchange(body: JSONObject) -> Response:
 @blueprint.route("/saml/sso", methods=["GET"])
 @blueprint.arguments(schemas.SamlStartArgs, location="query")
 @blueprint.response(
-    200, schemas.Address, example={"url": "https://acme.okta.example/sso?...", "state": None}
+    200, schemas.SignInAddress, example={"url": "https://acme.okta.example/sso?...", "state": None}
 )
 @blueprint.alt_response(302, description=TO_PROVIDER)
 @blueprint.fails(400, 404)
@@ -182,7 +182,7 @@ def get_saml_metadata(args: JSONObject) -> Response:
 @blueprint.fails(400, 401, 403, 404, 429)
 @public
 @across_accounts
-def end_saml_for_client(body: JSONObject) -> Response:
+def complete_saml(body: JSONObject) -> Response:
     """Complete a SAML sign-in with a response that was posted to the client application."""
     names = ("relay_state", "relay_state_too", "RelayState")
     relay_state = next((body[name] for name in names if name in body), "")

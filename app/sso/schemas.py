@@ -39,7 +39,7 @@ class AuthorizeBody(Schema):
     state = fields.Text(longest=LONGEST_STATE, metadata=STATE_TEXT)
 
 
-class Started(Schema):
+class SignInStart(Schema):
     """The address for the browser, under both names; `state` is the client's."""
 
     authorization_url = ma.fields.String(required=True)
@@ -104,7 +104,7 @@ class SamlArgs(Schema):
     )
 
 
-class Address(Schema):
+class SignInAddress(Schema):
     """The address for the browser."""
 
     url = ma.fields.String(required=True)

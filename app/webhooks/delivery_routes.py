@@ -202,7 +202,7 @@ def get_delivery(webhook_id: str, delivery_id: str) -> JSONObject:
 @blueprint.response(202, DeliveryWithAttempts, example={**DELIVERY, "attempts": []})
 @blueprint.fails(409)
 @account_admin
-def redeliver(webhook_id: str, delivery_id: str) -> JSONObject:
+def redeliver_delivery(webhook_id: str, delivery_id: str) -> JSONObject:
     """Send a delivery again.
 
     The new delivery has its own id and names the original in `X-Service-Replay-Of`. While the
@@ -219,7 +219,7 @@ def redeliver(webhook_id: str, delivery_id: str) -> JSONObject:
 @blueprint.response(202, Redelivered, example={"message": RESENT, "count": 12})
 @blueprint.fails(409)
 @account_admin
-def resend_deliveries(body: JSONObject, webhook_id: str) -> JSONObject:
+def redeliver_deliveries(body: JSONObject, webhook_id: str) -> JSONObject:
     """Send deliveries again: all that did not arrive since a time, or up to 100 by `ids`.
 
     Failed deliveries, tests included, are copied. Of a delivery and its replays only the last one

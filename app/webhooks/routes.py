@@ -257,7 +257,7 @@ def get_webhook(webhook_id: str) -> Webhook:
 @blueprint.response(200, WebhookView, example=WEBHOOK)
 @blueprint.fails(400)
 @account_admin
-def change_webhook(body: JSONObject, webhook_id: str) -> Webhook:
+def update_webhook(body: JSONObject, webhook_id: str) -> Webhook:
     """Change a webhook; omitted properties keep their values.
 
     A new secret starts a rotation. A disabled webhook receives no changes; its pending deliveries

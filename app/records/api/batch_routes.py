@@ -11,7 +11,7 @@ from app import config, rest
 from app.auth.guard import optimistic, principal
 from app.errors import BadRequest
 from app.records import batch
-from app.records.api.routes import EXAMPLE, Record
+from app.records.api.routes import EXAMPLE, RecordObject
 from app.rest import fields
 from app.rest.access import Access, allow
 from app.rest.blueprint import Blueprint
@@ -92,15 +92,15 @@ class BatchArgs(Schema):
 class CreatedRecords(Schema):
     """The created and, with upsert, the updated records."""
 
-    created = ma.fields.List(ma.fields.Nested(Record), required=True)
-    updated = ma.fields.List(ma.fields.Nested(Record))
+    created = ma.fields.List(ma.fields.Nested(RecordObject), required=True)
+    updated = ma.fields.List(ma.fields.Nested(RecordObject))
     count = ma.fields.Integer(required=True)
 
 
 class UpdatedRecords(Schema):
     """The updated records."""
 
-    updated = ma.fields.List(ma.fields.Nested(Record), required=True)
+    updated = ma.fields.List(ma.fields.Nested(RecordObject), required=True)
     count = ma.fields.Integer(required=True)
 
 

@@ -8,7 +8,7 @@ from app import rules
 from app.collections import access, definition, trials
 from app.collections import service as collections
 from app.collections.routes import blueprint
-from app.collections.rule_schemas import OWNER, Subject, operation_field
+from app.collections.rule_schemas import OWNER, RuleSubject, operation_field
 from app.db import versioned_cache
 from app.records import explain
 from app.rest import fields
@@ -28,7 +28,7 @@ class WhatToExplain(Schema):
 
     operation = operation_field(required=True)
     user_id = fields.Text()
-    auth = ma.fields.Nested(Subject, allow_none=True)
+    auth = ma.fields.Nested(RuleSubject, allow_none=True)
     record_id = fields.Text()
     data = ma.fields.Dict(
         keys=ma.fields.String(),
@@ -58,7 +58,7 @@ class WhatToExplain(Schema):
             raise ma.ValidationError("Give record_id or the data of a new record.", "data")
 
 
-class Clause(Schema):
+class RuleClause(Schema):
     """The part of a rule that decided."""
 
     text = ma.fields.String(required=True)
@@ -79,7 +79,7 @@ class Explanation(Schema):
         metadata={"description": "null: it depends on what is not given, a record or data."},
     )
     reason = ma.fields.String(required=True)
-    clause = ma.fields.Nested(Clause, required=True, allow_none=True)
+    clause = ma.fields.Nested(RuleClause, required=True, allow_none=True)
     depends_on = ma.fields.String(
         metadata={"description": "What of the rule is left to be asked then."}
     )

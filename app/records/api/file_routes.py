@@ -224,7 +224,9 @@ def download_file(args: JSONObject, file_id: str) -> Response:
 
 
 @blueprint.route("/<account_id>/<file_id>", methods=["GET"])
-@blueprint.route("/download/<account_id>/<file_id>", methods=["GET"])
+@blueprint.route(
+    "/download/<account_id>/<file_id>", methods=["GET"], endpoint="download_by_full_path"
+)
 @blueprint.doc(parameters=[RANGE, IF_NONE_MATCH])
 @blueprint.arguments(DownloadArgs, location="query")
 @blueprint.response(200, schema=BYTES, content_type="application/octet-stream", example="(bytes)")
@@ -232,7 +234,7 @@ def download_file(args: JSONObject, file_id: str) -> Response:
 @optimistic
 @query_credentials
 @allow(Access.ANONYMOUS)
-def download_path(args: JSONObject, account_id: str, file_id: str) -> Response:
+def download_by_path(args: JSONObject, account_id: str, file_id: str) -> Response:
     """Download a file by the path that its upload returned."""
     return send(_of_path(files.readable(file_id, by=principal()), account_id), args.get("thumb"))
 
@@ -263,7 +265,7 @@ def download_linked(args: JSONObject, token: str) -> Response:
 )
 @optimistic
 @allow(Access.ANONYMOUS)
-def link_file(body: JSONObject, file_id: str) -> Response:
+def create_file_link(body: JSONObject, file_id: str) -> Response:
     """Create a signed link to a file.
 
     It works without a credential until it expires, or until the record no longer has the file.
@@ -295,7 +297,7 @@ def delete_file(args: JSONObject, file_id: str) -> Response:
 @blueprint.fails(403)
 @query_credentials
 @allow(Access.ANONYMOUS)
-def delete_path(args: JSONObject, account_id: str, file_id: str) -> Response:
+def delete_by_path(args: JSONObject, account_id: str, file_id: str) -> Response:
     """Delete an upload of yours by the path that it returned."""
     return _delete(file_id, account_id)
 

@@ -8,7 +8,7 @@ from flask import Response
 from app import rest
 from app.auth.guard import optimistic, principal
 from app.records.api.routes import EXAMPLE as RECORD
-from app.records.api.routes import IF_MATCH, Record, tagged
+from app.records.api.routes import IF_MATCH, RecordObject, tagged
 from app.records.history import erasure, service
 from app.records.store.sizes import limit_size
 from app.rest import fields
@@ -71,7 +71,7 @@ class FieldChange(Schema):
     erased = ma.fields.Boolean(required=True)
 
 
-class Change(Schema):
+class RecordChange(Schema):
     """The changes of a record in one transaction."""
 
     audit_id = ma.fields.Integer(
@@ -90,10 +90,10 @@ class Change(Schema):
     changes = ma.fields.List(ma.fields.Nested(FieldChange), required=True)
 
 
-class ChangePage(Page):
+class RecordChangePage(Page):
     """A page of changes, the newest first."""
 
-    items = items_field(Change)
+    items = items_field(RecordChange)
 
 
 class RestoreBody(Schema):
@@ -127,11 +127,11 @@ class HistoryArgs(PageArgs):
 
 @blueprint.route(f"{BY_ID}/history", methods=["GET"])
 @blueprint.arguments(HistoryArgs, location="query")
-@blueprint.response(200, ChangePage, example=page_body([CHANGE], 1, {"skip": 0, "limit": 25}))
+@blueprint.response(200, RecordChangePage, example=page_body([CHANGE], 1, {"skip": 0, "limit": 25}))
 @blueprint.fails(400, 403, 413)
 @optimistic
 @allow(Access.ANONYMOUS)
-def list_changes(args: JSONObject, collection: str, record_id: str) -> Response:
+def list_record_changes(args: JSONObject, collection: str, record_id: str) -> Response:
     """List the changes of a record, the newest first.
 
     Read from the audit log. Requires the update rule (for a deleted record: on its last state).
@@ -147,7 +147,7 @@ def list_changes(args: JSONObject, collection: str, record_id: str) -> Response:
 @blueprint.route(f"{BY_ID}/restore", methods=["POST"])
 @blueprint.doc(parameters=[IF_MATCH])
 @blueprint.arguments(RestoreBody, example={"audit_id": 41})
-@blueprint.response(200, Record, example=RECORD)
+@blueprint.response(200, RecordObject, example=RECORD)
 @blueprint.fails(400, 403, 409, 412, 428)
 @optimistic
 @allow(Access.ANONYMOUS)

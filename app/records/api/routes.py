@@ -42,7 +42,7 @@ EXAMPLE = {
 }
 
 
-class Record(Schema):
+class RecordObject(Schema):
     """A record: system fields, then the fields of the collection's schema."""
 
     class Meta:
@@ -76,7 +76,7 @@ class RecordBody(Schema):
 class RecordPage(Page):
     """A page of records; with a cursor, it has cursors instead of page numbers."""
 
-    items = items_field(Record)
+    items = items_field(RecordObject)
     total = ma.fields.Integer(allow_none=True)
     skip = ma.fields.Integer()
     page = ma.fields.Integer()
@@ -233,7 +233,7 @@ def list_records(args: JSONObject, collection: str) -> Response:
 @blueprint.route("/<collection>", methods=["POST"])
 @blueprint.doc(requestBody=WITH_FILES)
 @blueprint.arguments(RecordBody, example={"title": "Hello"})
-@blueprint.response(201, Record, example=EXAMPLE)
+@blueprint.response(201, RecordObject, example=EXAMPLE)
 @blueprint.fails(400, 403, 409, 428)
 @optimistic
 @allow(Access.ANONYMOUS)
@@ -252,7 +252,7 @@ def create_record(body: JSONObject, collection: str) -> Response:
 @blueprint.route("/<collection>/<record_id>", methods=["GET"])
 @blueprint.doc(parameters=[IF_NONE_MATCH])
 @blueprint.arguments(RecordArgs, location="query")
-@blueprint.response(200, Record, example=EXAMPLE)
+@blueprint.response(200, RecordObject, example=EXAMPLE)
 @blueprint.alt_response(304, description="The copy named by If-None-Match is current.")
 @blueprint.fails(400, 403, 412, 413)
 @optimistic
@@ -278,7 +278,7 @@ def get_record(args: JSONObject, collection: str, record_id: str) -> Response:
 @blueprint.route("/<collection>/<record_id>", methods=["PUT"])
 @blueprint.doc(parameters=[IF_MATCH], requestBody=WITH_FILES)
 @blueprint.arguments(RecordBody, example={"title": "Hello again"})
-@blueprint.response(200, Record, example=EXAMPLE)
+@blueprint.response(200, RecordObject, example=EXAMPLE)
 @blueprint.fails(400, 403, 409, 412, 428)
 @optimistic
 @allow(Access.ANONYMOUS)
@@ -298,7 +298,7 @@ def replace_record(body: JSONObject, collection: str, record_id: str) -> Respons
 @blueprint.route("/<collection>/<record_id>", methods=["PATCH"])
 @blueprint.doc(parameters=[IF_MATCH], requestBody=WITH_FILES)
 @blueprint.arguments(RecordBody, example={"title": "Hello again"})
-@blueprint.response(200, Record, example=EXAMPLE)
+@blueprint.response(200, RecordObject, example=EXAMPLE)
 @blueprint.fails(400, 403, 409, 412, 428)
 @optimistic
 @allow(Access.ANONYMOUS)

@@ -14,7 +14,7 @@ from app.collections import access as accesses
 from app.collections import definition as definitions
 from app.errors import PayloadTooLarge, UnsupportedMediaType
 from app.records.api import uploads
-from app.records.api.routes import EXAMPLE, Record, RecordBody
+from app.records.api.routes import EXAMPLE, RecordBody, RecordObject
 from app.records.transfer import exports, formats
 from app.records.transfer.archive_imports import ArchiveSource
 from app.records.transfer.sources import Source, TextSource
@@ -127,9 +127,9 @@ class RecordImport(Schema):
 
 @blueprint.route("/<collection>/export", methods=["GET"])
 @blueprint.arguments(ExportArgs, location="query", unknown=ma.EXCLUDE)
-@blueprint.response(200, Record, example=EXAMPLE, content_type="application/x-ndjson")
+@blueprint.response(200, RecordObject, example=EXAMPLE, content_type="application/x-ndjson")
 @blueprint.alt_response(
-    200, schema=Record(many=True), example=[EXAMPLE], description="The records."
+    200, schema=RecordObject(many=True), example=[EXAMPLE], description="The records."
 )
 @blueprint.alt_response(
     200, schema=TEXT, content_type="text/csv", example="id,...", description="The records."

@@ -25,7 +25,7 @@ from app.workflows.api.routes import (
     DefinitionView,
     NewDefinition,
     StartedInstance,
-    Toggle,
+    ToggleBody,
     TriggerBody,
 )
 from app.workflows.language import missing_collections, missing_fields
@@ -192,7 +192,7 @@ def get_hook(hook_id: str) -> JSONObject:
 @blueprint.response(200, HookView, example=HOOK_EXAMPLE)
 @blueprint.fails(400)
 @account_admin
-def change_hook(body: JSONObject, hook_id: str) -> JSONObject:
+def update_hook(body: JSONObject, hook_id: str) -> JSONObject:
     """Change a hook; omitted properties keep their values.
 
     Only sending `actions` makes the caller their owner (`owner_id`). Actions see events as their
@@ -212,7 +212,7 @@ def delete_hook(hook_id: str) -> Response:
 
 
 @blueprint.route("/<uuid:hook_id>/toggle", methods=["PATCH"])
-@blueprint.arguments(Toggle, example={"enabled": False}, required=False)
+@blueprint.arguments(ToggleBody, example={"enabled": False}, required=False)
 @blueprint.response(200, HookView, example=HOOK_EXAMPLE)
 @account_admin
 def toggle_hook(body: JSONObject, hook_id: str) -> JSONObject:

@@ -178,7 +178,7 @@ class NewWorkflow(NewDefinition, ChangedWorkflow):
     steps = ma.fields.List(ma.fields.Dict(), load_default=list)
 
 
-class Toggle(Schema):
+class ToggleBody(Schema):
     """The new state; toggles if absent."""
 
     enabled = fields.StrictBoolean()
@@ -267,7 +267,7 @@ def get_workflow(workflow_id: str) -> JSONObject:
 @blueprint.response(200, WorkflowView, example=WORKFLOW)
 @blueprint.fails(400)
 @account_admin
-def change_workflow(body: JSONObject, workflow_id: str) -> JSONObject:
+def update_workflow(body: JSONObject, workflow_id: str) -> JSONObject:
     """Change a workflow; omitted properties keep their values.
 
     Only sending `steps` makes the caller their owner (`owner_id`). Steps see events as their owner
@@ -287,7 +287,7 @@ def delete_workflow(workflow_id: str) -> Response:
 
 
 @blueprint.route("/<uuid:workflow_id>/toggle", methods=["PATCH"])
-@blueprint.arguments(Toggle, example={"enabled": False}, required=False)
+@blueprint.arguments(ToggleBody, example={"enabled": False}, required=False)
 @blueprint.response(200, WorkflowView, example=WORKFLOW)
 @blueprint.fails(400)
 @account_admin
