@@ -1,0 +1,208 @@
+"""Plans the import of definitions, and carries it out in one transaction (contract 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import sqlalchemy as sa
+
+from app import db
+from app.collections import definition, revisions, schema, table, totals, updates
+from app.collections import service as collections
+from app.collections.changes import Change, Proposal
+from app.collections.definition import Definition
+from app.collections.index_builds import Builds
+from app.collections.models import Collection
+from app.errors import problem
+from app.types import JSONMapping, JSONObject
+
+Item = JSONMapping
+
+
+@dataclass
+class Import:
+    """A planned import."""
+
+    made: list[Collection] = field(default_factory=list)
+    updated: list[tuple[Collection, Change]] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    given: dict[str, JSONMapping] = field(default_factory=dict)
+    """The sent rules, options and plan hash by name key."""
+    rules: dict[str, JSONObject] = field(default_factory=dict)
+    """The sent rules in flat form, by name key."""
+    problems: list[JSONObject] = field(default_factory=list)
+
+    def definitions(self) -> dict[str, Definition]:
+        """The resulting definitions by name key."""
+        created = [definition.from_row(row) for row in self.made]
+        return {
+            definition_.name.lower(): definition_
+            for definition_ in [*created, *(c.new for _, c in self.updated)]
+        }
+
+
+def present(items: Sequence[Item], *, lock: bool = False) -> dict[str, Collection]:
+    """The collections that items name, by name key; locked ones stay so in the transaction."""
+    keys = [
+        item[name].lower() for item in items for name in ("name", "rename_from") if name in item
+    ]
+    query = sa.select(Collection).where(Collection.name_key.in_(keys)).order_by(Collection.name_key)
+    if lock:
+        query = query.with_for_update().execution_options(populate_existing=True)
+    return {row.name_key: row for row in db.db.session.scalars(query)}
+
+
+def lock_renamed(items: Sequence[Item], existing: Mapping[str, Collection]) -> None:
+    """Lock the tables of collections that will be renamed, before looking for references."""
+    for key in _renamed(items, existing):
+        table.lock(definition.from_row(existing[key]).table)
+
+
+def plan(
+    items: Sequence[Item], existing: Mapping[str, Collection], strategy: str = "update"
+) -> Import:
+    """What an import would do, with all problems of the definitions. Raises Conflict."""
+    import_ = _plan(items, existing, strategy)
+    import_.rules = _rules(import_)
+    return import_
+
+
+def row_problems(import_: Import, built: Builds | None = None) -> list[JSONObject]:
+    """The problems of present rows; with `built`, the rows stay locked."""
+    return [
+        _with_name(row.name, problem_)
+        for row, change in import_.updated
+        for problem_ in (
+            change.row_problems() if built is None else updates.row_problems(change, built)
+        )
+    ]
+
+
+def run(import_: Import, built: Builds) -> list[str]:
+    """Carry out a plan without problems. Returns the ids of the new revisions."""
+    for row in import_.made:
+        row.rules = {**row.rules, **import_.rules[row.name_key]}
+        row.options = dict(import_.given[row.name_key].get("options", {}))
+    db.db.session.add_all(import_.made)
+    for row, change in import_.updated:
+        key = change.new.name.lower()
+        options = import_.given[key].get("options", {})
+        updates.store(row, change, import_.rules[key], options)
+    db.db.session.flush()
+    updates.follow([change for _, change in import_.updated])
+    for _, change in import_.updated:
+        table.run(change.renaming_statements)  # new tables may refer to those
+    created = _make_tables(import_.made)
+    altered = [updates.execute(row, change, built) for row, change in import_.updated]
+    return [*created, *(revision for revision in altered if revision)]
+
+
+def _plan(items: Sequence[Item], existing: Mapping[str, Collection], strategy: str) -> Import:
+    # Existing collections keep the case of their name.
+    targets = {item["rename_from"].lower(): item["name"] for item in items if "rename_from" in item}
+    targets |= {item["name"].lower(): item["name"] for item in items} | collections.targets()
+    for former, name in _renamed(items, existing).items():
+        if strategy == "update":
+            targets[former] = name
+        else:  # it keeps its former name
+            del targets[name.lower()]
+    import_, seen_keys = Import(), set[str]()
+    for item in items:
+        name, key, problems = item["name"], item["name"].lower(), list[JSONObject]()
+        present_key = _present_key(item, existing)
+        row = existing.get(present_key)
+        if not seen_keys.isdisjoint((key, present_key)):
+            problems.append(
+                problem("name", "name_duplicate", "This name occurs twice in the import.")
+            )
+        elif row is not None and strategy == "skip":
+            import_.skipped.append(name)
+        else:
+            import_.given[key] = {
+                **item["rules"],
+                "options": item.get("options", {}),
+                "plan_hash": item.get("plan_hash"),
+            }
+            if row is not None:
+                removed = item.get("remove_fields", ())
+                order = item.get("field_order", ())
+                proposal = Proposal(
+                    item["schema"],
+                    item.get("indexes"),
+                    removed,
+                    item.get("partial", False),
+                    name,
+                    order,
+                )
+                change = updates.plan_change(row, proposal, problems, targets)
+                import_.given.setdefault(change.new.name.lower(), import_.given[key])
+                import_.updated.append((row, change))
+            else:
+                index_specs = item.get("indexes", ())
+                problems += [
+                    *schema.name_problems(name),
+                    *schema.problems(item["schema"], targets, index_specs),
+                ]
+                kept_specs = () if problems else index_specs
+                import_.made.append(collections.new(name, item["schema"], targets, kept_specs))
+        seen_keys |= {key, present_key}
+        import_.problems += [_with_name(name, problem_) for problem_ in problems]
+    return import_
+
+
+def _renamed(items: Sequence[Item], existing: Mapping[str, Collection]) -> dict[str, str]:
+    """The new names of collections that an import renames, by present name key."""
+    names = {_present_key(item, existing): item["name"] for item in items}
+    return {key: name for key, name in names.items() if key != name.lower()}
+
+
+def _present_key(item: Item, existing: Mapping[str, Collection]) -> str:
+    """The name key that an item's collection has, or will have if it does not exist."""
+    key, former = item["name"].lower(), str(item.get("rename_from", "")).lower()
+    return former if former in existing and key not in existing else key
+
+
+def _rules(import_: Import) -> dict[str, JSONObject]:
+    # Checked with all schemas: rules may refer to other collections of the import.
+    rules_by_key, future = {}, import_.definitions()
+    schema_problems = list(import_.problems)
+    changes_by_key = {change.new.name.lower(): change for _, change in import_.updated}
+    with definition.override(future):
+        for key, definition_ in future.items():
+            problems = list(schema_problems)
+            rules_by_key[key] = collections.normalize_rules(
+                import_.given[key], definition_, problems
+            )
+            del problems[: len(schema_problems)]
+            if key in changes_by_key:
+                problems += updates.invalid_kept_rules(changes_by_key[key], rules_by_key[key])
+            import_.problems += [_with_name(definition_.name, problem_) for problem_ in problems]
+    if not import_.problems:
+        import_.problems += updates.left_behind(list(changes_by_key.values()))
+    return rules_by_key
+
+
+def _make_tables(rows: Sequence[Collection]) -> list[str]:
+    revision_ids: list[str] = []
+    tables = {row.id: definition.from_row(row).table for row in rows}
+    missing = {table_.name for table_ in tables.values()}
+    deferred: list[tuple[Collection, list[str]]] = []
+    for row in rows:
+        own_table = tables[row.id]
+        missing.discard(own_table.name)
+        deferred.append((row, table.references(own_table, frozenset(missing))))
+        statements = table.creation(own_table, frozenset(missing))
+        table.make(own_table, statements)
+        totals.ensure(own_table, row.id)
+        revision_ids.append(revisions.record(row.id, f"create collection {row.name}", statements))
+    for row, statements in deferred:
+        if statements:
+            table.run(statements)
+            description = f"add references to collection {row.name}"
+            revision_ids.append(revisions.record(row.id, description, statements))
+    return revision_ids
+
+
+def _with_name(name: str, problem_: JSONMapping) -> JSONObject:
+    return {**problem_, "field": f"{name[:80]}.{problem_['field']}"}
