@@ -36,6 +36,7 @@ from app.files import upkeep as file_upkeep
 from app.http import assets, error_handlers, languages, logging
 from app.http.app import Application
 from app.isolation import commands as isolation
+from app.manifest import routes as manifest
 from app.ops import cli, health, metrics
 from app.realtime import routes as realtime
 from app.records.api import (
@@ -102,6 +103,7 @@ API_BLUEPRINTS = (
     workflows.callers,
     instance_routes.all_instances,
     hook_routes.blueprint,
+    manifest.blueprint,
     realtime.blueprint,
     health.blueprint,
     metrics.blueprint,

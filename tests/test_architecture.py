@@ -28,6 +28,7 @@ ORDER = [
     ("console",),
     ("ops",),
     ("realtime",),
+    ("manifest",),
     ("workflows",),
     ("feed",),
     ("records",),
@@ -141,6 +142,7 @@ PACKAGES = {
     "google-re2": "re2",
     "pillow": "PIL",
     "psycopg2-binary": "psycopg2",
+    "pyyaml": "yaml",
     "pyjwt": "jwt",
     "python3-saml": "onelogin",
 }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -183,24 +184,41 @@ def _rules(import_: Import) -> dict[str, JSONObject]:
     return rules_by_key
 
 
-def _make_tables(rows: Sequence[Collection]) -> list[str]:
-    revision_ids: list[str] = []
+class Creation(NamedTuple):
+    """A part of creating tables: one table, or references to tables that come after it."""
+
+    row: Collection
+    description: str
+    statements: list[str]
+    makes_table: bool = True
+
+
+def creations(rows: Sequence[Collection]) -> Iterator[Creation]:
+    """What creates the tables of new collections, which may refer to each other."""
     tables = {row.id: definition.from_row(row).table for row in rows}
     missing = {table_.name for table_ in tables.values()}
-    deferred: list[tuple[Collection, list[str]]] = []
+    deferred = list[Creation]()
     for row in rows:
         own_table = tables[row.id]
         missing.discard(own_table.name)
-        deferred.append((row, table.references(own_table, frozenset(missing))))
-        statements = table.creation(own_table, frozenset(missing))
-        table.make(own_table, statements)
-        totals.ensure(own_table, row.id)
-        revision_ids.append(revisions.record(row.id, f"create collection {row.name}", statements))
-    for row, statements in deferred:
-        if statements:
-            table.run(statements)
+        later = frozenset(missing)
+        yield Creation(row, f"create collection {row.name}", table.creation(own_table, later))
+        if references := table.references(own_table, later):
             description = f"add references to collection {row.name}"
-            revision_ids.append(revisions.record(row.id, description, statements))
+            deferred.append(Creation(row, description, references, makes_table=False))
+    yield from deferred
+
+
+def _make_tables(rows: Sequence[Collection]) -> list[str]:
+    revision_ids: list[str] = []
+    for row, description, statements, makes_table in creations(rows):
+        if makes_table:
+            own_table = definition.from_row(row).table
+            table.make(own_table, statements)
+            totals.ensure(own_table, row.id)
+        else:
+            table.run(statements)
+        revision_ids.append(revisions.record(row.id, description, statements))
     return revision_ids
 
 

@@ -58,6 +58,15 @@ class _Users:
 
 
 @dataclass(frozen=True)
+class _Scope:
+    """Whose access to which records is compared."""
+
+    role: Role | None
+    account_id: str | None
+    max_count: int | None
+
+
+@dataclass(frozen=True)
 class _Side:
     """A condition before or after the change."""
 
@@ -72,9 +81,15 @@ class _Side:
 
 
 def differences(
-    present: Definition, proposed: Definition, account_id: str | None
+    present: Definition,
+    proposed: Definition,
+    account_id: str | None,
+    max_count: int | None = None,
 ) -> list[JSONObject]:
-    """The number and a sample of gained and lost records for each role and operation."""
+    """The number and a sample of gained and lost records for each role and operation.
+
+    Counts stop at `max_count` + 1.
+    """
     roles = list(db.db.session.scalars(sa.select(Role).order_by(Role.id)))
     changed_operations = {
         definition
@@ -91,7 +106,8 @@ def differences(
                     _partial_condition(definition, operation, role)
                     for definition in (present, proposed)
                 )
-                gained, lost = _gained_and_lost(present, before, after, role, account_id)
+                scope = _Scope(role, account_id, max_count)
+                gained, lost = _gained_and_lost(present, before, after, scope)
             result.append(entry | {"gained": gained, "lost": lost})
     return result
 
@@ -100,35 +116,34 @@ def _gained_and_lost(
     definition: Definition,
     before_node: rules.Node,
     after_node: rules.Node,
-    role: Role | None,
-    account_id: str | None,
+    scope: _Scope,
 ) -> tuple[JSONMapping, JSONMapping]:
     """The records gained and lost by replacing one condition with another."""
     if program.serialize(before_node) == program.serialize(after_node):
         return NO_RECORDS, NO_RECORDS
     columns = TableColumns(definition, definition.table)
-    users = _Users(role) if role else None
+    users = _Users(scope.role) if scope.role else None
     before_side, after_side = (
         _Side(rules.truth(node), sql.condition(node, columns, users).expression)
         for node in (before_node, after_node)
     )
     gained, lost = after_side.beyond(before_side), before_side.beyond(after_side)
-    return _count_records(definition, gained, role, account_id), _count_records(
-        definition, lost, role, account_id
-    )
+    return _count_records(definition, gained, scope), _count_records(definition, lost, scope)
 
 
-def _count_records(
-    definition: Definition, condition: Any, role: Role | None, account_id: str | None
-) -> JSONMapping:
+def _count_records(definition: Definition, condition: Any, scope: _Scope) -> JSONMapping:
     """Count the records that match for some user of a role, with a sample."""
     if condition is None:
         return NO_RECORDS
     table = definition.table
-    conditions = [table.c.account_id == account_id] if account_id else []
-    matches = _by_some_user(table, role, condition) if role else condition
-    query = sa.select(sa.func.count().over(), table.c.id).where(*conditions, matches)
-    newest_first = query.order_by(table.c.created_at.desc(), table.c.id).limit(SAMPLE)
+    conditions = [table.c.account_id == scope.account_id] if scope.account_id else []
+    matches = _by_some_user(table, scope.role, condition) if scope.role else condition
+    query = sa.select(table.c.created_at, table.c.id).where(*conditions, matches)
+    if scope.max_count is not None:
+        query = query.limit(scope.max_count + 1)
+    found = query.subquery().c
+    newest_first = sa.select(sa.func.count().over(), found.id)
+    newest_first = newest_first.order_by(found.created_at.desc(), found.id).limit(SAMPLE)
     rows = db.connection().execute(newest_first).all()
     return {"count": rows[0][0] if rows else 0, "sample": [row[1] for row in rows]}
 

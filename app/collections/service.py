@@ -44,10 +44,15 @@ STRUCTURE = {
 
 
 def schema_change(change: View) -> View:
-    """Retry a schema change after lock conflicts, and if a table it refers to was renamed."""
+    """Retry a schema change after lock conflicts, and if a table it refers to was renamed.
+
+    Within a transaction it is a part of that one, which has to be retried as a whole.
+    """
 
     @wraps(change)
     def run(*args: object, **options: object) -> object:
+        if db.in_transaction():
+            return change(*args, **options)
         for _ in range(MAX_TRIES):
             try:
                 with db.transaction(changes_schema=True):

@@ -21,6 +21,7 @@ from app.jobs import worker
 from app.ops import backups
 from app.ops import command as commands
 from app.ops import doctor as doctoring
+from app.ops import manifest_commands as manifest
 from app.ops.audit_commands import audit
 
 
@@ -28,7 +29,9 @@ def init_app(app: Flask) -> None:
     """Register the commands."""
     general = (setup, settings, doctor, create_superadmin, reencrypt, work, revisions, audit)
     backup_commands = (backup, restore)
-    for command in (*general, *backup_commands, Migrations("db", help="Migrate the database.")):
+    manifest_commands = (manifest.export, manifest.plan, manifest.apply)
+    others = (*backup_commands, *manifest_commands)
+    for command in (*general, *others, Migrations("db", help="Migrate the database.")):
         app.cli.add_command(command)
 
 

@@ -61,6 +61,7 @@ UNTOLD: dict[Route, str] = {
     ("POST", "/rules/test"): "nothing: it only tries",
     ("POST", "/collections/<collection_name>/rules/explain"): "nothing: it only explains",
     ("POST", "/collections/<collection_name>/rules/diff"): "nothing: it only compares",
+    ("POST", "/manifest/plan"): "nothing: it only plans",
 }
 FIELDS = [*tenancy.TITLE, {"name": "n", "type": "number"}]
 
@@ -228,6 +229,9 @@ def of_superadmin(cast: Cast, route: Route, body: Any, posts_id: str) -> tuple[s
         body = {"schema": [*FIELDS, {"name": "added", "type": "text", "default": "x"}]}
     if route == ("POST", "/collections/import"):
         body = {"data": {"collections": [{"name": "more", "schema": tenancy.TITLE}]}}
+    if route == ("POST", "/manifest/apply"):
+        body = {"manifest": {"version": 1, "roles": [{"name": "more"}]}}
+        body["plan_hash"] = cast.root.post("manifest/plan", body).json["plan_hash"]
     if route[1] == "/users/<uuid:user_id>" and route[0] == "PATCH":
         body = {"role": "editor"}
     if route[1].endswith("/password"):

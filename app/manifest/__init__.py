@@ -1,0 +1,1 @@
+"""Definitions as a file: exported, planned and applied (`atrium.yaml`)."""

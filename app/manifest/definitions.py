@@ -1,0 +1,218 @@
+"""Compares the collections of a manifest with the stored ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from app.collections import (
+    definition,
+    imports,
+    removal,
+    schema,
+)
+from app.collections import service as collections
+from app.collections.changes import Change
+from app.collections.definition import Definition
+from app.collections.imports import Import
+from app.collections.index_builds import Builds
+from app.collections.models import Collection
+from app.errors import Conflict
+from app.manifest import export
+from app.manifest.document import Document, Path
+from app.types import JSONMapping, JSONObject
+
+
+@dataclass
+class Comparison:
+    """What has to be done for the collections of a manifest."""
+
+    document: Document
+    items: Mapping[Path, JSONMapping]
+    """The collections that shall exist, by place."""
+    import_: Import = field(default_factory=Import)
+    removed: Sequence[tuple[Path, Collection]] = ()
+    problems: list[JSONObject] = field(default_factory=list)
+
+    @property
+    def changes(self) -> list[Change]:
+        """The changes of the collections that exist."""
+        return [change for _, change in self.import_.updated]
+
+    def definitions(self) -> dict[str, Definition]:
+        """The resulting definitions by name key, with the rules of the manifest."""
+        found = self.import_.definitions()
+        return {
+            key: replace(one, rules={**one.rules, **self.import_.rules.get(key, {})})
+            for key, one in found.items()
+        }
+
+    def add_problem(self, found: JSONMapping) -> None:
+        """Add a problem of a definition, with its line."""
+        name, _, place = str(found["field"]).partition(".")
+        path, item = self.find(name)
+        lines = (self.document.lines.get((*path, *inner)) for inner in _places(item, place))
+        line = next(filter(None, lines), self.document.line(path))
+        self.problems.append({**found} | ({"line": line} if line else {}))
+
+    def find(self, name: str) -> tuple[Path, JSONMapping]:
+        """The place and item of a collection, by its new or former name."""
+        for path, item in self.items.items():
+            names = {item["name"].lower(), str(item.get("rename_from") or "").lower()}
+            if name.lower() in names:
+                return path, item
+        return ("collections",), {}
+
+
+def compare(document: Document, content: JSONMapping, *, lock: bool = False) -> Comparison:
+    """What has to be done for collections; with `lock`, the present ones stay locked."""
+    listed: dict[Path, JSONMapping] = {
+        ("collections", index): item for index, item in enumerate(content.get("collections", ()))
+    }
+    items = {path: item for path, item in listed.items() if not item.get("removed")}
+    rows = imports.present([*items.values()], lock=lock)
+    if lock:
+        imports.lock_renamed([*items.values()], rows)
+    comparison = Comparison(document, items)
+    for path, item in items.items():
+        if "schema" not in item and _row(item, rows) is None:
+            message = "A new collection needs a schema."
+            comparison.problems.append(document.problem(path, "required", message))
+    try:
+        comparison.import_ = imports.plan([_item(one, rows) for one in items.values()], rows)
+    except Conflict as error:
+        message = error.message
+        comparison.problems.append(document.problem(("collections",), error.error, message))
+    for found in comparison.import_.problems:
+        comparison.add_problem(found)
+    _compare_removed(comparison, listed)
+    return comparison
+
+
+def _row(item: JSONMapping, rows: Mapping[str, Collection]) -> Collection | None:
+    former = str(item.get("rename_from") or "").lower()
+    return rows.get(item["name"].lower()) or rows.get(former)
+
+
+def _item(item: JSONMapping, rows: Mapping[str, Collection]) -> JSONObject:
+    """An item as an import takes it: fields that are absent stay, others are stated as a whole."""
+    specs = item.get("schema", [])
+    if _row(item, rows) is None:
+        return {**item, "schema": specs}
+    complete = [_complete(spec) for spec in specs]
+    return {**item, "schema": complete, "partial": True}
+
+
+def _complete(spec: JSONMapping) -> JSONObject:
+    former = {"rename_from": spec["rename_from"]} if spec.get("rename_from") else {}
+    return {**schema.complete(spec), **former}
+
+
+def _places(item: JSONMapping, place: str) -> Iterator[Path]:
+    names = [spec["name"] for spec in item.get("schema", ())]
+    if place in names:
+        yield ("schema", names.index(place))
+    yield ("rules", place)
+    yield (place,)
+    yield ("name",)
+
+
+def _compare_removed(comparison: Comparison, listed: Mapping[Path, JSONMapping]) -> None:
+    removed = {path: item for path, item in listed.items() if item.get("removed")}
+    rows = imports.present([*removed.values()])
+    comparison.removed = [
+        (path, rows[item["name"].lower()])
+        for path, item in removed.items()
+        if item["name"].lower() in rows
+    ]
+    if not comparison.removed:
+        return
+    future = {one.name.lower(): one for one in definition.get_all()}
+    for change in comparison.changes:
+        future.pop(change.old.name.lower(), None)
+    future |= comparison.import_.definitions()
+    keys = {row.name_key for _, row in comparison.removed}
+    for path, row in comparison.removed:
+        referring = sorted(
+            one.name
+            for key, one in future.items()
+            if key not in keys
+            and any((spec["collection"] or "").lower() == row.name_key for spec in one.schema)
+        )
+        if referring:
+            message = f"Other collections refer to this one: {', '.join(referring)}."
+            comparison.problems.append(comparison.document.problem(path, "in_use", message))
+
+
+def operations(comparison: Comparison) -> list[JSONObject]:
+    """What the plan shows of collections: created, changed, then removed ones."""
+    found = [_created(comparison, row) for row in comparison.import_.made]
+    changed = [_changed(comparison, row, change) for row, change in comparison.import_.updated]
+    found += [one for one in changed if one["changes"]]
+    return found + [
+        _operation(row.name, "remove", [], comparison.document.line(path))
+        for path, row in comparison.removed
+    ]
+
+
+def _operation(name: str, action: str, changes: list[JSONObject], line: int | None) -> JSONObject:
+    own = {"kind": "collection", "account": None, "name": name}
+    return {**own, "action": action, "changes": changes, "line": line}
+
+
+def _created(comparison: Comparison, row: Collection) -> JSONObject:
+    path, _ = comparison.find(row.name)
+    fields_ = [
+        {"operation": "add_field", "field": spec["name"], "property": None} for spec in row.schema
+    ]
+    return _operation(row.name, "create", fields_, comparison.document.line(path))
+
+
+def _changed(comparison: Comparison, row: Collection, change: Change) -> JSONObject:
+    key, path = change.new.name.lower(), comparison.find(change.new.name)[0]
+    new_rules = comparison.import_.rules.get(key, {})
+    options = {"require_signature": False, **row.options}
+    given = comparison.import_.given[key]["options"]
+    changed = [
+        {"operation": "change_rule", "field": None, "property": name}
+        | {"before": change.new.rules[name], "after": value}
+        for name, value in new_rules.items()
+        if change.new.rules[name] != value
+    ] + [
+        {"operation": "change_option", "field": None, "property": name}
+        | {"before": options[name], "after": value}
+        for name, value in given.items()
+        if options[name] != value
+    ]
+    changes = [*change.operations, *changed]
+    return _operation(change.old.name, "update", changes, comparison.document.line(path))
+
+
+def run(comparison: Comparison, built: Builds) -> list[str]:
+    """Carry out the changes in the open transaction. Returns the ids of the new revisions."""
+    revisions = imports.run(comparison.import_, built)
+    ids = [row.id for _, row in comparison.removed]
+    if ids:
+        result = removal.delete(ids[0], ids[1:])
+        dropped = [result, *result.get("also_deleted", ())]
+        revisions += [one["migration_revision"] for one in dropped]
+    return revisions
+
+
+def reverse(comparison: Comparison) -> list[JSONObject]:
+    """The items that undo the changes; removed values stay lost."""
+    created = [{"name": row.name, "removed": True} for row in comparison.import_.made]
+    changed = {operation["name"] for operation in operations(comparison)}
+    undone = [_undo(change) for change in comparison.changes if change.old.name in changed]
+    names = [row.name for _, row in comparison.removed]
+    return [*created, *undone, *(export.collections(names) if names else ())]
+
+
+def _undo(change: Change) -> JSONObject:
+    old, body = change.old, dict(change.reverse)
+    former = {"rename_from": change.new.name} if change.former_name else {}
+    body["schema"] = [export.compact(spec) for spec in body.get("schema", ())]
+    flat = (*collections.RULES, *collections.LISTS)
+    rules = {name: old.rules[name] for name in flat}
+    options = {"options": dict(old.options)} if old.options else {}
+    return {**body, "name": old.name, **former, "rules": rules, **options}

@@ -1,0 +1,214 @@
+"""Reads and writes manifests: YAML 1.2 as JSON has it, with the line of every value.
+
+The text is untrusted. Events are read one by one, so limits hold before anything is built; aliases
+and tags, which blow up or construct objects elsewhere, are refused.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import yaml
+
+from app.errors import InvalidValues, problem
+from app.rest import json_input
+from app.types import JSONMapping, JSONObject
+
+MAX_BYTES = 2 * 2**20
+MAX_DEPTH = 32
+MAX_VALUES = 100_000
+NULLS = {"", "~", "null", "Null", "NULL"}
+BOOLEANS = {
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+
+STRANGE = re.compile("[\0\ud800-\udfff]")
+# What needs quotes and escapes; what also cannot be a block of lines.
+UNSAFE = re.compile(r"[^\n\x20-\x7e\xa0-\u2027\u202a-\ud7ff]")
+UNFIT = re.compile(rf"{UNSAFE.pattern}| \n|\A\s")
+LAYOUT: Any = {"allow_unicode": True, "width": 100}
+TAG = "tag:yaml.org,2002:"
+
+Path = tuple[str | int, ...]
+"""Names and indexes that lead from the root to a value."""
+
+
+@dataclass
+class Document:
+    """The content of a manifest, and where its values are."""
+
+    content: JSONMapping
+    lines: Mapping[Path, int] = field(default_factory=dict)
+
+    def line(self, path: Path) -> int | None:
+        """The line of a value, or of the nearest one around it; None if there was no text."""
+        return next(
+            (
+                self.lines[path[:end]]
+                for end in range(len(path), -1, -1)
+                if path[:end] in self.lines
+            ),
+            None,
+        )
+
+    def problem(self, path: Path, code: str, message: str) -> JSONObject:
+        """An entry of `details` with its place."""
+        line = self.line(path)
+        return problem(place(path), code, message, **({} if line is None else {"line": line}))
+
+
+def place(path: Path) -> str:
+    """A path as text: `collections[0].name`."""
+    parts = (f"[{step}]" if isinstance(step, int) else f".{step[:80]}" for step in path)
+    return "".join(parts).removeprefix(".")
+
+
+def parse(text: str) -> Document:
+    """Parse YAML or JSON. Raises InvalidValues with the line of the first error."""
+    if len(text) > MAX_BYTES:
+        _refuse(1, f"A manifest has at most {MAX_BYTES // 2**20} MiB.")
+    reader = _Reader(text)
+    content = reader.read()
+    if not isinstance(content, dict):
+        _refuse(1, "A manifest is a mapping that begins with `version: 1`.")
+    return Document(content, reader.lines)
+
+
+def dump(content: JSONMapping) -> str:
+    """The YAML of a manifest."""
+    text: str = yaml.serialize(_node(content), Dumper=yaml.SafeDumper, **LAYOUT)
+    return text
+
+
+class _Reader:
+    """Builds values from the parser's events."""
+
+    def __init__(self, text: str) -> None:
+        self.lines: dict[Path, int] = {}
+        self._events: Iterator[Any] = yaml.parse(text, Loader=yaml.CSafeLoader)
+        self._count = 0
+
+    def read(self) -> object:
+        """The content of the only document."""
+        try:
+            next(self._events), next(self._events)  # the starts of stream and document
+            content = self._value(self._next(), ())
+            next(self._events)  # the end of the document
+            if not isinstance(following := next(self._events), yaml.StreamEndEvent):
+                _refuse(following.start_mark.line + 1, "A manifest is one document.")
+        except StopIteration:
+            _refuse(1, "The file is empty.")
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            _refuse(mark.line + 1 if mark else 1, f"This is not valid YAML: {error.problem}.")
+        except yaml.YAMLError:  # characters that YAML does not allow
+            _refuse(1, "This is not valid YAML: it has characters that are not allowed.")
+        return content
+
+    def _next(self) -> Any:
+        event = next(self._events)
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.AliasEvent):
+            _refuse(line, "Aliases are not supported: write the value again.")
+        if getattr(event, "tag", None) not in (None, "!"):
+            _refuse(line, "Tags are not supported.")
+        self._count += 1
+        if self._count > MAX_VALUES:
+            _refuse(line, f"A manifest has at most {MAX_VALUES:,} values.")
+        return event
+
+    def _value(self, event: Any, path: Path) -> object:
+        line = event.start_mark.line + 1
+        self.lines.setdefault(path, line)
+        if len(path) > MAX_DEPTH:
+            _refuse(line, f"Values are nested deeper than {MAX_DEPTH} levels.")
+        if isinstance(event, yaml.MappingStartEvent):
+            return self._mapping(path)
+        if isinstance(event, yaml.SequenceStartEvent):
+            return self._sequence(path)
+        return _scalar(event)
+
+    def _mapping(self, path: Path) -> JSONObject:
+        result: JSONObject = {}
+        while not isinstance(event := self._next(), yaml.MappingEndEvent):
+            line = event.start_mark.line + 1
+            if not isinstance(event, yaml.ScalarEvent):
+                _refuse(line, "A name is a text.")
+            name = _text(event)
+            if name in result:
+                _refuse(line, f"{name[:80]} occurs twice.")
+            self.lines[*path, name] = line
+            result[name] = self._value(self._next(), (*path, name))
+        return result
+
+    def _sequence(self, path: Path) -> list[object]:
+        result = list[object]()
+        while not isinstance(event := self._next(), yaml.SequenceEndEvent):
+            result.append(self._value(event, (*path, len(result))))
+        return result
+
+
+def _scalar(event: Any) -> object:
+    text = _text(event)
+    value = resolve(text) if event.implicit[0] else text
+    if isinstance(value, float) and not math.isfinite(value):
+        _refuse(event.start_mark.line + 1, json_input.OUT_OF_RANGE)
+    return value
+
+
+def _text(event: Any) -> str:
+    text: str = event.value
+    if STRANGE.search(text):
+        _refuse(event.start_mark.line + 1, "NUL and lone surrogates are not allowed.")
+    return text
+
+
+def resolve(plain: str) -> object:
+    """The value of an unquoted text: null, a boolean, a number, else the text itself."""
+    if plain in NULLS:
+        return None
+    if plain in BOOLEANS:
+        return BOOLEANS[plain]
+    return json_input.number(plain) if NUMBER.fullmatch(plain) else plain
+
+
+def _refuse(line: int, message: str) -> NoReturn:
+    raise InvalidValues([problem(None, "manifest_invalid", message, line=line)])
+
+
+def _node(value: object) -> Any:
+    if isinstance(value, Mapping):
+        pairs = [(_node(name), _node(item)) for name, item in value.items()]
+        return yaml.MappingNode(f"{TAG}map", pairs, flow_style=not pairs)
+    if isinstance(value, str):
+        return _text_node(value)
+    if isinstance(value, Sequence):
+        items = [_node(item) for item in value]
+        is_short = all(isinstance(item, yaml.ScalarNode) for item in items)
+        return yaml.SequenceNode(f"{TAG}seq", items, flow_style=is_short)
+    return yaml.ScalarNode(*_plain(value))
+
+
+def _plain(value: object) -> tuple[str, str]:
+    if value is None:
+        return f"{TAG}null", "null"
+    if isinstance(value, bool):
+        return f"{TAG}bool", str(value).lower()
+    if isinstance(value, int):
+        return f"{TAG}int", str(value)
+    digits, exponent, power = repr(value).partition("e")
+    # YAML 1.1 needs a point in a float.
+    return f"{TAG}float", f"{digits}{'' if '.' in digits else '.0'}{exponent}{power}"
+
+
+def _text_node(text: str) -> Any:
+    is_block = "\n" in text and not UNFIT.search(text)
+    is_plain = isinstance(resolve(text), str) and not UNSAFE.search(text)
+    style = "|" if is_block else None if is_plain else '"'
+    return yaml.ScalarNode(f"{TAG}str", text, style=style)

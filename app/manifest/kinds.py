@@ -1,0 +1,295 @@
+"""The kinds of items that a manifest lists: how each is found, compared and changed."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, ClassVar
+
+import sqlalchemy as sa
+from cryptography.fernet import InvalidToken
+
+from app import crypto, db
+from app.accounts import groups, roles
+from app.accounts.models import Group, Role
+from app.auth.principal import Principal
+from app.db.types import json_equal
+from app.errors import NotFound
+from app.outbound.header_values import MASK
+from app.sso import service as sso
+from app.sso import validation
+from app.sso.models import ProviderSetting
+from app.types import JSONMapping, JSONObject
+from app.webhooks import headers
+from app.webhooks import service as webhooks
+from app.webhooks.models import Webhook
+from app.workflows import hooks
+from app.workflows import service as workflows
+from app.workflows.language import step_headers
+from app.workflows.models import HOOK, WORKFLOW, Workflow
+
+Key = tuple[str, ...]
+
+
+class Kind(ABC):
+    """A kind of items. Rows of a kind that belong to no account have no `account_id`."""
+
+    name: ClassVar[str]
+    section: ClassVar[str]
+    model: ClassVar[Any]
+    properties: ClassVar[Sequence[str]]
+    identity: ClassVar[Sequence[str]] = ("name",)
+    """The properties that an item is found by."""
+    required: ClassVar[Sequence[str]] = ()
+    """The other properties that a new item needs."""
+    hidden: ClassVar[frozenset[str]] = frozenset()
+    """Properties that may hold secrets, so plans do not show their values."""
+
+    def rows(self, account_ids: Sequence[str] | None = None) -> list[Any]:
+        """The stored items of some accounts, or of all, oldest first."""
+        query = sa.select(self.model).order_by(self.model.id)
+        if account_ids is not None:
+            query = query.where(self.model.account_id.in_(account_ids))
+        return list(db.db.session.scalars(query))
+
+    def export(self, row: Any) -> JSONObject:
+        """A stored item as a manifest shows it; secrets are `***`."""
+        return {name: getattr(row, name) for name in self.properties}
+
+    def key(self, item: JSONMapping) -> Key:
+        """What an item of a manifest is found by."""
+        return tuple(item[name] for name in self.identity)
+
+    def changed(self, row: Any, body: JSONMapping, by: Principal) -> list[str]:
+        """The properties of a stored item that differ from the manifest. Raises InvalidValues."""
+        return [name for name, value in body.items() if not json_equal(getattr(row, name), value)]
+
+    @abstractmethod
+    def create(self, body: JSONMapping, *, by: Principal) -> JSONObject | None:
+        """Create an item. Returns secrets that are shown only once. Raises as its service."""
+
+    @abstractmethod
+    def change(self, row: Any, body: JSONMapping, *, by: Principal) -> None:
+        """Change an item. Raises as its service."""
+
+    @abstractmethod
+    def remove(self, row: Any, *, by: Principal) -> None:
+        """Remove an item. Raises as its service."""
+
+
+class Roles(Kind):
+    """Roles, which all accounts share."""
+
+    name, section, model = "role", "roles", Role
+    properties = ("name", "description")
+
+    def create(self, body: JSONMapping, *, by: Principal) -> None:
+        """Create a role."""
+        roles.create(body["name"], body.get("description"))
+
+    def change(self, row: Role, body: JSONMapping, *, by: Principal) -> None:
+        """Change a role."""
+        roles.change(row.id, body)
+
+    def remove(self, row: Role, *, by: Principal) -> None:
+        """Delete a role."""
+        roles.delete(row.id)
+
+
+class Groups(Kind):
+    """Groups of users."""
+
+    name, section, model = "group", "groups", Group
+    properties = ("name", "description")
+
+    def create(self, body: JSONMapping, *, by: Principal) -> None:
+        """Create a group without members."""
+        groups.create(by.require_account_id(), body["name"], body.get("description"))
+
+    def change(self, row: Group, body: JSONMapping, *, by: Principal) -> None:
+        """Change a group."""
+        groups.change(row.account_id, row.id, body)
+
+    def remove(self, row: Group, *, by: Principal) -> None:
+        """Delete a group."""
+        groups.delete(row.account_id, row.id)
+
+
+class Webhooks(Kind):
+    """Webhooks; the signing secret of a new one is shown once."""
+
+    name, section, model = "webhook", "webhooks", Webhook
+    identity, required = ("collection", "url"), ("events",)
+    properties = (*identity, "events", "filter", "headers", "enabled", "include_pii")
+    hidden = frozenset({"headers", "secret"})
+
+    def export(self, row: Webhook) -> JSONObject:
+        """The webhook with masked headers."""
+        return super().export(row) | {"headers": headers.masked(row.headers)}
+
+    def changed(self, row: Webhook, body: JSONMapping, by: Principal) -> list[str]:
+        """Compares secrets and headers in clear text; `***` is the stored value."""
+        plain = {name: value for name, value in body.items() if name not in self.hidden}
+        different = super().changed(row, plain, by)
+        if "headers" in body and not _has_headers(row, body["headers"]):
+            different.append("headers")
+        if body.get("secret") and _decrypted(row.secret) != body["secret"]:
+            different.append("secret")
+        return different
+
+    def create(self, body: JSONMapping, *, by: Principal) -> JSONObject:
+        """Create a webhook. Returns its secret."""
+        made = webhooks.create(body, by=by)
+        return {"secret": made.secret, "signing_secret": made.signing_secret}
+
+    def change(self, row: Webhook, body: JSONMapping, *, by: Principal) -> None:
+        """Change a webhook."""
+        webhooks.change(row.id, body, by=by)
+
+    def remove(self, row: Webhook, *, by: Principal) -> None:
+        """Delete a webhook."""
+        webhooks.delete(row.id, by=by)
+
+
+class Workflows(Kind):
+    """Workflows; the caller becomes the owner of changed steps."""
+
+    name, section, model = "workflow", "workflows", Workflow
+    required = ("trigger",)
+    properties: ClassVar[Sequence[str]] = ("name", "description", "enabled", "trigger", "steps")
+    hidden = frozenset({"steps"})
+    stored_kind: ClassVar[str] = WORKFLOW
+
+    def rows(self, account_ids: Sequence[str] | None = None) -> list[Workflow]:
+        """The workflows or hooks of some accounts."""
+        return [row for row in super().rows(account_ids) if row.kind == self.stored_kind]
+
+    def export(self, row: Workflow) -> JSONObject:
+        """The workflow with masked headers."""
+        return super().export(row) | {"steps": step_headers.masked(row.steps)}
+
+    def changed(self, row: Workflow, body: JSONMapping, by: Principal) -> list[str]:
+        """Compares what saving would store."""
+        saved = workflows.preview(body, row, by=by)
+        different = super().changed(saved, {n: getattr(row, n) for n in body if n != "steps"}, by)
+        return [*different, *(["steps"] if "steps" in body and not _same_steps(saved, row) else [])]
+
+    def create(self, body: JSONMapping, *, by: Principal) -> None:
+        """Create a workflow."""
+        workflows.create({"steps": [], **body}, by=by)
+
+    def change(self, row: Workflow, body: JSONMapping, *, by: Principal) -> None:
+        """Change a workflow."""
+        workflows.change(row.id, body, by=by)
+
+    def remove(self, row: Workflow, *, by: Principal) -> None:
+        """Delete a workflow or hook."""
+        workflows.delete(row.id, by=by, kind=self.stored_kind)
+
+
+class Hooks(Workflows):
+    """Hooks, which are stored as workflows."""
+
+    name, section, stored_kind = "hook", "hooks", HOOK
+    properties = ("name", "description", "enabled", "trigger", "condition", "actions")
+    hidden = frozenset({"actions"})
+
+    def export(self, row: Workflow) -> JSONObject:
+        """The hook with masked headers."""
+        plain = {name: getattr(row, name) for name in self.properties if name != "actions"}
+        return plain | {"actions": hooks.list_actions(row)}
+
+    def changed(self, row: Workflow, body: JSONMapping, by: Principal) -> list[str]:
+        """Compares what saving would store."""
+        saved = hooks.preview(body, row, by=by)
+        plain = {name: getattr(row, name) for name in body if name != "actions"}
+        different = Kind.changed(self, saved, plain, by)
+        return different if different or _same_steps(saved, row) else ["actions"]
+
+    def create(self, body: JSONMapping, *, by: Principal) -> None:
+        """Create a hook."""
+        hooks.create({"actions": [], **body}, by=by)
+
+    def change(self, row: Workflow, body: JSONMapping, *, by: Principal) -> None:
+        """Change a hook."""
+        hooks.change(row.id, body, by=by)
+
+
+class Providers(Kind):
+    """Settings of identity providers."""
+
+    name, section, model = "provider", "providers", ProviderSetting
+    identity, required = ("category", "provider_name"), ("config",)
+    properties = (
+        *identity,
+        *("display_name", "enabled", "priority", "shared_callback", "config"),
+    )
+    hidden = frozenset({"config"})
+
+    def export(self, row: ProviderSetting) -> JSONObject:
+        """The settings with masked secrets."""
+        config = {n: value for n, value in sso.mask_secrets(row).items() if value is not None}
+        return super().export(row) | {"config": config}
+
+    def key(self, item: JSONMapping) -> Key:
+        """Category and name; a provider may have aliases."""
+        category, name = super().key(item)
+        with suppress(NotFound):
+            name = sso.canonical_name(category, name)
+        return category, name
+
+    def changed(self, row: ProviderSetting, body: JSONMapping, by: Principal) -> list[str]:
+        """Compares the config as it would be stored."""
+        plain = {n: value for n, value in body.items() if n not in ("config", *self.identity)}
+        different = super().changed(row, plain, by)
+        if "config" in body and not _has_config(row, body["config"]):
+            different.append("config")
+        return different
+
+    def create(self, body: JSONMapping, *, by: Principal) -> None:
+        """Create settings."""
+        sso.create(body, by=by)
+
+    def change(self, row: ProviderSetting, body: JSONMapping, *, by: Principal) -> None:
+        """Change settings."""
+        sso.change(row.id, body, by=by)
+
+    def remove(self, row: ProviderSetting, *, by: Principal) -> None:
+        """Delete settings."""
+        sso.delete(row.id, by=by)
+
+
+ROLES = Roles()
+OF_ACCOUNT: Sequence[Kind] = (Groups(), Webhooks(), Workflows(), Hooks(), Providers())
+
+
+def _has_headers(row: Webhook, sent: JSONMapping | None) -> bool:
+    stored = headers.decrypted(row.headers) if row.headers is not None else None
+    if sent is None or stored is None:
+        return sent is stored
+    return stored == {name: stored.get(name) if v == MASK else v for name, v in sent.items()}
+
+
+def _decrypted(text: str) -> str | None:
+    try:
+        return crypto.decrypt(text)
+    except InvalidToken:  # its key was removed from the settings
+        return None
+
+
+def _same_steps(one: Workflow, other: Workflow) -> bool:
+    comparable = step_headers.comparable
+    return json_equal(comparable(one.steps), comparable(other.steps))
+
+
+def _has_config(row: ProviderSetting, sent: JSONMapping) -> bool:
+    merged, stored = (_present(sso.merge_config(row, config)) for config in (sent, {}))
+    if json_equal(merged, stored):
+        return True
+    cleaned, problems = validation.validate(sso.get_provider(row), merged, row.config)
+    return not problems and json_equal(cleaned, stored)
+
+
+def _present(config: JSONMapping) -> JSONObject:
+    return {name: value for name, value in config.items() if value is not None}

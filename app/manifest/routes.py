@@ -1,0 +1,267 @@
+"""`/manifest`: definitions as a file (contract 14)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import marshmallow as ma
+
+from app import rest
+from app.auth.guard import principal
+from app.collections.schemas import SCHEMA
+from app.errors import InvalidValues, problem
+from app.manifest import document, export, service
+from app.manifest.document import Document
+from app.manifest.export import VERSION
+from app.rest import fields
+from app.rest.access import shows_secret, superadmin
+from app.rest.blueprint import Blueprint
+from app.rest.schemas import Problem, Schema
+from app.types import JSONObject
+
+blueprint = Blueprint(
+    "Manifest",
+    __name__,
+    url_prefix=f"{rest.PREFIX}/manifest",
+    description="Definitions of an instance and of its accounts as a file. For superadmins.",
+)
+
+MANIFEST = {
+    "version": VERSION,
+    "roles": [{"name": "auditor", "description": "Reads all."}],
+    "collections": [
+        {
+            "name": "posts",
+            "schema": SCHEMA,
+            "rules": {"list_rule": "true"},
+            "tests": [{"operation": "list", "as": "viewer", "expect": "allow"}],
+        }
+    ],
+    "accounts": {"acme": {"groups": [{"name": "finance", "description": None}]}},
+}
+YAML = "version: 1\nroles:\n- name: auditor\n  description: Reads all.\n"
+OPERATION: JSONObject = {
+    "kind": "role",
+    "account": None,
+    "name": "auditor",
+    "action": "create",
+    "changes": [],
+    "line": 3,
+}
+HASH = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+REVERSE = {"version": VERSION, "roles": [{"name": "auditor", "removed": True}]}
+
+
+class ExportArgs(Schema):
+    """The accounts to export."""
+
+    accounts = fields.Text(
+        longest=40_000,
+        metadata={
+            "description": "Comma-separated slugs; absent means all active accounts, empty none."
+        },
+    )
+
+
+class ManifestView(Schema):
+    """Definitions of an instance and of its accounts."""
+
+    version = ma.fields.Integer(required=True)
+    roles = ma.fields.List(ma.fields.Dict(), required=True)
+    collections = ma.fields.List(ma.fields.Dict(), required=True)
+    accounts = ma.fields.Dict(required=True, metadata={"description": "By slug."})
+
+
+class ManifestBody(Schema):
+    """A manifest, as an object or as text."""
+
+    manifest = ma.fields.Dict(keys=ma.fields.String())
+    yaml = fields.Text(
+        longest=document.MAX_BYTES,
+        metadata={"description": "The manifest as YAML or JSON: problems then have lines."},
+    )
+
+
+class ManifestToApply(ManifestBody):
+    """A manifest, and the plan of it."""
+
+    plan_hash = fields.Text(
+        longest=100, required=True, metadata={"description": "Of the plan of this manifest."}
+    )
+
+
+class ManifestOperation(Schema):
+    """An item that is created, changed or removed."""
+
+    kind = ma.fields.String(
+        required=True,
+        metadata={"description": "collection, role, group, webhook, workflow, hook or provider."},
+    )
+    account = ma.fields.String(
+        required=True, allow_none=True, metadata={"description": "The account's slug."}
+    )
+    name = ma.fields.String(required=True)
+    action = ma.fields.String(required=True, metadata={"description": "create, update or remove."})
+    changes = ma.fields.List(
+        ma.fields.Dict(),
+        required=True,
+        metadata={
+            "description": "As the operations of a collection's plan; what may hold secrets comes"
+            " without values."
+        },
+    )
+    line = ma.fields.Integer(required=True, allow_none=True)
+
+
+class LostData(Schema):
+    """A field or collection that is removed with its values."""
+
+    collection = ma.fields.String(required=True)
+    field = ma.fields.String(
+        required=True, allow_none=True, metadata={"description": "Null for the whole collection."}
+    )
+    count = ma.fields.Integer(required=True, metadata={"description": "Records with a value."})
+
+
+class AccessChange(Schema):
+    """How many records open or close to a role."""
+
+    collection = ma.fields.String(required=True)
+    role = ma.fields.String(required=True)
+    operation = ma.fields.String(required=True)
+    gained = ma.fields.Integer(required=True, metadata={"description": "Counted up to 10,001."})
+    lost = ma.fields.Integer(required=True, metadata={"description": "Counted up to 10,001."})
+
+
+class RuleTestOutcome(Schema):
+    """The result of a test of a rule."""
+
+    collection = ma.fields.String(required=True)
+    operation = ma.fields.String(required=True)
+    name = ma.fields.String(required=True, allow_none=True)
+    expected = ma.fields.String(required=True, metadata={"description": "allow or deny."})
+    actual = ma.fields.String(required=True)
+    passed = ma.fields.Boolean(required=True)
+    line = ma.fields.Integer(required=True, allow_none=True)
+
+
+class ManifestPlan(Schema):
+    """What applying a manifest would do."""
+
+    has_changes = ma.fields.Boolean(required=True)
+    operations = ma.fields.List(ma.fields.Nested(ManifestOperation), required=True)
+    sql = ma.fields.List(ma.fields.String(), required=True)
+    data_lost = ma.fields.List(ma.fields.Nested(LostData), required=True)
+    access = ma.fields.List(ma.fields.Nested(AccessChange), required=True)
+    tests = ma.fields.List(ma.fields.Nested(RuleTestOutcome), required=True)
+    problems = ma.fields.List(ma.fields.Nested(Problem), required=True)
+    warnings = ma.fields.List(ma.fields.Nested(Problem), required=True)
+    plan_hash = ma.fields.String(required=True)
+    reverse = ma.fields.Dict(
+        required=True, metadata={"description": "A manifest that undoes this one."}
+    )
+
+
+class NewSecret(Schema):
+    """The signing secret of a new webhook, which is shown only once."""
+
+    account = ma.fields.String(required=True)
+    kind = ma.fields.String(required=True)
+    name = ma.fields.String(required=True)
+    secret = ma.fields.String(required=True)
+    signing_secret = ma.fields.String(required=True)
+
+
+class AppliedManifest(Schema):
+    """What was done."""
+
+    applied = ma.fields.Boolean(
+        required=True, metadata={"description": "False if nothing differed."}
+    )
+    operations = ma.fields.List(ma.fields.Nested(ManifestOperation), required=True)
+    migrations_created = ma.fields.List(ma.fields.String(), required=True)
+    secrets = ma.fields.List(ma.fields.Nested(NewSecret), required=True)
+    reverse = ma.fields.Dict(required=True)
+
+
+@blueprint.route("/export", methods=["GET"])
+@blueprint.arguments(ExportArgs, location="query")
+@blueprint.response(200, ManifestView, example=MANIFEST)
+@blueprint.fails(400)
+@superadmin
+def export_manifest(args: JSONObject) -> JSONObject:
+    """Export roles, collections, and the definitions of accounts.
+
+    Groups without members, webhooks, workflows, hooks and provider settings; secrets are `***`.
+    Planned on the same instance, an export has no changes.
+    """
+    slugs = args.get("accounts")
+    names = (slug.strip() for slug in (slugs or "").split(","))
+    return export.manifest(None if slugs is None else [name for name in names if name])
+
+
+@blueprint.route("/plan", methods=["POST"])
+@blueprint.arguments(ManifestBody, example={"yaml": YAML})
+@blueprint.response(
+    200,
+    ManifestPlan,
+    example={
+        "has_changes": True,
+        "operations": [OPERATION],
+        "sql": [],
+        "data_lost": [],
+        "access": [],
+        "tests": [],
+        "problems": [],
+        "warnings": [],
+        "plan_hash": HASH,
+        "reverse": REVERSE,
+    },
+)
+@blueprint.fails(400, 409)
+@superadmin
+def plan_manifest(body: JSONObject) -> JSONObject:
+    """Plan a manifest without applying it.
+
+    Returns what differs from the instance, the SQL, values that would be lost, how many records
+    rules open or close for each role, the results of the manifest's rule tests, and all problems.
+    A manifest of another shape is a 400 with all places.
+
+    What the manifest leaves out stays as it is. `removed: true` removes an item, `remove_fields`
+    fields, and `rename_from` renames.
+    """
+    return service.plan(_document(body), by=principal())
+
+
+@blueprint.route("/apply", methods=["POST"])
+@blueprint.arguments(ManifestToApply, example={"yaml": YAML, "plan_hash": HASH})
+@blueprint.response(
+    200,
+    AppliedManifest,
+    example={
+        "applied": True,
+        "operations": [OPERATION],
+        "migrations_created": [],
+        "secrets": [],
+        "reverse": REVERSE,
+    },
+)
+@blueprint.fails(400, 403, 409)
+@partial(shows_secret, where=lambda answer: bool(answer["secrets"]))
+@superadmin
+def apply_manifest(body: JSONObject) -> JSONObject:
+    """Apply a manifest in one transaction, all or nothing.
+
+    It does what the plan of `plan_hash` says, or is a 409 `plan_stale`. Applied again, it does
+    nothing. You become the owner of the webhooks, and of the steps of workflows and hooks, that it
+    creates or changes. Provider settings need a recent sign-in (403 `recent_sign_in_required`).
+    """
+    return service.apply(_document(body), body["plan_hash"], by=principal())
+
+
+def _document(body: Mapping[str, Any]) -> Document:
+    if ("manifest" in body) == ("yaml" in body):
+        raise InvalidValues([problem("manifest", "required", "Send `manifest` or `yaml`.")])
+    return Document(body["manifest"]) if "manifest" in body else document.parse(body["yaml"])

@@ -1,0 +1,181 @@
+"""The shape of a manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import marshmallow as ma
+
+from app.accounts.schemas import ChangedRole
+from app.collections.rule_schemas import RulesOfNew, RuleSubject, operation_field
+from app.collections.schemas import (
+    ALL_INDEXES,
+    CollectionOptions,
+    field_order_field,
+    indexes_field,
+    remove_fields_field,
+    schema_field,
+)
+from app.errors import InvalidValues
+from app.manifest.document import Document, Path
+from app.rest import fields
+from app.rest.schemas import Schema
+from app.sso.config_schemas import ChangedProviderRow
+from app.sso.models import OAUTH, SAML
+from app.types import JSONObject
+from app.webhooks.routes import ChangedWebhook
+from app.workflows.api.hook_routes import ChangedHook
+from app.workflows.api.routes import ChangedWorkflow
+
+VERSION = 1
+ALLOW, DENY = "allow", "deny"
+ANONYMOUS = "anonymous"
+MAX_ITEMS = 500  # a transaction holds a lock for each table and index
+MAX_ACCOUNTS = 1000
+REMOVED = "Whether to remove it."
+FORMER_NAME = "The present name of what gets this one."
+
+
+def _list_of(schema: type[Schema]) -> object:
+    return ma.fields.List(ma.fields.Nested(schema), validate=ma.validate.Length(max=MAX_ITEMS))
+
+
+def _removed() -> object:
+    return fields.StrictBoolean(metadata={"description": REMOVED})
+
+
+def _former_name() -> object:
+    return fields.Text(longest=200, metadata={"description": FORMER_NAME})
+
+
+class Caller(ma.fields.Field[Any]):
+    """Who acts in a test: `anonymous`, a role, or properties of a caller."""
+
+    def _deserialize(self, value: object, *args: object, **options: object) -> object:
+        if value == ANONYMOUS:
+            return RuleSubject().load({})
+        if isinstance(value, str):
+            value = {"role": value}
+        if not isinstance(value, dict):
+            raise ma.ValidationError("Must be `anonymous`, a role, or properties of a caller.")
+        return RuleSubject().load({"id": "caller", **value})
+
+
+class RuleTest(Schema):
+    """A record, a caller, and whether the rule of an operation lets them in."""
+
+    name = fields.Text(longest=200)
+    operation = operation_field(required=True)
+    given = ma.fields.Dict(keys=fields.Text(), load_default=dict)
+    as_ = Caller(data_key="as", attribute="as_", load_default=lambda: RuleSubject().load({}))
+    expect = ma.fields.String(required=True, validate=ma.validate.OneOf([ALLOW, DENY]))
+
+
+class ManifestCollection(Schema):
+    """A collection; what is absent stays as it is."""
+
+    name = fields.Text(longest=200, required=True)
+    rename_from = _former_name()
+    removed = _removed()
+    schema = schema_field()
+    remove_fields = remove_fields_field()
+    field_order = field_order_field()
+    indexes = indexes_field(ALL_INDEXES)
+    rules = ma.fields.Nested(RulesOfNew, load_default=dict)
+    options = ma.fields.Nested(CollectionOptions)
+    tests = _list_of(RuleTest)
+
+
+class NamedItem(Schema):
+    """An item that is found by its name."""
+
+    name = fields.Text(shortest=1, longest=200, required=True)
+    rename_from = _former_name()
+    removed = _removed()
+
+
+class ManifestRole(NamedItem, ChangedRole):
+    """A role or a group."""
+
+    name = fields.Text(shortest=1, longest=100, required=True)
+
+
+class ManifestWebhook(ChangedWebhook):
+    """A webhook, found by its collection and URL."""
+
+    collection = fields.Text(shortest=1, longest=100, required=True)
+    url = fields.Text(shortest=1, longest=2048, required=True)
+    removed = _removed()
+
+
+class ManifestWorkflow(NamedItem, ChangedWorkflow):
+    """A workflow."""
+
+    name = fields.Text(shortest=1, longest=200, required=True)
+
+
+class ManifestHook(NamedItem, ChangedHook):
+    """A hook."""
+
+    name = fields.Text(shortest=1, longest=200, required=True)
+
+
+class ManifestProvider(ChangedProviderRow):
+    """The settings of an identity provider."""
+
+    class Meta(Schema.Meta):
+        """Who may sign in with it is no matter of a file."""
+
+        exclude = ("admits_pii_members",)
+
+    category = ma.fields.String(required=True, validate=ma.validate.OneOf([OAUTH, SAML]))
+    provider_name = fields.Text(longest=100, required=True)
+    removed = _removed()
+
+
+class AccountPart(Schema):
+    """The definitions of an account."""
+
+    groups = _list_of(ManifestRole)
+    webhooks = _list_of(ManifestWebhook)
+    workflows = _list_of(ManifestWorkflow)
+    hooks = _list_of(ManifestHook)
+    providers = _list_of(ManifestProvider)
+
+
+class Manifest(Schema):
+    """Definitions of an instance and of its accounts; what is absent stays as it is."""
+
+    version = ma.fields.Integer(
+        required=True, strict=True, validate=ma.validate.OneOf([VERSION], error="Must be 1.")
+    )
+    roles = _list_of(ManifestRole)
+    collections = _list_of(ManifestCollection)
+    accounts = ma.fields.Dict(
+        keys=fields.Text(longest=100),
+        values=ma.fields.Nested(AccountPart),
+        validate=ma.validate.Length(max=MAX_ACCOUNTS),
+        metadata={"description": "By slug."},
+    )
+
+
+def load(document: Document) -> JSONObject:
+    """The validated content of a manifest. Raises InvalidValues with all problems of its shape."""
+    try:
+        content: JSONObject = Manifest().load(document.content)
+    except ma.ValidationError as error:
+        found = sorted(_problems(error.messages, ()), key=lambda item: document.line(item[0]) or 0)
+        raise InvalidValues(
+            [document.problem(path, "manifest_invalid", message) for path, message in found]
+        ) from None
+    return content
+
+
+def _problems(messages: Any, path: Path) -> Iterator[tuple[Path, str]]:
+    if isinstance(messages, dict):
+        for name, inner in messages.items():
+            is_value = len(path) == 2 and path[0] == "accounts" and name in ("key", "value")
+            yield from _problems(inner, path if is_value or name == "_schema" else (*path, name))
+    else:
+        yield from ((path, message) for message in messages)

@@ -1,0 +1,166 @@
+"""Plans and applies manifests: one transaction, all or nothing."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import orjson
+from sqlalchemy.exc import DBAPIError
+
+from app import db
+from app.auth.principal import Principal
+from app.collections import changes, imports, index_builds
+from app.collections import service as collections
+from app.collections.changes import Change
+from app.collections.index_builds import Builds
+from app.db import errors, versioned_cache
+from app.errors import Conflict, InvalidValues
+from app.manifest import definitions, effects, items, rule_tests, schemas
+from app.manifest.document import Document
+from app.manifest.export import VERSION
+from app.types import JSONMapping, JSONObject
+
+PLAN_STALE = "Something changed after this plan, or it is of another manifest. Plan again."
+CHANGING = "The collections are being changed. Plan again."
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """A manifest, compared with what is stored."""
+
+    content: JSONMapping
+    definitions: definitions.Comparison
+    items: items.Comparison
+    operations: Sequence[JSONMapping]
+    tests: Sequence[JSONMapping]
+
+    @property
+    def problems(self) -> list[JSONObject]:
+        """All problems but those of present records, by line."""
+        failed = rule_tests.problems(self.tests)
+        found = [*self.definitions.problems, *self.items.problems, *failed]
+        return sorted(found, key=lambda one: one.get("line") or 0)
+
+    @property
+    def plan_hash(self) -> str:
+        """What is planned, and what it rests on; the order of properties does not matter."""
+        changed = [change.plan_hash for change in self.definitions.changes]
+        removed = [(row.id, row.version) for _, row in self.definitions.removed]
+        operations = [{**one, "line": None} for one in self.operations]
+        parts = (self.content, operations, changed, removed)
+        text = orjson.dumps(parts, option=orjson.OPT_SORT_KEYS)
+        return hashlib.sha256(text).hexdigest()
+
+    @property
+    def reverse(self) -> JSONObject:
+        """The manifest that undoes the plan."""
+        own = [] if self.definitions.problems else definitions.reverse(self.definitions)
+        listed = {"collections": own} if own else {}
+        return {"version": VERSION, **listed, **self.items.reverse}
+
+
+def plan(document: Document, *, by: Principal) -> JSONObject:
+    """What applying a manifest would do: operations, SQL, lost values, access, tests, problems.
+
+    Changes nothing. Raises InvalidValues if it has another shape, RecentSignInRequired if providers
+    change.
+    """
+    content = schemas.load(document)
+    try:
+        with versioned_cache.reloading():
+            return _plan(document, content, by)
+    except DBAPIError as error:
+        if not errors.is_stale_schema(error):
+            raise
+        raise Conflict(CHANGING) from error
+
+
+def _plan(document: Document, content: JSONMapping, by: Principal) -> JSONObject:
+    found = _compare(document, content, by)
+    own = found.definitions
+    result = {
+        "has_changes": bool(found.operations),
+        "operations": found.operations,
+        "tests": found.tests,
+        "plan_hash": found.plan_hash,
+        "reverse": found.reverse,
+        **_effects(own),
+    }
+    items.rehearse(found.items)
+    return {**result, "problems": found.problems}
+
+
+def _effects(own: definitions.Comparison) -> JSONObject:
+    if own.problems:  # then there is no definition to look at
+        return {"sql": [], "data_lost": [], "access": [], "warnings": []}
+    for problem in imports.row_problems(own.import_):
+        own.add_problem(problem)
+    return {
+        "sql": effects.statements(own),
+        "data_lost": effects.lost_values(own),
+        "access": effects.access_changes(own),
+        "warnings": effects.warnings(own),
+    }
+
+
+def apply(document: Document, plan_hash: str, *, by: Principal) -> JSONObject:
+    """Apply a manifest, all or nothing; does nothing if nothing differs.
+
+    Raises InvalidValues with all problems, and Conflict (`plan_stale`) if the plan of `plan_hash`
+    was another one.
+    """
+    content = schemas.load(document)
+
+    @versioned_cache.reloading()  # for referenced collections
+    def planned() -> list[Change]:
+        found = _compare(document, content, by)
+        _check(found, plan_hash)
+        return found.definitions.changes
+
+    with index_builds.ahead(planned) as built:
+        return _apply(document, content, plan_hash, built, by)
+
+
+@collections.schema_change
+@versioned_cache.reloading()  # for referenced collections
+def _apply(
+    document: Document, content: JSONMapping, plan_hash: str, built: Builds, by: Principal
+) -> JSONObject:
+    found = _compare(document, content, by, lock=True)
+    _check(found, plan_hash)
+    reverse, own = found.reverse, found.definitions
+    changes.refuse(imports.row_problems(own.import_, built))
+    revisions = definitions.run(own, built)
+    db.db.session.flush()
+    secrets = items.run(found.items)
+    if found.items.problems:
+        raise InvalidValues(found.items.problems)
+    return {
+        "applied": bool(found.operations),
+        "operations": found.operations,
+        "migrations_created": revisions,
+        "secrets": secrets,
+        "reverse": reverse,
+    }
+
+
+def _compare(
+    document: Document, content: JSONMapping, by: Principal, *, lock: bool = False
+) -> _Comparison:
+    own = definitions.compare(document, content, lock=lock)
+    listed = items.compare(document, content, by=by)
+    operations = [
+        *([] if own.problems else definitions.operations(own)),
+        *(step.operation(document) for step in listed.steps),
+    ]
+    tests = [] if own.problems else rule_tests.run(document, own.items, own.definitions())
+    return _Comparison(document.content, own, listed, operations, tests)
+
+
+def _check(found: _Comparison, plan_hash: str) -> None:
+    if found.operations and plan_hash != found.plan_hash:
+        raise Conflict(PLAN_STALE, error="plan_stale")
+    if found.problems:
+        raise InvalidValues(found.problems)

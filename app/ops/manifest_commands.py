@@ -1,0 +1,227 @@
+"""`flask export`, `flask plan`, `flask apply`: definitions as a file."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import orjson
+import sqlalchemy as sa
+from flask.cli import with_appcontext
+
+from app import clock, db
+from app.accounts.models import SYSTEM_ACCOUNT_ID, User
+from app.auth import principal as principals
+from app.auth.principal import Principal
+from app.context import actor
+from app.errors import InvalidValues
+from app.manifest import document, service
+from app.manifest import export as exports
+from app.manifest.document import Document
+from app.ops import command
+from app.types import JSONMapping, JSONObject
+
+FILE = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
+SIGNS = {"create": "+", "update": "~", "remove": "-"}
+HAS_CHANGES = 2
+AS = click.option("--as", "email", help="The superadmin who acts; needed if there are several.")
+WHO = "Say which superadmin acts: --as EMAIL."
+DESTRUCTIVE = "This removes data. Read the plan, and apply it with --plan HASH."
+UNCONFIRMED = "Say --plan HASH, or --yes."
+
+
+@click.command(cls=command.Command)
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path), required=False)
+@click.option("--account", "slugs", multiple=True, help="Only this account; may be repeated.")
+@click.option("--no-accounts", is_flag=True, help="Only roles and collections.")
+@with_appcontext
+def export(file: Path | None, slugs: tuple[str, ...], no_accounts: bool) -> None:
+    """Export roles, collections and the accounts' definitions as YAML to FILE, or print them."""
+    text = document.dump(exports.manifest(slugs if slugs or no_accounts else None))
+    if file is None:
+        click.echo(text, nl=False)
+    else:
+        file.write_text(text)
+
+
+@click.command(cls=command.Command)
+@click.argument("file", type=FILE)
+@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
+@click.option("--exit-code", is_flag=True, help="Exit with 2 if there are changes.")
+@AS
+@with_appcontext
+def plan(file: Path, as_json: bool, exit_code: bool, email: str | None) -> None:
+    """Show what applying FILE would change; exits with 1 if it has problems."""
+    found = _plan(_read(file), email)
+    if as_json:
+        click.echo(orjson.dumps(found, option=orjson.OPT_INDENT_2))
+    else:
+        click.echo("\n".join(_lines(found)))
+    if found["problems"]:
+        raise SystemExit(1)
+    if exit_code and found["has_changes"]:
+        raise SystemExit(HAS_CHANGES)
+
+
+@click.command(cls=command.Command)
+@click.argument("file", type=FILE)
+@click.option("--plan", "plan_hash", metavar="HASH", help="Do what this plan says, or nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask; only if no data is removed.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option(
+    "--reverse",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the manifest that undoes it to this file.",
+)
+@AS
+@with_appcontext
+def apply(
+    file: Path,
+    plan_hash: str | None,
+    yes: bool,
+    as_json: bool,
+    reverse: Path | None,
+    email: str | None,
+) -> None:
+    """Apply FILE in one transaction; asks on a terminal, unless --plan or --yes is given."""
+    manifest = _read(file)
+    if plan_hash is None:
+        plan_hash = _confirmed(manifest, email, yes=yes, quiet=as_json)
+    with _readable_problems():
+        result = service.apply(manifest, plan_hash, by=_superadmin(email))
+    if reverse is not None and result["applied"]:
+        reverse.write_text(document.dump(result["reverse"]))
+    click.echo(orjson.dumps(result, option=orjson.OPT_INDENT_2) if as_json else _outcome(result))
+
+
+def _read(file: Path) -> Document:
+    source = sys.stdin.buffer if str(file) == "-" else file.open("rb")
+    with source:
+        raw = source.read(document.MAX_BYTES + 1)
+    try:
+        with _readable_problems():
+            return document.parse(raw.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise click.ClickException("The file is not valid UTF-8.") from None
+
+
+def _plan(manifest: Document, email: str | None) -> JSONObject:
+    with _readable_problems():
+        return service.plan(manifest, by=_superadmin(email))
+
+
+def _confirmed(manifest: Document, email: str | None, *, yes: bool, quiet: bool) -> str:
+    """The hash of a plan that is approved."""
+    found = _plan(manifest, email)
+    if not quiet or found["problems"]:
+        click.echo("\n".join(_lines(found)), err=quiet)
+    if found["problems"]:
+        raise SystemExit(1)
+    if yes and _removes(found):
+        raise click.ClickException(DESTRUCTIVE)
+    if found["has_changes"] and not yes:
+        if not sys.stdin.isatty():
+            raise click.ClickException(UNCONFIRMED)
+        click.confirm("Apply this plan?", abort=True)
+    plan_hash: str = found["plan_hash"]
+    return plan_hash
+
+
+def _removes(found: JSONMapping) -> bool:
+    is_removed = any(operation["action"] == "remove" for operation in found["operations"])
+    return is_removed or bool(found["data_lost"])
+
+
+def _superadmin(email: str | None) -> Principal:
+    """The superadmin who acts, as if just signed in: who runs commands has the database."""
+    conditions = [User.account_id == SYSTEM_ACCOUNT_ID, User.is_active]
+    if email is not None:
+        conditions.append(User.email_key == email.strip().lower())
+    found = db.db.session.scalars(sa.select(User).where(*conditions).limit(2)).all()
+    principal = principals.for_user(SYSTEM_ACCOUNT_ID, found[0].id) if len(found) == 1 else None
+    if principal is None:
+        raise click.ClickException("There is no such superadmin." if email else WHO)
+    home, user_id = principal.home_and_user()
+    actor.act_as(user_id, principal.email or "", principal.name)
+    return replace(principal, account=home, auth_time=clock.now().timestamp())
+
+
+@contextmanager
+def _readable_problems() -> Iterator[None]:
+    try:
+        yield
+    except InvalidValues as error:
+        lines = [*_problem_lines(error.details)]
+        raise click.ClickException("\n  ".join([error.message, *lines])) from error
+
+
+def _problem_lines(problems: Sequence[JSONMapping]) -> Iterator[str]:
+    for problem in problems:
+        line = f"line {problem['line']}: " if problem.get("line") else ""
+        field = f"{problem['field']}: " if problem["field"] else ""
+        yield f"{line}{field}{problem['message']}"
+
+
+def _lines(found: JSONMapping) -> Iterator[str]:
+    """A plan as text."""
+    for operation in found["operations"]:
+        yield from _operation_lines(operation)
+    yield from _section("SQL", found["sql"])
+    lost = (f"{_name(one)}: {one['count']} records" for one in found["data_lost"])
+    yield from _section("Data lost", lost)
+    access = (
+        f"{one['collection']} {one['operation']} {one['role']}: +{one['gained']} -{one['lost']}"
+        for one in found["access"]
+    )
+    yield from _section("Access to records", access)
+    yield from _section("Rule tests", map(_test_line, found["tests"]))
+    yield from _section("Warnings", _problem_lines(found["warnings"]))
+    yield from _section("Problems", _problem_lines(found["problems"]))
+    actions = [operation["action"] for operation in found["operations"]]
+    if actions:
+        counts = (f"{actions.count(one)} to {one}" for one in SIGNS if one in actions)
+        yield f"Plan: {', '.join(counts)}."
+        yield f"Hash: {found['plan_hash']}"
+    else:
+        yield "No changes."
+
+
+def _operation_lines(operation: JSONMapping) -> Iterator[str]:
+    account = f" of {operation['account']}" if operation["account"] else ""
+    sign = SIGNS[operation["action"]]
+    yield f"{sign} {operation['kind']} {operation['name']}{account}"
+    for change in operation["changes"]:
+        names = filter(None, (change["operation"], change["field"], change["property"]))
+        values = (orjson.dumps(change.get(name)).decode() for name in ("before", "after"))
+        yield f"    {' '.join(names)}" + (f": {' -> '.join(values)}" if "after" in change else "")
+
+
+def _section(title: str, lines: Iterable[str]) -> Iterator[str]:
+    shown = [f"  {line}" for line in lines]
+    yield from ([f"{title}:", *shown] if shown else ())
+
+
+def _name(lost: JSONMapping) -> str:
+    return ".".join(filter(None, (lost["collection"], lost["field"])))
+
+
+def _test_line(test: JSONMapping) -> str:
+    outcome = "passed" if test["passed"] else f"FAILED, expected {test['expected']}"
+    name = f" {test['name']}" if test["name"] else ""
+    return f"line {test['line']}: {test['collection']} {test['operation']}{name}: {outcome}"
+
+
+def _outcome(result: JSONMapping) -> str:
+    """The result of applying a manifest as text."""
+    if not result["applied"]:
+        return "No changes."
+    secrets = (
+        f"The secret of {one['kind']} {one['name']} of {one['account']}, shown once:"
+        f" {one['secret']}"
+        for one in result["secrets"]
+    )
+    return "\n".join([*secrets, f"Applied {len(result['operations'])} changes."])
