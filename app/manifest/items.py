@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from app import db
 from app.auth import principal as principals
 from app.auth.principal import Principal
-from app.db import versioned_cache
 from app.errors import AppError, BadRequest, Conflict, Forbidden, InvalidValues
 from app.errors import RecentSignInRequired as NotRecent
 from app.manifest.document import Document, Path
@@ -49,20 +48,24 @@ class Step:
 
     def operation(self, document: Document) -> JSONObject:
         """What the plan shows."""
-        before = self.kind.export(self.row) if self.row is not None else {}
+        before = self._before
         changes = [
             {"operation": "change_property", "field": None, "property": name}
             | ({} if name in self.kind.hidden else {"before": before.get(name), "after": value})
             for name, value in (self.body.items() if self.action == UPDATE else ())
         ]
-        return {
-            "kind": self.kind.name,
-            "account": self.account,
-            "name": " ".join(self.kind.key(before or self.body)),
-            "action": self.action,
-            "changes": changes,
-            "line": document.line(self.path),
-        }
+        line = document.line(self.path)
+        return {**self.subject, "action": self.action, "changes": changes, "line": line}
+
+    @property
+    def subject(self) -> JSONObject:
+        """What names the item."""
+        name = " ".join(self.kind.key(self._before or self.body))
+        return {"kind": self.kind.name, "account": self.account, "name": name}
+
+    @property
+    def _before(self) -> JSONMapping:
+        return self.kind.export(self.row) if self.row is not None else {}
 
 
 @dataclass
@@ -88,26 +91,32 @@ class Comparison:
             self.problems.append({**found, "field": names} | ({"line": line} if line else {}))
 
 
-def compare(document: Document, content: JSONMapping, *, by: Principal) -> Comparison:
-    """What has to be done for the roles and the accounts' items of a manifest."""
+def compare(
+    document: Document, content: JSONMapping, *, by: Principal, renamed: Mapping[str, str]
+) -> Comparison:
+    """What has to be done for the roles and the accounts' items of a manifest.
+
+    `renamed` has the new names of collections that the same manifest renames, by name key.
+    """
     comparison = Comparison(document)
-    roles = content.get("roles", ())
-    _compare_items(comparison, ROLES, roles, ROLES.rows(), ("roles",), by, None)
-    principals_ = _acting_in(comparison, content.get("accounts", {}), by)
+    sections = [_Section(ROLES, ("roles",), by, content.get("roles", ()), ROLES.rows())]
+    accounts = content.get("accounts", {})
+    acting = _acting_in(comparison, accounts, by)
     for kind in OF_ACCOUNT:
-        rows = defaultdict[str, list[object]](list)
-        sections = {
-            slug: content["accounts"][slug][kind.section]
-            for slug in principals_
-            if kind.section in content["accounts"][slug]
-        }
-        ids = [principals_[slug].require_account_id() for slug in sections]
-        for row in kind.rows(ids) if ids else ():
-            rows[row.account_id].append(row)
-        for slug, items in sections.items():
-            who = principals_[slug]
-            path = ("accounts", slug, kind.section)
-            _compare_items(comparison, kind, items, rows[who.require_account_id()], path, who, slug)
+        slugs = [slug for slug in acting if kind.section in accounts[slug]]
+        rows = _rows_by_account(kind, [acting[slug].require_account_id() for slug in slugs])
+        sections += [
+            _Section(
+                kind,
+                ("accounts", slug, kind.section),
+                acting[slug],
+                accounts[slug][kind.section],
+                rows[acting[slug].require_account_id()],
+            )
+            for slug in slugs
+        ]
+    for section in sections:
+        section.compare(comparison, renamed)
     comparison.steps.sort(key=lambda step: ORDER[step.action])
     return comparison
 
@@ -117,8 +126,7 @@ def _acting_in(
 ) -> dict[str, Principal]:
     result = {}
     for slug in sorted(slugs):
-        with versioned_cache.reloading():
-            account = principals.find_active_account(slug)
+        account = principals.reload_active_account(slug)
         if account is None or account.slug != slug:
             comparison.problems.append(
                 comparison.document.problem(("accounts", slug), "account_missing", NO_ACCOUNT)
@@ -128,87 +136,114 @@ def _acting_in(
     return result
 
 
-def _compare_items(
-    comparison: Comparison,
-    kind: Kind,
-    items: Sequence[JSONMapping],
-    rows: Sequence[object],
-    path: Path,
-    by: Principal,
-    account: str | None,
-) -> None:
-    stored = defaultdict[Key, list[object]](list)
-    for row in rows:
-        stored[kind.key(kind.export(row))].append(row)
-    listed = defaultdict[Key, list[tuple[Path, JSONMapping]]](list)
-    for index, item in enumerate(items):
-        listed[_present_key(kind, item, stored)].append(((*path, index), item))
-    undone = list[JSONObject]()
-    for key, entries in listed.items():
-        is_unclear = len(stored[key]) > len(entries)
-        steps, undo = list[Step](), list[JSONObject | None]()
-        for place, (where, item) in enumerate(entries):
-            row = stored[key][place] if place < len(stored[key]) else None
+def _rows_by_account(kind: Kind, account_ids: Sequence[str]) -> Mapping[str, Sequence[object]]:
+    rows = defaultdict[str, list[object]](list)
+    for row in kind.rows(account_ids) if account_ids else ():
+        rows[row.account_id].append(row)
+    return rows
+
+
+@dataclass(frozen=True)
+class _Section:
+    """The items of one kind in a manifest, and the stored ones."""
+
+    kind: Kind
+    path: Path
+    by: Principal
+    items: Sequence[JSONMapping]
+    rows: Sequence[object]
+
+    @property
+    def account(self) -> str | None:
+        """The account's slug."""
+        return str(self.path[1]) if self.path[0] == "accounts" else None
+
+    def compare(self, comparison: Comparison, renamed: Mapping[str, str]) -> None:
+        """Add the steps, problems and reverse of this section."""
+        stored, listed = (
+            self._stored(renamed),
+            defaultdict[Key, list[tuple[Path, JSONMapping]]](list),
+        )
+        for index, item in enumerate(self.items):
+            listed[self._key(item, stored)].append(((*self.path, index), item))
+        undone = list[JSONObject]()
+        for key, entries in listed.items():
+            steps, undo = self._compare_alike(comparison, entries, stored.get(key, ()))
+            comparison.steps += steps
+            undone += undo if steps else []
+        if undone:
+            parent = comparison.reverse
+            for name in self.path[:-1]:
+                parent = parent.setdefault(str(name), {})
+            parent[self.kind.section] = undone
+
+    def _stored(self, renamed: Mapping[str, str]) -> Mapping[Key, Sequence[object]]:
+        stored = defaultdict[Key, list[object]](list)
+        for row in self.rows:
+            exported = self.kind.export(row)
+            name = str(exported.get("collection")).lower()
+            if name in renamed:  # the row follows the collection
+                exported["collection"] = renamed[name]
+            stored[self.kind.key(exported)].append(row)
+        return stored
+
+    def _key(self, item: JSONMapping, stored: Mapping[Key, object]) -> Key:
+        """The key of an item's row, which may still have its former name."""
+        key, former = self.kind.key(item), (str(item.get("rename_from") or ""),)
+        return former if former in stored and key not in stored else key
+
+    def _compare_alike(
+        self,
+        comparison: Comparison,
+        entries: Sequence[tuple[Path, JSONMapping]],
+        rows: Sequence[object],
+    ) -> tuple[list[Step], list[JSONObject]]:
+        """The steps of items with the same key, which have rows by their order."""
+        steps, undo, is_unclear = list[Step](), list[JSONObject](), len(rows) > len(entries)
+        for place, (path, item) in enumerate(entries):
             if item.get("removed") and is_unclear:
-                message = AMBIGUOUS.format(kind.name)
-                comparison.problems.append(comparison.document.problem(where, "ambiguous", message))
+                message = AMBIGUOUS.format(self.kind.name)
+                comparison.problems.append(comparison.document.problem(path, "ambiguous", message))
                 continue
-            step = _step(comparison, kind, item, row, where, by, account)
-            undo.append(_undo(kind, step, item, row))
+            row = rows[place] if place < len(rows) else None
+            step = self._step(comparison, path, item, row)
             steps += [step] if step else []
-        comparison.steps += steps
-        undone += [entry for entry in undo if entry] if steps else []
-    if undone:
-        section = comparison.reverse
-        for name in path[:-1]:
-            section = section.setdefault(str(name), {})
-        section[kind.section] = undone
+            undo += self._undo(step, item, row)
+        return steps, undo
 
+    def _step(
+        self, comparison: Comparison, path: Path, item: JSONMapping, row: object
+    ) -> Step | None:
+        body = {name: value for name, value in item.items() if name not in META}
+        step = Step(self.kind, self.account, self.by, path, CREATE, body, row)
+        if item.get("removed"):
+            return None if row is None else replace(step, action=REMOVE)
+        if row is None:
+            missing = [name for name in self.kind.required if name not in body]
+            messages = (f"A new {self.kind.name} needs {name}." for name in missing)
+            problem = comparison.document.problem
+            comparison.problems += [problem(path, "required", message) for message in messages]
+            return None if missing else step
+        try:
+            changed = self.kind.changed(row, body, self.by)
+        except InvalidValues as error:
+            comparison.add_problems(path, error)
+            return None
+        changes = {name: body[name] for name in changed}
+        return replace(step, action=UPDATE, body=changes) if changes else None
 
-def _present_key(kind: Kind, item: JSONMapping, stored: Mapping[Key, Sequence[object]]) -> Key:
-    """The key that an item's row has, which may still have its former name."""
-    key, former = kind.key(item), (str(item.get("rename_from") or ""),)
-    return former if former in stored and key not in stored else key
-
-
-def _step(
-    comparison: Comparison,
-    kind: Kind,
-    item: JSONMapping,
-    row: object,
-    path: Path,
-    by: Principal,
-    account: str | None,
-) -> Step | None:
-    body = {name: value for name, value in item.items() if name not in META}
-    if item.get("removed"):
-        return Step(kind, account, by, path, REMOVE, body, row) if row is not None else None
-    if row is None:
-        missing = [name for name in kind.required if name not in body]
-        comparison.problems += [
-            comparison.document.problem(path, "required", f"A new {kind.name} needs {name}.")
-            for name in missing
-        ]
-        return None if missing else Step(kind, account, by, path, CREATE, body)
-    try:
-        changed = kind.changed(row, body, by)
-    except InvalidValues as error:
-        comparison.add_problems(path, error)
-        return None
-    changes = {name: body[name] for name in changed}
-    return Step(kind, account, by, path, UPDATE, changes, row) if changes else None
-
-
-def _undo(kind: Kind, step: Step | None, item: JSONMapping, row: object) -> JSONObject | None:
-    """What a manifest needs to undo a step; an unchanged item only keeps its place."""
-    if row is None:
-        return {n: item[n] for n in kind.identity} | {"removed": True} if step else None
-    before = kind.export(row)
-    identity = {name: before[name] for name in kind.identity}
-    if step is None or step.action == REMOVE:
-        return before if step else identity
-    former = {"rename_from": step.body["name"]} if "name" in step.body else {}
-    return identity | former | {name: before[name] for name in step.body if name in before}
+    def _undo(self, step: Step | None, item: JSONMapping, row: object) -> list[JSONObject]:
+        """What a manifest needs to undo a step; an unchanged item only keeps its place."""
+        if row is None:
+            identity = {name: item[name] for name in self.kind.identity}
+            return [{**identity, "removed": True}] if step else []
+        before = self.kind.export(row)
+        identity = {name: before[name] for name in self.kind.identity}
+        if step is None or step.action == REMOVE:
+            return [before if step else identity]
+        former = {"rename_from": step.body["name"]} if "name" in step.body else {}
+        changed = {name: before[name] for name in step.body if name in before}
+        return [identity | former | changed]
 
 
 def run(comparison: Comparison) -> list[JSONObject]:
@@ -226,9 +261,7 @@ def run(comparison: Comparison) -> list[JSONObject]:
         except (BadRequest, Conflict, Forbidden) as error:
             comparison.add_problems(step.path, error)
         else:
-            names = {"account": step.account, "kind": step.kind.name}
-            name = " ".join(step.kind.key(step.body))
-            secrets += [{**names, "name": name, **shown}] if shown else []
+            secrets += [step.subject | shown] if shown else []
     return secrets
 
 

@@ -150,7 +150,10 @@ def _compare(
     document: Document, content: JSONMapping, by: Principal, *, lock: bool = False
 ) -> _Comparison:
     own = definitions.compare(document, content, lock=lock)
-    listed = items.compare(document, content, by=by)
+    renamed = {
+        change.former_name.lower(): change.new.name for change in own.changes if change.former_name
+    }
+    listed = items.compare(document, content, by=by, renamed=renamed)
     operations = [
         *([] if own.problems else definitions.operations(own)),
         *(step.operation(document) for step in listed.steps),

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from textwrap import dedent
+import threading
 from typing import Any
 
 import pytest
 from flask import Flask
-from werkzeug.test import TestResponse
+from hypothesis import HealthCheck, given, settings
 
 from app.collections import definition
 from app.manifest import document
-from tests.builders import Caller
-from tests.collections.tables import agrees
+from tests.builders import Caller, make_collection, make_record
+from tests.collections.tables import agrees, wipe
+from tests.collections.test_transfer import Item
+from tests.collections.test_transfer import collections as some_collections
+from tests.manifest.manifests import applied, apply, exported, planned, shape
 
 HOOK_URL = "https://hooks.example.com/atrium"
 FULL = """
@@ -73,34 +76,6 @@ accounts:
 """
 
 
-def planned(root: Caller, text: str) -> Any:
-    answer = root.post("manifest/plan", {"yaml": dedent(text)})
-    assert answer.status_code == 200, answer.json
-    return answer.json
-
-
-def apply(root: Caller, text: str, plan_hash: str | None = None) -> TestResponse:
-    text = dedent(text)
-    plan_hash = plan_hash or planned(root, text)["plan_hash"]
-    return root.post("manifest/apply", {"yaml": text, "plan_hash": plan_hash})
-
-
-def applied(root: Caller, text: str) -> Any:
-    answer = apply(root, text)
-    assert answer.status_code == 200, answer.json
-    return answer.json
-
-
-def exported(root: Caller, query: str = "") -> Any:
-    answer = root.get(f"manifest/export{query}")
-    assert answer.status_code == 200, answer.json
-    return answer.json
-
-
-def shape(plan: Any) -> list[tuple[str, str, str]]:
-    return [(one["action"], one["kind"], one["name"]) for one in plan["operations"]]
-
-
 @pytest.mark.both_databases
 def test_a_manifest_is_applied_once_and_undone(app: Flask, root: Caller) -> None:
     before = exported(root)
@@ -138,3 +113,249 @@ def test_a_manifest_is_applied_once_and_undone(app: Flask, root: Caller) -> None
     undone = applied(root, document.dump(done["reverse"]))
     assert undone["applied"]
     assert exported(root) == before
+
+
+@pytest.mark.both_databases
+@settings(
+    max_examples=10,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(items=some_collections())
+def test_an_export_makes_the_same_elsewhere(app: Flask, root: Caller, items: list[Item]) -> None:
+    wipe(app)
+    made = root.post("collections/import", {"data": {"collections": items}})
+    assert made.status_code == 200, made.json
+    first = exported(root)
+    assert planned(root, document.dump(first))["operations"] == []
+    wipe(app)
+    applied(root, document.dump(first))
+    assert exported(root) == first
+    with app.app_context():
+        assert [problem for one in definition.get_all() for problem in agrees(one.table)] == []
+
+
+POSTS = [
+    {"name": "title", "type": "text", "required": True},
+    {"name": "views", "type": "number", "default": 0},
+    {"name": "state", "type": "select", "options": {"choices": ["draft", "live"]}},
+]
+
+
+@pytest.fixture
+def posts(root: Caller, alice: Caller, bob: Caller) -> list[dict[str, Any]]:
+    """Two posts of acme: one of alice, one of bob."""
+    make_collection(root, "posts", POSTS, indexes=[{"fields": ["title", "-views"]}])
+    return [
+        make_record(alice, title="one", views=1, state="live"),
+        make_record(bob, title="two", state="draft"),
+    ]
+
+
+def test_what_is_absent_stays(root: Caller, posts: list[dict[str, Any]]) -> None:
+    before = exported(root)
+    views = "{name: views, type: number, default: 0}"
+    for text in (
+        "version: 1",
+        "version: 1\ncollections:\n- name: posts",
+        f"version: 1\ncollections:\n- {{name: posts, schema: [{views}]}}",
+        "version: 1\naccounts:\n  acme: {}",
+    ):
+        assert planned(root, text)["has_changes"] is False, text
+    assert exported(root) == before
+
+
+def test_a_field_is_stated_as_a_whole(root: Caller, posts: list[dict[str, Any]]) -> None:
+    text = "version: 1\ncollections:\n- name: posts\n  schema:\n  - {name: title, type: text}"
+    plan = planned(root, text)
+    [operation] = plan["operations"]
+    assert [(one["field"], one["property"], one["after"]) for one in operation["changes"]] == [
+        ("title", "required", False)
+    ]
+    applied(root, text)
+    names = [spec["name"] for spec in root.get("collections/posts").json["schema"]]
+    assert names == ["title", "views", "state"]
+
+
+@pytest.mark.both_databases
+def test_a_removal_says_what_is_lost(
+    root: Caller, alice: Caller, posts: list[dict[str, Any]]
+) -> None:
+    fields = """
+        version: 1
+        collections:
+        - name: posts
+          remove_fields: [state]
+        """
+    plan = planned(root, fields)
+    assert plan["data_lost"] == [{"collection": "posts", "field": "state", "count": 2}]
+    done = applied(root, fields)
+    assert "state" not in alice.get(f"records/posts/{posts[0]['id']}").json
+    applied(root, document.dump(done["reverse"]))
+    assert alice.get(f"records/posts/{posts[0]['id']}").json["state"] is None
+
+    whole = "version: 1\ncollections:\n- {name: posts, removed: true}"
+    plan = planned(root, whole)
+    assert plan["data_lost"] == [{"collection": "posts", "field": None, "count": 2}]
+    assert plan["sql"] == ["DROP TABLE col_posts"] or "DROP TABLE" in plan["sql"][-1]
+    before = exported(root)
+    done = applied(root, whole)
+    assert root.get("collections/posts").status_code == 404
+    assert planned(root, whole)["has_changes"] is False
+    applied(root, document.dump(done["reverse"]))
+    assert exported(root) == before
+
+
+@pytest.mark.both_databases
+def test_a_plan_counts_whom_rules_let_in(root: Caller, posts: list[dict[str, Any]]) -> None:
+    text = """
+        version: 1
+        collections:
+        - name: posts
+          schema:
+          - {name: owner, type: text}
+          rules:
+            list_rule: "@has_role(admin)"
+            view_rule: ""
+            update_rule: "owner = @request.auth.id"
+        """
+    plan = planned(root, text)
+    assert plan["problems"] == []
+    assert plan["access"] == [
+        {"collection": "posts", "role": "viewer", "operation": "list", "gained": 0, "lost": 2},
+        {"collection": "posts", "role": "anonymous", "operation": "view", "gained": 2, "lost": 0},
+    ]
+    assert [one["field"] for one in plan["warnings"]] == ["posts.update_rule"]
+
+
+def test_present_records_that_do_not_fit_are_a_problem_with_a_line(
+    root: Caller, posts: list[dict[str, Any]]
+) -> None:
+    text = """\
+        version: 1
+        collections:
+        - name: posts
+          schema:
+          - {name: code, type: text, required: true}
+          - {name: state, type: select, options: {choices: [draft]}}
+        """
+    plan = planned(root, text)
+    found = {one["field"]: (one["code"], one["line"]) for one in plan["problems"]}
+    assert found == {"posts.code": ("required", 5), "posts.state": ("in_use", 6)}
+    answer = apply(root, text, plan["plan_hash"])
+    assert answer.status_code == 400
+    assert {one["code"] for one in answer.json["details"]} == {"required", "in_use"}
+
+
+@pytest.mark.both_databases
+def test_names_change_with_what_follows_them(root: Caller, alice: Caller) -> None:
+    make_collection(root, "posts", POSTS)
+    hook = {"url": HOOK_URL, "collection": "posts", "events": ["create"]}
+    webhook = alice.post("webhooks", hook).json
+    alice.post("groups", {"name": "money"})
+    before = exported(root)
+    text = """
+        version: 1
+        collections:
+        - name: articles
+          rename_from: posts
+          schema:
+          - {name: heading, rename_from: title, type: text, required: true}
+        accounts:
+          acme:
+            groups:
+            - {name: finance, rename_from: money}
+            webhooks:
+            - {collection: articles, url: "https://hooks.example.com/atrium", enabled: false}
+        """
+    done = applied(root, text)
+    [found] = alice.get("webhooks").json["items"]
+    assert (found["id"], found["collection"], found["enabled"]) == (
+        webhook["id"],
+        "articles",
+        False,
+    )
+    assert planned(root, text)["has_changes"] is False
+    applied(root, document.dump(done["reverse"]))
+    assert exported(root) == before
+
+
+def test_secrets_stay_or_change_once(app: Flask, root: Caller) -> None:
+    applied(root, FULL)
+    masked = document.dump(exported(root))
+    assert "topsecret" not in masked
+    assert planned(root, masked)["has_changes"] is False
+    changed = FULL.replace("topsecret", "another")
+    assert shape(planned(root, changed)) == [
+        ("update", "webhook", f"orders {HOOK_URL}"),
+        ("update", "workflow", "Announce"),
+        ("update", "provider", "auth_providers google"),
+    ]
+    assert "another" not in str(applied(root, changed))
+    assert planned(root, changed)["has_changes"] is False
+
+
+def test_a_plan_is_stale_after_a_change(root: Caller, posts: list[dict[str, Any]]) -> None:
+    text = "version: 1\ncollections:\n- {name: posts, rules: {list_rule: null}}"
+    plan_hash = planned(root, text)["plan_hash"]
+    assert apply(root, text.replace("null", '""'), plan_hash).json["error"] == "plan_stale"
+    make_record(root.acting_in("acme"), title="three")  # records are no part of a plan
+    assert planned(root, text)["plan_hash"] == plan_hash
+    root.put("collections/posts/rules", {"view_rule": None})
+    answer = apply(root, text, plan_hash)
+    assert (answer.status_code, answer.json["error"]) == (409, "plan_stale")
+    assert apply(root, text).json["applied"] is True
+    assert apply(root, text, plan_hash).json["applied"] is False
+
+
+@pytest.mark.both_databases
+def test_what_fails_at_the_end_leaves_nothing(root: Caller, alice: Caller) -> None:
+    hooks = [
+        {"url": f"{HOOK_URL}/{i}", "collection": "orders", "events": ["create"]} for i in range(19)
+    ]
+    for hook in hooks:
+        assert alice.post("webhooks", hook).status_code == 201
+    before = exported(root)
+    more = "    - {collection: orders, url: https://hooks.example.com/more, events: [create]}\n"
+    text = FULL.replace("    workflows:\n", f"{more}    workflows:\n")
+    plan = planned(root, text)
+    assert [(one["field"], one["code"]) for one in plan["problems"]] == [
+        ("accounts.acme.webhooks[1]", "limit_reached")
+    ]
+    answer = apply(root, text, plan["plan_hash"])
+    assert answer.status_code == 400
+    assert answer.json["details"] == plan["problems"]
+    assert exported(root) == before
+    assert root.get("collections/orders").status_code == 404
+
+
+@pytest.mark.both_databases
+def test_two_at_once_apply_once(app: Flask, root: Caller) -> None:
+    plan_hash = planned(root, FULL)["plan_hash"]
+    answers: list[Any] = []
+
+    def act() -> None:
+        answers.append(apply(root, FULL, plan_hash))
+
+    threads = [threading.Thread(target=act) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [one.status_code for one in answers] == [200] * 3, [one.json for one in answers]
+    assert sorted(one.json["applied"] for one in answers) == [False, False, True]
+
+
+def test_whoever_applies_is_in_the_audit_log(root: Caller) -> None:
+    applied(root, FULL)
+    entries = root.get("audit-logs?limit=500").json["items"]
+    tables = {one["table_name"] for one in entries if one["user_id"] == root.id}
+    assert {
+        "collections",
+        "roles",
+        "groups",
+        "webhooks",
+        "workflows",
+        "provider_settings",
+    } <= tables
+    assert "topsecret" not in str(entries)
