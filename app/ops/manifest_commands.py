@@ -171,8 +171,7 @@ def _lines(found: JSONMapping) -> Iterator[str]:
     for operation in found["operations"]:
         yield from _operation_lines(operation)
     yield from _section("SQL", found["sql"])
-    lost = (f"{_name(one)}: {one['count']} records" for one in found["data_lost"])
-    yield from _section("Data lost", lost)
+    yield from _section("Data lost", map(_lost_line, found["data_lost"]))
     access = (
         f"{one['collection']} {one['operation']} {one['role']}: +{one['gained']} -{one['lost']}"
         for one in found["access"]
@@ -205,8 +204,9 @@ def _section(title: str, lines: Iterable[str]) -> Iterator[str]:
     yield from ([f"{title}:", *shown] if shown else ())
 
 
-def _name(lost: JSONMapping) -> str:
-    return ".".join(filter(None, (lost["collection"], lost["field"])))
+def _lost_line(lost: JSONMapping) -> str:
+    name = ".".join(filter(None, (lost["collection"], lost["field"])))
+    return f"{name}: {lost['count']} record{'' if lost['count'] == 1 else 's'}"
 
 
 def _test_line(test: JSONMapping) -> str:
