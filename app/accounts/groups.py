@@ -115,6 +115,9 @@ def delete(account_id: str, group_id: str) -> None:
         group = _get_for_update(account_id, group_id)
         _refuse_pii_group(group)
         _bump_members(session, group)
+        # SQLite does not cascade in a transaction that also changes tables.
+        members = (GroupMember.account_id == group.account_id, GroupMember.group_id == group.id)
+        session.execute(sa.delete(GroupMember).where(*members))
         session.delete(group)
         session.flush()
 

@@ -17,6 +17,7 @@ from app.errors import Conflict, NotFound, problem
 
 BUILT_IN = {ADMIN, EDITOR, VIEWER}
 TAKEN = "This name is taken."
+IN_USE = "This role is in use by users or open invitations."
 
 
 def page(skip: int, limit: int) -> tuple[list[Role], int]:
@@ -68,12 +69,15 @@ def delete(role_id: int) -> None:
         role = get(role_id)
         if role.name in BUILT_IN:
             raise Conflict("Built-in roles cannot be deleted.")
+        # SQLite checks no foreign keys in a transaction that also changes tables.
+        if session.scalar(sa.select(User.id).where(User.role_id == role.id).limit(1)):
+            raise Conflict(IN_USE)
         events.publish(events.RoleDeleted(role.id))
         session.delete(role)
         try:
             session.flush()
         except IntegrityError as error:
-            raise Conflict("This role is in use by users or open invitations.") from error
+            raise Conflict(IN_USE) from error
 
 
 @contextmanager

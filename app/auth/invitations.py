@@ -282,6 +282,9 @@ def _on_role_deleted(event: events.RoleDeleted) -> None:
     # `updated_at` stays, as the invitation itself does not change.
     update = statement.values(role_id=None, updated_at=Invitation.updated_at)
     db.db.session.execute(update, execution_options={"synchronize_session": False})
+    is_open = sa.select(Invitation.id).where(Invitation.role_id == event.role_id).limit(1)
+    if db.db.session.scalar(is_open):
+        raise Conflict(roles.IN_USE)
 
 
 @jobs.job("auth.send_invitation", mails=True)

@@ -359,3 +359,38 @@ def test_whoever_applies_is_in_the_audit_log(root: Caller) -> None:
         "provider_settings",
     } <= tables
     assert "topsecret" not in str(entries)
+
+
+@pytest.mark.both_databases
+def test_what_others_use_is_removed_with_them_or_not_at_all(
+    root: Caller, alice: Caller, bob: Caller
+) -> None:
+    role = root.post("roles", {"name": "auditor"}).json["id"]
+    group = alice.post("groups", {"name": "finance"}).json["id"]
+    alice.post(f"groups/{group}/members", {"user_id": bob.id})
+    text = """
+        version: 1
+        roles:
+        - {name: auditor, removed: true}
+        collections:
+        - {name: posts, schema: [{name: title, type: text}]}
+        accounts:
+          acme:
+            groups:
+            - {name: finance, removed: true}
+        """
+    for give, take in (
+        (lambda: root.patch(f"users/{bob.id}", {"role_id": role}),
+         lambda: root.patch(f"users/{bob.id}", {"role": "viewer"})),
+        (lambda: alice.post("invitations", {"email": "x@acme.example", "role": "auditor"}),
+         lambda: alice.delete(f"invitations/{alice.get('invitations').json['items'][0]['id']}")),
+    ):  # fmt: skip
+        assert give().status_code < 300
+        plan = planned(root, text)
+        assert [one["field"] for one in plan["problems"]] == ["roles[0]"]
+        assert apply(root, text, plan["plan_hash"]).status_code == 400
+        assert take().status_code < 300
+    applied(root, text)
+    assert alice.get("groups?search=finance").json["total"] == 0
+    entries = root.get("audit-logs?limit=500&table_name=group_members").json["items"]
+    assert [one["operation"] for one in entries].count("DELETE") > 0
