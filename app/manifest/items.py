@@ -12,7 +12,8 @@ from app.auth.principal import Principal
 from app.errors import AppError, BadRequest, Conflict, Forbidden, InvalidValues
 from app.errors import RecentSignInRequired as NotRecent
 from app.manifest.document import Document, Path
-from app.manifest.kinds import OF_ACCOUNT, ROLES, Key, Kind
+from app.manifest.kind import Key, Kind
+from app.manifest.kinds import OF_ACCOUNT, ROLES
 from app.types import JSONMapping, JSONObject
 
 CREATE, UPDATE, REMOVE = "create", "update", "remove"
@@ -218,13 +219,10 @@ class _Section:
         step = Step(self.kind, self.account, self.by, path, CREATE, body, row)
         if item.get("removed"):
             return None if row is None else replace(step, action=REMOVE)
-        if row is None:
-            missing = [name for name in self.kind.required if name not in body]
-            messages = (f"A new {self.kind.name} needs {name}." for name in missing)
-            problem = comparison.document.problem
-            comparison.problems += [problem(path, "required", message) for message in messages]
-            return None if missing else step
         try:
+            if row is None:
+                self.kind.check(body, self.by)
+                return step
             changed = self.kind.changed(row, body, self.by)
         except InvalidValues as error:
             comparison.add_problems(path, error)

@@ -1,24 +1,23 @@
-"""The kinds of items that a manifest lists: how each is found, compared and changed."""
+"""The kinds of items that a manifest lists, besides collections."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import sqlalchemy as sa
 from cryptography.fernet import InvalidToken
 
-from app import crypto, db
+from app import crypto
 from app.accounts import groups, roles
 from app.accounts.models import Group, Role
 from app.auth.principal import Principal
 from app.db.types import json_equal
-from app.errors import NotFound
+from app.errors import InvalidValues, NotFound
+from app.manifest.kind import Key, Kind
 from app.outbound.header_values import MASK
+from app.sso import providers, validation
 from app.sso import service as sso
-from app.sso import validation
 from app.sso.models import ProviderSetting
 from app.types import JSONMapping, JSONObject
 from app.webhooks import headers
@@ -28,54 +27,6 @@ from app.workflows import hooks
 from app.workflows import service as workflows
 from app.workflows.language import step_headers
 from app.workflows.models import HOOK, WORKFLOW, Workflow
-
-Key = tuple[str, ...]
-
-
-class Kind(ABC):
-    """A kind of items. Rows of a kind that belong to no account have no `account_id`."""
-
-    name: ClassVar[str]
-    section: ClassVar[str]
-    model: ClassVar[Any]
-    properties: ClassVar[Sequence[str]]
-    identity: ClassVar[Sequence[str]] = ("name",)
-    """The properties that an item is found by."""
-    required: ClassVar[Sequence[str]] = ()
-    """The other properties that a new item needs."""
-    hidden: ClassVar[frozenset[str]] = frozenset()
-    """Properties that may hold secrets, so plans do not show their values."""
-
-    def rows(self, account_ids: Sequence[str] | None = None) -> list[Any]:
-        """The stored items of some accounts, or of all, oldest first."""
-        query = sa.select(self.model).order_by(self.model.id)
-        if account_ids is not None:
-            query = query.where(self.model.account_id.in_(account_ids))
-        return list(db.db.session.scalars(query))
-
-    def export(self, row: Any) -> JSONObject:
-        """A stored item as a manifest shows it; secrets are `***`."""
-        return {name: getattr(row, name) for name in self.properties}
-
-    def key(self, item: JSONMapping) -> Key:
-        """What an item of a manifest is found by."""
-        return tuple(item[name] for name in self.identity)
-
-    def changed(self, row: Any, body: JSONMapping, by: Principal) -> list[str]:
-        """The properties of a stored item that differ from the manifest. Raises InvalidValues."""
-        return [name for name, value in body.items() if not json_equal(getattr(row, name), value)]
-
-    @abstractmethod
-    def create(self, body: JSONMapping, *, by: Principal) -> JSONObject | None:
-        """Create an item. Returns secrets that are shown only once. Raises as its service."""
-
-    @abstractmethod
-    def change(self, row: Any, body: JSONMapping, *, by: Principal) -> None:
-        """Change an item. Raises as its service."""
-
-    @abstractmethod
-    def remove(self, row: Any, *, by: Principal) -> None:
-        """Remove an item. Raises as its service."""
 
 
 class Roles(Kind):
@@ -132,11 +83,17 @@ class Webhooks(Kind):
         """Compares secrets and headers in clear text; `***` is the stored value."""
         plain = {name: value for name, value in body.items() if name not in self.hidden}
         different = super().changed(row, plain, by)
+        webhooks.check({name: body[name] for name in different})
         if "headers" in body and not _has_headers(row, body["headers"]):
             different.append("headers")
         if body.get("secret") and _decrypted(row.secret) != body["secret"]:
             different.append("secret")
         return different
+
+    def check(self, body: JSONMapping, by: Principal) -> None:
+        """Look the address up, too."""
+        super().check(body, by)
+        webhooks.check(body)
 
     def create(self, body: JSONMapping, *, by: Principal) -> JSONObject:
         """Create a webhook. Returns its secret."""
@@ -175,6 +132,11 @@ class Workflows(Kind):
         different = super().changed(saved, {n: getattr(row, n) for n in body if n != "steps"}, by)
         return [*different, *(["steps"] if "steps" in body and not _same_steps(saved, row) else [])]
 
+    def check(self, body: JSONMapping, by: Principal) -> None:
+        """Look the addresses up, too."""
+        super().check(body, by)
+        workflows.preview(body, None, by=by)
+
     def create(self, body: JSONMapping, *, by: Principal) -> None:
         """Create a workflow."""
         workflows.create({"steps": [], **body}, by=by)
@@ -206,6 +168,11 @@ class Hooks(Workflows):
         plain = {name: getattr(row, name) for name in body if name != "actions"}
         different = Kind.changed(self, saved, plain, by)
         return different if different or _same_steps(saved, row) else ["actions"]
+
+    def check(self, body: JSONMapping, by: Principal) -> None:
+        """Look the addresses up, too."""
+        Kind.check(self, body, by)
+        hooks.preview(body, None, by=by)
 
     def create(self, body: JSONMapping, *, by: Principal) -> None:
         """Create a hook."""
@@ -246,6 +213,16 @@ class Providers(Kind):
         if "config" in body and not _has_config(row, body["config"]):
             different.append("config")
         return different
+
+    def check(self, body: JSONMapping, by: Principal) -> None:
+        """Look the addresses up, too."""
+        super().check(body, by)
+        with suppress(NotFound):
+            provider = providers.get(body["category"], body["provider_name"])
+            complete = body.get("enabled", True)
+            _, problems = validation.validate(provider, body["config"], complete=complete)
+            if problems:
+                raise InvalidValues(problems)
 
     def create(self, body: JSONMapping, *, by: Principal) -> None:
         """Create settings."""

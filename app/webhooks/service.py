@@ -90,7 +90,7 @@ def create(body: Body, *, by: Principal, id: str | None = None) -> Secret:
     """Create a webhook. Raises InvalidValues, Forbidden, Conflict."""
     account_id = by.require_account_id()
     _check_personal(body.get("include_pii", False), by)
-    _check(body)
+    check(body)
     invalid = headers.problems(body.get("headers") or {}, None, same_host=False)
     if invalid:
         raise InvalidValues(invalid)
@@ -118,7 +118,7 @@ def change(webhook_id: str, body: Body, *, by: Principal) -> Webhook:
     """Change a webhook; a new secret starts a rotation. Raises NotFound, InvalidValues,
     Forbidden.
     """
-    _check(body)
+    check(body)
     with _changing(webhook_id, by) as webhook:
         include_pii = body.get("include_pii", webhook.include_pii)
         _check_personal(include_pii, by)
@@ -282,13 +282,18 @@ def _replace_secret(webhook: Webhook, secret: str) -> None:
     webhook.secret = crypto.encrypt(secret)
 
 
-def _check(body: Body) -> None:
+def check(body: Body) -> None:
+    """Check the values of a webhook. Raises InvalidValues.
+
+    Within a transaction it waits for no name server: every request checks the address again.
+    """
     problems = filters.problems(body.get("filter"))
     if "collection" in body and not COLLECTION_NAME.fullmatch(body["collection"]):
         message = "This is not a valid collection name."
         problems.append(problem("collection", "name_invalid", message))
     if "url" in body:
-        url_problem = client.url_problem(body["url"], delivery.rules(config.current()))
+        deadline = 0 if db.in_transaction() else None
+        url_problem = client.url_problem(body["url"], delivery.rules(config.current()), deadline)
         if url_problem:
             problems.append(problem("url", "invalid_url", url_problem))
     problems += _header_problems(body.get("headers") or {})

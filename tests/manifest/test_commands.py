@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from textwrap import dedent
 
@@ -11,9 +12,12 @@ from click.testing import Result
 from flask import Flask
 
 from app.accounts.models import SYSTEM_ACCOUNT_ID
+from app.manifest import document, schemas
 from tests.builders import Caller, make_collection, make_record, make_user
+from tests.processes import PROJECT
 
 pytestmark = pytest.mark.one_database
+DOCS = PROJECT / "docs" / "manifest.md"
 NEW = """\
 version: 1
 collections:
@@ -140,3 +144,10 @@ def test_problems_come_with_their_lines(
 def test_a_file_of_other_bytes(app: Flask, root: Caller, file: Path) -> None:
     file.write_bytes(b"\xff\xfe")
     assert "not valid UTF-8" in run(app, "plan", file).output
+
+
+def test_the_documentation_shows_a_manifest(app: Flask) -> None:
+    blocks = re.findall(r"```yaml\n(version: .*?)```", DOCS.read_text(), re.DOTALL)
+    assert blocks
+    for text in blocks:
+        schemas.load(document.parse(text))

@@ -134,7 +134,7 @@ WRONG = [
     ("version: 1\naccounts:\n  nobody: {}", [("accounts.nobody", "account_missing", 3)]),
     (
         of_account(f"webhooks:\n    - collection: posts\n      url: {URL}"),
-        [("accounts.acme.webhooks[0]", "required", 5)],
+        [("accounts.acme.webhooks[0].events", "required", 5)],
     ),
     (
         of_account(

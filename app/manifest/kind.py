@@ -1,0 +1,70 @@
+"""A kind of items that a manifest lists: how they are found, compared and changed."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import sqlalchemy as sa
+
+from app import db
+from app.auth.principal import Principal
+from app.db.types import json_equal
+from app.errors import InvalidValues, problem
+from app.types import JSONMapping, JSONObject
+
+Key = tuple[str, ...]
+
+
+class Kind(ABC):
+    """A kind of items. Rows of a kind that belong to no account have no `account_id`."""
+
+    name: ClassVar[str]
+    section: ClassVar[str]
+    model: ClassVar[Any]
+    properties: ClassVar[Sequence[str]]
+    identity: ClassVar[Sequence[str]] = ("name",)
+    """The properties that an item is found by."""
+    required: ClassVar[Sequence[str]] = ()
+    """The other properties that a new item needs."""
+    hidden: ClassVar[frozenset[str]] = frozenset()
+    """Properties that may hold secrets, so plans do not show their values."""
+
+    def rows(self, account_ids: Sequence[str] | None = None) -> list[Any]:
+        """The stored items of some accounts, or of all, oldest first."""
+        query = sa.select(self.model).order_by(self.model.id)
+        if account_ids is not None:
+            query = query.where(self.model.account_id.in_(account_ids))
+        return list(db.db.session.scalars(query))
+
+    def export(self, row: Any) -> JSONObject:
+        """A stored item as a manifest shows it; secrets are `***`."""
+        return {name: getattr(row, name) for name in self.properties}
+
+    def key(self, item: JSONMapping) -> Key:
+        """What an item of a manifest is found by."""
+        return tuple(item[name] for name in self.identity)
+
+    def changed(self, row: Any, body: JSONMapping, by: Principal) -> list[str]:
+        """The properties of a stored item that differ from the manifest. Raises InvalidValues."""
+        return [name for name, value in body.items() if not json_equal(getattr(row, name), value)]
+
+    def check(self, body: JSONMapping, by: Principal) -> None:
+        """Check a new item, also for what takes too long in a transaction. Raises InvalidValues."""
+        missing = [name for name in self.required if name not in body]
+        if missing:
+            message = f"A new {self.name} needs this."
+            raise InvalidValues([problem(name, "required", message) for name in missing])
+
+    @abstractmethod
+    def create(self, body: JSONMapping, *, by: Principal) -> JSONObject | None:
+        """Create an item. Returns secrets that are shown only once. Raises as its service."""
+
+    @abstractmethod
+    def change(self, row: Any, body: JSONMapping, *, by: Principal) -> None:
+        """Change an item. Raises as its service."""
+
+    @abstractmethod
+    def remove(self, row: Any, *, by: Principal) -> None:
+        """Remove an item. Raises as its service."""
