@@ -18,7 +18,15 @@ from app.console.automation import (
     workflow_steps,
     workflows,
 )
-from app.console.collections import api_examples, candidates, explain, listing, rules, schemas
+from app.console.collections import (
+    api_examples,
+    candidates,
+    explain,
+    listing,
+    manifest,
+    rules,
+    schemas,
+)
 from app.console.people import api_keys, groups, profile, roles, team, users
 from app.console.records import (
     bulk,
@@ -46,7 +54,7 @@ __all__ = ["blueprint"]
 PAGES = (
     sample,
     *(audit, history, team, groups, api_keys, users, profile, instance, roles, links, sso),
-    *(listing, schemas, rules, explain, candidates, api_examples),
+    *(listing, schemas, rules, explain, candidates, api_examples, manifest),
     *(table, files, downloads, uploads, pages, options, bulk, view_pages, row_pages),
     *(webhooks, deliveries, workflows, workflow_instances, workflow_steps, jobs),
     *(dashboard, search, account_settings, operation, streams, checks),

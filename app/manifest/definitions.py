@@ -96,11 +96,14 @@ def _row(item: JSONMapping, rows: Mapping[str, Collection]) -> Collection | None
 
 def _item(item: JSONMapping, rows: Mapping[str, Collection]) -> JSONObject:
     """An item as an import takes it: fields that are absent stay, others are stated as a whole."""
-    specs = item.get("schema", [])
-    if _row(item, rows) is None:
-        return {**item, "schema": specs}
+    specs, row = item.get("schema", []), _row(item, rows)
+    present = {spec["name"] for spec in row.schema} if row else set()
+    # Removed fields stay listed when a manifest is applied again.
+    removed = [name for name in item.get("remove_fields", ()) if name in present]
+    if row is None:
+        return {**item, "schema": specs, "remove_fields": removed}
     complete = [_complete(spec) for spec in specs]
-    return {**item, "schema": complete, "partial": True}
+    return {**item, "schema": complete, "remove_fields": removed, "partial": True}
 
 
 def _complete(spec: JSONMapping) -> JSONObject:

@@ -190,6 +190,7 @@ def test_a_removal_says_what_is_lost(
     plan = planned(root, fields)
     assert plan["data_lost"] == [{"collection": "posts", "field": "state", "count": 2}]
     done = applied(root, fields)
+    assert planned(root, fields)["has_changes"] is False
     assert "state" not in alice.get(f"records/posts/{posts[0]['id']}").json
     applied(root, document.dump(done["reverse"]))
     assert alice.get(f"records/posts/{posts[0]['id']}").json["state"] is None

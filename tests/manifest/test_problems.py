@@ -124,10 +124,6 @@ WRONG = [
         [("collections[0]", "in_use", 3)],
     ),
     (
-        "version: 1\ncollections:\n- {name: posts, remove_fields: [none]}",
-        [("posts.remove_fields", "unknown_field", 3)],
-    ),
-    (
         "version: 1\ncollections:\n- {name: comments, rename_from: posts, schema: []}",
         [],  # it has its name already
     ),
