@@ -43,8 +43,9 @@ COMMANDS = [
     ["isolation-check"],
     ["create-superadmin", "a@system.example", "--password", PASSWORD],
     ["restore", __file__],
+    ["export"],
 ]
-NEEDING_TABLES = ("audit", "reencrypt", "isolation-check", "create-superadmin")
+NEEDING_TABLES = ("audit", "reencrypt", "isolation-check", "create-superadmin", "export")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -395,3 +395,25 @@ def test_what_others_use_is_removed_with_them_or_not_at_all(
     assert alice.get("groups?search=finance").json["total"] == 0
     entries = root.get("audit-logs?limit=500&table_name=group_members").json["items"]
     assert [one["operation"] for one in entries].count("DELETE") > 0
+
+
+@pytest.mark.both_databases
+def test_indexes_of_tables_with_records_are_built(
+    app: Flask, root: Caller, posts: list[dict[str, Any]]
+) -> None:
+    text = """
+        version: 1
+        collections:
+        - name: posts
+          indexes:
+          - {fields: [state, -views]}
+          - {fields: [title], unique: true}
+        """
+    done = applied(root, text)
+    with app.app_context():
+        assert [problem for one in definition.get_all() for problem in agrees(one.table)] == []
+    assert planned(root, text)["has_changes"] is False
+    applied(root, document.dump(done["reverse"]))
+    assert root.get("collections/posts").json["indexes"] == [
+        {"fields": ["title", "-views"], "unique": False}
+    ]
