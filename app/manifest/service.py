@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import orjson
 from sqlalchemy.exc import DBAPIError
 
-from app import db
 from app.auth.principal import Principal
 from app.collections import changes, imports, index_builds
 from app.collections import service as collections
@@ -130,20 +129,26 @@ def _apply(
 ) -> JSONObject:
     found = _compare(document, content, by, lock=True)
     _check(found, plan_hash)
-    reverse, own = found.reverse, found.definitions
-    changes.refuse(imports.row_problems(own.import_, built))
+    result = {
+        "applied": bool(found.operations),
+        "operations": found.operations,
+        "migrations_created": [],
+        "secrets": [],
+        "reverse": found.reverse,
+    }
+    return {**result, **_run(found, built)} if found.operations else result
+
+
+def _run(found: _Comparison, built: Builds) -> JSONObject:
+    own = found.definitions
+    for problem in imports.row_problems(own.import_, built):
+        own.add_problem(problem)
+    changes.refuse(own.problems)
     revisions = definitions.run(own, built)
-    db.db.session.flush()
     secrets = items.run(found.items)
     if found.items.problems:
         raise InvalidValues(found.items.problems)
-    return {
-        "applied": bool(found.operations),
-        "operations": found.operations,
-        "migrations_created": revisions,
-        "secrets": secrets,
-        "reverse": reverse,
-    }
+    return {"migrations_created": revisions, "secrets": secrets}
 
 
 def _compare(

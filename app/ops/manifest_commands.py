@@ -91,8 +91,8 @@ def apply(
     manifest = _read(file)
     if plan_hash is None:
         plan_hash = _confirmed(manifest, email, yes=yes, quiet=as_json)
-    with _readable_problems():
-        result = service.apply(manifest, plan_hash, by=_superadmin(email))
+    with _readable_problems(), _superadmin(email) as by:
+        result = service.apply(manifest, plan_hash, by=by)
     if reverse is not None and result["applied"]:
         reverse.write_text(document.dump(result["reverse"]))
     click.echo(orjson.dumps(result, option=orjson.OPT_INDENT_2) if as_json else _outcome(result))
@@ -110,8 +110,8 @@ def _read(file: Path) -> Document:
 
 
 def _plan(manifest: Document, email: str | None) -> JSONObject:
-    with _readable_problems():
-        return service.plan(manifest, by=_superadmin(email))
+    with _readable_problems(), _superadmin(email) as by:
+        return service.plan(manifest, by=by)
 
 
 def _confirmed(manifest: Document, email: str | None, *, yes: bool, quiet: bool) -> str:
@@ -136,7 +136,8 @@ def _removes(found: JSONMapping) -> bool:
     return is_removed or bool(found["data_lost"])
 
 
-def _superadmin(email: str | None) -> Principal:
+@contextmanager
+def _superadmin(email: str | None) -> Iterator[Principal]:
     """The superadmin who acts, as if just signed in: who runs commands has the database."""
     conditions = [User.account_id == SYSTEM_ACCOUNT_ID, User.is_active]
     if email is not None:
@@ -146,8 +147,12 @@ def _superadmin(email: str | None) -> Principal:
     if principal is None:
         raise click.ClickException("There is no such superadmin." if email else WHO)
     home, user_id = principal.home_and_user()
+    before = actor.source.get()
     actor.act_as(user_id, principal.email or "", principal.name)
-    return replace(principal, account=home, auth_time=clock.now().timestamp())
+    try:
+        yield replace(principal, account=home, auth_time=clock.now().timestamp())
+    finally:
+        actor.source.set(before)
 
 
 @contextmanager

@@ -245,7 +245,8 @@ def test_present_records_that_do_not_fit_are_a_problem_with_a_line(
     assert found == {"posts.code": ("required", 5), "posts.state": ("in_use", 6)}
     answer = apply(root, text, plan["plan_hash"])
     assert answer.status_code == 400
-    assert {one["code"] for one in answer.json["details"]} == {"required", "in_use"}
+    found = {one["field"]: (one["code"], one["line"]) for one in answer.json["details"]}
+    assert found == {"posts.code": ("required", 5), "posts.state": ("in_use", 6)}
 
 
 @pytest.mark.both_databases
