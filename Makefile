@@ -29,7 +29,7 @@ help: ## List the targets
 # honcho prints where it is interrupted, which a buffer that it is just filling would not let it.
 run: export PYTHONUNBUFFERED := 1
 run: $(VENV)/.runtime ## Set the application up and serve it on PORT (8000)
-	@$(BIN)/flask --app wsgi setup
+	@bin/atrium setup
 	@PATH="$(CURDIR)/$(BIN):$$PATH"; export PATH; exec honcho start -p $(PORT) web worker
 
 # The programs that tests start should not compile the application anew each time.

@@ -289,8 +289,8 @@ def _refuse_broken(account_id: str, id: int) -> None:
         return
     raise RuntimeError(
         f"The audit chain of account {account_id} is broken at entry {id}. Look into it with the"
-        " version before (flask --app wsgi audit verify, and an export of the log). To convert it,"
-        " still broken: flask --app wsgi db upgrade -x broken_chains=convert"
+        " version before (bin/atrium audit verify, and an export of the log). To convert it,"
+        " still broken: bin/atrium db upgrade -x broken_chains=convert"
     )
 
 
