@@ -30,8 +30,9 @@ from app.accounts.schemas import (
     UserView,
 )
 from app.accounts.types import Body, Query
-from app.auth import account_settings, enrolment
+from app.auth import account_settings, enrolment, sessions
 from app.auth.guard import principal
+from app.auth.schemas import SESSION, SessionPage
 from app.rest.access import account_admin
 from app.rest.blueprint import Blueprint
 from app.rest.paging import PageArgs, page_body
@@ -195,6 +196,43 @@ def update_member(body: Body, user_id: str) -> User:
 def delete_member(user_id: str) -> Response:
     """Delete a user of your account; their records stay."""
     users.delete(_own(), user_id, by=principal().user_id)
+    return Response(status=204)
+
+
+@blueprint.route("/users/<uuid:user_id>/sessions", methods=["GET"])
+@blueprint.arguments(PageArgs, location="query")
+@blueprint.response(200, SessionPage, example=page_body([SESSION], 1, PAGE))
+@account_admin
+def list_sessions_of_member(args: Query, user_id: str) -> dict[str, object]:
+    """List the active sessions of a user of your account.
+
+    The last used comes first.
+    """
+    user = users.get(_own(), user_id)
+    return page_body(*sessions.page(_own(), user.id, args["skip"], args["limit"]), args)
+
+
+@blueprint.route("/users/<uuid:user_id>/sessions", methods=["DELETE"])
+@blueprint.response(204)
+@account_admin
+def end_sessions_of_member(user_id: str) -> Response:
+    """End all sessions of a user of your account.
+
+    Their tokens stop working at once; API keys stay.
+    """
+    sessions.end_all(_own(), users.get(_own(), user_id).id)
+    return Response(status=204)
+
+
+@blueprint.route("/users/<uuid:user_id>/sessions/<uuid:session_id>", methods=["DELETE"])
+@blueprint.response(204)
+@account_admin
+def end_session_of_member(user_id: str, session_id: str) -> Response:
+    """End a session of a user of your account.
+
+    Its tokens stop working at once.
+    """
+    sessions.end_active(_own(), users.get(_own(), user_id).id, session_id)
     return Response(status=204)
 
 

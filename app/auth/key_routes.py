@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 import marshmallow as ma
 from flask import Response
@@ -10,7 +11,7 @@ from flask import Response
 from app import rest
 from app.accounts.schemas import ACCOUNT, PAGE, USER
 from app.accounts.types import Body, Query
-from app.auth import api_keys
+from app.auth import api_keys, key_changes
 from app.auth.guard import principal
 from app.auth.models import ApiKey
 from app.rest import fields
@@ -27,6 +28,7 @@ blueprint = Blueprint(
     description="Keys by which programs act as the user who created them.",
 )
 
+EXAMPLE = "svc_sk_AA0001_0123456789abcdefghijABCDEFGHIJ01"
 TIME = "2026-11-20T12:00:00.123456Z"
 KEY = {
     "id": "019a9f00-0000-7000-8000-0000000000f0",
@@ -35,6 +37,8 @@ KEY = {
     "account_id": ACCOUNT["id"],
     "account_code": ACCOUNT["account_code"],
     "created_by": USER["id"],
+    "ip_addresses": ["192.0.2.0/24"],
+    "previous_valid_until": None,
     "scopes": {"collections": ["posts"], "operations": ["list", "create"]},
     "created_at": TIME,
     "updated_at": TIME,
@@ -45,6 +49,22 @@ KEY = {
     "revoked_at": None,
     "revoked_by": None,
 }
+
+
+DAY, LONGEST_OVERLAP = 86_400, 30 * 86_400  # seconds
+
+
+def addresses_field() -> ma.fields.List[str]:
+    """Return the field of the addresses that a key may be used from."""
+    return ma.fields.List(
+        fields.Text(longest=60),
+        allow_none=True,
+        validate=ma.validate.Length(max=50),
+        metadata={
+            "description": "IP addresses and networks that it may be used from, such as"
+            " 192.0.2.0/24; others get 403 `address_not_allowed`. Null: any."
+        },
+    )
 
 
 def check_unique(names: Sequence[str]) -> None:
@@ -71,6 +91,26 @@ class NewKey(Schema):
     description = fields.Text(longest=1000, allow_none=True)
     expires_at = fields.DateTime(allow_none=True)
     scopes = ma.fields.Nested(Scopes, allow_none=True)
+    ip_addresses = addresses_field()
+
+
+class ChangedKey(Schema):
+    """The changeable properties of an API key."""
+
+    name = fields.Text(shortest=1, longest=200)
+    description = fields.Text(longest=1000, allow_none=True)
+    ip_addresses = addresses_field()
+
+
+class RotateBody(Schema):
+    """How long the present secret works on."""
+
+    overlap_seconds = fields.Integer(
+        0,
+        LONGEST_OVERLAP,
+        load_default=DAY,
+        metadata={"description": "How long the present secret works on; a day by default."},
+    )
 
 
 class KeyView(Schema):
@@ -83,6 +123,12 @@ class KeyView(Schema):
     account_code = ma.fields.String(required=True)
     created_by = ma.fields.String(required=True)
     scopes = ma.fields.Nested(Scopes, required=True, allow_none=True)
+    ip_addresses = ma.fields.List(ma.fields.String(), required=True, allow_none=True)
+    previous_valid_until = fields.Timestamp(
+        required=True,
+        allow_none=True,
+        metadata={"description": "Until when the secret before the last rotation works."},
+    )
     created_at = fields.Timestamp(required=True)
     updated_at = fields.Timestamp(required=True)
     last_used_at = fields.Timestamp(required=True, allow_none=True)
@@ -132,9 +178,7 @@ def list_api_keys(args: Query) -> dict[str, object]:
 @blueprint.route("/admin/api-keys", methods=["POST"], endpoint="create_api_key_as_admin")
 @blueprint.route("/api-keys", methods=["POST"])
 @blueprint.arguments(NewKey, example={"name": "nightly import"})
-@blueprint.response(
-    201, CreatedKey, example={**KEY, "key": "svc_sk_AA0001_0123456789abcdefghijABCDEFGHIJ01"}
-)
+@blueprint.response(201, CreatedKey, example={**KEY, "key": EXAMPLE})
 @blueprint.fails(400, 403)
 @shows_secret
 def create_api_key(body: Body) -> dict[str, object]:
@@ -145,8 +189,35 @@ def create_api_key(body: Body) -> dict[str, object]:
     and to these operations.
     """
     key, secret = api_keys.create(body, by=principal())
-    columns = {name: getattr(key, name) for name in KeyView().fields}
-    return columns | {"key": secret}
+    return _with_secret(key, secret)
+
+
+@blueprint.route("/api-keys/<uuid:key_id>/rotate", methods=["POST"])
+@blueprint.arguments(RotateBody, required=False, example={"overlap_seconds": 3600})
+@blueprint.response(200, CreatedKey, example={**KEY, "key": EXAMPLE})
+@blueprint.fails(403, 409)
+@shows_secret
+def rotate_api_key(body: Body, key_id: str) -> dict[str, object]:
+    """Give one of your API keys a new secret.
+
+    The present secret works on for a while, a day by default, and a still older one no more. The
+    new one is in this response and cannot be retrieved again. Needs a recent sign-in (403
+    `recent_sign_in_required`).
+    """
+    overlap = timedelta(seconds=body["overlap_seconds"])
+    return _with_secret(*key_changes.rotate(key_id, overlap, by=principal()))
+
+
+@blueprint.route("/api-keys/<uuid:key_id>", methods=["PATCH"])
+@blueprint.arguments(ChangedKey, example={"ip_addresses": ["192.0.2.0/24"]})
+@blueprint.response(200, KeyView, example=KEY)
+@blueprint.fails(400, 403, 409)
+def update_api_key(body: Body, key_id: str) -> ApiKey:
+    """Change an API key's name, description or addresses; admins those of their account.
+
+    Needs a recent sign-in (403 `recent_sign_in_required`); API keys cannot change keys.
+    """
+    return key_changes.change(key_id, body, by=principal())
 
 
 @blueprint.route("/admin/api-keys/<uuid:key_id>", methods=["GET"], endpoint="get_api_key_as_admin")
@@ -182,3 +253,8 @@ def delete_api_key(key_id: str) -> Response:
     """Revoke an API key."""
     api_keys.revoke(key_id, by=principal())
     return Response(status=204)
+
+
+def _with_secret(key: ApiKey, secret: str) -> dict[str, object]:
+    columns = {name: getattr(key, name) for name in KeyView().fields}
+    return columns | {"key": secret}

@@ -135,15 +135,21 @@ class ApiKey(Base):
         ),
         sa.UniqueConstraint("account_id", "key_hash"),
         sa.Index("ix_api_keys_owner", "account_id", "created_by"),
+        sa.Index("ix_api_keys_previous", "account_id", "previous_hash"),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
     key_hash: Mapped[str] = mapped_column(Text)
+    # The secret before the last rotation, which works for a while.
+    previous_hash: Mapped[str | None] = mapped_column(Text)
+    previous_valid_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
     name: Mapped[str] = mapped_column(Text)
     description: Mapped[str | None] = mapped_column(Text)
     created_by: Mapped[str] = mapped_column(Id)
     scopes: Mapped[dict[str, list[str]] | None] = mapped_column(sa.JSON(none_as_null=True))
+    # Networks that it may be used from; null: any.
+    ip_addresses: Mapped[list[str] | None] = mapped_column(sa.JSON(none_as_null=True))
     is_revoked: Mapped[bool] = mapped_column(default=False)
     revoked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     revoked_by: Mapped[str | None] = mapped_column(Id)

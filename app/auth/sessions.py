@@ -114,9 +114,9 @@ def _refresh_token(
     )
 
 
-def list_for_caller(caller: Principal, skip: int, limit: int) -> tuple[list[SignInSession], int]:
-    """One page of the caller's active sessions, the last used first, and the total."""
-    conditions = [*_by_user(*user_key(caller)), *_is_active()]
+def page(account_id: str, user_id: str, skip: int, limit: int) -> tuple[list[SignInSession], int]:
+    """One page of a user's active sessions, the last used first, and the total."""
+    conditions = [*_by_user(account_id, user_id), *_is_active()]
     count = sa.select(sa.func.count()).select_from(SignInSession).where(*conditions)
     query = sa.select(SignInSession).where(*conditions)
     query = query.order_by(SignInSession.last_used_at.desc(), SignInSession.id)
@@ -129,13 +129,13 @@ def end(account_id: str, user_id: str, session_id: str) -> bool:
     return _revoke(account_id, user_id, SignInSession.id == session_id)
 
 
-def end_own(caller: Principal, session_id: str) -> None:
-    """End one of the caller's sessions. Raises NotFound."""
-    conditions = (*_by_user(*user_key(caller)), SignInSession.id == session_id.lower())
+def end_active(account_id: str, user_id: str, session_id: str) -> None:
+    """End an active session of a user. Raises NotFound."""
+    conditions = (*_by_user(account_id, user_id), SignInSession.id == session_id.lower())
     with db.transaction() as session:
         if session.scalar(sa.select(SignInSession.id).where(*conditions, *_is_active())) is None:
             raise NotFound("There is no such session.")
-        _revoke(*user_key(caller), *conditions)
+        _revoke(account_id, user_id, *conditions)
 
 
 def end_all(account_id: str, user_id: str) -> None:

@@ -46,6 +46,7 @@ DELIVERY = {
     "next_retry_at": None,
     "delivered_at": TIME,
     "replay_of": None,
+    "requested_by": None,
     "created_at": TIME,
 }
 ATTEMPT = {
@@ -91,6 +92,11 @@ class DeliveryView(Schema):
     next_retry_at = fields.Timestamp(required=True, allow_none=True)
     delivered_at = fields.Timestamp(required=True, allow_none=True)
     replay_of = ma.fields.String(required=True, allow_none=True)
+    requested_by = ma.fields.String(
+        required=True,
+        allow_none=True,
+        metadata={"description": "The user who had it sent again, the last one of several."},
+    )
     created_at = fields.Timestamp(required=True)
 
 
@@ -230,7 +236,8 @@ def redeliver_deliveries(body: JSONObject, webhook_id: str) -> JSONObject:
     principal().require_account_id()
     webhook = service.get(webhook_id, by=principal())
     if "ids" in body:
-        count = resend.resend_selected(webhook, [id.lower() for id in body["ids"]])
+        ids = [id.lower() for id in body["ids"]]
+        count = resend.resend_selected(webhook, ids, by=principal())
     else:
         count = resend.resend_undelivered(webhook, _selection(webhook.account_id, body))
     return {"message": RESENT, "count": count}
@@ -241,4 +248,4 @@ def _selection(account_id: str, body: JSONObject) -> Selection:
     if record_id:
         ids = redaction.Reader(principal()).visible_ids(account_id, record_id)
     until, filters = body.get("until", clock.now()), (body.get("event"), body.get("status"))
-    return Selection(body["since"], until, *filters, ids)
+    return Selection(body["since"], until, *filters, ids, by=principal().user_id)

@@ -17,7 +17,7 @@ from app.rest.paging import Page, PageArgs, items_field, page_body
 from app.rest.schemas import Schema
 from app.types import JSONObject
 from app.webhooks import headers, service
-from app.webhooks.models import OPERATIONS, Webhook
+from app.webhooks.models import DISABLED_REASONS, OPERATIONS, Webhook
 from app.webhooks.queue import Result
 from app.webhooks.service import Secret
 
@@ -41,6 +41,7 @@ WEBHOOK = {
     "include_pii": False,
     "failing_since": None,
     "disabled_at": None,
+    "disabled_reason": None,
     "created_at": TIME,
     "updated_at": TIME,
     "created_by": USER["id"],
@@ -107,7 +108,16 @@ class WebhookView(Schema):
     disabled_at = fields.Timestamp(
         required=True,
         allow_none=True,
-        metadata={"description": "When the service disabled it after five days of failures."},
+        metadata={"description": "When the service disabled it."},
+    )
+    disabled_reason = ma.fields.String(
+        required=True,
+        allow_none=True,
+        validate=ma.validate.OneOf(DISABLED_REASONS),
+        metadata={
+            "description": "Why the service disabled it: five days of failures (`failing`), or a"
+            " response with 410 (`gone`)."
+        },
     )
     created_at = fields.Timestamp(required=True)
     updated_at = fields.Timestamp(required=True)

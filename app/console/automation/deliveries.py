@@ -102,7 +102,8 @@ def _selection(
     until, times = until or clock.now(), listing.parsed
     since = max(times.get("from_date", resend.EARLIEST), resend.EARLIEST)
     until = min(times.get("to_date", until), until)
-    return Selection(since, until, filters.get("event"), filters.get("status"), ids)
+    by = scope.by.user_id
+    return Selection(since, until, filters.get("event"), filters.get("status"), ids, by)
 
 
 def _page(listing: lists.Listing, by: Principal) -> tuple[list[Any], int]:
@@ -129,7 +130,7 @@ def resend_selected(account_id: str) -> BaseResponse:
     for webhook_id in sorted(set(webhook_ids.values()) & hooks.keys()):
         ids = [id for id, owner in webhook_ids.items() if owner == webhook_id]
         if hooks[webhook_id].enabled:
-            number += resend.resend_selected(hooks[webhook_id], ids, rendered=rendered)
+            number += resend.resend_selected(hooks[webhook_id], ids, by=scope.by, rendered=rendered)
     notice = _sent_notice(number, len(selected) - number)
     listing = _listing(scope, hooks)
     return redirect_with_notice(notice, DELIVERIES, **scope.url_args, **listing.filters)
