@@ -381,6 +381,7 @@ CASES: dict[Route, Case] = {
     ("POST", "/collections/<collection_name>/rules/diff"): Superadmin({"rules": {}}),
     ("POST", "/rules/validate"): Superadmin({"rule": "true"}),
     ("POST", "/rules/test"): Superadmin({"rule": "true"}),
+    ("GET", "/rules/denials/<explain_id>"): Superadmin(),
     ("GET", "/audit-logs"): Superadmin(),
     ("GET", "/audit-logs/<large:entry_id>"): Superadmin(),
     ("GET", "/audit-logs/export"): Superadmin(),
