@@ -123,12 +123,30 @@ def test_no_two_paths_differ_only_in_the_names_of_their_parts(spec: dict[str, An
     assert [paths for paths in alike.values() if len(paths) > 1] == []
 
 
-def test_every_operation_has_a_summary_and_a_tag_that_is_explained(spec: dict[str, Any]) -> None:
+def test_every_operation_has_a_summary_a_description_and_a_tag_that_is_explained(
+    spec: dict[str, Any],
+) -> None:
     explained = {tag["name"] for tag in spec["tags"] if tag["description"]}
     for name, operation in operations(spec):
         assert re.fullmatch(r"[A-Z].{5,90}\.", operation["summary"]), name
+        assert operation["description"] not in ("", operation["summary"]), name
         assert len(operation["tags"]) == 1
         assert set(operation["tags"]) <= explained, name
+
+
+def test_every_list_states_its_order(spec: dict[str, Any]) -> None:
+    order = re.compile(r"\b(order(ed)?|newest|oldest|last used|highest) ?(by|of|first)?\b", re.I)
+    pages = {name for name, schema in spec["components"]["schemas"].items() if is_list(schema)}
+    for name, operation in operations(spec):
+        content = operation["responses"].get("200", {}).get("content", {})
+        schema = content.get("application/json", {}).get("schema", {})
+        if name.startswith("GET ") and schema.get("$ref", "").rpartition("/")[2] in pages:
+            text = f"{operation['summary']} {operation['description']}"
+            assert order.search(text), name
+
+
+def is_list(schema: Mapping[str, Any]) -> bool:
+    return bool({"items", "names", "revisions", "results"} & schema["properties"].keys())
 
 
 def test_every_operation_documents_its_errors(described: Flask, spec: dict[str, Any]) -> None:

@@ -262,7 +262,11 @@ def list_audit_logs(args: Query) -> Response:
 @blueprint.response(200, AuditEntry, example=EXAMPLE)
 @superadmin
 def get_audit_log(entry_id: str) -> Response:
-    """Get an audit entry."""
+    """Get an audit entry.
+
+    For superadmins. Ids are unique across all accounts. Personal values are masked unless the
+    caller is in the group `pii_access`.
+    """
     return json_response(service.get(int(entry_id), by=principal()))
 
 
@@ -314,6 +318,10 @@ def verify_audit_logs(args: Query) -> Response:
 )
 @superadmin
 def list_checkpoints(args: Query) -> Response:
-    """List the signed checkpoints of chains, the newest first."""
+    """List the signed checkpoints of chains, the newest first.
+
+    For superadmins. With `account_id` of one chain, else of all. `/audit-logs/verify` checks the
+    chains themselves.
+    """
     result = checkpoints.page(args.get("account_id"), args["skip"], args["limit"])
     return json_response(page_body(*result, args))

@@ -135,7 +135,11 @@ class Acceptance(Schema):
 @blueprint.fails(404)
 @account_admin
 def list_invitations(args: Query) -> dict[str, object]:
-    """List the invitations of your account, newest first."""
+    """List the invitations of your account, newest first.
+
+    For admins. `invitations` repeats `items`. Tokens are not included: only creating and resending
+    an invitation return one.
+    """
     status = args.get("status") or args.get("status_filter")
     account_id = principals.account_filter(principal(), args.get("account_id"))
     result = invitations.page(account_id, args["skip"], args["limit"], status)
@@ -169,7 +173,11 @@ def create_invitation(body: Body) -> dict[str, object]:
 @blueprint.fails(409)
 @account_admin
 def cancel_invitation(invitation: str) -> Response:
-    """Cancel an invitation."""
+    """Cancel an invitation.
+
+    For admins. Its tokens stop working at once. Repeating it changes nothing; an accepted
+    invitation is a 409.
+    """
     invitations.cancel(principal().require_account_id(), invitation)
     return Response(status=204)
 
@@ -204,7 +212,11 @@ def resend_invitation(invitation: str) -> dict[str, object]:
 @public
 @across_accounts
 def get_invitation(invitation: str) -> dict[str, object]:
-    """Get the invitation of a token."""
+    """Get the invitation of a token.
+
+    Needs no credential. Also finds accepted, expired and cancelled invitations; `is_valid` is false
+    for those. An unknown or replaced token, and one of a suspended account, is a 404.
+    """
     return invitations.public_view(invitation)
 
 

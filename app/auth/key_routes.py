@@ -125,7 +125,11 @@ class RevokedKey(Schema):
 @blueprint.arguments(KeyArgs, location="query")
 @blueprint.response(200, KeyPage, example=page_body([KEY], 1, PAGE))
 def list_api_keys(args: Query) -> dict[str, object]:
-    """List your API keys; admins get all keys of the account."""
+    """List your API keys; admins get all keys of the account.
+
+    Newest first, without secrets. Includes expired and revoked keys. `/api-keys` and
+    `/admin/api-keys` are the same.
+    """
     return page_body(*api_keys.page(args["skip"], args["limit"], by=principal()), args)
 
 
@@ -153,7 +157,11 @@ def create_api_key(body: Body) -> dict[str, object]:
 @blueprint.route("/api-keys/<uuid:key_id>", methods=["GET"])
 @blueprint.response(200, KeyView, example=KEY)
 def get_api_key(key_id: str) -> ApiKey:
-    """Get an API key, without its secret."""
+    """Get an API key, without its secret.
+
+    Users get their own keys, admins all keys of the account; any other key is a 404. `/api-keys`
+    and `/admin/api-keys` are the same.
+    """
     return api_keys.get(key_id, by=principal())
 
 
@@ -168,7 +176,12 @@ def get_api_key(key_id: str) -> ApiKey:
 )
 @blueprint.fails(409)
 def revoke_api_key(key_id: str) -> ApiKey:
-    """Revoke an API key; it stops working at once."""
+    """Revoke an API key; it stops working at once.
+
+    Users revoke their own keys, admins all keys of the account; any other key is a 404. This cannot
+    be undone, and a second time is a 409. The key stays in the list. `/api-keys` and
+    `/admin/api-keys` are the same.
+    """
     return api_keys.revoke(key_id, by=principal())
 
 
@@ -179,6 +192,10 @@ def revoke_api_key(key_id: str) -> ApiKey:
 @blueprint.response(204)
 @blueprint.fails(409)
 def delete_api_key(key_id: str) -> Response:
-    """Revoke an API key."""
+    """Revoke an API key.
+
+    Does the same as `POST /api-keys/{key_id}/revoke`: the key stops working at once, stays in the
+    list, and a second time is a 409. Users revoke their own keys, admins all keys of the account.
+    """
     api_keys.revoke(key_id, by=principal())
     return Response(status=204)

@@ -45,7 +45,7 @@ class OpenCollectionPage(Page):
 def list_open_collections(args: JSONObject) -> JSONObject:
     """List the collections of which the rules open some operation to the caller.
 
-    Each shows the fields that the caller may read.
+    Ordered by name. Each shows the fields that the caller may read.
     """
     open_collections = collections.open_to(principal())
     return page_body(

@@ -135,7 +135,7 @@ class ImportReport(Schema):
 def export_collections(args: JSONObject) -> JSONObject:
     """Export the definitions of collections.
 
-    With rules and field lists, without records; can be imported elsewhere.
+    Ordered by name. With rules and field lists, without records; can be imported elsewhere.
     """
     ids = args.get("collection_ids")
     references = (

@@ -34,7 +34,11 @@ class Readiness(Schema):
 @blueprint.response(200, Health, example={"status": "ok", "version": rest.VERSION})
 @public
 def health() -> dict[str, str]:
-    """Check that the process is up."""
+    """Check that the process is up.
+
+    Needs no credential, and does not look at database or queue, which `/ready` does. Never
+    rate-limited. `/health` and `/live` are the same.
+    """
     return {"status": "ok", "version": rest.VERSION}
 
 
@@ -52,7 +56,11 @@ def health() -> dict[str, str]:
 )
 @public
 def ready() -> Response:
-    """Check database, migrations, disk and queue; a 503 names what is unavailable."""
+    """Check database, migrations, disk and queue; a 503 names what is unavailable.
+
+    Needs no credential. Only `database` and `migrations` are always checked: `disk` with SQLite,
+    `queue` with Redis. Never rate-limited.
+    """
     checks = readiness.checks()
     ok = all(result == "ok" for result in checks.values())
     body = {"status": "ok" if ok else "unavailable", "checks": checks}

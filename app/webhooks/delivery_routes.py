@@ -194,7 +194,10 @@ def list_deliveries(args: JSONObject, webhook_id: str) -> JSONObject:
 @blueprint.response(200, DeliveryWithAttempts, example={**DELIVERY, "attempts": [ATTEMPT]})
 @account_admin
 def get_delivery(webhook_id: str, delivery_id: str) -> JSONObject:
-    """Get a delivery with all attempts."""
+    """Get a delivery with all attempts.
+
+    For admins. Attempts are ordered oldest first. What is hidden in the list is hidden here, too.
+    """
     return log.get(service.get(webhook_id, by=principal()), delivery_id, by=principal())
 
 

@@ -214,7 +214,11 @@ class TestResult(Schema):
 @blueprint.response(200, WebhookPage, example=page_body([WEBHOOK], 1, {"skip": 0, "limit": 100}))
 @account_admin
 def list_webhooks(args: JSONObject) -> JSONObject:
-    """List the webhooks of the own account, oldest first."""
+    """List the webhooks of the own account, oldest first.
+
+    For admins. Includes disabled ones, without secrets. With `X-Account-ID: *` superadmins get
+    those of all accounts.
+    """
     return page_body(*service.page(args["skip"], args["limit"], by=principal()), args)
 
 
@@ -248,7 +252,11 @@ def create_webhook(body: JSONObject) -> Secret:
 @blueprint.response(200, WebhookView, example=WEBHOOK)
 @account_admin
 def get_webhook(webhook_id: str) -> Webhook:
-    """Get a webhook without its secret."""
+    """Get a webhook without its secret.
+
+    For admins. Only creating and rotating return the secret. The deliveries have a list of their
+    own (`/deliveries`).
+    """
     return service.get(webhook_id, by=principal())
 
 
@@ -271,7 +279,11 @@ def update_webhook(body: JSONObject, webhook_id: str) -> Webhook:
 @blueprint.response(204)
 @account_admin
 def delete_webhook(webhook_id: str) -> Response:
-    """Delete a webhook with its deliveries."""
+    """Delete a webhook with its deliveries.
+
+    For admins. Pending deliveries are not sent any more; a background job deletes them and the log.
+    This cannot be undone.
+    """
     service.delete(webhook_id, by=principal())
     return Response(status=204)
 
@@ -281,7 +293,12 @@ def delete_webhook(webhook_id: str) -> Response:
 @blueprint.fails(429)
 @account_admin
 def test_webhook(webhook_id: str) -> JSONObject:
-    """Send a `webhook.test` to the webhook now, and return the response."""
+    """Send a `webhook.test` to the webhook now, and return the response.
+
+    For admins. Also works for a disabled webhook. A receiver that fails is a 200 with `success:
+    false`. The test is in the delivery log and is not retried. While too many tests run, it is a
+    429.
+    """
     return _test_body(service.test(webhook_id, by=principal()))
 
 

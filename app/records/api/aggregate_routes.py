@@ -92,7 +92,8 @@ def aggregate_records(args: JSONObject, collection: str) -> Response:
 
     Covers the records that the caller may list, and fields that the caller sees unmasked. Sums are
     exact decimal sums; averages are rounded to the nearest number. Without values, sum, average,
-    minimum and maximum are null. Without `group_by`, all records form one group.
+    minimum and maximum are null. Groups are ordered by the fields they are grouped by; without
+    `group_by`, all records form one group.
     """
     parameters = request.args.to_dict(flat=False)
     skip, limit = args["skip"], args["limit"]

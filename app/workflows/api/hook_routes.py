@@ -157,7 +157,11 @@ class ExecutionPage(Page):
 @blueprint.response(200, HookPage, example=page_body([HOOK_EXAMPLE], 1, {"skip": 0, "limit": 50}))
 @account_admin
 def list_hooks(args: JSONObject) -> JSONObject:
-    """List the hooks of the own account, oldest first."""
+    """List the hooks of the own account, oldest first.
+
+    For admins. Without workflows, which are a list of their own (`/workflows`). Header values are
+    `***`. With `X-Account-ID: *` superadmins get those of all accounts.
+    """
     hooks_, total = service.page(args, args["skip"], args["limit"], by=principal(), kind=HOOK)
     return page_body(_views(hooks_), total, args)
 
@@ -183,7 +187,10 @@ def create_hook(body: JSONObject) -> JSONObject:
 @blueprint.response(200, HookView, example=HOOK_EXAMPLE)
 @account_admin
 def get_hook(hook_id: str) -> JSONObject:
-    """Get a hook."""
+    """Get a hook.
+
+    For admins. Header values are `***`. The id of a workflow is a 404.
+    """
     return _view(service.get(hook_id, by=principal(), kind=HOOK))
 
 
@@ -206,7 +213,11 @@ def update_hook(body: JSONObject, hook_id: str) -> JSONObject:
 @blueprint.response(204)
 @account_admin
 def delete_hook(hook_id: str) -> Response:
-    """Delete a hook with its executions."""
+    """Delete a hook with its executions.
+
+    For admins. A background job deletes the executions with their logs, including active ones. This
+    cannot be undone.
+    """
     service.delete(hook_id, by=principal(), kind=HOOK)
     return Response(status=204)
 
@@ -216,7 +227,11 @@ def delete_hook(hook_id: str) -> Response:
 @blueprint.response(200, HookView, example=HOOK_EXAMPLE)
 @account_admin
 def toggle_hook(body: JSONObject, hook_id: str) -> JSONObject:
-    """Enable or disable a hook."""
+    """Enable or disable a hook.
+
+    For admins, also with API keys. A disabled hook cannot be started; executions that have started
+    continue. `enabled` sets the state, so that a repeated request changes nothing.
+    """
     return _view(service.toggle(hook_id, body.get("enabled"), by=principal(), kind=HOOK))
 
 
@@ -228,7 +243,12 @@ def toggle_hook(body: JSONObject, hook_id: str) -> JSONObject:
 @blueprint.fails(400, 409)
 @account_admin
 def trigger_hook(body: JSONObject, hook_id: str) -> JSONObject:
-    """Start a hook manually, whatever its trigger; actions see the body as `trigger`."""
+    """Start a hook manually, whatever its trigger; actions see the body as `trigger`.
+
+    For admins. The condition of an event trigger is not checked. Runs in the background:
+    `instance_id` is that of the execution. Returns 409 `disabled` for a disabled hook, and 429
+    `limit_reached` if the account has 10,000 pending instances.
+    """
     id = service.trigger(hook_id, body, by=principal(), kind=HOOK)
     return {"message": "The hook is started.", "instance_id": id}
 

@@ -209,7 +209,11 @@ class ResumedCount(Message):
 @blueprint.response(200, InstancePage, example=page_body([INSTANCE], 1, {"skip": 0, "limit": 50}))
 @account_admin
 def list_instances_of_workflow(args: JSONObject, workflow_id: str) -> JSONObject:
-    """List the instances of a workflow, newest first."""
+    """List the instances of a workflow, newest first.
+
+    For admins. Without step logs. For the instances of a hook use `GET
+    /hooks/{hook_id}/executions`.
+    """
     workflow = service.get(workflow_id, by=principal())
     filters = {"status": args.get("status"), "workflow_id": workflow.id}
     return _page(filters, args)
@@ -233,7 +237,11 @@ def list_instances(args: JSONObject) -> JSONObject:
 @all_instances.response(200, InstanceWithLogs, example=WITH_LOGS)
 @account_admin
 def get_instance(instance_id: str) -> JSONObject:
-    """Get an instance with the log of its first 100 steps."""
+    """Get an instance with the log of its first 100 steps.
+
+    For admins. Also finds the instances of hooks. `step_logs` is ordered oldest first; `/step-logs`
+    has the rest.
+    """
     return _known_fields(instances.get(instance_id, by=principal()))
 
 
@@ -242,7 +250,10 @@ def get_instance(instance_id: str) -> JSONObject:
 @all_instances.response(200, StepLogPage, example=page_body([LOG], 1, {"skip": 0, "limit": 50}))
 @account_admin
 def list_step_logs(args: JSONObject, instance_id: str) -> JSONObject:
-    """List an instance's step log, oldest first."""
+    """List an instance's step log, oldest first.
+
+    For admins. One entry for each attempt of a step, and each pass of a loop.
+    """
     logs, total = instances.step_logs(instance_id, args["skip"], args["limit"], by=principal())
     return page_body(logs, total, args)
 
@@ -292,7 +303,12 @@ def resume_instance(body: JSONObject, instance_id: str) -> JSONObject:
 )
 @account_admin
 def resume_instances(body: JSONObject) -> JSONObject:
-    """Resume all failed instances that match the filters."""
+    """Resume all failed instances that match the filters.
+
+    For admins. The filters are those of the list of instances: without a body, all failed instances
+    of workflows, but not of hooks. Each continues at its failed step, in the background. `count` is
+    0 if none has failed, which is no error.
+    """
     count = instances.resume_all(_filter(body), by=principal())
     return {"message": "The failed instances are resumed.", "count": count}
 

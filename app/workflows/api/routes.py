@@ -204,7 +204,11 @@ class StartedInstance(Message):
 @blueprint.response(200, WorkflowPage, example=page_body([WORKFLOW], 1, {"skip": 0, "limit": 50}))
 @account_admin
 def list_workflows(args: JSONObject) -> JSONObject:
-    """List the workflows of the own account, oldest first."""
+    """List the workflows of the own account, oldest first.
+
+    For admins. Without hooks, which are a list of their own (`/hooks`). Header values are `***`.
+    With `X-Account-ID: *` superadmins get those of all accounts.
+    """
     workflows, total = service.page(args, args["skip"], args["limit"], by=principal())
     return page_body(_views(workflows), total, args)
 
@@ -258,7 +262,11 @@ def create_workflow(body: JSONObject) -> JSONObject:
 @blueprint.response(200, WorkflowView, example=WORKFLOW)
 @account_admin
 def get_workflow(workflow_id: str) -> JSONObject:
-    """Get a workflow."""
+    """Get a workflow.
+
+    For admins. `trigger.token` is part of the address of a workflow with a webhook trigger, and its
+    only credential. Header values are `***`. The id of a hook is a 404.
+    """
     return view(service.get(workflow_id, by=principal()))
 
 
@@ -281,7 +289,11 @@ def update_workflow(body: JSONObject, workflow_id: str) -> JSONObject:
 @blueprint.response(204)
 @account_admin
 def delete_workflow(workflow_id: str) -> Response:
-    """Delete a workflow with its instances."""
+    """Delete a workflow with its instances.
+
+    For admins. A background job deletes the instances with their logs, including active ones. This
+    cannot be undone.
+    """
     service.delete(workflow_id, by=principal())
     return Response(status=204)
 
