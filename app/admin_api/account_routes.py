@@ -5,7 +5,7 @@ from __future__ import annotations
 import marshmallow as ma
 from flask import Response
 
-from app import rest
+from app import rest, slugs
 from app.accounts import tenants, users
 from app.accounts.models import Account
 from app.accounts.schemas import (
@@ -37,7 +37,7 @@ class NewAccount(Schema):
     """A new account; the slug defaults to one derived from the name."""
 
     name = fields.Text(shortest=1, longest=200, required=True)
-    slug = fields.Text(longest=200)
+    slug = fields.Text(longest=200, metadata=slugs.DESCRIBED)
 
 
 class ChangedAccount(Schema):

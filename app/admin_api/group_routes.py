@@ -39,8 +39,8 @@ GROUP = {
 class GroupView(Schema):
     """A group."""
 
-    id = ma.fields.String(required=True)
-    account_id = ma.fields.String(required=True)
+    id = fields.Id(required=True)
+    account_id = fields.Id(required=True)
     name = ma.fields.String(required=True)
     description = ma.fields.String(required=True, allow_none=True)
     is_system = ma.fields.Boolean(required=True)

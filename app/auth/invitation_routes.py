@@ -48,9 +48,9 @@ INVITATION = {
 class InvitationView(Schema):
     """An invitation."""
 
-    id = ma.fields.String(required=True)
-    account_id = ma.fields.String(required=True)
-    email = ma.fields.String(required=True)
+    id = fields.Id(required=True)
+    account_id = fields.Id(required=True)
+    email = ma.fields.String(required=True, metadata=fields.EMAIL)
     role_id = ma.fields.Integer(
         required=True,
         allow_none=True,
@@ -60,10 +60,8 @@ class InvitationView(Schema):
         required=True, allow_none=True, attribute="role.name", dump_default=None
     )
     groups = ma.fields.List(ma.fields.String(), required=True)
-    status = ma.fields.String(
-        required=True, metadata={"description": "pending, accepted, expired or cancelled"}
-    )
-    invited_by = ma.fields.String(required=True, allow_none=True)
+    status = fields.Choice(invitations.STATES, required=True)
+    invited_by = fields.Id(required=True, allow_none=True)
     expires_at = fields.Timestamp(required=True)
     accepted_at = fields.Timestamp(required=True, allow_none=True)
     created_at = fields.Timestamp(required=True)
@@ -87,14 +85,10 @@ class InvitationPage(Page):
 class InvitationArgs(PageArgs):
     """Filters of a list of invitations."""
 
-    status = ma.fields.String(
-        validate=ma.validate.OneOf(invitations.STATES),
-        metadata={"description": "Only invitations in this state."},
+    status = fields.Choice(
+        invitations.STATES, metadata={"description": "Only invitations in this state."}
     )
-    status_filter = ma.fields.String(
-        validate=ma.validate.OneOf(invitations.STATES),
-        metadata={"description": "Alias of status."},
-    )
+    status_filter = fields.Choice(invitations.STATES, metadata={"description": "Alias of status."})
     account_id = fields.Text(
         metadata={"description": "The account; superadmins may name any, or `*` for all."}
     )
@@ -103,7 +97,7 @@ class InvitationArgs(PageArgs):
 class NewInvitation(Schema):
     """A new invitation. The role defaults to `viewer`; groups are ids or names."""
 
-    email = fields.Text(longest=320, required=True)
+    email = fields.Text(longest=320, required=True, metadata=fields.EMAIL)
     role_id = fields.Integer(1, LARGEST_ROLE_ID)
     role = fields.Text(longest=100)
     groups = ma.fields.List(fields.Text(longest=100), validate=ma.validate.Length(max=100))
@@ -112,11 +106,11 @@ class NewInvitation(Schema):
 class PublicInvitation(Schema):
     """The part of an invitation that the holder of its token may see."""
 
-    email = ma.fields.String(required=True)
+    email = ma.fields.String(required=True, metadata=fields.EMAIL)
     account_name = ma.fields.String(required=True)
     invited_by_name = ma.fields.String(required=True, allow_none=True)
     expires_at = fields.Timestamp(required=True)
-    status = ma.fields.String(required=True)
+    status = fields.Choice(invitations.STATES, required=True)
     is_valid = ma.fields.Boolean(required=True)
 
 

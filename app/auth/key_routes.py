@@ -76,12 +76,12 @@ class NewKey(Schema):
 class KeyView(Schema):
     """An API key without its secret."""
 
-    id = ma.fields.String(required=True)
+    id = fields.Id(required=True)
     name = ma.fields.String(required=True)
     description = ma.fields.String(required=True, allow_none=True)
-    account_id = ma.fields.String(required=True)
+    account_id = fields.Id(required=True)
     account_code = ma.fields.String(required=True)
-    created_by = ma.fields.String(required=True)
+    created_by = fields.Id(required=True)
     scopes = ma.fields.Nested(Scopes, required=True, allow_none=True)
     created_at = fields.Timestamp(required=True)
     updated_at = fields.Timestamp(required=True)
@@ -90,7 +90,7 @@ class KeyView(Schema):
     is_active = ma.fields.Boolean(required=True)
     is_revoked = ma.fields.Boolean(required=True)
     revoked_at = fields.Timestamp(required=True, allow_none=True)
-    revoked_by = ma.fields.String(required=True, allow_none=True)
+    revoked_by = fields.Id(required=True, allow_none=True)
 
 
 class CreatedKey(KeyView):
@@ -114,10 +114,10 @@ class KeyArgs(OffsetArgs):
 class RevokedKey(Schema):
     """A revoked API key."""
 
-    id = ma.fields.String(required=True)
+    id = fields.Id(required=True)
     is_revoked = ma.fields.Boolean(required=True)
     revoked_at = fields.Timestamp(required=True)
-    revoked_by = ma.fields.String(required=True)
+    revoked_by = fields.Id(required=True)
 
 
 @blueprint.route("/admin/api-keys", methods=["GET"], endpoint="list_api_keys_as_admin")

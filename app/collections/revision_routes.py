@@ -41,7 +41,7 @@ class RevisionView(Schema):
     is_dynamic = ma.fields.Boolean(required=True)
     down_revision = ma.fields.String(allow_none=True, required=True)
     branch_labels = ma.fields.List(ma.fields.String(), required=True)
-    created_at = ma.fields.String(allow_none=True, required=True)
+    created_at = ma.fields.String(allow_none=True, required=True, metadata={"format": "date-time"})
 
 
 class Revisions(Schema):

@@ -90,7 +90,7 @@ def create_collection(body: JSONObject) -> JSONObject:
 
     Without rules, only superadmins may use it: null closes an operation, `true` opens it to
     signed-in users of the account, `""` opens it to everyone, and anything else is an expression of
-    the rule language. The field types `phone` and `file` are not supported yet.
+    the rule language.
 
     `select` and `multi_select` take `options.choices`, 1 to 500 distinct texts.
 

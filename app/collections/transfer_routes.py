@@ -109,9 +109,7 @@ class ImportedCollection(Schema):
     """The result for one collection."""
 
     name = ma.fields.String(required=True)
-    status = ma.fields.String(
-        required=True, metadata={"description": "imported, skipped or updated."}
-    )
+    status = fields.Choice(transfer.OUTCOMES, required=True)
     message = ma.fields.String(required=True)
 
 

@@ -10,6 +10,7 @@ from flask import Response
 from app import rest
 from app.accounts.schemas import ACCOUNT, USER
 from app.auth.guard import principal
+from app.collections.schemas import NAME_PATTERN
 from app.rest import fields
 from app.rest.access import account_admin, shows_secret
 from app.rest.blueprint import Blueprint
@@ -56,7 +57,7 @@ TEST = {"success": True, "status_code": 200, **ANSWER, "duration_ms": 87}
 
 def _events(**options: Any) -> object:
     return ma.fields.List(
-        ma.fields.String(validate=ma.validate.OneOf(OPERATIONS)),
+        fields.Choice(OPERATIONS),
         validate=ma.validate.Length(1, 10),
         **options,
         metadata={"description": "Any of create, update and delete."},
@@ -68,7 +69,10 @@ def _headers() -> object:
         keys=fields.Text(longest=200),
         values=fields.Text(longest=5000),
         allow_none=True,
-        metadata={"description": "Sent with every delivery, in addition to the service's headers."},
+        metadata={
+            "description": "Sent with every delivery, in addition to the service's headers.",
+            "maxProperties": service.MAX_HEADERS,
+        },
     )
 
 
@@ -82,11 +86,11 @@ WARNINGS = (
 class WebhookView(Schema):
     """A webhook without its secret."""
 
-    id = ma.fields.String(required=True)
-    account_id = ma.fields.String(required=True)
-    url = ma.fields.String(required=True)
+    id = fields.Id(required=True)
+    account_id = fields.Id(required=True)
+    url = ma.fields.String(required=True, metadata=fields.URI)
     collection = ma.fields.String(required=True)
-    events = ma.fields.List(ma.fields.String(), required=True)
+    events = ma.fields.List(fields.Choice(OPERATIONS), required=True)
     filter = ma.fields.String(required=True, allow_none=True)
     headers = ma.fields.Function(
         lambda webhook: headers.masked(webhook.headers),
@@ -111,7 +115,7 @@ class WebhookView(Schema):
     )
     created_at = fields.Timestamp(required=True)
     updated_at = fields.Timestamp(required=True)
-    created_by = ma.fields.String(
+    created_by = fields.Id(
         required=True,
         allow_none=True,
         metadata={
@@ -155,8 +159,8 @@ class WebhookArgs(PageArgs):
 class ChangedWebhook(Schema):
     """The changes of a webhook."""
 
-    url = fields.Text(shortest=1, longest=2048)
-    collection = fields.Text(shortest=1, longest=100)
+    url = fields.Text(shortest=1, longest=2048, metadata=fields.URI)
+    collection = fields.Text(shortest=1, longest=100, metadata=NAME_PATTERN)
     events = _events()
     secret = fields.Text(
         longest=256,
@@ -185,15 +189,15 @@ class ChangedWebhook(Schema):
 class NewWebhook(ChangedWebhook):
     """A new webhook."""
 
-    url = fields.Text(shortest=1, longest=2048, required=True)
-    collection = fields.Text(shortest=1, longest=100, required=True)
+    url = fields.Text(shortest=1, longest=2048, required=True, metadata=fields.URI)
+    collection = fields.Text(shortest=1, longest=100, required=True, metadata=NAME_PATTERN)
     events = _events(required=True)
 
 
 class RotatedSecret(Schema):
     """A new secret, which is shown only once."""
 
-    id = ma.fields.String(required=True)
+    id = fields.Id(required=True)
     secret = ma.fields.String(required=True)
     signing_secret = ma.fields.String(required=True)
     previous_valid_until = fields.Timestamp(required=True)

@@ -41,6 +41,7 @@ class AggregateArgs(Schema):
             "description": "Comma-separated: `count()`, `count(f)` of values that are not null,"
             " `sum(f)`, `avg(f)`, `min(f)`, `max(f)`.",
             "example": "count(),sum(price)",
+            fields.REQUIRED_BY_SERVICE: True,
         },
     )
     group_by = fields.Text(

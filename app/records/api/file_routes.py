@@ -74,7 +74,7 @@ IF_NONE_MATCH = {
 class UploadedFile(Schema):
     """An upload that waits for a record to take it."""
 
-    id = ma.fields.String(metadata={"description": "What a record's field takes, within 24 hours."})
+    id = fields.Id(metadata={"description": "What a record's field takes, within 24 hours."})
     filename = ma.fields.String()
     name = ma.fields.String()
     size = ma.fields.Integer(metadata={"description": "In bytes."})
@@ -95,7 +95,10 @@ class DownloadArgs(Schema):
     """A thumbnail, and credentials of clients that send no headers."""
 
     thumb = fields.Text(
-        metadata={"description": "`WxH`, each 16 to 2048: the image in WebP, no larger than that."}
+        metadata={
+            "description": "`WxH`, each 16 to 2048: the image in WebP, no larger than that.",
+            "pattern": f"^{thumbnails.SIZE.pattern}$",
+        }
     )
     token = fields.Text(
         longest=LONGEST_CREDENTIAL,
@@ -120,7 +123,7 @@ class LinkBody(Schema):
 class FileLink(Schema):
     """A signed address of a file."""
 
-    url = ma.fields.String()
+    url = ma.fields.String(metadata=fields.URI)
     expires_at = fields.Timestamp()
 
 

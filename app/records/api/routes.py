@@ -51,7 +51,7 @@ class RecordObject(Schema):
         unknown = ma.INCLUDE
 
     id = ma.fields.String()
-    account_id = ma.fields.String()
+    account_id = fields.Id()
     created_at = fields.Timestamp()
     updated_at = fields.Timestamp()
     created_by = ma.fields.String(allow_none=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import marshmallow as ma
 from flask import Response
@@ -17,6 +18,7 @@ from app.rest.paging import OffsetArgs, Page, items_field, page_body
 from app.rest.schemas import Schema
 from app.types import JSONObject
 from app.workflows import hooks, service
+from app.workflows.api import described
 from app.workflows.api.routes import (
     INSTANCE_ID,
     TIME,
@@ -27,9 +29,10 @@ from app.workflows.api.routes import (
     StartedInstance,
     ToggleBody,
     TriggerBody,
+    trigger_field,
 )
 from app.workflows.language import missing_collections, missing_fields
-from app.workflows.models import EVENT, HOOK, MANUAL, SCHEDULE, Workflow
+from app.workflows.models import HOOK, Workflow
 
 blueprint = Blueprint(
     "Hooks",
@@ -73,9 +76,9 @@ EXECUTION = {
 class HookView(DefinitionView):
     """A hook."""
 
-    trigger = ma.fields.Dict(required=True)
+    trigger = ma.fields.Dict(required=True, metadata=described.trigger(hooks.TRIGGERS))
     condition = ma.fields.String(required=True, allow_none=True)
-    actions = ma.fields.List(ma.fields.Dict(), required=True)
+    actions = ma.fields.List(ma.fields.Dict(metadata=described.ACTION), required=True)
     cron = ma.fields.String(required=True, allow_none=True)
     last_run_at = fields.Timestamp(
         required=True, allow_none=True, metadata={"description": "The last scheduled run."}
@@ -92,9 +95,8 @@ class HookPage(Page):
 class HookArgs(DefinitionArgs):
     """Filters of the list of hooks."""
 
-    trigger_type = ma.fields.String(
-        validate=ma.validate.OneOf((EVENT, SCHEDULE, MANUAL)),
-        metadata={"description": "Only hooks with this trigger."},
+    trigger_type = fields.Choice(
+        hooks.TRIGGERS, metadata={"description": "Only hooks with this trigger."}
     )
 
 
@@ -102,43 +104,41 @@ class ExecutionArgs(OffsetArgs):
     """Paging of executions."""
 
 
+def _actions(**options: Any) -> object:
+    metadata = {
+        "description": "`{type, config}`, as in a workflow's actions.",
+        "maxItems": hooks.MAX_ACTIONS,
+    }
+    action = ma.fields.Dict(metadata=described.ACTION)
+    return ma.fields.List(action, metadata=metadata, **options)
+
+
 class ChangedHook(ChangedDefinition):
     """The changes of a hook."""
 
-    trigger = ma.fields.Dict(
-        keys=fields.Text(longest=100),
-        metadata={
-            "description": "`{type: event, event, collection?}`, `{type: schedule, cron}` (UTC) or"
-            " `{type: manual}`."
-        },
-    )
+    trigger = trigger_field(hooks.TRIGGERS)
     condition = fields.Text(
         longest=2000,
         allow_none=True,
         metadata={"description": "An expression; the actions run only if it holds."},
     )
-    actions = ma.fields.List(
-        ma.fields.Dict(),
-        metadata={"description": "`{type, config}`, as in a workflow's actions."},
-    )
+    actions = _actions()
 
 
 class NewHook(NewDefinition, ChangedHook):
     """A new hook."""
 
-    actions = ma.fields.List(ma.fields.Dict(), load_default=list)
+    trigger = trigger_field(hooks.TRIGGERS, required=True)
+    actions = _actions(load_default=list)
 
 
 class ExecutionView(Schema):
     """One execution of a hook."""
 
-    id = ma.fields.String(required=True)
-    hook_id = ma.fields.String(required=True)
-    trigger_type = ma.fields.String(required=True)
-    status = ma.fields.String(
-        required=True,
-        metadata={"description": "success, partial, failed; before that pending or running"},
-    )
+    id = fields.Id(required=True)
+    hook_id = fields.Id(required=True)
+    trigger_type = fields.Choice(hooks.TRIGGERS, required=True)
+    status = fields.Choice(hooks.STATES, required=True)
     actions_executed = ma.fields.Integer(required=True)
     error_message = ma.fields.String(required=True, allow_none=True)
     duration_ms = ma.fields.Integer(required=True, allow_none=True)

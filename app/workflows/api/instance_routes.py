@@ -15,7 +15,8 @@ from app.rest.schemas import Message, Schema
 from app.types import JSONObject
 from app.workflows import instances, service
 from app.workflows.api.routes import INSTANCE_ID, TIME, WORKFLOW, blueprint
-from app.workflows.models import STATES
+from app.workflows.language import definition
+from app.workflows.models import LOG_STATES, STATES, TRIGGERS
 from app.workflows.models import WORKFLOW as KIND
 
 all_instances = Blueprint(
@@ -63,14 +64,14 @@ RESUMED = {**INSTANCE, "status": "pending", "error_message": None, "completed_at
 class InstanceView(Schema):
     """A run of a workflow."""
 
-    id = ma.fields.String(required=True)
-    workflow_id = ma.fields.String(required=True)
-    account_id = ma.fields.String(required=True)
+    id = fields.Id(required=True)
+    workflow_id = fields.Id(required=True)
+    account_id = fields.Id(required=True)
     version = ma.fields.Integer(
         required=True, metadata={"description": "The version of the workflow that it carries out."}
     )
-    trigger_type = ma.fields.String(required=True)
-    status = ma.fields.String(required=True, metadata={"description": f"{', '.join(STATES)}"})
+    trigger_type = fields.Choice(TRIGGERS, required=True)
+    status = fields.Choice(STATES, required=True)
     current_step = ma.fields.String(
         required=True,
         allow_none=True,
@@ -101,20 +102,17 @@ LONG_VALUES = (
 class StepLogView(Schema):
     """One attempt of a step."""
 
-    id = ma.fields.String(required=True)
-    instance_id = ma.fields.String(required=True)
-    workflow_id = ma.fields.String(required=True)
-    account_id = ma.fields.String(required=True)
+    id = fields.Id(required=True)
+    instance_id = fields.Id(required=True)
+    workflow_id = fields.Id(required=True)
+    account_id = fields.Id(required=True)
     place = ma.fields.String(
         required=True,
         metadata={"description": "The step within loops and branches, and its visit."},
     )
     step_name = ma.fields.String(required=True)
-    step_type = ma.fields.String(required=True)
-    status = ma.fields.String(
-        required=True,
-        metadata={"description": "running, waiting, completed, failed or cancelled"},
-    )
+    step_type = fields.Choice(definition.PROPERTIES, required=True)
+    status = fields.Choice(LOG_STATES, required=True)
     attempt = ma.fields.Integer(required=True)
     input = ma.fields.Raw(
         required=True, allow_none=True, metadata={"type": "object", "description": LONG_VALUES}
@@ -151,7 +149,7 @@ class ResumedInstance(InstanceWithLogs):
     """A resumed instance."""
 
     message = ma.fields.String(required=True)
-    instance_id = ma.fields.String(required=True)
+    instance_id = fields.Id(required=True)
 
 
 class InstancePage(Page):
@@ -163,10 +161,7 @@ class InstancePage(Page):
 class InstanceArgs(OffsetArgs):
     """Filters of a workflow's instances."""
 
-    status = ma.fields.String(
-        validate=ma.validate.OneOf(STATES),
-        metadata={"description": "Only instances in this state."},
-    )
+    status = fields.Choice(STATES, metadata={"description": "Only instances in this state."})
 
 
 def _moment(name: str, description: str) -> object:
