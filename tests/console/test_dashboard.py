@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import time
 from datetime import date, timedelta
@@ -220,7 +221,7 @@ def test_changes_and_failures_that_are_alike_are_told_once(
     assert "a deleted workflow , 5 times, last" in page
 
 
-def test_a_failing_webhook_tells_what_it_did_not_receive(
+def test_webhooks_show_what_failed_and_what_is_retried(
     app: Flask, cast: Cast, admin: Browser, superadmin: Browser
 ) -> None:
     builders.make_collection(cast.root)
@@ -232,9 +233,15 @@ def test_a_failing_webhook_tells_what_it_did_not_receive(
         later = clock.now() + timedelta(hours=1)
         waits = DELIVERIES.c.status == "retrying"
         session.execute(sa.update(DELIVERIES).where(waits).values(due_at=later))
-    for browser in (admin, superadmin):
-        page = " ".join(re.sub(r"<[^>]*>", " ", browser.get("").text).split())
-        assert ", 3 not delivered" in page.partition("Needs attention")[2]
+    at = f"webhooks/{cast.alice.account_id}"
+    for browser, path in ((admin, ""), (superadmin, ""), (admin, at)):
+        page = browser.get(path).text
+        text = " ".join(re.sub(r"<[^>]*>", "", page).split())
+        assert "2 failed · 1 retrying" in text
+        for status, number in (("failed", 2), ("retrying", 1)):
+            link = f'href="(/console/{at}/deliveries[^"]*status={status}[^"]*)">{number} {status}'
+            (url,) = re.findall(link, page)
+            assert f"{number} deliver" in admin.client.get(html.unescape(url)).text
 
 
 def test_an_empty_instance_shows_its_first_steps_and_ticks_them_off(
