@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -117,9 +118,9 @@ def test_the_state_of_the_service_is_for_superadmins(
     ],
 )
 def test_sizes_have_the_unit_that_suits_them(
-    superadmin: Browser, monkeypatch: pytest.MonkeyPatch, size: int, text: str
+    superadmin: Browser, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, size: int, text: str
 ) -> None:
-    monkeypatch.setattr(db, "sqlite_file", lambda: "atrium.db")
+    monkeypatch.setattr(db, "sqlite_file", lambda: str(tmp_path / "atrium.db"))
     monkeypatch.setattr(disk, "free_bytes", lambda file: size)
     assert f"{text} free</td>" in superadmin.get("health").text
 
