@@ -261,7 +261,7 @@ def test_groups_are_made_filled_and_deleted(cast: Cast, admin: Browser) -> None:
     assert (stranger.status_code, "No user" in beside(stranger, "email")) == (400, True)
     assert "is now in the group" in admin.done(f"groups/{group}/members", email="BOB@acme.example")
     row = admin.get("groups?search=finance").text
-    assert '<td data-label="Members">1</td>' in row
+    assert '<td data-label="Members" class="number">1</td>' in row
     assert "This group has no members" in admin.done(f"groups/{group}/members/{cast.bob.id}/remove")
     assert "is deleted" in admin.done(f"groups/{group}/delete")
     kept = cast.alice.get("groups").json["items"][0]["id"]
