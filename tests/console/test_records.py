@@ -129,7 +129,9 @@ def test_collections_show_their_numbers_of_records_only_to_whom_all_are_listed(
             make_record(cast.alice, name, title=title)
     make_record(cast.charlie, title="elsewhere")
     page = Browser(app, cast.alice).get(f"records/{cast.alice.account_id}").text
-    shown = re.findall(r'/(\w+)">\w+</a></th>\s*<td data-label="Records">(\d*)</td>', page)
+    shown = re.findall(
+        r'/(\w+)">\w+</a></th>\s*<td data-label="Records" class="number">(\d*)</td>', page
+    )
     assert sorted(shown) == [("closed", ""), ("mine", ""), ("posts", "2")]
     assert page.count('data-label="Newest record"><time') == 1
 
