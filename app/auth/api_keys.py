@@ -30,6 +30,7 @@ PREFIX = "svc_sk_"
 RANDOM_CHARACTERS = 32
 ALPHABET = string.ascii_letters + string.digits
 PATTERN = re.compile(rf"{PREFIX}([A-Z]{{2}}[0-9]{{4}})_[A-Za-z0-9]{{{RANDOM_CHARACTERS}}}")
+HINT_CHARACTERS = 4  # of 32 random ones
 OTHER_ADDRESS = "address_not_allowed"
 LAST_USED_INTERVAL = timedelta(minutes=1)
 
@@ -87,6 +88,7 @@ def create(body: Body, *, by: Principal, id: str | None = None) -> tuple[ApiKey,
             id=id or new_id(),
             created_by=user_id,
             key_hash=tokens.digest(secret),
+            hint=secret[-HINT_CHARACTERS:],
             name=name,
             description=body.get("description"),
             expires_at=body.get("expires_at"),

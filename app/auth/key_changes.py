@@ -25,6 +25,7 @@ def rotate(key_id: str, overlap: timedelta, *, by: Principal) -> tuple[ApiKey, s
         secret = api_keys.new_secret(key.account_code)
         key.previous_hash, key.key_hash = key.key_hash, tokens.digest(secret)
         key.previous_valid_until = clock.now() + overlap
+        key.hint = secret[-api_keys.HINT_CHARACTERS :]
         _mark_changed(key)
         session.flush()
     return key, secret

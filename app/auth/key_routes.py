@@ -33,6 +33,7 @@ TIME = "2026-11-20T12:00:00.123456Z"
 KEY = {
     "id": "019a9f00-0000-7000-8000-0000000000f0",
     "name": "nightly import",
+    "hint": "IJ01",
     "description": None,
     "account_id": ACCOUNT["id"],
     "account_code": ACCOUNT["account_code"],
@@ -118,6 +119,11 @@ class KeyView(Schema):
 
     id = fields.Id(required=True)
     name = ma.fields.String(required=True)
+    hint = ma.fields.String(
+        required=True,
+        allow_none=True,
+        metadata={"description": "The last characters of its secret; null for older keys."},
+    )
     description = ma.fields.String(required=True, allow_none=True)
     account_id = fields.Id(required=True)
     account_code = ma.fields.String(required=True)

@@ -146,6 +146,7 @@ class ApiKey(Base):
     # The secret before the last rotation, which works for a while.
     previous_hash: Mapped[str | None] = mapped_column(Text)
     previous_valid_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    hint: Mapped[str | None] = mapped_column(Text)  # the secret's last characters
     name: Mapped[str] = mapped_column(Text)
     description: Mapped[str | None] = mapped_column(Text)
     created_by: Mapped[str] = mapped_column(Id)

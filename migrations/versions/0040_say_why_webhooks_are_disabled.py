@@ -18,6 +18,7 @@ depends_on = None
 COLUMNS = (
     ("webhooks", "disabled_reason", Text),
     ("webhook_deliveries", "requested_by", Id),
+    ("api_keys", "hint", Text),
     ("api_keys", "previous_hash", Text),
     ("api_keys", "previous_valid_until", UtcDateTime()),
     ("api_keys", "ip_addresses", sa.JSON(none_as_null=True)),

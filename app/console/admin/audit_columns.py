@@ -32,6 +32,7 @@ LABELS: Mapping[str, str] = {
     "group_id": lazy_gettext("Group"),
     "groups": lazy_gettext("Groups"),
     "headers": lazy_gettext("Headers"),
+    "hint": lazy_gettext("Last characters"),
     "include_pii": lazy_gettext("Include pii"),
     "indexes": lazy_gettext("Indexes"),
     "invited_by": lazy_gettext("Invited by"),

@@ -11,6 +11,7 @@ from flask import redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock
+from app.accounts import users
 from app.auth.principal import Principal
 from app.console.automation import delivery_names, json_tokens, sent_request, webhooks
 from app.console.automation.webhooks import ACCOUNT, WEBHOOK
@@ -222,8 +223,16 @@ def show_delivery(account_id: str, webhook_id: str, delivery_id: str) -> str:
             delivery["record_id"]
         ),
         payload=json_tokens.pretty(delivery["payload"]),
+        requested_by=_email(scope, delivery["requested_by"]),
         form_id=idempotent_forms.form_id(),
     )
+
+
+def _email(scope: AccountScope, user_id: str | None) -> str | None:
+    """The address of a user of the account; a superadmin is one of nobody's account."""
+    if user_id is None:
+        return None
+    return users.emails(scope.account.id, {user_id}).get(user_id) or gettext("a superadmin")
 
 
 @blueprint.post(f"{DELIVERY}/redeliver")
