@@ -98,6 +98,7 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
         "token": links["new@finance.example"].rpartition("/")[2],
         "reset_token": links[alice.email].rpartition("=")[2],
         "undo_token": undo,
+        "explain_id": cast.bob.get("records/closed").json["explain_id"],
         "entry_id": str(cast.root.get("audit-logs?limit=1").json["items"][0]["id"]),
     }
 
