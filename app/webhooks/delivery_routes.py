@@ -74,7 +74,7 @@ class DeliveryView(Schema):
     webhook_id = ma.fields.String(required=True)
     account_id = ma.fields.String(required=True)
     event = ma.fields.String(required=True)
-    payload = ma.fields.Raw(required=True, metadata={"type": "object"})
+    payload = ma.fields.Dict(required=True)
     status = ma.fields.String(
         required=True,
         metadata={
@@ -103,11 +103,10 @@ class AttemptView(Schema):
     error = ma.fields.String(required=True, allow_none=True)
     duration_ms = ma.fields.Integer(required=True)
     attempted_at = fields.Timestamp(required=True)
-    request = ma.fields.Raw(
+    request = ma.fields.Dict(
         required=True,
         allow_none=True,
         metadata={
-            "type": "object",
             "description": "The request as sent: method, url and headers. Values of your own"
             " headers are shown as `***`; signatures are left out where the payload is hidden."
             " Null if nothing was sent, or before this was recorded.",
