@@ -74,7 +74,9 @@ class DeliveryView(Schema):
     webhook_id = ma.fields.String(required=True)
     account_id = ma.fields.String(required=True)
     event = ma.fields.String(required=True)
-    payload = ma.fields.Dict(required=True)
+    payload = ma.fields.Raw(
+        required=True, metadata={"type": "object", "additionalProperties": True}
+    )
     status = ma.fields.String(
         required=True,
         metadata={
