@@ -76,12 +76,12 @@ class NewKey(Schema):
 class KeyView(Schema):
     """An API key without its secret."""
 
-    id = ma.fields.String(required=True)
+    id = fields.Id(required=True)
     name = ma.fields.String(required=True)
     description = ma.fields.String(required=True, allow_none=True)
-    account_id = ma.fields.String(required=True)
+    account_id = fields.Id(required=True)
     account_code = ma.fields.String(required=True)
-    created_by = ma.fields.String(required=True)
+    created_by = fields.Id(required=True)
     scopes = ma.fields.Nested(Scopes, required=True, allow_none=True)
     created_at = fields.Timestamp(required=True)
     updated_at = fields.Timestamp(required=True)
@@ -90,7 +90,7 @@ class KeyView(Schema):
     is_active = ma.fields.Boolean(required=True)
     is_revoked = ma.fields.Boolean(required=True)
     revoked_at = fields.Timestamp(required=True, allow_none=True)
-    revoked_by = ma.fields.String(required=True, allow_none=True)
+    revoked_by = fields.Id(required=True, allow_none=True)
 
 
 class CreatedKey(KeyView):
@@ -114,10 +114,10 @@ class KeyArgs(OffsetArgs):
 class RevokedKey(Schema):
     """A revoked API key."""
 
-    id = ma.fields.String(required=True)
+    id = fields.Id(required=True)
     is_revoked = ma.fields.Boolean(required=True)
     revoked_at = fields.Timestamp(required=True)
-    revoked_by = ma.fields.String(required=True)
+    revoked_by = fields.Id(required=True)
 
 
 @blueprint.route("/admin/api-keys", methods=["GET"], endpoint="list_api_keys_as_admin")
@@ -125,7 +125,11 @@ class RevokedKey(Schema):
 @blueprint.arguments(KeyArgs, location="query")
 @blueprint.response(200, KeyPage, example=page_body([KEY], 1, PAGE))
 def list_api_keys(args: Query) -> dict[str, object]:
-    """List your API keys; admins get all keys of the account."""
+    """List your API keys; admins get all keys of the account.
+
+    Newest first, without secrets. Includes expired and revoked keys. `/api-keys` and
+    `/admin/api-keys` are the same.
+    """
     return page_body(*api_keys.page(args["skip"], args["limit"], by=principal()), args)
 
 
@@ -153,7 +157,11 @@ def create_api_key(body: Body) -> dict[str, object]:
 @blueprint.route("/api-keys/<uuid:key_id>", methods=["GET"])
 @blueprint.response(200, KeyView, example=KEY)
 def get_api_key(key_id: str) -> ApiKey:
-    """Get an API key, without its secret."""
+    """Get an API key, without its secret.
+
+    Users get their own keys, admins all keys of the account; any other key is a 404. `/api-keys`
+    and `/admin/api-keys` are the same.
+    """
     return api_keys.get(key_id, by=principal())
 
 
@@ -168,7 +176,12 @@ def get_api_key(key_id: str) -> ApiKey:
 )
 @blueprint.fails(409)
 def revoke_api_key(key_id: str) -> ApiKey:
-    """Revoke an API key; it stops working at once."""
+    """Revoke an API key; it stops working at once.
+
+    Users revoke their own keys, admins all keys of the account; any other key is a 404. This cannot
+    be undone, and a second time is a 409. The key stays in the list. `/api-keys` and
+    `/admin/api-keys` are the same.
+    """
     return api_keys.revoke(key_id, by=principal())
 
 
@@ -179,6 +192,10 @@ def revoke_api_key(key_id: str) -> ApiKey:
 @blueprint.response(204)
 @blueprint.fails(409)
 def delete_api_key(key_id: str) -> Response:
-    """Revoke an API key."""
+    """Revoke an API key.
+
+    Does the same as `POST /api-keys/{key_id}/revoke`: the key stops working at once, stays in the
+    list, and a second time is a 409. Users revoke their own keys, admins all keys of the account.
+    """
     api_keys.revoke(key_id, by=principal())
     return Response(status=204)

@@ -14,6 +14,8 @@ from app.db.types import Id, Text, UtcDateTime, created_at_default
 from app.ids import new_id
 from app.types import JSONObject
 
+KINDS = API, CONSOLE = "api", "console"  # of sessions
+
 
 def _user_key() -> sa.ForeignKeyConstraint:
     return sa.ForeignKeyConstraint(
@@ -38,7 +40,7 @@ class SignInSession(Base):
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
     user_id: Mapped[str] = mapped_column(Id)
-    kind: Mapped[str] = mapped_column(Text)  # "api" or "console"
+    kind: Mapped[str] = mapped_column(Text)  # one of KINDS
     token_hash: Mapped[str] = mapped_column(Text)
     ip_address: Mapped[str | None] = mapped_column(Text)
     user_agent: Mapped[str | None] = mapped_column(Text)

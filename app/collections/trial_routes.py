@@ -99,7 +99,7 @@ class RoleDifference(Schema):
     """What changes for the users of a role."""
 
     role = ma.fields.String(required=True)
-    operation = ma.fields.String(required=True)
+    operation = operation_field(required=True)
     gained = ma.fields.Nested(RecordSample, required=True)
     lost = ma.fields.Nested(RecordSample, required=True)
 

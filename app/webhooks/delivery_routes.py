@@ -70,18 +70,19 @@ RESENT = "The deliveries are queued again."
 class DeliveryView(Schema):
     """A delivery with the response to its last attempt."""
 
-    id = ma.fields.String(required=True)
-    webhook_id = ma.fields.String(required=True)
-    account_id = ma.fields.String(required=True)
-    event = ma.fields.String(required=True)
+    id = fields.Id(required=True)
+    webhook_id = fields.Id(required=True)
+    account_id = fields.Id(required=True)
+    event = fields.Choice(payload.EVENTS, required=True)
     payload = ma.fields.Raw(
         required=True, metadata={"type": "object", "additionalProperties": True}
     )
-    status = ma.fields.String(
+    status = fields.Choice(
+        STATES,
         required=True,
         metadata={
-            "description": "pending, delivered, retrying or failed. Without `next_retry_at`, a"
-            " pending or retrying delivery waits until its webhook is enabled."
+            "description": "Without `next_retry_at`, a pending or retrying delivery waits until its"
+            " webhook is enabled."
         },
     )
     attempt_number = ma.fields.Integer(
@@ -92,7 +93,7 @@ class DeliveryView(Schema):
     error = ma.fields.String(required=True, allow_none=True)
     next_retry_at = fields.Timestamp(required=True, allow_none=True)
     delivered_at = fields.Timestamp(required=True, allow_none=True)
-    replay_of = ma.fields.String(required=True, allow_none=True)
+    replay_of = fields.Id(required=True, allow_none=True)
     created_at = fields.Timestamp(required=True)
 
 
@@ -131,13 +132,9 @@ class DeliveryPage(Page):
 class DeliveryArgs(OffsetArgs):
     """Which deliveries to list."""
 
-    status = ma.fields.String(
-        validate=ma.validate.OneOf(STATES),
-        metadata={"description": "Only deliveries in this state."},
-    )
-    event = ma.fields.String(
-        validate=ma.validate.OneOf(payload.EVENTS),
-        metadata={"description": "Only deliveries of this event."},
+    status = fields.Choice(STATES, metadata={"description": "Only deliveries in this state."})
+    event = fields.Choice(
+        payload.EVENTS, metadata={"description": "Only deliveries of this event."}
     )
     record_id = fields.Text(
         longest=100,
@@ -152,8 +149,8 @@ class DeliverySelection(Schema):
 
     since = fields.DateTime(metadata={"description": "Those created since then."})
     until = fields.DateTime(metadata={"description": "Those created until then; now by default."})
-    status = ma.fields.String(validate=ma.validate.OneOf((FAILED, RETRYING)))
-    event = ma.fields.String(validate=ma.validate.OneOf(payload.EVENTS))
+    status = fields.Choice((FAILED, RETRYING))
+    event = fields.Choice(payload.EVENTS)
     record_id = fields.Text(longest=100)
     ids = ma.fields.List(
         fields.Text(longest=100), validate=ma.validate.Length(min=1, max=resend.MAX_SELECTED)
@@ -195,7 +192,10 @@ def list_deliveries(args: JSONObject, webhook_id: str) -> JSONObject:
 @blueprint.response(200, DeliveryWithAttempts, example={**DELIVERY, "attempts": [ATTEMPT]})
 @account_admin
 def get_delivery(webhook_id: str, delivery_id: str) -> JSONObject:
-    """Get a delivery with all attempts."""
+    """Get a delivery with all attempts.
+
+    For admins. Attempts are ordered oldest first. What is hidden in the list is hidden here, too.
+    """
     return log.get(service.get(webhook_id, by=principal()), delivery_id, by=principal())
 
 

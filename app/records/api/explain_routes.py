@@ -71,7 +71,7 @@ class Explanation(Schema):
     """Whether the rule lets this through, and what decides it."""
 
     collection = ma.fields.String(required=True)
-    operation = ma.fields.String(required=True)
+    operation = operation_field(required=True)
     rule = ma.fields.String(required=True, allow_none=True)
     allowed = ma.fields.Boolean(
         required=True,
