@@ -24,7 +24,7 @@ from app.workflows.language import definition, missing_collections, missing_fiel
 EVENTS_OF_RECORDS = [event for event in payload.EVENTS if event != payload.TEST_EVENT]
 ENUMS: Mapping[str, Collection[str]] = {
     "AuditEntry.operation": append.OPERATIONS,
-    "ConnectionTest.category": CATEGORIES,
+    "ConnectionSettings.category": CATEGORIES,
     "DeliveryView.event": payload.EVENTS,
     "DeliveryView.status": deliveries.STATES,
     "ExecutionView.status": hooks.STATES,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests import npm
 from tests.builders import OPEN, Caller, Cast, make_collection, make_record
 from tests.processes import PROJECT
 from tests.test_openapi import fits
@@ -131,14 +131,7 @@ def test_real_answers_fit_the_typed_schemas(cast: Cast, tasks: dict[str, Any]) -
 @pytest.fixture
 def tools() -> Path:
     """The generator and the compiler, installed beside the client that they check."""
-    if not (shutil.which("node") and shutil.which("npm")):
-        reason = "node and npm are missing: no typed client is generated"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(f"{reason}; `python -m tests.services install` installs them")
-    if not (CLIENT / "node_modules" / "openapi-typescript" / "package.json").exists():
-        subprocess.run(["npm", "ci", "--no-audit", "--no-fund"], cwd=CLIENT, check=True)
-    return CLIENT / "node_modules" / ".bin"
+    return npm.installed(CLIENT)
 
 
 @pytest.mark.parametrize("database", ["sqlite"])

@@ -33,8 +33,7 @@ OWNER = "@owns_record() || @has_role(admin)"
 
 
 FIELD_LIST = {
-    "type": ["string", "array"],
-    "items": {"type": "string"},
+    "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
     "description": '`"*"` or an array of field names.',
 }
 

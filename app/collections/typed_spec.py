@@ -14,7 +14,7 @@ from app.collections import access as accesses
 from app.collections import definition as definitions
 from app.collections.access import Access
 from app.collections.definition import Definition
-from app.collections.fields import SYSTEM_FIELDS, ComputedField, Field, JsonField, MultiSelectField
+from app.collections.fields import SYSTEM_FIELDS, ComputedField, Field, MultiSelectField
 from app.rules import OPERATIONS
 from app.types import JSONObject
 
@@ -181,8 +181,6 @@ def _value(field: Field) -> Spec:
             schema[keyword] = options[option]
     if options.get("integer"):
         schema["type"] = "integer"
-    if isinstance(field, JsonField):
-        schema |= {"additionalProperties": True, "items": {}}
     if field.collection:
         schema["description"] = f"The id of a record of {field.collection}."
     return schema
@@ -198,11 +196,13 @@ BOUNDS = {
 
 
 def _nullable(schema: Spec) -> Spec:
+    if "anyOf" in schema:
+        return {**schema, "anyOf": [*schema["anyOf"], {"type": "null"}]}
     kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
     choices = {"enum": [*schema["enum"], None]} if "enum" in schema else {}
     return {**schema, "type": [*kinds, "null"], **choices}
 
 
 def _plain_type(field: Field) -> str:
-    kind = _value(field)["type"]
+    kind = _value(field).get("type")
     return kind if isinstance(kind, str) else "string"

@@ -103,7 +103,7 @@ def list_providers() -> JSONObject:
 @blueprint.route("/schema/<category>/<provider>", methods=["GET"])
 @blueprint.response(
     200,
-    schemas.JsonSchema,
+    schemas.JsonSchemaDocument,
     example={"type": "object", "properties": {"client_id": {"type": "string"}}},
 )
 @account_admin
@@ -117,7 +117,7 @@ def get_provider_schema(category: str, provider: str) -> Response:
 
 
 @blueprint.route("/test-connection", methods=["POST"])
-@blueprint.arguments(schemas.ConnectionTest, example=schemas.NEW_ROW)
+@blueprint.arguments(schemas.ConnectionSettings, example=schemas.NEW_ROW)
 @blueprint.response(200, schemas.ConnectionTestResult, example=schemas.TESTED)
 @blueprint.fails(400, 403, 404, 429)
 @account_admin

@@ -144,7 +144,7 @@ class ConfigValues(Schema):
         unknown = ma.INCLUDE
 
 
-class ConnectionTest(Schema):
+class ConnectionSettings(Schema):
     """Settings to test. If a secret is absent or `***`, the stored one is used."""
 
     category = fields.Choice(CATEGORIES, required=True)
@@ -171,7 +171,7 @@ class ConnectionTestResult(Schema):
     details = ma.fields.List(ma.fields.Nested(ConnectionCheck), required=True)
 
 
-class JsonSchema(Schema):
+class JsonSchemaDocument(Schema):
     """A JSON schema (draft 2020-12) of `config`."""
 
     class Meta:

@@ -75,7 +75,9 @@ class DeliveryView(Schema):
     webhook_id = fields.Id(required=True)
     account_id = fields.Id(required=True)
     event = fields.Choice(payload.EVENTS, required=True)
-    payload = ma.fields.Raw(required=True, metadata={"type": "object"})
+    payload = ma.fields.Raw(
+        required=True, metadata={"type": "object", "additionalProperties": True}
+    )
     status = fields.Choice(
         STATES,
         required=True,
@@ -110,11 +112,10 @@ class AttemptView(Schema):
     error = ma.fields.String(required=True, allow_none=True)
     duration_ms = ma.fields.Integer(required=True)
     attempted_at = fields.Timestamp(required=True)
-    request = ma.fields.Raw(
+    request = ma.fields.Dict(
         required=True,
         allow_none=True,
         metadata={
-            "type": "object",
             "description": "The request as sent: method, url and headers. Values of your own"
             " headers are shown as `***`; signatures are left out where the payload is hidden."
             " Null if nothing was sent, or before this was recorded.",

@@ -15,7 +15,7 @@ from app.rest import fields
 from app.rest.access import account_admin, shows_secret
 from app.rest.blueprint import Blueprint
 from app.rest.paging import Page, PageArgs, items_field, page_body
-from app.rest.schemas import Schema
+from app.rest.schemas import Problem, Schema
 from app.types import JSONObject
 from app.webhooks import headers, service
 from app.webhooks.models import DISABLED_REASONS, OPERATIONS, Webhook
@@ -82,6 +82,7 @@ WARNINGS = (
     "Likely mistakes, such as a missing collection; `payloads_cut` while payloads have ids only"
     " because the account's deliveries exceed the limit."
 )
+PROBLEM = {"$ref": f"#/components/schemas/{Problem.__name__}"}
 
 
 class WebhookView(Schema):
@@ -140,7 +141,7 @@ class WebhookView(Schema):
     warnings = ma.fields.Function(
         service.warnings,
         required=True,
-        metadata={"type": "array", "items": {"type": "object"}, "description": WARNINGS},
+        metadata={"type": "array", "items": PROBLEM, "description": WARNINGS},
     )
 
 

@@ -59,15 +59,12 @@ ERASED = {
 }
 
 
-ANY_JSON = {"type": ["string", "number", "boolean", "object", "array"], "items": {}}
-
-
 class FieldChange(Schema):
     """The change of a field that the caller may view."""
 
     field = ma.fields.String(required=True)
-    old_value = ma.fields.Raw(required=True, allow_none=True, metadata=ANY_JSON)
-    new_value = ma.fields.Raw(required=True, allow_none=True, metadata=ANY_JSON)
+    old_value = ma.fields.Raw(required=True, allow_none=True)
+    new_value = ma.fields.Raw(required=True, allow_none=True)
     masked = ma.fields.Boolean(required=True)
     erased = ma.fields.Boolean(required=True)
 

@@ -114,12 +114,8 @@ class StepLogView(Schema):
     step_type = fields.Choice(definition.PROPERTIES, required=True)
     status = fields.Choice(LOG_STATES, required=True)
     attempt = ma.fields.Integer(required=True)
-    input = ma.fields.Raw(
-        required=True, allow_none=True, metadata={"type": "object", "description": LONG_VALUES}
-    )
-    output = ma.fields.Raw(
-        required=True, allow_none=True, metadata={"type": "object", "description": LONG_VALUES}
-    )
+    input = ma.fields.Dict(required=True, allow_none=True, metadata={"description": LONG_VALUES})
+    output = ma.fields.Dict(required=True, allow_none=True, metadata={"description": LONG_VALUES})
     error_message = ma.fields.String(required=True, allow_none=True)
     started_at = fields.Timestamp(required=True)
     completed_at = fields.Timestamp(required=True, allow_none=True)
