@@ -24,6 +24,10 @@ TRIGGER_PROPERTIES: dict[str, JSONObject] = {
 }
 
 
+# Types it loosely: generators would name its type as that of `trigger_type`.
+STARTED_BY: JSONObject = {"description": "What starts it; `trigger_type` has its type."}
+
+
 def trigger(types: Sequence[str]) -> JSONObject:
     """Return the schema of a trigger of one of these types."""
     names = {name for type_ in types for name in matching.PROPERTIES[type_]}

@@ -76,7 +76,7 @@ EXECUTION = {
 class HookView(DefinitionView):
     """A hook."""
 
-    trigger = ma.fields.Dict(required=True, metadata=described.trigger(hooks.TRIGGERS))
+    trigger = ma.fields.Dict(required=True, metadata=described.STARTED_BY)
     condition = ma.fields.String(required=True, allow_none=True)
     actions = ma.fields.List(ma.fields.Dict(metadata=described.ACTION), required=True)
     cron = ma.fields.String(required=True, allow_none=True)

@@ -113,10 +113,7 @@ class DefinitionView(Schema):
 class WorkflowView(DefinitionView):
     """A workflow."""
 
-    trigger = ma.fields.Dict(
-        required=True,
-        metadata={"description": "What starts it.", **described.trigger(TRIGGERS)},
-    )
+    trigger = ma.fields.Dict(required=True, metadata=described.STARTED_BY)
     trigger_type = fields.Choice(TRIGGERS, required=True)
     trigger_config = ma.fields.Dict(
         required=True, metadata={"description": "The trigger without its type."}
