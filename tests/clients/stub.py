@@ -62,10 +62,6 @@ class Stub:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
-            def handle_one_request(self) -> None:
-                self.close_connection = True  # unless a request says otherwise
-                super().handle_one_request()
-
             def answer(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 stub.requests.append(Sent(self.command, self.path, self.headers, body))
@@ -76,10 +72,10 @@ class Stub:
                 for name, value in answer.headers.items():
                     self.send_header(name, value)
                 self.send_header("Content-Length", str(len(content) + 10 * answer.cut))
+                self.send_header("Connection", "close")
                 self.end_headers()
                 self.wfile.write(content)
                 time.sleep(answer.pause)
-                self.close_connection = True
 
             do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = answer
 
