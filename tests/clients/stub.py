@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import ModuleType
 from typing import Any
 
 
@@ -83,3 +84,12 @@ class Stub:
                 """Print nothing."""
 
         return Handler
+
+
+@contextmanager
+def served(atrium: ModuleType, *answers: Answer, **options: Any) -> Iterator[tuple[Stub, Any]]:
+    """A server, and a client that does not wait long."""
+    retries = atrium.Retries(first_delay=0.01, **options)
+    options = {"api_key": "x", "retries": retries, "timeout": 0.5}
+    with Stub(*answers).serving() as stub, atrium.Client(stub.url, **options) as client:
+        yield stub, client

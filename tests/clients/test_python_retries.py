@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from io import BytesIO
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from tests.clients.stub import Answer, Stub
+from tests.clients.stub import Answer, Stub, served
 
 FAILED = {"error": "unavailable", "message": "Try again later."}
 UNAVAILABLE = Answer(503, FAILED)
@@ -69,15 +67,6 @@ def test_what_may_be_repeated_is(atrium: ModuleType, name: str, answer: Answer, 
             with pytest.raises(atrium.AtriumError):
                 requests(client)[name]()
     assert len(stub.requests) == times
-
-
-@contextmanager
-def served(atrium: ModuleType, *answers: Answer, **options: Any) -> Iterator[tuple[Stub, Any]]:
-    """A server, and a client that does not wait long."""
-    retries = atrium.Retries(first_delay=0.01, **options)
-    options = {"api_key": "x", "retries": retries, "timeout": 0.5}
-    with Stub(*answers).serving() as stub, atrium.Client(stub.url, **options) as client:
-        yield stub, client
 
 
 def test_a_post_has_the_same_key_each_time_and_another_one_its_own(atrium: ModuleType) -> None:
