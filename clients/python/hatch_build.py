@@ -53,13 +53,17 @@ def generate_rest(target: Path) -> None:
     """Write the functions and models of all operations."""
     description = json.loads(next(filter(Path.exists, DESCRIPTIONS)).read_text())
     described = target.with_name("openapi.json")
-    described.write_text(json.dumps(without_errors(description)))
+    described.write_text(json.dumps(adapted(without_errors(description))))
     config = target.with_name("config.json")
     config.write_text(json.dumps({"post_hooks": [], "literal_enums": True}))
     options = ["--path", described, "--config", config, "--output-path", target, "--meta", "none"]
     templates = ["--custom-template-path", HERE / "templates"]
     program = [sys.executable, "-m", "openapi_python_client", "generate"]
-    subprocess.run([*program, *options, *templates], check=True, stdout=subprocess.DEVNULL)
+    run = subprocess.run(
+        [*program, *options, *templates], check=False, capture_output=True, text=True
+    )
+    if run.returncode:  # else it names what it leaves out
+        raise RuntimeError(run.stdout + run.stderr)
 
 
 def without_errors(description: dict[str, Any]) -> dict[str, Any]:
@@ -72,6 +76,17 @@ def without_errors(description: dict[str, Any]) -> dict[str, Any]:
                     status: answer for status, answer in responses.items() if status[0] == "2"
                 }
     return description
+
+
+def adapted(value: Any) -> Any:
+    """Return the description without types that may be arrays, of which the generator drops all."""
+    if isinstance(value, list):
+        return [adapted(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    is_any = isinstance(value.get("type"), list) and "array" in value["type"]
+    dropped = {"type", "items"} if is_any else set()
+    return {name: adapted(one) for name, one in value.items() if name not in dropped}
 
 
 def generate_sync(target: Path) -> None:

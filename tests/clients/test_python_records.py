@@ -125,6 +125,9 @@ def test_everything_else_is_called_by_generated_functions(
 ) -> None:
     me = import_module("atrium_client.rest.api.authentication.get_me")
     assert me.sync(client=client.api).email == "alice@acme.example"
+    made = client.records("tasks").create({"title": "x"})
+    history = import_module("atrium_client.rest.api.history.list_record_changes")
+    assert history.sync("tasks", made["id"], client=client.api).items[0].operation == "CREATE"
     users = import_module("atrium_client.rest.api.users.get_user")
     with pytest.raises(atrium.Forbidden):
         users.sync(alice.id, client=client.api)
