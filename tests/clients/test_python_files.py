@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from io import BytesIO, RawIOBase
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +14,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from tests.builders import PASSWORD, Cast
 from tests.clients.stub import Answer, served
 
 pytestmark = pytest.mark.usefixtures("tasks")
@@ -54,6 +56,19 @@ def test_bytes_and_streams_are_uploaded(client: Any, source: Any, name: str) -> 
     copy = BytesIO()
     client.files.download(uploaded["id"], copy)
     assert copy.getvalue() == CONTENT
+
+
+def test_a_pipe_is_not_sent_twice_when_its_session_is_renewed(
+    atrium: ModuleType, address: str, cast: Cast
+) -> None:
+    with atrium.Client(address) as client:
+        client.sign_in("acme", "alice@acme.example", PASSWORD)
+        client.session.store(replace(client.session.tokens, access_token="worn-out"))
+        with pytest.raises(atrium.Unauthorized):
+            client.files.upload(Pipe())
+        assert client.files.upload(Pipe())["size"] == len(CONTENT)
+        client.session.store(replace(client.session.tokens, access_token="worn-out"))
+        assert client.files.upload(BytesIO(CONTENT))["size"] == len(CONTENT)
 
 
 def test_an_upload_that_no_record_has_is_deleted(atrium: ModuleType, client: Any) -> None:

@@ -123,6 +123,17 @@ def test_a_page_of_a_proxy_is_an_error_like_others(atrium: ModuleType) -> None:
         client.records("tasks").get("1")
 
 
+def test_an_unexpected_redirect_is_an_error_too(atrium: ModuleType) -> None:
+    moved = served(atrium, Answer(301, "", {"Location": "https://atrium.example"}))
+    with moved as (_, client), pytest.raises(atrium.AtriumError) as error:
+        client.records("tasks").get("1")
+    assert error.value.status == 301
+
+
+def test_waits_are_bounded_however_many_attempts_failed(atrium: ModuleType) -> None:
+    assert 2.5 <= atrium.Retries(max_delay=5).backoff(100_000) <= 5
+
+
 def test_another_origin_is_not_sent_the_credential(atrium: ModuleType) -> None:
     with served(atrium, Answer(body="bytes")) as (bucket, _):
         redirect = Answer(302, "", {"Location": f"{bucket.url}/file"})

@@ -40,7 +40,7 @@ class Retries:
 
     def backoff(self, attempt: int) -> float:
         """Return a random delay, whose bound doubles with each attempt."""
-        bound = min(self.first_delay * 2 ** (attempt - 1), self.max_delay)
+        bound = min(self.first_delay * 2 ** min(attempt - 1, 20), self.max_delay)
         return random.uniform(bound / 2, bound)
 
 
@@ -55,8 +55,13 @@ def add_idempotency_key(request: httpx.Request) -> None:
         request.headers.setdefault(KEY, str(uuid.uuid4()))
 
 
+def is_repeatable(request: httpx.Request) -> bool:
+    """Return whether the body can be sent again; that of a pipe cannot."""
+    return not request.extensions.get("unrepeatable")
+
+
 def _may_repeat(request: httpx.Request, error: AtriumError, attempt: int) -> bool:
-    if request.extensions.get("unrepeatable"):
+    if not is_repeatable(request):
         return False
     if error.status == 429 or isinstance(error.__cause__, NOT_SENT):
         return True

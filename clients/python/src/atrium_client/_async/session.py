@@ -10,13 +10,16 @@ import httpx
 
 from atrium_client.concurrency import AsyncLock, async_shielded, async_sleep
 from atrium_client.errors import AtriumError, NetworkError, Unauthorized, error_of
-from atrium_client.retries import Retries, add_idempotency_key
+from atrium_client.retries import Retries, add_idempotency_key, is_repeatable
 from atrium_client.tokens import Tokens, TokenStorage
 from atrium_client.version import VERSION
 
 PREFIX = "/api/v1"
 # A second use of a refresh token ends the session: these need no access token, and renew none.
 SIGN_INS = (f"{PREFIX}/auth/login", f"{PREFIX}/auth/refresh")
+
+# Servers close idle connections after 5 seconds or more; a request must not meet that.
+LIMITS = httpx.Limits(max_connections=100, keepalive_expiry=4)
 
 
 class AsyncSession(httpx.AsyncClient):
@@ -35,7 +38,7 @@ class AsyncSession(httpx.AsyncClient):
         headers = {"User-Agent": f"atrium-client-python/{VERSION}"}
         if account:
             headers["X-Account-ID"] = account
-        super().__init__(base_url=base_url, headers=headers, timeout=timeout)
+        super().__init__(base_url=base_url, headers=headers, timeout=timeout, limits=LIMITS)
         self.retries = retries
         self._api_key = api_key
         self._storage = storage
@@ -82,7 +85,9 @@ class AsyncSession(httpx.AsyncClient):
                 if isinstance(error, Unauthorized) and token and may_renew and _is_stale(error):
                     may_renew = False
                     await async_shielded(self._renew(token))
-                    continue
+                    if is_repeatable(request):
+                        continue
+                    raise
                 delay = self.retries.delay(request, error, attempt)
                 if delay is None:
                     raise
@@ -92,7 +97,7 @@ class AsyncSession(httpx.AsyncClient):
     async def _send_once(self, request: httpx.Request, **options: Any) -> httpx.Response:
         try:
             response = await super().send(request, **options)
-            if not response.is_error:
+            if response.is_success:
                 return response
             await response.aread()
         except httpx.RequestError as error:
