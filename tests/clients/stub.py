@@ -15,11 +15,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Answer:
-    """A response; with `cut`, the connection ends in the middle of its body."""
+    """A response, after a delay; with `cut`, the connection ends in the middle of its body."""
 
     status: int = 200
     body: Any = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
+    delay: float = 0
     cut: bool = False
     pause: float = 0
 
@@ -67,6 +68,7 @@ class Stub:
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 stub.requests.append(Sent(self.command, self.path, self.headers, body))
                 answer = stub.next()
+                time.sleep(answer.delay)
                 text = answer.body if isinstance(answer.body, str) else json.dumps(answer.body)
                 content = text.encode()
                 self.send_response(answer.status)
