@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from io import BytesIO, RawIOBase
 from pathlib import Path
@@ -47,12 +47,10 @@ def test_a_file_is_uploaded_given_to_a_record_and_downloaded(client: Any, tmp_pa
         assert steps == sorted(steps)
 
 
-@pytest.mark.parametrize(
-    ("source", "name"), [(CONTENT, "file"), (BytesIO(CONTENT), "file"), (Pipe(), "file")]
-)
-def test_bytes_and_streams_are_uploaded(client: Any, source: Any, name: str) -> None:
-    uploaded = client.files.upload(source, progress=lambda done, size: None)
-    assert (uploaded["name"], uploaded["size"]) == (name, len(CONTENT))
+@pytest.mark.parametrize("make_source", [lambda: CONTENT, lambda: BytesIO(CONTENT), Pipe])
+def test_bytes_and_streams_are_uploaded(client: Any, make_source: Callable[[], Any]) -> None:
+    uploaded = client.files.upload(make_source(), progress=lambda done, size: None)
+    assert (uploaded["name"], uploaded["size"]) == ("file", len(CONTENT))
     copy = BytesIO()
     client.files.download(uploaded["id"], copy)
     assert copy.getvalue() == CONTENT

@@ -46,8 +46,8 @@ def synchronous(client: Client) -> None:
 """
 WRONG = {
     'tasks.create({"state": "open"})': 'Missing key "title"',
-    'tasks.create({"title": 1})': "incompatible type",
-    'tasks.create({"title": "x", "state": "odd"})': "incompatible type",
+    'tasks.create({"title": 1})': "ncompatible type",
+    'tasks.create({"title": "x", "state": "odd"})': "ncompatible type",
     'tasks.create({"title": "x", "loud": "X"})': 'Extra key "loud"',
     'tasks.update("1", {"titel": "x"})': 'Extra key "titel"',
     'tasks.get("1")["titel"]': 'no key "titel"',
@@ -90,7 +90,6 @@ def mypy(*arguments: str, folder: Path) -> str:
     return run.stdout + run.stderr
 
 
-@pytest.mark.parametrize("database", ["sqlite"])
 def test_a_type_checker_knows_the_collections(module: str, tmp_path: Path) -> None:
     assert "closed" not in module.lower()
     (tmp_path / "collections_of_mine.py").write_text(module)
@@ -108,7 +107,6 @@ def test_the_package_is_typed(atrium: ModuleType, tmp_path: Path) -> None:
     assert mypy("-p", "atrium_client", folder=tmp_path).startswith("Success")
 
 
-@pytest.mark.parametrize("database", ["sqlite"])
 def test_the_command_says_what_is_wrong(atrium: ModuleType, address: str, cast: Cast) -> None:
     options = ("--url", address, "--account", "acme", "--email", cast.alice.email)
     found = run_types(*options, password="wrong")
