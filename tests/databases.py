@@ -16,6 +16,7 @@ DATABASES = ("sqlite", "postgresql")
 # in records, rules, collections, audit, feed, jobs, tenancy, row security, turns and transactions.
 ONE_IS_ENOUGH = (
     "accounts",
+    "clients",
     "auth",
     "clients/test_python_changes.py",
     "clients/test_python_examples.py",

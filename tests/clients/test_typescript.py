@@ -1,0 +1,179 @@
+"""The TypeScript client, built as its users build it, against running instances."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import requests
+
+from app import rest
+from tests.builders import PASSWORD
+from tests.conftest import settings_for
+from tests.processes import PROJECT, environment, free_port, procfile, started, wait_for
+
+PACKAGE = PROJECT / "clients" / "typescript"
+SCRIPTS = PROJECT / "tests" / "clients" / "typescript"
+ROOT, ALICE = "root@system.example", "alice@acme.example"
+
+
+class Instance(NamedTuple):
+    """A running server with the account acme, whose admin is Alice."""
+
+    url: str
+    log: Path
+
+
+@pytest.fixture(scope="module")
+def package() -> Path:
+    """The folder of the package, built from the description and its sources."""
+    missing = [name for name in ("node", "npm") if not shutil.which(name)]
+    if missing:
+        reason = f"{' and '.join(missing)} missing: the TypeScript client is NOT tested"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(f"{reason}; `python -m tests.services install` installs them")
+    with (PACKAGE / "package.json").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # other test processes build it, too
+        build()
+    return PACKAGE
+
+
+def build() -> None:
+    """Install and build the package unless that has happened since the last change."""
+    built = PACKAGE / "dist" / "index.js"
+    sources = [*PACKAGE.glob("*.json"), *PACKAGE.glob("src/*.ts"), PACKAGE.parent / "openapi.json"]
+    changed = [one for one in sources if one.name != "description.ts"]
+    if built.exists() and built.stat().st_mtime > max(one.stat().st_mtime for one in changed):
+        return
+    if not (PACKAGE / "node_modules" / ".bin" / "tsc").exists():
+        run(["npm", "ci", "--no-audit", "--no-fund"], PACKAGE)
+    run(["npm", "run", "build"], PACKAGE)
+    built.touch()
+
+
+def run(command: list[str], folder: Path, **env: str) -> str:
+    """Run a program; returns what it prints."""
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, **env},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def instances(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Instance]]:
+    """Starts an instance on a database, once."""
+    with ExitStack() as stack:
+
+        @cache
+        def start(database: str) -> Instance:
+            folder, port = tmp_path_factory.mktemp("instance"), free_port()
+            url, log = f"http://127.0.0.1:{port}", folder / "log"
+            env = environment(
+                folder,
+                PORT=str(port),
+                SERVICE_BASE_URL=url,
+                SERVICE_DATABASE_URL=settings_for(database, folder).database_url,
+                SERVICE_SUPERADMIN_EMAIL=ROOT,
+                SERVICE_SUPERADMIN_PASSWORD=PASSWORD,
+                SERVICE_LOGIN_RATE_LIMIT="off",
+            )
+            commands = {name: shlex.split(command) for name, command in procfile().items()}
+            subprocess.run(commands["release"], cwd=PROJECT, env=env, check=True)
+            stack.enter_context(started(commands["web"], env, log))
+            wait_for(f"{url}/ready", log)
+            make_alice(url)
+            return Instance(url, log)
+
+        yield start
+
+
+def make_alice(url: str) -> None:
+    """Create the account and its admin."""
+    with requests.Session() as session:
+
+        def post(path: str, **body: Any) -> Any:
+            answer = session.post(f"{url}/api/v1/{path}", json=body, timeout=10)
+            assert answer.ok, answer.text
+            return answer.json()
+
+        token = post("auth/login", account="system", email=ROOT, password=PASSWORD)["token"]
+        session.headers["Authorization"] = f"Bearer {token}"
+        account = post("accounts", name="Acme", slug="acme")["id"]
+        alice = {"email": ALICE, "password": PASSWORD, "role": "admin", "account_id": account}
+        post(f"users/{post('users', **alice)['id']}/verify")
+
+
+@pytest.fixture
+def instance(instances: Callable[[str], Instance], database: str) -> Instance:
+    """The instance on the database of the test."""
+    return instances(database)
+
+
+def settings_of(instance: Instance, package: Path) -> dict[str, str]:
+    """What the scripts read from their environment."""
+    return {"ATRIUM_URL": instance.url, "PASSWORD": PASSWORD, "PACKAGE": str(package)}
+
+
+@contextmanager
+def shown_log(instance: Instance) -> Iterator[None]:
+    """Adds the end of the server's log to a failure."""
+    try:
+        yield
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{instance.log.read_text()[-3000:]}") from None
+
+
+def test_the_client_against_an_instance(package: Path, instance: Instance) -> None:
+    scripts = [path.name for path in SCRIPTS.glob("*.test.mjs")]
+    with shown_log(instance):
+        run(["node", "--test", *scripts], SCRIPTS, **settings_of(instance, package))
+
+
+def test_the_types_of_collections_are_written_and_checked(
+    package: Path, instance: Instance, tmp_path: Path
+) -> None:
+    folder = tmp_path / "node_modules" / "@atrium"
+    folder.mkdir(parents=True)
+    (folder / "client").symlink_to(package)
+    settings = settings_of(instance, package)
+    with shown_log(instance):
+        run(["node", "typed.mjs"], SCRIPTS, **settings)
+    program = ["node", str(package / "dist" / "cli.js"), "types", "--url", instance.url]
+    caller = ["--account", "acme", "--email", ALICE]
+    command = [*program, *caller, "--output", str(tmp_path / "collections.d.ts")]
+    run(command, tmp_path, ATRIUM_PASSWORD=PASSWORD)
+    shutil.copy(SCRIPTS / "typed.ts", tmp_path)
+    checked = [
+        "--strict",
+        "--noEmit",
+        "--skipLibCheck",
+        "--target",
+        "es2022",
+        "--module",
+        "nodenext",
+    ]
+    run([str(package / "node_modules" / ".bin" / "tsc"), *checked, "typed.ts"], tmp_path)
+    usage = subprocess.run(["node", program[1]], check=False, capture_output=True, text=True)
+    assert (usage.returncode, usage.stderr[:12]) == (1, "usage: atriu")
+
+
+def test_the_package_has_the_version_of_the_api() -> None:
+    assert json.loads((PACKAGE / "package.json").read_text())["version"] == rest.VERSION

@@ -1,0 +1,4 @@
+// Makes the collection whose types are written.
+import { makeNamed } from "./setting.mjs";
+
+await makeNamed("posts");
