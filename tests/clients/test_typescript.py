@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -147,32 +148,59 @@ def test_the_client_against_an_instance(package: Path, instance: Instance) -> No
         run(["node", "--test", *scripts], SCRIPTS, **settings_of(instance, package))
 
 
-def test_the_types_of_collections_are_written_and_checked(
-    package: Path, instance: Instance, tmp_path: Path
-) -> None:
+@pytest.fixture
+def project(package: Path, tmp_path: Path) -> Path:
+    """The folder of a program that uses the package."""
     folder = tmp_path / "node_modules" / "@atrium"
     folder.mkdir(parents=True)
     (folder / "client").symlink_to(package)
-    settings = settings_of(instance, package)
-    with shown_log(instance):
-        run(["node", "typed.mjs"], SCRIPTS, **settings)
+    (tmp_path / "package.json").write_text('{"type": "module"}')
+    return tmp_path
+
+
+def write_types(project: Path, instance: Instance, collection: str) -> None:
+    """Create a collection, and write the types of all."""
+    package = project / "node_modules" / "@atrium" / "client"
+    settings = settings_of(instance, package.resolve())
+    run(["node", "make_collection.mjs", collection], SCRIPTS, **settings)
     program = ["node", str(package / "dist" / "cli.js"), "types", "--url", instance.url]
-    caller = ["--account", "acme", "--email", ALICE]
-    command = [*program, *caller, "--output", str(tmp_path / "collections.d.ts")]
-    run(command, tmp_path, ATRIUM_PASSWORD=PASSWORD)
-    shutil.copy(SCRIPTS / "typed.ts", tmp_path)
-    checked = [
-        "--strict",
-        "--noEmit",
-        "--skipLibCheck",
-        "--target",
-        "es2022",
-        "--module",
-        "nodenext",
-    ]
-    run([str(package / "node_modules" / ".bin" / "tsc"), *checked, "typed.ts"], tmp_path)
-    usage = subprocess.run(["node", program[1]], check=False, capture_output=True, text=True)
-    assert (usage.returncode, usage.stderr[:12]) == (1, "usage: atriu")
+    caller = ["--account", "acme", "--email", ALICE, "--output", "collections.d.ts"]
+    with shown_log(instance):
+        run([*program, *caller], project, ATRIUM_PASSWORD=PASSWORD)
+
+
+def compile_program(project: Path, source: str) -> None:
+    """Check a program strictly, and compile it."""
+    tools = (project / "node_modules" / "@atrium" / "client").resolve() / "node_modules"
+    checks = ["--strict", "--noUncheckedIndexedAccess", "--skipLibCheck"]
+    target = ["--target", "es2022", "--module", "nodenext"]
+    types = ["--typeRoots", str(tools / "@types"), "--types", "node"]
+    run([str(tools / ".bin" / "tsc"), *checks, *target, *types, source], project)
+
+
+def test_the_compiler_knows_the_collections(project: Path, instance: Instance) -> None:
+    write_types(project, instance, "posts")
+    shutil.copy(SCRIPTS / "typed.ts", project)
+    compile_program(project, "typed.ts")
+
+
+def test_the_examples_of_the_guide_run(project: Path, instance: Instance) -> None:
+    write_types(project, instance, "tasks")
+    guide = (PROJECT / "docs" / "clients.md").read_text()
+    code = "".join(re.findall(r"^```ts\n(.*?)^```$", guide, re.DOTALL | re.MULTILINE))
+    (project / "guide.ts").write_text(code.replace("https://atrium.example", instance.url))
+    (project / "photo.png").write_bytes(b"a photo")
+    compile_program(project, "guide.ts")
+    with shown_log(instance):
+        printed = run(["node", "guide.js"], project, ATRIUM_PASSWORD=PASSWORD)
+    assert "create Follow the plan" in printed
+    assert (project / "copy.png").read_bytes() == b"a photo"
+
+
+def test_the_command_explains_its_use(package: Path) -> None:
+    command = ["node", str(package / "dist" / "cli.js")]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=20)
+    assert (done.returncode, done.stderr[:19]) == (1, "usage: atrium types")
 
 
 def test_the_package_has_the_version_of_the_api() -> None:

@@ -33,7 +33,7 @@ export interface SendOptions {
 const IDEMPOTENT = ["GET", "HEAD", "OPTIONS", "PUT", "DELETE"];
 const BRIEF = [0, 502, 503, 504]; // statuses of failures that may pass; 0 is no answer
 const FIRST_WAIT = 250;
-const LONGEST_WAIT = 20_000;
+const LONGEST_WAIT = 30_000;
 const KEY = "Idempotency-Key";
 
 /** Sends requests with the credential, and repeats those that may be repeated. */

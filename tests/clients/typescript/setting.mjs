@@ -16,6 +16,8 @@ const FIELDS = [
   { name: "title", type: "text", required: true },
   { name: "slug", type: "text", unique: true },
   { name: "views", type: "number", default: 0 },
+  { name: "effort", type: "number" },
+  { name: "done", type: "boolean" },
   { name: "live", type: "boolean" },
   { name: "due", type: "date" },
   { name: "at", type: "datetime" },

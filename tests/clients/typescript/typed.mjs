@@ -1,4 +1,0 @@
-// Makes the collection whose types are written.
-import { makeNamed } from "./setting.mjs";
-
-await makeNamed("posts");
