@@ -1,10 +1,8 @@
-"""The TypeScript client, built as its users build it, against running instances."""
+"""The TypeScript client against running instances."""
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import re
 import shlex
 import shutil
@@ -20,10 +18,11 @@ import requests
 
 from app import rest
 from tests.builders import PASSWORD
+from tests.clients import built
+from tests.clients.built import run
 from tests.conftest import settings_for
 from tests.processes import PROJECT, environment, free_port, procfile, started, wait_for
 
-PACKAGE = PROJECT / "clients" / "typescript"
 SCRIPTS = PROJECT / "tests" / "clients" / "typescript"
 ROOT, ALICE = "root@system.example", "alice@acme.example"
 
@@ -37,45 +36,8 @@ class Instance(NamedTuple):
 
 @pytest.fixture(scope="module")
 def package() -> Path:
-    """The folder of the package, built from the description and its sources."""
-    missing = [name for name in ("node", "npm") if not shutil.which(name)]
-    if missing:
-        reason = f"{' and '.join(missing)} missing: the TypeScript client is NOT tested"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(f"{reason}; `python -m tests.services install` installs them")
-    with (PACKAGE / "package.json").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # other test processes build it, too
-        build()
-    return PACKAGE
-
-
-def build() -> None:
-    """Install and build the package unless that has happened since the last change."""
-    built = PACKAGE / "dist" / "index.js"
-    sources = [*PACKAGE.glob("*.json"), *PACKAGE.glob("src/*.ts"), PACKAGE.parent / "openapi.json"]
-    changed = [one for one in sources if one.name != "description.ts"]
-    if built.exists() and built.stat().st_mtime > max(one.stat().st_mtime for one in changed):
-        return
-    if not (PACKAGE / "node_modules" / ".bin" / "tsc").exists():
-        run(["npm", "ci", "--no-audit", "--no-fund"], PACKAGE)
-    run(["npm", "run", "build"], PACKAGE)
-    built.touch()
-
-
-def run(command: list[str], folder: Path, **env: str) -> str:
-    """Run a program; returns what it prints."""
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env={**os.environ, **env},
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    """The folder of the package."""
+    return built.package()
 
 
 @pytest.fixture(scope="module")
@@ -204,4 +166,4 @@ def test_the_command_explains_its_use(package: Path) -> None:
 
 
 def test_the_package_has_the_version_of_the_api() -> None:
-    assert json.loads((PACKAGE / "package.json").read_text())["version"] == rest.VERSION
+    assert json.loads((built.PACKAGE / "package.json").read_text())["version"] == rest.VERSION
