@@ -103,7 +103,7 @@ export class Transport {
     try {
       signal?.throwIfAborted();
       const response = await send(request, { signal: limit.signal, credentials: "omit" });
-      return options.streamed ? response : await whole(response);
+      return options.streamed || isStream(response) ? response : await whole(response);
     } catch (error) {
       signal?.throwIfAborted();
       throw new NetworkError(`No answer from ${this.baseUrl}.`, error);
@@ -155,9 +155,11 @@ export function abortable<T>(signal: AbortSignal | null | undefined, work: Promi
   });
 }
 
+// Exports and whatever else has no length and may take longer than the time limit.
+const isStream = ({ body, headers }: Response) => !body || !headers.has("Content-Length");
+
 // Within the time limit, and so that a cut is an error that may be repeated.
 async function whole(response: Response): Promise<Response> {
-  if (!response.body || response.status === 204) return response;
   const { status, headers } = response;
   return new Response(await response.arrayBuffer(), { status, headers });
 }

@@ -16,7 +16,7 @@ const random = () => {
   const size = Math.ceil(Math.random() * 8);
   return Array.from({ length: size }, () => PIECES[Math.floor(Math.random() * PIECES.length)]).join("");
 };
-const texts = [...new Set([...TEXTS, ...Array.from({ length: 60 }, random)])];
+const texts = [...new Set([...TEXTS, ...Array.from({ length: 25 }, random)])];
 await things.createMany(texts.map((title) => ({ title, extra: { is: "text" } })));
 
 const titles = async (filter) =>
@@ -24,13 +24,16 @@ const titles = async (filter) =>
 
 test("any text is found by its filter, and no other is", async () => {
   for (const text of texts) {
-    assert.deepEqual(await titles(f("title").eq(text)), [text]);
-    assert.ok((await titles(f("title").endsWith(text))).includes(text));
-    const others = (await titles(f("title").ne(text).and(f("extra").isNotNull()))).length;
-    assert.equal(others, texts.length - 1);
+    const field = f("title");
+    const [equal, others, ending] = await Promise.all(
+      [field.eq(text), field.ne(text).and(f("extra").isNotNull()), field.endsWith(text)].map(titles),
+    );
+    assert.deepEqual([equal, others.length], [[text], texts.length - 1]);
+    const ends = texts.filter((other) => lower(other).endsWith(lower(text)));
+    assert.deepEqual(ending.sort(), ends.sort());
     if (text.endsWith("\\")) continue;
     const begin = texts.filter((other) => lower(other).startsWith(lower(text)));
-    assert.deepEqual((await titles(f("title").startsWith(text))).sort(), begin.sort());
+    assert.deepEqual((await titles(field.startsWith(text))).sort(), begin.sort());
   }
 });
 
