@@ -35,6 +35,7 @@ const BRIEF = [0, 502, 503, 504]; // statuses of failures that may pass; 0 is no
 const FIRST_WAIT = 250;
 const LONGEST_WAIT = 30_000;
 const KEY = "Idempotency-Key";
+const EXPORT = /\/export\/?(\?|$)/; // answers that may take longer than the time limit
 
 /** Sends requests with the credential, and repeats those that may be repeated. */
 export class Transport {
@@ -98,18 +99,25 @@ export class Transport {
     const limit = new AbortController();
     const stop = () => limit.abort();
     const timer = setTimeout(stop, options.timeout ?? this.options.timeout ?? 30_000);
+    const release = () => signal?.removeEventListener("abort", stop);
     signal?.addEventListener("abort", stop);
     const send: Send = options.fetch ?? this.options.fetch ?? fetch;
+    // Only files may be elsewhere; a redirected POST would become a GET.
+    const redirect = options.streamed ? "follow" : "error";
     try {
       signal?.throwIfAborted();
-      const response = await send(request, { signal: limit.signal, credentials: "omit" });
-      return options.streamed || isStream(response) ? response : await whole(response);
+      const init = { signal: limit.signal, redirect, credentials: "omit" } as const;
+      const response = await send(request, init);
+      if (options.streamed || EXPORT.test(request.url)) return response; // the signal ends it
+      const complete = await whole(response);
+      release();
+      return complete;
     } catch (error) {
+      release();
       signal?.throwIfAborted();
       throw new NetworkError(`No answer from ${this.baseUrl}.`, error);
     } finally {
       clearTimeout(timer);
-      signal?.removeEventListener("abort", stop);
     }
   }
 
@@ -155,11 +163,9 @@ export function abortable<T>(signal: AbortSignal | null | undefined, work: Promi
   });
 }
 
-// Exports and whatever else has no length and may take longer than the time limit.
-const isStream = ({ body, headers }: Response) => !body || !headers.has("Content-Length");
-
 // Within the time limit, and so that a cut is an error that may be repeated.
 async function whole(response: Response): Promise<Response> {
+  if (!response.body || response.status === 204) return response;
   const { status, headers } = response;
   return new Response(await response.arrayBuffer(), { status, headers });
 }

@@ -96,6 +96,15 @@ test("the caller can stop a request", async () => {
   await assert.rejects(articles.list({ signal }), { name: "AbortError" });
 });
 
+test("an export is read as a stream", async () => {
+  await articles.createMany(Array.from({ length: 50 }, () => ({ title: "exported" })));
+  const path = { collection };
+  const query = { format: "jsonl", title: "exported" };
+  const options = { params: { path, query }, parseAs: "stream" };
+  const { data } = await client.api.GET("/api/v1/records/{collection}/export", options);
+  assert.equal((await new Response(data).text()).trim().split("\n").length, 50);
+});
+
 test("every other operation is called by its path", async () => {
   const { data } = await client.api.GET("/api/v1/account/users", { params: { query: { limit: 5 } } });
   assert.equal(data.items[0].email, "alice@acme.example");

@@ -84,6 +84,11 @@ test("an upload is repeated as a whole, under the same key", async () => {
   assert.deepEqual([done.outcome, done.attempts, done.keys.size, done.sizes.size], ["ok", 2, 1, 1]);
 });
 
+test("a redirect, which would make a GET of a POST, is no answer", async () => {
+  const { outcome } = await attempt("POST", Array(9).fill([302, {}, { Location: "/" }]), { retries: 0 });
+  assert.equal(outcome.name, "NetworkError");
+});
+
 test("attempts are bounded, and each has its time", async () => {
   const silent = Array(9).fill(["silence"]);
   const { outcome, attempts } = await attempt("GET", silent, { retries: 1, timeout: 50 });
