@@ -16,13 +16,13 @@ DATABASES = ("sqlite", "postgresql")
 # in records, rules, collections, audit, feed, jobs, tenancy, row security, turns and transactions.
 ONE_IS_ENOUGH = (
     "accounts",
-    "clients",
     "auth",
     "clients/test_python_changes.py",
     "clients/test_python_examples.py",
     "clients/test_python_files.py",
     "clients/test_python_filters.py",
     "clients/test_python_types.py",
+    "clients/test_typescript.py",
     "console",
     "sso",
     "audit/test_coverage.py",
