@@ -146,17 +146,25 @@ def test_the_compiler_knows_the_collections(project: Path, instance: Instance) -
     compile_program(project, "typed.ts")
 
 
-def test_the_examples_of_the_guide_run(project: Path, instance: Instance) -> None:
-    write_types(project, instance, "tasks")
-    guide = (PROJECT / "docs" / "clients.md").read_text()
-    code = "".join(re.findall(r"^```ts\n(.*?)^```$", guide, re.DOTALL | re.MULTILINE))
-    (project / "guide.ts").write_text(code.replace("https://atrium.example", instance.url))
+@pytest.mark.parametrize(
+    ("page", "collection", "expected"),
+    [
+        ("docs/clients.md", "tasks", "create Follow the plan"),
+        ("clients/typescript/README.md", "todos", "Write the plan"),
+    ],
+)
+def test_the_examples_run(
+    project: Path, instance: Instance, page: str, collection: str, expected: str
+) -> None:
+    write_types(project, instance, collection)
+    text = (PROJECT / page).read_text()
+    code = "".join(re.findall(r"^```ts\n(.*?)^```$", text, re.DOTALL | re.MULTILINE))
+    (project / "example.ts").write_text(code.replace("https://atrium.example", instance.url))
     (project / "photo.png").write_bytes(b"a photo")
-    compile_program(project, "guide.ts")
+    compile_program(project, "example.ts")
     with shown_log(instance):
-        printed = run(["node", "guide.js"], project, ATRIUM_PASSWORD=PASSWORD)
-    assert "create Follow the plan" in printed
-    assert (project / "copy.png").read_bytes() == b"a photo"
+        printed = run(["node", "example.js"], project, ATRIUM_PASSWORD=PASSWORD)
+    assert expected in printed
 
 
 def test_the_command_explains_its_use(package: Path) -> None:
