@@ -81,6 +81,22 @@ def test_superadmins_see_every_collection_typed(root: Caller, tasks: dict[str, A
     assert root.get("/openapi.json").json == plain
 
 
+def test_files_are_read_as_objects_and_written_by_their_id(root: Caller) -> None:
+    covers = {"name": "covers", "type": "file", "options": {"max_files": 3}}
+    make_collection(root, "books", [{"name": "cover", "type": "file"}, covers])
+    spec = described(root)
+    check_valid(spec, beyond=root.get("/openapi.json").json)
+    schemas = spec["components"]["schemas"]
+    read, sent = (schemas[f"books_{kind}"]["properties"] for kind in ("record", "create"))
+    assert read["cover"]["type"] == ["object", "null"]
+    assert read["covers"]["items"]["properties"].keys() == read["cover"]["properties"].keys()
+    by_id = {"type": "string", "format": "uuid"}
+    assert by_id in sent["cover"]["anyOf"]
+    assert {"type": "null"} in sent["cover"]["anyOf"]
+    assert sent["covers"]["type"] == ["array", "null"]
+    assert by_id in sent["covers"]["items"]["anyOf"]
+
+
 def test_others_see_what_the_rules_open_to_them(cast: Cast, tasks: dict[str, Any]) -> None:
     rules = {"delete_rule": None, "view_rule": "@owns_record()", "list_fields": ["title"]}
     cast.root.put("collections/tasks/rules", {**rules, "create_fields": ["title", "project"]})
