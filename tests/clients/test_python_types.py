@@ -46,8 +46,8 @@ def synchronous(client: Client) -> None:
 """
 WRONG = {
     'tasks.create({"state": "open"})': 'Missing key "title"',
-    'tasks.create({"title": 1})': "ncompatible type",
-    'tasks.create({"title": "x", "state": "odd"})': "ncompatible type",
+    'tasks.create({"title": 1})': "Incompatible types",
+    'tasks.create({"title": "x", "state": "odd"})': "Incompatible types",
     'tasks.create({"title": "x", "loud": "X"})': 'Extra key "loud"',
     'tasks.update("1", {"titel": "x"})': 'Extra key "titel"',
     'tasks.get("1")["titel"]': 'no key "titel"',
