@@ -146,7 +146,8 @@ def test_what_a_caller_may_not_follow_is_an_error(
 
 
 def event(change: int) -> str:
-    data = {"type": "tasks.create", "change": change, "timestamp": "", "data": {"id": "1"}}
+    record = {"id": "1", "title": "x" * 200_000}  # which comes in pieces
+    data = {"type": "tasks.create", "change": change, "timestamp": "", "data": record}
     return f"id: {change}\nevent: message\ndata: {json.dumps(data)}\n\n"
 
 
