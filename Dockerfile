@@ -29,7 +29,7 @@ COPY . .
 # The user owns nothing here and cannot write: compile the modules now.
 RUN .venv/bin/python -m compileall -q app deploy migrations wsgi.py
 
-ENV PATH=/opt/atrium/.venv/bin:$PATH \
+ENV PATH=/opt/atrium/.venv/bin:/opt/atrium/bin:$PATH \
     PORT=8000 \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \

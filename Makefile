@@ -21,7 +21,7 @@ UV_COMPILE := UV_CUSTOM_COMPILE_COMMAND='make lock' $(BIN)/uv pip compile --quie
 	--no-config --no-emit-index-url --no-emit-find-links $(LOCK_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test coverage lint slow faults clean lock servers translations
+.PHONY: help run test coverage lint slow faults clean lock servers translations description
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 8
@@ -29,7 +29,7 @@ help: ## List the targets
 # honcho prints where it is interrupted, which a buffer that it is just filling would not let it.
 run: export PYTHONUNBUFFERED := 1
 run: $(VENV)/.runtime ## Set the application up and serve it on PORT (8000)
-	@$(BIN)/flask --app wsgi setup
+	@bin/atrium setup
 	@PATH="$(CURDIR)/$(BIN):$$PATH"; export PATH; exec honcho start -p $(PORT) web worker
 
 # The programs that tests start should not compile the application anew each time.
@@ -65,6 +65,9 @@ lock: $(VENV)/.dev ## Recompile the lock files (LOCK_ARGS=--upgrade moves versio
 
 translations: $(VENV)/.dev ## Write new texts into the catalogs of app/translations, and compile them
 	@$(BIN)/python -m tests.translations
+
+description: $(VENV)/.dev ## Write the API description that the clients are built from
+	@$(BIN)/python -m clients.description
 
 clean: ## Remove the virtualenv and all caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -42,6 +42,7 @@ from app.realtime import routes as realtime
 from app.records.api import (
     aggregate_routes,
     batch_routes,
+    denials,
     explain_routes,
     file_routes,
     history_routes,
@@ -141,6 +142,7 @@ def create_app(settings: Config | None = None) -> Flask:
     languages.init_app(app)
     api.init_app(app)
     error_handlers.init_app(app)  # after `api`, to replace its handler
+    denials.init_app(app)
     api.with_collections = _with_collections
     for blueprint in API_BLUEPRINTS:
         api.register_blueprint(blueprint)

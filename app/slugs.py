@@ -8,6 +8,11 @@ import unicodedata
 CODE = re.compile(r"[A-Za-z]{2}[0-9]{4}")
 SLUG = re.compile(r"[a-z][a-z0-9-]*")
 SHORTEST_SLUG, LONGEST_SLUG = 3, 32
+DESCRIBED = {
+    "pattern": f"^{SLUG.pattern}$",
+    "minLength": SHORTEST_SLUG,
+    "maxLength": LONGEST_SLUG,
+}
 SYSTEM_SLUG = "system"
 # With SERVICE_BASE_DOMAIN a slug is a host name: these belong to the service, or look like it.
 RESERVED = frozenset(

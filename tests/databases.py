@@ -17,6 +17,12 @@ DATABASES = ("sqlite", "postgresql")
 ONE_IS_ENOUGH = (
     "accounts",
     "auth",
+    "clients/test_python_changes.py",
+    "clients/test_python_examples.py",
+    "clients/test_python_files.py",
+    "clients/test_python_filters.py",
+    "clients/test_python_types.py",
+    "clients/test_typescript.py",
     "console",
     "sso",
     "audit/test_coverage.py",

@@ -151,7 +151,7 @@ class StockWorker(Process):
 
 
 class Worker:
-    """`flask --app wsgi worker` with an operator's settings, that can be killed and started again.
+    """`bin/atrium worker` with an operator's settings, that can be killed and started again.
 
     A fork of a preloaded process.
     """

@@ -43,6 +43,8 @@ class Receiver:
     ) -> None:
         self.requests: list[Request] = []
         self.answer = answer or (lambda request: (200, "ok"))
+        self.headers: dict[str, str] = {}
+        """More headers of its answers."""
         self._server = _Server(("127.0.0.1", 0), self._handler())
         if tls:
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
@@ -68,6 +70,8 @@ class Receiver:
                 receiver.requests.append(request)
                 status, text = receiver.answer(request)
                 self.send_response(status)
+                for name, value in receiver.headers.items():
+                    self.send_header(name, value)
                 if 300 <= status < 400:
                     self.send_header("Location", receiver.url)
                 self.end_headers()

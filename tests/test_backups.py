@@ -93,7 +93,7 @@ def test_it_ends_however_much_is_written_meanwhile(
 
     class Source(sqlite3.Connection):
         def backup(self, target: sqlite3.Connection, **options: Any) -> None:
-            super().backup(target, progress=change, **options)
+            super().backup(target, **{**options, "progress": change})
 
     def change(*_: int) -> None:
         changes = next(number)

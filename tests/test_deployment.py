@@ -26,7 +26,16 @@ from app.config import Config
 from tests import services
 from tests.builders import OPEN, PASSWORD
 from tests.goings_on import count, held_up, listens, raw, until, work_going_on
-from tests.processes import PROJECT, procfile, unit
+from tests.processes import (
+    PROGRAMS,
+    PROJECT,
+    environment,
+    free_port,
+    procfile,
+    started,
+    unit,
+    wait_for,
+)
 from tests.realtime.clients import Events, Socket, Stream
 from tests.site import ALICE, BOB, ROOT, Client, Site, running
 
@@ -373,10 +382,22 @@ def test_a_site_under_load_survives_many_restarts(tmp_path: Path) -> None:
         no_log_tells_a_secret(site, cast)
 
 
+def test_process_managers_start_everything_at_once(tmp_path: Path) -> None:
+    """honcho and foreman stop all processes when one ends, and `release` ends by itself."""
+    port, log = free_port(), tmp_path / "log"
+    command = [str(PROGRAMS / "honcho"), "start", "-p", str(port)]
+    with started(command, environment(tmp_path), log) as manager:
+        wait_for(f"http://127.0.0.1:{port}/ready", log)
+        until(lambda: "The database is migrated." in log.read_text())
+        time.sleep(1)
+        assert manager.poll() is None
+    assert "Traceback" not in log.read_text()
+
+
 def test_units_do_what_the_procfile_says_and_give_it_time() -> None:
     commands = {name: command.split() for name, command in procfile().items()}
     web, worker = unit("atrium-web@.service", "8001"), unit("atrium-worker@.service", "1")
-    for command in (web, worker):
+    for command in (web, worker, *commands.values()):
         command[0] = Path(command[0]).name
     assert (commands["web"], ["--bind", "127.0.0.1:8001"]) == ([*web[:3], web[5]], web[3:5])
     assert worker == commands["worker"]

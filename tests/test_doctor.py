@@ -1,4 +1,4 @@
-"""`flask doctor` finds what is missing, and says what to do."""
+"""`bin/atrium doctor` finds what is missing, and says what to do."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_disk_that_fills_up_is_told_before_it_is_full(
         ("secrets", settings(encryption_key=(Fernet.generate_key().decode(),)), "add the old key"),
         ("queue", settings(redis_url="redis://127.0.0.1:1/0"), "Redis does not answer"),
         ("mail", settings(mail_url=f"smtp://127.0.0.1:{free_port()}"), "SERVICE_MAIL_URL"),
-        ("worker", let_a_job_wait, "flask --app wsgi worker"),
+        ("worker", let_a_job_wait, "bin/atrium worker"),
     ],
 )
 def test_what_is_broken_is_told_with_what_to_do(
@@ -190,7 +190,7 @@ def test_an_instance_that_never_had_a_worker_is_told_so(
     run("DELETE FROM jobs WHERE kind = 'jobs.purge'")(used, monkeypatch)
     code, parts = told(used)
     assert (code, parts["worker"][0]) == (0, "warn")
-    assert "flask --app wsgi worker" in parts["worker"][1]
+    assert "bin/atrium worker" in parts["worker"][1]
 
 
 @pytest.mark.parametrize(

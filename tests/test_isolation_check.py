@@ -1,4 +1,4 @@
-"""`flask isolation-check` passes on an instance as it is, and finds what is made to leak."""
+"""`bin/atrium isolation-check` passes on an instance as it is, and finds what is made to leak."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,11 @@ from app import create_app
 from app.audit import exports as audit
 from app.records.transfer import formats as records
 from app.rest.access import Access, access_of
+from app.workflows import hooks
+from app.workflows import models as workflows
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
 from tests.conftest import settings_for
+from tests.described_choices import ENUMS
 from tests.valid_openapi import check_valid
 
 VERBS = {"get", "post", "put", "patch", "delete"}
@@ -123,12 +126,30 @@ def test_no_two_paths_differ_only_in_the_names_of_their_parts(spec: dict[str, An
     assert [paths for paths in alike.values() if len(paths) > 1] == []
 
 
-def test_every_operation_has_a_summary_and_a_tag_that_is_explained(spec: dict[str, Any]) -> None:
+def test_every_operation_has_a_summary_a_description_and_a_tag_that_is_explained(
+    spec: dict[str, Any],
+) -> None:
     explained = {tag["name"] for tag in spec["tags"] if tag["description"]}
     for name, operation in operations(spec):
         assert re.fullmatch(r"[A-Z].{5,90}\.", operation["summary"]), name
+        assert operation["description"] not in ("", operation["summary"]), name
         assert len(operation["tags"]) == 1
         assert set(operation["tags"]) <= explained, name
+
+
+def test_every_list_states_its_order(spec: dict[str, Any]) -> None:
+    order = re.compile(r"\b(order(ed)?|newest|oldest|last used|highest) ?(by|of|first)?\b", re.I)
+    pages = {name for name, schema in spec["components"]["schemas"].items() if is_list(schema)}
+    for name, operation in operations(spec):
+        content = operation["responses"].get("200", {}).get("content", {})
+        schema = content.get("application/json", {}).get("schema", {})
+        if name.startswith("GET ") and schema.get("$ref", "").rpartition("/")[2] in pages:
+            text = f"{operation['summary']} {operation['description']}"
+            assert order.search(text), name
+
+
+def is_list(schema: Mapping[str, Any]) -> bool:
+    return bool({"items", "names", "revisions", "results"} & schema["properties"].keys())
 
 
 def test_every_operation_documents_its_errors(described: Flask, spec: dict[str, Any]) -> None:
@@ -252,8 +273,7 @@ def test_every_error_has_the_one_shape(spec: dict[str, Any]) -> None:
 
 
 def test_every_property_has_a_type_unless_it_may_be_anything(spec: dict[str, Any]) -> None:
-    anything = {"default", "list_fields", "view_fields", "create_fields", "update_fields", "fields"}
-    anything |= {"before", "after"}
+    anything = {"default", "before", "after", "old_value", "new_value"}
     untyped = {
         (name, key)
         for name, schema in spec["components"]["schemas"].items()
@@ -261,6 +281,51 @@ def test_every_property_has_a_type_unless_it_may_be_anything(spec: dict[str, Any
         if not {"type", "$ref", "anyOf", "allOf"} & set(value) and key not in anything
     }
     assert untyped == set()
+
+
+def test_every_array_has_items(spec: dict[str, Any]) -> None:
+    bare = [part for part in parts(spec) if "array" in types_of(part) and "items" not in part]
+    assert bare == []
+
+
+def parts(value: object) -> Iterator[Mapping[str, Any]]:
+    """Every object within a JSON value."""
+    if isinstance(value, dict):
+        yield value
+    children = value.values() if isinstance(value, dict) else value
+    if isinstance(value, dict | list):
+        for child in children:
+            yield from parts(child)
+
+
+def types_of(schema: Mapping[str, Any]) -> list[str]:
+    types = schema.get("type", ())
+    return [types] if isinstance(types, str) else [*types]
+
+
+@pytest.mark.parametrize(("place", "choices"), ENUMS.items())
+def test_closed_sets_are_enums(spec: dict[str, Any], place: str, choices: Collection[str]) -> None:
+    name, *path = place.split(".")
+    found = spec["components"]["schemas"][name]
+    for key in path:
+        found = found["items"] if key == "[]" else found["properties"][key]
+    assert [value for value in found["enum"] if value is not None] == [*choices]
+    assert (None in found["enum"]) == ("null" in types_of(found)), place
+
+
+def test_bounds_are_described(spec: dict[str, Any]) -> None:
+    schemas = spec["components"]["schemas"]
+    most = settings_for("sqlite", Path()).batch_max
+    for name, field in {"ChosenRecords": "ids", "NewRecords": "records"}.items():
+        found = schemas[name]["properties"][field]
+        assert (found["minItems"], found["maxItems"]) == (1, most)
+    functions = spec["paths"]["/api/v1/records/{collection}/aggregate"]["get"]["parameters"][0]
+    assert (functions["name"], functions["required"]) == ("functions", True)
+    for schema, types in {"NewWorkflow": workflows.TRIGGERS, "NewHook": hooks.TRIGGERS}.items():
+        trigger = schemas[schema]["properties"]["trigger"]
+        assert validator(spec, trigger).is_valid({"type": types[0], "event": "records.create"})
+        for invalid in ({}, {"type": "never"}, {"type": types[0], "unknown": 1}):
+            assert not validator(spec, trigger).is_valid(invalid)
 
 
 def test_every_schema_is_used_and_explained_by_no_internal_name(spec: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -156,7 +157,26 @@ def test_compose_gives_processes_no_rights(name: str) -> None:
 def test_compose_publishes_web_alone_and_to_this_machine() -> None:
     services = loaded(PROJECT / "compose.yaml")["services"]
     ports = {name: service["ports"] for name, service in services.items() if "ports" in service}
+    assert ports.pop("nginx") == ["80:80", "443:443"]
+    assert services["nginx"]["profiles"] == ["nginx"]
     assert ports == {"web": ["127.0.0.1:8000:8000"]}
+
+
+def test_nginx_of_compose_asks_web(tmp_path: Path) -> None:
+    *_, script = loaded(PROJECT / "compose.yaml")["services"]["nginx"]["command"]
+    edit = script.partition(" && ")[0].replace("/etc/atrium.conf", "deploy/nginx.conf")
+    edit = edit.replace("/etc/nginx/conf.d/default.conf", str(tmp_path / "atrium.conf"))
+    subprocess.run(["sh", "-c", edit], cwd=PROJECT, check=True)
+    edited = (tmp_path / "atrium.conf").read_text()
+    assert re.findall(r"^    server (\S+)", edited, re.MULTILINE) == ["web:8000"]
+    assert {"/tls/atrium.pem", "/tls/atrium.key"} <= set(re.findall(r"ssl_\w+ +(\S+);", edited))
+
+
+def test_heroku_is_asked_for_settings_that_exist() -> None:
+    described = json.loads(text("app.json"))
+    assert set(described["formation"]) == set(procfile()) - {"release"}
+    names = {name for name in described["env"] if name.startswith("SERVICE_")}
+    assert names <= set(re.findall(r"SERVICE_[A-Z_]+", text("docs/settings.md")))
 
 
 # --- Versions -----------------------------------------------------------------
@@ -176,6 +196,7 @@ def test_one_oldest_python_everywhere() -> None:
     digits = oldest.replace(".", "")
     assert tomllib.loads(text("ruff.toml"))["target-version"] == f"py{digits}"
     assert f"({oldest.replace('.', ', ')})" in text("Makefile")
+    assert text(".python-version") == f"{oldest}\n"
     assert f"FROM=python:{oldest}" in text("Dockerfile").replace("ARG PYTHON", "FROM")
     steps = [step for job in loaded(WORKFLOW)["jobs"].values() for step in job["steps"]]
     versions = {

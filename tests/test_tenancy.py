@@ -199,6 +199,11 @@ OWN_ACCOUNT: dict[Route, Case] = {
     ("PUT", MEMBER): Owned(a_user, ONE_MEMBER, RENAMED, "user_id"),
     ("PATCH", MEMBER): Owned(a_user, ONE_MEMBER, DEMOTED, "user_id"),
     ("DELETE", MEMBER): Owned(a_user, ONE_MEMBER, part="user_id"),
+    ("GET", f"{MEMBER}/sessions"): Owned(a_user, ONE_MEMBER, part="user_id"),
+    ("DELETE", f"{MEMBER}/sessions"): Owned(a_user, ONE_MEMBER, part="user_id"),
+    ("DELETE", f"{MEMBER}/sessions/<uuid:session_id>"): Owned(
+        a_session, "auth/sessions", part="session_id"
+    ),
 }
 GROUP, ONE_GROUP = "/groups/<uuid:group_id>", "groups/{id}"
 SOMEBODY = {"user_id": RANDOM_ID}
@@ -230,6 +235,10 @@ for prefix in ("/api-keys", "/admin/api-keys"):
         ("POST", f"{prefix}/<uuid:key_id>/revoke"): Owned(a_key, "api-keys/{id}", part="key_id"),
         ("DELETE", f"{prefix}/<uuid:key_id>"): Owned(a_key, "api-keys/{id}", part="key_id"),
     }
+KEYS |= {
+    ("POST", "/api-keys/<uuid:key_id>/rotate"): Owned(a_key, "api-keys/{id}", part="key_id"),
+    ("PATCH", "/api-keys/<uuid:key_id>"): Owned(a_key, "api-keys/{id}", RENAMED, "key_id"),
+}
 WEBHOOK, ONE_WEBHOOK = "/webhooks/<uuid:webhook_id>", "webhooks/{id}"
 DELIVERY = f"{WEBHOOK}/deliveries/<uuid:delivery_id>"
 LISTENER = {"url": "http://127.0.0.1:9/", "collection": "posts", "events": ["create"]}
@@ -372,6 +381,7 @@ CASES: dict[Route, Case] = {
     ("POST", "/collections/<collection_name>/rules/diff"): Superadmin({"rules": {}}),
     ("POST", "/rules/validate"): Superadmin({"rule": "true"}),
     ("POST", "/rules/test"): Superadmin({"rule": "true"}),
+    ("GET", "/rules/denials/<explain_id>"): Superadmin(),
     ("GET", "/audit-logs"): Superadmin(),
     ("GET", "/audit-logs/<large:entry_id>"): Superadmin(),
     ("GET", "/audit-logs/export"): Superadmin(),

@@ -33,7 +33,7 @@ WORD = re.compile(r"[^\W\d_]{2,}")
 # Brands, and texts for machines.
 UNTRANSLATED = re.compile(
     r"Atrium|UTC|-created_at|OAuth 2.0|SAML 2.0|Ctrl|light dark"
-    r"|flask --app wsgi audit verify --checkpoint FILE"
+    r"|bin/atrium audit verify --checkpoint FILE"
 )
 MARKUP = re.compile(r"=\"|<|\.html$")
 TRANSLATING = {"_", "gettext", "ngettext", "pgettext", "npgettext"}

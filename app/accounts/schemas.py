@@ -57,7 +57,7 @@ METADATA = {
 class AccountView(Schema):
     """An account as all its users see it."""
 
-    id = ma.fields.String(required=True)
+    id = fields.Id(required=True)
     slug = ma.fields.String(required=True)
     name = ma.fields.String(required=True)
     account_code = ma.fields.String(required=True)
@@ -67,10 +67,10 @@ class AccountView(Schema):
 class UserView(Schema):
     """A user, without the password hash."""
 
-    id = ma.fields.String(required=True)
-    email = ma.fields.String(required=True)
+    id = fields.Id(required=True)
+    email = ma.fields.String(required=True, metadata=fields.EMAIL)
     name = ma.fields.String(required=True, allow_none=True)
-    account_id = ma.fields.String(required=True)
+    account_id = fields.Id(required=True)
     account_code = ma.fields.String(required=True, attribute="account.account_code")
     account_name = ma.fields.String(required=True, attribute="account.name")
     role = ma.fields.String(required=True, attribute="role.name")
@@ -114,7 +114,7 @@ class TeamArgs(PageArgs):
 class NewMember(Schema):
     """A new user of the own account, who gets a link to set a password by mail."""
 
-    email = fields.Text(longest=320, required=True)
+    email = fields.Text(longest=320, required=True, metadata=fields.EMAIL)
     name = fields.Text(longest=200, allow_none=True)
     role_id = fields.Integer(1, LARGEST_ROLE_ID)
     role = fields.Text(longest=100)
@@ -123,7 +123,7 @@ class NewMember(Schema):
 class ChangedUser(Schema):
     """The properties of a user to change."""
 
-    email = fields.Text(longest=320)
+    email = fields.Text(longest=320, metadata=fields.EMAIL)
     name = fields.Text(longest=200, allow_none=True)
     role_id = fields.Integer(1, LARGEST_ROLE_ID)
     role = fields.Text(longest=100)
@@ -191,10 +191,12 @@ class OwnAccountBody(Schema):
 
     name = fields.Text(shortest=1, longest=200)
     allowed_redirect_uris = ma.fields.List(
-        fields.Text(longest=2000), validate=ma.validate.Length(max=50)
+        fields.Text(longest=2000, metadata=fields.URI), validate=ma.validate.Length(max=50)
     )
-    default_redirect_uri = fields.Text(longest=2000, allow_none=True)
-    cors_origins = ma.fields.List(fields.Text(longest=300), validate=ma.validate.Length(max=50))
+    default_redirect_uri = fields.Text(longest=2000, allow_none=True, metadata=fields.URI)
+    cors_origins = ma.fields.List(
+        fields.Text(longest=300, metadata=fields.URI), validate=ma.validate.Length(max=50)
+    )
     sso_provisioning = fields.StrictBoolean(allow_none=True, metadata={"description": PROVISIONING})
     sso_email_domains = ma.fields.List(
         fields.Text(longest=253),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import marshmallow as ma
 from flask import Response
 
-from app import rest
+from app import rest, slugs
 from app.accounts import tenants, users
 from app.accounts.models import Account
 from app.accounts.schemas import (
@@ -37,7 +37,7 @@ class NewAccount(Schema):
     """A new account; the slug defaults to one derived from the name."""
 
     name = fields.Text(shortest=1, longest=200, required=True)
-    slug = fields.Text(longest=200)
+    slug = fields.Text(longest=200, metadata=slugs.DESCRIBED)
 
 
 class ChangedAccount(Schema):
@@ -69,7 +69,11 @@ class AccountPage(Page):
 @blueprint.response(200, AccountPage, example=page_body([FULL_ACCOUNT], 1, PAGE))
 @superadmin
 def list_accounts(args: Query) -> dict[str, object]:
-    """List accounts."""
+    """List accounts.
+
+    For superadmins. Newest first by default. Includes suspended accounts and the system account,
+    but no deleted ones.
+    """
     return page_body(*tenants.page(args), args)
 
 
@@ -79,7 +83,11 @@ def list_accounts(args: Query) -> dict[str, object]:
 @blueprint.fails(400, 409)
 @superadmin
 def create_account(body: Body) -> Account:
-    """Create an account without users."""
+    """Create an account without users.
+
+    For superadmins. `POST /users` adds the first admin; `/auth/register` creates both at once. A
+    slug that is taken is a 409, also if it was derived from the name.
+    """
     return tenants.create(body["name"], body.get("slug"))
 
 
@@ -87,7 +95,10 @@ def create_account(body: Body) -> Account:
 @blueprint.response(200, FullAccountView, example=FULL_ACCOUNT)
 @superadmin
 def get_account(account_id: str) -> Account:
-    """Get an account."""
+    """Get an account.
+
+    For superadmins; admins use `GET /account`. A deleted account is a 404.
+    """
     return tenants.get(account_id)
 
 
@@ -109,7 +120,11 @@ def update_account(body: Body, account_id: str) -> Account:
 @blueprint.fails(409)
 @superadmin
 def delete_account(account_id: str) -> Response:
-    """Close an account at once; a background job deletes its data."""
+    """Close an account at once; a background job deletes its data.
+
+    For superadmins. Users and API keys of the account get a 401 from then on; this cannot be
+    undone. The slug becomes available again, the code does not. The system account is a 409.
+    """
     tenants.close(account_id)
     return Response(status=204)
 
@@ -119,5 +134,9 @@ def delete_account(account_id: str) -> Response:
 @blueprint.response(200, UserPage, example=page_body([USER], 1, PAGE))
 @superadmin
 def list_users_of_account(args: Query, account_id: str) -> dict[str, object]:
-    """List the users of an account."""
+    """List the users of an account.
+
+    For superadmins; admins use `GET /account/users`. Newest first by default. Includes inactive
+    users.
+    """
     return page_body(*users.page(tenants.get(account_id).id, args), args)

@@ -39,8 +39,8 @@ GROUP = {
 class GroupView(Schema):
     """A group."""
 
-    id = ma.fields.String(required=True)
-    account_id = ma.fields.String(required=True)
+    id = fields.Id(required=True)
+    account_id = fields.Id(required=True)
     name = ma.fields.String(required=True)
     description = ma.fields.String(required=True, allow_none=True)
     is_system = ma.fields.Boolean(required=True)
@@ -77,7 +77,11 @@ class NewMembership(Schema):
 @blueprint.response(200, GroupPage, example=page_body([GROUP], 1, PAGE))
 @account_admin
 def list_groups(args: Query) -> dict[str, object]:
-    """List the groups of your account."""
+    """List the groups of your account.
+
+    For admins. Ordered by name, without users. With `X-Account-ID: *` superadmins get the groups of
+    all accounts.
+    """
     result = groups.page(principal().account_id, args["skip"], args["limit"], args.get("search"))
     return page_body(*result, args)
 
@@ -88,7 +92,11 @@ def list_groups(args: Query) -> dict[str, object]:
 @blueprint.fails(400, 409)
 @account_admin
 def create_group(body: Body) -> Group:
-    """Create a group in your account."""
+    """Create a group in your account.
+
+    For admins. Starts without users; rules can refer to it by its name. A name that is taken in the
+    account is a 409; upper and lower case are the same.
+    """
     return groups.create(_own(), body["name"], body.get("description"))
 
 
@@ -96,7 +104,10 @@ def create_group(body: Body) -> Group:
 @blueprint.response(200, GroupWithMembers, example={**GROUP, "users": [USER]})
 @account_admin
 def get_group(group_id: str) -> dict[str, object]:
-    """Get a group with its users."""
+    """Get a group with its users.
+
+    For admins. `users` has all members, including inactive ones, ordered by email address.
+    """
     group = groups.get(principal().account_id, group_id)
     columns = {name: getattr(group, name) for name in GroupView().fields}
     return {**columns, "users": groups.members(group)}
@@ -108,7 +119,11 @@ def get_group(group_id: str) -> dict[str, object]:
 @blueprint.fails(400, 409)
 @account_admin
 def update_group(body: Body, group_id: str) -> Group:
-    """Change a group's name or description; `pii_access` keeps its name."""
+    """Change a group's name or description; `pii_access` keeps its name.
+
+    For admins. Omitted properties keep their values. Rules that contain the old name are not
+    changed. A name that is taken, or another name for `pii_access`, is a 409.
+    """
     return groups.change(_own(), group_id, body)
 
 
@@ -117,7 +132,11 @@ def update_group(body: Body, group_id: str) -> Group:
 @blueprint.fails(409)
 @account_admin
 def delete_group(group_id: str) -> Response:
-    """Delete a group, except `pii_access`."""
+    """Delete a group, except `pii_access`.
+
+    For admins. The users stay, and lose what rules grant to the group with their next request.
+    `pii_access` is a 409.
+    """
     groups.delete(_own(), group_id)
     return Response(status=204)
 
@@ -144,7 +163,12 @@ def add_user_to_group(body: Body, group_id: str) -> Group:
 @blueprint.response(204)
 @account_admin
 def remove_user_from_group(group_id: str, user_id: str) -> Response:
-    """Remove a user from a group."""
+    """Remove a user from a group.
+
+    For admins; any of them may also remove users from `pii_access`. Takes effect with the user's
+    next request. A 404 means that the group or the user does not exist, or that the user is not a
+    member. `/users` and `/members` are the same.
+    """
     groups.remove_member(_own(), group_id, user_id)
     return Response(status=204)
 

@@ -30,8 +30,9 @@ from app.accounts.schemas import (
     UserView,
 )
 from app.accounts.types import Body, Query
-from app.auth import account_settings, enrolment
+from app.auth import account_settings, enrolment, sessions
 from app.auth.guard import principal
+from app.auth.schemas import SESSION, SessionPage
 from app.rest.access import account_admin
 from app.rest.blueprint import Blueprint
 from app.rest.paging import PageArgs, page_body
@@ -110,7 +111,11 @@ class OwnAccountView(FullAccountView):
 @blueprint.response(200, OwnAccountView, example=OWN)
 @account_admin
 def get_own_account() -> Account:
-    """Get your account and its settings."""
+    """Get your account and its settings.
+
+    For admins; other users find the name in `GET /auth/me`. Superadmins get the account that
+    `X-Account-ID` names, by default the system account.
+    """
     return tenants.get(_own())
 
 
@@ -134,7 +139,11 @@ def update_own_account(body: Body) -> Account:
 @blueprint.response(200, RolePage, example=page_body([ROLE], 1, PAGE))
 @account_admin
 def list_roles_for_account(args: Query) -> dict[str, object]:
-    """List the roles that a user of the account can have."""
+    """List the roles that a user of the account can have.
+
+    For admins. In order of creation, built-in roles first. All accounts share the same roles; only
+    superadmins change them (`/roles`).
+    """
     return page_body(*roles.page(args["skip"], args["limit"]), args)
 
 
@@ -143,7 +152,10 @@ def list_roles_for_account(args: Query) -> dict[str, object]:
 @blueprint.response(200, UserPage, example=page_body([USER], 1, PAGE))
 @account_admin
 def list_team(args: Query) -> dict[str, object]:
-    """List the users of your account."""
+    """List the users of your account.
+
+    For admins. Newest first by default. Includes inactive users.
+    """
     return page_body(*users.page(_own(), args), args)
 
 
@@ -165,7 +177,10 @@ def create_member(body: Body) -> User:
 @blueprint.response(200, UserView, example=USER)
 @account_admin
 def get_member(user_id: str) -> User:
-    """Get a user of your account."""
+    """Get a user of your account.
+
+    For admins. A user of another account is a 404.
+    """
     return users.get(_own(), user_id)
 
 
@@ -193,8 +208,49 @@ def update_member(body: Body, user_id: str) -> User:
 @blueprint.fails(409)
 @account_admin
 def delete_member(user_id: str) -> Response:
-    """Delete a user of your account; their records stay."""
+    """Delete a user of your account; their records stay.
+
+    For admins. Sessions and API keys of the user stop working at once. You cannot delete your own
+    user (403) or the account's last active admin (409).
+    """
     users.delete(_own(), user_id, by=principal().user_id)
+    return Response(status=204)
+
+
+@blueprint.route("/users/<uuid:user_id>/sessions", methods=["GET"])
+@blueprint.arguments(PageArgs, location="query")
+@blueprint.response(200, SessionPage, example=page_body([SESSION], 1, PAGE))
+@account_admin
+def list_sessions_of_member(args: Query, user_id: str) -> dict[str, object]:
+    """List the active sessions of a user of your account.
+
+    The last used comes first.
+    """
+    user = users.get(_own(), user_id)
+    return page_body(*sessions.page(_own(), user.id, args["skip"], args["limit"]), args)
+
+
+@blueprint.route("/users/<uuid:user_id>/sessions", methods=["DELETE"])
+@blueprint.response(204)
+@account_admin
+def end_sessions_of_member(user_id: str) -> Response:
+    """End all sessions of a user of your account.
+
+    Their tokens stop working at once; API keys stay.
+    """
+    sessions.end_all(_own(), users.get(_own(), user_id).id)
+    return Response(status=204)
+
+
+@blueprint.route("/users/<uuid:user_id>/sessions/<uuid:session_id>", methods=["DELETE"])
+@blueprint.response(204)
+@account_admin
+def end_session_of_member(user_id: str, session_id: str) -> Response:
+    """End a session of a user of your account.
+
+    Its tokens stop working at once.
+    """
+    sessions.end_active(_own(), users.get(_own(), user_id).id, session_id)
     return Response(status=204)
 
 

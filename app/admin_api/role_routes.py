@@ -26,7 +26,10 @@ blueprint = Blueprint(
 @blueprint.response(200, RolePage, example=page_body([ROLE], 1, PAGE))
 @superadmin
 def list_roles(args: Query) -> dict[str, object]:
-    """List roles."""
+    """List roles.
+
+    For superadmins; admins use `GET /account/roles`. In order of creation, built-in roles first.
+    """
     return page_body(*roles.page(args["skip"], args["limit"]), args)
 
 
@@ -36,7 +39,11 @@ def list_roles(args: Query) -> dict[str, object]:
 @blueprint.fails(400, 409)
 @superadmin
 def create_role(body: Body) -> Role:
-    """Create a role."""
+    """Create a role.
+
+    For superadmins. A new role is available in all accounts, and grants nothing until rules refer
+    to it. A name that is taken is a 409; upper and lower case are the same.
+    """
     return roles.create(body["name"], body.get("description"))
 
 
@@ -44,7 +51,10 @@ def create_role(body: Body) -> Role:
 @blueprint.response(200, RoleView, example=ROLE)
 @superadmin
 def get_role(role_id: str) -> Role:
-    """Get a role."""
+    """Get a role.
+
+    For superadmins. Roles belong to no account; admins find theirs in `GET /account/roles`.
+    """
     return roles.get(int(role_id))
 
 
@@ -54,7 +64,11 @@ def get_role(role_id: str) -> Role:
 @blueprint.fails(400, 409)
 @superadmin
 def update_role(body: Body, role_id: str) -> Role:
-    """Change a role's name or description; `admin`, `editor` and `viewer` keep their names."""
+    """Change a role's name or description; `admin`, `editor` and `viewer` keep their names.
+
+    For superadmins. Omitted properties keep their values. Users of the role have the new name at
+    once, but rules that contain the old name are not changed. A name that is taken is a 409.
+    """
     return roles.change(int(role_id), body)
 
 
@@ -63,6 +77,9 @@ def update_role(body: Body, role_id: str) -> Role:
 @blueprint.fails(409)
 @superadmin
 def delete_role(role_id: str) -> Response:
-    """Delete a role that is not in use."""
+    """Delete a role that is not in use.
+
+    For superadmins. A built-in role, and one that users or open invitations have, is a 409.
+    """
     roles.delete(int(role_id))
     return Response(status=204)

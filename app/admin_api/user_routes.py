@@ -84,7 +84,11 @@ class NewPassword(Schema):
 @blueprint.response(200, UserPage, example=page_body([USER], 1, PAGE))
 @superadmin
 def list_users(args: Query) -> dict[str, object]:
-    """List users of all accounts."""
+    """List users of all accounts.
+
+    For superadmins; admins use `GET /account/users`. Newest first by default. Includes inactive
+    users and superadmins.
+    """
     return page_body(*users.page(None, args), args)
 
 
@@ -117,7 +121,10 @@ def create_user(body: Body) -> User:
 @blueprint.response(200, UserView, example=USER)
 @superadmin
 def get_user(user_id: str) -> User:
-    """Get a user."""
+    """Get a user.
+
+    For superadmins; finds users of every account. Admins use `GET /account/users/{user_id}`.
+    """
     return users.get(None, user_id)
 
 
@@ -144,7 +151,11 @@ def update_user(body: Body, user_id: str) -> User:
 @blueprint.fails(409)
 @superadmin
 def delete_user(user_id: str) -> Response:
-    """Delete a user; their records stay."""
+    """Delete a user; their records stay.
+
+    For superadmins. Sessions and API keys of the user stop working at once. You cannot delete your
+    own user (403) or an account's last active admin (409).
+    """
     users.delete(None, user_id, by=principal().user_id)
     return Response(status=204)
 
@@ -175,7 +186,11 @@ def set_user_password(body: Body, user_id: str) -> dict[str, str]:
 @blueprint.response(200, UserView, example=USER)
 @superadmin
 def verify_user(user_id: str) -> User:
-    """Mark a user's address verified."""
+    """Mark a user's address verified.
+
+    For superadmins. The user's sessions and API keys stay valid, and no mail is sent. For a
+    verified address it only renews `email_verified_at`.
+    """
     return users.verify(None, user_id)
 
 
@@ -184,6 +199,10 @@ def verify_user(user_id: str) -> User:
 @blueprint.fails(429)
 @superadmin
 def resend_verification_of_user(user_id: str) -> dict[str, str]:
-    """Mail a new verification link to a user."""
+    """Mail a new verification link to a user.
+
+    For superadmins. Also a 200 if nothing is sent, because the address is verified, or the user or
+    the account is inactive. Too many mails to one address are a 429.
+    """
     verification.send_again(users.get(None, user_id))
     return {"message": "A new verification link is on its way."}

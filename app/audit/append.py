@@ -19,7 +19,7 @@ from app import clock, config, db
 from app.audit import digest, insert
 from app.context import actor
 
-CREATE, UPDATE, DELETE = "CREATE", "UPDATE", "DELETE"
+OPERATIONS = CREATE, UPDATE, DELETE = "CREATE", "UPDATE", "DELETE"
 HIDDEN = "***"
 TARGET_COLUMNS = ("operation", "table_name", "record_id")
 

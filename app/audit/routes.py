@@ -83,10 +83,10 @@ class AuditEntry(Schema):
     """One change of one column."""
 
     id = ma.fields.Integer(required=True)
-    account_id = ma.fields.String(
+    account_id = fields.Id(
         required=True, metadata={"description": "The account whose chain has this entry."}
     )
-    operation = ma.fields.String(required=True)
+    operation = fields.Choice(append.OPERATIONS, required=True)
     table_name = ma.fields.String(required=True)
     record_id = ma.fields.String(required=True)
     column_name = ma.fields.String(required=True)
@@ -125,7 +125,7 @@ class AuditEntryPage(Page):
 class Checkpoint(Schema):
     """A signed statement that a chain had this checksum at this entry (Ed25519, in hex)."""
 
-    account_id = ma.fields.String(required=True)
+    account_id = fields.Id(required=True)
     entry_id = ma.fields.Integer(required=True)
     checksum = ma.fields.String(required=True)
     created_at = fields.Timestamp(required=True)
@@ -159,7 +159,11 @@ class ChainHead(Schema):
 class ChainReport(Schema):
     """The verification result of one chain, up to its first fault."""
 
-    account_id = _nullable("The account; of several, the first with a broken chain.")
+    account_id = fields.Id(
+        required=True,
+        allow_none=True,
+        metadata={"description": "The account; of several, the first with a broken chain."},
+    )
     valid = ma.fields.Boolean(required=True)
     checked = ma.fields.Integer(required=True)
     first_broken_id = ma.fields.Integer(required=True, allow_none=True)
@@ -184,10 +188,7 @@ class AuditEntryFilter(Schema):
     user_id = fields.Text(
         metadata={"description": "The acting user; also `system` or `anonymous`."}
     )
-    operation = ma.fields.String(
-        validate=ma.validate.OneOf([append.CREATE, append.UPDATE, append.DELETE]),
-        metadata={"description": "The operation."},
-    )
+    operation = fields.Choice(append.OPERATIONS, metadata={"description": "The operation."})
     from_date = fields.DateTime(metadata={"description": "Not before this moment."})
     to_date = fields.DateTime(metadata={"description": "Not after this moment."})
 
@@ -205,9 +206,8 @@ class EntryArgs(AuditEntryFilter, PageArgs):
 
     limit = fields.Integer(1, 500, metadata={"description": "Number of items to return."})
     page_size = fields.Integer(1, 500, metadata={"description": "Alias of limit."})
-    sort_by = fields.Text(
-        load_default="occurred_at",
-        metadata={"description": f"One of {', '.join(service.SORTABLE)}."},
+    sort_by = fields.DocumentedChoice(
+        service.SORTABLE, load_default="occurred_at", metadata={"description": "The sort field."}
     )
     sort_order = ma.fields.String(
         load_default="desc",
@@ -262,7 +262,11 @@ def list_audit_logs(args: Query) -> Response:
 @blueprint.response(200, AuditEntry, example=EXAMPLE)
 @superadmin
 def get_audit_log(entry_id: str) -> Response:
-    """Get an audit entry."""
+    """Get an audit entry.
+
+    For superadmins. Ids are unique across all accounts. Personal values are masked unless the
+    caller is in the group `pii_access`.
+    """
     return json_response(service.get(int(entry_id), by=principal()))
 
 
@@ -314,6 +318,10 @@ def verify_audit_logs(args: Query) -> Response:
 )
 @superadmin
 def list_checkpoints(args: Query) -> Response:
-    """List the signed checkpoints of chains, the newest first."""
+    """List the signed checkpoints of chains, the newest first.
+
+    For superadmins. With `account_id` of one chain, else of all. `/audit-logs/verify` checks the
+    chains themselves.
+    """
     result = checkpoints.page(args.get("account_id"), args["skip"], args["limit"])
     return json_response(page_body(*result, args))

@@ -63,7 +63,9 @@ TRACKED: dict[str, Tracked] = {
     "invitations": Tracked(
         ignored=frozenset({"email_key"}), hidden=frozenset({"token_hash", "shown_token_hash"})
     ),
-    "api_keys": Tracked(ignored=frozenset({"last_used_at"}), hidden=frozenset({"key_hash"})),
+    "api_keys": Tracked(
+        ignored=frozenset({"last_used_at"}), hidden=frozenset({"key_hash", "hint", "previous_hash"})
+    ),
     "webhooks": Tracked(
         ignored=frozenset({"failing_since"}),
         hidden=frozenset({"secret", "previous_secret", "headers"}),

@@ -8,6 +8,7 @@ import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
 import sqlalchemy as sa
 
@@ -22,13 +23,15 @@ from app.auth.principal import Principal
 from app.context import tenancy
 from app.db import counts, errors, versioned_cache
 from app.db.versioned_cache import VersionCheck
-from app.errors import Conflict, InvalidValues, NotFound, Unauthorized, problem
+from app.errors import Conflict, Forbidden, InvalidValues, NotFound, Unauthorized, problem
 from app.ids import new_id
 
 PREFIX = "svc_sk_"
 RANDOM_CHARACTERS = 32
 ALPHABET = string.ascii_letters + string.digits
 PATTERN = re.compile(rf"{PREFIX}([A-Z]{{2}}[0-9]{{4}})_[A-Za-z0-9]{{{RANDOM_CHARACTERS}}}")
+HINT_CHARACTERS = 4  # of 32 random ones
+OTHER_ADDRESS = "address_not_allowed"
 LAST_USED_INTERVAL = timedelta(minutes=1)
 
 
@@ -41,6 +44,8 @@ class CachedKey:
     user_id: str
     scopes: Mapping[str, Sequence[str]] | None
     expires_at: datetime | None
+    networks: Sequence[IPv4Network | IPv6Network]
+    """Those that it may be used from; none: any."""
     version_check: VersionCheck
     _last: tuple[Principal | None, Principal | None] = field(default=(None, None), repr=False)
 
@@ -72,8 +77,7 @@ def create(body: Body, *, by: Principal, id: str | None = None) -> tuple[ApiKey,
         expired = problem("expires_at", "invalid_datetime", "Must be in the future.")
         raise InvalidValues([expired])
     account, user_id = by.home_and_user()
-    characters = "".join(secrets.choice(ALPHABET) for _ in range(RANDOM_CHARACTERS))
-    secret = f"{PREFIX}{account.account_code}_{characters}"
+    secret = new_secret(account.account_code)
     unique_id = errors.conflict_on_unique(
         "api_keys", "id", "id", "A key with this id already exists."
     )
@@ -84,14 +88,36 @@ def create(body: Body, *, by: Principal, id: str | None = None) -> tuple[ApiKey,
             id=id or new_id(),
             created_by=user_id,
             key_hash=tokens.digest(secret),
+            hint=secret[-HINT_CHARACTERS:],
             name=name,
             description=body.get("description"),
             expires_at=body.get("expires_at"),
             scopes=body.get("scopes"),
+            ip_addresses=networks_of(body.get("ip_addresses")),
         )
         session.add(key)
         session.flush()
     return key, secret
+
+
+def new_secret(account_code: str) -> str:
+    """Return a new secret."""
+    characters = "".join(secrets.choice(ALPHABET) for _ in range(RANDOM_CHARACTERS))
+    return f"{PREFIX}{account_code}_{characters}"
+
+
+def networks_of(texts: Sequence[str] | None) -> list[str] | None:
+    """Return addresses and networks in their usual form. Raises InvalidValues."""
+    problems, found = [], []
+    for text in texts or ():
+        try:
+            found.append(str(ip_network(text.strip(), strict=False)))
+        except ValueError:
+            message = f"{text} is neither an IP address nor a network such as 192.0.2.0/24."
+            problems.append(problem("ip_addresses", "invalid_address", message))
+    if problems:
+        raise InvalidValues(problems)
+    return list(dict.fromkeys(found)) or None
 
 
 def page(
@@ -112,14 +138,19 @@ def get(key_id: str, *, by: Principal) -> ApiKey:
     return _require(db.db.session.scalar(_select(key_id, by)))
 
 
+def get_locked(key_id: str, *, by: Principal) -> ApiKey:
+    """A key that the caller may see, locked. Raises NotFound, or Conflict if it is revoked."""
+    by.require_account_id()
+    key = _require(db.db.session.scalar(_select(key_id, by).with_for_update(of=ApiKey)))
+    if key.is_revoked:
+        raise Conflict("This key is already revoked.")
+    return key
+
+
 def revoke(key_id: str, *, by: Principal) -> ApiKey:
     """Revoke a key, which stops working at once. Raises NotFound or Conflict."""
-    by.require_account_id()
     with db.transaction() as session:
-        # Locks the row: of two concurrent revocations, one gets the Conflict.
-        key = _require(session.scalar(_select(key_id, by).with_for_update(of=ApiKey)))
-        if key.is_revoked:
-            raise Conflict("This key is already revoked.")
+        key = get_locked(key_id, by=by)  # of two concurrent revocations, one gets the Conflict
         key.revoked_by = by.user_id
         _mark_revoked(key)
         session.flush()
@@ -175,11 +206,13 @@ def _mark_revoked(key: ApiKey) -> None:
     key.version += 1
 
 
-def authenticate(secret: str) -> Principal:
-    """The principal of a key. Raises Unauthorized."""
+def authenticate(secret: str, address: str | None) -> Principal:
+    """The principal of a key that is used from an address. Raises Unauthorized or Forbidden."""
     digest = tokens.digest(secret)
     key = versioned_cache.cache("api_keys").get(digest, lambda: _find(secret))
     principal = _principal(key)
+    if key and key.networks and not _is_within(address, key.networks):
+        raise Forbidden("This API key may not be used from this address.", error=OTHER_ADDRESS)
     if key is not None:
         _record_use(key)
     return principal
@@ -206,19 +239,29 @@ def _find(secret: str) -> CachedKey | None:
     if match is None:
         return None
     account_id = sa.select(Account.id).where(Account.account_code == match[1]).scalar_subquery()
-    return _load(ApiKey.account_id == account_id, ApiKey.key_hash == tokens.digest(secret))
+    digest = tokens.digest(secret)
+    by_secret = sa.or_(ApiKey.key_hash == digest, ApiKey.previous_hash == digest)
+    return _load(ApiKey.account_id == account_id, by_secret, digest=digest)
 
 
-def _load(*conditions: Condition) -> CachedKey | None:
+def _is_within(address: str | None, networks: Sequence[IPv4Network | IPv6Network]) -> bool:
+    ip = ip_address((address or "::").partition("%")[0])
+    return any(ip in network for network in networks)
+
+
+def _load(*conditions: Condition, digest: str | None = None) -> CachedKey | None:
     query = sa.select(ApiKey).where(*conditions)
     with tenancy.across_accounts():
         key = db.db.session.scalar(query.execution_options(populate_existing=True))
     if key is None or key.is_revoked:
         return None
     version_check = VersionCheck("api_keys", (key.account_id, key.id), key.version)
-    return CachedKey(
-        key.id, key.account_id, key.created_by, key.scopes, key.expires_at, version_check
-    )
+    expires_at, networks = key.expires_at, tuple(map(ip_network, key.ip_addresses or ()))
+    if digest is not None and digest != key.key_hash:
+        assert key.previous_valid_until  # noqa: S101 - set along with the previous hash
+        expires_at = min(filter(None, (expires_at, key.previous_valid_until)))
+    columns = (key.id, key.account_id, key.created_by, key.scopes, expires_at)
+    return CachedKey(*columns, networks, version_check)
 
 
 def _record_use(key: CachedKey) -> None:

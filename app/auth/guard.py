@@ -313,7 +313,7 @@ def _ticket_caller(ticket: str, reference: str | None) -> Principal:
 
 def _signed_in(credential: str) -> Principal:
     if credential.startswith(api_keys.PREFIX):
-        return api_keys.authenticate(credential)
+        return api_keys.authenticate(credential, get_request().remote_addr)
     claims = tokens.read(credential, tokens.ACCESS)
     caller = credentials.token_principal(claims)
     # Compares ids, as `iat` has a resolution of seconds only.

@@ -48,9 +48,9 @@ INVITATION = {
 class InvitationView(Schema):
     """An invitation."""
 
-    id = ma.fields.String(required=True)
-    account_id = ma.fields.String(required=True)
-    email = ma.fields.String(required=True)
+    id = fields.Id(required=True)
+    account_id = fields.Id(required=True)
+    email = ma.fields.String(required=True, metadata=fields.EMAIL)
     role_id = ma.fields.Integer(
         required=True,
         allow_none=True,
@@ -60,10 +60,8 @@ class InvitationView(Schema):
         required=True, allow_none=True, attribute="role.name", dump_default=None
     )
     groups = ma.fields.List(ma.fields.String(), required=True)
-    status = ma.fields.String(
-        required=True, metadata={"description": "pending, accepted, expired or cancelled"}
-    )
-    invited_by = ma.fields.String(required=True, allow_none=True)
+    status = fields.Choice(invitations.STATES, required=True)
+    invited_by = fields.Id(required=True, allow_none=True)
     expires_at = fields.Timestamp(required=True)
     accepted_at = fields.Timestamp(required=True, allow_none=True)
     created_at = fields.Timestamp(required=True)
@@ -87,14 +85,10 @@ class InvitationPage(Page):
 class InvitationArgs(PageArgs):
     """Filters of a list of invitations."""
 
-    status = ma.fields.String(
-        validate=ma.validate.OneOf(invitations.STATES),
-        metadata={"description": "Only invitations in this state."},
+    status = fields.Choice(
+        invitations.STATES, metadata={"description": "Only invitations in this state."}
     )
-    status_filter = ma.fields.String(
-        validate=ma.validate.OneOf(invitations.STATES),
-        metadata={"description": "Alias of status."},
-    )
+    status_filter = fields.Choice(invitations.STATES, metadata={"description": "Alias of status."})
     account_id = fields.Text(
         metadata={"description": "The account; superadmins may name any, or `*` for all."}
     )
@@ -103,7 +97,7 @@ class InvitationArgs(PageArgs):
 class NewInvitation(Schema):
     """A new invitation. The role defaults to `viewer`; groups are ids or names."""
 
-    email = fields.Text(longest=320, required=True)
+    email = fields.Text(longest=320, required=True, metadata=fields.EMAIL)
     role_id = fields.Integer(1, LARGEST_ROLE_ID)
     role = fields.Text(longest=100)
     groups = ma.fields.List(fields.Text(longest=100), validate=ma.validate.Length(max=100))
@@ -112,11 +106,11 @@ class NewInvitation(Schema):
 class PublicInvitation(Schema):
     """The part of an invitation that the holder of its token may see."""
 
-    email = ma.fields.String(required=True)
+    email = ma.fields.String(required=True, metadata=fields.EMAIL)
     account_name = ma.fields.String(required=True)
     invited_by_name = ma.fields.String(required=True, allow_none=True)
     expires_at = fields.Timestamp(required=True)
-    status = ma.fields.String(required=True)
+    status = fields.Choice(invitations.STATES, required=True)
     is_valid = ma.fields.Boolean(required=True)
 
 
@@ -135,7 +129,11 @@ class Acceptance(Schema):
 @blueprint.fails(404)
 @account_admin
 def list_invitations(args: Query) -> dict[str, object]:
-    """List the invitations of your account, newest first."""
+    """List the invitations of your account, newest first.
+
+    For admins. `invitations` repeats `items`. Tokens are not included: only creating and resending
+    an invitation return one.
+    """
     status = args.get("status") or args.get("status_filter")
     account_id = principals.account_filter(principal(), args.get("account_id"))
     result = invitations.page(account_id, args["skip"], args["limit"], status)
@@ -169,7 +167,11 @@ def create_invitation(body: Body) -> dict[str, object]:
 @blueprint.fails(409)
 @account_admin
 def cancel_invitation(invitation: str) -> Response:
-    """Cancel an invitation."""
+    """Cancel an invitation.
+
+    For admins. Its tokens stop working at once. Repeating it changes nothing; an accepted
+    invitation is a 409.
+    """
     invitations.cancel(principal().require_account_id(), invitation)
     return Response(status=204)
 
@@ -204,7 +206,11 @@ def resend_invitation(invitation: str) -> dict[str, object]:
 @public
 @across_accounts
 def get_invitation(invitation: str) -> dict[str, object]:
-    """Get the invitation of a token."""
+    """Get the invitation of a token.
+
+    Needs no credential. Also finds accepted, expired and cancelled invitations; `is_valid` is false
+    for those. An unknown or replaced token, and one of a suspended account, is a 404.
+    """
     return invitations.public_view(invitation)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 import marshmallow as ma
 from flask import Response
@@ -10,7 +11,7 @@ from flask import Response
 from app import rest
 from app.accounts.schemas import ACCOUNT, PAGE, USER
 from app.accounts.types import Body, Query
-from app.auth import api_keys
+from app.auth import api_keys, key_changes
 from app.auth.guard import principal
 from app.auth.models import ApiKey
 from app.rest import fields
@@ -27,14 +28,18 @@ blueprint = Blueprint(
     description="Keys by which programs act as the user who created them.",
 )
 
+EXAMPLE = "svc_sk_AA0001_0123456789abcdefghijABCDEFGHIJ01"
 TIME = "2026-11-20T12:00:00.123456Z"
 KEY = {
     "id": "019a9f00-0000-7000-8000-0000000000f0",
     "name": "nightly import",
+    "hint": "IJ01",
     "description": None,
     "account_id": ACCOUNT["id"],
     "account_code": ACCOUNT["account_code"],
     "created_by": USER["id"],
+    "ip_addresses": ["192.0.2.0/24"],
+    "previous_valid_until": None,
     "scopes": {"collections": ["posts"], "operations": ["list", "create"]},
     "created_at": TIME,
     "updated_at": TIME,
@@ -45,6 +50,22 @@ KEY = {
     "revoked_at": None,
     "revoked_by": None,
 }
+
+
+DAY, LONGEST_OVERLAP = 86_400, 30 * 86_400  # seconds
+
+
+def addresses_field() -> ma.fields.List[str]:
+    """Return the field of the addresses that a key may be used from."""
+    return ma.fields.List(
+        fields.Text(longest=60),
+        allow_none=True,
+        validate=ma.validate.Length(max=50),
+        metadata={
+            "description": "IP addresses and networks that it may be used from, such as"
+            " 192.0.2.0/24; others get 403 `address_not_allowed`. Null: any."
+        },
+    )
 
 
 def check_unique(names: Sequence[str]) -> None:
@@ -71,18 +92,49 @@ class NewKey(Schema):
     description = fields.Text(longest=1000, allow_none=True)
     expires_at = fields.DateTime(allow_none=True)
     scopes = ma.fields.Nested(Scopes, allow_none=True)
+    ip_addresses = addresses_field()
+
+
+class ChangedKey(Schema):
+    """The changeable properties of an API key."""
+
+    name = fields.Text(shortest=1, longest=200)
+    description = fields.Text(longest=1000, allow_none=True)
+    ip_addresses = addresses_field()
+
+
+class RotateBody(Schema):
+    """How long the present secret works on."""
+
+    overlap_seconds = fields.Integer(
+        0,
+        LONGEST_OVERLAP,
+        load_default=DAY,
+        metadata={"description": "How long the present secret works on; a day by default."},
+    )
 
 
 class KeyView(Schema):
     """An API key without its secret."""
 
-    id = ma.fields.String(required=True)
+    id = fields.Id(required=True)
     name = ma.fields.String(required=True)
+    hint = ma.fields.String(
+        required=True,
+        allow_none=True,
+        metadata={"description": "The last characters of its secret; null for older keys."},
+    )
     description = ma.fields.String(required=True, allow_none=True)
-    account_id = ma.fields.String(required=True)
+    account_id = fields.Id(required=True)
     account_code = ma.fields.String(required=True)
-    created_by = ma.fields.String(required=True)
+    created_by = fields.Id(required=True)
     scopes = ma.fields.Nested(Scopes, required=True, allow_none=True)
+    ip_addresses = ma.fields.List(ma.fields.String(), required=True, allow_none=True)
+    previous_valid_until = fields.Timestamp(
+        required=True,
+        allow_none=True,
+        metadata={"description": "Until when the secret before the last rotation works."},
+    )
     created_at = fields.Timestamp(required=True)
     updated_at = fields.Timestamp(required=True)
     last_used_at = fields.Timestamp(required=True, allow_none=True)
@@ -90,7 +142,7 @@ class KeyView(Schema):
     is_active = ma.fields.Boolean(required=True)
     is_revoked = ma.fields.Boolean(required=True)
     revoked_at = fields.Timestamp(required=True, allow_none=True)
-    revoked_by = ma.fields.String(required=True, allow_none=True)
+    revoked_by = fields.Id(required=True, allow_none=True)
 
 
 class CreatedKey(KeyView):
@@ -114,10 +166,10 @@ class KeyArgs(OffsetArgs):
 class RevokedKey(Schema):
     """A revoked API key."""
 
-    id = ma.fields.String(required=True)
+    id = fields.Id(required=True)
     is_revoked = ma.fields.Boolean(required=True)
     revoked_at = fields.Timestamp(required=True)
-    revoked_by = ma.fields.String(required=True)
+    revoked_by = fields.Id(required=True)
 
 
 @blueprint.route("/admin/api-keys", methods=["GET"], endpoint="list_api_keys_as_admin")
@@ -125,16 +177,18 @@ class RevokedKey(Schema):
 @blueprint.arguments(KeyArgs, location="query")
 @blueprint.response(200, KeyPage, example=page_body([KEY], 1, PAGE))
 def list_api_keys(args: Query) -> dict[str, object]:
-    """List your API keys; admins get all keys of the account."""
+    """List your API keys; admins get all keys of the account.
+
+    Newest first, without secrets. Includes expired and revoked keys. `/api-keys` and
+    `/admin/api-keys` are the same.
+    """
     return page_body(*api_keys.page(args["skip"], args["limit"], by=principal()), args)
 
 
 @blueprint.route("/admin/api-keys", methods=["POST"], endpoint="create_api_key_as_admin")
 @blueprint.route("/api-keys", methods=["POST"])
 @blueprint.arguments(NewKey, example={"name": "nightly import"})
-@blueprint.response(
-    201, CreatedKey, example={**KEY, "key": "svc_sk_AA0001_0123456789abcdefghijABCDEFGHIJ01"}
-)
+@blueprint.response(201, CreatedKey, example={**KEY, "key": EXAMPLE})
 @blueprint.fails(400, 403)
 @shows_secret
 def create_api_key(body: Body) -> dict[str, object]:
@@ -145,15 +199,46 @@ def create_api_key(body: Body) -> dict[str, object]:
     and to these operations.
     """
     key, secret = api_keys.create(body, by=principal())
-    columns = {name: getattr(key, name) for name in KeyView().fields}
-    return columns | {"key": secret}
+    return _with_secret(key, secret)
+
+
+@blueprint.route("/api-keys/<uuid:key_id>/rotate", methods=["POST"])
+@blueprint.arguments(RotateBody, required=False, example={"overlap_seconds": 3600})
+@blueprint.response(200, CreatedKey, example={**KEY, "key": EXAMPLE})
+@blueprint.fails(403, 409)
+@shows_secret
+def rotate_api_key(body: Body, key_id: str) -> dict[str, object]:
+    """Give one of your API keys a new secret.
+
+    The present secret works on for a while, a day by default, and a still older one no more. The
+    new one is in this response and cannot be retrieved again. Needs a recent sign-in (403
+    `recent_sign_in_required`).
+    """
+    overlap = timedelta(seconds=body["overlap_seconds"])
+    return _with_secret(*key_changes.rotate(key_id, overlap, by=principal()))
+
+
+@blueprint.route("/api-keys/<uuid:key_id>", methods=["PATCH"])
+@blueprint.arguments(ChangedKey, example={"ip_addresses": ["192.0.2.0/24"]})
+@blueprint.response(200, KeyView, example=KEY)
+@blueprint.fails(400, 403, 409)
+def update_api_key(body: Body, key_id: str) -> ApiKey:
+    """Change an API key's name, description or addresses; admins those of their account.
+
+    Needs a recent sign-in (403 `recent_sign_in_required`); API keys cannot change keys.
+    """
+    return key_changes.change(key_id, body, by=principal())
 
 
 @blueprint.route("/admin/api-keys/<uuid:key_id>", methods=["GET"], endpoint="get_api_key_as_admin")
 @blueprint.route("/api-keys/<uuid:key_id>", methods=["GET"])
 @blueprint.response(200, KeyView, example=KEY)
 def get_api_key(key_id: str) -> ApiKey:
-    """Get an API key, without its secret."""
+    """Get an API key, without its secret.
+
+    Users get their own keys, admins all keys of the account; any other key is a 404. `/api-keys`
+    and `/admin/api-keys` are the same.
+    """
     return api_keys.get(key_id, by=principal())
 
 
@@ -168,7 +253,12 @@ def get_api_key(key_id: str) -> ApiKey:
 )
 @blueprint.fails(409)
 def revoke_api_key(key_id: str) -> ApiKey:
-    """Revoke an API key; it stops working at once."""
+    """Revoke an API key; it stops working at once.
+
+    Users revoke their own keys, admins all keys of the account; any other key is a 404. This cannot
+    be undone, and a second time is a 409. The key stays in the list. `/api-keys` and
+    `/admin/api-keys` are the same.
+    """
     return api_keys.revoke(key_id, by=principal())
 
 
@@ -179,6 +269,15 @@ def revoke_api_key(key_id: str) -> ApiKey:
 @blueprint.response(204)
 @blueprint.fails(409)
 def delete_api_key(key_id: str) -> Response:
-    """Revoke an API key."""
+    """Revoke an API key.
+
+    Does the same as `POST /api-keys/{key_id}/revoke`: the key stops working at once, stays in the
+    list, and a second time is a 409. Users revoke their own keys, admins all keys of the account.
+    """
     api_keys.revoke(key_id, by=principal())
     return Response(status=204)
+
+
+def _with_secret(key: ApiKey, secret: str) -> dict[str, object]:
+    columns = {name: getattr(key, name) for name in KeyView().fields}
+    return columns | {"key": secret}

@@ -14,6 +14,8 @@ from app.db.types import Id, Text, UtcDateTime, created_at_default
 from app.ids import new_id
 from app.types import JSONObject
 
+KINDS = API, CONSOLE = "api", "console"  # of sessions
+
 
 def _user_key() -> sa.ForeignKeyConstraint:
     return sa.ForeignKeyConstraint(
@@ -38,7 +40,7 @@ class SignInSession(Base):
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
     user_id: Mapped[str] = mapped_column(Id)
-    kind: Mapped[str] = mapped_column(Text)  # "api" or "console"
+    kind: Mapped[str] = mapped_column(Text)  # one of KINDS
     token_hash: Mapped[str] = mapped_column(Text)
     ip_address: Mapped[str | None] = mapped_column(Text)
     user_agent: Mapped[str | None] = mapped_column(Text)
@@ -135,15 +137,22 @@ class ApiKey(Base):
         ),
         sa.UniqueConstraint("account_id", "key_hash"),
         sa.Index("ix_api_keys_owner", "account_id", "created_by"),
+        sa.Index("ix_api_keys_previous", "account_id", "previous_hash"),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
     key_hash: Mapped[str] = mapped_column(Text)
+    # The secret before the last rotation, which works for a while.
+    previous_hash: Mapped[str | None] = mapped_column(Text)
+    previous_valid_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    hint: Mapped[str | None] = mapped_column(Text)  # the secret's last characters
     name: Mapped[str] = mapped_column(Text)
     description: Mapped[str | None] = mapped_column(Text)
     created_by: Mapped[str] = mapped_column(Id)
     scopes: Mapped[dict[str, list[str]] | None] = mapped_column(sa.JSON(none_as_null=True))
+    # Networks that it may be used from; null: any.
+    ip_addresses: Mapped[list[str] | None] = mapped_column(sa.JSON(none_as_null=True))
     is_revoked: Mapped[bool] = mapped_column(default=False)
     revoked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     revoked_by: Mapped[str | None] = mapped_column(Id)

@@ -98,6 +98,9 @@ def _password_set(message: str, keys: Sequence[ApiKey]) -> dict[str, object]:
 @public
 @across_accounts
 def verify_reset_token(token: str) -> dict[str, object]:
-    """Check whether a mailed token is valid, without consuming it."""
+    """Check whether a mailed token is valid, without consuming it.
+
+    Needs no credential. A wrong, used or expired token is a 200 with `valid: false`, not an error.
+    """
     expires_at = password_resets.expiry(token)
     return {"valid": expires_at is not None, "expires_at": expires_at}

@@ -13,6 +13,7 @@ from app.auth.guard import account_of_request
 from app.auth.schemas import SignedIn
 from app.auth.service import SignIn
 from app.auth.sessions import Origin
+from app.auth.tokens import BEARER
 from app.rest.serialization import json_response
 
 REFRESH_COOKIE = "service_refresh"
@@ -39,7 +40,7 @@ def token_pair(signed_in: SignIn) -> dict[str, object]:
         "token": signed_in.access_token,
         "access_token": signed_in.access_token,
         "refresh_token": signed_in.refresh_token,
-        "token_type": "bearer",
+        "token_type": BEARER,
         "expires_in": config.current().access_token_expire_minutes * 60,
     }
 

@@ -178,7 +178,10 @@ def logout(body: Body) -> Response:
     },
 )
 def get_me() -> Response:
-    """Get the signed-in user."""
+    """Get the signed-in user.
+
+    With an API key, the user who created it. `account` is the user's own, whatever `X-Account-ID`.
+    """
     user = auth.get_user(principal())
     dumped = UserView().dump(user)
     return make_response(

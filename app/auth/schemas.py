@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import marshmallow as ma
 
-from app import config
+from app import config, slugs
 from app.accounts.schemas import USER, AccountView, UserView
+from app.auth.models import KINDS
+from app.auth.tokens import BEARER
 from app.http.languages import LANGUAGES
 from app.rest import fields
 from app.rest.paging import Page, items_field
@@ -17,7 +19,7 @@ PAIR = {
     "token": "eyJhbGciOi...",
     "access_token": "eyJhbGciOi...",
     "refresh_token": "eyJhbGciOi...",
-    "token_type": "bearer",
+    "token_type": BEARER,
     "expires_in": 3600,
 }
 SESSION = {
@@ -39,10 +41,12 @@ class Registration(Schema):
     """A new account and its first user. `account` and `name` are aliases of slug and name."""
 
     account_name = fields.Text(longest=200)
-    account_slug = fields.Text(longest=200)
-    account = fields.Text(longest=200, metadata={"description": "The slug of the new account."})
+    account_slug = fields.Text(longest=200, metadata=slugs.DESCRIBED)
+    account = fields.Text(
+        longest=200, metadata={"description": "The slug of the new account.", **slugs.DESCRIBED}
+    )
     name = fields.Text(longest=200, metadata={"description": "The display name of the account."})
-    email = fields.Text(longest=320, required=True)
+    email = fields.Text(longest=320, required=True, metadata=fields.EMAIL)
     password = fields.Text(longest=20_000, required=True)
 
     @ma.validates_schema
@@ -76,7 +80,7 @@ class TokenPair(Schema):
     token = ma.fields.String(required=True)
     access_token = ma.fields.String(required=True)
     refresh_token = ma.fields.String(required=True)
-    token_type = ma.fields.String(required=True)
+    token_type = fields.Choice((BEARER,), required=True)
     expires_in = ma.fields.Integer(required=True, metadata={"description": "Seconds."})
 
 
@@ -102,7 +106,8 @@ class TokenBody(Schema):
 class OwnUserView(UserView):
     """The caller's own user, with what only they may know."""
 
-    language = ma.fields.String(
+    language = fields.Choice(
+        LANGUAGES,
         required=True,
         allow_none=True,
         metadata={"description": "Language of the console and of mails; null: the browser's."},
@@ -112,7 +117,7 @@ class OwnUserView(UserView):
 class Me(OwnUserView):
     """The signed-in user."""
 
-    user_id = ma.fields.String(required=True)
+    user_id = fields.Id(required=True)
     user = ma.fields.Nested(UserView, required=True)
     account = ma.fields.Nested(AccountView, required=True)
     is_superadmin = ma.fields.Boolean(required=True)
@@ -134,8 +139,8 @@ class ResendBody(Schema):
 class VerifiedUser(Schema):
     """The user whose address is verified."""
 
-    id = ma.fields.String(required=True)
-    email = ma.fields.String(required=True)
+    id = fields.Id(required=True)
+    email = ma.fields.String(required=True, metadata=fields.EMAIL)
     email_verified = ma.fields.Boolean(required=True)
 
 
@@ -150,12 +155,12 @@ class OwnProfile(Schema):
     """The caller's changeable properties; a new address takes effect once it is verified."""
 
     name = fields.Text(longest=200, allow_none=True)
-    language = ma.fields.String(
+    language = fields.Choice(
+        LANGUAGES,
         allow_none=True,
-        validate=ma.validate.OneOf(list(LANGUAGES)),
         metadata={"description": "Language of the console and of mails; null: the browser's."},
     )
-    email = fields.Text(longest=320)
+    email = fields.Text(longest=320, metadata=fields.EMAIL)
     current_password = fields.Text(
         longest=20_000,
         metadata={"description": "Replaces a recent sign-in when changing the address."},
@@ -217,8 +222,8 @@ class ResetToken(Schema):
 class SessionView(Schema):
     """A session, with its origin and last use."""
 
-    id = ma.fields.String(required=True)
-    kind = ma.fields.String(required=True, metadata={"description": "api or console"})
+    id = fields.Id(required=True)
+    kind = fields.Choice(KINDS, required=True)
     ip_address = ma.fields.String(required=True, allow_none=True)
     user_agent = ma.fields.String(required=True, allow_none=True)
     created_at = fields.Timestamp(required=True)

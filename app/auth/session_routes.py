@@ -17,13 +17,22 @@ from app.rest.paging import PageArgs, page_body
 @blueprint.arguments(PageArgs, location="query")
 @blueprint.response(200, SessionPage, example=page_body([SESSION], 1, PAGE))
 def list_sessions(args: Query) -> dict[str, object]:
-    """List the caller's active sessions, the last used first."""
-    return page_body(*sessions.list_for_caller(principal(), args["skip"], args["limit"]), args)
+    """List the caller's active sessions, the last used first.
+
+    Includes sessions of the console (`kind`). Sessions that have ended or expired are left out; API
+    keys are a list of their own (`/api-keys`).
+    """
+    own = sessions.user_key(principal())
+    return page_body(*sessions.page(*own, args["skip"], args["limit"]), args)
 
 
 @blueprint.route("/sessions/<uuid:session_id>", methods=["DELETE"])
 @blueprint.response(204)
 def end_session(session_id: str) -> Response:
-    """End one of the caller's sessions; its tokens stop working at once."""
-    sessions.end_own(principal(), session_id)
+    """End one of the caller's sessions; its tokens stop working at once.
+
+    Also works for the session that makes the request. API keys stay valid. A 404 means that the
+    session has ended, or is another user's.
+    """
+    sessions.end_active(*sessions.user_key(principal()), session_id)
     return Response(status=204)

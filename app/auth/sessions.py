@@ -13,7 +13,7 @@ from app.accounts.models import User
 from app.accounts.types import Condition
 from app.auth import credentials, tokens
 from app.auth.login_users import LoginUser
-from app.auth.models import SignInSession
+from app.auth.models import API, CONSOLE, SignInSession
 from app.auth.principal import Principal
 from app.auth.tokens import Claims
 from app.db.prepared import PreparedStatement
@@ -50,14 +50,14 @@ def start(user: User | LoginUser, origin: Origin) -> Family:
     """Start an API session for a user."""
     now, session_id = clock.now(), new_id()
     token, jti = _refresh_token(user.account_id, user.id, session_id, lifetime())
-    _insert(user, session_id, "api", jti, origin, now)
+    _insert(user, session_id, API, jti, origin, now)
     return Family(session_id, token, now)
 
 
 def start_in_console(user: User | LoginUser, origin: Origin) -> str:
     """Start a console session. Returns the secret for its cookie."""
     secret = tokens.random_token(user.account.account_code)
-    _insert(user, new_id(), "console", secret, origin, clock.now())
+    _insert(user, new_id(), CONSOLE, secret, origin, clock.now())
     return secret
 
 
@@ -114,9 +114,9 @@ def _refresh_token(
     )
 
 
-def list_for_caller(caller: Principal, skip: int, limit: int) -> tuple[list[SignInSession], int]:
-    """One page of the caller's active sessions, the last used first, and the total."""
-    conditions = [*_by_user(*user_key(caller)), *_is_active()]
+def page(account_id: str, user_id: str, skip: int, limit: int) -> tuple[list[SignInSession], int]:
+    """One page of a user's active sessions, the last used first, and the total."""
+    conditions = [*_by_user(account_id, user_id), *_is_active()]
     count = sa.select(sa.func.count()).select_from(SignInSession).where(*conditions)
     query = sa.select(SignInSession).where(*conditions)
     query = query.order_by(SignInSession.last_used_at.desc(), SignInSession.id)
@@ -129,13 +129,13 @@ def end(account_id: str, user_id: str, session_id: str) -> bool:
     return _revoke(account_id, user_id, SignInSession.id == session_id)
 
 
-def end_own(caller: Principal, session_id: str) -> None:
-    """End one of the caller's sessions. Raises NotFound."""
-    conditions = (*_by_user(*user_key(caller)), SignInSession.id == session_id.lower())
+def end_active(account_id: str, user_id: str, session_id: str) -> None:
+    """End an active session of a user. Raises NotFound."""
+    conditions = (*_by_user(account_id, user_id), SignInSession.id == session_id.lower())
     with db.transaction() as session:
         if session.scalar(sa.select(SignInSession.id).where(*conditions, *_is_active())) is None:
             raise NotFound("There is no such session.")
-        _revoke(*user_key(caller), *conditions)
+        _revoke(account_id, user_id, *conditions)
 
 
 def end_all(account_id: str, user_id: str) -> None:
@@ -251,7 +251,7 @@ def _by_claims(claims: Claims) -> tuple[Condition, ...]:
 
 def _by_family(account_id: str, user_id: str, session_id: str) -> tuple[Condition, ...]:
     conditions = _by_user(account_id, user_id)
-    return (*conditions, SignInSession.id == session_id, SignInSession.kind == "api")
+    return (*conditions, SignInSession.id == session_id, SignInSession.kind == API)
 
 
 def _is_active() -> tuple[Condition, ...]:

@@ -22,6 +22,7 @@ from app.types import JSONObject
 
 ALGORITHM = "HS256"
 ACCESS, REFRESH = "access", "refresh"
+BEARER = "bearer"
 REQUIRED = ["exp", "iat", "iss", "jti", "sub", "type", "account_id"]
 HEADERS = {"alg", "typ", "kid"}
 NEVER_ISSUED = {"aud", "nbf"}

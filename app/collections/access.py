@@ -30,6 +30,17 @@ MAX_CACHED_LENGTH, MAX_CACHED_NODES = 500, 50
 MASKED = "You see {} masked, so you cannot filter or sort by it."
 
 
+class RuleDenied(Forbidden):
+    """A caller whom a collection's rule refuses."""
+
+    error = "rule_denied"
+    message = "The collection's rules do not allow this."
+
+    def __init__(self, caller: Principal, collection: str, operation: str) -> None:
+        super().__init__()
+        self.caller, self.collection, self.operation = caller, collection, operation
+
+
 @dataclass(frozen=True, eq=False)
 class Access:
     """One caller's access for one operation."""
@@ -42,6 +53,7 @@ class Access:
     """The readable fields that the caller sees masked."""
     writable: frozenset[str]
     """The declared fields that the caller may send."""
+    operation: str
     condition: rules.Node | None = None
     """The condition that a record must meet; None for all records of the account."""
     about_caller: bool = False
@@ -103,7 +115,7 @@ class Access:
         """The error for a caller whom the rule refuses."""
         if not self.caller.signed_in and self.about_caller:
             return Unauthorized()
-        return Forbidden("The collection's rules do not allow this.", error="rule_denied")
+        return RuleDenied(self.caller, self.definition.name, self.operation)
 
 
 def for_operation(caller: Principal, definition: Definition, operation: str) -> Access:
@@ -122,12 +134,13 @@ def _compute(caller: Principal, definition: Definition, operation: str) -> Acces
         readable=readable,
         masked=_masked(caller, definition, readable),
         writable=_writable(caller, definition, operation),
+        operation=operation,
     )
     rule = definition.rule(operation)
     if caller.is_superadmin or rule == "":
         return access
     if rule is None or (rule.strip() == "true" and not caller.signed_in):
-        raise _closed(caller)
+        raise _closed(caller, definition, operation)
     condition = definition.conditions[operation]
     return access if condition is None else _under_rule(access, condition)
 
@@ -310,10 +323,10 @@ def _in_scope(caller: Principal, definition: Definition, operation: str) -> bool
     return definition.name.lower() in names and operation in scopes.get("operations", (operation,))
 
 
-def _closed(caller: Principal) -> Exception:
+def _closed(caller: Principal, definition: Definition, operation: str) -> Exception:
     if not caller.signed_in:
         return Unauthorized()
-    return Forbidden("The collection's rules do not allow this.", error="rule_denied")
+    return RuleDenied(caller, definition.name, operation)
 
 
 def _readable(caller: Principal, definition: Definition, operation: str) -> Mapping[str, Field]:

@@ -31,6 +31,18 @@ from app.types import JSONMapping, JSONObject
 
 DUPLICATE, IN_USE = "not_unique", "in_use"
 CONFLICTS = {DUPLICATE, IN_USE}  # 409; other codes are invalid values (400)
+RENAME_COLLECTION, RENAME_FIELD, REORDER_FIELDS = (
+    "rename_collection",
+    "rename_field",
+    "reorder_fields",
+)
+ADD_FIELD, CHANGE_FIELD, REMOVE_FIELD = "add_field", "change_field", "remove_field"
+ADD_INDEX, REMOVE_INDEX = "add_index", "remove_index"
+CHANGE_REFERENCE, CHANGE_RULE = "change_reference", "change_rule"
+PLANNED_OPERATIONS = (
+    *(RENAME_COLLECTION, RENAME_FIELD, REMOVE_FIELD, ADD_FIELD, CHANGE_FIELD),
+    *(REORDER_FIELDS, ADD_INDEX, REMOVE_INDEX, CHANGE_REFERENCE, CHANGE_RULE),
+)
 
 
 @dataclass(frozen=True)
@@ -85,7 +97,7 @@ class Change:
             for operation in _operations(before.get(spec["name"]), spec)
         ]
         removed = [
-            {"operation": "remove_field", "field": name, "property": None} for name in self.removed
+            {"operation": REMOVE_FIELD, "field": name, "property": None} for name in self.removed
         ]
         of_indexes = _index_operations(self.renamed.indexes, self.new.indexes)
         others = [*removed, *of_fields, *self._order_operations(), *of_indexes]
@@ -96,26 +108,26 @@ class Change:
         before = [name for name in old if name in new] + self.added
         if before != [*new]:
             order = {"property": "order", "before": before, "after": [*new]}
-            yield {"operation": "reorder_fields", "field": None, **order}
+            yield {"operation": REORDER_FIELDS, "field": None, **order}
 
     def _renaming_operations(self) -> Iterator[JSONObject]:
         if self.former_name:
             names = {"property": "name", "before": self.former_name, "after": self.new.name}
-            yield {"operation": "rename_collection", "field": None, **names}
+            yield {"operation": RENAME_COLLECTION, "field": None, **names}
         for former, name in self.renames.items():
             names = {"property": "name", "before": former, "after": name}
-            yield {"operation": "rename_field", "field": name, **names}
+            yield {"operation": RENAME_FIELD, "field": name, **names}
         for old, new in [(self.old, self.renamed), *self.elsewhere]:
             for before, after in zip(old.schema, new.schema, strict=True):
                 if after["collection"] != before["collection"]:
                     place = f"{new.name}.{after['name']}"
                     targets = {"before": before["collection"], "after": after["collection"]}
                     named = {"field": place, "property": "collection", **targets}
-                    yield {"operation": "change_reference", **named}
+                    yield {"operation": CHANGE_REFERENCE, **named}
             for key, value in new.rules.items():
                 if value != old.rules[key]:
                     values = {"property": key, "before": old.rules[key], "after": value}
-                    yield {"operation": "change_rule", "field": new.name, **values}
+                    yield {"operation": CHANGE_RULE, "field": new.name, **values}
 
     @cached_property
     def removed(self) -> list[str]:
@@ -220,7 +232,7 @@ class Change:
         changed = [
             operation["field"] or "indexes"
             for operation in self.operations
-            if operation["operation"] in ("change_field", "add_index", "remove_index")
+            if operation["operation"] in (CHANGE_FIELD, ADD_INDEX, REMOVE_INDEX)
         ]
         parts = []
         if self.renames:
@@ -323,12 +335,12 @@ def refuse(problems: Sequence[JSONMapping]) -> None:
 
 def _operations(old: JSONMapping | None, new: JSONMapping) -> Iterator[Any]:
     if old is None:
-        yield {"operation": "add_field", "field": new["name"], "property": None}
+        yield {"operation": ADD_FIELD, "field": new["name"], "property": None}
         return
     for key, value in new.items():
         if not json_equal(old.get(key), value):
             yield {
-                "operation": "change_field",
+                "operation": CHANGE_FIELD,
                 "field": new["name"],
                 "property": key,
                 "before": old.get(key),
@@ -337,7 +349,7 @@ def _operations(old: JSONMapping | None, new: JSONMapping) -> Iterator[Any]:
 
 
 def _index_operations(old: Sequence[JSONMapping], new: Sequence[JSONMapping]) -> Iterator[Any]:
-    for operation, specs, others in (("remove_index", old, new), ("add_index", new, old)):
+    for operation, specs, others in ((REMOVE_INDEX, old, new), (ADD_INDEX, new, old)):
         for spec in specs:
             if spec not in others:
                 yield {"operation": operation, "field": None, "property": None, "index": spec}

@@ -9,6 +9,7 @@ from app.accounts.schemas import PAGE
 from app.auth.guard import principal
 from app.collections import service as collections
 from app.collections.schemas import COLLECTION
+from app.rest import fields
 from app.rest.blueprint import Blueprint
 from app.rest.paging import Page, PageArgs, items_field, page_body
 from app.rest.schemas import Schema
@@ -27,7 +28,7 @@ OPEN_COLLECTION = {key: COLLECTION[key] for key in ("id", "name", "schema", "fie
 class OpenCollectionView(Schema):
     """A collection that is open to the caller, with the fields that the caller may read."""
 
-    id = ma.fields.String(required=True)
+    id = fields.Id(required=True)
     name = ma.fields.String(required=True)
     schema = ma.fields.List(ma.fields.Dict(), required=True)
     fields_ = ma.fields.List(ma.fields.Dict(), attribute="fields", data_key="fields", required=True)
@@ -45,7 +46,7 @@ class OpenCollectionPage(Page):
 def list_open_collections(args: JSONObject) -> JSONObject:
     """List the collections of which the rules open some operation to the caller.
 
-    Each shows the fields that the caller may read.
+    Ordered by name. Each shows the fields that the caller may read.
     """
     open_collections = collections.open_to(principal())
     return page_body(

@@ -41,7 +41,7 @@ class RevisionView(Schema):
     is_dynamic = ma.fields.Boolean(required=True)
     down_revision = ma.fields.String(allow_none=True, required=True)
     branch_labels = ma.fields.List(ma.fields.String(), required=True)
-    created_at = ma.fields.String(allow_none=True, required=True)
+    created_at = ma.fields.String(allow_none=True, required=True, metadata={"format": "date-time"})
 
 
 class Revisions(Schema):
@@ -66,7 +66,12 @@ class CurrentRevision(Schema):
 )
 @superadmin
 def list_migrations() -> JSONObject:
-    """List the revisions of the core and of collections."""
+    """List the revisions of the core and of collections.
+
+    For superadmins. Collections first, then the core, each newest first, in one page. Revisions of
+    the core that are not applied yet have `is_applied: false`. `/migrations` and
+    `/migrations/history` are the same.
+    """
     return revisions.listing()
 
 
@@ -74,6 +79,10 @@ def list_migrations() -> JSONObject:
 @blueprint.response(200, CurrentRevision, example={"revision": "0001", "current_revision": "0001"})
 @superadmin
 def get_current_migration() -> JSONObject:
-    """Get the revision that the schema is at."""
+    """Get the revision that the schema is at.
+
+    For superadmins. The newest applied revision: of a collection, if any was changed, else of the
+    core.
+    """
     current = revisions.listing()["current_revision"]
     return {"revision": current, "current_revision": current}

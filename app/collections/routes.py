@@ -70,7 +70,10 @@ def _views(rows: Sequence[Collection]) -> list[JSONObject]:
 @blueprint.response(200, CollectionPage, example=page_body([COLLECTION], 1, PAGE))
 @superadmin
 def list_collections(args: JSONObject) -> JSONObject:
-    """List collections."""
+    """List collections.
+
+    For superadmins; all other callers use `GET /open-collections`. Ordered by name by default.
+    """
     rows, total = collections.page(**args)
     return page_body(_views(rows), total, args)
 
@@ -87,7 +90,7 @@ def create_collection(body: JSONObject) -> JSONObject:
 
     Without rules, only superadmins may use it: null closes an operation, `true` opens it to
     signed-in users of the account, `""` opens it to everyone, and anything else is an expression of
-    the rule language. The field types `phone` and `file` are not supported yet.
+    the rule language.
 
     `select` and `multi_select` take `options.choices`, 1 to 500 distinct texts.
 
@@ -106,7 +109,10 @@ def create_collection(body: JSONObject) -> JSONObject:
 @blueprint.response(200, CollectionNames, example={"names": ["posts"], "total": 1})
 @superadmin
 def list_collection_names() -> JSONObject:
-    """List the names of all collections."""
+    """List the names of all collections.
+
+    For superadmins. Ordered by name, in one page.
+    """
     names = collections.names()
     return {"names": names, "total": len(names)}
 
@@ -115,7 +121,10 @@ def list_collection_names() -> JSONObject:
 @blueprint.response(200, CollectionView, example=COLLECTION)
 @superadmin
 def get_collection(collection_id: str) -> JSONObject:
-    """Get a collection by its id or name."""
+    """Get a collection by its id or name.
+
+    For superadmins. Its rules are a resource of their own (`/collections/{collection_name}/rules`).
+    """
     return _views([collections.find(collection_id)])[0]
 
 
@@ -260,7 +269,11 @@ def delete_collection(args: JSONObject, collection_id: str) -> JSONObject:
 @blueprint.response(200, CollectionRules, example=EXAMPLE_RULES)
 @superadmin
 def get_rules(collection_name: str) -> JSONObject:
-    """Get the rules of a collection, flat and as the permission structure."""
+    """Get the rules of a collection, flat and as the permission structure.
+
+    For superadmins. Each operation is in both forms; null is closed to all but superadmins. `PUT`
+    takes the response as it is.
+    """
     return collections.rules_view(collections.find(collection_name))
 
 

@@ -32,6 +32,12 @@ EXAMPLE_RULES = {
 OWNER = "@owns_record() || @has_role(admin)"
 
 
+FIELD_LIST = {
+    "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+    "description": '`"*"` or an array of field names.',
+}
+
+
 def expression_field(**options: Any) -> object:
     """A rule, or the expression of a computed field."""
     # How long it may be the rule language says itself, as a 400 with a position.
@@ -40,11 +46,14 @@ def expression_field(**options: Any) -> object:
 
 def operation_field(**options: Any) -> object:
     """What rules are about: list, view, create, update or delete."""
-    return ma.fields.String(validate=ma.validate.OneOf(OPERATIONS), **options)
+    return fields.Choice(OPERATIONS, **options)
 
 
 class FieldList(ma.fields.Field[Any]):
     """`"*"`, or an array of names; also as the JSON text of one."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, metadata=FIELD_LIST)
 
     def _deserialize(self, value: object, *args: object, **options: object) -> object:
         is_list = isinstance(value, list) and all(isinstance(name, str) for name in value)
@@ -57,11 +66,7 @@ class RulePart(Schema):
     """The rule and the fields of one operation."""
 
     rule = expression_field()
-    fields_ = FieldList(
-        data_key="fields",
-        attribute="fields",
-        metadata={"description": '`"*"` or an array of field names.'},
-    )
+    fields_ = FieldList(data_key="fields", attribute="fields")
 
 
 class RulesOfNew(Schema):

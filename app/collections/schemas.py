@@ -8,10 +8,11 @@ import marshmallow as ma
 
 from app.collections import masking
 from app.collections import service as collections
+from app.collections.changes import PLANNED_OPERATIONS
 from app.collections.fields import RETURN_TYPES, TYPES
 from app.collections.indexes import MAX_FIELDS, MAX_INDEXES
 from app.collections.rule_schemas import RulesOfNew, expression_field
-from app.collections.schema import LONGEST_SCHEMA
+from app.collections.schema import COLLECTION_NAME, FIELD_NAME, LONGEST_SCHEMA, ON_DELETE
 from app.rest import fields
 from app.rest.paging import Page, PageArgs, items_field
 from app.rest.schemas import Problem, Schema
@@ -41,8 +42,8 @@ COLLECTION = {
 class FieldDefinition(Schema):
     """A field of a collection."""
 
-    name = fields.Text(longest=200, required=True)
-    type = fields.Text(required=True, metadata={"description": f"One of: {', '.join(TYPES)}."})
+    name = fields.Text(longest=200, required=True, metadata={"pattern": f"^{FIELD_NAME.pattern}$"})
+    type = fields.DocumentedChoice(TYPES, required=True)
     rename_from = fields.Text(
         longest=200,
         allow_none=True,
@@ -62,25 +63,25 @@ class FieldDefinition(Schema):
     collection = fields.Text(
         allow_none=True, metadata={"description": "The collection a reference points into."}
     )
-    on_delete = fields.Text(
-        allow_none=True, metadata={"description": "restrict, cascade or set_null, for references."}
+    on_delete = fields.DocumentedChoice(
+        ON_DELETE, allow_none=True, metadata={"description": "For references."}
     )
     pii = fields.StrictBoolean(
         metadata={"description": "Personal data: masked but for superadmins and `pii_access`."}
     )
-    mask_type = fields.Text(
+    mask_type = fields.DocumentedChoice(
+        masking.MASKS,
         allow_none=True,
         metadata={
-            "description": f"With pii, one of: {', '.join(masking.MASKS)}; full if absent. custom"
-            " takes `options.mask`, a text with `*`; `{first:n}` and `{last:n}` keep characters."
+            "description": "With pii; full if absent. custom takes `options.mask`, a text with `*`;"
+            " `{first:n}` and `{last:n}` keep characters."
         },
     )
     expression = expression_field(
         metadata={"description": "Of a computed field: an expression over the stored fields."}
     )
-    return_type = fields.Text(
-        allow_none=True,
-        metadata={"description": f"Of a computed field: {', '.join(RETURN_TYPES)}."},
+    return_type = fields.DocumentedChoice(
+        RETURN_TYPES, allow_none=True, metadata={"description": "Of a computed field."}
     )
 
     @ma.post_load
@@ -92,7 +93,9 @@ class FieldDefinition(Schema):
 class ChangedField(FieldDefinition):
     """What changes of a field, or a new one."""
 
-    type = fields.Text(metadata={"description": "Needed for a new field; cannot change."})
+    type = fields.DocumentedChoice(
+        TYPES, metadata={"description": "Needed for a new field; cannot change."}
+    )
 
 
 def schema_field(
@@ -104,13 +107,16 @@ def schema_field(
 
 
 def _schema_as_fields(field: type[FieldDefinition] = FieldDefinition) -> object:
-    metadata = {"description": "Another name for schema."}
+    metadata = {"description": "Another name for schema.", "maxItems": LONGEST_SCHEMA}
     return ma.fields.List(ma.fields.Nested(field), data_key="fields", metadata=metadata)
+
+
+NAME_PATTERN = {"pattern": f"^{COLLECTION_NAME.pattern}$"}
 
 
 def _name() -> object:
     description = "A name other than the present one renames the collection."
-    return fields.Text(longest=200, metadata={"description": description})
+    return fields.Text(longest=200, metadata={"description": description, **NAME_PATTERN})
 
 
 class WithSchema(Schema):
@@ -181,7 +187,7 @@ ALL_INDEXES = f"All indexes, at most {MAX_INDEXES}; absent, the present ones sta
 class NewCollection(WithSchema, RulesOfNew):
     """A collection to make."""
 
-    name = fields.Text(longest=200, required=True)
+    name = fields.Text(longest=200, required=True, metadata=NAME_PATTERN)
     options = ma.fields.Nested(CollectionOptions)
     indexes = indexes_field(INDEXES_OF_NEW)
 
@@ -259,13 +265,10 @@ class PlannedCollection(WithSchema):
 class PlannedOperation(Schema):
     """One thing that changes."""
 
-    operation = ma.fields.String(
+    operation = fields.Choice(
+        PLANNED_OPERATIONS,
         required=True,
-        metadata={
-            "description": "rename_collection, rename_field, remove_field, add_field,"
-            " change_field, reorder_fields, add_index, remove_index; change_reference or"
-            " change_rule for what follows a rename."
-        },
+        metadata={"description": "change_reference and change_rule follow a rename."},
     )
     field = ma.fields.String(
         required=True,
@@ -329,7 +332,7 @@ class CollectionPlan(Schema):
 class CollectionView(Schema):
     """A collection."""
 
-    id = ma.fields.String(required=True)
+    id = fields.Id(required=True)
     name = ma.fields.String(required=True)
     table_name = ma.fields.String(required=True)
     schema = ma.fields.List(ma.fields.Dict(), required=True)
@@ -360,7 +363,7 @@ class CollectionNames(Schema):
 class DroppedCollection(Schema):
     """A collection that was deleted along with another."""
 
-    collection_id = ma.fields.String(required=True)
+    collection_id = fields.Id(required=True)
     collection_name = ma.fields.String(required=True)
     table_name = ma.fields.String(required=True)
     records_deleted = ma.fields.Integer(required=True)
@@ -390,9 +393,9 @@ class CollectionArgs(PageArgs):
     """Which collections to list."""
 
     search = fields.Text(longest=100, metadata={"description": "A part of the name."})
-    sort_by = ma.fields.String(
+    sort_by = fields.Choice(
+        collections.SORTABLE,
         load_default="name",
-        validate=ma.validate.OneOf(list(collections.SORTABLE)),
         metadata={"description": "What to sort by; `name` where it is absent."},
     )
     sort_order = ma.fields.String(

@@ -19,6 +19,7 @@ from app.types import JSONObject
 
 VERSION = "1.0"
 STRATEGIES = ("error", "skip", "update")
+OUTCOMES = IMPORTED, SKIPPED, UPDATED = ("imported", "skipped", "updated")
 
 
 def exported(references: Sequence[str] | None) -> list[JSONObject]:
@@ -94,11 +95,11 @@ def _report(items: Sequence[Item], import_: Import, migrations: list[str]) -> JS
     for item in items:
         name = item["name"]
         if name in created:
-            items_report.append({"name": name, "status": "imported", "message": "Created."})
+            items_report.append({"name": name, "status": IMPORTED, "message": "Created."})
         elif name in import_.skipped:
-            items_report.append({"name": name, "status": "skipped", "message": "Exists already."})
+            items_report.append({"name": name, "status": SKIPPED, "message": "Exists already."})
         else:
-            items_report.append({"name": name, "status": "updated", "message": "Updated."})
+            items_report.append({"name": name, "status": UPDATED, "message": "Updated."})
     return {
         "success": True,
         "imported_count": len(created),

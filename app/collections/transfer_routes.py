@@ -109,9 +109,7 @@ class ImportedCollection(Schema):
     """The result for one collection."""
 
     name = ma.fields.String(required=True)
-    status = ma.fields.String(
-        required=True, metadata={"description": "imported, skipped or updated."}
-    )
+    status = fields.Choice(transfer.OUTCOMES, required=True)
     message = ma.fields.String(required=True)
 
 
@@ -135,7 +133,7 @@ class ImportReport(Schema):
 def export_collections(args: JSONObject) -> JSONObject:
     """Export the definitions of collections.
 
-    With rules and field lists, without records; can be imported elsewhere.
+    Ordered by name. With rules and field lists, without records; can be imported elsewhere.
     """
     ids = args.get("collection_ids")
     references = (

@@ -50,7 +50,7 @@ class RuleToValidate(Schema):
     )
 
 
-class RuleToTest(RuleContext):
+class RuleTrial(RuleContext):
     """A rule with a record and a caller, here or in `context`."""
 
     rule = expression_field(required=True)
@@ -99,7 +99,7 @@ class RoleDifference(Schema):
     """What changes for the users of a role."""
 
     role = ma.fields.String(required=True)
-    operation = ma.fields.String(required=True)
+    operation = operation_field(required=True)
     gained = ma.fields.Nested(RecordSample, required=True)
     lost = ma.fields.Nested(RecordSample, required=True)
 
@@ -131,7 +131,7 @@ def validate_rule(body: JSONObject) -> JSONObject:
 
 @blueprint.route("/test", methods=["POST"])
 @blueprint.arguments(
-    RuleToTest,
+    RuleTrial,
     example={"rule": OWNER, "record": {"created_by": "u1"}, "auth": {"id": "u1", "role": "viewer"}},
 )
 @blueprint.response(200, RuleTestResult, example={"result": True})

@@ -14,7 +14,13 @@ from app.collections import access as accesses
 from app.collections import definition as definitions
 from app.collections.access import Access
 from app.collections.definition import Definition
-from app.collections.fields import SYSTEM_FIELDS, ComputedField, Field, JsonField, MultiSelectField
+from app.collections.fields import (
+    SYSTEM_FIELDS,
+    ComputedField,
+    Field,
+    FileField,
+    MultiSelectField,
+)
 from app.rules import OPERATIONS
 from app.types import JSONObject
 
@@ -161,12 +167,21 @@ def _field_schema(name: str, field: Field, *, masked: bool) -> Spec:
 def _body(access: Access, *, partial: bool) -> Spec:
     fields = {n: field for n, field in access.definition.fields.items() if n in access.writable}
     properties = {
-        name: _value(field) if field.required else _nullable(_value(field))
+        name: _input(field) if field.required else _nullable(_input(field))
         for name, field in fields.items()
     }
     required = [n for n, field in fields.items() if field.required and field.default is None]
     schema: Spec = {"type": "object", "properties": properties}
     return schema if partial or not required else {**schema, "required": required}
+
+
+def _input(field: Field) -> Spec:
+    schema = _value(field)
+    if not isinstance(field, FileField):
+        return schema
+    # Of the value that answers have, requests need the id only.
+    either = {"anyOf": [{"type": "string", "format": "uuid"}, dict(field.json_schema)]}
+    return {**schema, "items": either} if schema["type"] == "array" else either
 
 
 def _value(field: Field) -> Spec:
@@ -176,13 +191,13 @@ def _value(field: Field) -> Spec:
     if isinstance(field, MultiSelectField):
         items = {"type": "string", "enum": options["choices"]}
         return {"type": "array", "items": items, "uniqueItems": True}
+    if isinstance(field, FileField) and field.most_files > 1:
+        return {"type": "array", "items": schema}
     for option, keyword in BOUNDS.items():
         if option in options:
             schema[keyword] = options[option]
     if options.get("integer"):
         schema["type"] = "integer"
-    if isinstance(field, JsonField):
-        schema |= {"additionalProperties": True, "items": {}}
     if field.collection:
         schema["description"] = f"The id of a record of {field.collection}."
     return schema
@@ -198,11 +213,13 @@ BOUNDS = {
 
 
 def _nullable(schema: Spec) -> Spec:
+    if "anyOf" in schema:
+        return {**schema, "anyOf": [*schema["anyOf"], {"type": "null"}]}
     kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
     choices = {"enum": [*schema["enum"], None]} if "enum" in schema else {}
     return {**schema, "type": [*kinds, "null"], **choices}
 
 
 def _plain_type(field: Field) -> str:
-    kind = _value(field)["type"]
+    kind = _value(field).get("type")
     return kind if isinstance(kind, str) else "string"

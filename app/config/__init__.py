@@ -7,6 +7,7 @@ from app.config.settings import (
     child_environment,
     context,
     current,
+    is_under_process_manager,
     running,
 )
 
@@ -17,5 +18,6 @@ __all__ = [
     "child_environment",
     "context",
     "current",
+    "is_under_process_manager",
     "running",
 ]

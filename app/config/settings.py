@@ -282,6 +282,12 @@ def child_environment(**more: str) -> dict[str, str]:
     return {**os.environ, **more}
 
 
+def is_under_process_manager() -> bool:
+    """Whether honcho or foreman started this process beside others of the Procfile."""
+    names = ("HONCHO_PROCESS_NAME", "PS")
+    return "DYNO" not in os.environ and any(name in os.environ for name in names)
+
+
 def current() -> Config:
     """Return the running application's settings."""
     config: Config = context().app.extensions["atrium.config"]

@@ -12,7 +12,7 @@ from app.console.shell import lists
 from app.webhooks import resend
 from app.webhooks import service as webhooks
 from app.webhooks.models import Webhook
-from app.webhooks.resend import Selection
+from app.webhooks.resend import Selection, Undelivered
 
 MAX_SCANNED = 100
 """The newest failed instances that are grouped."""
@@ -31,15 +31,14 @@ class FailingWebhook:
     """A webhook that fails or is disabled, and how many deliveries it did not receive."""
 
     webhook: Webhook
-    undelivered: int
+    undelivered: Undelivered
 
 
 def failing_webhooks(limit: int, *, by: Principal) -> Sequence[FailingWebhook]:
     """Failing and disabled webhooks, longest failing first."""
     found, everything = webhooks.failing(limit, by=by), Selection(resend.EARLIEST, clock.now())
     numbers = resend.count_undelivered(found, everything, lists.MAX_COUNTED)
-    pairs = zip(found, numbers, strict=True)
-    return [FailingWebhook(webhook, number.total) for webhook, number in pairs]
+    return [FailingWebhook(*pair) for pair in zip(found, numbers, strict=True)]
 
 
 def by_workflow(instances: Iterable[Any], limit: int) -> Sequence[FailedWorkflow]:

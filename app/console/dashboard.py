@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
-from flask import render_template, request, url_for
+from flask import render_template, request
 
 from app.accounts.models import User
 from app.collections import definition, totals
 from app.collections.definition import Definition
 from app.collections.models import Collection
 from app.console import attention, checklist, recent
-from app.console.shell import charts, guard, lists, scopes
+from app.console.shell import charts, figures, guard, lists, scopes
 from app.console.shell.blueprint import blueprint
+from app.console.shell.figures import Figure
 from app.console.shell.forms import TemplateContext
 from app.console.shell.scopes import AccountScope
-from app.db.counts import count_up_to
 from app.http.languages import gettext
 from app.rest.access import public
 from app.webhooks.models import Webhook
@@ -25,14 +24,6 @@ from app.workflows import instances
 
 MAX_FAILING = 5
 MAX_NAMED = 5
-
-
-class Figure(NamedTuple):
-    """A number, and the page of what it counts."""
-
-    name: str
-    value: str
-    url: str
 
 
 @dataclass(frozen=True)
@@ -94,21 +85,15 @@ def _figures(scope: AccountScope, records: int) -> Sequence[Figure]:
     people, webhooks = User.account_id == account_id, Webhook.account_id == account_id
     home = "show_record_collections"
     return [
-        figure(gettext("People"), format_count(User, people), "show_team", **team_at),
-        figure(gettext("Collections"), format_count(Collection), home, **at),
-        figure(gettext("Records"), lists.format_number(records), home, **at),
-        figure(gettext("Webhooks"), format_count(Webhook, webhooks), "show_webhooks", **at),
+        figures.linked(
+            gettext("People"), figures.format_count(User, people), "show_team", **team_at
+        ),
+        figures.linked(gettext("Collections"), figures.format_count(Collection), home, **at),
+        figures.linked(gettext("Records"), lists.format_number(records), home, **at),
+        figures.linked(
+            gettext("Webhooks"), figures.format_count(Webhook, webhooks), "show_webhooks", **at
+        ),
     ]
-
-
-def figure(name: str, value: str, endpoint: str, **url_args: Any) -> Figure:
-    """A number with the link to its page."""
-    return Figure(name, value, url_for(f"console.{endpoint}", **url_args))
-
-
-def format_count(model: Any, *where: Any) -> str:
-    """The number of rows, as far as figures count."""
-    return lists.format_count(count_up_to(model, where, lists.MAX_COUNTED))
 
 
 def collection_visibility(scope: AccountScope) -> CollectionVisibility:

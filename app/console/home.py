@@ -12,9 +12,8 @@ from app.auth.principal import Principal
 from app.collections import definition
 from app.collections import service as collections
 from app.console import attention, checklist, dashboard
-from app.console.dashboard import figure, format_count
 from app.console.records import operation_names
-from app.console.shell import charts, lists
+from app.console.shell import charts, figures, lists
 from app.console.shell.forms import TemplateContext
 from app.console.shell.scopes import AccountScope
 from app.db.counts import count_up_to
@@ -34,14 +33,16 @@ def _instance_context(caller: Principal) -> TemplateContext:
     rows, total = collections.page(0, MAX_COUNTED_ACCOUNTS)
     counts = collections.record_counts(rows, lists.MAX_COUNTED)
     accounts = _newest_accounts()
-    figures = [
-        figure(gettext("Accounts"), lists.format_count(_accounts_but_system()), "show_accounts"),
-        figure(gettext("Users"), format_count(User), "show_users"),
-        figure(gettext("Collections"), lists.format_number(total), "show_collections"),
-        figure(gettext("Records"), _format_sum(list(counts.values())), "show_records_home"),
+    shown = [
+        figures.linked(
+            gettext("Accounts"), lists.format_count(_accounts_but_system()), "show_accounts"
+        ),
+        figures.linked(gettext("Users"), figures.format_count(User), "show_users"),
+        figures.linked(gettext("Collections"), lists.format_number(total), "show_collections"),
+        figures.linked(gettext("Records"), _format_sum(list(counts.values())), "show_records_home"),
     ]
     return {
-        "figures": figures,
+        "figures": shown,
         "collections": [
             {"id": row.id, "name": row.name, "fields": len(row.schema), "records": counts[row.id]}
             for row in rows

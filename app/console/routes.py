@@ -40,7 +40,16 @@ from app.console.records import (
     view_pages,
 )
 from app.console.records import listing as table
-from app.console.shell import checks, forms, guard, links, resubmit, streams, theme
+from app.console.shell import (
+    checks,
+    forms,
+    guard,
+    last_account,
+    links,
+    resubmit,
+    streams,
+    theme,
+)
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page
 from app.errors import AppError, Unauthorized
@@ -86,7 +95,7 @@ def sign_in() -> BaseResponse | Page:
     """The sign-in form."""
     if guard.caller():
         return redirect(url_for("console.show_home"))
-    account = request.args.get("account", "")[:200] or account_of_host() or ""
+    account = request.args.get("account", "")[:200] or account_of_host() or last_account.get()
     return _sign_in_page(Form({"account": account, "next": request.args.get("next", "")}))
 
 
@@ -106,10 +115,10 @@ def submit_sign_in() -> BaseResponse | Page:
         user = auth.check_password(account, form["email"], form["password"], origin())
     except AppError as error:
         return _sign_in_page(form.with_error(error))
-    if going:
-        return guard.start_session(user, going, 307)
     target = guard.safe_target(form["next"]) or url_for("console.show_home")
-    return guard.start_session(user, target)
+    response = guard.start_session(user, going or target, 307 if going else 303)
+    last_account.remember(response, user.account.slug)
+    return response
 
 
 def _sign_in_page(form: Form) -> Page:

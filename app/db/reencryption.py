@@ -35,22 +35,25 @@ def json_column(table: str, column: str) -> Callable[[Renew], Renew]:
     return register
 
 
-def run() -> tuple[int, list[str]]:
+def run(progress: Callable[[int], None] = lambda done: None) -> tuple[int, list[str]]:
     """Re-encrypt everything that an older key encrypted; safe to repeat and to run online.
 
-    Returns the number of secrets re-encrypted, and the places of those that no key decrypts.
+    Calls `progress` with the number of values read so far. Returns the number of secrets
+    re-encrypted, and the places of those that no key decrypts.
     """
-    renewed, unreadable = 0, list[str]()
+    done, renewed, unreadable = 0, 0, list[str]()
     for column in _columns(COLUMNS):
         rows = _stored(column)
         for start in range(0, len(rows), BATCH_ROWS):
             with db.transaction():
                 batch = rows[start : start + BATCH_ROWS]
                 renewed += sum(_renew(column, row, unreadable) for row in batch)
+            progress(done := done + len(batch))
     for column, renew in zip(_columns(JSON_COLUMNS), JSON_COLUMNS.values(), strict=True):
         for key in _keys_of(column.table):
             with db.transaction():
                 renewed += _renew_json(column, key, renew, unreadable)
+            progress(done := done + 1)
     return renewed, unreadable
 
 

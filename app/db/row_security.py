@@ -215,7 +215,7 @@ def setup_advice(connection: sa.Connection) -> str:
     owner = connection.scalar(sa.text("SELECT current_user"))
     one, every = quote_identifier(f"{owner}_account"), quote_identifier(f"{owner}_all")
     return (
-        "are separated by the application alone. Run flask --app wsgi db upgrade. If its login may"
+        "are separated by the application alone. Run bin/atrium db upgrade. If its login may"
         f" not create roles, first run as a superuser: CREATE ROLE {one}; CREATE ROLE {every};"
         f" GRANT {one}, {every} TO {quote_identifier(owner)}"
     )

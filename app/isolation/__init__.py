@@ -1,1 +1,1 @@
-"""`flask isolation-check`: two temporary accounts, one of which tries to access the other."""
+"""`bin/atrium isolation-check`: two temporary accounts, one of which tries to access the other."""

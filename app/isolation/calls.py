@@ -35,6 +35,7 @@ FIXED_VALUES = {
     "moment": RESUMED,
     "filename": "x",
     "token": "x",
+    "explain_id": "x",
 }
 # Routes not called, with the reason.
 EXEMPT = {

@@ -1,4 +1,4 @@
-"""`flask isolation-check`."""
+"""`bin/atrium isolation-check`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ def _pattern(context: click.Context, option: click.Parameter, text: str) -> str:
     return text
 
 
-@click.command("isolation-check", cls=command.Command)
+@click.command(
+    "isolation-check",
+    cls=command.Command,
+    epilog="Example: atrium isolation-check --only /api/v1/records",
+)
 @click.option(
     "--only",
     default="",

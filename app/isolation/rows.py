@@ -50,7 +50,7 @@ COLUMN_VALUES: dict[str, dict[str, object]] = {
         "state": "pending",
         "groups": [],
     },
-    "api_keys": {"scopes": None, "key_hash": lambda t: tokens.digest(t.key)},
+    "api_keys": {"scopes": None, "ip_addresses": None, "key_hash": lambda t: tokens.digest(t.key)},
     "sessions": {"kind": "api"},
     "provider_settings": {
         "category": "auth_providers",

@@ -1,18 +1,20 @@
-"""`flask audit ...`: verify the log or an export of it, and make checkpoints."""
+"""`atrium audit ...`: verify the log or an export of it, and make checkpoints."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
 import orjson
 
 from app.audit import checkpoints, exports, verify
-from app.ops import command
+from app.ops import command, progress
 from app.types import JSONObject
 
-audit = command.Group("audit", help="The audit log.")
+audit = command.Group(
+    "audit", help="The audit log.", epilog="Example: atrium audit verify --checkpoint sealed.jsonl"
+)
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -26,13 +28,9 @@ def verify_log(account: str | None, file: Path | None, checkpoint: Path | None) 
     try:
         stored = _read_checkpoints(checkpoint) if checkpoint else ()
         expected = [item for item in stored if account in (None, item["account_id"])]
-        if file:
-            entries = (item for item in exports.read(file) if account in (None, item["account_id"]))
-            result = verify.verify_export(entries, expected, _show_progress)
-        else:
-            result = verify.require_chain(
-                account, verify.verify_all(account, expected, _show_progress)
-            )
+        with progress.shown("Entries verified") as show:
+            result = _verified(account, file, expected, lambda count: show(count, 0))
+            show(result["checked"], 0)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise click.ClickException(
             "The file is neither an audit export nor a list of checkpoints."
@@ -51,6 +49,18 @@ def verify_log(account: str | None, file: Path | None, checkpoint: Path | None) 
         raise SystemExit(1)
 
 
+def _verified(
+    account: str | None,
+    file: Path | None,
+    expected: Sequence[checkpoints.Checkpoint],
+    show: verify.Progress,
+) -> verify.Summary:
+    if file:
+        entries = (item for item in exports.read(file) if account in (None, item["account_id"]))
+        return verify.verify_export(entries, expected, show)
+    return verify.require_chain(account, verify.verify_all(account, expected, show))
+
+
 @audit.command("checkpoint")
 def make_checkpoints() -> None:
     """Sign the head of every chain that has grown since its last checkpoint."""
@@ -62,10 +72,6 @@ def list_checkpoints() -> None:
     """Print all checkpoints, one per line, as `verify --checkpoint` reads them."""
     for checkpoint in checkpoints.for_account():
         click.echo(orjson.dumps(checkpoint))
-
-
-def _show_progress(checked: int) -> None:
-    click.echo(f"\r{checked} entries checked", nl=False, err=True)
 
 
 def _read_checkpoints(path: Path) -> Iterator[JSONObject]:

@@ -1,4 +1,4 @@
-"""`flask backup` and `flask restore`: the whole database, to a file and back; files beside it.
+"""`bin/atrium backup` and `restore`: the whole database, to a file and back; files beside it.
 
 Uses SQLite's online backup, or `pg_dump`, `pg_restore` and `psql`. The service may run during a
 backup. A restore is one transaction: if it fails or is killed, nothing changes. The file holds no
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sqlite3
 import subprocess
 import tarfile
@@ -20,14 +19,15 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import sqlalchemy as sa
 
 from app import config
 from app.db import engine, row_security, sqlite_driver
-from app.errors import AppError
 from app.files import storage
+from app.ops import pg_programs, progress
+from app.ops.pg_programs import BackupError
 
 PAGES_PER_STEP = 1000
 # Tables that identify a backup of Atrium; others may have alembic_version, too.
@@ -42,16 +42,8 @@ DROP SCHEMA IF EXISTS public CASCADE;
 CREATE SCHEMA public;
 """
 FILE_KEY = re.compile(r"[0-9a-f-]{36}/[0-9a-f-]{36}")
-LOCK_NOT_AVAILABLE = "55P03"
-IN_USE = "the database is in use: stop web and worker processes first"
-TIMED_OUT = "due to statement timeout"
-TABLE_LOCKED = "a table is locked: look for a schema change that hangs"
 # Entries that name roles, which another server may lack; `row_security` recreates them.
 ROLE_LINE = re.compile(r"\d+; \d+ \d+ (ACL|DEFAULT ACL|POLICY|ROW SECURITY) ")
-
-
-class BackupError(AppError):
-    """Raised if a backup cannot be written or restored."""
 
 
 def create(path: Path) -> None:
@@ -83,10 +75,16 @@ def _write_files(archive: Path) -> None:
     place = storage.current()
     if not isinstance(place, storage.Folder) or not place.root.exists():
         return
-    with _draft(archive) as draft, tarfile.open(draft, "w") as target:
-        for blob in place.blobs():
+    blobs = list(place.blobs())
+    with (
+        _draft(archive) as draft,
+        tarfile.open(draft, "w") as target,
+        progress.shown("Files saved") as show,
+    ):
+        for number, blob in enumerate(blobs, 1):
             with suppress(FileNotFoundError):  # removed meanwhile: nothing names it any more
                 target.add(place.root / blob.key, blob.key, recursive=False)
+            show(number, len(blobs))
 
 
 def _restore_files(path: Path) -> None:
@@ -96,8 +94,9 @@ def _restore_files(path: Path) -> None:
     if not isinstance(place, storage.Folder):
         raise BackupError(f"{archive_of(path)} is for a folder, but SERVICE_FILES_URL is set")
     try:
-        with tarfile.open(archive_of(path)) as source:
-            for member in source:
+        with tarfile.open(archive_of(path)) as source, progress.shown("Files restored") as show:
+            for number, member in enumerate(source, 1):
+                show(number, 0)
                 if member.isfile() and FILE_KEY.fullmatch(member.name):
                     with closing(source.extractfile(member)) as blob:  # type: ignore[type-var]
                         storage.put_stream(member.name, blob)  # type: ignore[arg-type]
@@ -123,12 +122,13 @@ def _write(draft: Path) -> None:
             # One snapshot: otherwise the copy would restart with every commit.
             source.execute("BEGIN")
             source.execute("SELECT name FROM sqlite_master").fetchone()
-            source.backup(copy, pages=PAGES_PER_STEP)
+            _copy(source, copy, "Pages saved")
     else:
         lock_timeout = f"--lock-wait-timeout={_lock_milliseconds()}"
         # `row_security` recreates the views.
         what = ("--format=custom", "--no-owner", f"--exclude-schema={row_security.VIEWS}")
-        _run("pg_dump", *what, lock_timeout, f"--file={draft}", _address())
+        options = (*what, lock_timeout, f"--file={draft}", _address())
+        pg_programs.run_verbosely("pg_dump", *options, label="Tables saved", total=len(_tables()))
 
 
 def restore(path: Path, *, replacing: bool) -> None:
@@ -153,11 +153,20 @@ def _restore_sqlite(path: Path) -> None:
             with closing(_sqlite()) as target:
                 target.execute("BEGIN IMMEDIATE")  # the copy itself has no timeout
                 target.rollback()
-                source.backup(target, pages=PAGES_PER_STEP)
+                _copy(source, target, "Pages restored")
     except sqlite3.Error as error:
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
-            raise BackupError(IN_USE) from error
+            raise BackupError(pg_programs.IN_USE) from error
         raise BackupError(f"{path} cannot be restored: {error}") from error
+
+
+def _copy(source: sqlite3.Connection, target: sqlite3.Connection, label: str) -> None:
+    with progress.shown(label) as show:
+        source.backup(
+            target,
+            pages=PAGES_PER_STEP,
+            progress=lambda status, remaining, total: show(total - remaining, total),
+        )
 
 
 def _read_only_uri(path: Path) -> str:
@@ -169,40 +178,46 @@ def _read_only_uri(path: Path) -> str:
 
 
 def _restore_postgres(path: Path) -> None:
-    contents = _run("pg_restore", "--list", str(path))
-    if not set(TABLE_DATA_LINE.findall(contents)) >= REQUIRED_TABLES:
+    contents = pg_programs.run("pg_restore", "--list", str(path))
+    tables = TABLE_DATA_LINE.findall(contents)
+    if not set(tables) >= REQUIRED_TABLES:
         raise BackupError(f"{path} is not a PostgreSQL backup of Atrium")
     with tempfile.NamedTemporaryFile("w", suffix=".list") as use_list:
         use_list.write(
             "\n".join(line for line in contents.splitlines() if not ROLE_LINE.match(line))
         )
         use_list.flush()
-        _replace("--no-owner", f"--use-list={use_list.name}", str(path))
+        _replace("--no-owner", f"--use-list={use_list.name}", str(path), tables=len(tables))
     engine.current_engine().dispose()
     if config.current().row_security_enabled:
         row_security.install(engine.current_engine())
 
 
-def _replace(*archive_options: str) -> None:
+def _replace(*archive_options: str, tables: int) -> None:
     options = ("--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--set=VERBOSITY=verbose")
-    command, env = _program("psql", *options, f"--dbname={_address()}", "--file=-")
+    command, env = pg_programs.program("psql", *options, f"--dbname={_address()}", "--file=-")
     pipe, devnull = subprocess.PIPE, subprocess.DEVNULL
     with tempfile.TemporaryFile("w+", errors="replace") as stderr:
         with subprocess.Popen(  # noqa: S603
             command, env=env, bufsize=0, stdin=pipe, stdout=devnull, stderr=stderr
         ) as psql:
-            error = _send_to_psql(psql.stdin, archive_options)
+            error = _send_to_psql(psql.stdin, archive_options, tables)
         stderr.seek(0)
-        _check("psql", psql.returncode, stderr.read())
+        pg_programs.check("psql", psql.returncode, stderr.read())
     if error:
         raise error
 
 
-def _send_to_psql(psql: Any, archive_options: Sequence[str]) -> BackupError | None:
+def _send_to_psql(psql: Any, options: Sequence[str], tables: int) -> BackupError | None:
     """Feed psql one transaction, which rolls back unless COMMIT arrives."""
     try:
         psql.write(EMPTY_SCHEMA_SQL.format(milliseconds=_lock_milliseconds()).encode())
-        _run("pg_restore", "--file=-", *archive_options, output=psql)
+        pg_programs.run_verbosely(
+            *("pg_restore", "--file=-", *options),
+            label="Tables restored",
+            total=tables,
+            output=psql,
+        )
         psql.write(b"COMMIT;\n")
     except BackupError as error:
         return error
@@ -232,37 +247,3 @@ def _sqlite() -> sqlite3.Connection:
 def _address() -> str:
     url = engine.current_engine().url.set(drivername="postgresql", password=None)
     return url.render_as_string(hide_password=False)
-
-
-def _run(name: str, *arguments: str, output: IO[bytes] | int = subprocess.PIPE) -> str:
-    command, env = _program(name, *arguments)
-    completed = subprocess.run(  # noqa: S603
-        command, env=env, stdout=output, stderr=subprocess.PIPE, text=True, errors="replace"
-    )
-    _check(name, completed.returncode, completed.stderr)
-    return completed.stdout
-
-
-def _program(name: str, *arguments: str) -> tuple[list[str], dict[str, str]]:
-    """Return the command and its environment."""
-    executable = shutil.which(name)
-    if executable is None:
-        raise BackupError(f"{name} is missing: install PostgreSQL's client programs")
-    # The password is no argument, as every user of the machine can see those.
-    password = engine.current_engine().url.password or ""
-    return [executable, *arguments], config.child_environment(PGPASSWORD=password, LC_ALL="C")
-
-
-def _check(name: str, status: int, stderr: str) -> None:
-    if status and LOCK_NOT_AVAILABLE in stderr:
-        raise BackupError(IN_USE)
-    if status and TIMED_OUT in stderr:
-        raise BackupError(TABLE_LOCKED)
-    if status:
-        raise BackupError(f"{name} failed: {_reason(stderr.splitlines())}")
-
-
-def _reason(lines: Sequence[str]) -> str:
-    """Return the first error; later ones are its consequences."""
-    errors = [line for line in lines if "error:" in line.lower()]
-    return (errors or [*lines[-1:], "no error message"])[0]

@@ -1,4 +1,4 @@
-"""Commands of `flask --app wsgi`: set up, settings, superadmins, the worker, revisions."""
+"""Commands of `atrium`: set up, settings, superadmins, the worker, revisions."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from app.collections import revision_files
 from app.collections import revisions as core
 from app.db import reencryption
 from app.jobs import worker
-from app.ops import backups
+from app.ops import backups, progress
 from app.ops import command as commands
 from app.ops import doctor as doctoring
 from app.ops import manifest_commands as manifest
 from app.ops.audit_commands import audit
 
+DB_HELP, DB_EXAMPLE = "Migrate the database.", "Example: atrium db upgrade"
+
 
 def init_app(app: Flask) -> None:
     """Register the commands."""
-    general = (setup, settings, doctor, create_superadmin, reencrypt, work, revisions, audit)
-    backup_commands = (backup, restore)
-    manifest_commands = (manifest.export, manifest.plan, manifest.apply)
-    others = (*backup_commands, *manifest_commands)
-    for command in (*general, *others, Migrations("db", help="Migrate the database.")):
+    general = (setup, release, settings, doctor, create_superadmin, work, revisions, audit)
+    data = (backup, restore, reencrypt, manifest.export, manifest.plan, manifest.apply)
+    for command in (*general, *data, Migrations("db", help=DB_HELP, epilog=DB_EXAMPLE)):
         app.cli.add_command(command)
 
 
@@ -71,14 +71,11 @@ class _MigrateGroup(commands.Group):
         return result
 
 
-@click.command(cls=commands.Command)
+@click.command(cls=commands.Command, epilog="Example: atrium setup")
 @with_appcontext
 def setup() -> None:
     """Migrate the database and create the first superadmin; safe to repeat."""
-    bind_migrate(current_app._get_current_object())  # type: ignore[attr-defined]
-    from flask_migrate import upgrade
-
-    upgrade()
+    _migrate()
     bootstrap.create_from_settings()
     credentials = bootstrap.create_for_development()
     base_url = config.current().base_url
@@ -95,7 +92,14 @@ def setup() -> None:
     click.echo(f"  API description  {base_url}/docs\n")
 
 
-@click.command(cls=commands.Command)
+def _migrate() -> None:
+    bind_migrate(current_app._get_current_object())  # type: ignore[attr-defined]
+    from flask_migrate import upgrade
+
+    upgrade()
+
+
+@click.command(cls=commands.Command, epilog="Example: atrium settings | grep MAIL")
 @with_appcontext
 def settings() -> None:
     """List all settings; secrets show only whether they are set."""
@@ -103,7 +107,7 @@ def settings() -> None:
         click.echo(f"{variable:40} {value:40} {help}")
 
 
-@click.command(cls=commands.Command)
+@click.command(cls=commands.Command, epilog="Example: atrium doctor")
 @with_appcontext
 def doctor() -> None:
     """Check everything that the service needs, and say how to fix what is wrong."""
@@ -114,7 +118,11 @@ def doctor() -> None:
         raise click.exceptions.Exit(1)
 
 
-@click.command("create-superadmin", cls=commands.Command)
+@click.command(
+    "create-superadmin",
+    cls=commands.Command,
+    epilog="Example: atrium create-superadmin you@example.com",
+)
 @click.argument("email")
 @click.option("--pii-access", is_flag=True, help="Let this superadmin see personal data unmasked.")
 @click.password_option(help="Prompted for if missing.")
@@ -129,18 +137,19 @@ def create_superadmin(email: str, pii_access: bool, password: str) -> None:
     click.echo(f"{email} is a superadmin now.")
 
 
-@click.command(cls=commands.Command)
+@click.command(cls=commands.Command, epilog="Example: atrium reencrypt")
 @with_appcontext
 def reencrypt() -> None:
     """Re-encrypt stored secrets with the newest key, so that older keys can be retired."""
-    renewed, unreadable = reencryption.run()
+    with progress.shown("Secrets read") as show:
+        renewed, unreadable = reencryption.run(lambda done: show(done, 0))
     click.echo(f"{renewed} secrets re-encrypted.")
     if unreadable:
         locations = "\n  ".join(unreadable)
         raise click.ClickException(f"No key of SERVICE_ENCRYPTION_KEY decrypts\n  {locations}")
 
 
-@click.command(cls=commands.Command)
+@click.command(cls=commands.Command, epilog="Example: atrium backup /backups/2026-11-26.atrium")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @with_appcontext
 def backup(file: Path) -> None:
@@ -155,27 +164,49 @@ def backup(file: Path) -> None:
         click.echo("Uploaded files are NOT included: they are in the bucket of SERVICE_FILES_URL.")
 
 
-@click.command(cls=commands.Command)
+@click.command(
+    cls=commands.Command,
+    epilog="Example: atrium restore /backups/2026-11-26.atrium --replace",
+)
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--replace", is_flag=True, help="Overwrite existing data.")
 @with_appcontext
 def restore(file: Path, replace: bool) -> None:
     """Restore the database from the backup FILE. Stop web and worker processes first."""
     backups.restore(file, replacing=replace)
-    click.echo("Restored. Now run flask --app wsgi db upgrade, and flask --app wsgi audit verify.")
+    click.echo("Restored. Now run atrium db upgrade, and atrium audit verify.")
 
 
-@click.command("worker", cls=commands.Command)
+@click.command(cls=commands.Command, epilog="Example: atrium release")
+@with_appcontext
+def release() -> None:
+    """Migrate the database before a new version starts.
+
+    honcho and foreman stop all processes when one ends: under them it stays until it is stopped.
+    """
+    _migrate()
+    bootstrap.create_from_settings()
+    if config.is_under_process_manager():
+        click.echo("The database is migrated.")
+        _stop_signal().wait()
+
+
+@click.command("worker", cls=commands.Command, epilog="Example: atrium worker")
 @with_appcontext
 def work() -> None:
     """Run background jobs until stopped (SIGTERM, Ctrl-C)."""
+    worker.serve(_stop_signal())
+
+
+def _stop_signal() -> threading.Event:
+    """Return an event that SIGTERM and Ctrl-C set."""
     stop = threading.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: stop.set())
-    worker.serve(stop)
+    return stop
 
 
-@click.group(cls=commands.Group)
+@click.group(cls=commands.Group, epilog="Example: atrium revisions export ./revisions")
 def revisions() -> None:
     """Revisions of the collections' tables."""
 

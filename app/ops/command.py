@@ -1,4 +1,4 @@
-"""The base of all `flask --app wsgi` commands: errors become one-line messages."""
+"""The base of all `bin/atrium` commands: errors become one-line messages."""
 
 from __future__ import annotations
 
@@ -35,9 +35,7 @@ def _readable_errors() -> Iterator[None]:
         raise click.ClickException(error.message) from error
     except (*UNAVAILABLE, ProgrammingError) as error:  # e.g. tables are missing
         message = f"The database cannot be used: {error_summary(error)}"
-        raise click.ClickException(
-            f"{message}\nRun flask --app wsgi doctor for details."
-        ) from error
+        raise click.ClickException(f"{message}\nRun bin/atrium doctor for details.") from error
     except OSError as error:
         if error.errno == EPIPE:  # the reader of our output is gone: click handles that
             raise

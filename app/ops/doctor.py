@@ -1,4 +1,4 @@
-"""`flask doctor`: checks everything an instance needs, and says how to fix what is wrong."""
+"""`bin/atrium doctor`: checks everything an instance needs, and says how to fix what is wrong."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def _accounts_apart() -> Finding:
     unprotected = row_security.uncovered(connection, roles)
     if unprotected:
         message = f"row-level security is missing for {', '.join(unprotected[:MAX_NAMED])}"
-        return Finding("accounts", "warn", f"{message}: run flask --app wsgi db upgrade")
+        return Finding("accounts", "warn", f"{message}: run bin/atrium db upgrade")
     unviewed = row_security.unviewed(connection, roles)
     if unviewed:
         message = f"numeric filters use no index in {', '.join(unviewed[:MAX_NAMED])}"
@@ -194,7 +194,7 @@ def _secrets() -> Finding:
 
 
 def _chains() -> Finding:
-    """Check the end of each chain only; `flask audit verify` checks all of it."""
+    """Check the end of each chain only; `bin/atrium audit verify` checks all of it."""
     mine = AuditChange.account_id == AuditHead.account_id
     newest = sa.select(sa.func.max(AuditChange.first_id)).where(mine).scalar_subquery()
     last = AuditHead.__table__.outerjoin(
@@ -210,7 +210,7 @@ def _chains() -> Finding:
     )
     broken = list(islice(heads, MAX_NAMED))
     if broken:
-        message = f"the chain of {', '.join(broken)} is broken: run flask --app wsgi audit verify"
+        message = f"the chain of {', '.join(broken)} is broken: run bin/atrium audit verify"
         return Finding("audit", "fail", message)
     return Finding("audit", "ok", "every chain matches its head")
 
@@ -218,12 +218,10 @@ def _chains() -> Finding:
 def _workers() -> Finding:
     _, waiting = leases.backlog(jobs.QUEUE)
     if waiting > MAX_DUE_SECONDS:
-        message = (
-            f"a job is overdue by {waiting:.0f} s: start a worker with flask --app wsgi worker"
-        )
+        message = f"a job is overdue by {waiting:.0f} s: start a worker with bin/atrium worker"
         return Finding("worker", "fail", message)
     if not jobs.has_had_worker():
-        message = "none has run yet: start one with flask --app wsgi worker"
+        message = "none has run yet: start one with bin/atrium worker"
         return Finding("worker", "warn", message)
     return Finding("worker", "ok", "no job is late")
 

@@ -7,25 +7,27 @@ from flask import Response
 
 from app import rest
 from app.ops import readiness
+from app.rest import fields
 from app.rest.access import public
 from app.rest.blueprint import Blueprint
 from app.rest.schemas import Schema
 from app.rest.serialization import json_response
 
+OK, UNAVAILABLE = "ok", "unavailable"
 blueprint = Blueprint("Health", __name__, description="For load balancers and monitors.")
 
 
 class Health(Schema):
     """The process is up."""
 
-    status = ma.fields.String(required=True)
+    status = fields.Choice((OK,), required=True)
     version = ma.fields.String(required=True)
 
 
 class Readiness(Schema):
     """The readiness checks: each is `ok`, or says what is wrong."""
 
-    status = ma.fields.String(required=True)
+    status = fields.Choice((OK, UNAVAILABLE), required=True)
     checks = ma.fields.Dict(keys=ma.fields.String(), values=ma.fields.String(), required=True)
 
 
@@ -34,8 +36,12 @@ class Readiness(Schema):
 @blueprint.response(200, Health, example={"status": "ok", "version": rest.VERSION})
 @public
 def health() -> dict[str, str]:
-    """Check that the process is up."""
-    return {"status": "ok", "version": rest.VERSION}
+    """Check that the process is up.
+
+    Needs no credential, and does not look at database or queue, which `/ready` does. Never
+    rate-limited. `/health` and `/live` are the same.
+    """
+    return {"status": OK, "version": rest.VERSION}
 
 
 @blueprint.route("/ready", methods=["GET"])
@@ -52,8 +58,12 @@ def health() -> dict[str, str]:
 )
 @public
 def ready() -> Response:
-    """Check database, migrations, disk and queue; a 503 names what is unavailable."""
+    """Check database, migrations, disk and queue; a 503 names what is unavailable.
+
+    Needs no credential. Only `database` and `migrations` are always checked: `disk` with SQLite,
+    `queue` with Redis. Never rate-limited.
+    """
     checks = readiness.checks()
-    ok = all(result == "ok" for result in checks.values())
-    body = {"status": "ok" if ok else "unavailable", "checks": checks}
+    ok = all(result == OK for result in checks.values())
+    body = {"status": OK if ok else UNAVAILABLE, "checks": checks}
     return json_response(body, 200 if ok else 503)

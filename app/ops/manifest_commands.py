@@ -34,7 +34,7 @@ DESTRUCTIVE = "This removes data. Read the plan, and apply it with --plan HASH."
 UNCONFIRMED = "Say --plan HASH, or --yes."
 
 
-@click.command(cls=command.Command)
+@click.command(cls=command.Command, epilog="Example: atrium export atrium.yaml")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path), required=False)
 @click.option("--account", "slugs", multiple=True, help="Only this account; may be repeated.")
 @click.option("--no-accounts", is_flag=True, help="Only roles and collections.")
@@ -48,7 +48,7 @@ def export(file: Path | None, slugs: tuple[str, ...], no_accounts: bool) -> None
         file.write_text(text)
 
 
-@click.command(cls=command.Command)
+@click.command(cls=command.Command, epilog="Example: atrium plan atrium.yaml")
 @click.argument("file", type=FILE)
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 @click.option("--exit-code", is_flag=True, help="Exit with 2 if there are changes.")
@@ -67,7 +67,7 @@ def plan(file: Path, as_json: bool, exit_code: bool, email: str | None) -> None:
         raise SystemExit(HAS_CHANGES)
 
 
-@click.command(cls=command.Command)
+@click.command(cls=command.Command, epilog="Example: atrium apply atrium.yaml --plan HASH")
 @click.argument("file", type=FILE)
 @click.option("--plan", "plan_hash", metavar="HASH", help="Do what this plan says, or nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask; only if no data is removed.")

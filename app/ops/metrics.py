@@ -99,7 +99,11 @@ class _QueueCollector(Collector):
 @public
 @across_accounts
 def metrics() -> Response:
-    """Return metrics; needs `SERVICE_METRICS_TOKEN` as Bearer, and is 404 if that is not set."""
+    """Return metrics; needs `SERVICE_METRICS_TOKEN` as Bearer, and is 404 if that is not set.
+
+    In the text format of Prometheus, without labels for accounts or users. Requests are those of
+    this port; queues are those of the whole instance.
+    """
     token = config.current().metrics_token
     if not token:
         raise NotFound

@@ -19,9 +19,11 @@ def checks() -> dict[str, str]:
     try:
         db.connection().execute(sa.select(sa.literal(1)))
         results["database"] = "ok"
-        results["migrations"] = "missing: run flask db upgrade" if revisions.lacks_core() else "ok"
+        results["migrations"] = (
+            "missing: run bin/atrium db upgrade" if revisions.lacks_core() else "ok"
+        )
     except SQLAlchemyError:
-        missing = "missing: run flask db upgrade" if "database" in results else "unknown"
+        missing = "missing: run bin/atrium db upgrade" if "database" in results else "unknown"
         results.setdefault("database", "unreachable")
         results.setdefault("migrations", missing)
     file = db.sqlite_file()

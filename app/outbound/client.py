@@ -12,12 +12,15 @@ response, its status first, by `readline` of the socket's `makefile`.
 from __future__ import annotations
 
 import io
+import math
 import re
 import socket
 import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
@@ -27,6 +30,7 @@ from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection
 from urllib3.util import SKIP_HEADER
 
+from app import clock
 from app.outbound.address_policy import (
     RequestFailed,
     RequestRefused,
@@ -54,6 +58,8 @@ class Response:
 
     status: int
     body: str
+    retry_after: int | None = None
+    """The seconds that its `Retry-After` asks for, if they can be read."""
 
 
 def url_problem(url: str, rules: Rules, deadline: float | None = None) -> str | None:
@@ -97,11 +103,24 @@ def send(
         request = requests.Request(method, target.url, headers=headers, data=body).prepare()
         response = adapter.send(request, stream=True)
         adapter.limit(BODY_SECONDS)
-        return Response(response.status_code, _beginning(response.raw, max_characters))
+        wait = _seconds(response.headers.get("Retry-After", ""))
+        return Response(response.status_code, _beginning(response.raw, max_characters), wait)
     except (requests.RequestException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
         raise RequestFailed(_explanation(_origin(error), rules)) from error
     finally:
         adapter.close()
+
+
+def _seconds(retry_after: str) -> int | None:
+    """Read a `Retry-After`, which has seconds or a date."""
+    if re.fullmatch("[0-9]{1,9}", retry_after):
+        return int(retry_after)
+    try:
+        until = parsedate_to_datetime(retry_after)
+    except ValueError:
+        return None
+    until = until if until.tzinfo else until.replace(tzinfo=UTC)
+    return max(0, math.ceil((until - clock.now()).total_seconds()))
 
 
 def _origin(error: BaseException) -> BaseException:

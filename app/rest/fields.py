@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
 import marshmallow as ma
 
 from app import clock
+
+EMAIL = {"format": "email"}
+URI = {"format": "uri"}
+# Metadata of a parameter that the service, not the schema, requires (400).
+REQUIRED_BY_SERVICE = "required_by_service"
 
 
 def _text_problem(value: str) -> None:
@@ -22,6 +28,31 @@ class Text(ma.fields.String):
     def __init__(self, *, shortest: int = 0, longest: int = 1000, **options: Any) -> None:
         length = ma.validate.Length(min=shortest or None, max=longest)
         super().__init__(validate=[length, _text_problem], **options)
+
+
+class Choice(ma.fields.String):
+    """One of a closed set of strings; loading validates it."""
+
+    def __init__(self, choices: Iterable[str], **options: Any) -> None:
+        super().__init__(validate=ma.validate.OneOf(tuple(choices)), **options)
+
+
+class DocumentedChoice(Text):
+    """A string that is documented as one of a closed set; the service validates it (400)."""
+
+    def __init__(
+        self,
+        choices: Iterable[str],
+        *,
+        metadata: Mapping[str, object] | None = None,
+        **options: Any,
+    ) -> None:
+        null = [None] if options.get("allow_none") else []
+        super().__init__(metadata={**(metadata or {}), "enum": [*choices, *null]}, **options)
+
+
+class Id(ma.fields.String):
+    """The id of a row, in responses: a UUID."""
 
 
 class Integer(ma.fields.Integer):
@@ -62,3 +93,10 @@ class DateTime(ma.fields.Field[datetime]):
             return clock.parse(value)
         except (TypeError, ValueError):
             raise ma.ValidationError("Must be an ISO 8601 date and time.") from None
+
+
+def required_by_service(
+    converter: object, field: ma.fields.Field[Any], **options: object
+) -> dict[str, bool]:
+    """Return the description of a parameter that the service requires."""
+    return {"required": True} if field.metadata.get(REQUIRED_BY_SERVICE) else {}

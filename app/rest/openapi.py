@@ -12,7 +12,7 @@ from flask import Flask, Response, request
 
 from app.rest.access import public
 from app.rest.converters import IntegerPath, LargeIntegerPath, UuidPath
-from app.rest.fields import DateTime, Timestamp
+from app.rest.fields import DateTime, Id, Timestamp, required_by_service
 from app.rest.schemas import ErrorBody
 from app.rest.serialization import json_response
 from app.types import JSONObject
@@ -32,7 +32,9 @@ class Api(flask_smorest.Api):  # type: ignore[misc]
         super().init_app(app, **options)
         self.register_field(Timestamp, "string", "date-time")
         self.register_field(DateTime, "string", "date-time")
+        self.register_field(Id, "string", "uuid")
         self.register_converter(UuidPath, lambda path: {"type": "string", "format": "uuid"})
+        self.ma_plugin.converter.add_parameter_attribute_function(required_by_service)
         for numbers in (IntegerPath, LargeIntegerPath):
             self.register_converter(numbers, lambda path: {"type": "integer", "minimum": 0})
 

@@ -172,6 +172,7 @@ PATH_PARAMETERS = {
     "collection_name": "The collection's name.",
     "configuration_id": "The id of the provider's settings.",
     "delivery_id": "The delivery's id.",
+    "explain_id": "The `explain_id` of a 403.",
     "entry_id": "The audit entry's id.",
     "file_id": "The file's id.",
     "group_id": "The group's id.",

@@ -67,6 +67,12 @@ class ErrorBody(Schema):
     oldest = ma.fields.Integer(
         metadata={"description": "With `feed_expired`: the oldest change that is kept."}
     )
+    explain_id = ma.fields.String(
+        metadata={
+            "description": "With `rule_denied`: by it a superadmin finds out what decided"
+            " (`GET /rules/denials/{explain_id}`)."
+        }
+    )
     id = ma.fields.String(
         metadata={
             "description": "With `already_done` (Idempotency-Key): the id of the created object."

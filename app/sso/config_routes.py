@@ -41,7 +41,11 @@ FAILS = "At least one check failed."
 @blueprint.response(200, schemas.ProviderRowPage, example=page_body([schemas.ROW], 1, PAGE))
 @account_admin
 def list_provider_settings(args: JSONObject) -> JSONObject:
-    """List the provider settings of the current account; of the system for superadmins."""
+    """List the provider settings of the current account; of the system for superadmins.
+
+    For admins. Highest `priority` first. Secrets are `***`. The system's settings apply to accounts
+    without their own, but only superadmins see them here.
+    """
     filters = {"account": args.get("account_id"), "category": args.get("category")}
     rows, total = service.page(args["skip"], args["limit"], by=principal(), **filters)
     return page_body([_view(row) for row in rows], total, args)
@@ -79,7 +83,11 @@ def create_provider_settings(body: JSONObject) -> JSONObject:
 )
 @account_admin
 def list_providers() -> JSONObject:
-    """List the providers that can be set up."""
+    """List the providers that can be set up.
+
+    For admins. The same for every account, and in a fixed order; `/schema` describes the settings
+    of each.
+    """
     items = [
         {
             "category": provider.category,
@@ -95,22 +103,31 @@ def list_providers() -> JSONObject:
 @blueprint.route("/schema/<category>/<provider>", methods=["GET"])
 @blueprint.response(
     200,
-    schemas.JsonSchema,
+    schemas.JsonSchemaDocument,
     example={"type": "object", "properties": {"client_id": {"type": "string"}}},
 )
 @account_admin
 def get_provider_schema(category: str, provider: str) -> Response:
-    """Get the JSON schema of a provider's `config`; `writeOnly` properties are never returned."""
+    """Get the JSON schema of a provider's `config`; `writeOnly` properties are never returned.
+
+    For admins. `config` of settings with `enabled: false` need not have all required properties. An
+    unknown provider is a 404.
+    """
     return json_response(providers.get(category, provider).schema())
 
 
 @blueprint.route("/test-connection", methods=["POST"])
-@blueprint.arguments(schemas.ConnectionTest, example=schemas.NEW_ROW)
+@blueprint.arguments(schemas.ConnectionSettings, example=schemas.NEW_ROW)
 @blueprint.response(200, schemas.ConnectionTestResult, example=schemas.TESTED)
 @blueprint.fails(400, 403, 404, 429)
 @account_admin
 def test_connection(body: JSONObject) -> JSONObject:
-    """Test settings: whether the provider answers and accepts the client."""
+    """Test settings: whether the provider answers and accepts the client.
+
+    For admins, not for API keys (403). Signs nobody in and saves nothing. A failed check is a 200
+    with `success: false`; settings that are not valid are a 400. While other tests run, it may be a
+    429.
+    """
     steps = dry_run.run(body, by=principal())
     success = all(step.ok for step in steps)
     return {"success": success, "message": WORKS if success else FAILS, "details": steps}
@@ -120,7 +137,11 @@ def test_connection(body: JSONObject) -> JSONObject:
 @blueprint.response(200, schemas.ProviderRow, example=schemas.ROW)
 @account_admin
 def get_provider_settings(configuration_id: str) -> JSONObject:
-    """Get one provider's settings."""
+    """Get one provider's settings.
+
+    For admins. Secrets are `***`, or null if not set. Superadmins get the settings of every
+    account.
+    """
     return _view(service.get(configuration_id, by=_caller(configuration_id)))
 
 
@@ -143,7 +164,11 @@ def update_provider_settings(body: JSONObject, configuration_id: str) -> JSONObj
 @blueprint.fails(403)
 @account_admin
 def delete_provider_settings(configuration_id: str) -> Response:
-    """Delete a provider's settings; its users remain, but cannot sign in with it."""
+    """Delete a provider's settings; its users remain, but cannot sign in with it.
+
+    For admins, not for API keys. Needs a recent sign-in (403 `recent_sign_in_required`). Where the
+    account had replaced settings of the system, those apply again.
+    """
     service.delete(configuration_id, by=_caller(configuration_id))
     return Response(status=204)
 
@@ -152,7 +177,10 @@ def delete_provider_settings(configuration_id: str) -> Response:
 @blueprint.response(200, schemas.ConfigValues, example=schemas.ROW["config"])
 @account_admin
 def get_provider_values(configuration_id: str) -> Response:
-    """Get only the `config` of a provider; secrets are `***`, or null if not set."""
+    """Get only the `config` of a provider; secrets are `***`, or null if not set.
+
+    For admins. `GET` without `/values` returns the other properties of the settings, too.
+    """
     return json_response(
         service.mask_secrets(service.get(configuration_id, by=_caller(configuration_id)))
     )
@@ -164,7 +192,11 @@ def get_provider_values(configuration_id: str) -> Response:
 @blueprint.fails(400, 403)
 @account_admin
 def update_provider_values(body: JSONObject, configuration_id: str) -> Response:
-    """Change the given properties of a provider's `config`; null removes one."""
+    """Change the given properties of a provider's `config`; null removes one.
+
+    For admins, not for API keys. Needs a recent sign-in (403 `recent_sign_in_required`). A secret
+    sent as `***` stays. All other conditions are those of changing the settings with `config`.
+    """
     row = service.change(configuration_id, {"config": body}, by=_caller(configuration_id))
     return json_response(service.mask_secrets(row))
 
@@ -174,7 +206,11 @@ def update_provider_values(body: JSONObject, configuration_id: str) -> Response:
 @own.response(200, schemas.RefusalPage, example=page_body([schemas.REFUSAL], 1, PAGE))
 @account_admin
 def list_refusals(args: JSONObject) -> JSONObject:
-    """List the account's last refused sign-ins with the failed check; at most 100 are stored."""
+    """List the account's last refused sign-ins with the failed check; at most 100 are stored.
+
+    For admins. Newest first, for 30 days. `check` and `detail` are only here and in the log; the
+    user gets no reason.
+    """
     account_id = principal().require_account_id()
     return page_body(*refusals.page(account_id, args["skip"], args["limit"]), args)
 
@@ -189,7 +225,12 @@ def list_refusals(args: JSONObject) -> JSONObject:
 @own.fails(400)
 @account_admin
 def plan_group_roles(body: JSONObject) -> JSONObject:
-    """Preview whose role a group mapping would change at the next sign-in."""
+    """Preview whose role a group mapping would change at the next sign-in.
+
+    For admins. Changes nothing. Judges active users with a role from a sign-in, by the groups of
+    their last one; ordered by email address. Without a body it previews the stored mapping. A
+    mapping that is not valid is a 400.
+    """
     changes = roles.preview(body, by=principal())
     return {"changes": changes, "total": len(changes)}
 

@@ -8,7 +8,8 @@ from app.accounts.schemas import ACCOUNT, USER, UserView
 from app.rest import fields
 from app.rest.paging import Page, PageArgs, items_field
 from app.rest.schemas import Schema
-from app.sso.models import OAUTH, SAML
+from app.sso import providers
+from app.sso.models import CATEGORIES, OAUTH, SAML
 
 ROW = {
     "id": "019a9f00-0000-7000-8000-0000000000a1",
@@ -64,17 +65,20 @@ MEMBERS = (
 class ProviderRow(Schema):
     """Settings of an identity provider. Secrets in `config` are `***`, or null."""
 
-    id = ma.fields.String(required=True)
-    category = ma.fields.String(required=True)
-    provider_name = ma.fields.String(required=True)
+    id = fields.Id(required=True)
+    category = fields.Choice(CATEGORIES, required=True)
+    provider_name = fields.Choice(providers.NAMES, required=True)
     display_name = ma.fields.String(required=True)
-    account_id = ma.fields.String(required=True)
+    account_id = fields.Id(required=True)
     is_system = ma.fields.Boolean(required=True)
     config = ma.fields.Dict(required=True)
     callback_url = ma.fields.String(
         required=True,
         allow_none=True,
-        metadata={"description": "The redirect address to enter at an OAuth provider."},
+        metadata={
+            "description": "The redirect address to enter at an OAuth provider.",
+            **fields.URI,
+        },
     )
     shared_callback = ma.fields.Boolean(required=True, metadata={"description": SHARED})
     enabled = ma.fields.Boolean(required=True)
@@ -90,7 +94,6 @@ class ProviderRowPage(Page):
     items = items_field(ProviderRow)
 
 
-CATEGORY = ma.validate.OneOf([OAUTH, SAML])
 PRIORITY = "Order on the sign-in page: the highest comes first."
 CONFIG = "As `/admin/configuration/schema/{category}/{provider}` describes it."
 
@@ -98,7 +101,7 @@ CONFIG = "As `/admin/configuration/schema/{category}/{provider}` describes it."
 class NewProviderRow(Schema):
     """New settings of a provider."""
 
-    category = ma.fields.String(required=True, validate=CATEGORY)
+    category = fields.Choice(CATEGORIES, required=True)
     provider_name = fields.Text(longest=100, required=True)
     display_name = fields.Text(longest=100, shortest=1)
     account_id = fields.Text(
@@ -129,7 +132,7 @@ class ProviderRowArgs(PageArgs):
     """Filters of the list of settings."""
 
     account_id = fields.Text(longest=100, metadata={"description": "For superadmins: the account."})
-    category = ma.fields.String(validate=CATEGORY, metadata={"description": "Only this category."})
+    category = fields.Choice(CATEGORIES, metadata={"description": "Only this category."})
 
 
 class ConfigValues(Schema):
@@ -141,10 +144,10 @@ class ConfigValues(Schema):
         unknown = ma.INCLUDE
 
 
-class ConnectionTest(Schema):
+class ConnectionSettings(Schema):
     """Settings to test. If a secret is absent or `***`, the stored one is used."""
 
-    category = ma.fields.String(required=True, validate=CATEGORY)
+    category = fields.Choice(CATEGORIES, required=True)
     provider_name = fields.Text(longest=100, required=True)
     config = ma.fields.Dict(
         keys=fields.Text(longest=100), required=True, metadata={"description": CONFIG}
@@ -168,7 +171,7 @@ class ConnectionTestResult(Schema):
     details = ma.fields.List(ma.fields.Nested(ConnectionCheck), required=True)
 
 
-class JsonSchema(Schema):
+class JsonSchemaDocument(Schema):
     """A JSON schema (draft 2020-12) of `config`."""
 
     class Meta:
@@ -180,8 +183,8 @@ class JsonSchema(Schema):
 class ProviderKind(Schema):
     """A provider that can be set up."""
 
-    category = ma.fields.String(required=True)
-    provider_name = ma.fields.String(required=True)
+    category = fields.Choice(CATEGORIES, required=True)
+    provider_name = fields.Choice(providers.NAMES, required=True)
     display_name = ma.fields.String(required=True)
     is_builtin = ma.fields.Boolean(required=True)
 
@@ -196,8 +199,8 @@ class ProviderKinds(Schema):
 class RefusalView(Schema):
     """A refused sign-in with the failed check."""
 
-    id = ma.fields.String(required=True)
-    category = ma.fields.String(required=True)
+    id = fields.Id(required=True)
+    category = fields.Choice(CATEGORIES, required=True)
     provider_name = ma.fields.String(required=True)
     check = ma.fields.String(required=True)
     detail = ma.fields.String(required=True)

@@ -13,7 +13,7 @@ from app.db.types import Id, Text, UtcDateTime, created_at_default
 from app.ids import new_id
 from app.types import JSONObject
 
-OAUTH, SAML = "auth_providers", "saml_providers"
+CATEGORIES = OAUTH, SAML = "auth_providers", "saml_providers"
 BROWSER, API, CONSOLE, TEST = "browser", "api", "console", "test"
 
 

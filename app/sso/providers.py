@@ -234,6 +234,7 @@ PROVIDERS = (
     Provider(SAML, "azure_ad", "Microsoft Entra ID", _SAML),
     Provider(SAML, "generic", "SAML 2.0", _SAML),
 )
+NAMES = tuple(dict.fromkeys(one.name for one in PROVIDERS))
 _BY_NAME = {(one.category, one.name): one for one in PROVIDERS}
 
 _DEFAULT_ADDRESSES = [address for one in PROVIDERS for address in one.addresses.values()]

@@ -118,7 +118,12 @@ def complete_oauth(body: JSONObject, provider_name: str) -> Response:
 @public
 @across_accounts
 def exchange_code(body: JSONObject) -> Response:
-    """Exchange the one-time code of a sign-in for tokens, once and within 60 seconds."""
+    """Exchange the one-time code of a sign-in for tokens, once and within 60 seconds.
+
+    Needs no credential. `state` must be the client's state, if the sign-in returned to another
+    browser than the one that started it. A wrong, used or expired code, or a wrong state, is a 400
+    `invalid_state`.
+    """
     return provider_sign_in_response(
         *one_time_codes.exchange(body["code"], body.get("state"), origin(), account_of_request())
     )
@@ -183,7 +188,12 @@ def get_saml_metadata(args: JSONObject) -> Response:
 @public
 @across_accounts
 def complete_saml(body: JSONObject) -> Response:
-    """Complete a SAML sign-in with a response that was posted to the client application."""
+    """Complete a SAML sign-in with a response that was posted to the client application.
+
+    Needs no credential. Send what the provider posted; without a relay state, also `provider` and
+    `account`, for a sign-in that the provider started. Each response works once. A refused one is a
+    401, an unknown user a 403 `not_invited`; only `/account/sso/refusals` has the reason.
+    """
     names = ("relay_state", "relay_state_too", "RelayState")
     relay_state = next((body[name] for name in names if name in body), "")
     requested = account_of_request()
@@ -204,7 +214,13 @@ def complete_saml(body: JSONObject) -> Response:
 @public
 @across_accounts
 def begin_oauth(args: JSONObject, provider: str) -> BaseResponse:
-    """Start an OAuth sign-in in a browser."""
+    """Start an OAuth sign-in in a browser.
+
+    Needs no credential. `redirect_uri` must be on the account's list (400), and may be omitted if
+    the account has one. Sets a cookie, so that the same browser must come back within 10 minutes. A
+    provider that the account does not offer is a 404. Clients without a browser use `POST
+    /auth/oauth/{provider_name}/authorize`.
+    """
     return begin(OAUTH, provider, BROWSER, args)
 
 
@@ -215,7 +231,12 @@ def begin_oauth(args: JSONObject, provider: str) -> BaseResponse:
 @public
 @across_accounts
 def end_oauth(args: JSONObject, provider: str) -> BaseResponse:
-    """Complete an OAuth sign-in: the redirect address for providers."""
+    """Complete an OAuth sign-in: the redirect address for providers.
+
+    Only for the provider's redirect. The client application gets a one-time `code` and its `state`,
+    or `error` if the sign-in was refused. Browsers get a page if `state` is unknown, used or
+    expired (400).
+    """
     return _end_oauth(provider, None, args)
 
 
@@ -226,7 +247,12 @@ def end_oauth(args: JSONObject, provider: str) -> BaseResponse:
 @public
 @across_accounts
 def end_oauth_of_row(args: JSONObject, provider: str, account_code: str) -> BaseResponse:
-    """Complete an OAuth sign-in at the redirect address of one account's settings."""
+    """Complete an OAuth sign-in at the redirect address of one account's settings.
+
+    Like `/oauth/{provider}/callback`, for settings with an address of their own (`callback_url`):
+    the client application gets a one-time `code` and its `state`, or `error` if the sign-in was
+    refused.
+    """
     return _end_oauth(provider, account_code, args)
 
 
@@ -238,7 +264,11 @@ def end_oauth_of_row(args: JSONObject, provider: str, account_code: str) -> Base
 @public
 @across_accounts
 def end_oauth_by_form(provider: str) -> BaseResponse:
-    """Complete an OAuth sign-in with a provider that posts a form, such as Apple."""
+    """Complete an OAuth sign-in with a provider that posts a form, such as Apple.
+
+    Like `GET` of the same address, with `code` and `state` in the form. `user` is Apple's JSON with
+    the user's name, which it sends at the first sign-in only.
+    """
     return _end_oauth(provider, None, _form_values(OAUTH_FORM))
 
 
@@ -249,7 +279,11 @@ def end_oauth_by_form(provider: str) -> BaseResponse:
 @public
 @across_accounts
 def end_oauth_of_row_by_form(provider: str, account_code: str) -> BaseResponse:
-    """Complete an OAuth sign-in by form at the redirect address of one account's settings."""
+    """Complete an OAuth sign-in by form at the redirect address of one account's settings.
+
+    Like `POST /oauth/{provider}/callback`, for settings with an address of their own
+    (`callback_url`).
+    """
     return _end_oauth(provider, account_code, _form_values(OAUTH_FORM))
 
 
@@ -260,7 +294,12 @@ def end_oauth_of_row_by_form(provider: str, account_code: str) -> BaseResponse:
 @public
 @across_accounts
 def begin_saml_in_browser(args: JSONObject, provider: str) -> BaseResponse:
-    """Start a SAML sign-in in a browser."""
+    """Start a SAML sign-in in a browser.
+
+    Needs no credential. `redirect_uri` must be on the account's list (400), and may be omitted if
+    the account has one. Sets a cookie, so that the same browser must come back within 10 minutes. A
+    provider that the account does not offer is a 404. Clients use `GET /auth/saml/sso`.
+    """
     return begin(SAML, provider, BROWSER, args)
 
 
@@ -275,7 +314,12 @@ def begin_saml_in_browser(args: JSONObject, provider: str) -> BaseResponse:
 @public
 @across_accounts
 def consume_assertion(args: JSONObject, provider: str) -> BaseResponse:
-    """Complete a SAML sign-in: the assertion consumer address for providers."""
+    """Complete a SAML sign-in: the assertion consumer address for providers.
+
+    Only for the provider's form. The client application gets a one-time `code` and its `state`, or
+    `error` if the sign-in was refused. Responses of more than 256 KiB are a 413. Clients that
+    receive the form themselves use `POST /auth/saml/acs`.
+    """
     name = service.canonical_name(SAML, provider)
     requested = account_of_request()
     account = args.get("account") or requested

@@ -42,8 +42,8 @@ class AuthorizeBody(Schema):
 class SignInStart(Schema):
     """The address for the browser, under both names; `state` is the client's."""
 
-    authorization_url = ma.fields.String(required=True)
-    url = ma.fields.String(required=True)
+    authorization_url = ma.fields.String(required=True, metadata=fields.URI)
+    url = ma.fields.String(required=True, metadata=fields.URI)
     state = ma.fields.String(required=True, allow_none=True)
     provider = ma.fields.String(required=True)
 
@@ -107,7 +107,7 @@ class SamlArgs(Schema):
 class SignInAddress(Schema):
     """The address for the browser."""
 
-    url = ma.fields.String(required=True)
+    url = ma.fields.String(required=True, metadata=fields.URI)
     state = ma.fields.String(required=True, allow_none=True)
 
 

@@ -82,6 +82,7 @@ def _send(
     except address_policy.RequestFailed as error:
         return {**result, "error": str(error)}
     result |= {"status_code": response.status, "response_body": response.body}
+    result["retry_after"] = response.retry_after
     if not 200 <= response.status < 300:
         result["error"] = f"The receiver responded with {response.status}."
     return result

@@ -46,6 +46,7 @@ DELIVERY = {
     "next_retry_at": None,
     "delivered_at": TIME,
     "replay_of": None,
+    "requested_by": None,
     "created_at": TIME,
 }
 ATTEMPT = {
@@ -70,16 +71,19 @@ RESENT = "The deliveries are queued again."
 class DeliveryView(Schema):
     """A delivery with the response to its last attempt."""
 
-    id = ma.fields.String(required=True)
-    webhook_id = ma.fields.String(required=True)
-    account_id = ma.fields.String(required=True)
-    event = ma.fields.String(required=True)
-    payload = ma.fields.Raw(required=True, metadata={"type": "object"})
-    status = ma.fields.String(
+    id = fields.Id(required=True)
+    webhook_id = fields.Id(required=True)
+    account_id = fields.Id(required=True)
+    event = fields.Choice(payload.EVENTS, required=True)
+    payload = ma.fields.Raw(
+        required=True, metadata={"type": "object", "additionalProperties": True}
+    )
+    status = fields.Choice(
+        STATES,
         required=True,
         metadata={
-            "description": "pending, delivered, retrying or failed. Without `next_retry_at`, a"
-            " pending or retrying delivery waits until its webhook is enabled."
+            "description": "Without `next_retry_at`, a pending or retrying delivery waits until its"
+            " webhook is enabled."
         },
     )
     attempt_number = ma.fields.Integer(
@@ -90,7 +94,12 @@ class DeliveryView(Schema):
     error = ma.fields.String(required=True, allow_none=True)
     next_retry_at = fields.Timestamp(required=True, allow_none=True)
     delivered_at = fields.Timestamp(required=True, allow_none=True)
-    replay_of = ma.fields.String(required=True, allow_none=True)
+    replay_of = fields.Id(required=True, allow_none=True)
+    requested_by = fields.Id(
+        required=True,
+        allow_none=True,
+        metadata={"description": "The user who had it sent again, the last one of several."},
+    )
     created_at = fields.Timestamp(required=True)
 
 
@@ -103,11 +112,10 @@ class AttemptView(Schema):
     error = ma.fields.String(required=True, allow_none=True)
     duration_ms = ma.fields.Integer(required=True)
     attempted_at = fields.Timestamp(required=True)
-    request = ma.fields.Raw(
+    request = ma.fields.Dict(
         required=True,
         allow_none=True,
         metadata={
-            "type": "object",
             "description": "The request as sent: method, url and headers. Values of your own"
             " headers are shown as `***`; signatures are left out where the payload is hidden."
             " Null if nothing was sent, or before this was recorded.",
@@ -130,13 +138,9 @@ class DeliveryPage(Page):
 class DeliveryArgs(OffsetArgs):
     """Which deliveries to list."""
 
-    status = ma.fields.String(
-        validate=ma.validate.OneOf(STATES),
-        metadata={"description": "Only deliveries in this state."},
-    )
-    event = ma.fields.String(
-        validate=ma.validate.OneOf(payload.EVENTS),
-        metadata={"description": "Only deliveries of this event."},
+    status = fields.Choice(STATES, metadata={"description": "Only deliveries in this state."})
+    event = fields.Choice(
+        payload.EVENTS, metadata={"description": "Only deliveries of this event."}
     )
     record_id = fields.Text(
         longest=100,
@@ -151,8 +155,8 @@ class DeliverySelection(Schema):
 
     since = fields.DateTime(metadata={"description": "Those created since then."})
     until = fields.DateTime(metadata={"description": "Those created until then; now by default."})
-    status = ma.fields.String(validate=ma.validate.OneOf((FAILED, RETRYING)))
-    event = ma.fields.String(validate=ma.validate.OneOf(payload.EVENTS))
+    status = fields.Choice((FAILED, RETRYING))
+    event = fields.Choice(payload.EVENTS)
     record_id = fields.Text(longest=100)
     ids = ma.fields.List(
         fields.Text(longest=100), validate=ma.validate.Length(min=1, max=resend.MAX_SELECTED)
@@ -194,7 +198,10 @@ def list_deliveries(args: JSONObject, webhook_id: str) -> JSONObject:
 @blueprint.response(200, DeliveryWithAttempts, example={**DELIVERY, "attempts": [ATTEMPT]})
 @account_admin
 def get_delivery(webhook_id: str, delivery_id: str) -> JSONObject:
-    """Get a delivery with all attempts."""
+    """Get a delivery with all attempts.
+
+    For admins. Attempts are ordered oldest first. What is hidden in the list is hidden here, too.
+    """
     return log.get(service.get(webhook_id, by=principal()), delivery_id, by=principal())
 
 
@@ -230,7 +237,8 @@ def redeliver_deliveries(body: JSONObject, webhook_id: str) -> JSONObject:
     principal().require_account_id()
     webhook = service.get(webhook_id, by=principal())
     if "ids" in body:
-        count = resend.resend_selected(webhook, [id.lower() for id in body["ids"]])
+        ids = [id.lower() for id in body["ids"]]
+        count = resend.resend_selected(webhook, ids, by=principal())
     else:
         count = resend.resend_undelivered(webhook, _selection(webhook.account_id, body))
     return {"message": RESENT, "count": count}
@@ -241,4 +249,4 @@ def _selection(account_id: str, body: JSONObject) -> Selection:
     if record_id:
         ids = redaction.Reader(principal()).visible_ids(account_id, record_id)
     until, filters = body.get("until", clock.now()), (body.get("event"), body.get("status"))
-    return Selection(body["since"], until, *filters, ids)
+    return Selection(body["since"], until, *filters, ids, by=principal().user_id)

@@ -19,6 +19,7 @@ from app.ids import new_id
 from app.jobs import leases
 from app.types import JSONObject
 
+DISABLED_REASONS = ("failing", "gone")
 OPERATIONS = ("create", "update", "delete")
 PENDING, DELIVERED, RETRYING, FAILED = STATES = ("pending", "delivered", "retrying", "failed")
 
@@ -53,7 +54,8 @@ class Webhook(Base):
     previous_secret: Mapped[str | None] = mapped_column(Text)  # encrypted
     previous_valid_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
     failing_since: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    disabled_at: Mapped[datetime | None] = mapped_column(UtcDateTime)  # by the service, for failing
+    disabled_at: Mapped[datetime | None] = mapped_column(UtcDateTime)  # by the service
+    disabled_reason: Mapped[str | None] = mapped_column(Text)  # of DISABLED_REASONS
     created_by: Mapped[str | None] = mapped_column(Id)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
@@ -117,6 +119,7 @@ class WebhookDelivery(Base):
     next_retry_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     delivered_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     replay_of: Mapped[str | None] = mapped_column(Id)
+    requested_by: Mapped[str | None] = mapped_column(Id)  # who had it sent again
     depth: Mapped[int] = mapped_column(default=0, server_default="0")
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
 

@@ -32,6 +32,7 @@ from app.webhooks.models import (
 )
 
 WEBHOOKS: Any = Webhook.__table__
+BUSY = (429, 503)
 CONTENT = ("webhook_id", "event", "payload", "attempt_number", "replay_of")
 VIEWERS = ("holds_pii", "superadmin_id", "viewed_by", "depth")
 CONTENT_COLUMNS = [DELIVERIES.c[name] for name in (*CONTENT, *VIEWERS)]
@@ -100,6 +101,8 @@ class Result:
     """Whether another attempt would be of no use."""
     held: bool = False
     """Whether nothing was tried, as the webhook is disabled; the delivery waits for it."""
+    retry_after: int | None = None
+    """The seconds that the receiver asked to wait."""
     request: JSONMapping | None = None
     """The request as sent, without its body; None if nothing was sent."""
 
@@ -203,13 +206,19 @@ def _readable(stored: str | None) -> str | None:
 
 
 def outcome(result: Result) -> Outcome:
-    """The next status of a delivery after an attempt (spec 6.6)."""
+    """The next status of a delivery after an attempt (spec 6.6).
+
+    A receiver that is busy (429, 503) may ask for a retry that is sooner than the settings have it.
+    """
     if result.delivered:
         return Outcome(DELIVERED, None)
     delays, retries = config.current().webhook_retry_delays, result.work.attempt_number
     if result.final or retries >= len(delays):
         return Outcome(FAILED, None)
-    return Outcome(RETRYING, delays[retries])
+    delay = delays[retries]
+    if result.status_code in BUSY and result.retry_after is not None:
+        delay = min(delay, max(1, result.retry_after))
+    return Outcome(RETRYING, delay)
 
 
 def record(account_id: str, results: Sequence[Result]) -> None:

@@ -53,6 +53,8 @@ class Selection:
     event: str | None = None
     status: str | None = None
     ids: Sequence[str] | None = None
+    by: str | None = None
+    """The id of the user who asks for it."""
     rendered: str | None = None
     """An id from when the form was rendered; what was sent since is not sent again."""
 
@@ -60,7 +62,7 @@ class Selection:
     def from_payload(cls, values: JSONMapping) -> Selection:
         """The selection that a job's payload holds."""
         since, until = (clock.parse(values[name]) for name in ("since", "until"))
-        names = ("event", "status", "ids", "rendered")
+        names = ("event", "status", "ids", "by", "rendered")
         return cls(since, until, *(values.get(name) for name in names))
 
     @property
@@ -117,17 +119,20 @@ def redeliver(
             )
         may_view, same_delivery = redaction.may_be_received(webhook), TABLE.id == row["id"]
         if row["status"] == RETRYING:
-            if not _retry_now(webhook, _batch_ids(*_waiting(webhook), same_delivery, may_view)):
+            ids = _batch_ids(*_waiting(webhook), same_delivery, may_view)
+            if not _retry_now(webhook, ids, by.user_id):
                 raise Conflict("This delivery is being sent, or may no longer be received.")
             return log.get(webhook, row["id"], by=by)
-        copies = _copies(webhook, same_delivery, may_view)
+        copies = _copies(webhook, by.user_id, same_delivery, may_view)
         if not copies:
             raise Conflict(delivery.PREVIOUS_OWNER)
         outbox.write(copies)
     return log.get(webhook, copies[0]["id"], by=by)
 
 
-def resend_selected(webhook: Webhook, ids: Sequence[str], *, rendered: str | None = None) -> int:
+def resend_selected(
+    webhook: Webhook, ids: Sequence[str], *, by: Principal, rendered: str | None = None
+) -> int:
     """Send up to MAX_SELECTED deliveries again, also delivered ones; returns how many are sent.
 
     Of a delivery and its replays only one is sent, and none while another one is under way.
@@ -143,9 +148,9 @@ def resend_selected(webhook: Webhook, ids: Sequence[str], *, rendered: str | Non
     )
     with db.transaction():
         _lock(webhook)
-        retried = _retry_now(webhook, _batch_ids(*_waiting(webhook), *selected))
+        retried = _retry_now(webhook, _batch_ids(*_waiting(webhook), *selected), by.user_id)
         number = retried
-        while copies := _copies(webhook, *selected, *finished):
+        while copies := _copies(webhook, by.user_id, *selected, *finished):
             outbox.write(copies)
             number += len(copies)
     return number
@@ -238,7 +243,8 @@ def _resend_batches(payload: JSONMapping) -> None:
 
 
 def _copy_failed(webhook: Webhook, selection: Selection, after: str) -> str | None:
-    copies = _copies(webhook, *_failed(webhook), *selection.conditions(), TABLE.id > after)
+    failed = (*_failed(webhook), *selection.conditions(), TABLE.id > after)
+    copies = _copies(webhook, selection.by, *failed)
     if not copies:
         return None
     outbox.write(copies)
@@ -249,22 +255,23 @@ def _retry_waiting(webhook: Webhook, selection: Selection, after: str) -> str | 
     # By id: what fails again meanwhile is not retried twice.
     waiting = [*_waiting(webhook), *_receivable(webhook), *selection.conditions()]
     ids = _batch_ids(*waiting, TABLE.id > after)
-    _retry_now(webhook, ids)
+    _retry_now(webhook, ids, selection.by)
     return ids[-1] if ids else None
 
 
-def _retry_now(webhook: Webhook, ids: Sequence[str]) -> int:
+def _retry_now(webhook: Webhook, ids: Sequence[str], by: str | None) -> int:
     if not ids:
         return 0
     # Repeats the conditions: a worker may have claimed one.
     statement = sa.update(DELIVERIES).where(*_waiting(webhook), TABLE.id.in_(ids))
     now = database_now()
-    result = db.connection().execute(statement.values(due_at=now, next_retry_at=now))
+    values = {"due_at": now, "next_retry_at": now, "requested_by": by}
+    result = db.connection().execute(statement.values(values))
     jobs.announce_on_commit(WEBHOOKS, webhook.account_id)
     return int(result.rowcount)
 
 
-def _copies(webhook: Webhook, *conditions: object) -> list[JSONObject]:
+def _copies(webhook: Webhook, by: str | None, *conditions: object) -> list[JSONObject]:
     same_webhook, is_cut = _of_webhook(webhook), outbox.payloads_cut(webhook.account_id)
     query = sa.select(DELIVERIES).where(
         *same_webhook, TABLE.id.in_(_batch_ids(*same_webhook, *conditions))
@@ -280,6 +287,7 @@ def _copies(webhook: Webhook, *conditions: object) -> list[JSONObject]:
             superadmin_id=row.superadmin_id,
             viewed_by=row.viewed_by and webhook.created_by,  # who may view it, as checked
             replay_of=row.replay_of or row.id,
+            requested_by=by,
             depth=row.depth,
         )
         for row in db.connection().execute(query.order_by(TABLE.id))

@@ -10,14 +10,15 @@ from flask import Response
 from app import rest
 from app.accounts.schemas import ACCOUNT, USER
 from app.auth.guard import principal
+from app.collections.schemas import NAME_PATTERN
 from app.rest import fields
 from app.rest.access import account_admin, shows_secret
 from app.rest.blueprint import Blueprint
 from app.rest.paging import Page, PageArgs, items_field, page_body
-from app.rest.schemas import Schema
+from app.rest.schemas import Problem, Schema
 from app.types import JSONObject
 from app.webhooks import headers, service
-from app.webhooks.models import OPERATIONS, Webhook
+from app.webhooks.models import DISABLED_REASONS, OPERATIONS, Webhook
 from app.webhooks.queue import Result
 from app.webhooks.service import Secret
 
@@ -41,6 +42,7 @@ WEBHOOK = {
     "include_pii": False,
     "failing_since": None,
     "disabled_at": None,
+    "disabled_reason": None,
     "created_at": TIME,
     "updated_at": TIME,
     "created_by": USER["id"],
@@ -56,7 +58,7 @@ TEST = {"success": True, "status_code": 200, **ANSWER, "duration_ms": 87}
 
 def _events(**options: Any) -> object:
     return ma.fields.List(
-        ma.fields.String(validate=ma.validate.OneOf(OPERATIONS)),
+        fields.Choice(OPERATIONS),
         validate=ma.validate.Length(1, 10),
         **options,
         metadata={"description": "Any of create, update and delete."},
@@ -68,7 +70,10 @@ def _headers() -> object:
         keys=fields.Text(longest=200),
         values=fields.Text(longest=5000),
         allow_none=True,
-        metadata={"description": "Sent with every delivery, in addition to the service's headers."},
+        metadata={
+            "description": "Sent with every delivery, in addition to the service's headers.",
+            "maxProperties": service.MAX_HEADERS,
+        },
     )
 
 
@@ -77,16 +82,17 @@ WARNINGS = (
     "Likely mistakes, such as a missing collection; `payloads_cut` while payloads have ids only"
     " because the account's deliveries exceed the limit."
 )
+PROBLEM = {"$ref": f"#/components/schemas/{Problem.__name__}"}
 
 
 class WebhookView(Schema):
     """A webhook without its secret."""
 
-    id = ma.fields.String(required=True)
-    account_id = ma.fields.String(required=True)
-    url = ma.fields.String(required=True)
+    id = fields.Id(required=True)
+    account_id = fields.Id(required=True)
+    url = ma.fields.String(required=True, metadata=fields.URI)
     collection = ma.fields.String(required=True)
-    events = ma.fields.List(ma.fields.String(), required=True)
+    events = ma.fields.List(fields.Choice(OPERATIONS), required=True)
     filter = ma.fields.String(required=True, allow_none=True)
     headers = ma.fields.Function(
         lambda webhook: headers.masked(webhook.headers),
@@ -107,11 +113,20 @@ class WebhookView(Schema):
     disabled_at = fields.Timestamp(
         required=True,
         allow_none=True,
-        metadata={"description": "When the service disabled it after five days of failures."},
+        metadata={"description": "When the service disabled it."},
+    )
+    disabled_reason = ma.fields.String(
+        required=True,
+        allow_none=True,
+        validate=ma.validate.OneOf(DISABLED_REASONS),
+        metadata={
+            "description": "Why the service disabled it: five days of failures (`failing`), or a"
+            " response with 410 (`gone`)."
+        },
     )
     created_at = fields.Timestamp(required=True)
     updated_at = fields.Timestamp(required=True)
-    created_by = ma.fields.String(
+    created_by = fields.Id(
         required=True,
         allow_none=True,
         metadata={
@@ -126,7 +141,7 @@ class WebhookView(Schema):
     warnings = ma.fields.Function(
         service.warnings,
         required=True,
-        metadata={"type": "array", "items": {"type": "object"}, "description": WARNINGS},
+        metadata={"type": "array", "items": PROBLEM, "description": WARNINGS},
     )
 
 
@@ -155,8 +170,8 @@ class WebhookArgs(PageArgs):
 class ChangedWebhook(Schema):
     """The changes of a webhook."""
 
-    url = fields.Text(shortest=1, longest=2048)
-    collection = fields.Text(shortest=1, longest=100)
+    url = fields.Text(shortest=1, longest=2048, metadata=fields.URI)
+    collection = fields.Text(shortest=1, longest=100, metadata=NAME_PATTERN)
     events = _events()
     secret = fields.Text(
         longest=256,
@@ -185,15 +200,15 @@ class ChangedWebhook(Schema):
 class NewWebhook(ChangedWebhook):
     """A new webhook."""
 
-    url = fields.Text(shortest=1, longest=2048, required=True)
-    collection = fields.Text(shortest=1, longest=100, required=True)
+    url = fields.Text(shortest=1, longest=2048, required=True, metadata=fields.URI)
+    collection = fields.Text(shortest=1, longest=100, required=True, metadata=NAME_PATTERN)
     events = _events(required=True)
 
 
 class RotatedSecret(Schema):
     """A new secret, which is shown only once."""
 
-    id = ma.fields.String(required=True)
+    id = fields.Id(required=True)
     secret = ma.fields.String(required=True)
     signing_secret = ma.fields.String(required=True)
     previous_valid_until = fields.Timestamp(required=True)
@@ -214,7 +229,11 @@ class TestResult(Schema):
 @blueprint.response(200, WebhookPage, example=page_body([WEBHOOK], 1, {"skip": 0, "limit": 100}))
 @account_admin
 def list_webhooks(args: JSONObject) -> JSONObject:
-    """List the webhooks of the own account, oldest first."""
+    """List the webhooks of the own account, oldest first.
+
+    For admins. Includes disabled ones, without secrets. With `X-Account-ID: *` superadmins get
+    those of all accounts.
+    """
     return page_body(*service.page(args["skip"], args["limit"], by=principal()), args)
 
 
@@ -248,7 +267,11 @@ def create_webhook(body: JSONObject) -> Secret:
 @blueprint.response(200, WebhookView, example=WEBHOOK)
 @account_admin
 def get_webhook(webhook_id: str) -> Webhook:
-    """Get a webhook without its secret."""
+    """Get a webhook without its secret.
+
+    For admins. Only creating and rotating return the secret. The deliveries have a list of their
+    own (`/deliveries`).
+    """
     return service.get(webhook_id, by=principal())
 
 
@@ -271,7 +294,11 @@ def update_webhook(body: JSONObject, webhook_id: str) -> Webhook:
 @blueprint.response(204)
 @account_admin
 def delete_webhook(webhook_id: str) -> Response:
-    """Delete a webhook with its deliveries."""
+    """Delete a webhook with its deliveries.
+
+    For admins. Pending deliveries are not sent any more; a background job deletes them and the log.
+    This cannot be undone.
+    """
     service.delete(webhook_id, by=principal())
     return Response(status=204)
 
@@ -281,7 +308,12 @@ def delete_webhook(webhook_id: str) -> Response:
 @blueprint.fails(429)
 @account_admin
 def test_webhook(webhook_id: str) -> JSONObject:
-    """Send a `webhook.test` to the webhook now, and return the response."""
+    """Send a `webhook.test` to the webhook now, and return the response.
+
+    For admins. Also works for a disabled webhook. A receiver that fails is a 200 with `success:
+    false`. The test is in the delivery log and is not retried. While too many tests run, it is a
+    429.
+    """
     return _test_body(service.test(webhook_id, by=principal()))
 
 

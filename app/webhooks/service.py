@@ -133,7 +133,7 @@ def change(webhook_id: str, body: Body, *, by: Principal) -> Webhook:
         if secret:
             _replace_secret(webhook, secret)
         if body.get("enabled"):
-            webhook.disabled_at = None
+            webhook.disabled_at = webhook.disabled_reason = None
         if body.get("enabled") or body.get("url", webhook.url) != url:
             webhook.failing_since = None
         webhook.updated_at = clock.now()

@@ -30,27 +30,31 @@ from app.webhooks.queue import Result
 log = structlog.get_logger()
 
 DISABLE_AFTER_SECONDS = 5 * 86400
+GONE = 410  # by which a receiver ends its subscription (Standard Webhooks)
 BATCH_SIZE, MAX_BATCH_BYTES = 500, 16 * 2**20  # deliveries, and bytes of their payloads
 RETENTION_DAYS = 30
 IS_COMPLETED = DELIVERIES.c.status.in_((DELIVERED, FAILED))
 
 
 def disable_failing(account_id: str, results: Sequence[Result]) -> None:
-    """Disable webhooks that have only failed for five days, and notify the account's admins."""
+    """Disable webhooks that have only failed for five days or whose receiver is gone.
+
+    Notifies the account's admins.
+    """
     retried = [result for result in results if not result.final and not result.held]
     failed = {result.work.webhook_id for result in retried if not result.delivered}
+    gone = {result.work.webhook_id for result in retried if result.status_code == GONE}
+    is_gone = Webhook.id.in_(sorted(gone))
     overdue = Webhook.failing_since <= database_now(-DISABLE_AFTER_SECONDS)
-    failing = (Webhook.account_id == account_id, Webhook.id.in_(sorted(failed)), Webhook.enabled)
-    if (
-        not failed
-        or not db.connection().execute(sa.select(Webhook.id).where(*failing, overdue)).all()
-    ):
+    concerned = (Webhook.id.in_(sorted(failed)), Webhook.enabled, sa.or_(overdue, is_gone))
+    failing = (Webhook.account_id == account_id, *concerned)
+    if not failed or not db.connection().execute(sa.select(Webhook.id).where(*failing)).all():
         return
     with db.transaction() as session:
         versions.outdate(account_id)
-        now = clock.now()
+        now, reason = clock.now(), sa.case((is_gone, "gone"), else_="failing")
         values = {"enabled": False, "disabled_at": now, "updated_at": now}
-        statement = sa.update(Webhook).where(*failing, overdue).values(values)
+        statement = sa.update(Webhook).where(*failing).values(disabled_reason=reason, **values)
         for webhook_id in session.scalars(statement.returning(Webhook.id)).all():
             queue.lay_by(account_id, webhook_id)
             for user_id in session.scalars(_admins(account_id)):

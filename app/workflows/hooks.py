@@ -20,7 +20,10 @@ from app.workflows.models import (
     FAILED,
     HOOK,
     MANUAL,
+    PENDING,
+    RUNNING,
     SCHEDULE,
+    WAITING,
     Workflow,
 )
 from app.workflows.triggers import matching, schedules
@@ -28,6 +31,8 @@ from app.workflows.triggers import matching, schedules
 MAX_ACTIONS = 20
 CONDITION_STEP = "condition"
 SUCCESS, PARTIAL = "success", "partial"
+STATES = (PENDING, RUNNING, WAITING, SUCCESS, PARTIAL, FAILED)
+TRIGGERS = (EVENT, SCHEDULE, MANUAL)
 Body = JSONMapping
 
 
@@ -97,8 +102,7 @@ def _parts(body: Body, current: Workflow | None) -> tuple[JSONObject, list[objec
     values, problems = {k: v for k, v in body.items() if k != "actions"}, []
     if "trigger" in values:
         values["trigger"] = matching.normal(values["trigger"])
-        allowed = (EVENT, SCHEDULE, MANUAL)
-        problems += matching.problems(values["trigger"], allowed)
+        problems += matching.problems(values["trigger"], TRIGGERS)
     trigger = values.get("trigger") or (current.trigger if current else {})
     condition = values.get("condition", current.condition if current else None) or None
     is_event = trigger.get("type") == EVENT

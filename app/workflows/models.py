@@ -24,6 +24,7 @@ WORKFLOW, HOOK = "workflow", "hook"
 STATES = ("pending", "running", "waiting", "completed", "failed", "cancelled")
 PENDING, RUNNING, WAITING, COMPLETED, FAILED, CANCELLED = STATES
 ACTIVE = (PENDING, RUNNING, WAITING)
+LOG_STATES = (RUNNING, WAITING, COMPLETED, FAILED, CANCELLED)  # of a step's attempt
 TRIGGERS = EVENT, SCHEDULE, MANUAL, WEBHOOK = ("event", "schedule", "manual", "webhook")
 LARGEST_CONTEXT = 256 * 2**10  # bytes of JSON
 

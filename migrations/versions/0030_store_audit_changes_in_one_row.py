@@ -24,6 +24,7 @@ from app.audit.exports import NAMES
 from app.audit.insert import stored_ids
 from app.db import row_security
 from app.db.types import Text, UtcDateTime
+from app.ops import progress
 
 revision = "0030"
 down_revision = "0029"
@@ -254,12 +255,15 @@ def _convert_beside(connection: sa.Connection) -> None:
     """Convert what is there, in committed pieces; what an earlier try converted is kept."""
     with connection.begin():
         _create_table(connection)
-    for account_id in connection.scalars(sa.text("SELECT account_id FROM audit_heads")).all():
-        connection.commit()
-        while True:
-            with connection.begin():
-                if not _convert_some(connection, account_id, BATCH):
-                    break
+    done = 0
+    with progress.shown("Changes of the audit log converted") as show:
+        for account_id in connection.scalars(sa.text("SELECT account_id FROM audit_heads")).all():
+            connection.commit()
+            while True:
+                with connection.begin():
+                    if not (count := _convert_some(connection, account_id, BATCH)):
+                        break
+                show(done := done + count, 0)
     connection.commit()
     with connection.begin():
         _create_indexes(connection)
@@ -276,8 +280,10 @@ def _convert_all(connection: sa.Connection) -> None:
     """Convert the rest, and see that every chain ends as its head says."""
     heads = sa.text("SELECT account_id, last_id, checksum FROM audit_heads ORDER BY account_id")
     for account_id, last_id, checksum in connection.execute(heads).all():
-        while _convert_some(connection, account_id, FINAL_BATCH):
-            pass
+        with progress.shown(f"Changes of account {account_id} converted") as show:
+            done = 0
+            while count := _convert_some(connection, account_id, FINAL_BATCH):
+                show(done := done + count, 0)
         last = _last(connection, account_id)
         if last_id and (last is None or (last.last_id, last.checksum.hex()) != (last_id, checksum)):
             _refuse_broken(account_id, last_id)
@@ -289,8 +295,8 @@ def _refuse_broken(account_id: str, id: int) -> None:
         return
     raise RuntimeError(
         f"The audit chain of account {account_id} is broken at entry {id}. Look into it with the"
-        " version before (flask --app wsgi audit verify, and an export of the log). To convert it,"
-        " still broken: flask --app wsgi db upgrade -x broken_chains=convert"
+        " version before (bin/atrium audit verify, and an export of the log). To convert it,"
+        " still broken: bin/atrium db upgrade -x broken_chains=convert"
     )
 
 

@@ -36,6 +36,8 @@ UNTOLD: dict[Route, str] = {
     ("POST", "/auth/reauthenticate"): "a session (tokens)",
     ("POST", "/auth/logout"): "a session (tokens)",
     ("DELETE", "/auth/sessions/<uuid:session_id>"): "a session (tokens)",
+    ("DELETE", "/account/users/<uuid:user_id>/sessions"): "sessions (tokens)",
+    ("DELETE", "/account/users/<uuid:user_id>/sessions/<uuid:session_id>"): "a session (tokens)",
     ("POST", "/realtime/tickets"): "a ticket (tokens)",
     ("POST", "/files/upload"): "an upload: audited when a record takes it",
     ("DELETE", "/files/<file_id>"): "an upload that no record has",

@@ -553,3 +553,88 @@ def test_a_key_names_each_operation_once(alice: Caller) -> None:
         assert len(answer.data) < 2000
     made = alice.post("api-keys", {"name": "x", "scopes": {"operations": list(OPERATIONS)}})
     assert made.status_code == 201
+
+
+@pytest.mark.both_databases
+def test_after_a_rotation_the_former_secret_works_for_a_while(app: Flask, alice: Caller) -> None:
+    made = make_key(alice)
+    former = Caller(app, **{"X-API-Key": made["key"]})
+    assert former.get("auth/me").status_code == 200
+    rotated = alice.post(f"api-keys/{made['id']}/rotate", {"overlap_seconds": 3600})
+    assert rotated.status_code == 200
+    assert FORM.fullmatch(rotated.json["key"])
+    assert rotated.json["key"] != made["key"]
+    present = Caller(app, **{"X-API-Key": rotated.json["key"]})
+    assert {caller.get("auth/me").status_code for caller in (former, present)} == {200}
+    shown = alice.get(f"api-keys/{made['id']}").json
+    assert "key" not in shown
+    assert shown["previous_valid_until"]
+    set_key(app, made["id"], previous_valid_until=clock.now())
+    assert former.get("auth/me").status_code == 401
+    assert present.get("auth/me").status_code == 200
+    at_once = alice.post(f"api-keys/{made['id']}/rotate", {"overlap_seconds": 0}).json
+    assert present.get("auth/me").status_code == 401
+    assert Caller(app, **{"X-API-Key": at_once["key"]}).get("auth/me").status_code == 200
+
+
+def test_the_secret_before_the_former_one_is_over(app: Flask, alice: Caller) -> None:
+    made = make_key(alice)
+    first = Caller(app, **{"X-API-Key": made["key"]})
+    assert first.get("auth/me").status_code == 200
+    for _ in range(2):
+        assert alice.post(f"api-keys/{made['id']}/rotate").status_code == 200
+    assert first.get("auth/me").status_code == 401
+
+
+def test_who_may_rotate_and_change_a_key(app: Flask, cast: Cast) -> None:
+    made = make_key(cast.bob)
+    path = f"api-keys/{made['id']}"
+    assert cast.alice.post(f"{path}/rotate").status_code == 403  # it acts as bob
+    assert cast.alice.patch(path, {"ip_addresses": ["192.0.2.0/24"]}).status_code == 200
+    assert cast.charlie.patch(path, {"name": "mine"}).status_code == 404
+    itself = Caller(app, **{"X-API-Key": make_key(cast.bob)["key"]})
+    for answer in (itself.post(f"{path}/rotate"), itself.patch(path, {"name": "mine"})):
+        assert answer.status_code == 403
+    assert cast.bob.post(f"{path}/revoke").status_code == 200
+    assert cast.bob.post(f"{path}/rotate").status_code == 409
+    assert cast.bob.patch(path, {"name": "x"}).status_code == 409
+
+
+@pytest.mark.parametrize(
+    ("allowed", "address", "status"),
+    [
+        (["192.0.2.0/24"], "192.0.2.77", 200),
+        (["192.0.2.0/24"], "198.51.100.7", 403),
+        (["192.0.2.1", "2001:db8::/32"], "2001:db8::5", 200),
+        (["192.0.2.1/24"], "192.0.2.9", 200),
+        (["2001:db8::/32"], "192.0.2.1", 403),
+        (["::/0"], "192.0.2.1", 403),
+        (None, "192.0.2.1", 200),
+        ([], "192.0.2.1", 200),
+    ],
+)
+def test_a_key_is_used_from_its_addresses_only(
+    app: Flask, alice: Caller, allowed: list[str] | None, address: str, status: int
+) -> None:
+    caller = machine(app, alice, ip_addresses=allowed)
+    answer = caller.get("auth/me", environ_overrides={"REMOTE_ADDR": address})
+    assert answer.status_code == status
+    if status == 403:
+        assert answer.json["error"] == "address_not_allowed"
+
+
+def test_a_change_of_its_addresses_holds_at_once(app: Flask, alice: Caller) -> None:
+    made = make_key(alice)
+    caller = Caller(app, **{"X-API-Key": made["key"]})
+    assert caller.get("auth/me").status_code == 200
+    changed = alice.patch(f"api-keys/{made['id']}", {"ip_addresses": ["192.0.2.5"]})
+    assert changed.json["ip_addresses"] == ["192.0.2.5/32"]
+    assert caller.get("auth/me").status_code == 403
+    assert alice.patch(f"api-keys/{made['id']}", {"ip_addresses": None}).status_code == 200
+    assert caller.get("auth/me").status_code == 200
+
+
+def test_addresses_that_are_none_are_all_named(alice: Caller) -> None:
+    answer = alice.post("api-keys", {"name": "x", "ip_addresses": ["here", "192.0.2.0/99", "::1"]})
+    assert answer.status_code == 400
+    assert [one["code"] for one in answer.json["details"]] == ["invalid_address"] * 2

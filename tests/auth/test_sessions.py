@@ -241,3 +241,22 @@ def test_a_lower_bound_holds_for_sessions_that_are_there(
         if one.startswith(COOKIE)
     ]
     assert f"Max-Age={2 * 86_400};" in cookie
+
+
+def test_admins_see_and_end_sessions_of_their_account(app: Flask, cast: Cast) -> None:
+    signing_in = {"account": "acme", "email": cast.bob.email, "password": PASSWORD}
+    tokens = [Caller(app).post("auth/login", signing_in).json for _ in range(2)]
+    path = f"account/users/{cast.bob.id}/sessions"
+    listed = cast.alice.get(path).json
+    assert listed["total"] >= 2
+    assert not {"token_hash", "refresh_token"} & set(listed["items"][0])
+    assert cast.charlie.get(path).status_code == 404
+    assert cast.bob.get(path).status_code == 403
+    newest = max(listed["items"], key=lambda one: one["created_at"])
+    assert cast.charlie.delete(f"{path}/{newest['id']}").status_code == 404
+    assert cast.alice.delete(f"{path}/{newest['id']}").status_code == 204
+    callers = [Caller(app, Authorization=f"Bearer {one['access_token']}") for one in tokens]
+    assert [one.get("auth/me").status_code for one in callers] == [200, 401]
+    assert cast.alice.delete(path).status_code == 204
+    assert callers[0].get("auth/me").status_code == 401
+    assert cast.alice.get(path).json["total"] == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 
 import pytest
 from playwright.sync_api import Browser, expect
@@ -66,6 +67,25 @@ def test_the_log_is_filtered_in_the_time_zone_of_the_browser(
         page.wait_for_url("**/console/audit?person=*")
         assert "from_date=2026-01-31T10%3A00&" in page.url
         expect(page.get_by_role("article").first).to_contain_text("alice@acme.example")
+        visit.check_quiet_and_at_home()
+
+
+def test_the_log_is_grouped_by_the_days_of_the_browser(
+    browser: Browser, live_server_url: str, live_cast: Cast
+) -> None:
+    with visiting(browser, live_server_url, timezone_id="Pacific/Kiritimati") as visit:
+        page = visit.page
+        sign_in(visit, live_cast.alice)
+        page.goto("/console/audit")
+        made = page.locator("article.change header time").first.get_attribute("datetime")
+        moment = datetime.fromisoformat(str(made))
+        there = moment + timedelta(hours=14)
+        dated = f"{there:%A, %B} {there.day}, {there.year}"
+        for days, name in ((0, "Today"), (1, "Yesterday"), (2, dated)):
+            page.clock.set_fixed_time(moment + timedelta(days=days))
+            page.goto("/console/audit")
+            heading = page.get_by_role("main").get_by_role("heading", level=2).first
+            expect(heading).to_have_text(name)
         visit.check_quiet_and_at_home()
 
 

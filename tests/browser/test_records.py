@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import WITHOUT_SCRIPTS_TOO, Visit
+from tests.browser.conftest import NARROW, WIDE, WITHOUT_SCRIPTS_TOO, Visit
 from tests.browser.test_console import sign_in
 from tests.browser.test_people import fill, press
 from tests.builders import OPEN, Cast, make_collection, make_record
@@ -101,6 +101,25 @@ def test_from_a_new_collection_to_a_record_and_back(visit: Visit, live_cast: Cas
     visit.check_quiet_and_at_home()
     made = live_cast.root.get("collections/films").json["id"]
     assert live_cast.root.delete(f"collections/{made}").status_code == 200
+
+
+def test_phones_show_the_first_three_values_of_a_record(
+    visit: Visit, live_cast: Cast, books: dict[str, str]
+) -> None:
+    values = {"kind": "novel", "pages": 412, "lent": True, "contact": "x@books.example"}
+    record = make_record(live_cast.alice, "books", title="Dune", **values)["id"]
+    page, columns = visit.page, ("before", *values)  # `before` is empty
+    sign_in(visit, live_cast.alice)
+    query = "&".join(f"column={name}" for name in columns)
+    page.goto(f"/console/records/{books['acme']}/books?{query}")
+    cells = page.locator(f"[data-key='{record}'] td[data-label]:visible")
+    visit.wear("light", WIDE)
+    expect(cells).to_have_count(len(columns))
+    visit.wear("light", NARROW)
+    expect(cells).to_have_text(["novel", "412", "yes"])
+    page.get_by_role("link", name="Edit Dune").click()
+    expect(cells).to_have_count(len(columns))  # a form has all
+    visit.check_fits()
 
 
 def test_a_cell_is_edited_by_a_click_and_enter(

@@ -185,3 +185,23 @@ def test_everything_is_reached_by_keyboard_and_seen(
     expected = wanted.evaluate_all(OF_THE_KEYBOARD)
     assert expected != []
     assert [html for html in expected if html not in reached] == []
+
+
+def test_a_field_list_starts_with_all_fields(
+    visit: Visit, live_cast: Cast, tickets: dict[str, str]
+) -> None:
+    sign_in(visit, live_cast.root)
+    visit.page.goto(f"/console/collections/{tickets['id']}/rules")
+    part = operation(visit, "List")
+    boxes, chosen = part.get_by_role("checkbox"), part.locator(":checked:is([type=checkbox])")
+    expect(boxes).to_have_count(0)
+    part.get_by_label("Fields to show").select_option("only some")
+    expect(boxes).to_have_count(len(SCHEMA))
+    expect(chosen).to_have_count(len(SCHEMA))
+    part.get_by_role("button", name="None").click()
+    expect(chosen).to_have_count(0)
+    part.get_by_label("status").check()
+    expect(chosen).to_have_count(1)
+    part.get_by_role("button", name="All").click()
+    expect(chosen).to_have_count(len(SCHEMA))
+    visit.check_quiet_and_at_home()

@@ -65,12 +65,13 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
     at_work = _outside(app, alice)
     for other in (alice, charlie):
         name = "finance" if other is alice else STRANGE
-        key = other.post("api-keys", {"name": name}).json["id"]
+        other.post("api-keys", {"name": name})
         made = other.post("groups", {"name": name}).json
         other.post("invitations", {"email": f"new@{name}.example"})
     delivering.make_webhook(charlie, f"https://{STRANGE}.example/")
     running.make_workflow(charlie, [running.create("one")], name=STRANGE)
     group = next(g for g in alice.get("groups").json["items"] if g["name"] == "finance")["id"]
+    key = cast.bob.post("api-keys", {"name": "of bob's"}).json["id"]
     assert made["name"] == STRANGE
     setting = alice.post("admin/configuration", PROVIDER).json["id"]
     alice.patch(f"records/books/{record}", {"title": f"{LONG}!"})
@@ -98,6 +99,7 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
         "token": links["new@finance.example"].rpartition("/")[2],
         "reset_token": links[alice.email].rpartition("=")[2],
         "undo_token": undo,
+        "explain_id": cast.bob.get("records/closed").json["explain_id"],
         "entry_id": str(cast.root.get("audit-logs?limit=1").json["items"][0]["id"]),
     }
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import timedelta
 from html import unescape
 from pathlib import Path
 
 import pytest
 from flask import Flask
 
-from app.audit import exports, verify
+from app import clock, db
+from app.audit import append, exports, verify
 from app.audit.tracking import TRACKED
 from app.console.admin.audit_columns import LABELS
 from app.db import Base
+from app.ids import new_id
 from tests.audit.chains import entries
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record, make_user
 from tests.console.browser import HOSTILE, Browser, alert
@@ -50,6 +53,19 @@ def test_every_audited_column_has_a_label() -> None:
         if tracked.includes(column.name)
     }
     assert audited - {"id"} == LABELS.keys()
+
+
+def test_changes_stand_below_the_day_they_were_made(app: Flask, cast: Cast) -> None:
+    noon = clock.now().replace(hour=12, minute=0)
+    with app.app_context(), db.transaction():
+        for days in (1, 1, 9):
+            moment, values = noon - timedelta(days=days), [("name", None, "x")]
+            acme = cast.alice.account_id
+            append.record(acme, "CREATE", "groups", new_id(), values, occurred_at=moment)
+    page = Browser(app, cast.alice).get("audit").text
+    day = noon - timedelta(days=9)
+    headings = re.findall(r"<h2[^>]* data-day>(.*?)</h2>", page)
+    assert headings == ["Today", "Yesterday", f"{day:%A, %B} {day.day}, {day.year}"]
 
 
 def blocks(page: str) -> list[str]:

@@ -160,10 +160,13 @@ def test_a_collections_page_shows_fields_and_rules(superadmin: Browser, posts: s
 def test_the_editor_shows_the_rules_as_they_are(superadmin: Browser, posts: str) -> None:
     page = superadmin.get(f"collections/{posts}/rules").text
     expected = {(key, value) for key, value in form().items() if key.endswith(("choice", "which"))}
-    assert chosen(page) == expected | {("list_fields", "title")}
-    assert (text_in(page, "update_rule"), text_in(page, "list_rule")) == (OWN, "")
     offered = re.findall(r'name="update_fields" value="(\w+)"', page)
     assert offered == ["title", "n", "email", "up"]
+    # Who chooses "only some" instead of all fields begins with all of them.
+    lists = {("list_fields", "title"), ("view_fields", "loud")}
+    lists |= {(f"{one}_fields", name) for one in ("view", "create", "update") for name in offered}
+    assert chosen(page) == expected | lists
+    assert (text_in(page, "update_rule"), text_in(page, "list_rule")) == (OWN, "")
 
 
 def test_the_editor_helps_with_every_name_and_function(superadmin: Browser, posts: str) -> None:

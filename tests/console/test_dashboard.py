@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import time
 from datetime import date, timedelta
@@ -18,7 +19,7 @@ from app.records import service as records
 from app.webhooks.models import DELIVERIES, Webhook
 from app.workflows.models import INSTANCES
 from tests import builders
-from tests.builders import OPEN, Cast
+from tests.builders import OPEN, Caller, Cast
 from tests.console import furnished
 from tests.console.browser import Browser
 from tests.webhooks.delivering import make_webhook
@@ -57,6 +58,14 @@ def chart_of(page: str, name: str) -> str:
     """What the table beside a chart tells, without its markup."""
     (table,) = re.findall(rf'id="{name}-title".*?<tbody>(.*?)</tbody>', page, re.DOTALL)
     return " ".join(re.sub(r"<[^>]*>", " ", table).split())
+
+
+def recent_changes(page: str) -> list[str]:
+    """The recent changes without their markup and times, newest first."""
+    section = page.partition("Recent changes</h2>")[2].partition("</section>")[0]
+    items = re.findall(r"<li>(.*?)</li>", section, re.DOTALL)
+    texts = (" ".join(re.sub(r"<[^>]*>", " ", one).split()) for one in items)
+    return [text.partition(" , ")[0].partition(", ")[0] for text in texts]
 
 
 def test_what_happened_is_counted_by_day(
@@ -126,16 +135,39 @@ def test_changes_are_told_as_far_as_the_rules_show_records(
     builders.make_record(cast.charlie, title="theirs")
     admin.done("groups/new", name="finance")
     page = admin.get("").text
-    told = re.findall(
-        r"<li>(?:<a[^>]*>)?([A-Z][^<]*)(?:</a>)? (created|updated|changed) by ([^,]*),", page
-    )
-    assert ("Record of posts", "created", cast.alice.email) in told
-    assert ("Group", "created", cast.alice.email) in told
-    assert not any("secrets" in what or "drafts" in what for what, _, _ in told)
-    assert f"/posts/{record['id']}" in page
+    assert f"one Record of posts created by {cast.alice.email}" in recent_changes(page)
+    assert f"finance Group created by {cast.alice.email}" in recent_changes(page)
+    assert not any("secrets" in one or "drafts" in one for one in recent_changes(page))
+    assert f'/posts/{record["id"]}">one</a>' in page
     assert cast.charlie.email not in page
     assert "some or all of their records from you: drafts, secrets." in page
     assert "Ask them for access" in page
+
+
+def test_changed_records_have_the_names_that_the_reader_may_see(
+    app: Flask, cast: Cast, admin: Browser
+) -> None:
+    ann = builders.make_user(app, cast.alice.account_id, "ann@acme.example", "admin")
+    reader = Browser(app, Caller(app, ann))
+    personal = {"name": "contact", "type": "email", "pii": True}
+    builders.make_collection(cast.root, "people", [personal, {"name": "pages", "type": "number"}])
+    builders.make_collection(cast.root)
+    builders.make_record(cast.alice, "people", contact="secret@acme.example")
+    first, second = (builders.make_record(cast.alice, title=name)["id"] for name in ("a", " b  c "))
+    cast.alice.delete(f"records/posts/{first}")
+    for title in ("b", " d  e "):
+        cast.alice.patch(f"records/posts/{second}", {"title": title})
+    by, page = f"by {cast.alice.email}", admin.get("").text
+    assert recent_changes(page)[3] == f"secret@acme.example Record of people created {by}"
+    page = reader.get("").text
+    assert recent_changes(page)[:4] == [
+        f"d e Record of posts changed 2 times {by}",
+        f"Record of posts deleted {by}",
+        f"Record of posts created 2 times {by}",
+        f"Record of people created {by}",
+    ]
+    assert f'/posts/{second}">d e</a>' in page
+    assert "secret@" not in page
 
 
 def test_the_dashboard_of_an_account_is_for_superadmins(
@@ -189,7 +221,7 @@ def test_changes_and_failures_that_are_alike_are_told_once(
     assert "a deleted workflow , 5 times, last" in page
 
 
-def test_a_failing_webhook_tells_what_it_did_not_receive(
+def test_webhooks_show_what_failed_and_what_is_retried(
     app: Flask, cast: Cast, admin: Browser, superadmin: Browser
 ) -> None:
     builders.make_collection(cast.root)
@@ -201,9 +233,15 @@ def test_a_failing_webhook_tells_what_it_did_not_receive(
         later = clock.now() + timedelta(hours=1)
         waits = DELIVERIES.c.status == "retrying"
         session.execute(sa.update(DELIVERIES).where(waits).values(due_at=later))
-    for browser in (admin, superadmin):
-        page = " ".join(re.sub(r"<[^>]*>", " ", browser.get("").text).split())
-        assert ", 3 not delivered" in page.partition("Needs attention")[2]
+    at = f"webhooks/{cast.alice.account_id}"
+    for browser, path in ((admin, ""), (superadmin, ""), (admin, at)):
+        page = browser.get(path).text
+        text = " ".join(re.sub(r"<[^>]*>", "", page).split())
+        assert "2 failed · 1 retrying" in text
+        for status, number in (("failed", 2), ("retrying", 1)):
+            link = f'href="(/console/{at}/deliveries[^"]*status={status}[^"]*)">{number} {status}'
+            (url,) = re.findall(link, page)
+            assert f"{number} deliver" in admin.client.get(html.unescape(url)).text
 
 
 def test_an_empty_instance_shows_its_first_steps_and_ticks_them_off(

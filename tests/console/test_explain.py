@@ -258,3 +258,21 @@ def test_what_was_chosen_is_shown_by_its_name(
     assert 'data-label="new"' not in ask(superadmin, posts, record_id=other).text
     superadmin.get(f"records/{cast.charlie.account_id}/posts")
     assert 'data-label="Globex (' in superadmin.get(f"collections/{posts['posts']}/explain").text
+
+
+def test_the_id_of_a_refusal_opens_its_explanation(cast: Cast, posts: dict[str, str]) -> None:
+    cast.root.put("collections/posts/rules", {"update_rule": "@has_role(admin)"})
+    refused = cast.bob.patch(f"records/posts/{posts['open']}", {"title": "x"}).json
+    browser = Browser(cast.root.app, cast.root)
+    page = browser.get(f"explain/{refused['explain_id']}").text
+    assert verdict(page)[0] == "not allowed"
+    assert "bob@acme.example" in page
+    assert posts["open"] in page
+    assert browser.get("explain/nonsense").status_code == 404
+    assert Browser(cast.alice.app, cast.alice).get(
+        f"explain/{refused['explain_id']}"
+    ).status_code in (
+        302,
+        303,
+        403,
+    )

@@ -257,15 +257,26 @@ def test_groups_are_made_filled_and_deleted(cast: Cast, admin: Browser) -> None:
     assert (taken.status_code, "group with this name" in beside(taken, "name")) == (409, True)
     assert "is created" in admin.done("groups/new", name="finance")
     group = cast.alice.get("groups?search=finance").json["items"][0]["id"]
+    named = {"name": "money", "description": "Sees the figures."}
+    assert "The group money is saved." in admin.done(f"groups/{group}", **named)
+    assert cast.alice.get(f"groups/{group}").json.items() >= named.items()
+    page = admin.done(f"groups/{group}", name="finance", description="")
+    assert "<h1>finance</h1>" in page
+    assert cast.alice.get(f"groups/{group}").json["description"] is None
+    for name, status in {"": 400, "pii_access": 409, "x" * 101: 400}.items():
+        wrong = admin.send(f"groups/{group}", name=name)
+        assert (wrong.status_code, beside(wrong, "name") != "") == (status, True)
     stranger = admin.send(f"groups/{group}/members", email=cast.charlie.email)
     assert (stranger.status_code, "No user" in beside(stranger, "email")) == (400, True)
     assert "is now in the group" in admin.done(f"groups/{group}/members", email="BOB@acme.example")
     row = admin.get("groups?search=finance").text
-    assert '<td data-label="Members">1</td>' in row
+    assert '<td data-label="Members" class="number">1</td>' in row
     assert "This group has no members" in admin.done(f"groups/{group}/members/{cast.bob.id}/remove")
     assert "is deleted" in admin.done(f"groups/{group}/delete")
     kept = cast.alice.get("groups").json["items"][0]["id"]
     assert admin.send(f"groups/{kept}/delete").status_code == 409
+    assert "is saved" in admin.done(f"groups/{kept}", name="pii_access", description="Few.")
+    assert admin.send(f"groups/{kept}", name="other").status_code == 409
 
 
 def test_a_profile_is_kept_and_a_new_address_proved_first(app: Flask, cast: Cast) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 from flask import Flask
 
+from app import db
 from app.collections import revisions
+from app.db import disk
 from app.outbound import mail
 from tests import builders
 from tests.builders import Cast
@@ -100,6 +103,26 @@ def test_the_state_of_the_service_is_for_superadmins(
     # Database and migrations, and of SQLite the disk.
     assert health.count('class="state good">ok<') == (3 if database == "sqlite" else 2)
     assert "written to files" in health
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (1, "1 byte"),
+        (1023, "1,023 bytes"),
+        (1024, "1 KiB"),
+        (1536, "1.5 KiB"),
+        (812 * 2**20, "812 MiB"),
+        (45_000 * 2**20, "43.9 GiB"),
+        (5 * 2**50, "5,120 TiB"),
+    ],
+)
+def test_sizes_have_the_unit_that_suits_them(
+    superadmin: Browser, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, size: int, text: str
+) -> None:
+    monkeypatch.setattr(db, "sqlite_file", lambda: str(tmp_path / "atrium.db"))
+    monkeypatch.setattr(disk, "free_bytes", lambda file: size)
+    assert f"{text} free</td>" in superadmin.get("health").text
 
 
 def test_the_outbox_shows_the_mails_of_development(

@@ -52,6 +52,28 @@ def test_signing_in_leads_home_with_a_cookie_that_scripts_cannot_read(
     assert browser.get("/console/sign-in").headers["Location"] == "/console"
 
 
+def test_the_sign_in_page_suggests_the_last_account(
+    browser: FlaskClient, alice: Caller, charlie: Caller
+) -> None:
+    def suggested(query: str = "") -> str:
+        page = browser.get(f"/console/sign-in{query}").text
+        found = re.search(r'<input id="account"[^>]*? value="(.*?)"', page)
+        assert found
+        return found[1]
+
+    failed = sign_in(browser, alice, password="wrong")
+    assert ("atrium_account" in str(failed.headers), suggested()) == (False, "")
+    for caller, account in ((alice, alice.account_id), (charlie, charlie.slug)):
+        answer = sign_in(browser, caller, account=account)
+        (cookie,) = [c for c in answer.headers.getlist("Set-Cookie") if "atrium_account" in c]
+        assert {" HttpOnly", " SameSite=Lax", " Path=/"} <= {*cookie.split(";")}
+        sign_out(browser)
+        assert suggested() == caller.slug
+    assert suggested("?account=other") == "other"
+    browser.set_cookie("atrium_account", HOSTILE)
+    assert "<script>" not in suggested()
+
+
 def test_in_production_cookies_travel_over_tls_only_and_belong_to_this_host(
     app: Flask, browser: FlaskClient, alice: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from app.db.functions import database_now
 from app.ids import new_id
 from app.jobs import Job
 from app.webhooks.models import DELIVERIES
-from tests.builders import Caller, Cast, make_collection, make_record, make_user
+from tests.builders import OPEN, Caller, Cast, make_collection, make_record, make_user
 from tests.console.browser import HOSTILE, Browser, alert, beside, once, token
 from tests.mailbox import run_jobs
 from tests.parallel import at_once
@@ -33,6 +33,24 @@ PII = [{"name": "title", "type": "text", "pii": True}]
 def home_of(caller: Caller) -> str:
     """Where the pages of an account's webhooks are."""
     return f"webhooks/{caller.account_id}"
+
+
+def test_a_collection_is_chosen_of_those_that_the_owner_may_use(app: Flask, cast: Cast) -> None:
+    posts = make_collection(cast.root)["id"]
+    make_collection(cast.root, "closed", **dict.fromkeys(OPEN))
+    admin, home = Browser(app, cast.alice), home_of(cast.alice)
+    id = make_webhook(cast.alice, NOWHERE)["id"]
+    new, one = f"{home}/new", f"{home}/{id}"
+    assert options(admin.get(new).text) == ["Choose a collection", "posts"]
+    cast.root.delete(f"collections/{posts}")
+    assert options(admin.get(new).text) == ["Choose a collection"]
+    assert options(admin.get(one).text) == ["Choose a collection", "posts"]
+
+
+def options(page: str) -> list[str]:
+    """The choices of a collection."""
+    (choice,) = re.findall(r'<select id="collection".*?</select>', page, re.DOTALL)
+    return re.findall(r">([^<>]+)</option>", choice)
 
 
 def test_a_webhook_is_made_changed_and_deleted(app: Flask, cast: Cast) -> None:

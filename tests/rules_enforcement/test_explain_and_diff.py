@@ -463,7 +463,8 @@ def test_ordinary_refusals_name_no_clause(world: World) -> None:
         bob.get("records/posts"),
     ]
     assert [answer.status_code for answer in answers] == [403, 403, 403, 200]
-    assert not any(word in a.text for a in answers for word in ("sesame", "41", "clause", "rule ="))
+    told = [str({**answer.json, "explain_id": None}) for answer in answers]
+    assert not any(word in text for text in told for word in ("sesame", "41", "clause", "rule ="))
 
 
 def test_a_bad_question_is_refused(world: World) -> None:
@@ -486,3 +487,38 @@ def test_a_bad_question_is_refused(world: World) -> None:
     assert (
         world.root.post("collections/nope/rules/explain", {"operation": "view"}).status_code == 404
     )
+
+
+def test_a_refusal_leads_superadmins_to_the_clause(world: World) -> None:
+    bob, record = world.users[1], world.records[0]
+    world.set_rules(update_rule="@has_role(admin)", create_rule=None, view_rule="")
+    url = f"records/posts/{record['id']}"
+    refused = bob.patch(url, {"title": "x"})
+    path = f"rules/denials/{refused.json['explain_id']}"
+    found = world.root.get(path).json
+    told = {name: found[name] for name in ("collection", "operation", "allowed", "user_id")}
+    assert told == {
+        "collection": "posts",
+        "operation": "update",
+        "allowed": False,
+        "user_id": bob.id,
+    }
+    assert (found["record_id"], found["clause"]["text"]) == (record["id"], "@has_role(admin)")
+    assert found["occurred_at"]
+    assert bob.get(path).json["error"] == "superadmin_required"
+    assert world.root.get(f"{path[:-3]}xyz").status_code == 404
+    closed = bob.post("records/posts", {"title": "x"}).json
+    created = world.root.get(f"rules/denials/{closed['explain_id']}").json
+    assert (created["operation"], created["rule"], created["allowed"]) == ("create", None, False)
+
+
+def test_a_refusal_about_a_record_that_is_gone_is_still_explained(world: World) -> None:
+    bob, record = world.users[1], world.records[0]
+    world.set_rules(update_rule="@has_role(admin)", view_rule="")
+    refused = bob.patch(f"records/posts/{record['id']}", {"title": "x"}).json
+    assert (
+        world.root.acting_in(bob.account_id).delete(f"records/posts/{record['id']}").status_code
+        == 204
+    )
+    found = world.root.get(f"rules/denials/{refused['explain_id']}").json
+    assert found["allowed"] is False

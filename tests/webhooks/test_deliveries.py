@@ -525,6 +525,73 @@ def test_five_days_of_nothing_but_failure_disable_it_and_its_admins_hear(
     assert (shown["enabled"], shown["disabled_at"], shown["failing_since"]) == (True, None, None)
 
 
+def test_a_receiver_that_is_gone_disables_its_webhook(app: Flask, alice: Caller) -> None:
+    with receiving(lambda request: (410, "moved away")) as receiver, receiving() as other:
+        gone, stays = make_webhook(alice, receiver.url), make_webhook(alice, other.url)
+        make_record(alice, title="x")
+        deliver(app)
+        shown = alice.get(f"webhooks/{gone['id']}").json
+        assert (shown["enabled"], shown["disabled_reason"]) == (False, "gone")
+        assert shown["disabled_at"]
+        assert alice.get(f"webhooks/{stays['id']}").json["enabled"] is True
+        run_jobs(app)
+        (letter,) = outbox(app)
+        assert gone["id"] in body_of(letter)
+        receiver.answer = lambda request: (200, "back")
+        enabled = alice.patch(f"webhooks/{gone['id']}", {"enabled": True}).json
+        assert (enabled["disabled_at"], enabled["disabled_reason"]) == (None, None)
+        deliver(app)  # it has waited
+        assert {row.status for row in deliveries(app)} == {"delivered"}
+
+
+@pytest.mark.parametrize(
+    ("status", "asked", "delay"),
+    [
+        (429, "5", 5),
+        (503, "5", 5),
+        (503, "0", 1),
+        (503, "999999999", DELAYS[0]),
+        (429, "Wed, 21 Oct 2015 07:28:00 GMT", 1),
+        (429, "soon", DELAYS[0]),
+        (429, "-3", DELAYS[0]),
+        (500, "5", DELAYS[0]),
+    ],
+)
+def test_a_busy_receiver_may_ask_for_a_sooner_retry(
+    app: Flask, alice: Caller, status: int, asked: str, delay: int
+) -> None:
+    with receiving(lambda request: (status, "busy")) as receiver:
+        receiver.headers["Retry-After"] = asked
+        make_webhook(alice, receiver.url)
+        make_record(alice, title="x")
+        deliver(app)
+        assert max(-5, delay - 5) < (due_in(app) or 0) <= delay
+
+
+def test_the_log_says_who_had_a_delivery_sent_again(app: Flask, cast: Cast) -> None:
+    alice, root = cast.alice, cast.root.acting_in("acme")
+    with receiving(lambda request: (500, "no")) as receiver:
+        webhook = make_webhook(alice, receiver.url)
+        make_record(alice, title="x")
+        deliver(app)
+        deliveries_at = f"webhooks/{webhook['id']}/deliveries"
+        (first,) = log_of(alice, webhook)["items"]
+        assert first["requested_by"] is None
+        now = alice.post(f"{deliveries_at}/{first['id']}/redeliver").json  # a retry
+        assert (now["id"], now["requested_by"]) == (first["id"], alice.id)
+        deliver(app)
+        set_status(app, "failed", first["id"])
+        again = root.post(f"{deliveries_at}/redeliver", {"ids": [first["id"]]})
+        assert again.json["count"] == 1
+        newest = log_of(alice, webhook)["items"][0]
+        assert (newest["replay_of"], newest["requested_by"]) == (first["id"], root.id)
+        set_status(app, "failed", newest["id"])
+        since = {"since": first["created_at"]}
+        assert alice.post(f"{deliveries_at}/redeliver", since).json["count"] == 1
+        run_jobs(app)
+        assert log_of(alice, webhook)["items"][0]["requested_by"] == alice.id
+
+
 @pytest.mark.both_databases
 def test_one_success_within_five_days_keeps_it(app: Flask, alice: Caller) -> None:
     status = [500]

@@ -47,9 +47,7 @@ class FileField(Field):
     may_be_unique = False
     filterable = False
     rule_type = rules.Type.JSON
-    json_schema: ClassVar[JSONMapping] = {
-        "anyOf": [{"type": "string", "format": "uuid"}, VALUE, {"type": "array", "items": VALUE}]
-    }
+    json_schema: ClassVar[JSONMapping] = VALUE
 
     def __post_init__(self) -> None:
         address = f"{config.current().base_url}{PREFIX}/files/"

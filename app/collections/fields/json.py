@@ -40,7 +40,10 @@ class JsonField(Field):
     may_be_unique = False
     filterable = False
     reads_differently = True
-    json_schema: ClassVar[JSONMapping] = {"type": ["object", "array"]}
+    # A list of types, of which each would need keywords of its own, stops some client generators.
+    json_schema: ClassVar[JSONMapping] = {
+        "anyOf": [{"type": "object", "additionalProperties": True}, {"type": "array", "items": {}}]
+    }
 
     def clean(self, value: object) -> object:
         """An object or array whose numbers JSON can write."""

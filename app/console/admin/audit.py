@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Generator
+from datetime import date
+from typing import cast
 
+import flask_babel
 import sqlalchemy as sa
 from flask import Response, render_template, request, stream_with_context
 
@@ -24,7 +27,7 @@ from app.console.shell import guard, lists, streamed_pages
 from app.console.shell.blueprint import blueprint
 from app.console.shell.lists import Listing
 from app.errors import NotFound
-from app.http.languages import lazy_gettext
+from app.http.languages import gettext, lazy_gettext
 from app.rest.access import public
 from app.rest.converters import UuidPath
 from app.types import JSONObject
@@ -69,7 +72,14 @@ def show_audit_log() -> str:
         people=_people(account_id or SYSTEM_ACCOUNT_ID),
         formats=FORMATS,
         enabled=append.enabled(),
+        name_of_day=_name_of_day,
     )
+
+
+def _name_of_day(day: date) -> str:
+    names = {0: gettext("Today"), 1: gettext("Yesterday")}
+    days_ago = (clock.now().date() - day).days
+    return names.get(days_ago) or cast(str, flask_babel.format_date(day, "full"))
 
 
 @blueprint.get(f"{AUDIT}/<large:entry_id>")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,8 +12,9 @@ from werkzeug.wrappers import Response as BaseResponse
 from app import config, db, jobs
 from app.accounts.models import Account
 from app.console.admin import job_names
-from app.console.shell import guard, lists, names
+from app.console.shell import figures, guard, lists, names
 from app.console.shell.blueprint import blueprint
+from app.console.shell.figures import Figure
 from app.console.shell.forms import redirect_with_notice
 from app.console.shell.lists import Listing
 from app.db import counts
@@ -120,37 +120,34 @@ def _cutoff(stored: Sequence[str], newer: int) -> object:
     return next((scope for scope in cutoffs if scope is not None), None)
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A number, and the list that it counts, if there is one."""
-
-    name: str
-    number: int
-    url: str | None = None
-
-
 def _figures() -> list[Figure]:
+    return [*_job_figures(), *_delivery_figures()]
+
+
+def _job_figures() -> Iterator[Figure]:
     pending = sa.select(_state().label("state")).where(TABLE.c.status == PENDING)
     counted_rows = pending.limit(lists.MAX_COUNTED + 1).subquery()
     counted = sa.select(counted_rows.c.state, sa.func.count()).group_by(counted_rows.c.state)
-    job_counts = {row[0]: row[1] for row in db.connection().execute(counted)}
+    numbers = {row[0]: row[1] for row in db.connection().execute(counted)}
+    numbers[FAILED] = counts.count_up_to(TABLE, [TABLE.c.status == FAILED], lists.MAX_COUNTED)
+    titles = {
+        "waiting": gettext("Jobs waiting"),
+        "running": gettext("Jobs running"),
+        "failed": gettext("Jobs failed"),
+    }
+    for state, name in titles.items():
+        number, url = numbers.get(state, 0), url_for("console.show_jobs", status=state)
+        is_bad = state == FAILED and number > 0
+        yield Figure(name, lists.format_count(number), url, is_bad=is_bad)
+
+
+def _delivery_figures() -> Iterator[Figure]:
     now, table = database_now(), DELIVERIES.c
     due, claimed = table.due_at <= now, table.claim > sa.func.coalesce(table.last_claim, 0)
-    of_jobs = {
-        "waiting": (gettext("Jobs waiting"), job_counts.get("waiting", 0)),
-        "running": (gettext("Jobs running"), job_counts.get("running", 0)),
-        "failed": (gettext("Jobs failed"), _bounded_count(TABLE, TABLE.c.status == FAILED)),
-    }
-    of_deliveries = {
+    conditions = {
         gettext("Deliveries due"): [due],
         gettext("Deliveries with a worker"): [table.due_at > now, claimed],
         gettext("Deliveries to be retried"): [table.due_at > now, ~claimed],
     }
-    return [
-        Figure(name, number, url_for("console.show_jobs", status=state))
-        for state, (name, number) in of_jobs.items()
-    ] + [Figure(name, _bounded_count(DELIVERIES, *where)) for name, where in of_deliveries.items()]
-
-
-def _bounded_count(table: Any, *where: Any) -> int:
-    return counts.count_up_to(table, where, lists.MAX_COUNTED)
+    for name, where in conditions.items():
+        yield Figure(name, figures.format_count(DELIVERIES, *where))

@@ -68,7 +68,7 @@ def show_health() -> str:
     file = db.sqlite_file()
     left = disk.free_bytes(file) if file else None
     if left is not None:
-        details["disk"] = gettext("%(size)s MiB free", size=lists.format_number(left // disk.MIB))
+        details["disk"] = gettext("%(size)s free", size=lists.format_size(left))
     return render_template(
         "console/operation/health.html", checks=checks, names=CHECKS, details=details, facts=facts
     )

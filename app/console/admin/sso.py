@@ -246,6 +246,8 @@ def _form_page(
         steps=steps,
         sections=sso_form.sections(kind),
         section_names=sso_form.SECTION_NAMES,
+        optional=sso_form.OPTIONAL,
+        in_use=sso_form.sections_in_use(kind, form),
         addresses=sso_form.service_addresses(account, kind, row),
         closed_to_members=row is not None and row.admits_pii_members is False,
         may_confirm=pii.is_trusted(scope.account.id, scope.by.user_id),

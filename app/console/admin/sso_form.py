@@ -34,16 +34,17 @@ SECTIONS = {
         *("client_id", "client_secret", "tenant_id", "team_id", "key_id", "private_key"),
         *("idp_metadata", "idp_entity_id", "idp_sso_url", "idp_x509_cert"),
     ),
+    "roles": ("default_role", "email_verified"),
     "addresses": ("allowed_redirect_uris", "sp_entity_id", "assertion_consumer_url"),
     "attributes": ("email_attribute", "name_attribute", "groups_attribute"),
-    "roles": ("default_role", "email_verified"),
 }
 ADVANCED = "advanced"
+OPTIONAL = ("addresses", "attributes", ADVANCED)  # folded while their inputs are empty
 SECTION_NAMES = {
     "credentials": lazy_gettext("Credentials"),
+    "roles": lazy_gettext("Roles and users"),
     "addresses": lazy_gettext("Addresses"),
     "attributes": lazy_gettext("Attributes"),
-    "roles": lazy_gettext("Roles and users"),
     ADVANCED: lazy_gettext("Advanced"),
 }
 
@@ -73,6 +74,18 @@ def sections(kind: Provider) -> Mapping[str, list[JSONObject]]:
         }
         found[section_of.get(setting.name, ADVANCED)].append(entry)
     return {section: entries for section, entries in found.items() if entries}
+
+
+def sections_in_use(kind: Provider, form: Form) -> list[str]:
+    """The sections that have entries or errors; boxes say nothing, as they have defaults."""
+    return [
+        section
+        for section, entries in sections(kind).items()
+        if any(
+            entry["name"] in form.errors or (entry["as"] != "box" and form[entry["name"]])
+            for entry in entries
+        )
+    ]
 
 
 def service_addresses(

@@ -11,6 +11,7 @@ from flask import redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock
+from app.accounts import users
 from app.auth.principal import Principal
 from app.console.automation import delivery_names, json_tokens, sent_request, webhooks
 from app.console.automation.webhooks import ACCOUNT, WEBHOOK
@@ -102,7 +103,8 @@ def _selection(
     until, times = until or clock.now(), listing.parsed
     since = max(times.get("from_date", resend.EARLIEST), resend.EARLIEST)
     until = min(times.get("to_date", until), until)
-    return Selection(since, until, filters.get("event"), filters.get("status"), ids)
+    by = scope.by.user_id
+    return Selection(since, until, filters.get("event"), filters.get("status"), ids, by)
 
 
 def _page(listing: lists.Listing, by: Principal) -> tuple[list[Any], int]:
@@ -129,7 +131,7 @@ def resend_selected(account_id: str) -> BaseResponse:
     for webhook_id in sorted(set(webhook_ids.values()) & hooks.keys()):
         ids = [id for id, owner in webhook_ids.items() if owner == webhook_id]
         if hooks[webhook_id].enabled:
-            number += resend.resend_selected(hooks[webhook_id], ids, rendered=rendered)
+            number += resend.resend_selected(hooks[webhook_id], ids, by=scope.by, rendered=rendered)
     notice = _sent_notice(number, len(selected) - number)
     listing = _listing(scope, hooks)
     return redirect_with_notice(notice, DELIVERIES, **scope.url_args, **listing.filters)
@@ -221,8 +223,16 @@ def show_delivery(account_id: str, webhook_id: str, delivery_id: str) -> str:
             delivery["record_id"]
         ),
         payload=json_tokens.pretty(delivery["payload"]),
+        requested_by=_email(scope, delivery["requested_by"]),
         form_id=idempotent_forms.form_id(),
     )
+
+
+def _email(scope: AccountScope, user_id: str | None) -> str | None:
+    """The address of a user of the account; a superadmin is one of nobody's account."""
+    if user_id is None:
+        return None
+    return users.emails(scope.account.id, {user_id}).get(user_id) or gettext("a superadmin")
 
 
 @blueprint.post(f"{DELIVERY}/redeliver")

@@ -8,7 +8,7 @@ from flask import render_template, request
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock
-from app.console.automation import step_changes, step_form, workflows
+from app.console.automation import step_changes, step_form, webhook_form, workflows
 from app.console.automation.step_changes import Fault
 from app.console.automation.step_form import StepList
 from app.console.automation.workflows import WORKFLOW
@@ -82,6 +82,7 @@ def _page(
         form=form,
         faults=faults,
         max_branches=MAX_BRANCHES,
+        collections=webhook_form.choices(scope)["collections"],
         completions=completions.plain(step_form.names(steps), caller=False),
         **workflows.shown(workflow, scope),
     )

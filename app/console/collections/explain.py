@@ -8,6 +8,7 @@ from app import rules
 from app.auth import principal as principals
 from app.auth import service as auth
 from app.collections import access, trials
+from app.collections import service as collections
 from app.collections.definition import Definition
 from app.console.collections import candidates
 from app.console.collections.listing import COLLECTION, load
@@ -20,6 +21,7 @@ from app.db import versioned_cache
 from app.errors import AppError, InvalidValues, Malformed, NotFound, problem
 from app.http.languages import gettext, lazy_gettext
 from app.records import explain as decisions
+from app.records.api import denials
 from app.records.explain import WRITE_OPERATIONS, Question
 from app.rest import json_input
 from app.rest.access import public
@@ -76,7 +78,12 @@ def show_explain(collection_id: str) -> Page:
 @guard.superadmins_only
 def explain(collection_id: str) -> Page:
     """The decision for a caller, and optionally a record."""
-    form = forms.submitted("operation", "who", "account", "email", "record_id", "data")
+    return _answer(
+        collection_id, forms.submitted("operation", "who", "account", "email", "record_id", "data")
+    )
+
+
+def _answer(collection_id: str, form: Form) -> Page:
     try:
         with versioned_cache.reloading():
             return _page(collection_id, form, _explain(load(collection_id)[1], form))
@@ -87,6 +94,24 @@ def explain(collection_id: str) -> Page:
         return _page(collection_id, form.with_error(InvalidValues(wrong)))
     except AppError as error:
         return _page(collection_id, form.with_error(error))
+
+
+@blueprint.get("/console/explain/<explain_id>")
+@public
+@guard.superadmins_only
+def show_denial(explain_id: str) -> Page:
+    """The decision for a refused request, by the `explain_id` of its response."""
+    denial = denials.read(explain_id)
+    caller = trials.load_caller(denial.user_id) if denial.user_id else None
+    values = {
+        "operation": denial.operation,
+        "who": USER if caller else NOBODY,
+        "account": caller.home.account_code if caller and caller.home else "",
+        "email": (caller.email if caller else None) or "",
+        "record_id": denial.record_id or "",
+    }
+    collection, form = collections.find(denial.collection), Form(values)
+    return _answer(collection.id, form)
 
 
 def _explain(collection: Definition, form: Form) -> JSONObject:

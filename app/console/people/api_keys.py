@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import datetime, timedelta
+from typing import Any
 
 from flask import redirect, render_template, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock
 from app.accounts import users
-from app.auth import api_keys
+from app.auth import api_keys, key_changes
+from app.auth.models import ApiKey
 from app.console.shell import forms, guard, idempotent_forms, lists, one_time_secrets, scopes
 from app.console.shell.blueprint import account_route, blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.scopes import AccountScope
 from app.errors import AppError, Conflict, InvalidValues, problem
 from app.http.languages import gettext
 from app.rest.access import public
 
 FORM = "console/keys/new.html"
+FIELDS = ("name", "description", "ip_addresses")
+OVERLAP = timedelta(days=1)  # in which the secret before a rotation works
 
 
 @account_route("GET", "/keys")
@@ -47,21 +52,46 @@ def show_new_key() -> Page:
 @public
 def create_key() -> Page | BaseResponse:
     """Create a key, and redirect to the page that shows it."""
-    form, by = forms.submitted("name", "description", "expires_at"), guard.require_caller()
+    form, by = forms.submitted(*FIELDS, "expires_at"), guard.require_caller()
     id = idempotent_forms.derive_id(form.values)
     try:
-        body = form.validated(("name",), name=200, description=1000)
-        values = {
-            "name": body["name"],
-            "description": body["description"] or None,
-            "expires_at": _parse_expiry(body["expires_at"]),
-        }
+        values = {**_changes(form), "expires_at": _parse_expiry(form["expires_at"])}
         _, text = api_keys.create(values, by=by, id=id)
         one_time_secrets.store(id, text)
     except AppError as error:
         if not idempotent_forms.already_created(error, lambda: api_keys.get(id, by=by)):
             return _form_page(form.with_error(error))
     return redirect(url_for("console.show_made_key", key_id=id), 303)
+
+
+@account_route("GET", "/keys/<uuid:key_id>")
+@public
+def show_key(key_id: str, account_id: str | None = None) -> Page:
+    """A key, with the form that changes it."""
+    scope = scopes.account_or_own_scope(account_id)
+    return _key_page(scope, api_keys.get(key_id, by=scope.by), Form())
+
+
+@account_route("POST", "/keys/<uuid:key_id>")
+@public
+def change_key(key_id: str, account_id: str | None = None) -> Page | BaseResponse:
+    """Change a key's name, description or addresses."""
+    scope, form = scopes.account_or_own_scope(account_id), forms.submitted(*FIELDS)
+    try:
+        key = key_changes.change(key_id, _changes(form), by=scope.by)
+    except AppError as error:
+        return _key_page(scope, api_keys.get(key_id, by=scope.by), form.with_error(error))
+    notice = gettext("The key %(name)s is saved.", name=key.name)
+    return redirect_with_notice(notice, "console.show_key", key_id=key.id, **scope.url_args)
+
+
+@blueprint.post("/console/keys/<uuid:key_id>/rotate")
+@public
+def rotate_key(key_id: str) -> BaseResponse:
+    """Give one of the own keys a new secret, and redirect to the page that shows it."""
+    key, text = key_changes.rotate(key_id, OVERLAP, by=guard.require_caller())
+    one_time_secrets.store(key.id, text)
+    return redirect(url_for("console.show_made_key", key_id=key.id), 303)
 
 
 @blueprint.get("/console/keys/<uuid:key_id>/made")
@@ -90,6 +120,22 @@ def revoke_key(key_id: str, account_id: str | None = None) -> BaseResponse:
     key = api_keys.get(key_id, by=scope.by)
     notice = gettext("The key %(name)s is revoked.", name=key.name)
     return redirect_with_notice(notice, "console.show_keys", **scope.url_args)
+
+
+def _changes(form: Form) -> dict[str, Any]:
+    body = form.validated(("name",), name=200, description=1000, ip_addresses=5000)
+    addresses = [line for line in body["ip_addresses"].split() if line]
+    description = body["description"] or None
+    return {"name": body["name"], "description": description, "ip_addresses": addresses}
+
+
+def _key_page(scope: AccountScope, key: ApiKey, form: Form) -> Page:
+    addresses = "\n".join(key.ip_addresses or ())
+    shown = {"name": key.name, "description": key.description or "", "ip_addresses": addresses}
+    form.values = {**shown, **form.values}
+    owner = users.emails(scope.account.id, {key.created_by})[key.created_by]
+    is_own = key.created_by == scope.by.user_id
+    return form.render("console/keys/one.html", scope=scope, key=key, owner=owner, is_own=is_own)
 
 
 def _form_page(form: Form) -> Page:

@@ -69,6 +69,21 @@ def show_group(group_id: str, account_id: str | None = None) -> Page:
     return _group_page(scopes.account_or_own_scope(account_id), group_id, Form())
 
 
+@account_route("POST", ONE_GROUP)
+@public
+@guard.admins_only
+def change_group(group_id: str, account_id: str | None = None) -> Page | BaseResponse:
+    """Save a group's name and description."""
+    scope, form = scopes.account_or_own_scope(account_id), forms.submitted("name", "description")
+    try:
+        body = form.validated(("name",), name=100, description=1000)
+        changes = {"name": body["name"], "description": body["description"] or None}
+        group = groups.change(scope.account.id, group_id, changes)
+    except AppError as error:
+        return _group_page(scope, group_id, form.with_error(error))
+    return _redirect(gettext("The group %(name)s is saved.", name=group.name), scope, group_id)
+
+
 @account_route("GET", f"{ONE_GROUP}/candidates")
 @public
 @guard.admins_only
@@ -145,5 +160,6 @@ def _group_page(scope: AccountScope, group_id: str, form: Form) -> Page:
     listing = lists.from_request("console.show_group", **scope.url_args, group_id=group.id)
     listing.with_page(groups.member_page(group, listing.skip, lists.PAGE_SIZE))
     users = _candidates(group)
+    form.values = {"name": group.name, "description": group.description or "", **form.values}
     context = {"scope": scope, "group": group, "listing": listing, "users": users}
     return form.render("console/groups/one.html", **context)

@@ -72,7 +72,7 @@ def change_password() -> Page | BaseResponse:
 @public
 def end_session(session_id: str) -> BaseResponse:
     """End one of the own sessions."""
-    sessions.end_own(guard.require_caller(), session_id)
+    sessions.end_active(*sessions.user_key(guard.require_caller()), session_id)
     if session_id == g.console_session_id:
         return guard.end_session(url_for("console.sign_in"))
     return redirect_with_notice(gettext("The session has ended."), "console.show_profile")
@@ -83,7 +83,7 @@ def _profile_page(form: Form) -> Page:
     user = auth.get_user(caller)
     shown = {"name": user.name or "", "email": user.email, "language": user.language or ""}
     form.values = {**shown, **form.values}
-    listing.with_page(sessions.list_for_caller(caller, listing.skip, lists.PAGE_SIZE))
+    listing.with_page(sessions.page(*sessions.user_key(caller), listing.skip, lists.PAGE_SIZE))
     context = {"user": user, "listing": listing, "present": g.console_session_id}
     keys = api_keys.list_active(user.account_id, user.id)
     return form.render(

@@ -12,7 +12,8 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import roles
 from app.accounts import users as users
-from app.auth import password_resets
+from app.auth import password_resets, sessions
+from app.console.people import user_agents
 from app.console.shell import forms, guard, idempotent_forms
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import (
@@ -26,7 +27,7 @@ from app.errors import AppError
 from app.http.languages import gettext, lazy_gettext
 from app.rest.access import public
 
-MAX_ROLES = 100
+MAX_ROLES, MAX_SESSIONS = 100, 20
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class UserPages:
     path: str
     parent: tuple[str, str]
     decorator: Callable[..., Any]
-    actions: str = "activate, deactivate, 'reset-link', remove"
+    actions: str = "activate, deactivate, 'reset-link', 'end-sessions', remove"
     all_accounts: bool = False
 
     @property
@@ -114,6 +115,13 @@ def act(pages: UserPages, user_id: str, action: str) -> Page | BaseResponse:
     return redirect_with_notice(notice, pages.endpoint, user_id=user_id)
 
 
+def end_session(pages: UserPages, user_id: str, session_id: str) -> BaseResponse:
+    """End a session of a user."""
+    user = users.get(pages.scope, user_id)
+    sessions.end_active(user.account_id, user.id, session_id)
+    return redirect_with_notice(gettext("The session has ended."), pages.endpoint, user_id=user_id)
+
+
 def _remove(pages: UserPages, user_id: str) -> BaseResponse:
     with idempotent_forms.ignore_already_deleted(pages.scope, "users", user_id):
         users.delete(pages.scope, user_id, by=guard.require_caller().user_id)
@@ -129,6 +137,9 @@ def _perform(action: str, scope: str | None, user_id: str) -> str:
     if action == "verify":
         users.verify(scope, user_id)
         return gettext("The address %(email)s is now verified.", email=email)
+    if action == "end-sessions":
+        sessions.end_all(user.account_id, user.id)
+        return gettext("All sessions of %(email)s have ended.", email=email)
     users.change(scope, user_id, {"is_active": action == "activate"}, by=by)
     if action == "activate":
         return gettext("%(email)s is active.", email=email)
@@ -143,6 +154,8 @@ def _page(pages: UserPages, user_id: str, form: Form) -> Page:
         user=user,
         **choices(),
         user_url=url_for(pages.endpoint, user_id=user.id),
+        sessions=sessions.page(user.account_id, user.id, 0, MAX_SESSIONS),
+        program=user_agents.describe,
         parent=(title, url_for(parent)),
         of_any_account=pages.all_accounts,
     )
@@ -157,5 +170,6 @@ def _add_route(pages: UserPages, method: str, path: str, view: Callable[..., obj
 for _pages in (TEAM, ALL_USERS):
     _add_route(_pages, "GET", "", show)
     _add_route(_pages, "POST", "/role", change_role)
+    _add_route(_pages, "POST", "/sessions/<uuid:session_id>/end", end_session)
     _add_route(_pages, "POST", f"/<any({_pages.actions}):action>", act)
 _add_route(ALL_USERS, "POST", "/password", set_password)

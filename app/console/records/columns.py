@@ -94,8 +94,8 @@ def _width(access: Access, name: str) -> int:
 
 def requested(access: Access) -> list[str]:
     """The columns that the query string names, one of them moved `up` or `down`."""
-    names = [name for name in request.args.getlist("column") if name in access.readable]
-    names = list(dict.fromkeys(names))
+    offered = choosable(access)
+    names = list(dict.fromkeys(n for n in request.args.getlist("column") if n in offered))
     for way, step in (("up", -1), ("down", 1)):
         moved = request.args.get(way)
         if moved in names:
@@ -127,8 +127,9 @@ def shown(access: Access) -> list[str]:
 
 
 def choosable(access: Access) -> list[str]:
-    """All columns to choose from."""
+    """All columns to choose from: the field that names a record is always the first one."""
     names = dict.fromkeys((*readable_fields(access), *access.readable))
+    names.pop(name_field(access) or "", None)
     return sorted(names, key=lambda name: name in LAST)
 
 

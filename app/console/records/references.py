@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
 
 from app.auth.principal import Principal
 from app.collections import access
@@ -12,6 +15,7 @@ from app.console.records import expressions
 from app.console.shell import lists
 from app.errors import Forbidden, InvalidValues
 from app.records import service as records
+from app.records import store
 from app.rest.converters import UuidPath
 from app.types import JSONMapping
 
@@ -32,8 +36,13 @@ def label_fields(access: Access) -> list[str]:
 
 def label(record: JSONMapping, names: Iterable[str]) -> str:
     """The label of a record: its first text that is not blank, else the end of its id."""
-    texts = (" ".join(str(record[name]).split()) for name in names if record.get(name))
-    text = next(filter(None, texts), f"…{record['id'][-8:]}")
+    texts = (str(record[name]).strip() for name in names if record.get(name))
+    return shorten(next(filter(None, texts), f"…{record['id'][-8:]}"))
+
+
+def shorten(text: str) -> str:
+    """A text on one line, no longer than a label."""
+    text = " ".join(text.split())
     return text if len(text) <= MAX_LABEL_LENGTH else f"{text[:MAX_LABEL_LENGTH]}…"
 
 
@@ -59,6 +68,24 @@ def labels(target: Definition, ids: Iterable[str], by: Principal) -> dict[str, s
         return {}
     names = label_fields(access.for_operation(by, target, "list"))
     return dict(_page(target, {"id": unique_ids}, by, names, len(unique_ids)) or ())
+
+
+def label_query(target: Definition, ids: Sequence[str], by: Principal) -> sa.Select[Any] | None:
+    """The id and label of records, for a union; None unless the caller may list all of them."""
+    allowed = access.if_open(by, target, "list")
+    names = label_fields(allowed) if allowed and allowed.condition is None else []
+    columns = target.table.c
+    texts = [
+        sa.func.nullif(sa.func.trim(sa.func.substr(columns[name], 1, lists.MAX_VALUE_LENGTH)), "")
+        for name in names
+    ]
+    if not texts:
+        return None
+    # SQLite has no coalesce of a single argument.
+    text = sa.func.coalesce(*texts, sa.null()).label("label")
+    return sa.select(columns.id, text).where(
+        *store.scope(target, by.account_id), columns.id.in_(ids)
+    )
 
 
 def _page(

@@ -104,6 +104,7 @@ blueprint.record_once(
 
 
 blueprint.add_app_template_filter(lists.format_count)
+blueprint.add_app_template_filter(lists.format_size)
 blueprint.add_app_template_filter(error_texts.translate, "error_text")
 blueprint.add_app_template_filter(names.of_state, "state_name")
 blueprint.add_app_template_filter(names.of_filter, "filter_name")

@@ -21,7 +21,7 @@ from app.auth.guard import limit_body
 from app.auth.login_users import LoginUser
 from app.auth.principal import Principal
 from app.auth.responses import origin
-from app.console.shell import resubmit, switcher
+from app.console.shell import last_account, resubmit, switcher
 from app.console.shell.forms import Form
 from app.db import errors, versioned_cache
 from app.errors import Forbidden, Unauthorized, Unavailable
@@ -130,14 +130,16 @@ def authorize() -> Any:
     if saved is None:
         return redirect(url_for("console.sign_in", next=_return_path()))
     # No redirect: an address is too short for the saved form.
-    form = Form({"next": _return_path() or "", resubmit.FIELD: saved}, status=401)
+    values = {"account": last_account.get(), "next": _return_path() or "", resubmit.FIELD: saved}
+    form = Form(values, status=401)
     return sign_in_page(form, offered=())
 
 
 def sign_in_page(form: Form, offered: Sequence[object]) -> tuple[str, int]:
     """The sign-in page with the identity providers of the account."""
     lacks_file, sso = resubmit.lacks_file(form[resubmit.FIELD]), providers.has_enabled()
-    return form.render(SIGN_IN, offered=offered, sso=sso, lacks_file=lacks_file)
+    context = {"offered": offered, "sso": sso, "lacks_file": lacks_file}
+    return form.render(SIGN_IN, suggested=last_account.get(), **context)
 
 
 def reauthentication_page() -> tuple[str, int]:

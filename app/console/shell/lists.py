@@ -12,7 +12,7 @@ import flask_babel
 from flask import request, url_for
 
 from app import clock
-from app.http.languages import lazy_gettext
+from app.http.languages import lazy_gettext, ngettext
 from app.types import JSONMapping, JSONObject
 
 PAGE_SIZE = 25
@@ -21,11 +21,12 @@ MAX_VALUE_LENGTH = 500  # characters of a value that a list loads; it shows fewe
 # condition without an index is tested on the newest rows only.
 MAX_COUNTED, MAX_SCANNED = 1_000, 5_000
 UNLIMITED = ("count", "look")
+UNITS = ("KiB", "MiB", "GiB", "TiB")
 MAX_INPUT_LENGTH = 100  # of a search or a filter
 INVALID_TIME = lazy_gettext("%(value)s is not a date and time, such as 2026-01-31T10:00.")
 TIME_FILTERS = {
-    "from_date": lazy_gettext("From, in UTC"),
-    "to_date": lazy_gettext("Until, in UTC"),
+    "from_date": lazy_gettext("From (UTC)"),
+    "to_date": lazy_gettext("Until (UTC)"),
 }
 Choices = Mapping[str, Sequence[str] | Mapping[str, str]]
 UrlArgs = JSONObject  # of `url_for`
@@ -149,6 +150,14 @@ def format_count(number: int) -> str:
 def format_number(number: int) -> str:
     """A number with the separators of the page's language."""
     return cast(str, flask_babel.format_decimal(number))
+
+
+def format_size(size: int) -> str:
+    """A number of bytes for display, such as `1.5 GiB`."""
+    if size < 1024:
+        return ngettext("%(count)s byte", "%(count)s bytes", size, count=format_number(size))
+    power = min((size.bit_length() - 1) // 10, len(UNITS))
+    return f"{flask_babel.format_decimal(size / 1024**power, '#,##0.#')} {UNITS[power - 1]}"
 
 
 def from_request(

@@ -41,6 +41,7 @@ class AggregateArgs(Schema):
             "description": "Comma-separated: `count()`, `count(f)` of values that are not null,"
             " `sum(f)`, `avg(f)`, `min(f)`, `max(f)`.",
             "example": "count(),sum(price)",
+            fields.REQUIRED_BY_SERVICE: True,
         },
     )
     group_by = fields.Text(
@@ -92,7 +93,8 @@ def aggregate_records(args: JSONObject, collection: str) -> Response:
 
     Covers the records that the caller may list, and fields that the caller sees unmasked. Sums are
     exact decimal sums; averages are rounded to the nearest number. Without values, sum, average,
-    minimum and maximum are null. Without `group_by`, all records form one group.
+    minimum and maximum are null. Groups are ordered by the fields they are grouped by; without
+    `group_by`, all records form one group.
     """
     parameters = request.args.to_dict(flat=False)
     skip, limit = args["skip"], args["limit"]

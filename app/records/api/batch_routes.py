@@ -28,10 +28,20 @@ blueprint = Blueprint(
 )
 
 
-def _check_length(items: Sequence[object]) -> None:
-    max_records = config.current().batch_max
-    if not 1 <= len(items) <= max_records:
-        raise ma.ValidationError(f"Must have 1 to {max_records} entries.")
+class BatchLength:
+    """A validator of 1 to SERVICE_BATCH_MAX items, with the attributes of marshmallow's Length."""
+
+    min, equal = 1, None
+
+    @property
+    def max(self) -> int:
+        """The setting."""
+        return config.current().batch_max
+
+    def __call__(self, items: Sequence[object]) -> None:
+        """Raise ValidationError for another length."""
+        if not self.min <= len(items) <= self.max:
+            raise ma.ValidationError(f"Must have {self.min} to {self.max} entries.")
 
 
 class NewRecords(Schema):
@@ -42,8 +52,8 @@ class NewRecords(Schema):
     records = ma.fields.List(
         ma.fields.Dict(),
         required=True,
-        validate=_check_length,
-        metadata={"description": "The fields of each record, as many as SERVICE_BATCH_MAX."},
+        validate=BatchLength(),
+        metadata={"description": "The fields of each record."},
     )
 
 
@@ -60,14 +70,14 @@ class ChangedRecords(Schema):
     names_numbers = True
 
     records = ma.fields.List(
-        ma.fields.Nested(ChangeOfRecord), required=True, validate=_check_length
+        ma.fields.Nested(ChangeOfRecord), required=True, validate=BatchLength()
     )
 
 
 class ChosenRecords(Schema):
     """Records to delete."""
 
-    ids = ma.fields.List(fields.Text(), required=True, validate=_check_length)
+    ids = ma.fields.List(fields.Text(), required=True, validate=BatchLength())
 
 
 class BatchArgs(Schema):

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
+
 import marshmallow as ma
 
-from app import rules
+from app import clock, rules
 from app.collections import access, definition, trials
 from app.collections import service as collections
 from app.collections.routes import blueprint
 from app.collections.rule_schemas import OWNER, RuleSubject, operation_field
+from app.collections.trial_routes import blueprint as rules_blueprint
 from app.db import versioned_cache
+from app.errors import NotFound
 from app.records import explain
+from app.records.api import denials
 from app.rest import fields
 from app.rest.access import superadmin
 from app.rest.schemas import Schema
@@ -18,6 +23,33 @@ from app.types import JSONObject
 
 SIGNED_IN_ONLY = ("email", "role", "groups", "is_superadmin")
 NOT_SIGNED_IN = "Only who has signed in has this: give an id, too."
+
+EXPLANATION: JSONObject = {
+    "collection": "posts",
+    "operation": "view",
+    "rule": OWNER,
+    "allowed": True,
+    "reason": "`@owns_record()` holds.",
+    "clause": {
+        "text": "@owns_record()",
+        "position": 0,
+        "holds": True,
+        "values": {
+            "created_by": "019a9f00-0000-7000-8000-00000000000b",
+            "@request.auth.id": "019a9f00-0000-7000-8000-00000000000b",
+        },
+    },
+    "sql": "SELECT col_posts.id FROM col_posts WHERE col_posts.created_by = %(_caller_id)s",
+    "parameters": {"_caller_id": "019a9f00-0000-7000-8000-00000000000b"},
+}
+DENIAL = EXPLANATION | {
+    "allowed": False,
+    "reason": "`@owns_record()` does not hold.",
+    "account_id": "019a9f00-0000-7000-8000-00000000000a",
+    "user_id": "019a9f00-0000-7000-8000-00000000000b",
+    "record_id": "019a9f00-0000-7000-8000-000000000001",
+    "occurred_at": "2026-11-20T12:00:00.123456Z",
+}
 
 
 class WhatToExplain(Schema):
@@ -71,7 +103,7 @@ class Explanation(Schema):
     """Whether the rule lets this through, and what decides it."""
 
     collection = ma.fields.String(required=True)
-    operation = ma.fields.String(required=True)
+    operation = operation_field(required=True)
     rule = ma.fields.String(required=True, allow_none=True)
     allowed = ma.fields.Boolean(
         required=True,
@@ -107,24 +139,7 @@ class Explanation(Schema):
 @blueprint.response(
     200,
     Explanation,
-    example={
-        "collection": "posts",
-        "operation": "view",
-        "rule": OWNER,
-        "allowed": True,
-        "reason": "`@owns_record()` holds.",
-        "clause": {
-            "text": "@owns_record()",
-            "position": 0,
-            "holds": True,
-            "values": {
-                "created_by": "019a9f00-0000-7000-8000-00000000000b",
-                "@request.auth.id": "019a9f00-0000-7000-8000-00000000000b",
-            },
-        },
-        "sql": "SELECT col_posts.id FROM col_posts WHERE col_posts.created_by = %(_caller_id)s",
-        "parameters": {"_caller_id": "019a9f00-0000-7000-8000-00000000000b"},
-    },
+    example=EXPLANATION,
 )
 @blueprint.fails(400)
 @superadmin
@@ -151,6 +166,37 @@ def explain_rule(body: JSONObject, collection_name: str) -> JSONObject:
         body["operation"], caller, account_id, body.get("record_id"), body.get("data")
     )
     return explain.explain(collection, question)
+
+
+class DenialView(Explanation):
+    """A refused request, and what decides it now."""
+
+    account_id = ma.fields.String(required=True, allow_none=True)
+    user_id = ma.fields.String(required=True, allow_none=True)
+    record_id = ma.fields.String(required=True, allow_none=True)
+    occurred_at = fields.Timestamp(required=True)
+
+
+@rules_blueprint.route("/denials/<explain_id>", methods=["GET"])
+@rules_blueprint.response(200, DenialView, example=DENIAL)
+@superadmin
+@versioned_cache.reloading()
+def get_denial(explain_id: str) -> JSONObject:
+    """Explain a request that a rule refused.
+
+    `explain_id` is that of its 403 `rule_denied`. The rule is judged as it is now, for the caller
+    and the record as they are now, without the body that was sent. A record that is gone is left
+    out.
+    """
+    denial = denials.read(explain_id)
+    caller = _caller({"user_id": denial.user_id} if denial.user_id else {})[0]
+    question = explain.Question(denial.operation, caller, denial.account_id, denial.record_id)
+    collection = definition.get(collections.find(denial.collection).name)
+    try:
+        found = explain.explain(collection, question)
+    except NotFound:
+        found = explain.explain(collection, replace(question, record_id=None))
+    return {**found, **asdict(denial), "occurred_at": clock.parse(denial.occurred_at)}
 
 
 def _caller(body: JSONObject) -> tuple[rules.Subject, str | None]:

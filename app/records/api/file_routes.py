@@ -74,7 +74,7 @@ IF_NONE_MATCH = {
 class UploadedFile(Schema):
     """An upload that waits for a record to take it."""
 
-    id = ma.fields.String(metadata={"description": "What a record's field takes, within 24 hours."})
+    id = fields.Id(metadata={"description": "What a record's field takes, within 24 hours."})
     filename = ma.fields.String()
     name = ma.fields.String()
     size = ma.fields.Integer(metadata={"description": "In bytes."})
@@ -95,7 +95,10 @@ class DownloadArgs(Schema):
     """A thumbnail, and credentials of clients that send no headers."""
 
     thumb = fields.Text(
-        metadata={"description": "`WxH`, each 16 to 2048: the image in WebP, no larger than that."}
+        metadata={
+            "description": "`WxH`, each 16 to 2048: the image in WebP, no larger than that.",
+            "pattern": f"^{thumbnails.SIZE.pattern}$",
+        }
     )
     token = fields.Text(
         longest=LONGEST_CREDENTIAL,
@@ -120,7 +123,7 @@ class LinkBody(Schema):
 class FileLink(Schema):
     """A signed address of a file."""
 
-    url = ma.fields.String()
+    url = ma.fields.String(metadata=fields.URI)
     expires_at = fields.Timestamp()
 
 
@@ -235,7 +238,11 @@ def download_file(args: JSONObject, file_id: str) -> Response:
 @query_credentials
 @allow(Access.ANONYMOUS)
 def download_by_path(args: JSONObject, account_id: str, file_id: str) -> Response:
-    """Download a file by the path that its upload returned."""
+    """Download a file by the path that its upload returned.
+
+    The same as `GET /files/{file_id}`, with the same rights, ranges and thumbnails. A 404 also
+    means that the file is not of this account.
+    """
     return send(_of_path(files.readable(file_id, by=principal()), account_id), args.get("thumb"))
 
 
@@ -247,7 +254,12 @@ def download_by_path(args: JSONObject, account_id: str, file_id: str) -> Respons
 @across_accounts
 @public
 def download_linked(args: JSONObject, token: str) -> Response:
-    """Download a file by a signed link; it needs no credential."""
+    """Download a file by a signed link; it needs no credential.
+
+    The links are made by `POST /files/{file_id}/link`. A changed or expired one is a 403
+    `link_invalid`; a 404 means that the record no longer has the file. Ranges and thumbnails work
+    as in `GET /files/{file_id}`.
+    """
     account_id, file_id = links.read(token)
     with tenancy.in_account(account_id):
         return send(files.linked(account_id, file_id), args.get("thumb"))
@@ -298,7 +310,11 @@ def delete_file(args: JSONObject, file_id: str) -> Response:
 @query_credentials
 @allow(Access.ANONYMOUS)
 def delete_by_path(args: JSONObject, account_id: str, file_id: str) -> Response:
-    """Delete an upload of yours by the path that it returned."""
+    """Delete an upload of yours by the path that it returned.
+
+    The same as `DELETE /files/{file_id}`: an upload that a record has, or that somebody else made,
+    is a 404.
+    """
     return _delete(file_id, account_id)
 
 

@@ -6,6 +6,7 @@ import marshmallow as ma
 from flask import Response
 
 from app import rest
+from app.audit import append
 from app.auth.guard import optimistic, principal
 from app.records.api.routes import EXAMPLE as RECORD
 from app.records.api.routes import IF_MATCH, RecordObject, tagged
@@ -58,15 +59,12 @@ ERASED = {
 }
 
 
-ANY_JSON = ["string", "number", "boolean", "object", "array"]
-
-
 class FieldChange(Schema):
     """The change of a field that the caller may view."""
 
     field = ma.fields.String(required=True)
-    old_value = ma.fields.Raw(required=True, allow_none=True, metadata={"type": ANY_JSON})
-    new_value = ma.fields.Raw(required=True, allow_none=True, metadata={"type": ANY_JSON})
+    old_value = ma.fields.Raw(required=True, allow_none=True)
+    new_value = ma.fields.Raw(required=True, allow_none=True)
     masked = ma.fields.Boolean(required=True)
     erased = ma.fields.Boolean(required=True)
 
@@ -78,7 +76,7 @@ class RecordChange(Schema):
         required=True,
         metadata={"description": "The last audit entry of the change; for `restore`."},
     )
-    operation = ma.fields.String(required=True, metadata={"description": "CREATE, UPDATE, DELETE."})
+    operation = fields.Choice(append.OPERATIONS, required=True)
     occurred_at = fields.Timestamp(required=True)
     user_id = ma.fields.String(required=True)
     user_email = ma.fields.String(required=True, allow_none=True)
@@ -106,7 +104,7 @@ class Erasure(Schema):
     """The numbers of erased items."""
 
     message = ma.fields.String(required=True)
-    account_id = ma.fields.String(required=True)
+    account_id = fields.Id(required=True)
     table_name = ma.fields.String()
     record_id = ma.fields.String()
     user_id = ma.fields.String()

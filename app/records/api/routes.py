@@ -51,7 +51,7 @@ class RecordObject(Schema):
         unknown = ma.INCLUDE
 
     id = ma.fields.String()
-    account_id = ma.fields.String()
+    account_id = fields.Id()
     created_at = fields.Timestamp()
     updated_at = fields.Timestamp()
     created_by = ma.fields.String(allow_none=True)
@@ -203,10 +203,11 @@ def tagged(record: RecordView, status: int = 200) -> Response:
 def list_records(args: JSONObject, collection: str) -> Response:
     """List records.
 
-    Sort and filter by fields that the caller sees unmasked. `?field=value` selects records with
-    that value; repeat it for any of several values. `filter` takes any condition; dotted names
-    follow references to records that the caller may view. All filters combine with AND. Unknown,
-    empty, hidden and masked names are a 400.
+    Newest first by default; records that are equal in `sort` are ordered by id. Sort and filter by
+    fields that the caller sees unmasked. `?field=value` selects records with that value; repeat it
+    for any of several values. `filter` takes any condition; dotted names follow references to
+    records that the caller may view. All filters combine with AND. Unknown, empty, hidden and
+    masked names are a 400.
 
     With `cursor` or `cursor_before` the response has `items`, `next_cursor`, `prev_cursor`,
     `has_more` and `limit`. Every page costs the same, and concurrent changes cause neither

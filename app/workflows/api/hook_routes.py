@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import marshmallow as ma
 from flask import Response
@@ -17,6 +18,7 @@ from app.rest.paging import OffsetArgs, Page, items_field, page_body
 from app.rest.schemas import Schema
 from app.types import JSONObject
 from app.workflows import hooks, service
+from app.workflows.api import described
 from app.workflows.api.routes import (
     INSTANCE_ID,
     TIME,
@@ -27,9 +29,10 @@ from app.workflows.api.routes import (
     StartedInstance,
     ToggleBody,
     TriggerBody,
+    trigger_field,
 )
 from app.workflows.language import missing_collections, missing_fields
-from app.workflows.models import EVENT, HOOK, MANUAL, SCHEDULE, Workflow
+from app.workflows.models import HOOK, Workflow
 
 blueprint = Blueprint(
     "Hooks",
@@ -73,9 +76,9 @@ EXECUTION = {
 class HookView(DefinitionView):
     """A hook."""
 
-    trigger = ma.fields.Dict(required=True)
+    trigger = ma.fields.Dict(required=True, metadata=described.STARTED_BY)
     condition = ma.fields.String(required=True, allow_none=True)
-    actions = ma.fields.List(ma.fields.Dict(), required=True)
+    actions = ma.fields.List(ma.fields.Dict(metadata=described.ACTION), required=True)
     cron = ma.fields.String(required=True, allow_none=True)
     last_run_at = fields.Timestamp(
         required=True, allow_none=True, metadata={"description": "The last scheduled run."}
@@ -92,9 +95,8 @@ class HookPage(Page):
 class HookArgs(DefinitionArgs):
     """Filters of the list of hooks."""
 
-    trigger_type = ma.fields.String(
-        validate=ma.validate.OneOf((EVENT, SCHEDULE, MANUAL)),
-        metadata={"description": "Only hooks with this trigger."},
+    trigger_type = fields.Choice(
+        hooks.TRIGGERS, metadata={"description": "Only hooks with this trigger."}
     )
 
 
@@ -102,43 +104,41 @@ class ExecutionArgs(OffsetArgs):
     """Paging of executions."""
 
 
+def _actions(**options: Any) -> object:
+    metadata = {
+        "description": "`{type, config}`, as in a workflow's actions.",
+        "maxItems": hooks.MAX_ACTIONS,
+    }
+    action = ma.fields.Dict(metadata=described.ACTION)
+    return ma.fields.List(action, metadata=metadata, **options)
+
+
 class ChangedHook(ChangedDefinition):
     """The changes of a hook."""
 
-    trigger = ma.fields.Dict(
-        keys=fields.Text(longest=100),
-        metadata={
-            "description": "`{type: event, event, collection?}`, `{type: schedule, cron}` (UTC) or"
-            " `{type: manual}`."
-        },
-    )
+    trigger = trigger_field(hooks.TRIGGERS)
     condition = fields.Text(
         longest=2000,
         allow_none=True,
         metadata={"description": "An expression; the actions run only if it holds."},
     )
-    actions = ma.fields.List(
-        ma.fields.Dict(),
-        metadata={"description": "`{type, config}`, as in a workflow's actions."},
-    )
+    actions = _actions()
 
 
 class NewHook(NewDefinition, ChangedHook):
     """A new hook."""
 
-    actions = ma.fields.List(ma.fields.Dict(), load_default=list)
+    trigger = trigger_field(hooks.TRIGGERS, required=True)
+    actions = _actions(load_default=list)
 
 
 class ExecutionView(Schema):
     """One execution of a hook."""
 
-    id = ma.fields.String(required=True)
-    hook_id = ma.fields.String(required=True)
-    trigger_type = ma.fields.String(required=True)
-    status = ma.fields.String(
-        required=True,
-        metadata={"description": "success, partial, failed; before that pending or running"},
-    )
+    id = fields.Id(required=True)
+    hook_id = fields.Id(required=True)
+    trigger_type = fields.Choice(hooks.TRIGGERS, required=True)
+    status = fields.Choice(hooks.STATES, required=True)
     actions_executed = ma.fields.Integer(required=True)
     error_message = ma.fields.String(required=True, allow_none=True)
     duration_ms = ma.fields.Integer(required=True, allow_none=True)
@@ -157,7 +157,11 @@ class ExecutionPage(Page):
 @blueprint.response(200, HookPage, example=page_body([HOOK_EXAMPLE], 1, {"skip": 0, "limit": 50}))
 @account_admin
 def list_hooks(args: JSONObject) -> JSONObject:
-    """List the hooks of the own account, oldest first."""
+    """List the hooks of the own account, oldest first.
+
+    For admins. Without workflows, which are a list of their own (`/workflows`). Header values are
+    `***`. With `X-Account-ID: *` superadmins get those of all accounts.
+    """
     hooks_, total = service.page(args, args["skip"], args["limit"], by=principal(), kind=HOOK)
     return page_body(_views(hooks_), total, args)
 
@@ -183,7 +187,10 @@ def create_hook(body: JSONObject) -> JSONObject:
 @blueprint.response(200, HookView, example=HOOK_EXAMPLE)
 @account_admin
 def get_hook(hook_id: str) -> JSONObject:
-    """Get a hook."""
+    """Get a hook.
+
+    For admins. Header values are `***`. The id of a workflow is a 404.
+    """
     return _view(service.get(hook_id, by=principal(), kind=HOOK))
 
 
@@ -206,7 +213,11 @@ def update_hook(body: JSONObject, hook_id: str) -> JSONObject:
 @blueprint.response(204)
 @account_admin
 def delete_hook(hook_id: str) -> Response:
-    """Delete a hook with its executions."""
+    """Delete a hook with its executions.
+
+    For admins. A background job deletes the executions with their logs, including active ones. This
+    cannot be undone.
+    """
     service.delete(hook_id, by=principal(), kind=HOOK)
     return Response(status=204)
 
@@ -216,7 +227,11 @@ def delete_hook(hook_id: str) -> Response:
 @blueprint.response(200, HookView, example=HOOK_EXAMPLE)
 @account_admin
 def toggle_hook(body: JSONObject, hook_id: str) -> JSONObject:
-    """Enable or disable a hook."""
+    """Enable or disable a hook.
+
+    For admins, also with API keys. A disabled hook cannot be started; executions that have started
+    continue. `enabled` sets the state, so that a repeated request changes nothing.
+    """
     return _view(service.toggle(hook_id, body.get("enabled"), by=principal(), kind=HOOK))
 
 
@@ -228,7 +243,12 @@ def toggle_hook(body: JSONObject, hook_id: str) -> JSONObject:
 @blueprint.fails(400, 409)
 @account_admin
 def trigger_hook(body: JSONObject, hook_id: str) -> JSONObject:
-    """Start a hook manually, whatever its trigger; actions see the body as `trigger`."""
+    """Start a hook manually, whatever its trigger; actions see the body as `trigger`.
+
+    For admins. The condition of an event trigger is not checked. Runs in the background:
+    `instance_id` is that of the execution. Returns 409 `disabled` for a disabled hook, and 429
+    `limit_reached` if the account has 10,000 pending instances.
+    """
     id = service.trigger(hook_id, body, by=principal(), kind=HOOK)
     return {"message": "The hook is started.", "instance_id": id}
 

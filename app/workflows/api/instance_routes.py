@@ -15,7 +15,8 @@ from app.rest.schemas import Message, Schema
 from app.types import JSONObject
 from app.workflows import instances, service
 from app.workflows.api.routes import INSTANCE_ID, TIME, WORKFLOW, blueprint
-from app.workflows.models import STATES
+from app.workflows.language import definition
+from app.workflows.models import LOG_STATES, STATES, TRIGGERS
 from app.workflows.models import WORKFLOW as KIND
 
 all_instances = Blueprint(
@@ -63,14 +64,14 @@ RESUMED = {**INSTANCE, "status": "pending", "error_message": None, "completed_at
 class InstanceView(Schema):
     """A run of a workflow."""
 
-    id = ma.fields.String(required=True)
-    workflow_id = ma.fields.String(required=True)
-    account_id = ma.fields.String(required=True)
+    id = fields.Id(required=True)
+    workflow_id = fields.Id(required=True)
+    account_id = fields.Id(required=True)
     version = ma.fields.Integer(
         required=True, metadata={"description": "The version of the workflow that it carries out."}
     )
-    trigger_type = ma.fields.String(required=True)
-    status = ma.fields.String(required=True, metadata={"description": f"{', '.join(STATES)}"})
+    trigger_type = fields.Choice(TRIGGERS, required=True)
+    status = fields.Choice(STATES, required=True)
     current_step = ma.fields.String(
         required=True,
         allow_none=True,
@@ -101,27 +102,20 @@ LONG_VALUES = (
 class StepLogView(Schema):
     """One attempt of a step."""
 
-    id = ma.fields.String(required=True)
-    instance_id = ma.fields.String(required=True)
-    workflow_id = ma.fields.String(required=True)
-    account_id = ma.fields.String(required=True)
+    id = fields.Id(required=True)
+    instance_id = fields.Id(required=True)
+    workflow_id = fields.Id(required=True)
+    account_id = fields.Id(required=True)
     place = ma.fields.String(
         required=True,
         metadata={"description": "The step within loops and branches, and its visit."},
     )
     step_name = ma.fields.String(required=True)
-    step_type = ma.fields.String(required=True)
-    status = ma.fields.String(
-        required=True,
-        metadata={"description": "running, waiting, completed, failed or cancelled"},
-    )
+    step_type = fields.Choice(definition.PROPERTIES, required=True)
+    status = fields.Choice(LOG_STATES, required=True)
     attempt = ma.fields.Integer(required=True)
-    input = ma.fields.Raw(
-        required=True, allow_none=True, metadata={"type": "object", "description": LONG_VALUES}
-    )
-    output = ma.fields.Raw(
-        required=True, allow_none=True, metadata={"type": "object", "description": LONG_VALUES}
-    )
+    input = ma.fields.Dict(required=True, allow_none=True, metadata={"description": LONG_VALUES})
+    output = ma.fields.Dict(required=True, allow_none=True, metadata={"description": LONG_VALUES})
     error_message = ma.fields.String(required=True, allow_none=True)
     started_at = fields.Timestamp(required=True)
     completed_at = fields.Timestamp(required=True, allow_none=True)
@@ -151,7 +145,7 @@ class ResumedInstance(InstanceWithLogs):
     """A resumed instance."""
 
     message = ma.fields.String(required=True)
-    instance_id = ma.fields.String(required=True)
+    instance_id = fields.Id(required=True)
 
 
 class InstancePage(Page):
@@ -163,10 +157,7 @@ class InstancePage(Page):
 class InstanceArgs(OffsetArgs):
     """Filters of a workflow's instances."""
 
-    status = ma.fields.String(
-        validate=ma.validate.OneOf(STATES),
-        metadata={"description": "Only instances in this state."},
-    )
+    status = fields.Choice(STATES, metadata={"description": "Only instances in this state."})
 
 
 def _moment(name: str, description: str) -> object:
@@ -209,7 +200,11 @@ class ResumedCount(Message):
 @blueprint.response(200, InstancePage, example=page_body([INSTANCE], 1, {"skip": 0, "limit": 50}))
 @account_admin
 def list_instances_of_workflow(args: JSONObject, workflow_id: str) -> JSONObject:
-    """List the instances of a workflow, newest first."""
+    """List the instances of a workflow, newest first.
+
+    For admins. Without step logs. For the instances of a hook use `GET
+    /hooks/{hook_id}/executions`.
+    """
     workflow = service.get(workflow_id, by=principal())
     filters = {"status": args.get("status"), "workflow_id": workflow.id}
     return _page(filters, args)
@@ -233,7 +228,11 @@ def list_instances(args: JSONObject) -> JSONObject:
 @all_instances.response(200, InstanceWithLogs, example=WITH_LOGS)
 @account_admin
 def get_instance(instance_id: str) -> JSONObject:
-    """Get an instance with the log of its first 100 steps."""
+    """Get an instance with the log of its first 100 steps.
+
+    For admins. Also finds the instances of hooks. `step_logs` is ordered oldest first; `/step-logs`
+    has the rest.
+    """
     return _known_fields(instances.get(instance_id, by=principal()))
 
 
@@ -242,7 +241,10 @@ def get_instance(instance_id: str) -> JSONObject:
 @all_instances.response(200, StepLogPage, example=page_body([LOG], 1, {"skip": 0, "limit": 50}))
 @account_admin
 def list_step_logs(args: JSONObject, instance_id: str) -> JSONObject:
-    """List an instance's step log, oldest first."""
+    """List an instance's step log, oldest first.
+
+    For admins. One entry for each attempt of a step, and each pass of a loop.
+    """
     logs, total = instances.step_logs(instance_id, args["skip"], args["limit"], by=principal())
     return page_body(logs, total, args)
 
@@ -292,7 +294,12 @@ def resume_instance(body: JSONObject, instance_id: str) -> JSONObject:
 )
 @account_admin
 def resume_instances(body: JSONObject) -> JSONObject:
-    """Resume all failed instances that match the filters."""
+    """Resume all failed instances that match the filters.
+
+    For admins. The filters are those of the list of instances: without a body, all failed instances
+    of workflows, but not of hooks. Each continues at its failed step, in the background. `count` is
+    0 if none has failed, which is no error.
+    """
     count = instances.resume_all(_filter(body), by=principal())
     return {"message": "The failed instances are resumed.", "count": count}
 

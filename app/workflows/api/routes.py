@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import marshmallow as ma
 from flask import Response
@@ -25,6 +26,7 @@ from app.rest.paging import OffsetArgs, Page, items_field, page_body
 from app.rest.schemas import Message, Schema
 from app.types import JSONObject
 from app.workflows import service
+from app.workflows.api import described
 from app.workflows.language import missing_collections, missing_fields, step_headers
 from app.workflows.models import TRIGGERS, Workflow
 
@@ -79,15 +81,15 @@ class WarningView(Schema):
     """What is saved, but cannot do anything as it is."""
 
     field = ma.fields.String(required=True)
-    code = ma.fields.String(required=True)
+    code = fields.Choice((missing_collections.CODE, missing_fields.CODE), required=True)
     message = ma.fields.String(required=True)
 
 
 class DefinitionView(Schema):
     """What workflows and hooks have in common."""
 
-    id = ma.fields.String(required=True)
-    account_id = ma.fields.String(required=True)
+    id = fields.Id(required=True)
+    account_id = fields.Id(required=True)
     name = ma.fields.String(required=True)
     description = ma.fields.String(required=True, allow_none=True)
     enabled = ma.fields.Boolean(required=True)
@@ -99,27 +101,24 @@ class DefinitionView(Schema):
             " also fields that its collections do not have or hide from you."
         },
     )
-    owner_id = ma.fields.String(
+    owner_id = fields.Id(
         required=True,
         metadata={"description": "Whose rights the steps have: who last sent them."},
     )
     created_at = fields.Timestamp(required=True)
     updated_at = fields.Timestamp(required=True)
-    created_by = ma.fields.String(required=True, allow_none=True)
+    created_by = fields.Id(required=True, allow_none=True)
 
 
 class WorkflowView(DefinitionView):
     """A workflow."""
 
-    trigger = ma.fields.Dict(
-        required=True,
-        metadata={"description": "What starts it; `token` is that of a webhook."},
-    )
-    trigger_type = ma.fields.String(required=True)
+    trigger = ma.fields.Dict(required=True, metadata=described.STARTED_BY)
+    trigger_type = fields.Choice(TRIGGERS, required=True)
     trigger_config = ma.fields.Dict(
         required=True, metadata={"description": "The trigger without its type."}
     )
-    steps = ma.fields.List(ma.fields.Dict(), required=True)
+    steps = ma.fields.List(ma.fields.Dict(metadata=described.STEP), required=True)
     version = ma.fields.Integer(
         required=True, metadata={"description": "Grows when what is carried out changes."}
     )
@@ -134,10 +133,7 @@ class WorkflowPage(Page):
 class DefinitionArgs(OffsetArgs):
     """Which definitions to list."""
 
-    trigger_type = ma.fields.String(
-        validate=ma.validate.OneOf(TRIGGERS),
-        metadata={"description": "Only those that this starts."},
-    )
+    trigger_type = fields.Choice(TRIGGERS, metadata={"description": "Only those that this starts."})
     enabled = ma.fields.Boolean(metadata={"description": "Only enabled ones, or only others."})
 
 
@@ -153,29 +149,36 @@ class NewDefinition(Schema):
     """What a new workflow and a new hook need."""
 
     name = fields.Text(shortest=1, longest=200, required=True)
-    trigger = ma.fields.Dict(keys=fields.Text(longest=100), required=True)
+
+
+def trigger_field(types: Sequence[str], **options: Any) -> object:
+    """Return the field of a trigger of one of these types."""
+    metadata = {
+        "description": "`{type: event, event, collection?, condition?}`, `{type: schedule, cron}`,"
+        " or only a `type`.",
+        **described.trigger(types),
+    }
+    return ma.fields.Dict(keys=fields.Text(longest=100), metadata=metadata, **options)
+
+
+def _steps(**options: Any) -> object:
+    metadata = {"description": "The steps, each `{name, type, next?, ...}`.", **described.STEPS}
+    step = ma.fields.Dict(metadata=described.STEP)
+    return ma.fields.List(step, metadata=metadata, **options)
 
 
 class ChangedWorkflow(ChangedDefinition):
     """What to change of a workflow."""
 
-    trigger = ma.fields.Dict(
-        keys=fields.Text(longest=100),
-        metadata={
-            "description": "`{type: event, event, collection?, condition?}`, `{type: schedule,"
-            " cron}` (UTC), `{type: manual}` or `{type: webhook}`."
-        },
-    )
-    steps = ma.fields.List(
-        ma.fields.Dict(),
-        metadata={"description": "The steps, each `{name, type, next?, ...}`; at most 50."},
-    )
+    trigger = trigger_field(TRIGGERS)
+    steps = _steps()
 
 
 class NewWorkflow(NewDefinition, ChangedWorkflow):
     """A new workflow."""
 
-    steps = ma.fields.List(ma.fields.Dict(), load_default=list)
+    trigger = trigger_field(TRIGGERS, required=True)
+    steps = _steps(load_default=list)
 
 
 class ToggleBody(Schema):
@@ -196,7 +199,7 @@ class TriggerBody(Schema):
 class StartedInstance(Message):
     """The started instance."""
 
-    instance_id = ma.fields.String(required=True)
+    instance_id = fields.Id(required=True)
 
 
 @blueprint.route("", methods=["GET"])
@@ -204,7 +207,11 @@ class StartedInstance(Message):
 @blueprint.response(200, WorkflowPage, example=page_body([WORKFLOW], 1, {"skip": 0, "limit": 50}))
 @account_admin
 def list_workflows(args: JSONObject) -> JSONObject:
-    """List the workflows of the own account, oldest first."""
+    """List the workflows of the own account, oldest first.
+
+    For admins. Without hooks, which are a list of their own (`/hooks`). Header values are `***`.
+    With `X-Account-ID: *` superadmins get those of all accounts.
+    """
     workflows, total = service.page(args, args["skip"], args["limit"], by=principal())
     return page_body(_views(workflows), total, args)
 
@@ -258,7 +265,11 @@ def create_workflow(body: JSONObject) -> JSONObject:
 @blueprint.response(200, WorkflowView, example=WORKFLOW)
 @account_admin
 def get_workflow(workflow_id: str) -> JSONObject:
-    """Get a workflow."""
+    """Get a workflow.
+
+    For admins. `trigger.token` is part of the address of a workflow with a webhook trigger, and its
+    only credential. Header values are `***`. The id of a hook is a 404.
+    """
     return view(service.get(workflow_id, by=principal()))
 
 
@@ -281,7 +292,11 @@ def update_workflow(body: JSONObject, workflow_id: str) -> JSONObject:
 @blueprint.response(204)
 @account_admin
 def delete_workflow(workflow_id: str) -> Response:
-    """Delete a workflow with its instances."""
+    """Delete a workflow with its instances.
+
+    For admins. A background job deletes the instances with their logs, including active ones. This
+    cannot be undone.
+    """
     service.delete(workflow_id, by=principal())
     return Response(status=204)
 

@@ -1,0 +1,77 @@
+"""Progress of long commands, on stderr: a bar or a counter on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+SECONDS_BETWEEN_LINES = 10.0
+
+Progress = Callable[[int, int], None]
+"""Takes what is done so far, and the total (0: not known)."""
+
+
+def ignore(done: int, total: int) -> None:
+    """The progress that nobody looks at."""
+
+
+@contextmanager
+def shown(label: str) -> Iterator[Progress]:
+    """Show the progress of the block; yields the function to call with it."""
+    display = _Bar(label) if sys.stderr.isatty() else _Lines(label)
+    try:
+        yield display.show
+    finally:
+        display.close()
+
+
+class _Bar:
+    """click's bar where the total is known, else a counter."""
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self.bar: Any = None
+        self.is_counting = False
+
+    def show(self, done: int, total: int) -> None:
+        if not total:
+            self.is_counting = True
+            click.echo(f"\r{self.label}: {done:,}", nl=False, err=True)
+            return
+        if self.bar is None:
+            self.bar = click.progressbar(length=total, label=self.label, file=sys.stderr)
+            self.bar.render_progress()
+        self.bar.update(done - self.bar.pos)
+
+    def close(self) -> None:
+        if self.bar:
+            self.bar.render_finish()
+        elif self.is_counting:
+            click.echo(err=True)
+
+
+class _Lines:
+    """A line at the start, every ten seconds, and at the end."""
+
+    def __init__(self, label: str) -> None:
+        self.label, self.done, self.total = label, 0, 0
+        self.printed_at = float("-inf")
+
+    def show(self, done: int, total: int) -> None:
+        self.done, self.total = done, total
+        if time.monotonic() >= self.printed_at + SECONDS_BETWEEN_LINES:
+            self._print()
+
+    def close(self) -> None:
+        if self.printed_at > float("-inf"):
+            self._print()
+
+    def _print(self) -> None:
+        self.printed_at = time.monotonic()
+        of_total = f" of {self.total:,}" if self.total else ""
+        click.echo(f"{self.label}: {self.done:,}{of_total}", err=True)

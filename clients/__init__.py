@@ -1,0 +1,1 @@
+"""The client libraries, and the API description that they are built from."""

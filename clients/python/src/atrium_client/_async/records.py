@@ -1,0 +1,164 @@
+"""Records of a collection."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic
+from urllib.parse import quote
+
+from atrium_client._async.session import PREFIX
+from atrium_client.filters import Condition
+from atrium_client.records import (
+    ChangesT,
+    ItemT,
+    NewT,
+    Page,
+    RecordT,
+    ReplacementT,
+    match_header,
+    page_of,
+    query,
+    with_etag,
+)
+
+if TYPE_CHECKING:
+    from atrium_client._async.client import AsyncClient
+
+Filter = Condition | str | None
+Names = str | Sequence[str]
+Expected = str | Mapping[str, Any] | None
+"""An ETag, or a record as it was read."""
+
+
+class AsyncRecords(Generic[ItemT, RecordT, NewT, ReplacementT, ChangesT]):
+    """The records of a collection, with the types of what lists and requests return and take."""
+
+    def __init__(self, client: AsyncClient, collection: str) -> None:
+        self._session = client.session
+        self._path = f"records/{quote(collection, safe='')}"
+
+    async def get(
+        self, record_id: str, *, expand: Names = (), as_of: datetime | None = None
+    ) -> RecordT:
+        """Return a record, as it was at `as_of`."""
+        params = query(expand=expand, as_of=as_of)
+        return await self._one("GET", record_id, params=params)
+
+    async def list(
+        self,
+        *,
+        filter: Filter = None,
+        sort: Names = (),
+        fields: Names = (),
+        expand: Names = (),
+        page: int = 1,
+        page_size: int = 100,
+        total: bool = True,
+    ) -> Page[ItemT]:
+        """Return a page of records."""
+        params = query(filter=filter, sort=sort, fields=fields, expand=expand, page=page)
+        params |= query(page_size=page_size, include_total=total)
+        return page_of(await self._session.json("GET", self._path, params=params))
+
+    async def iterate(
+        self,
+        *,
+        filter: Filter = None,
+        sort: Names = (),
+        fields: Names = (),
+        expand: Names = (),
+        page_size: int = 100,
+    ) -> AsyncIterator[ItemT]:
+        """Yield all records, page by page as they are needed."""
+        params = query(filter=filter, sort=sort, fields=fields, expand=expand, limit=page_size)
+        cursor: str | None = ""
+        while cursor is not None:
+            paged = {**params, "cursor": cursor}
+            answer = await self._session.json("GET", self._path, params=paged)
+            for record in answer["items"]:
+                yield record
+            cursor = answer["next_cursor"] if answer["has_more"] else None
+
+    async def create(self, record: NewT) -> RecordT:
+        """Create a record."""
+        return await self._one("POST", json=record)
+
+    async def update(
+        self, record_id: str, changes: ChangesT, *, if_match: Expected = None
+    ) -> RecordT:
+        """Change some fields of a record. Raises PreconditionFailed if it is not as expected."""
+        return await self._write("PATCH", record_id, changes, if_match)
+
+    async def replace(
+        self, record_id: str, record: ReplacementT, *, if_match: Expected = None
+    ) -> RecordT:
+        """Replace a record; absent fields take their default."""
+        return await self._write("PUT", record_id, record, if_match)
+
+    async def delete(self, record_id: str, *, if_match: Expected = None) -> None:
+        """Delete a record."""
+        await self._session.request("DELETE", self._url(record_id), headers=match_header(if_match))
+
+    async def create_many(self, records: Sequence[NewT]) -> Sequence[RecordT]:
+        """Create records, all or none."""
+        created: Sequence[RecordT] = await self._batch("POST", {"records": records}, "created")
+        return created
+
+    async def upsert_many(self, records: Sequence[NewT], *, on: str) -> Mapping[str, Any]:
+        """Update the records whose value of a unique field exists, and create the others."""
+        params = {"mode": "upsert", "on": on}
+        body = {"records": records}
+        answer: Mapping[str, Any] = await self._session.json(
+            "POST", f"{self._path}/batch", json=body, params=params
+        )
+        return answer
+
+    async def update_many(self, changes: Mapping[str, ChangesT]) -> Sequence[RecordT]:
+        """Change records by their ids, all or none."""
+        records = [{"id": record_id, "data": data} for record_id, data in changes.items()]
+        updated: Sequence[RecordT] = await self._batch("PATCH", {"records": records}, "updated")
+        return updated
+
+    async def delete_many(self, record_ids: Sequence[str]) -> Sequence[str]:
+        """Delete records, all or none; returns their ids."""
+        deleted: Sequence[str] = await self._batch("DELETE", {"ids": record_ids}, "deleted")
+        return deleted
+
+    async def aggregate(
+        self,
+        *functions: str,
+        group_by: Names = (),
+        filter: Filter = None,
+        having: Filter = None,
+    ) -> Sequence[Mapping[str, Any]]:
+        """Return results such as those of `count()` and `sum(price)`, for each group."""
+        params = query(functions=functions, group_by=group_by, filter=filter, having=having)
+        answer = await self._session.json("GET", f"{self._path}/aggregate", params=params)
+        results: Sequence[Mapping[str, Any]] = answer["results"]
+        return results
+
+    async def history(self, record_id: str, *, page: int = 1) -> Page[Mapping[str, Any]]:
+        """Return a page of a record's changes."""
+        path = f"{self._path}/{quote(record_id, safe='')}/history"
+        return page_of(await self._session.json("GET", path, params=query(page=page)))
+
+    async def restore(self, record_id: str, audit_id: int) -> RecordT:
+        """Write the state of a record at an entry of its history, as a new change."""
+        return await self._one("POST", record_id, "/restore", json={"audit_id": audit_id})
+
+    async def _write(self, method: str, record_id: str, body: Any, expected: Expected) -> RecordT:
+        return await self._one(method, record_id, json=body, headers=match_header(expected))
+
+    async def _one(
+        self, method: str, record_id: str = "", action: str = "", **options: Any
+    ) -> RecordT:
+        response = await self._session.request(method, self._url(record_id, action), **options)
+        record: RecordT = with_etag(response)
+        return record
+
+    async def _batch(self, method: str, body: Any, result: str) -> Any:
+        return (await self._session.json(method, f"{self._path}/batch", json=body))[result]
+
+    def _url(self, record_id: str = "", action: str = "") -> str:
+        return f"{PREFIX}/{self._path}/{quote(record_id, safe='')}{action}"

@@ -1,0 +1,3 @@
+"""The version of the API that the client was built for."""
+
+VERSION = "0.2.0"

@@ -1,0 +1,145 @@
+/** A value as the filter language writes it. */
+export type Value = string | number | bigint | boolean | Date | null;
+type Comparable<V> = Exclude<Extract<V, Value>, null> | (string extends V ? Date : never);
+
+/** A condition of the filter language; `String(filter)` is its text. */
+export class Filter {
+  constructor(
+    private readonly text: string,
+    private readonly binding: "atom" | "&&" | "||" = "atom",
+  ) {}
+
+  and(...others: Filter[]): Filter {
+    return join("&&", [this, ...others]);
+  }
+
+  or(...others: Filter[]): Filter {
+    return join("||", [this, ...others]);
+  }
+
+  not(): Filter {
+    return new Filter(`!(${this.text})`);
+  }
+
+  /** Returns the text as a part of a longer condition. */
+  within(operator: "&&" | "||"): string {
+    return this.binding === "atom" || this.binding === operator ? this.text : `(${this.text})`;
+  }
+
+  toString(): string {
+    return this.text;
+  }
+}
+
+/** A field, or a dotted path along references, to compare. */
+export class Field<V = Value> {
+  constructor(private readonly name: string) {}
+
+  eq(value: Comparable<V> | null): Filter {
+    return this.#compare("=", value);
+  }
+
+  ne(value: Comparable<V> | null): Filter {
+    return this.#compare("!=", value);
+  }
+
+  lt(value: Comparable<V>): Filter {
+    return this.#compare("<", value);
+  }
+
+  lte(value: Comparable<V>): Filter {
+    return this.#compare("<=", value);
+  }
+
+  gt(value: Comparable<V>): Filter {
+    return this.#compare(">", value);
+  }
+
+  gte(value: Comparable<V>): Filter {
+    return this.#compare(">=", value);
+  }
+
+  isNull(): Filter {
+    return this.eq(null);
+  }
+
+  isNotNull(): Filter {
+    return this.ne(null);
+  }
+
+  in(values: Comparable<V>[]): Filter {
+    return new Filter(`${this.name} IN ${list(values)}`);
+  }
+
+  notIn(values: Comparable<V>[]): Filter {
+    return new Filter(`${this.name} NOT IN ${list(values)}`);
+  }
+
+  /** Matches the whole text, ignoring ASCII case; `%` stands for anything, `\\%` for itself. */
+  like(pattern: string): Filter {
+    return this.#compare("~", pattern);
+  }
+
+  notLike(pattern: string): Filter {
+    return this.#compare("!~", pattern);
+  }
+
+  startsWith(text: string): Filter {
+    return this.like(beforeAnything(text));
+  }
+
+  endsWith(text: string): Filter {
+    return this.like(`%${escapeLike(text)}`);
+  }
+
+  includes(text: string): Filter {
+    return this.like(`%${beforeAnything(text)}`);
+  }
+
+  /** Tests whether a `multi_select` has the text. */
+  contains(text: string): Filter {
+    return new Filter(`@contains(${this.name}, ${literal(text)})`);
+  }
+
+  #compare(operator: string, value: Value): Filter {
+    return new Filter(`${this.name} ${operator} ${literal(value)}`);
+  }
+}
+
+const NAME = /^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$/;
+
+/** Returns a field by its name, dotted to follow references. */
+export function f<V = Value>(name: string): Field<V> {
+  if (!NAME.test(name)) throw new TypeError(`No name of a field: ${name}`);
+  return new Field<V>(name);
+}
+
+export const and = (first: Filter, ...others: Filter[]): Filter => first.and(...others);
+export const or = (first: Filter, ...others: Filter[]): Filter => first.or(...others);
+export const not = (filter: Filter): Filter => filter.not();
+
+/** Returns a pattern that matches exactly this text. */
+export const escapeLike = (text: string): string => text.replaceAll("%", "\\%");
+
+function beforeAnything(text: string): string {
+  // A backslash would make a literal percent sign of the one that follows.
+  if (text.endsWith("\\")) throw new TypeError("No pattern has a backslash before anything.");
+  return `${escapeLike(text)}%`;
+}
+
+/** Returns a value as the filter language writes it. */
+export function literal(value: Value): string {
+  if (value instanceof Date) return literal(value.toISOString());
+  if (typeof value === "string") return `"${value.replace(/["\\]/g, "\\$&")}"`;
+  if (typeof value === "number" && !Number.isFinite(value)) {
+    throw new TypeError(`No number of the filter language: ${value}`);
+  }
+  return String(value);
+}
+
+const list = (values: Value[]): string => `[${values.map(literal).join(", ")}]`;
+
+function join(operator: "&&" | "||", filters: Filter[]): Filter {
+  const text = filters.map((filter) => filter.within(operator)).join(` ${operator} `);
+  return new Filter(text, operator);
+}

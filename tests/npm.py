@@ -1,0 +1,23 @@
+"""Node programs that tests run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+
+def installed(folder: Path) -> Path:
+    """The programs of the package.json in a folder; skips the test without Node."""
+    if not (shutil.which("node") and shutil.which("npm")):
+        reason = "node and npm are missing"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(f"{reason}; `python -m tests.services install` installs them")
+    if not (folder / "node_modules" / ".package-lock.json").exists():
+        command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
+        subprocess.run(command, cwd=folder, check=True)
+    return folder / "node_modules" / ".bin"
