@@ -18,7 +18,7 @@ from app.collections import revision_files
 from app.collections import revisions as core
 from app.db import reencryption
 from app.jobs import worker
-from app.ops import backups, progress
+from app.ops import backups, progress, readiness
 from app.ops import command as commands
 from app.ops import doctor as doctoring
 from app.ops.audit_commands import audit
@@ -194,6 +194,8 @@ def release() -> None:
 @with_appcontext
 def work() -> None:
     """Run background jobs until stopped (SIGTERM, Ctrl-C)."""
+    if refusal := readiness.pooler_refusal():
+        raise click.ClickException(f"The database cannot be used: {refusal}")
     worker.serve(_stop_signal())
 
 
