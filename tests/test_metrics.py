@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+import json
 import re
+import sqlite3
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 from flask import Flask
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from app import db, hooks, jobs
-from app.ops import metrics
+from app import db, hooks, jobs, rest
+from app.db.pool import Pool
+from app.errors import TooManyRequests
+from app.http import rate_limits
+from app.ids import new_id
+from app.ops import metrics, metrics_server
 from app.webhooks import versions
-from tests.builders import Caller, Cast, make_collection
+from tests.builders import Caller, Cast, make_collection, make_record
+from tests.processes import PROJECT
+from tests.receivers import receiving
+from tests.webhooks.delivering import deliver, make_webhook
 
+LABELS = {
+    *("method", "route", "status", "le", "protocol", "queue", "outcome", "limit"),
+    *("version", "python"),
+}
 TOKEN = "prometheus-shows-this"
 SHOWN = {"Authorization": f"Bearer {TOKEN}"}
 
@@ -93,3 +111,81 @@ def test_where_the_counts_are_gone_requests_are_answered_all_the_same(
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path / "gone"))
     answer = Caller(opened).get("/metrics", headers=SHOWN)
     assert (answer.status_code, answer.json["error"]) == (503, "unavailable")
+
+
+# --- Figures of the process, the pool, the limiter and the deliveries -----------------------------
+
+
+def exposed(app: Flask) -> dict[str, Metric]:
+    """The families that `/metrics` exposes, by name, as Prometheus' own parser reads them."""
+    text = Caller(app).get("/metrics", headers=SHOWN).text
+    families = text_string_to_metric_families(text)
+    return {one.name: one for one in families if not one.name.endswith("_created")}
+
+
+def test_every_family_is_valid_and_none_names_an_account(opened: Flask, cast: Cast) -> None:
+    assert cast.alice.get("users").status_code == 403
+    families = exposed(opened)
+    assert {"process_cpu_seconds", "process_resident_memory_bytes"} <= families.keys()
+    for name, family in families.items():
+        assert family.documentation, name
+        assert family.type in ("counter", "gauge", "histogram"), name
+        assert name.startswith(("atrium_", "process_")), name
+        labels = {label for sample in family.samples for label in sample.labels}
+        assert labels <= LABELS, name
+    (build,) = families["atrium_build_info"].samples
+    assert (build.labels["version"], build.value) == (rest.VERSION, 1)
+
+
+def test_what_a_limit_refuses_is_counted_by_limit(opened: Flask) -> None:
+    before = value(opened, 'atrium_rate_limited_total{limit="sample"}')
+    with opened.app_context():
+        allowance = rate_limits.Limit("sample", 1, 60).of(new_id())
+        rate_limits.consume(allowance)
+        for refused in (rate_limits.consume, rate_limits.check):
+            with pytest.raises(TooManyRequests):
+                refused(allowance)
+    assert value(opened, 'atrium_rate_limited_total{limit="sample"}') == before + 2
+
+
+def test_waits_for_a_connection_are_counted(opened: Flask) -> None:
+    pool = Pool(partial(sqlite3.connect, ":memory:"), pool_size=1, max_overflow=0, timeout=0.01)
+    before = value(opened, "atrium_db_pool_waits_total")
+    lent = pool.acquire()
+    with pytest.raises(PoolTimeout):
+        pool.acquire()
+    pool.release(lent)
+    pool.dispose()
+    assert value(opened, "atrium_db_pool_waits_total") == before + 1
+    assert value(opened, "atrium_db_pool_wait_seconds_total") >= 0.01
+    assert value(opened, "atrium_db_pool_limit") >= 1
+
+
+def test_attempts_are_counted_by_outcome(opened: Flask, cast: Cast) -> None:
+    sample = 'atrium_delivery_seconds_count{outcome="delivered"}'
+    before = value(opened, sample)
+    make_collection(cast.root)
+    with receiving() as receiver:
+        make_webhook(cast.alice, receiver.url)
+        make_record(cast.alice, title="a")
+        deliver(opened)
+    assert value(opened, sample) == before + 1
+
+
+def test_a_worker_shows_its_own(opened: Flask) -> None:
+    port = metrics_server.start(opened, "http://127.0.0.1")
+    url = f"http://127.0.0.1:{port}"
+    assert requests.get(f"{url}/metrics", timeout=10).status_code == 401
+    shown = requests.get(f"{url}/metrics", headers=SHOWN, timeout=10)
+    assert "atrium_build_info" in shown.text
+    assert requests.get(f"{url}/live", timeout=10).status_code == 404
+
+
+def test_the_dashboard_names_what_is_exposed(opened: Flask, cast: Cast) -> None:
+    board = json.loads((PROJECT / "deploy" / "grafana.json").read_text())
+    queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    named = set(re.findall(r"\b(?:atrium|process)_[a-z_]+", " ".join(queries)))
+    bare = {re.sub("_(bucket|count|sum|total)$", "", name) for name in named}
+    families = exposed(opened).keys()
+    assert bare <= families
+    assert {name for name in families if name.startswith("atrium_")} <= bare

@@ -8,6 +8,7 @@ from app.config.settings import (
     context,
     current,
     is_under_process_manager,
+    metrics_folder,
     running,
 )
 
@@ -19,5 +20,6 @@ __all__ = [
     "context",
     "current",
     "is_under_process_manager",
+    "metrics_folder",
     "running",
 ]

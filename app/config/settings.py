@@ -224,6 +224,9 @@ class Config:
     metrics_token: str = _setting(
         parsing.token, "", "Bearer token for /metrics, which is off without one", secret=True
     )
+    worker_metrics_url: str = _setting(
+        parsing.url("http"), "", "address of /metrics in a worker, such as http://127.0.0.1:9101"
+    )
     trusted_proxies: int = _setting(
         parsing.integer(0, 10), 0, "reverse proxies in front of the service"
     )
@@ -275,6 +278,11 @@ class Config:
                 text = "(set)" if value else ""
             rows.append((f"SERVICE_{name.upper()}", text, meta["help"]))
         return rows
+
+
+def metrics_folder() -> str | None:
+    """Return the folder in which processes share metrics; None if there is only one."""
+    return os.environ.get("PROMETHEUS_MULTIPROC_DIR")
 
 
 def child_environment(**more: str) -> dict[str, str]:

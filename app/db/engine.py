@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
 from app import config
-from app.db import postgres_driver, sqlite_driver
+from app.db import postgres_driver, postgres_session, sqlite_driver
 from app.db.pool import Pool
 
 # If a network drops all packets, the connection is closed after half a minute at most. The default
@@ -30,8 +30,6 @@ UNUSABLE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 # The transaction of a stopped process, or of a client that reads a list too slowly, blocks others
 # for at most this long: then PostgreSQL rolls it back.
 IDLE_SECONDS = 60
-POSTGRES_OPTIONS = "-c timezone=UTC -c default_transaction_isolation=read\\ committed"
-
 
 _prepared: WeakSet[sa.Engine] = WeakSet()
 
@@ -62,9 +60,7 @@ def options(settings: config.Config) -> dict[str, object]:
     if settings.database_url.startswith("sqlite"):
         common |= {"insertmanyvalues_page_size": sqlite_driver.ROWS}
         return common | {"connect_args": {"factory": sqlite_driver.Driver}}
-    idle = f"-c idle_in_transaction_session_timeout={IDLE_SECONDS}s"
-    connect: dict[str, object] = {"connect_timeout": 5, "options": f"{POSTGRES_OPTIONS} {idle}"}
-    connect |= {"application_name": "atrium", **KEEPALIVE}
+    connect: dict[str, object] = {"connect_timeout": 5, "application_name": "atrium", **KEEPALIVE}
     connect |= {
         "connection_factory": postgres_driver.Driver,
         "cursor_factory": postgres_driver.Cursor,
@@ -87,6 +83,8 @@ def prepare(engine: sa.Engine) -> None:
         return _as_unavailable(original) if _is_unusable(original) else None
 
     if engine.dialect.name != "sqlite":
+        settings = {"idle_in_transaction_session_timeout": f"{IDLE_SECONDS}s"}
+        postgres_session.start_each(engine, settings)
         return
 
     @sa.event.listens_for(engine, "before_cursor_execute", retval=True)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
-from app.db import engine
+from app.db import engine, postgres_session
 
 LOCK_MILLISECONDS = 30_000
 
@@ -28,9 +28,9 @@ def connect() -> Iterator[sa.Connection]:
         connect_args={
             "connect_timeout": 5,
             "application_name": "atrium",
-            "options": f"{engine.POSTGRES_OPTIONS} -c lock_timeout={LOCK_MILLISECONDS}",
             **engine.KEEPALIVE,
         },
     )
+    postgres_session.start_each(own_engine, {"lock_timeout": str(LOCK_MILLISECONDS)})
     with own_engine.connect() as connection:
         yield connection

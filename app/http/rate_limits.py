@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from typing import Any, TypeVar
 
+import prometheus_client
 import sqlalchemy as sa
 from limits import RateLimitItem, RateLimitItemPerSecond
 from limits.errors import StorageError
@@ -22,6 +23,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock, config, db, jobs
+from app.context import metrics
 from app.db import engine
 from app.db.prepared import PreparedStatement
 from app.db.types import Text
@@ -29,6 +31,9 @@ from app.errors import TooManyRequests
 
 PURGED_AT_ONCE = 100
 Result = TypeVar("Result")
+REFUSED = prometheus_client.Counter(
+    "atrium_rate_limited_total", "Attempts refused, by rate limit.", ("limit",), registry=None
+)
 SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400}
 
 
@@ -100,9 +105,10 @@ def client_network(address: str | None) -> str:
 
 def check(*allowances: Allowance) -> None:
     """Raise TooManyRequests, with the seconds to wait, if any allowance is used up."""
-    ends = _with_fallback(partial(_ends_of_used_up, allowances))
-    if ends:
-        raise _too_many(max(ends))
+    used_up = _with_fallback(partial(_used_up, allowances))
+    if used_up:
+        end, name = max(used_up)
+        raise _too_many(name, end)
 
 
 def consume(*allowances: Allowance) -> None:
@@ -112,7 +118,7 @@ def consume(*allowances: Allowance) -> None:
     """
     for allowance in allowances:
         if not _with_fallback(partial(_hit, allowance)):
-            raise _too_many(_with_fallback(partial(_end, allowance)))
+            raise _too_many(allowance.limit.name, _with_fallback(partial(_end, allowance)))
 
 
 def increment(allowance: Allowance, amount: int) -> int:
@@ -124,18 +130,21 @@ def _add(amount: int, allowance: Allowance, limiter: FixedWindowRateLimiter) -> 
     return limiter.storage.incr(allowance.counter, allowance.limit.seconds, amount=amount)
 
 
-def _too_many(end: float) -> TooManyRequests:
+def _too_many(name: str, end: float) -> TooManyRequests:
+    metrics.count(REFUSED, name)
     return TooManyRequests(max(1, math.ceil(end - clock.now().timestamp())))
 
 
-def _ends_of_used_up(
+def _used_up(
     allowances: Sequence[Allowance], limiter: FixedWindowRateLimiter
-) -> list[float]:
+) -> list[tuple[float, str]]:
     keys = [allowance.counter for allowance in allowances]
     storage = limiter.storage
     counts = storage.counts(keys) if isinstance(storage, SqlStorage) else map(storage.get, keys)
     pairs = zip(allowances, counts, strict=True)
-    return [_end(item, limiter) for item, count in pairs if count >= item.limit.tries]
+    return [
+        (_end(item, limiter), item.limit.name) for item, tries in pairs if tries >= item.limit.tries
+    ]
 
 
 def _end(allowance: Allowance, limiter: FixedWindowRateLimiter) -> float:

@@ -18,7 +18,7 @@ from app.collections import revision_files
 from app.collections import revisions as core
 from app.db import reencryption
 from app.jobs import worker
-from app.ops import backups, progress
+from app.ops import backups, metrics_server, progress, readiness
 from app.ops import command as commands
 from app.ops import doctor as doctoring
 from app.ops import manifest_commands as manifest
@@ -195,6 +195,10 @@ def release() -> None:
 @with_appcontext
 def work() -> None:
     """Run background jobs until stopped (SIGTERM, Ctrl-C)."""
+    if refusal := readiness.pooler_refusal():
+        raise click.ClickException(f"The database cannot be used: {refusal}")
+    if url := config.current().worker_metrics_url:
+        metrics_server.start(config.context().app, url)
     worker.serve(_stop_signal())
 
 

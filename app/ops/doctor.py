@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from app import clock, config, db, jobs
 from app.audit.models import AuditChange, AuditHead
 from app.collections import revisions
-from app.db import disk, reencryption, row_security
+from app.db import disk, postgres_session, reencryption, row_security
 from app.db.errors import error_summary
 from app.db.functions import database_now
 from app.db.types import UtcDateTime
@@ -44,7 +44,7 @@ def run_checks() -> Iterator[Finding]:
     if ready["database"] == "ok":
         yield from _database(ready["migrations"])
     else:
-        yield _unusable()
+        yield _unusable(ready["database"])
     if "disk" in ready:
         yield _disk(ready["disk"])
     yield _queue(ready.get("queue"))
@@ -84,7 +84,9 @@ def _settings() -> Iterator[Finding]:
         yield Finding("settings", "ok", settings.env)
 
 
-def _unusable() -> Finding:
+def _unusable(state: str) -> Finding:
+    if state == postgres_session.REFUSAL:
+        return Finding("database", "fail", state)
     reason = "but did on the second attempt"
     try:
         db.connection().execute(sa.select(sa.literal(1)))

@@ -1,8 +1,8 @@
-"""`/metrics` for Prometheus: requests by route, and queue lengths (contract section 11).
+"""`/metrics` for Prometheus (contract section 11).
 
 No metric has labels for accounts or users. The processes of one server share counts in the files of
-PROMETHEUS_MULTIPROC_DIR (`deploy/serving.py`), so each port reports its own. Queue lengths come
-from the database.
+PROMETHEUS_MULTIPROC_DIR (`deploy/serving.py`), so each port reports its own; a worker has a port of
+its own. Queue lengths come from the database.
 """
 
 from __future__ import annotations
@@ -20,13 +20,17 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from prometheus_client.values import MutexValue, ValueClass
 
 from app import config, db, jobs
+from app.db import metrics as pool
 from app.errors import NotFound, Unauthorized, Unavailable
+from app.http import rate_limits
 from app.jobs import leases
-from app.realtime.metrics import METRICS as STREAM_METRICS
+from app.ops.process_metrics import BuildCollector, ProcessesCollector
+from app.realtime import metrics as streams
 from app.rest.access import across_accounts, public
 from app.rest.blueprint import Blueprint
 from app.rest.current_request import get_header
 from app.rest.schemas import TEXT
+from app.webhooks import metrics as deliveries
 from app.webhooks import models as webhooks
 from app.workflows import models as workflows
 
@@ -42,7 +46,7 @@ _requests = prometheus_client.Counter(
 _seconds = prometheus_client.Histogram(
     "atrium_request_seconds", "Time to the response.", ("method", "route"), registry=_own
 )
-for _metric in STREAM_METRICS:
+for _metric in (*streams.METRICS, *pool.METRICS, *deliveries.METRICS, rate_limits.REFUSED):
     _own.register(_metric)
 
 
@@ -101,8 +105,8 @@ class _QueueCollector(Collector):
 def metrics() -> Response:
     """Return metrics; needs `SERVICE_METRICS_TOKEN` as Bearer, and is 404 if that is not set.
 
-    In the text format of Prometheus, without labels for accounts or users. Requests are those of
-    this port; queues are those of the whole instance.
+    In the text format of Prometheus, without labels for accounts or users. Queues are those of the
+    whole instance; all else is about the processes behind this port.
     """
     token = config.current().metrics_token
     if not token:
@@ -112,7 +116,7 @@ def metrics() -> Response:
     registry = _own
     if ValueClass is not MutexValue:
         registry = _multiprocess_registry()
-    text = prometheus_client.generate_latest(registry) + prometheus_client.generate_latest(_queues)
+    text = prometheus_client.generate_latest(registry) + prometheus_client.generate_latest(_shared)
     return Response(text, content_type=prometheus_client.CONTENT_TYPE_LATEST)
 
 
@@ -130,5 +134,6 @@ def _bearer_token() -> bytes:
     return token.strip().encode() if scheme.lower() == "bearer" else b""
 
 
-_queues = CollectorRegistry()
-_queues.register(_QueueCollector())
+_shared = CollectorRegistry()
+for _collector in (_QueueCollector(), ProcessesCollector(), BuildCollector()):
+    _shared.register(_collector)

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from app import config
 from app.auth.stream_credentials import StreamCredential
+from app.context.metrics import count
 from app.errors import AppError
 from app.realtime import limits, metrics
 from app.realtime.subscriptions import Subscription, key_of
@@ -70,7 +71,7 @@ class Connection(asyncio.Protocol, ABC):
         transport.pause_reading()  # until the hub knows this stream
         self.is_connected = True
         _keep_alive(transport.get_extra_info("socket"))
-        metrics.count(metrics.OPEN, self.protocol)
+        count(metrics.OPEN, self.protocol)
         self._send(self.head + self.opening)
         self._timer = loop.current().call_later(limits.HEARTBEAT_SECONDS, self._beat)
         if _stopping.is_set():
@@ -87,7 +88,7 @@ class Connection(asyncio.Protocol, ABC):
         self._waiting_bytes = 0
         if self._timer:
             self._timer.cancel()
-        metrics.count(metrics.OPEN, self.protocol, -1)
+        count(metrics.OPEN, self.protocol, amount=-1)
         registry.remove(self)
         self.lost.set_result(None)
 
@@ -110,7 +111,7 @@ class Connection(asyncio.Protocol, ABC):
             self.cut_off()
             return
         self._send(data)
-        metrics.count(metrics.SENT, self.protocol)
+        count(metrics.SENT, self.protocol)
 
     def _send(self, data: bytes) -> None:
         self._waiting.append(memoryview(data))
@@ -141,7 +142,7 @@ class Connection(asyncio.Protocol, ABC):
     def cut_off(self) -> None:
         """Drop the connection at once, with all that waits."""
         if not self._transport.is_closing():
-            metrics.count(metrics.CUT_OFF, self.protocol)
+            count(metrics.CUT_OFF, self.protocol)
         self.closed = True
         self._transport.abort()
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import structlog
 from prometheus_client import Counter, Gauge
-
-log = structlog.get_logger()
 
 _LABELS = ("protocol",)
 OPEN = Gauge(
@@ -19,11 +16,3 @@ CUT_OFF = Counter(
     registry=None,
 )
 METRICS = (OPEN, SENT, CUT_OFF)
-
-
-def count(metric: Counter | Gauge, protocol: str, amount: int = 1) -> None:
-    """Count, unless the metrics directory is missing or full: the stream matters more."""
-    try:
-        metric.labels(protocol).inc(amount)
-    except OSError as error:
-        log.warning("streams are not counted", reason=type(error).__name__)

@@ -18,13 +18,14 @@ from queue import Empty, SimpleQueue
 import structlog
 
 from app import clock, config, db
+from app.context.metrics import observe
 from app.ids import new_id
 from app.jobs import task as job_task
 from app.jobs import turns, worker
 from app.jobs.rq_queues import WEBHOOKS
 from app.jobs.turns import Turns
 from app.outbound.address_policy import Rules
-from app.webhooks import delivery, queue, upkeep
+from app.webhooks import delivery, metrics, queue, upkeep
 from app.webhooks.queue import Result, Target, Work
 from app.webhooks.receiver_queues import Lane
 
@@ -111,6 +112,9 @@ class Dispatcher:
     def _write_account(self, account_id: str) -> None:
         results = [r for r in self._unwritten if r.work.account_id == account_id]
         queue.record(account_id, results)
+        for result in results:
+            if not result.held:
+                observe(metrics.SECONDS, result.duration_ms / 1000, queue.outcome(result).status)
         self._unwritten = [r for r in self._unwritten if r.work.account_id != account_id]
         upkeep.disable_failing(account_id, results)
         if self._turns:
