@@ -6,7 +6,13 @@ from flask import Flask
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from app import config, db, hooks, rest
-from app.admin_api import account_routes, group_routes, own_account_routes, role_routes, user_routes
+from app.admin_api import (
+    account_routes,
+    group_routes,
+    own_account_routes,
+    role_routes,
+    user_routes,
+)
 from app.audit import records as audited_records
 from app.audit import routes as audit
 from app.audit import tracking
@@ -21,7 +27,13 @@ from app.auth import (
     tokens,
 )
 from app.auth import routes as auth
-from app.collections import open_routes, revision_routes, trial_routes, typed_spec
+from app.collections import (
+    open_routes,
+    permission_routes,
+    revision_routes,
+    trial_routes,
+    typed_spec,
+)
 from app.collections import routes as collections
 from app.collections import transfer_routes as collection_transfer
 from app.config import Config
@@ -37,7 +49,7 @@ from app.http import assets, error_handlers, languages, logging
 from app.http.app import Application
 from app.isolation import commands as isolation
 from app.manifest import routes as manifest
-from app.ops import cli, health, metrics
+from app.ops import cli, dashboard_routes, health, metrics
 from app.realtime import routes as realtime
 from app.records.api import (
     aggregate_routes,
@@ -56,6 +68,7 @@ from app.rest.converters import IntegerPath, LargeIntegerPath, UuidPath
 from app.rest.openapi import api
 from app.rest.serialization import Json
 from app.sso import config_routes as sso_config
+from app.sso import overview_routes as sso_overview
 from app.sso import responses as sso_answers
 from app.sso import roles as sso_roles
 from app.sso import routes as sso
@@ -106,11 +119,15 @@ API_BLUEPRINTS = (
     hook_routes.blueprint,
     manifest.blueprint,
     realtime.blueprint,
+    dashboard_routes.blueprint,
     health.blueprint,
     metrics.blueprint,
 )
 # Imported for the routes that they add to blueprints of other modules.
-ADDITIONS = (email_routes, password_routes, session_routes, explain_routes)
+ADDITIONS = (
+    *(email_routes, password_routes, session_routes, explain_routes, permission_routes),
+    sso_overview,
+)
 # Imported for their event subscriptions and jobs.
 SUBSCRIBERS = (
     *(cleanup, tracking, audited_records, dispatch, sso_roles),

@@ -82,7 +82,7 @@ def test_the_commands_work_as_written(running: tuple[str, str], tmp_path: Path) 
     )
     assert run.returncode == 0, run.stderr
     output = run.stdout
-    assert '"error"' not in output.replace('{"error":"not_found"', "", 1), output
+    assert '"error":"' not in output.replace('{"error":"not_found"', "", 1), output
     for sign in (
         '"table_name":"col_tasks"',
         '"email_verified":true',

@@ -10,6 +10,8 @@ from app.rest.converters import LARGEST_ROLE_ID
 from app.rest.paging import Page, PageArgs, items_field
 from app.rest.schemas import Schema
 
+CREDENTIAL_TYPES = JWT, API_KEY = "jwt", "api_key"
+
 ACCOUNT = {
     "id": "019a9f00-0000-7000-8000-00000000000a",
     "slug": "acme",
@@ -35,6 +37,7 @@ USER = {
     "created_at": "2026-11-20T12:00:00.123456Z",
     "updated_at": "2026-11-20T12:00:00.123456Z",
     "last_login": None,
+    "token_type": JWT,
 }
 ROLE = {
     "id": 3,
@@ -44,6 +47,9 @@ ROLE = {
     "updated_at": "2026-11-20T12:00:00.123456Z",
 }
 FULL_ACCOUNT = {**ACCOUNT, "is_active": True, "updated_at": ACCOUNT["created_at"]}
+CREDENTIAL = (
+    "Of the caller's credential in `GET /auth/me`; `jwt` in other responses. For `@snackbase/sdk`."
+)
 PAGE = {"skip": 0, "limit": 25}
 ORDER = ma.validate.OneOf(["asc", "desc"])
 METADATA = {
@@ -84,6 +90,9 @@ class UserView(Schema):
     created_at = fields.Timestamp(required=True)
     updated_at = fields.Timestamp(required=True)
     last_login = fields.Timestamp(required=True, allow_none=True)
+    token_type = fields.Choice(
+        CREDENTIAL_TYPES, required=True, dump_default=JWT, metadata={"description": CREDENTIAL}
+    )
 
 
 class FullAccountView(AccountView):

@@ -27,6 +27,7 @@ from app.rest.access import superadmin
 from app.rest.blueprint import Blueprint
 from app.rest.paging import page_body
 from app.rest.schemas import Message, Schema
+from app.rest.serialization import json_response
 from app.types import JSONObject
 
 blueprint = Blueprint(
@@ -37,6 +38,7 @@ blueprint = Blueprint(
 )
 
 SIGNS = ("", "+", "-")
+VERIFIED = "The address is marked as verified."
 
 
 class UserArgs(TeamArgs):
@@ -77,6 +79,12 @@ class NewPassword(Schema):
         """Require a password or a link."""
         if not data.get("send_reset_link") and not {"new_password", "password"} & set(data):
             raise ma.ValidationError("Missing data for required field.", "new_password")
+
+
+class VerifiedUserView(UserView):
+    """A user whose address was marked verified."""
+
+    message = ma.fields.String(required=True)
 
 
 @blueprint.route("", methods=["GET"])
@@ -183,15 +191,16 @@ def set_user_password(body: Body, user_id: str) -> dict[str, str]:
 
 
 @blueprint.route("/<uuid:user_id>/verify", methods=["POST"])
-@blueprint.response(200, UserView, example=USER)
+@blueprint.response(200, VerifiedUserView, example={**USER, "message": VERIFIED})
 @superadmin
-def verify_user(user_id: str) -> User:
+def verify_user(user_id: str) -> Response:
     """Mark a user's address verified.
 
     For superadmins. The user's sessions and API keys stay valid, and no mail is sent. For a
     verified address it only renews `email_verified_at`.
     """
-    return users.verify(None, user_id)
+    verified = UserView().dump(users.verify(None, user_id))
+    return json_response({**verified, "message": VERIFIED})
 
 
 @blueprint.route("/<uuid:user_id>/resend-verification", methods=["POST"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -10,6 +11,7 @@ import sqlalchemy as sa
 from app import db
 from app.audit.append import DELETE
 from app.audit.entries import CHANGES
+from app.db import daily
 
 
 def changes(account_id: str | None, limit: int) -> Sequence[sa.Row[Any]]:
@@ -18,6 +20,18 @@ def changes(account_id: str | None, limit: int) -> Sequence[sa.Row[Any]]:
     order = CHANGES.c.occurred_at.desc(), CHANGES.c.first_id.desc()
     newest = CHANGES.select().where(*conditions).order_by(*order).limit(limit)
     return db.connection().execute(newest).all()
+
+
+def select_days(account_id: str | None, since: datetime, limit: int | None) -> Any:
+    """Select the day and operation of the newest changes of an account (None: of all)."""
+    occurred_at, kind = CHANGES.c.occurred_at, CHANGES.c.operation.label("kind")
+    query = sa.select(daily.day(occurred_at), kind, sa.literal("").label("source"))
+    if account_id is not None:
+        query = query.where(CHANGES.c.account_id == account_id)
+    newest = query.where(occurred_at >= since).order_by(
+        occurred_at.desc(), CHANGES.c.first_id.desc()
+    )
+    return newest.limit(limit)
 
 
 def is_deleted(account_id: str | None, table_name: str, record_id: str) -> bool:

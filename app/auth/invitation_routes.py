@@ -43,6 +43,7 @@ INVITATION = {
     "created_at": "2026-11-20T12:00:00.123456Z",
     "updated_at": "2026-11-20T12:00:00.123456Z",
 }
+RESENT = "A new link is on its way."
 
 
 class InvitationView(Schema):
@@ -72,6 +73,12 @@ class SentInvitation(InvitationView):
     """An invitation with a token to accept it; the mail has another, which verifies the address."""
 
     token = ma.fields.String(required=True)
+
+
+class ResentInvitation(SentInvitation):
+    """An invitation with its new token."""
+
+    message = ma.fields.String(required=True)
 
 
 class InvitationPage(Page):
@@ -177,7 +184,9 @@ def cancel_invitation(invitation: str) -> Response:
 
 
 @blueprint.route("/<uuid:invitation>/resend", methods=["POST"])
-@blueprint.response(200, SentInvitation, example={**INVITATION, "token": "AA0001-..."})
+@blueprint.response(
+    200, ResentInvitation, example={**INVITATION, "token": "AA0001-...", "message": RESENT}
+)
 @blueprint.fails(409, 429)
 @account_admin
 @shows_secret
@@ -187,7 +196,8 @@ def resend_invitation(invitation: str) -> dict[str, object]:
     The same restrictions on `pii_access` and admins apply as for a new invitation (403).
     """
     caller = principal()
-    return _with_token(*invitations.resend(caller.require_account_id(), invitation, by=caller))
+    resent = invitations.resend(caller.require_account_id(), invitation, by=caller)
+    return {**_with_token(*resent), "message": RESENT}
 
 
 @blueprint.route("/<invitation>", methods=["GET"])

@@ -6,7 +6,7 @@ from flask import Response, make_response, render_template, request
 
 from app import rest
 from app.accounts.models import User
-from app.accounts.schemas import ACCOUNT, USER, AccountView, UserView
+from app.accounts.schemas import ACCOUNT, API_KEY, JWT, USER, AccountView, UserView
 from app.accounts.types import Body
 from app.auth import lockout, registration, verification
 from app.auth import service as auth
@@ -183,7 +183,8 @@ def get_me() -> Response:
     With an API key, the user who created it. `account` is the user's own, whatever `X-Account-ID`.
     """
     user = auth.get_user(principal())
-    dumped = UserView().dump(user)
+    token_type = JWT if principal().api_key_id is None else API_KEY
+    dumped = {**UserView().dump(user), "token_type": token_type}
     return make_response(
         {
             **dumped,

@@ -293,6 +293,11 @@ class Definition:
         text: str | None = self.rules.get(f"{operation}_rule")
         return text
 
+    @property
+    def is_public(self) -> bool:
+        """Whether a rule is empty, which opens an operation to everyone."""
+        return "" in map(self.rule, OPERATIONS)
+
     def field_list(self, operation: str) -> Any:
         """The fields that the operation may access, or `*`."""
         return self.rules.get(f"{operation}_fields", ALL_FIELDS)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from app import rest
 from app.accounts.schemas import PAGE
-from app.collections import removal, updates
+from app.collections import definition, removal, updates
 from app.collections import service as collections
 from app.collections.changes import Proposal
 from app.collections.models import Collection
@@ -55,7 +55,10 @@ def _views(rows: Sequence[Collection]) -> list[JSONObject]:
             "schema": row.schema,
             "fields": row.schema,
             "field_count": len(row.schema),
+            "fields_count": len(row.schema),
             "record_count": counts[row.id],
+            "records_count": counts[row.id],
+            "has_public_access": definition.from_row(row).is_public,
             "options": {"require_signature": False, **row.options},
             "indexes": row.indexes,
             "created_at": row.created_at,

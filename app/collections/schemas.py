@@ -31,7 +31,10 @@ COLLECTION = {
     "schema": SCHEMA,
     "fields": SCHEMA,
     "field_count": 2,
+    "fields_count": 2,
     "record_count": 0,
+    "records_count": 0,
+    "has_public_access": False,
     "options": OPTIONS,
     "indexes": INDEXES,
     "created_at": "2026-11-20T12:00:00.123456Z",
@@ -338,8 +341,18 @@ class CollectionView(Schema):
     schema = ma.fields.List(ma.fields.Dict(), required=True)
     fields_ = ma.fields.List(ma.fields.Dict(), attribute="fields", data_key="fields", required=True)
     field_count = ma.fields.Integer(required=True)
+    fields_count = ma.fields.Integer(
+        required=True, metadata={"description": "Alias of `field_count`."}
+    )
     record_count = ma.fields.Integer(
         required=True, metadata={"description": "Records of all accounts."}
+    )
+    records_count = ma.fields.Integer(
+        required=True, metadata={"description": "Alias of `record_count`."}
+    )
+    has_public_access = ma.fields.Boolean(
+        required=True,
+        metadata={"description": 'Whether a rule is `""`, which opens an operation to everyone.'},
     )
     options = ma.fields.Nested(CollectionOptions, required=True)
     indexes = ma.fields.List(ma.fields.Nested(IndexDefinition), required=True)

@@ -29,6 +29,9 @@ blueprint = Blueprint(
     description="Try rules out before they are saved. Superadmins only.",
 )
 
+VALID: JSONObject = {"valid": True, "error": None, "errors": [], "details": []}
+ALLOWED = {"result": True, "allowed": True, "error": None, "evaluation_details": None}
+
 
 class RuleContext(Schema):
     """A record, and who asks."""
@@ -61,6 +64,9 @@ class RuleValidity(Schema):
     """Whether a text is a rule, and why not."""
 
     valid = ma.fields.Boolean(required=True)
+    error = ma.fields.String(
+        required=True, allow_none=True, metadata={"description": "The first of `errors`."}
+    )
     errors = ma.fields.List(ma.fields.String(), required=True)
     details = ma.fields.List(
         ma.fields.Dict(),
@@ -73,6 +79,17 @@ class RuleTestResult(Schema):
     """Whether the rule lets the caller at the record."""
 
     result = ma.fields.Boolean(required=True)
+    allowed = ma.fields.Boolean(required=True, metadata={"description": "Alias of `result`."})
+    error = ma.fields.String(
+        required=True,
+        allow_none=True,
+        metadata={"description": "Always null: a rule that is not valid is a 400."},
+    )
+    evaluation_details = ma.fields.String(
+        required=True,
+        allow_none=True,
+        metadata={"description": "Always null. `POST .../rules/explain` shows the deciding parts."},
+    )
 
 
 class ProposedRules(RulesBody):
@@ -112,7 +129,7 @@ class RoleDifferences(Schema):
 
 @blueprint.route("/validate", methods=["POST"])
 @blueprint.arguments(RuleToValidate, example={"rule": OWNER, "collection": "posts"})
-@blueprint.response(200, RuleValidity, example={"valid": True, "errors": [], "details": []})
+@blueprint.response(200, RuleValidity, example=VALID)
 @superadmin
 @versioned_cache.reloading()  # what was cached may be out of date, and nothing here would tell
 def validate_rule(body: JSONObject) -> JSONObject:
@@ -124,6 +141,7 @@ def validate_rule(body: JSONObject) -> JSONObject:
     problems = trials.rule_problems(body["rule"], scope)
     return {
         "valid": not problems,
+        "error": problems[0]["message"] if problems else None,
         "errors": [problem_["message"] for problem_ in problems],
         "details": problems,
     }
@@ -134,7 +152,7 @@ def validate_rule(body: JSONObject) -> JSONObject:
     RuleTrial,
     example={"rule": OWNER, "record": {"created_by": "u1"}, "auth": {"id": "u1", "role": "viewer"}},
 )
-@blueprint.response(200, RuleTestResult, example={"result": True})
+@blueprint.response(200, RuleTestResult, example=ALLOWED)
 @blueprint.fails(400)
 @superadmin
 @versioned_cache.reloading()  # what was cached may be out of date, and nothing here would tell
@@ -147,7 +165,8 @@ def test_rule(body: JSONObject) -> JSONObject:
     """
     situation = {**body, **body.get("context", {})}
     caller = situation.get("auth") or rules.Subject()
-    return {"result": trials.evaluate(body["rule"], situation.get("record", {}), caller)}
+    result = trials.evaluate(body["rule"], situation.get("record", {}), caller)
+    return {"result": result, "allowed": result, "error": None, "evaluation_details": None}
 
 
 @collections_blueprint.route("/<collection_name>/rules/diff", methods=["POST"])

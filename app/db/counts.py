@@ -22,9 +22,16 @@ def count_each_up_to(
     table: sa.FromClause | type[db.Base], conditions: Sequence[Where], limit: int | None
 ) -> Sequence[int]:
     """Count the rows under each of several conditions, in one statement."""
-    if not conditions:
+    return count_all_up_to([(table, where) for where in conditions], limit)
+
+
+def count_all_up_to(
+    sources: Sequence[tuple[sa.FromClause | type[db.Base], Where]], limit: int | None
+) -> Sequence[int]:
+    """Count the rows of each of several tables under its condition, in one statement."""
+    if not sources:
         return []
-    counts = (_count(table, where, limit).scalar_subquery() for where in conditions)
+    counts = (_count(*source, limit).scalar_subquery() for source in sources)
     return list(db.connection().execute(sa.select(*counts)).one())
 
 

@@ -48,12 +48,12 @@ def list_provider_settings(args: JSONObject) -> JSONObject:
     """
     filters = {"account": args.get("account_id"), "category": args.get("category")}
     rows, total = service.page(args["skip"], args["limit"], by=principal(), **filters)
-    return page_body([_view(row) for row in rows], total, args)
+    return page_body([view(row) for row in rows], total, args)
 
 
 @blueprint.route("", methods=["POST"])
 @blueprint.arguments(schemas.NewProviderRow, example=schemas.NEW_ROW)
-@blueprint.response(201, schemas.ProviderRow, example=schemas.ROW)
+@blueprint.response(201, schemas.SavedProviderRow, example={**schemas.ROW, "status": "created"})
 @blueprint.fails(400, 403, 404, 409)
 @account_admin
 def create_provider_settings(body: JSONObject) -> JSONObject:
@@ -62,10 +62,11 @@ def create_provider_settings(body: JSONObject) -> JSONObject:
     With `enabled: false` the settings may be incomplete, so that you can give our metadata to the
     provider first; enabling requires the rest.
     """
-    return _view(service.create(body, by=principal()))
+    return {**view(service.create(body, by=principal())), "status": "created"}
 
 
 @blueprint.route("/providers", methods=["GET"])
+@blueprint.arguments(schemas.ProviderKindArgs, location="query")
 @blueprint.response(
     200,
     schemas.ProviderKinds,
@@ -82,7 +83,7 @@ def create_provider_settings(body: JSONObject) -> JSONObject:
     },
 )
 @account_admin
-def list_providers() -> JSONObject:
+def list_providers(args: JSONObject) -> JSONObject:
     """List the providers that can be set up.
 
     For admins. The same for every account, and in a fixed order; `/schema` describes the settings
@@ -96,6 +97,7 @@ def list_providers() -> JSONObject:
             "is_builtin": True,
         }
         for provider in providers.PROVIDERS
+        if args.get("category") in (None, provider.category)
     ]
     return {"items": items, "total": len(items)}
 
@@ -142,12 +144,12 @@ def get_provider_settings(configuration_id: str) -> JSONObject:
     For admins. Secrets are `***`, or null if not set. Superadmins get the settings of every
     account.
     """
-    return _view(service.get(configuration_id, by=_caller(configuration_id)))
+    return view(service.get(configuration_id, by=_caller(configuration_id)))
 
 
 @blueprint.route(BY_ID, methods=["PATCH"])
 @blueprint.arguments(schemas.ChangedProviderRow, example={"enabled": False})
-@blueprint.response(200, schemas.ProviderRow, example=schemas.ROW)
+@blueprint.response(200, schemas.SavedProviderRow, example={**schemas.ROW, "status": "updated"})
 @blueprint.fails(400, 403)
 @account_admin
 def update_provider_settings(body: JSONObject, configuration_id: str) -> JSONObject:
@@ -156,7 +158,8 @@ def update_provider_settings(body: JSONObject, configuration_id: str) -> JSONObj
     Send the secret again when you change `token_url`. If someone outside `pii_access` changes its
     addresses, members of that group cannot sign in until one of them sets `admits_pii_members`.
     """
-    return _view(service.change(configuration_id, body, by=_caller(configuration_id)))
+    row = service.change(configuration_id, body, by=_caller(configuration_id))
+    return {**view(row), "status": "updated"}
 
 
 @blueprint.route(BY_ID, methods=["DELETE"])
@@ -239,7 +242,8 @@ def _caller(setting_id: str) -> Principal:
     return service.act_in_account_of(setting_id, by=principal())
 
 
-def _view(row: ProviderSetting) -> JSONObject:
+def view(row: ProviderSetting) -> JSONObject:
+    """Return settings as in responses, without secrets."""
     names = ("id", "category", "provider_name", "display_name", "account_id", "enabled")
     view = {name: getattr(row, name) for name in (*names, "priority", "created_at", "updated_at")}
     return {
@@ -248,5 +252,7 @@ def _view(row: ProviderSetting) -> JSONObject:
         "callback_url": addresses.callback_url_for_row(row),
         "admits_pii_members": row.admits_pii_members is not False,
         "is_system": row.account_id == SYSTEM_ACCOUNT_ID,
+        "is_builtin": True,
+        "is_default": False,
         "config": service.mask_secrets(row),
     }

@@ -18,6 +18,8 @@ ROW = {
     "display_name": "Google",
     "account_id": ACCOUNT["id"],
     "is_system": False,
+    "is_builtin": True,
+    "is_default": False,
     "config": {"client_id": "123.apps.example", "client_secret": "***"},
     "callback_url": "https://api.example.com/oauth/google/callback/AA0001",
     "shared_callback": False,
@@ -71,6 +73,12 @@ class ProviderRow(Schema):
     display_name = ma.fields.String(required=True)
     account_id = fields.Id(required=True)
     is_system = ma.fields.Boolean(required=True)
+    is_builtin = ma.fields.Boolean(
+        required=True, metadata={"description": "Always true: all providers are built in."}
+    )
+    is_default = ma.fields.Boolean(
+        required=True, metadata={"description": "Always false: `priority` orders providers."}
+    )
     config = ma.fields.Dict(required=True)
     callback_url = ma.fields.String(
         required=True,
@@ -86,6 +94,12 @@ class ProviderRow(Schema):
     priority = ma.fields.Integer(required=True)
     created_at = fields.Timestamp(required=True)
     updated_at = fields.Timestamp(required=True)
+
+
+class SavedProviderRow(ProviderRow):
+    """Settings, and what happened to them."""
+
+    status = fields.Choice(("created", "updated"), required=True)
 
 
 class ProviderRowPage(Page):
@@ -128,11 +142,22 @@ class ChangedProviderRow(Schema):
     shared_callback = fields.StrictBoolean(metadata={"description": SHARED})
 
 
+def category_filter() -> fields.Choice:
+    """Return the parameter that filters by category."""
+    return fields.Choice(CATEGORIES, metadata={"description": "Only this category."})
+
+
+class ProviderKindArgs(Schema):
+    """Filters of the list of providers."""
+
+    category = category_filter()
+
+
 class ProviderRowArgs(PageArgs):
     """Filters of the list of settings."""
 
     account_id = fields.Text(longest=100, metadata={"description": "For superadmins: the account."})
-    category = fields.Choice(CATEGORIES, metadata={"description": "Only this category."})
+    category = category_filter()
 
 
 class ConfigValues(Schema):

@@ -35,6 +35,7 @@ KEYS = {
     "created_at",
     "updated_at",
     "last_login",
+    "token_type",
 }
 
 
@@ -128,6 +129,7 @@ def test_a_user_with_a_password_is_mailed_a_verification_link(app: Flask, cast: 
     verified = cast.root.post(f"users/{answer.json['id']}/verify")
     assert (verified.status_code, verified.json["email_verified"]) == (200, True)
     assert verified.json["email_verified_at"]
+    assert verified.json["message"]
     assert Caller(app).post("auth/login", credentials).status_code == 200
 
 

@@ -61,6 +61,8 @@ UNTOLD: dict[Route, str] = {
     ("POST", "/account/sso/plan"): "nothing: it only plans",
     ("POST", "/rules/validate"): "nothing: it only judges",
     ("POST", "/rules/test"): "nothing: it only tries",
+    ("POST", "/roles/validate-rule"): "nothing: it only judges",
+    ("POST", "/roles/test-rule"): "nothing: it only tries",
     ("POST", "/collections/<collection_name>/rules/explain"): "nothing: it only explains",
     ("POST", "/collections/<collection_name>/rules/diff"): "nothing: it only compares",
     ("POST", "/manifest/plan"): "nothing: it only plans",

@@ -62,7 +62,10 @@ def test_a_new_collection_is_answered_in_full(root: Caller) -> None:
         "schema",
         "fields",
         "field_count",
+        "fields_count",
         "record_count",
+        "records_count",
+        "has_public_access",
         "options",
         "indexes",
         "created_at",
@@ -70,6 +73,7 @@ def test_a_new_collection_is_answered_in_full(root: Caller) -> None:
     ]
     assert (made["name"], made["table_name"]) == ("Posts", "col_posts")
     assert (made["field_count"], made["record_count"]) == (1, 0)
+    assert (made["fields_count"], made["records_count"]) == (1, 0)
     assert made["fields"] == made["schema"]
     assert made["created_at"] == made["updated_at"]
 
@@ -78,7 +82,7 @@ def test_a_collection_is_found_by_its_id_and_by_its_name(root: Caller, alice: Ca
     made = make_collection(root, "Posts")
     make_record(alice)
     make_record(root.acting_in("globex"))
-    expected = made | {"record_count": 2}
+    expected = made | {"record_count": 2, "records_count": 2}
     for reference in (made["id"], made["id"].upper(), "Posts", "posts", "POSTS"):
         assert root.get(f"collections/{reference}").json == expected
 
@@ -117,7 +121,7 @@ def test_collections_are_listed_by_name(root: Caller, alice: Caller) -> None:
     }
     made = {name: make_collection(root, name) for name in ("beta", "Alpha", "gamma_1")}
     make_record(alice, "beta")
-    made["beta"]["record_count"] = 1
+    made["beta"]["record_count"] = made["beta"]["records_count"] = 1
     listed = root.get("collections").json
     assert listed["items"] == [made["Alpha"], made["beta"], made["gamma_1"]]
     assert (listed["total"], listed["total_pages"]) == (3, 1)
@@ -553,7 +557,7 @@ def test_a_failed_addition_leaves_nothing_behind(app: Flask, root: Caller, alice
     execute(app, "CREATE INDEX uq_col_posts$code ON col_other (a)")
     code = {"name": "code", "type": "text", "unique": True, "default": "x", "required": True}
     assert extend(root, made, code).status_code in FAILED
-    assert root.get("collections/posts").json == made | {"record_count": 1}
+    assert root.get("collections/posts").json == made | {"record_count": 1, "records_count": 1}
     assert root.get("migrations").json == before
     assert alice.get(f"records/posts/{record['id']}").json == record
     assert make_record(alice).keys() == record.keys()

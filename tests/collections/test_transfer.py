@@ -176,7 +176,7 @@ def test_what_exists_is_refused_skipped_or_updated(app: Flask, root: Caller, ali
     skipped = send(root, wider, more, strategy="skip").json
     assert [one["status"] for one in skipped["collections"]] == ["skipped", "imported"]
     assert (skipped["imported_count"], skipped["skipped_count"]) == (1, 1)
-    assert root.get("collections/Posts").json == made | {"record_count": 1}
+    assert root.get("collections/Posts").json == made | {"record_count": 1, "records_count": 1}
     updated = send(root, wider, more, strategy="update").json
     assert [one["status"] for one in updated["collections"]] == ["updated", "updated"]
     assert (updated["success"], updated["updated_count"], updated["failed_count"]) == (True, 2, 0)

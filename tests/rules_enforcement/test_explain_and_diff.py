@@ -422,7 +422,7 @@ def test_a_rule_that_is_tried_out_takes_moments_for_moments(root: Caller, rule: 
     record = {"created_at": MOMENT, "updated_at": "2026-01-01T00:00:00.5Z", "other": MOMENT}
     record |= {"author": author}
     tried = root.post("rules/test", {"rule": rule, "record": record})
-    assert tried.json == {"result": OF_MOMENTS[rule]}
+    assert tried.json["result"] == OF_MOMENTS[rule]
 
 
 def test_a_rule_that_no_collection_could_have_is_not_tried_out(root: Caller) -> None:

@@ -15,7 +15,7 @@ const alice = client();
 await assert.rejects(alice.auth.login({ account, email, password: "wrong" }), { name: "AuthenticationError" });
 await alice.auth.login({ account, email, password });
 const me = await alice.auth.getCurrentUser();
-assert.deepEqual([me.user.email, me.account.slug], [email, account]);
+assert.deepEqual([me.user.email, me.account.slug, me.user.token_type], [email, account, "jwt"]);
 const before = alice.authService.auth.refreshToken;
 await alice.auth.refreshToken();
 assert.notEqual(alice.authService.auth.refreshToken, before);
@@ -39,7 +39,7 @@ assert.equal((await root.users.update(user.id, { is_active: false })).is_active,
 assert.equal((await root.users.list({ account_id: made.id })).total, 1);
 assert.equal((await root.accounts.getUsers(made.id)).total, 1);
 await root.users.setPassword(user.id, password);
-await root.users.verifyEmail(user.id);
+assert.ok((await root.users.verifyEmail(user.id)).message);
 await root.users.resendVerification(user.id);
 await root.users.delete(user.id);
 await root.accounts.delete(made.id);
@@ -49,6 +49,14 @@ await refused(403, alice.users.list());
 const role = await root.roles.create({ name: "auditor", description: "Reads all." });
 assert.equal((await root.roles.update(role.id, { name: "auditors" })).name, "auditors");
 assert.equal((await root.roles.get(role.id)).name, "auditors");
+const validity = [await root.roles.validateRule("true"), await root.roles.validateRule("(")];
+assert.deepEqual(validity.map(({ valid, error }) => [valid, typeof error]), [[true, "object"], [false, "string"]]);
+const trial = { record: { created_by: "u1" }, auth: { id: "u1", role: "viewer" } };
+const { allowed, error, evaluation_details: details } = await root.roles.testRule("@owns_record()", trial);
+assert.deepEqual([allowed, error, details], [true, null, null]);
+assert.equal((await root.roles.getPermissions(role.id)).total, 0);
+assert.deepEqual((await root.roles.getPermissionsMatrix(role.id)).items, []);
+await refused(404, root.roles.updatePermissionsBulk(role.id, { updates: [] }));
 await root.roles.delete(role.id);
 
 // The team, as the account's admin.
@@ -66,6 +74,7 @@ assert.equal((await alice.invitations.list()).invitations.length, 1);
 const theirs = { account_id: me.account.id, status_filter: "pending", page: 1, page_size: 5 };
 assert.equal((await root.invitations.list(theirs)).invitations[0].id, invitation.id);
 const again = await alice.invitations.resend(invitation.id);
+assert.ok(again.message);
 const open = await client().invitations.getPublic(again.token);
 assert.deepEqual([open.email, open.is_valid], ["guest@acme.example", true]);
 const joined = await client().invitations.accept(again.token, password);
@@ -78,6 +87,7 @@ assert.match(key.key, /^svc_sk_[A-Z]{2}[0-9]{4}_[A-Za-z0-9]{32}$/);
 assert.equal((await alice.apiKeys.list()).total, 1);
 assert.equal((await alice.apiKeys.get(key.id)).name, "from the client");
 const machine = client({ apiKey: key.key });
+assert.equal((await machine.httpClient.get("/api/v1/auth/me")).data.user.token_type, "api_key");
 
 // Collections, rules and records.
 const fields = [{ name: "title", type: "text", required: true, options: null }, { name: "pages", type: "number" }];
@@ -86,7 +96,8 @@ assert.equal(books.fields.length, 2);
 const wider = [...books.fields, { name: "read", type: "boolean" }];
 assert.equal((await root.collections.update(books.id, { schema: wider })).fields.length, 3);
 assert.deepEqual(await root.collections.listNames(), ["books"]);
-assert.equal((await root.collections.listPaginated({ page: 1, page_size: 5, sort_by: "created_at", sort_order: "desc", search: "oo" })).total, 1);
+const { items: [found], total } = await root.collections.listPaginated({ page: 1, page_size: 5, sort_by: "created_at", sort_order: "desc", search: "oo" });
+assert.deepEqual([total, found.fields_count, found.records_count, found.has_public_access], [1, 3, 0, false]);
 const saved = await root.collections.export({ collection_ids: [books.id] });
 assert.deepEqual([saved.exported_by, saved.collections[0].name, saved.collections[0].schema.length], [rootEmail, "books", 3]);
 assert.equal((await root.collections.import({ data: saved, strategy: "skip" })).skipped_count, 1);
@@ -97,6 +108,10 @@ const open_ = { list_rule: "true", view_rule: "true", create_rule: "true", updat
 assert.equal((await root.collectionRules.update("books", open_)).list_rule, "true");
 const rules = await root.collectionRules.get("books");
 assert.equal((await root.collectionRules.update("books", { ...rules, view_fields: "*" })).view_fields, "*");
+const [permissions] = (await root.roles.getPermissions(viewer.id)).items;
+assert.deepEqual([permissions.role_id, permissions.collection, permissions.create.rule], [viewer.id, "books", "true"]);
+const cells = { list: "all", view: "all", create: "all", update: "all", delete: "all" };
+assert.deepEqual((await root.roles.getPermissionsMatrix(viewer.id)).items, [{ collection: "books", ...cells }]);
 
 const book = await alice.records.create("books", { title: "One", pages: 10 });
 assert.equal((await machine.records.get("books", book.id)).title, "One");
@@ -171,6 +186,7 @@ const settled = async () => {
 const waiting = await settled();
 assert.deepEqual([waiting.status, waiting.current_step, waiting.step_logs[0].status], ["waiting", "rest", "completed"]);
 assert.equal(waiting.context.steps.note.output.title, "Noted");
+assert.equal(waiting.resume_job_id, null);
 assert.equal((await alice.workflows.listInstances(flow.id, { status: "waiting" })).total, 1);
 await refused(409, alice.workflows.resumeInstance(run));
 assert.equal((await alice.workflows.cancelInstance(run)).status, "cancelled");
@@ -197,8 +213,20 @@ const [back_to, visitor] = ["https://client.example.com/in", client({ accountId:
 const config = { client_id: "x", client_secret: "y", allowed_redirect_uris: [back_to] };
 const provider = { category: "auth_providers", provider_name: "google", display_name: "Google", config };
 const google = await alice.admin.createConfiguration(provider);
+assert.equal(google.status, "created");
+const stats = await root.admin.getConfigurationStats();
+assert.deepEqual([stats.system_configs.total, stats.account_configs.by_category.auth_providers], [0, 1]);
+assert.equal((await root.admin.getRecentConfigurations())[0].id, google.id);
+assert.deepEqual(await root.admin.listSystemConfigurations(), []);
+assert.equal((await alice.admin.listAccountConfigurations(me.account.id, "auth_providers"))[0].id, google.id);
+assert.equal((await root.admin.listProviders("saml_providers")).items[0].category, "saml_providers");
+// A superadmin needs no account to name settings by their id.
+assert.equal((await root.admin.updateConfigurationValues(google.id, { client_id: "z" })).client_id, "z");
+assert.equal((await root.admin.getConfigurationValues(google.id)).client_id, "z");
+await refused(404, alice.admin.setConfigurationDefault(google.id));
 assert.equal((await alice.admin.getConfigurationValues(google.id)).client_secret, "***");
-assert.equal((await alice.admin.updateConfigurationStatus(google.id, true)).enabled, true);
+const { status, enabled, is_default: isDefault } = await root.admin.updateConfigurationStatus(google.id, true);
+assert.deepEqual([status, enabled, isDefault], ["updated", true, false]);
 assert.equal((await alice.admin.getProviderSchema("auth_providers", "google")).type, "object");
 const begun = await visitor.auth.getOAuthUrl("google", back_to, "mine");
 assert.deepEqual([begun.state, begun.provider], ["mine", "google"]);
@@ -208,6 +236,12 @@ await refused(400, visitor.auth.handleOAuthCallback(returned));
 await refused(404, visitor.auth.getSAMLUrl("generic_saml", account));
 await refused(404, visitor.auth.getSAMLMetadata("generic_saml", account));
 await alice.admin.deleteConfiguration(google.id);
+
+// The dashboard, of an account and of all.
+const figures = await alice.dashboard.getStats({ range: "30d" });
+assert.deepEqual([figures.range, figures.total_accounts, figures.time_series.users_created.length], ["30d", 1, 30]);
+const { total_accounts: accounts, recent_audit_logs: logs } = await root.dashboard.getStats();
+assert.deepEqual([accounts >= 1, logs.length, typeof logs[0].checksum], [true, 10, "string"]);
 
 await alice.apiKeys.revoke(key.id);
 await assert.rejects(machine.records.list("books"), { name: "AuthenticationError" });

@@ -393,3 +393,36 @@ def test_a_closed_account_takes_its_providers_along(stage: Stage, app: Flask) ->
     with app.app_context():
         assert db.db.session.query(ProviderSetting).count() == 0
         worker.run_due()
+
+
+def test_settings_are_listed_as_arrays_by_the_paths_of_the_published_client(stage: Stage) -> None:
+    alice, charlie, root = stage.cast.alice, stage.cast.charlie, stage.cast.root
+    own = stage.oauth(alice)
+    usual = {"client_id": openid.CLIENT, "client_secret": openid.SECRET}
+    system = root.post(PATH, body("auth", "github", **usual)).json
+    assert (own["status"], own["is_builtin"], own["is_default"]) == ("created", True, False)
+    assert root.get(f"{PATH}/stats").json == {
+        "system_configs": {"total": 1, "by_category": {"auth_providers": 1, "saml_providers": 0}},
+        "account_configs": {"total": 1, "by_category": {"auth_providers": 1, "saml_providers": 0}},
+    }
+    for query, by, listed in (
+        ("recent", root, [system["id"], own["id"]]),
+        ("recent?limit=1", root, [system["id"]]),
+        ("system", root, [system["id"]]),
+        ("system?category=saml_providers", root, []),
+        (f"account?account_id={alice.account_id}", root, [own["id"]]),
+        ("account", alice, [own["id"]]),
+        ("account?account_id=acme&category=auth_providers", alice, [own["id"]]),
+        ("account?category=saml_providers", alice, []),
+        ("account", charlie, []),
+    ):
+        answer = by.get(f"{PATH}/{query}")
+        assert [one["id"] for one in answer.json] == listed, query
+        assert openid.SECRET not in answer.text
+    for query in ("stats", "recent", "system", f"account?account_id={alice.account_id}"):
+        assert charlie.get(f"{PATH}/{query}").status_code == 403
+    kinds = alice.get(f"{PATH}/providers?category=saml_providers").json["items"]
+    assert {one["category"] for one in kinds} == {"saml_providers"}
+    # The id is enough for superadmins.
+    changed = root.patch(f"{PATH}/{own['id']}", {"enabled": False}).json
+    assert (changed["status"], changed["enabled"]) == ("updated", False)

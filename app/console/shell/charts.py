@@ -11,25 +11,23 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import clock, db
-from app.audit import append
-from app.audit.entries import CHANGES
+from app import clock
+from app.audit import append, recent
 from app.auth.models import SignInSession
 from app.collections.definition import Definition
+from app.db import daily
+from app.db.daily import Row
 from app.http.languages import gettext
-from app.ids import first_id
 from app.webhooks.models import DELIVERED, DELIVERIES, FAILED
 
 DAYS = 30
 # Charts count at most this many of the newest rows unless `?count=all` asks for all.
 MAX_RECORDS, MAX_OTHERS = 10_000, 2_000
-SELECTS_PER_UNION = 100  # collections or accounts per statement
 CREATED = "created"
 KIND_BY_OPERATION = {append.CREATE: CREATED, append.UPDATE: "updated", append.DELETE: "deleted"}
 WIDTH, HEIGHT = 12, 80  # of a day's column; of the highest bar
 SESSIONS: Any = SignInSession.__table__
 Counts = Counter[tuple[str, str]]  # by day and kind
-Row = tuple[str, str, str, int]  # day, kind, source, count
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,7 @@ class Chart:
 def records_chart(account_id: str, collections: Sequence[Definition], *, count_all: bool) -> Chart:
     """Records of some collections in an account, by the day of creation."""
     limit = _limit_per_source(MAX_RECORDS, collections, count_all)
-    rows = _count_days(
+    rows = daily.count(
         [_select_records(account_id, collection, limit) for collection in collections]
     )
     return _chart("records", gettext("Records created"), [CREATED], rows, limit)
@@ -102,7 +100,7 @@ def records_chart(account_id: str, collections: Sequence[Definition], *, count_a
 def _select_records(account_id: str, collection: Definition, limit: int | None) -> object:
     table = collection.table.c
     kind, source = sa.literal(CREATED).label("kind"), sa.literal(collection.id).label("source")
-    query = sa.select(_day(table.created_at), kind, source).where(
+    query = sa.select(daily.day(table.created_at), kind, source).where(
         table.account_id == account_id, table.created_at >= _period_start()
     )
     return query.order_by(table.created_at.desc(), table.id.asc()).limit(limit)
@@ -110,15 +108,11 @@ def _select_records(account_id: str, collection: Definition, limit: int | None) 
 
 def changes_chart(*, count_all: bool) -> Chart:
     """Entries of the audit log in all accounts, by day."""
-    occurred_at, kind = CHANGES.c.occurred_at, CHANGES.c.operation.label("kind")
-    query = sa.select(_day(occurred_at), kind, sa.literal("").label("source")).where(
-        occurred_at >= _period_start()
-    )
-    limit = _limit_per_source(MAX_OTHERS, (CHANGES,), count_all)
-    ordered = query.order_by(occurred_at.desc(), CHANGES.c.first_id.desc())
+    limit = _limit_per_source(MAX_OTHERS, ("",), count_all)
+    newest = recent.select_days(None, _period_start(), limit)
     rows = [
         (day, KIND_BY_OPERATION[kind], source, number)
-        for day, kind, source, number in _count_days([ordered.limit(limit)])
+        for day, kind, source, number in daily.count([newest])
     ]
     return _chart("changes", gettext("Changes"), list(KIND_BY_OPERATION.values()), rows, limit)
 
@@ -162,28 +156,7 @@ def _period_start() -> datetime:
 def _newest_rows(
     table: Any, kind: Any, accounts: Sequence[str], limit: int | None
 ) -> Sequence[Row]:
-    # Ids are ordered by time, and an index begins with account and id.
-    query = sa.select(_day(table.created_at), kind.label("kind"), table.account_id.label("source"))
-    recent = (
-        query.where(table.id >= first_id(_period_start())).order_by(table.id.desc()).limit(limit)
+    since = _period_start()
+    return daily.count(
+        [daily.select_newest(table, kind, since, limit, account_id) for account_id in accounts]
     )
-    return _count_days([recent.where(table.account_id == account_id) for account_id in accounts])
-
-
-def _day(moment: object) -> Any:
-    if db.connection().dialect.name == "sqlite":
-        return sa.func.substr(moment, 1, 10, type_=sa.Text()).label("day")
-    return sa.func.to_char(sa.func.timezone("UTC", moment), "YYYY-MM-DD").label("day")
-
-
-def _count_days(queries: Sequence[Any]) -> Sequence[Row]:
-    result: list[Row] = []
-    for first in range(0, len(queries), SELECTS_PER_UNION):
-        batch = (
-            sa.select(query.subquery()) for query in queries[first : first + SELECTS_PER_UNION]
-        )
-        rows = sa.union_all(*batch).subquery().c
-        keys = (rows.day, rows.kind, rows.source)
-        counts = sa.select(*keys, sa.func.count()).group_by(*keys)
-        result += [(*row,) for row in db.connection().execute(counts)]
-    return result

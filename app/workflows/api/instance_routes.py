@@ -37,6 +37,7 @@ INSTANCE = {
     "context": {"trigger": {"event": "records.create", "collection": "posts"}},
     "withheld": False,
     "error_message": "The receiver responded with 503.",
+    "resume_job_id": None,
     "started_at": TIME,
     "completed_at": TIME,
     "created_at": TIME,
@@ -88,6 +89,12 @@ class InstanceView(Schema):
         },
     )
     error_message = ma.fields.String(required=True, allow_none=True)
+    resume_job_id = ma.fields.String(
+        required=True,
+        allow_none=True,
+        dump_default=None,
+        metadata={"description": "Always null: instances resume by themselves."},
+    )
     started_at = fields.Timestamp(required=True, allow_none=True)
     completed_at = fields.Timestamp(required=True, allow_none=True)
     created_at = fields.Timestamp(required=True)

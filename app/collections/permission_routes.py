@@ -1,0 +1,110 @@
+"""`/roles/{role_id}/permissions` and other paths by which `@snackbase/sdk` reaches rules."""
+
+from __future__ import annotations
+
+import marshmallow as ma
+
+from app.accounts import roles
+from app.accounts.schemas import PAGE
+from app.accounts.types import Query
+from app.admin_api.role_routes import blueprint
+from app.collections import definition, permissions, trial_routes
+from app.collections import service as collections
+from app.collections.rule_schemas import EXAMPLE_RULES, CollectionRules
+from app.rest import fields
+from app.rest.access import superadmin
+from app.rest.paging import Page, PageArgs, items_field, page_body
+from app.rest.schemas import Schema
+from app.types import JSONObject
+
+ROLE_ID = 3
+REACH = {"list": "all", "view": "all", "create": "some", "update": "some", "delete": "none"}
+
+
+class RolePermissions(CollectionRules):
+    """The rules of a collection, which apply to the role as to all others."""
+
+    role_id = ma.fields.Integer(required=True)
+
+
+class RolePermissionsPage(Page):
+    """A page of the rules of collections."""
+
+    items = items_field(RolePermissions)
+
+
+class PermissionRow(Schema):
+    """The records of a collection that each operation opens to users of a role."""
+
+    collection = ma.fields.String(required=True)
+    list = fields.Choice(permissions.REACH, required=True)
+    view = fields.Choice(permissions.REACH, required=True)
+    create = fields.Choice(permissions.REACH, required=True)
+    update = fields.Choice(permissions.REACH, required=True)
+    delete = fields.Choice(permissions.REACH, required=True)
+
+
+class PermissionMatrix(Page):
+    """What a role opens, by collection."""
+
+    items = items_field(PermissionRow)
+
+    role_id = ma.fields.Integer(required=True)
+    role_name = ma.fields.String(required=True)
+
+
+@blueprint.route("/<integer:role_id>/permissions", methods=["GET"])
+@blueprint.arguments(PageArgs, location="query")
+@blueprint.response(
+    200,
+    RolePermissionsPage,
+    example=page_body([{**EXAMPLE_RULES, "role_id": ROLE_ID}], 1, PAGE),
+)
+@superadmin
+def list_permissions_of_role(args: Query, role_id: str) -> JSONObject:
+    """List the rules that users of a role are under, by collection.
+
+    For superadmins. Rules belong to collections and apply to all roles: change them with
+    `PUT /collections/{collection_name}/rules`. Ordered by the name of the collection.
+    """
+    role = roles.get(int(role_id))
+    rows, total = collections.page(args["skip"], args["limit"])
+    items = [{**collections.rules_view(row), "role_id": role.id} for row in rows]
+    return page_body(items, total, args)
+
+
+@blueprint.route("/<integer:role_id>/permissions/matrix", methods=["GET"])
+@blueprint.arguments(PageArgs, location="query")
+@blueprint.response(
+    200,
+    PermissionMatrix,
+    example={
+        **page_body([{"collection": "posts", **REACH}], 1, PAGE),
+        "role_id": ROLE_ID,
+        "role_name": "viewer",
+    },
+)
+@superadmin
+def get_permission_matrix(args: Query, role_id: str) -> JSONObject:
+    """Show which records each operation opens to users of a role, by collection.
+
+    For superadmins. `all` or `none`: whatever the record and the user. `some`: that depends on the
+    record, or on the user's id, email address, account or groups. Ordered by the name of the
+    collection. Superadmins may do everything.
+    """
+    role = roles.get(int(role_id))
+    rows, total = collections.page(args["skip"], args["limit"])
+    items = [
+        {"collection": row.name, **permissions.of_role(role.name, definition.from_row(row))}
+        for row in rows
+    ]
+    return {**page_body(items, total, args), "role_id": role.id, "role_name": role.name}
+
+
+# The paths of `@snackbase/sdk`.
+blueprint.route("/validate-rule", methods=["POST"], endpoint="validate_rule_by_alias")(
+    trial_routes.validate_rule
+)
+blueprint.route("/test-rule", methods=["POST"], endpoint="test_rule_by_alias")(
+    trial_routes.test_rule
+)
