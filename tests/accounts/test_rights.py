@@ -8,7 +8,7 @@ import pytest
 from flask import Flask
 
 from app.accounts.models import SYSTEM_ACCOUNT_ID
-from tests.builders import Caller, Cast, make_user
+from tests.builders import PASSWORD, Caller, Cast, make_user
 
 # anonymous, viewer bob, admin alice, other admin charlie, root at home, root acting in acme.
 # What is acted upon belongs to acme, where alice and bob are.
@@ -39,6 +39,9 @@ TABLE: list[tuple[str, str, Any, Statuses]] = [
     ("PUT", "account/users/{user}", {"name": "x"}, OF_ACCOUNT),
     ("PATCH", "account/users/{user}", {"role": "editor"}, OF_ACCOUNT),
     ("DELETE", "account/users/{user}", None, OF_ACCOUNT),
+    ("GET", "account/users/{user}/sessions", None, OF_ACCOUNT),
+    ("DELETE", "account/users/{user}/sessions", None, OF_ACCOUNT),
+    ("DELETE", "account/users/{user}/sessions/{session}", None, OF_ACCOUNT),
     ("GET", "users", None, ANY_SUPERADMIN),
     ("POST", "users", {"email": "{new}@x.example", "account_id": "{acme}"}, ANY_SUPERADMIN),
     ("GET", "users/{user}", None, ANY_SUPERADMIN),
@@ -112,6 +115,13 @@ class Stage:
     def make_user(self) -> str:
         email = f"user{self.made}@acme.example"
         return make_user(self.app, self.cast.alice.account_id, email).id
+
+    def make_session(self) -> str:
+        signing_in = {"account": "acme", "password": PASSWORD}
+        signing_in["email"] = f"user{self.made}@acme.example"
+        sessions = f"account/users/{self['user']}/sessions"
+        assert Caller(self.app).post("auth/login", signing_in).status_code == 200
+        return str(self.cast.alice.get(sessions).json["items"][0]["id"])
 
     def make_role(self) -> int:
         body = {"name": f"role{self.made}"}
