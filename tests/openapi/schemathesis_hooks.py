@@ -21,22 +21,35 @@ KNOWN: dict[str, list[Any]] = json.loads(Path(os.environ["ATRIUM_KNOWN"]).read_t
 OWN = set(os.environ["ATRIUM_OWN"].split())
 FURNISHED = {id for ids in KNOWN.values() for id in ids if isinstance(id, str)}
 NOBODY = "019a9f00-0000-7000-8000-000000000000"
-UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 SIGNATURE = {"X-ES-Username", "X-ES-Password", "X-ES-Reason"}
 REMOVALS = ("/erase", "/revoke", "/rotate")
-# Rules on two parts of a request at once, by the end of the path, with what the 422 has of them.
-RULES = {
-    "": '"type":"signature"',  # all headers of a signature, or none
-    "/collections": '"fields"],"msg":"Differs from schema',  # an alias with another value
-    "/collections/{collection_id}": '"fields"],"msg":"Differs from schema',
-    "/collections/{collection_id}/plan": '"fields"],"msg":"Differs from schema',
-    "/auth/register": '"account_name"],"msg":"Missing',  # a name or a slug, by any of four names
-    "/users/{user_id}/password": '"new_password"],"msg":"Missing',  # or its alias
-    "/rules/explain": "Give user_id or auth, not both",
-    "/records/{collection}/batch": '"on"],"msg":"Required with mode=upsert',
-    "/records/{collection}/import": "The file's name must end in",  # of a part of a form
-    "/deliveries/redeliver": "Cannot be combined with filters",
-}
+# What a JSON schema cannot say, by the end of the path, with what the refusal has of it.
+RULES = (
+    ("", '"type":"signature"'),  # all headers of a signature, or none
+    ("", '"type":"multipart"'),  # names of parts in UTF-8
+    ("", "Not a valid integer."),  # 70.0 is one by JSON Schema
+    ("/roles/{role_id}", "Must be a whole number."),  # or is beyond 64 bits
+    ("/invitations/{invitation}", "Must be a UUID."),  # where GET takes a token, too
+    ("/invitations/{invitation}/resend", "Must be a UUID."),
+    ("/collections", '"schema"],"msg":"Missing'),  # or its alias, fields
+    ("/collections", "Differs from schema, whose other name it is."),
+    ("/collections/{collection_id}", '"schema"],"msg":"Missing'),
+    ("/collections/{collection_id}", "Differs from schema, whose other name it is."),
+    ("/collections/{collection_id}/plan", '"schema"],"msg":"Missing'),
+    ("/collections/{collection_id}/plan", "Differs from schema, whose other name it is."),
+    ("/auth/register", '"account_name"],"msg":"Missing'),  # a name or a slug, by any of four names
+    ("/users/{user_id}/password", '"new_password"],"msg":"Missing'),  # or its alias, password
+    ("/rules/explain", "Give user_id or auth, not both."),
+    ("/rules/explain", "Only create and update send data."),
+    ("/records/{collection}", "The body is not valid JSON"),  # in the part `data` of a form
+    ("/records/{collection}/{record_id}", "The body is not valid JSON"),
+    ("/records/{collection}/batch", '"on"],"msg":"Required with mode=upsert'),
+    ("/records/{collection}/import", "The file's name must end in"),
+    ("/records/{collection}/import", '"loc":["body",'),  # a line of a file
+    ("/deliveries/redeliver", "Cannot be combined with filters."),
+    ("/deliveries/redeliver", "Required, unless there are ids."),
+)
 MADE: defaultdict[str, list[str]] = defaultdict(list)
 random = Random(7)
 
@@ -99,7 +112,7 @@ def filter_failure(context: Any, failure: Any, case: Any, response: Any) -> bool
     path, kind = case.operation.path, type(failure)
     content_type = response.headers.get("content-type", [""])[0]
     if kind is checks.RejectedPositiveData:
-        return not any(path.endswith(end) and text in response.text for end, text in RULES.items())
+        return not any(path.endswith(end) and text in response.text for end, text in RULES)
     if kind is checks.UndefinedContentType:  # a file has its own
         return not path.startswith("/api/v1/files/")
     if kind is checks.JsonSchemaError:  # of a line where there is none, and of a stream
@@ -121,7 +134,8 @@ def _is_also_an_id(operation: Any) -> bool:
 @schemathesis.serializer("application/x-ndjson", "application/zip")
 def serialize(context: Any, value: Any) -> bytes:
     """The bytes of a body."""
-    return value if isinstance(value, bytes) else json.dumps(value).encode()
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return value if isinstance(value, bytes) else text.encode()
 
 
 @schemathesis.deserializer("application/x-ndjson")
