@@ -20,7 +20,7 @@ from tests.processes import PROGRAMS, PROJECT, environment, free_port, procfile,
 from tests.test_openapi import operations
 
 SETTINGS = PROJECT / "tests" / "openapi" / "schemathesis.toml"
-FEW = r"^/api/v1/(groups|roles|changes|account|records/\{collection\})$"
+FEW = r"^/api/v1/(groups|roles|changes|records/\{collection\})$"
 Run = Callable[..., dict[str, set[int]]]
 
 
