@@ -45,8 +45,10 @@ RULES = (
     ("/records/{collection}", "The body is not valid JSON"),  # in the part `data` of a form
     ("/records/{collection}/{record_id}", "The body is not valid JSON"),
     ("/records/{collection}/batch", '"on"],"msg":"Required with mode=upsert'),
+    ("/records/{collection}/import", "The body is not valid JSON"),
     ("/records/{collection}/import", "The file's name must end in"),
     ("/records/{collection}/import", '"loc":["body",'),  # a line of a file
+    ("/realtime/subscribe", "Operations are create, update and delete."),  # behind a colon
     ("/deliveries/redeliver", "Cannot be combined with filters."),
     ("/deliveries/redeliver", "Required, unless there are ids."),
 )
