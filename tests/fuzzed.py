@@ -98,7 +98,7 @@ def known(app: Flask, cast: Cast) -> dict[str, list[Any]]:
         "record_id": records,
         "ids": [records[:1], records],
         "records": [[{"title": "one"}], [{"id": records[0], "data": {"title": "two"}}]],
-        "delivery_id": [made["delivery_id"]],
+        **{name: [made[name]] for name in ("delivery_id", "explain_id", "file_id")},
         "invitation": [*_ids(alice, "invitations"), made["token"]],
     }
 

@@ -109,8 +109,8 @@ def schema_field(
     return ma.fields.List(ma.fields.Nested(field), validate=length, **options)
 
 
-def _schema_as_fields(field: type[FieldDefinition] = FieldDefinition) -> object:
-    metadata = {"description": "Another name for schema.", "maxItems": LONGEST_SCHEMA}
+def _schema_as_fields(field: type[FieldDefinition] = FieldDefinition, **limits: int) -> object:
+    metadata = {"description": "Another name for schema.", "maxItems": LONGEST_SCHEMA, **limits}
     return ma.fields.List(ma.fields.Nested(field), data_key="fields", metadata=metadata)
 
 
@@ -228,6 +228,7 @@ class ReplacedCollection(WithSchema, RulesOfNew):
 
     name = _name()
     schema = schema_field(shortest=1)
+    fields_ = _schema_as_fields(minItems=1)
     options = ma.fields.Nested(CollectionOptions)
     indexes = indexes_field(ALL_INDEXES)
 
@@ -253,6 +254,7 @@ class PlannedCollection(WithSchema):
     needs_all = False
 
     schema = schema_field(shortest=1)
+    fields_ = _schema_as_fields(minItems=1)
     indexes = indexes_field(ALL_INDEXES)
     remove_fields = remove_fields_field()
     field_order = field_order_field()

@@ -27,7 +27,7 @@ from app.files.service import File
 from app.records.api import uploads
 from app.records.read import etags, files
 from app.rest import fields
-from app.rest.access import Access, across_accounts, allow, public, query_credentials
+from app.rest.access import Access, View, across_accounts, allow, public, query_credentials
 from app.rest.blueprint import Blueprint
 from app.rest.current_request import get_header, get_request
 from app.rest.schemas import Schema
@@ -200,19 +200,23 @@ def _shown(file: StoredFile) -> JSONObject:
     }
 
 
+def _sends_file(view: View) -> View:
+    """Describe the responses of a download."""
+    sent = {"schema": BYTES, "content_type": "application/octet-stream", "example": "(bytes)"}
+    for decorate in (
+        blueprint.response(200, **sent),
+        blueprint.alt_response(206, **sent, description="The part named by Range."),
+        blueprint.alt_response(302, description="The S3 service sends the file, if configured."),
+        blueprint.alt_response(304, description="The copy named by If-None-Match is current."),
+    ):
+        view = decorate(view)
+    return view
+
+
 @blueprint.route("/<file_id>", methods=["GET"])
 @blueprint.doc(parameters=[RANGE, IF_NONE_MATCH])
 @blueprint.arguments(DownloadArgs, location="query")
-@blueprint.response(200, schema=BYTES, content_type="application/octet-stream", example="(bytes)")
-@blueprint.alt_response(
-    206,
-    schema=BYTES,
-    content_type="application/octet-stream",
-    example="(bytes)",
-    description="The part named by Range.",
-)
-@blueprint.alt_response(302, description="The S3 service sends the file, if so configured.")
-@blueprint.alt_response(304, description="The copy named by If-None-Match is current.")
+@_sends_file
 @blueprint.fails(400, 416, 503)
 @optimistic
 @query_credentials
@@ -232,7 +236,7 @@ def download_file(args: JSONObject, file_id: str) -> Response:
 )
 @blueprint.doc(parameters=[RANGE, IF_NONE_MATCH])
 @blueprint.arguments(DownloadArgs, location="query")
-@blueprint.response(200, schema=BYTES, content_type="application/octet-stream", example="(bytes)")
+@_sends_file
 @blueprint.fails(400, 416, 503)
 @optimistic
 @query_credentials
@@ -249,7 +253,7 @@ def download_by_path(args: JSONObject, account_id: str, file_id: str) -> Respons
 @blueprint.route("/link/<token>", methods=["GET"])
 @blueprint.doc(parameters=[RANGE, IF_NONE_MATCH])
 @blueprint.arguments(DownloadArgs, location="query")
-@blueprint.response(200, schema=BYTES, content_type="application/octet-stream", example="(bytes)")
+@_sends_file
 @blueprint.fails(400, 403, 404, 416, 503)
 @across_accounts
 @public
