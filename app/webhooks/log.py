@@ -41,7 +41,7 @@ def page(
 ) -> tuple[list[View], int]:
     """Deliveries, newest first, and the total (counted up to one more than `max_total`).
 
-    `filters` may have account_id, webhook_id, record_id, status, event, from_date, to_date and
+    `filters` may have account_id, webhook_id, record_id, ids, status, event, from_date, to_date and
     `after`, the id of a delivery that all results are newer than.
     """
     reader = redaction.Reader(by)
@@ -68,6 +68,8 @@ def _conditions(query: JSONMapping, reader: redaction.Reader, by: Principal) -> 
     yield from filters.log_conditions(
         DELIVERIES, query, ("account_id", "webhook_id", "status", "event")
     )
+    if "ids" in query:
+        yield DELIVERIES.c.id.in_(query["ids"])
     if query.get("after"):
         yield DELIVERIES.c.id > query["after"]
     if query.get("record_id"):

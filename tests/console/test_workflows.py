@@ -234,6 +234,11 @@ def test_all_instances_that_failed_are_resumed_at_once(app: Flask, cast: Cast) -
     assert "3 instances resume" in admin.get(home).text
     assert "1 instance resumes" in admin.get(f"{home}?workflow={other['id']}").text
     assert Browser(app, cast.charlie).send(f"{home}/resume").status_code == 404
+    again = admin.send(f"{home}/resume", workflow=one["id"]).headers["Location"]
+    work(app)
+    page = admin.client.get(again).text
+    assert "2 failed again" in page
+    assert page.count("There is no such collection") == 2
     make_collection(cast.root)
     progress = admin.send(f"{home}/resume", workflow=one["id"]).headers["Location"]
     page = admin.client.get(progress).text

@@ -24,7 +24,7 @@ from app.http.languages import gettext
 from app.rest.access import public
 from app.types import JSONObject
 from app.workflows import instances, service, versions
-from app.workflows.models import ACTIVE, FAILED, HOOK, STATES
+from app.workflows.models import ACTIVE, FAILED, HOOK, STATES, Workflow
 from app.workflows.versions import Version
 
 INSTANCES = f"{ACCOUNT}/instances"
@@ -39,10 +39,9 @@ ITERATION = re.compile(r"\[([0-9]+)\]")
 def show_instances(account_id: str) -> str:
     """The matching instances, newest first."""
     scope = scopes.account_scope(account_id)
-    workflows = service.page({}, 0, MAX_WORKFLOWS, by=scope.by)[0]
-    workflows += service.page({}, 0, MAX_WORKFLOWS, by=scope.by, kind=HOOK)[0]
+    known = _workflows(scope)
     choices: lists.Choices = {
-        "workflow": {workflow.id: workflow.name for workflow in workflows},
+        "workflow": {id: workflow.name for id, workflow in known.items()},
         "status": names.states(STATES),
     }
     listing = lists.from_request("console.show_instances", choices, **scope.url_args)
@@ -58,8 +57,15 @@ def show_instances(account_id: str) -> str:
         scope=scope,
         listing=listing,
         failed=_failed_count(listing, scope),
-        known={workflow.id: workflow for workflow in workflows},
+        known=known,
     )
+
+
+def _workflows(scope: AccountScope) -> dict[str, Workflow]:
+    """The workflows and hooks of an account, by id."""
+    found = service.page({}, 0, MAX_WORKFLOWS, by=scope.by)[0]
+    found += service.page({}, 0, MAX_WORKFLOWS, by=scope.by, kind=HOOK)[0]
+    return {workflow.id: workflow for workflow in found}
 
 
 def _failed_count(listing: Listing, scope: AccountScope) -> Listing:
@@ -98,11 +104,18 @@ def show_resumed(account_id: str, moment: str) -> str:
     except ValueError:
         raise NotFound from None
     states = instances.resumed_counts(resumed_at, by=scope.by)
+    listing = lists.from_request("console.show_resumed", **scope.url_args, moment=moment)
+    params, limit = {"resumed_at": resumed_at}, listing.count_limit
+    listing.with_page(
+        instances.page(params, listing.skip, lists.PAGE_SIZE, by=scope.by, max_total=limit)
+    )
     in_progress = sum(states[status] for status in ACTIVE)
     return render_template(
         "console/workflows/resumed.html",
         scope=scope,
         resumed_at=resumed_at,
+        listing=listing,
+        known=_workflows(scope),
         states=states,
         going=in_progress,
     )
