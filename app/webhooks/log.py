@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import orjson
@@ -50,6 +52,32 @@ def page(
     query = _with_last_attempt().where(*conditions).order_by(DELIVERIES.c.id.desc())
     rows = db.connection().execute(query.offset(skip).limit(limit)).mappings()
     return [_view(row, reader) for row in rows], total
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """How many deliveries of a webhook are to be sent, and when the next retry is."""
+
+    number: int
+    next_at: datetime | None
+
+
+def waiting(account_id: str, limit: int) -> dict[str, Waiting]:
+    """What is to be sent, by webhook, among up to `limit` + 1 deliveries of an account."""
+    columns = (DELIVERIES.c.webhook_id, DELIVERIES.c.next_retry_at)
+    query = sa.select(*columns).where(
+        DELIVERIES.c.account_id == account_id, DELIVERIES.c.due_at.is_not(None)
+    )
+    due = query.limit(limit + 1).subquery()
+    numbers = (sa.func.count().label("number"), sa.func.min(due.c.next_retry_at).label("next_at"))
+    grouped = sa.select(due.c.webhook_id, *numbers).group_by(due.c.webhook_id)
+    rows, now = db.connection().execute(grouped), clock.now()
+    return {
+        row.webhook_id: Waiting(
+            row.number, row.next_at if row.next_at and row.next_at > now else None
+        )
+        for row in rows
+    }
 
 
 def place(newer: int, *, by: Principal) -> str | None:
