@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import orjson
@@ -41,7 +43,7 @@ def page(
 ) -> tuple[list[View], int]:
     """Deliveries, newest first, and the total (counted up to one more than `max_total`).
 
-    `filters` may have account_id, webhook_id, record_id, status, event, from_date, to_date and
+    `filters` may have account_id, webhook_id, record_id, ids, status, event, from_date, to_date and
     `after`, the id of a delivery that all results are newer than.
     """
     reader = redaction.Reader(by)
@@ -50,6 +52,32 @@ def page(
     query = _with_last_attempt().where(*conditions).order_by(DELIVERIES.c.id.desc())
     rows = db.connection().execute(query.offset(skip).limit(limit)).mappings()
     return [_view(row, reader) for row in rows], total
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """How many deliveries of a webhook are to be sent, and when the next retry is."""
+
+    number: int
+    next_at: datetime | None
+
+
+def waiting(account_id: str, limit: int) -> dict[str, Waiting]:
+    """What is to be sent, by webhook, among up to `limit` + 1 deliveries of an account."""
+    columns = (DELIVERIES.c.webhook_id, DELIVERIES.c.next_retry_at)
+    query = sa.select(*columns).where(
+        DELIVERIES.c.account_id == account_id, DELIVERIES.c.due_at.is_not(None)
+    )
+    due = query.limit(limit + 1).subquery()
+    numbers = (sa.func.count().label("number"), sa.func.min(due.c.next_retry_at).label("next_at"))
+    grouped = sa.select(due.c.webhook_id, *numbers).group_by(due.c.webhook_id)
+    rows, now = db.connection().execute(grouped), clock.now()
+    return {
+        row.webhook_id: Waiting(
+            row.number, row.next_at if row.next_at and row.next_at > now else None
+        )
+        for row in rows
+    }
 
 
 def place(newer: int, *, by: Principal) -> str | None:
@@ -68,6 +96,8 @@ def _conditions(query: JSONMapping, reader: redaction.Reader, by: Principal) -> 
     yield from filters.log_conditions(
         DELIVERIES, query, ("account_id", "webhook_id", "status", "event")
     )
+    if "ids" in query:
+        yield DELIVERIES.c.id.in_(query["ids"])
     if query.get("after"):
         yield DELIVERIES.c.id > query["after"]
     if query.get("record_id"):

@@ -198,34 +198,61 @@ def undelivered_webhooks(account_id: str) -> set[str]:
 
 def progress(webhook: Webhook, selection: Selection) -> dict[str, int]:
     """The number of deliveries sent again by status; those not yet queued count as pending."""
+    period = TABLE.id.between(*_keys(selection)[::2])
+    by_status = dict.fromkeys(STATES, 0)
+    for conditions in _sent_again(webhook, selection):
+        query = sa.select(TABLE.status, sa.func.count()).where(*conditions)
+        for status, number in db.connection().execute(query.group_by(TABLE.status)):
+            by_status[status] += number
+    not_queued = (*_failed(webhook), period, *selection.conditions())
+    by_status[PENDING] += counts.count_up_to(DELIVERIES, not_queued, None)
+    return by_status
+
+
+def newest_sent_again(webhooks: Sequence[Webhook], selection: Selection, limit: int) -> list[str]:
+    """The ids of the newest deliveries that `progress` counts as queued."""
+    queries = [
+        sa.select(TABLE.id).where(*conditions).order_by(TABLE.id.desc()).limit(limit)
+        for webhook in webhooks
+        for conditions in _sent_again(webhook, selection)
+    ]
+    if not queries:
+        return []
+    ids = sa.union(*(sa.select(query.subquery().c.id) for query in queries)).subquery()
+    newest = sa.select(ids.c.id).order_by(ids.c.id.desc()).limit(limit)
+    return list(db.connection().scalars(newest))
+
+
+def _keys(selection: Selection) -> tuple[str, str, str]:
+    """The first id of the selected deliveries, of those sent again, and of the future."""
     # Ids begin with their time, so the primary key finds them, with a tolerance for clocks.
     start = max(selection.since, EARLIEST) - CLOCK_TOLERANCE
-    first_key, until_key, last_key = (
-        first_id(moment) for moment in (start, selection.until, clock.now() + CLOCK_TOLERANCE)
-    )
+    moments = (start, selection.until, clock.now() + CLOCK_TOLERANCE)
+    first_key, until_key, last_key = map(first_id, moments)
+    return first_key, until_key, last_key
+
+
+def _sent_again(webhook: Webhook, selection: Selection) -> list[list[Any]]:
+    """The conditions of replays, of those retried, and of those that wait for the job."""
+    first_key, until_key, last_key = _keys(selection)
     since_then, of_webhook = (until_key, last_key), _of_webhook(webhook)
     period, selected = TABLE.id.between(first_key, last_key), selection.conditions()
     of_any_state = replace(selection, status=None).conditions()
     replays = [*of_webhook, TABLE.replay_of.is_not(None), TABLE.id.between(*since_then)]
     replays += [TABLE.event == selection.event] if selection.event else []
     replays += [TABLE.id.in_(selection.ids)] if selection.ids is not None else []
+    if selection.status == FAILED:
+        return [replays]
     retried = ATTEMPTS.join(DELIVERIES, sa.and_(_is_attempt(), *of_webhook, period, *of_any_state))
     was_retried = (ATTEMPTS.c.id.between(*since_then), ATTEMPTS.c.attempt_number > 1)
     of_account = ATTEMPTS.c.account_id == webhook.account_id
     tried = sa.select(TABLE.id).select_from(retried).where(of_account, *was_retried)
-    groups = [replays]
-    if selection.status != FAILED:
-        waiting = (IS_UNDELIVERED, TABLE.status == RETRYING, period, *selected)
-        groups.append([*of_webhook, TABLE.id.in_(tried)])
-        groups.append([*of_webhook, *waiting, TABLE.id.not_in(tried)])
-    by_status = dict.fromkeys(STATES, 0)
-    for conditions in groups:
-        query = sa.select(TABLE.status, sa.func.count()).where(*conditions)
-        for status, number in db.connection().execute(query.group_by(TABLE.status)):
-            by_status[status] += number
-    not_queued = (*_failed(webhook), period, *selected)
-    by_status[PENDING] += counts.count_up_to(DELIVERIES, not_queued, None)
-    return by_status
+    waiting = (IS_UNDELIVERED, TABLE.status == RETRYING, period, *selected)
+    return [
+        replays,
+        [*of_webhook, TABLE.id.in_(tried)],
+        [*of_webhook, *waiting, TABLE.id.not_in(tried)],
+    ]
 
 
 @jobs.job(JOB)

@@ -45,7 +45,7 @@ def page(
 ) -> tuple[list[View], int]:
     """Instances, newest first, and the total (counted up to one more than `max_total`).
 
-    `wanted` may have kind, workflow_id, status, from_date and to_date.
+    `filters` may have kind, workflow_id, status, resumed_at, from_date and to_date.
     """
     conditions = [*_visible(by), *_conditions(filters)]
     total = counts.count_up_to(INSTANCES, conditions, max_total)
@@ -226,7 +226,7 @@ def _visible(by: Principal) -> list[Any]:
 
 
 def _conditions(query: JSONMapping) -> Iterator[object]:
-    return filters.log_conditions(INSTANCES, query, ("kind", "status", "workflow_id"))
+    return filters.log_conditions(INSTANCES, query, ("kind", "status", "workflow_id", "resumed_at"))
 
 
 def is_hidden(row: sa.RowMapping, by: Principal) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -19,7 +20,7 @@ from app.errors import Forbidden, NotFound
 from app.types import JSONMapping
 from app.workflows.language import definition, step_headers
 from app.workflows.language.definition import Series, Written
-from app.workflows.models import EVENT, VERSIONS, Workflow, WorkflowVersion
+from app.workflows.models import EVENT, INSTANCES, VERSIONS, Workflow, WorkflowVersion
 
 MAX_LISTED = 100
 OWNER_GONE = "The workflow's owner lost access. An admin must save the workflow again."
@@ -110,11 +111,23 @@ def _may_be_personal(collection: str | None) -> bool:
         return True  # created later, perhaps with personal fields
 
 
-def list_numbers(account_id: str, workflow_id: str) -> list[int]:
-    """The newest MAX_LISTED versions of a workflow that are kept, newest first."""
+def uses(account_id: str, workflow_id: str, limit: int) -> dict[int, sa.Row[*tuple[Any, ...]]]:
+    """The number and the last start of instances by version, of a workflow's newest `limit`."""
+    mine = (INSTANCES.c.account_id == account_id, INSTANCES.c.workflow_id == workflow_id)
+    columns = (INSTANCES.c.version, INSTANCES.c.created_at)
+    newest = sa.select(*columns).where(*mine).order_by(INSTANCES.c.id.desc()).limit(limit)
+    found = newest.subquery()
+    figures = (sa.func.count().label("number"), sa.func.max(found.c.created_at).label("last_at"))
+    query = sa.select(found.c.version, *figures).group_by(found.c.version)
+    return {row.version: row for row in db.connection().execute(query)}
+
+
+def owner_ids(account_id: str, workflow_id: str) -> dict[int, str]:
+    """Who saved each of the newest MAX_LISTED versions that are kept, newest first."""
     mine = (VERSIONS.c.account_id == account_id, VERSIONS.c.workflow_id == workflow_id)
-    query = sa.select(VERSIONS.c.version).where(*mine).order_by(VERSIONS.c.version.desc())
-    return list(db.connection().scalars(query.limit(MAX_LISTED)))
+    query = sa.select(VERSIONS.c.version, VERSIONS.c.owner_id).where(*mine)
+    newest = query.order_by(VERSIONS.c.version.desc()).limit(MAX_LISTED)
+    return {row.version: row.owner_id for row in db.connection().execute(newest)}
 
 
 def get(account_id: str, workflow_id: str, version: int) -> Version | None:

@@ -218,6 +218,7 @@ def test_a_test_and_what_failed_are_sent_from_the_page(app: Flask, cast: Cast) -
         deliver(app)
         told = admin.client.get(html.unescape(path)).text
         assert ("1 of 1 finished" in told, "data-live" in told) == (True, False)
+        assert re.findall(r'data-label="Response">(\d+)<', told) == ["202"]
         page = f"{home}/deliveries/resent"
         for wrong in ("until=x", "from_date=x"):
             assert admin.get(f"{page}?{wrong}").status_code == 404

@@ -260,7 +260,8 @@ def test_the_pages_say_how_many_did_not_arrive_and_send_them_in_one_act(
         assert "Resend all 3" in shown, page
     for query, number in {"status=failed": 1, "status=retrying": 2, "status=delivered": 0}.items():
         shown = admin.get(f"{story.home}?{query}").text
-        assert (f"Resend all {number}" in shown) is bool(number), query
+        button = f"Resend all {number}" if number > 1 else "Resend"
+        assert (f">{button}</button>" in shown) is bool(number), query
     progress = admin.send(f"{story.home}/resend-undelivered").headers["Location"]
     assert "0 of 3 finished" in admin.client.get(progress).text
     run_jobs(story.app)

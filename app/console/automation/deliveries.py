@@ -29,6 +29,8 @@ from app.webhooks.resend import Selection, Undelivered
 LOG = f"{ACCOUNT}/deliveries"
 DELIVERY = f"{WEBHOOK}/deliveries/<uuid:delivery_id>"
 MAX_WEBHOOKS = 1000
+MAX_RESENT = 50
+"""The deliveries that the page of resent ones shows."""
 DELIVERIES = "console.show_deliveries"
 
 
@@ -193,12 +195,18 @@ def show_resent(account_id: str) -> str:
     if listing.errors:
         raise NotFound
     states: Counter[str] = Counter(dict.fromkeys(STATES, 0))
-    for webhook in _selected(listing, hooks):
-        states.update(resend.progress(webhook, _selection(listing, scope, until)))
+    selected, selection = _selected(listing, hooks), _selection(listing, scope, until)
+    for webhook in selected:
+        states.update(resend.progress(webhook, selection))
+    ids = resend.newest_sent_again(selected, selection, MAX_RESENT)
+    resent, _ = log.page({"ids": ids}, 0, MAX_RESENT, by=scope.by, max_total=0)
     return render_template(
         "console/webhooks/resent.html",
         scope=scope,
         listing=listing,
+        hooks=hooks,
+        items=resent,
+        names=delivery_names.of_records(resent, hooks, scope),
         until=until,
         states=states,
         going=states[PENDING] + states[RETRYING],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from flask import redirect, render_template, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
@@ -26,8 +28,8 @@ from app.errors import AppError
 from app.http.languages import gettext, lazy_gettext
 from app.rest.access import public
 from app.webhooks import filters as webhook_filters
-from app.webhooks import log, resend, service, signing
-from app.webhooks.models import Webhook
+from app.webhooks import log, resend, service, signing, upkeep
+from app.webhooks.models import DELIVERED, Webhook
 from app.webhooks.resend import Selection
 
 HOME = "/console/webhooks"
@@ -71,6 +73,7 @@ def show_webhooks(account_id: str) -> str:
         listing=listing,
         most=most,
         undelivered={one.id: number for one, number in zip(listing.items, numbers, strict=True)},
+        waiting=log.waiting(scope.account.id, lists.MAX_COUNTED),
         event_names=webhook_form.event_names,
     )
 
@@ -270,6 +273,15 @@ def _page(scope: AccountScope, webhook: Webhook, form: Form) -> Page:
         )
     latest = log.page({"webhook_id": webhook.id}, 0, MAX_LATEST, by=scope.by, max_total=MAX_LATEST)
     context["latest"] = latest[0]
+    context["waiting"] = log.waiting(scope.account.id, lists.MAX_COUNTED).get(webhook.id)
+    context["latest_failure"] = next(
+        (one for one in latest[0] if one["status"] != DELIVERED and one["last_claim"]), None
+    )
+    context["events_text"] = webhook_form.event_names(webhook.events)
+    if webhook.failing_since:
+        context["disabled_from"] = webhook.failing_since + timedelta(
+            seconds=upkeep.DISABLE_AFTER_SECONDS
+        )
     context["names"] = delivery_names.of_records(latest[0], {webhook.id: webhook}, scope)
     context["form_id"] = idempotent_forms.form_id()
     return form.render(WEBHOOK_PAGE, scope=scope, webhook=webhook, **context)

@@ -10,7 +10,7 @@ from flask import redirect, render_template, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock
-from app.console.automation import flow_diagram, flow_states, workflow_form
+from app.console.automation import flow_diagram, flow_states, step_form, workflow_form
 from app.console.automation.flow_diagram import Diagram
 from app.console.automation.trigger_words import STARTED_BY
 from app.console.automation.workflows import ACCOUNT
@@ -24,7 +24,8 @@ from app.http.languages import gettext
 from app.rest.access import public
 from app.types import JSONObject
 from app.workflows import instances, service, versions
-from app.workflows.models import ACTIVE, FAILED, HOOK, STATES
+from app.workflows.language import missing_collections
+from app.workflows.models import ACTIVE, FAILED, HOOK, STATES, Workflow
 from app.workflows.versions import Version
 
 INSTANCES = f"{ACCOUNT}/instances"
@@ -39,10 +40,9 @@ ITERATION = re.compile(r"\[([0-9]+)\]")
 def show_instances(account_id: str) -> str:
     """The matching instances, newest first."""
     scope = scopes.account_scope(account_id)
-    workflows = service.page({}, 0, MAX_WORKFLOWS, by=scope.by)[0]
-    workflows += service.page({}, 0, MAX_WORKFLOWS, by=scope.by, kind=HOOK)[0]
+    known = _workflows(scope)
     choices: lists.Choices = {
-        "workflow": {workflow.id: workflow.name for workflow in workflows},
+        "workflow": {id: workflow.name for id, workflow in known.items()},
         "status": names.states(STATES),
     }
     listing = lists.from_request("console.show_instances", choices, **scope.url_args)
@@ -58,8 +58,15 @@ def show_instances(account_id: str) -> str:
         scope=scope,
         listing=listing,
         failed=_failed_count(listing, scope),
-        known={workflow.id: workflow for workflow in workflows},
+        known=known,
     )
+
+
+def _workflows(scope: AccountScope) -> dict[str, Workflow]:
+    """The workflows and hooks of an account, by id."""
+    found = service.page({}, 0, MAX_WORKFLOWS, by=scope.by)[0]
+    found += service.page({}, 0, MAX_WORKFLOWS, by=scope.by, kind=HOOK)[0]
+    return {workflow.id: workflow for workflow in found}
 
 
 def _failed_count(listing: Listing, scope: AccountScope) -> Listing:
@@ -98,11 +105,18 @@ def show_resumed(account_id: str, moment: str) -> str:
     except ValueError:
         raise NotFound from None
     states = instances.resumed_counts(resumed_at, by=scope.by)
+    listing = lists.from_request("console.show_resumed", **scope.url_args, moment=moment)
+    params, limit = {"resumed_at": resumed_at}, listing.count_limit
+    listing.with_page(
+        instances.page(params, listing.skip, lists.PAGE_SIZE, by=scope.by, max_total=limit)
+    )
     in_progress = sum(states[status] for status in ACTIVE)
     return render_template(
         "console/workflows/resumed.html",
         scope=scope,
         resumed_at=resumed_at,
+        listing=listing,
+        known=_workflows(scope),
         states=states,
         going=in_progress,
     )
@@ -119,12 +133,15 @@ def show_instance(account_id: str, instance_id: str) -> str:
     listing.items, listing.total = instance["step_logs"], instance["step_logs_total"]
     version = versions.get(scope.account.id, instance["workflow_id"], instance["version"])
     steps = version.series.walk() if version else ()
+    workflow = _workflow(instance, scope)
     return render_template(
         "console/workflows/instance.html",
         scope=scope,
         instance=instance,
         listing=listing,
-        name=_name(instance, scope),
+        workflow=workflow,
+        warnings=missing_collections.warnings([workflow])[workflow.id] if workflow else (),
+        anchor=_anchor(workflow, instance["current_step"]) if workflow else None,
         spans=_timeline(instance["step_logs"]),
         diagram=_diagram(instance, version, scope),
         step_name=_step_name,
@@ -150,11 +167,19 @@ def _step_name(log: JSONObject) -> str:
     return gettext("%(step)s, item %(number)s", step=log["step_name"], number=item)
 
 
-def _name(instance: JSONObject, scope: AccountScope) -> str | None:
+def _workflow(instance: JSONObject, scope: AccountScope) -> Workflow | None:
     try:
-        return service.get(instance["workflow_id"], by=scope.by, kind=instance["kind"]).name
+        return service.get(instance["workflow_id"], by=scope.by, kind=instance["kind"])
     except NotFound:  # deleted; a job removes its instances
         return None
+
+
+def _anchor(workflow: Workflow, step_name: str | None) -> str | None:
+    """The element of a step in the form of the workflow's present steps."""
+    if workflow.kind == HOOK:
+        return None
+    rows = (row for steps in step_form.from_steps(workflow.steps).walk() for row in steps.rows)
+    return next((f"i-{row.path}" for row in rows if row.name == step_name), None)
 
 
 def _timeline(logs: Sequence[JSONObject]) -> list[tuple[float, float]]:

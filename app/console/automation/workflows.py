@@ -52,6 +52,8 @@ NOTICES = {
         "delete": lazy_gettext("The hook is deleted."),
     },
 }
+MAX_LATEST = 5
+"""The instances that a workflow's page shows."""
 NEW_PAGE, WORKFLOW_PAGE = "console/workflows/new.html", "console/workflows/one.html"
 
 
@@ -196,7 +198,8 @@ def show_workflow_versions(account_id: str, kind: str, workflow_id: str) -> str:
     """What changed between two versions of the steps, by default the newest two."""
     scope = scopes.account_scope(account_id)
     workflow = service.get(workflow_id, by=scope.by, kind=kind)
-    numbers = versions.list_numbers(workflow.account_id, workflow.id)
+    owners = versions.owner_ids(workflow.account_id, workflow.id)
+    numbers = list(owners)
     new = _version_number("new", numbers) or max(numbers, default=0)
     old = _version_number("old", numbers) or max((n for n in numbers if n < new), default=new)
     steps = [_steps_of(workflow, number) for number in (old, new)]
@@ -205,6 +208,9 @@ def show_workflow_versions(account_id: str, kind: str, workflow_id: str) -> str:
         scope=scope,
         workflow=workflow,
         kind=kind,
+        owners=owners,
+        emails=users.emails(workflow.account_id, set(owners.values())),
+        uses=versions.uses(workflow.account_id, workflow.id, lists.MAX_COUNTED),
         numbers=numbers,
         old=old,
         new=new,
@@ -270,6 +276,9 @@ def _page(
     collection = workflow.trigger.get("collection")
     context["completions"] = completions.of_collection(collection, scope)
     context |= _trigger_choices(workflow.kind, scope)
+    context["latest"] = instances.page(
+        {"workflow_id": workflow.id}, 0, MAX_LATEST, by=scope.by, max_total=0
+    )[0]
     context["starter"] = trigger_words.describe(workflow.trigger)
     if token := service.trigger_with_token(workflow).get("token"):
         prefix = f"{config.current().base_url}{rest.PREFIX}"
