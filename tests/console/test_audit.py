@@ -96,6 +96,17 @@ def test_a_change_is_one_block_with_names(app: Flask, cast: Cast) -> None:
     assert f'href="/console/records/{cast.alice.account_id}/posts/{second}"' in page
 
 
+def test_times_as_values_are_exact(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root, schema=[{"name": "due", "type": "datetime"}])
+    made = make_record(cast.alice, due="2026-01-31T10:00:05.000000Z")
+    browser = Browser(app, cast.alice)
+    (entry, *_) = re.findall(r"/console/audit/(\d+)", browser.get("audit").text)
+    history = f"records/{cast.alice.account_id}/posts/{made['id']}/history"
+    for path in ("audit", f"audit/{entry}", history):
+        page = browser.get(path).text
+        assert 'Z" data-exact>2026-01-31 10:00:05 UTC</time>' in page, path
+
+
 def test_filters_take_names(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, schema=TITLE)
     make_record(cast.alice, title="by Alice")

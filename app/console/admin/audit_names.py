@@ -345,12 +345,12 @@ class Names:
         if collection is not None and not entry["masked"]:
             name = collection.era_at(change.occurred_at).present_name(name) or name
             field = collection.fields.get(name)
-            return display(read_json(field, text) if field else text, MAX_SHOWN)
+            return display(read_json(field, text) if field else text, MAX_SHOWN, exact=True)
         model = Base.metadata.tables.get(change.table_name)
         column = model.c.get(name) if model is not None else None
         if column is not None and isinstance(column.type, sa.Boolean):
             return {"true": gettext("yes"), "false": gettext("no")}.get(text, text)
-        return display(text, MAX_SHOWN)
+        return display(text, MAX_SHOWN, exact=True)
 
 
 def _own_keys(change: Change, collection: Definition | None) -> Iterator[Key]:
