@@ -254,7 +254,7 @@ def test_on_a_phone_filters_fold_into_a_sheet(visit: Visit, live_cast: Cast) -> 
 def test_the_account_of_a_superadmin_stays_from_area_to_area(visit: Visit, live_cast: Cast) -> None:
     page = visit.page
     sign_in(visit, live_cast.root)
-    page.get_by_role("button", name="Choose an account").click()
+    page.get_by_role("button", name="All accounts. Switch").click()
     page.get_by_placeholder("Find an account").fill("acm")
     page.keyboard.press("Enter")
     page.get_by_role("link", name="Acme").click()
