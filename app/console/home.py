@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from flask import request
 
+from app import jobs
 from app.accounts import tenants
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
 from app.auth.principal import Principal
@@ -18,6 +19,7 @@ from app.console.shell.forms import TemplateContext
 from app.console.shell.scopes import AccountScope
 from app.db.counts import count_up_to
 from app.http.languages import gettext
+from app.jobs import workers
 from app.workflows import instances
 
 NOT_CLOSED = (Account.closed_at.is_(None),)
@@ -76,6 +78,10 @@ def _activity(accounts: Sequence[Account], caller: Principal) -> TemplateContext
             charts.sign_ins_chart(list(names), count_all=count_all),
         ],
         "webhooks": failing,
+        "workers": workers.find(),
+        "failed_jobs": count_up_to(
+            jobs.TABLE, [jobs.TABLE.c.status == "failed"], lists.MAX_COUNTED
+        ),
         "failed": attention.by_workflow(
             instances.failed_in_accounts(list(names), attention.MAX_SCANNED), dashboard.MAX_FAILING
         ),

@@ -204,12 +204,6 @@ def delete_failed(texts: Iterable[str], account_ids: Iterable[str]) -> None:
         session.execute(sa.delete(TABLE).where(*failed, sa.or_(sa.false(), *matches)))
 
 
-def has_had_worker() -> bool:
-    """Whether a worker has ever run."""
-    scheduled = sa.exists().where(Job.account_id == INSTANCE, Job.kind == "jobs.purge")
-    return bool(db.connection().scalar(sa.select(scheduled)))
-
-
 @periodic(3600, "jobs.purge")
 def purge(payload: JSONMapping) -> None:
     """Delete jobs that ended long ago."""

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
-from app import clock, config, db, jobs
+from app import clock, config, db
 from app.audit.models import AuditChange, AuditHead
 from app.collections import revisions
 from app.db import disk, postgres_session, reencryption, row_security
@@ -19,14 +19,14 @@ from app.db.errors import error_summary
 from app.db.functions import database_now
 from app.db.types import UtcDateTime
 from app.files import downloads
-from app.jobs import leases
+from app.jobs import workers
 from app.ops import readiness
 from app.outbound import mail
 from app.realtime import limits
 
 OLDEST_SQLITE, OLDEST_POSTGRES = (3, 37), (15,)
 OTHER_FILES = 200  # of a process
-MAX_DRIFT_SECONDS, MAX_DUE_SECONDS, MAX_NAMED = 2, 60, 5
+MAX_DRIFT_SECONDS, MAX_NAMED = 2, 5
 
 
 class Finding(NamedTuple):
@@ -218,11 +218,11 @@ def _chains() -> Finding:
 
 
 def _workers() -> Finding:
-    _, waiting = leases.backlog(jobs.QUEUE)
-    if waiting > MAX_DUE_SECONDS:
-        message = f"a job is overdue by {waiting:.0f} s: start a worker with bin/atrium worker"
-        return Finding("worker", "fail", message)
-    if not jobs.has_had_worker():
+    found = workers.find()
+    if found.is_late:
+        late = f"a job is overdue by {found.overdue_seconds:.0f} s"
+        return Finding("worker", "fail", f"{late}: start a worker with bin/atrium worker")
+    if not found.has_run:
         message = "none has run yet: start one with bin/atrium worker"
         return Finding("worker", "warn", message)
     return Finding("worker", "ok", "no job is late")

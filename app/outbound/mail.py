@@ -107,14 +107,14 @@ def load_saved(name: str) -> SavedMail:
     return SavedMail(name, str(message["To"]), str(message["Subject"]), date, text)
 
 
-def check() -> None:
+def check(timeout: float = TIMEOUT_SECONDS) -> None:
     """Check the mail server without sending. Raises OSError or SMTPException."""
     settings = config.current()
     url = urlsplit(settings.mail_url)
     if url.scheme == "console":
         _outbox(settings)
         return
-    with _connect(url) as smtp:
+    with _connect(url, timeout) as smtp:
         smtp.noop()
 
 
@@ -181,9 +181,9 @@ def _outbox(settings: config.Config) -> Path:
 
 
 @contextmanager
-def _connect(url: SplitResult) -> Iterator[smtplib.SMTP]:
+def _connect(url: SplitResult, timeout: float = TIMEOUT_SECONDS) -> Iterator[smtplib.SMTP]:
     tls = ssl.create_default_context()
-    with _open(url, tls) as smtp:
+    with _open(url, tls, timeout) as smtp:
         if parse_qs(url.query).get("starttls") == ["1"]:
             smtp.starttls(context=tls)
         if url.username:
@@ -191,8 +191,8 @@ def _connect(url: SplitResult) -> Iterator[smtplib.SMTP]:
         yield smtp
 
 
-def _open(url: SplitResult, tls: ssl.SSLContext) -> smtplib.SMTP:
+def _open(url: SplitResult, tls: ssl.SSLContext, timeout: float) -> smtplib.SMTP:
     host = url.hostname or ""
     if url.scheme == "smtps":
-        return smtplib.SMTP_SSL(host, url.port or 465, timeout=TIMEOUT_SECONDS, context=tls)
-    return smtplib.SMTP(host, url.port or 25, timeout=TIMEOUT_SECONDS)
+        return smtplib.SMTP_SSL(host, url.port or 465, timeout=timeout, context=tls)
+    return smtplib.SMTP(host, url.port or 25, timeout=timeout)

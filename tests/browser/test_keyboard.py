@@ -371,7 +371,7 @@ def test_invite_somebody(keyboard: Keyboard, live_cast: Cast) -> None:
 def test_switch_the_account(keyboard: Keyboard, live_cast: Cast) -> None:
     page = keyboard.page
     keyboard.sign_in(live_cast.root)
-    keyboard.tab_to(page.get_by_role("button", name="Choose an account"), "Shift+Tab")
+    keyboard.tab_to(page.get_by_role("button", name="All accounts. Switch"), "Shift+Tab")
     keyboard.press("Enter")
     expect(page.get_by_placeholder("Find an account")).to_be_focused()
     keyboard.type("glob")

@@ -121,6 +121,10 @@ def test_what_fails_is_named_and_leads_to_its_page(
         assert page.count(f"/console/workflows/{acme}/instances/") == 1
     assert "Account: Acme. Switch" in of_acme
     assert "Switch" not in own
+    for path in ("", "accounts", "audit", "jobs", "health", "collections"):
+        page = superadmin.get(path).text
+        assert "All accounts. Switch" in page, path
+        assert "Account: Acme" not in page, path
 
 
 def test_changes_are_told_as_far_as_the_rules_show_records(

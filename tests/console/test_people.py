@@ -320,6 +320,9 @@ def test_a_superadmin_keeps_the_accounts(app: Flask, cast: Cast, superadmin: Bro
     taken = superadmin.send("accounts/new", name="Initech")
     assert (taken.status_code, beside(taken, "slug")) == (409, "This slug is taken.")
     found = superadmin.get("accounts?search=inite").text
+    assert "1 account<" in found
+    assert "System" in superadmin.get("accounts?status=active").text
+    assert "No matches" in superadmin.get("accounts?status=suspended").text
     assert "Acme" not in found
     (id,) = set(re.findall(r"/console/accounts/([\w-]{36})", found))
     assert "Initech · <a" in superadmin.get("users/new?account=initech").text

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 from flask import Flask
 
-from app import db
+from app import clock, db, jobs
 from app.collections import revisions
 from app.db import disk
 from app.outbound import mail
@@ -100,9 +101,30 @@ def test_the_state_of_the_service_is_for_superadmins(
     assert newest in migrations
     assert "Page 1 of" not in migrations or 'rel="next"' in migrations
     health = superadmin.get("health").text
-    # Database and migrations, and of SQLite the disk.
-    assert health.count('class="state good">ok<') == (3 if database == "sqlite" else 2)
+    # Database, migrations and mail, and of SQLite the disk.
+    assert health.count('class="state good">ok<') == (4 if database == "sqlite" else 3)
+    assert "1 check needs attention." in health
     assert "written to files" in health
+
+
+@pytest.mark.parametrize(
+    ("due", "said"),
+    [
+        (None, "No worker has run yet"),
+        (timedelta(minutes=4), "Worker last seen <time"),
+        (timedelta(minutes=-4), "Jobs are overdue. Worker last seen <time"),
+    ],
+)
+def test_superadmins_see_whether_a_worker_runs(
+    app: Flask, superadmin: Browser, due: timedelta | None, said: str
+) -> None:
+    with app.app_context(), db.transaction() as session:
+        if due is not None:
+            seen = {"due_at": clock.now() + due, "finished_at": clock.now() + due}
+            purge = {"account_id": jobs.INSTANCE, "kind": "jobs.purge", "payload": {}}
+            session.add(jobs.Job(**purge, **seen))
+    for path in ("", "jobs", "health"):
+        assert said in superadmin.get(path).text, path
 
 
 @pytest.mark.parametrize(

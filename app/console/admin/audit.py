@@ -11,7 +11,7 @@ import flask_babel
 import sqlalchemy as sa
 from flask import Response, render_template, request, stream_with_context
 
-from app import clock, db
+from app import clock, config, db
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
 from app.audit import append, checkpoints, exports, service, verify
@@ -129,7 +129,8 @@ def show_chains() -> str:
     """The head of each chain."""
     listing = lists.from_request("console.show_chains")
     listing.with_page(_chain_page(listing))
-    return render_template("console/audit/chains.html", listing=listing)
+    has_key = bool(config.current().audit_checkpoint_key)
+    return render_template("console/audit/chains.html", listing=listing, has_key=has_key)
 
 
 @blueprint.post(f"{AUDIT}/verify")
@@ -141,7 +142,14 @@ def verify_chains() -> Response:
         request.form.get("account_id", "").replace("\0", "").lower()[:MAX_ID_LENGTH] or None
     )
     template = "console/audit/verified.html"
-    return streamed_pages.stream(template, _steps(account_id), account_id=account_id)
+    return streamed_pages.stream(template, _steps(account_id), names=_chain_names(account_id))
+
+
+def _chain_names(account_id: str | None) -> dict[str, str]:
+    """The names of the accounts of chains; closed ones have none."""
+    where = [AuditHead.account_id == account_id] if account_id else []
+    named = sa.select(Account.id, Account.name).join(AuditHead, AuditHead.account_id == Account.id)
+    return {row.id: row.name for row in db.db.session.execute(named.where(*where))}
 
 
 def _steps(account_id: str | None) -> Generator[int | Report]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from flask import url_for
+from markupsafe import Markup
 
 from app import db
 from app.accounts.models import Account, Group, Role, User
@@ -26,6 +27,7 @@ from app.console.admin import audit_columns
 from app.console.records import references
 from app.console.records.display import display
 from app.console.records.writers import ACTORS
+from app.console.shell.excerpts import Excerpt, highlight
 from app.console.shell.lists import UrlArgs
 from app.db import Base
 from app.http.languages import gettext, lazy_gettext
@@ -37,6 +39,7 @@ from app.workflows.models import Workflow
 
 MAX_LABELLED = 12  # collections of accounts whose records get names; each takes a statement
 MAX_SHOWN = 500  # characters of a value
+MIN_COMMON = 10  # characters that two values share before their difference is marked
 USER_COLUMNS = ("user_id", "created_by", "updated_by", "invited_by", "revoked_by")
 Key = tuple[str, str, str]  # table, account, id
 
@@ -138,6 +141,18 @@ class Value:
     after: str | None
     note: str | None = None
     """Why the values are missing."""
+
+    @property
+    def parts(self) -> tuple[Excerpt, Excerpt] | None:
+        """Both texts with what differs marked, if the rest is worth a comparison."""
+        before, after = self.before or "", self.after or ""
+        start = _common_start(before, after)
+        same_end = _common_start(before[start:][::-1], after[start:][::-1])
+        is_markup = any(isinstance(text, Markup) for text in (self.before, self.after))
+        if is_markup or not before or not after or start + same_end < MIN_COMMON:
+            return None
+        old, new = (text[start : len(text) - same_end] for text in (before, after))
+        return highlight(before, old, start), highlight(after, new, start)
 
 
 @dataclass(frozen=True)
@@ -345,12 +360,12 @@ class Names:
         if collection is not None and not entry["masked"]:
             name = collection.era_at(change.occurred_at).present_name(name) or name
             field = collection.fields.get(name)
-            return display(read_json(field, text) if field else text, MAX_SHOWN)
+            return display(read_json(field, text) if field else text, MAX_SHOWN, exact=True)
         model = Base.metadata.tables.get(change.table_name)
         column = model.c.get(name) if model is not None else None
         if column is not None and isinstance(column.type, sa.Boolean):
             return {"true": gettext("yes"), "false": gettext("no")}.get(text, text)
-        return display(text, MAX_SHOWN)
+        return display(text, MAX_SHOWN, exact=True)
 
 
 def _own_keys(change: Change, collection: Definition | None) -> Iterator[Key]:
@@ -361,6 +376,11 @@ def _own_keys(change: Change, collection: Definition | None) -> Iterator[Key]:
     else:
         table = collection.table_name if collection else change.table_name
         yield table, change.account_id, change.record_id
+
+
+def _common_start(one: str, other: str) -> int:
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _role_id(text: str) -> int:

@@ -8,13 +8,14 @@ from flask import render_template, request
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import tenants, users
-from app.accounts.models import SYSTEM_ACCOUNT_ID
+from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.auth import enrolment
 from app.auth import principal as principals
 from app.console.people.users import choices
 from app.console.shell import forms, guard, lists, resubmit, switcher
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.db import counts
 from app.errors import AppError, InvalidValues, problem
 from app.http.languages import gettext
 from app.rest.access import public
@@ -28,9 +29,18 @@ ONE_ACCOUNT = "/console/accounts/<uuid:account_id>"
 @guard.superadmins_only
 def show_accounts() -> str:
     """The accounts of this instance."""
-    listing = lists.from_request("console.show_accounts")
-    listing.with_page(tenants.page(listing.page_args))
-    return render_template("console/accounts/list.html", listing=listing)
+    states = {"active": gettext("active"), "suspended": gettext("suspended")}
+    listing = lists.from_request("console.show_accounts", {"status": states})
+    status = listing.filters.get("status")
+    only = {"is_active": status == "active"} if status else {}
+    listing.with_page(tenants.page({**listing.page_args, **only}))
+    of_each = [[User.account_id == account.id] for account in listing.items]
+    return render_template(
+        "console/accounts/list.html",
+        listing=listing,
+        users=counts.count_each_up_to(User, of_each, lists.MAX_COUNTED),
+        system_id=SYSTEM_ACCOUNT_ID,
+    )
 
 
 @blueprint.get("/console/accounts/new")

@@ -20,7 +20,7 @@ from app.console.shell.lists import Listing
 from app.db import counts
 from app.db.functions import database_now
 from app.http.languages import gettext
-from app.jobs import TABLE
+from app.jobs import TABLE, workers
 from app.rest.access import public
 from app.webhooks.models import DELIVERIES
 
@@ -42,6 +42,7 @@ def show_jobs() -> str:
     return render_template(
         "console/jobs/list.html",
         listing=listing,
+        workers=workers.find(),
         figures=_figures(),
         name_of=job_names.of_kind,
         uses_redis=uses_redis,
@@ -146,8 +147,8 @@ def _delivery_figures() -> Iterator[Figure]:
     due, claimed = table.due_at <= now, table.claim > sa.func.coalesce(table.last_claim, 0)
     conditions = {
         gettext("Deliveries due"): [due],
-        gettext("Deliveries with a worker"): [table.due_at > now, claimed],
-        gettext("Deliveries to be retried"): [table.due_at > now, ~claimed],
+        gettext("Deliveries being sent"): [table.due_at > now, claimed],
+        gettext("Deliveries to retry"): [table.due_at > now, ~claimed],
     }
     for name, where in conditions.items():
         yield Figure(name, figures.format_count(DELIVERIES, *where))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import smtplib
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from flask import Response, render_template
 
@@ -15,6 +18,7 @@ from app.console.shell.lists import PAGE_SIZE
 from app.db import disk
 from app.errors import NotFound
 from app.http.languages import gettext, lazy_gettext
+from app.jobs import workers
 from app.ops import readiness
 from app.outbound import mail
 from app.rest.access import public
@@ -27,6 +31,16 @@ CHECKS = {
     "disk": lazy_gettext("Disk"),
     "queue": lazy_gettext("Queue"),
 }
+MAIL_TIMEOUT_SECONDS = 3
+
+
+@dataclass(frozen=True)
+class Check:
+    """A dependency, what is wrong with it if anything is, and what is known of it."""
+
+    name: str
+    fault: str = ""
+    details: str = ""
 
 
 @blueprint.get("/console/migrations")
@@ -49,29 +63,54 @@ def show_migrations() -> str:
 @public
 @guard.superadmins_only
 def show_health() -> str:
-    """The health of this process and its main settings."""
+    """The health of this instance and its main settings."""
+    found, worker = [*_dependencies(), _mail()], workers.find()
+    return render_template(
+        "console/operation/health.html",
+        checks=found,
+        workers=worker,
+        faults=sum(bool(one.fault) for one in found) + (not worker.are_running),
+        facts=_facts(),
+    )
+
+
+def _dependencies() -> Iterator[Check]:
+    details = {
+        "database": DATABASES[db.connection().dialect.name],
+        "migrations": gettext("revision %(revision)s", revision=revisions.applied_core_revision()),
+    }
+    file = db.sqlite_file()
+    left = disk.free_bytes(file) if file else None
+    if left is not None:
+        details["disk"] = gettext("%(size)s free", size=lists.format_size(left))
+    for name, state in readiness.checks().items():
+        fault, _, advice = ("" if state == "ok" else state).partition(":")
+        shown = "; ".join(filter(None, (advice.strip(), details.get(name))))
+        yield Check(CHECKS[name], fault, shown)
+
+
+def _mail() -> Check:
+    if mail.is_saved_to_files():
+        return Check(gettext("Mail"), details=gettext("written to files"))
+    try:
+        mail.check(MAIL_TIMEOUT_SECONDS)
+    except (OSError, smtplib.SMTPException) as error:
+        advice = gettext("%(error)s: check SERVICE_MAIL_URL", error=type(error).__name__)
+        return Check(gettext("Mail"), gettext("unreachable"), advice)
+    return Check(gettext("Mail"), details=gettext("sent by SMTP"))
+
+
+def _facts() -> dict[str, str]:
     settings = config.current()
-    checks = readiness.checks()
-    details = {"database": DATABASES[db.connection().dialect.name]}
-    facts = {
+    return {
         gettext("Version"): rest.VERSION,
         gettext("Environment"): settings.env,
         gettext("Address"): settings.base_url,
         gettext("Queue"): gettext("Redis notifies the workers")
         if settings.redis_url
         else gettext("workers poll every second"),
-        gettext("Mails"): gettext("written to files")
-        if mail.is_saved_to_files()
-        else gettext("sent by SMTP"),
         gettext("Audit log"): gettext("on") if append.enabled() else gettext("off"),
     }
-    file = db.sqlite_file()
-    left = disk.free_bytes(file) if file else None
-    if left is not None:
-        details["disk"] = gettext("%(size)s free", size=lists.format_size(left))
-    return render_template(
-        "console/operation/health.html", checks=checks, names=CHECKS, details=details, facts=facts
-    )
 
 
 @blueprint.get("/console/outbox")

@@ -12,8 +12,8 @@ from app.http.languages import gettext
 MAX_LENGTH = 60  # characters of a value in a table
 
 
-def display(value: object, longest: int = MAX_LENGTH) -> str:
-    """A value of a record for a list."""
+def display(value: object, longest: int = MAX_LENGTH, *, exact: bool = False) -> str:
+    """A value of a record for a list; `exact` writes times in full, for evidence."""
     if value is None or isinstance(value, bool):
         return "" if value is None else gettext("yes") if value else gettext("no")
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
@@ -23,8 +23,9 @@ def display(value: object, longest: int = MAX_LENGTH) -> str:
     else:
         text = json_text(value)
     if re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", text, re.ASCII):
-        moment = f"{text[:10]} {text[11:16]} UTC"
-        return Markup('<time datetime="{}">{}</time>').format(text, moment)
+        moment = f"{text[:10]} {text[11 : 19 if exact else 16]} UTC"
+        mark = Markup(" data-exact") if exact else ""
+        return Markup('<time datetime="{}"{}>{}</time>').format(text, mark, moment)
     return text if len(text) <= longest else f"{text[:longest]}…"
 
 

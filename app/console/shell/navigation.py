@@ -49,12 +49,13 @@ def groups(caller: Principal) -> Sequence[Group]:
 
 def current_entry(shown: Sequence[Group]) -> Entry | None:
     """The entry whose pages the address belongs to: the one with the longest matching path."""
+    path = request.path.rstrip("/")
     matches = [
         (len(prefix), entry)
         for group in shown
         for entry in group.entries
         for prefix in (entry.url, *entry.prefixes)
-        if request.path == prefix or (request.path.startswith(f"{prefix}/") and prefix != HOME)
+        if path == prefix or (path.startswith(f"{prefix}/") and prefix != HOME)
     ]
     return max(matches, key=lambda match: match[0])[1] if matches else None
 
@@ -126,9 +127,22 @@ class Shell:
         return current_entry(self.groups)
 
     @property
+    def is_instance_wide(self) -> bool:
+        """Whether a superadmin's page is about the instance, and not about an account."""
+        if not self._caller.is_superadmin or "account_id" in (request.view_args or {}):
+            return False
+        pages = (*self.groups[0].entries, *self.groups[-1].entries)
+        return any(self.current is entry for entry in pages)
+
+    @property
     def account(self) -> RecentAccount | None:
         """The account that the navigation leads to."""
         return switcher.current(self._caller)
+
+    @property
+    def page_account(self) -> RecentAccount | None:
+        """The same, unless the page is about the instance."""
+        return None if self.is_instance_wide else self.account
 
     @property
     def recent(self) -> Sequence[RecentAccount]:
