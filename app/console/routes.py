@@ -120,8 +120,8 @@ def submit_sign_in() -> BaseResponse | Page:
 
 def _choose_provider(form: Form) -> BaseResponse | Page:
     if _offered(form):
-        values = {name: form[name] or None for name in ("account", "next")}
-        return redirect(url_for("console.sign_in", **values), 303)
+        account, target = form["account"] or None, form["next"] or None
+        return redirect(url_for("console.sign_in", account=account, next=target), 303)
     form.problem, form.status = str(NO_PROVIDER), 400
     return _sign_in_page(form)
 
