@@ -36,6 +36,14 @@ def page(scope: str | None, query: Query, max_total: int | None = None) -> tuple
     return list(db.db.session.scalars(statement.offset(query["skip"]).limit(query["limit"]))), total
 
 
+def count_by_role(limit: int) -> tuple[dict[int, int], bool]:
+    """The users by role among the newest `limit` ones, and whether there are more users."""
+    newest = sa.select(User.id, User.role_id).order_by(User.id.desc()).limit(limit + 1).subquery()
+    query = sa.select(newest.c.role_id, sa.func.count().label("number")).group_by(newest.c.role_id)
+    numbers = {row.role_id: row.number for row in db.connection().execute(query)}
+    return numbers, sum(numbers.values()) > limit
+
+
 def cursor_at_offset(scope: str | None, offset: int) -> str | None:
     """The id of the user at this offset in the list, newest first, for `after`."""
     user_id: str | None = counts.value_at_offset(User.id, _conditions(scope, {}), offset)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from flask import flash, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
@@ -70,6 +72,7 @@ PAGES = (
 )
 
 
+NO_PROVIDER = lazy_gettext("No single sign-on for this account. Check the account above.")
 NOT_SIGNED_IN = lazy_gettext("You are not signed in yet. Sign in in the other tab first.")
 
 
@@ -110,6 +113,8 @@ def submit_sign_in() -> BaseResponse | Page:
         if going and guard.caller():
             return redirect(going, 307)
         return _sign_in_page(form.with_error(Unauthorized(str(NOT_SIGNED_IN))))
+    if "sso" in request.form:
+        return _choose_provider(form)
     account = form["account"] or account_of_host()
     try:
         user = auth.check_password(account, form["email"], form["password"], origin())
@@ -121,11 +126,22 @@ def submit_sign_in() -> BaseResponse | Page:
     return response
 
 
+def _choose_provider(form: Form) -> BaseResponse | Page:
+    if _offered(form):
+        account, target = form["account"] or None, form["next"] or None
+        return redirect(url_for("console.sign_in", account=account, next=target), 303)
+    form.problem, form.status = str(NO_PROVIDER), 400
+    return _sign_in_page(form)
+
+
 def _sign_in_page(form: Form) -> Page:
+    return guard.sign_in_page(form, _offered(form))
+
+
+def _offered(form: Form) -> Sequence[object]:
     settings = config.current()
     only = settings.single_tenant_account if settings.single_tenant else None
-    _, offered = providers.list_for_sign_in(form["account"] or only)
-    return guard.sign_in_page(form, offered)
+    return providers.list_for_sign_in(form["account"] or only)[1]
 
 
 @blueprint.post("/console/reauthenticate")

@@ -71,7 +71,7 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
     delivering.make_webhook(charlie, f"https://{STRANGE}.example/")
     running.make_workflow(charlie, [running.create("one")], name=STRANGE)
     group = next(g for g in alice.get("groups").json["items"] if g["name"] == "finance")["id"]
-    key = cast.bob.post("api-keys", {"name": "of bob's"}).json["id"]
+    key = cast.bob.post("api-keys", {"name": "finance"}).json["id"]
     assert made["name"] == STRANGE
     setting = alice.post("admin/configuration", PROVIDER).json["id"]
     alice.patch(f"records/books/{record}", {"title": f"{LONG}!"})

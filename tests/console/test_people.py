@@ -540,3 +540,16 @@ def test_users_for_a_group_are_found_while_one_types(app: Flask, cast: Cast) -> 
     assert admin.get(f"{path}?text={cast.charlie.email}").json["options"] == []
     assert Browser(app, cast.bob).get(path).status_code == 403
     assert Browser(app, cast.charlie).get(path).status_code == 404
+
+
+def test_a_role_shows_the_rules_that_name_it_and_its_users(app: Flask, cast: Cast) -> None:
+    browser = Browser(app, cast.root)
+    with app.app_context():
+        ids = {role.name: role.id for role in roles.page(0, 10)[0]}
+    rules: dict[str, str] = {"list_rule": "@has_role(editor)", "view_rule": "title = 'viewer'"}
+    builders.make_collection(cast.root, "posts", **rules)
+    pages = {name: browser.get(f"roles/{ids[name]}").text for name in ("editor", "viewer")}
+    assert ["/rules" in page for page in pages.values()] == [True, False]
+    assert "@has_role" in pages["editor"]
+    found = browser.get(f"users?role={ids['viewer']}").text
+    assert ["bob@acme" in found, "alice@acme" in found] == [True, False]

@@ -74,6 +74,12 @@ def test_the_sign_in_page_suggests_the_last_account(
     assert "<script>" not in suggested()
 
 
+def test_single_sign_on_needs_an_account_that_has_it(browser: FlaskClient, alice: Caller) -> None:
+    answer = sign_in(browser, alice, password="", sso="true")
+    assert (answer.status_code, "No single sign-on for this account" in answer.text) == (400, True)
+    assert is_out(browser)
+
+
 def test_in_production_cookies_travel_over_tls_only_and_belong_to_this_host(
     app: Flask, browser: FlaskClient, alice: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,11 +7,12 @@ from functools import partial
 from flask import render_template, request
 from werkzeug.wrappers import Response as BaseResponse
 
-from app.accounts import tenants, users
+from app.accounts import roles, tenants, users
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
+from app.accounts.types import Query
 from app.auth import enrolment
 from app.auth import principal as principals
-from app.console.people.users import choices
+from app.console.people.users import MAX_ROLES, choices
 from app.console.shell import forms, guard, lists, resubmit, switcher
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
@@ -130,9 +131,19 @@ def _account_page(account_id: str, form: Form) -> Page:
 @guard.superadmins_only
 def show_users() -> str:
     """The users of all accounts."""
-    listing = lists.from_request("console.show_users")
-    listing.load_search(partial(users.page, None), partial(users.cursor_at_offset, None))
+    shown_roles, _ = roles.page(0, MAX_ROLES)
+    filters = {"role": {str(role.id): role.name for role in shown_roles}}
+    listing = lists.from_request("console.show_users", filters)
+    after = None
+    if listing.search or listing.filters:  # no index has the roles
+        after = listing.scan_newest(partial(users.cursor_at_offset, None))
+    listing.with_page(users.page(None, _users_query(listing, after), listing.count_limit))
     return render_template("console/users/list.html", listing=listing)
+
+
+def _users_query(listing: lists.Listing, after: str | None) -> Query:
+    role = listing.filters.get("role")
+    return {**listing.page_args, "after": after, **({"role_id": int(role)} if role else {})}
 
 
 @blueprint.get("/console/users/new")

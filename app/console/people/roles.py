@@ -7,6 +7,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import roles
 from app.accounts.models import SYSTEM_ACCOUNT_ID
+from app.console.people import role_rules
 from app.console.shell import forms, guard, idempotent_forms, lists
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
@@ -14,6 +15,7 @@ from app.errors import AppError
 from app.http.languages import gettext
 from app.rest.access import public
 
+MAX_NAMING = 50  # collections that the page of a role lists
 ROLE = "/console/roles/<integer:role_id>"
 
 
@@ -24,7 +26,10 @@ def show_roles() -> str:
     """The roles."""
     listing = lists.from_request("console.show_roles")
     listing.with_page(roles.page(listing.skip, lists.PAGE_SIZE))
-    return render_template("console/roles/list.html", listing=listing, built_in=roles.BUILT_IN)
+    counts = role_rules.user_counts(listing.items)
+    return render_template(
+        "console/roles/list.html", listing=listing, counts=counts, built_in=roles.BUILT_IN
+    )
 
 
 @blueprint.get("/console/roles/new")
@@ -91,4 +96,12 @@ def delete_role(role_id: str) -> Page | BaseResponse:
 def _role_page(role_id: str, form: Form) -> Page:
     role = roles.get(int(role_id))
     form.values = {"name": role.name, "description": role.description or "", **form.values}
-    return form.render("console/roles/form.html", role=role, seeded=role.name in roles.BUILT_IN)
+    naming = role_rules.naming(role)
+    return form.render(
+        "console/roles/form.html",
+        role=role,
+        seeded=role.name in roles.BUILT_IN,
+        naming=naming[:MAX_NAMING],
+        more=len(naming) - MAX_NAMING,
+        users=role_rules.user_counts([role])[role.id],
+    )

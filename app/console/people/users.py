@@ -12,6 +12,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import roles
 from app.accounts import users as users
+from app.accounts.models import Role
 from app.auth import password_resets, sessions
 from app.console.people import user_agents
 from app.console.shell import forms, guard, idempotent_forms
@@ -27,7 +28,7 @@ from app.errors import AppError
 from app.http.languages import gettext, lazy_gettext
 from app.rest.access import public
 
-MAX_ROLES, MAX_SESSIONS = 100, 20
+MAX_ROLES, MAX_SESSIONS, MAX_LABEL_LENGTH = 100, 20, 80
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,13 @@ ALL_USERS = UserPages(
 def choices() -> TemplateContext:
     """The template variables for the choice of a role."""
     shown_roles, total = roles.page(0, MAX_ROLES)
-    return {"roles": [role.name for role in shown_roles], "more_roles": total > MAX_ROLES}
+    labels = {role.name: _label(role) for role in shown_roles}
+    return {"roles": labels, "more_roles": total > MAX_ROLES}
+
+
+def _label(role: Role) -> str:
+    text = f"{role.name}: {role.description}" if role.description else role.name
+    return text if len(text) <= MAX_LABEL_LENGTH else f"{text[:MAX_LABEL_LENGTH]}…"
 
 
 def show(pages: UserPages, user_id: str) -> Page:

@@ -8,8 +8,7 @@ from flask import request
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.audit.append import DELETE
-from app.console.records import columns, list_state, references, writers
-from app.console.records.display import display
+from app.console.records import columns, differences, list_state, references, writers
 from app.console.records.pages import RECORD
 from app.console.shell import guard, lists, scopes, signing
 from app.console.shell.blueprint import blueprint
@@ -70,10 +69,11 @@ def _page(account_id: str, name: str, record_id: str, form: Form) -> Page:
         "list_url": list_state.list_url(scope),
         "labels": _labels(scope, listing.items),
         "actor": writers.actor,
+        "compared": differences.compared,
     }
     id = url_args["record_id"]
     context["title"] = references.labels(scope.collection, [id], scope.by).get(id, f"…{id[-8:]}")
-    return form.render("console/audit/history.html", display=display, **context)
+    return form.render("console/audit/history.html", **context)
 
 
 def _labels(scope: CollectionScope, changes: Sequence[JSONMapping]) -> columns.Labels:

@@ -33,7 +33,8 @@ INVALID_INVITATION = {
 @guard.allow_anonymous
 def show_forgot_password() -> Page:
     """The form that requests a reset link."""
-    return Form({"account": account_of_host() or ""}).render("console/links/forgot.html")
+    account = request.args.get("account", "")[:200] or account_of_host() or ""
+    return Form({"account": account}).render("console/links/forgot.html")
 
 
 @blueprint.post("/console/forgot-password")

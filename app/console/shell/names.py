@@ -49,6 +49,7 @@ FILTERS = {
     "event": lazy_gettext("Event"),
     "kind": lazy_gettext("Kind"),
     "operation": lazy_gettext("Operation"),
+    "role": lazy_gettext("Role"),
     "state": lazy_gettext("State"),
     "status": lazy_gettext("Status"),
     "webhook": lazy_gettext("Webhook"),
