@@ -1,22 +1,29 @@
-"""What the history of a record marks."""
+"""What histories and the audit log mark."""
 
 from __future__ import annotations
 
 import pytest
+from markupsafe import Markup
 
-from app.console.records.differences import compared
+from app.console.shell.excerpts import differences
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "shown"),
+    ("old", "new", "marked"),
     [
-        ("A cat sat", "A dog sat", ("A <mark>cat</mark> sat", "A <mark>dog</mark> sat")),
-        ("Fine", "Fine!", ("Fine", "Fine<mark>!</mark>")),
-        ("<b>", "<i>", ("&lt;<mark>b</mark>&gt;", "&lt;<mark>i</mark>&gt;")),
-        ("one", "two", ("one", "two")),
-        (None, "new", ("", "new")),
-        (10, 12, ("1<mark>0</mark>", "1<mark>2</mark>")),
+        ("A cat sat on a mat", "A dog sat on a mat", ("cat", "dog")),
+        ("Fine as it is", "Fine as it is!", ("", "!")),
+        ("2026-11-20 12:00", "2026-11-20 12:30", ("0", "3")),
+        ("one", "two", None),
+        (None, "new", None),
+        ("", "new", None),
+        (Markup("<i>the same</i> a"), Markup("<i>the same</i> b"), None),
     ],
 )
-def test_what_differs_is_marked(old: object, new: object, shown: tuple[str, str]) -> None:
-    assert tuple(map(str, compared({"old_value": old, "new_value": new}).values())) == shown
+def test_what_differs_is_marked(
+    old: str | None, new: str | None, marked: tuple[str, str] | None
+) -> None:
+    found = differences(old, new)
+    assert (found and tuple(part.marked for part in found)) == marked
+    for text, part in zip((old, new), found or (), strict=False):
+        assert f"{part.before}{part.marked}{part.after}" == text

@@ -10,7 +10,6 @@ from typing import Any
 
 import sqlalchemy as sa
 from flask import url_for
-from markupsafe import Markup
 
 from app import db
 from app.accounts.models import Account, Group, Role, User
@@ -27,7 +26,7 @@ from app.console.admin import audit_columns
 from app.console.records import references
 from app.console.records.display import display
 from app.console.records.writers import ACTORS
-from app.console.shell.excerpts import Excerpt, highlight
+from app.console.shell.excerpts import Excerpt, differences
 from app.console.shell.lists import UrlArgs
 from app.db import Base
 from app.http.languages import gettext, lazy_gettext
@@ -39,7 +38,6 @@ from app.workflows.models import Workflow
 
 MAX_LABELLED = 12  # collections of accounts whose records get names; each takes a statement
 MAX_SHOWN = 500  # characters of a value
-MIN_COMMON = 10  # characters that two values share before their difference is marked
 USER_COLUMNS = ("user_id", "created_by", "updated_by", "invited_by", "revoked_by")
 Key = tuple[str, str, str]  # table, account, id
 
@@ -145,14 +143,7 @@ class Value:
     @property
     def parts(self) -> tuple[Excerpt, Excerpt] | None:
         """Both texts with what differs marked, if the rest is worth a comparison."""
-        before, after = self.before or "", self.after or ""
-        start = _common_start(before, after)
-        same_end = _common_start(before[start:][::-1], after[start:][::-1])
-        is_markup = any(isinstance(text, Markup) for text in (self.before, self.after))
-        if is_markup or not before or not after or start + same_end < MIN_COMMON:
-            return None
-        old, new = (text[start : len(text) - same_end] for text in (before, after))
-        return highlight(before, old, start), highlight(after, new, start)
+        return differences(self.before, self.after)
 
 
 @dataclass(frozen=True)
@@ -376,11 +367,6 @@ def _own_keys(change: Change, collection: Definition | None) -> Iterator[Key]:
     else:
         table = collection.table_name if collection else change.table_name
         yield table, change.account_id, change.record_id
-
-
-def _common_start(one: str, other: str) -> int:
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _role_id(text: str) -> int:

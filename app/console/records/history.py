@@ -8,10 +8,12 @@ from flask import request
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.audit.append import DELETE
-from app.console.records import columns, differences, list_state, references, writers
+from app.console.records import columns, list_state, references, writers
+from app.console.records.display import display
 from app.console.records.pages import RECORD
 from app.console.shell import guard, lists, scopes, signing
 from app.console.shell.blueprint import blueprint
+from app.console.shell.excerpts import Excerpt, differences
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import CollectionScope
 from app.errors import AppError, NotFound
@@ -21,6 +23,8 @@ from app.rest.access import public
 from app.types import JSONMapping
 
 MAX_ID_DIGITS = 18  # digits
+MAX_LENGTH = 500
+SIDES = ("old_value", "new_value")
 
 
 @blueprint.get(f"{RECORD}/history")
@@ -69,11 +73,17 @@ def _page(account_id: str, name: str, record_id: str, form: Form) -> Page:
         "list_url": list_state.list_url(scope),
         "labels": _labels(scope, listing.items),
         "actor": writers.actor,
-        "compared": differences.compared,
+        "compared": _compared,
     }
     id = url_args["record_id"]
     context["title"] = references.labels(scope.collection, [id], scope.by).get(id, f"…{id[-8:]}")
     return form.render("console/audit/history.html", **context)
+
+
+def _compared(change: JSONMapping) -> dict[str, str | Excerpt]:
+    """The old and the new value for display, with what differs marked."""
+    shown = [display(change.get(side), MAX_LENGTH, exact=True) for side in SIDES]
+    return dict(zip(SIDES, differences(*shown) or shown, strict=True))
 
 
 def _labels(scope: CollectionScope, changes: Sequence[JSONMapping]) -> columns.Labels:

@@ -1,11 +1,15 @@
-"""Marks a part of a text within its surroundings."""
+"""Marks a part of a text within its surroundings, and what differs between two texts."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import takewhile
+
+from markupsafe import Markup
 
 CONTEXT_LENGTH = 60
+MIN_COMMON = 10  # characters that two texts share before their difference is marked
 WORD = re.compile(r"@?\w+|\S")
 
 
@@ -34,3 +38,20 @@ def highlight(text: str, part: str, position: int) -> Excerpt:
     """The whole text with one part marked."""
     end = position + len(part)
     return Excerpt(text[:position], part, text[end:], position + 1)
+
+
+def differences(before: str | None, after: str | None) -> tuple[Excerpt, Excerpt] | None:
+    """Both texts with what differs marked; None if they share too little, or are markup."""
+    if not before or not after or isinstance(before, Markup) or isinstance(after, Markup):
+        return None
+    start = _common_start(before, after)
+    same_end = _common_start(before[start:][::-1], after[start:][::-1])
+    if start + same_end < MIN_COMMON:
+        return None
+    old, new = (text[start : len(text) - same_end] for text in (before, after))
+    return highlight(before, old, start), highlight(after, new, start)
+
+
+def _common_start(first: str, second: str) -> int:
+    pairs = zip(first, second, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
