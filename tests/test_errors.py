@@ -107,7 +107,7 @@ def test_what_the_caller_may_not_do_is_403(
     told(alice.get("collections"), 403, "superadmin_required")
     told(alice.acting_in("globex").get("records/posts"), 403, "forbidden")
     root.put("collections/posts/rules", {"list_rule": None})
-    told(alice.get("records/posts"), 403, "rule_denied")
+    told(alice.get("records/posts"), 403, "rule_denied", "explain_id")
 
 
 def test_what_is_not_there_is_404(root: Caller, alice: Caller, record: dict[str, Any]) -> None:

@@ -98,9 +98,9 @@ def test_the_console_lets_people_in_to_delete(app: Flask, cast: Cast, left: list
 
 def test_the_page_of_health_says_how_much_is_free(app: Flask, cast: Cast, left: list[int]) -> None:
     root = Browser(app, cast.root)
-    left.append(2000 * disk.MIB)
-    assert "2,000 MiB free" in root.get("health").text
-    left.append(disk.LOW_BYTES - 1)
+    left.append(2048 * disk.MIB)
+    assert "2 GiB free" in root.get("health").text
+    left.append(disk.LOW_BYTES - disk.MIB)
     page = root.get("health").text
     assert 'class="state bad">full</span>' in page
     assert ">less than 16 MiB free; 15 MiB free<" in page

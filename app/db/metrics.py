@@ -9,9 +9,8 @@ from prometheus_client import Counter, Gauge
 _gauge = partial(Gauge, registry=None, multiprocess_mode="livesum")
 LIMIT = _gauge("atrium_db_pool_limit", "Connections that the pools may open.")
 OPEN = _gauge("atrium_db_pool_open", "Open connections of the pools.")
-IN_USE = _gauge("atrium_db_pool_in_use", "Connections of the pools that run a statement.")
 WAITS = Counter("atrium_db_pool_waits_total", "Waits for a connection.", registry=None)
 WAIT_SECONDS = Counter(
     "atrium_db_pool_wait_seconds_total", "Time spent waiting for a connection.", registry=None
 )
-METRICS = (LIMIT, OPEN, IN_USE, WAITS, WAIT_SECONDS)
+METRICS = (LIMIT, OPEN, WAITS, WAIT_SECONDS)

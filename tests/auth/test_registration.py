@@ -74,7 +74,7 @@ def test_either_form_makes_an_account_and_its_admin(anyone: Caller, form: str) -
         "last_login": None,
     }
     assert {name: user[name] for name in expected} == expected
-    assert set(user) == {*expected, "id", "role_id", "created_at", "updated_at"}
+    assert set(user) == {*expected, "id", "role_id", "created_at", "updated_at", "token_type"}
 
 
 def test_the_password_is_kept_as_a_hash_only(app: Flask, anyone: Caller) -> None:

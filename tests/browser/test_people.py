@@ -70,7 +70,7 @@ def test_an_admin_invites_makes_a_key_and_keeps_the_profile(
     fill(visit, name="Dora", password="Correct-horse-2")
     press(visit, "Join")
     expect(page.get_by_role("status").filter(has_text="Welcome to Acme.")).to_be_visible()
-    expect(page.get_by_text("you are editor")).to_be_visible()
+    expect(page.get_by_text("your role is editor")).to_be_visible()
     visit.check_quiet_and_at_home()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ from app import db
 from app.audit.entries import HEADS
 from app.realtime import connections
 from tests.builders import PASSWORD, Cast, make_record
+from tests.clients.running import run_async
 from tests.clients.stub import Answer, served
 from tests.realtime.clients import cut, until
 
@@ -190,4 +190,4 @@ def test_asynchronous_code_follows_too(
                 return str(change.record["title"])
         raise AssertionError
 
-    assert asyncio.run(use()) == "one"
+    assert run_async(use()) == "one"

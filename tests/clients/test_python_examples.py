@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -93,7 +94,9 @@ def test_examples_run(
 
     names = {"API_KEY": api_key, "PASSWORD": PASSWORD, "reload": pytest.fail}
     names |= {"handle": lambda *change: handled.append(change), "save_position": save_position}
-    exec(examples(page, server), names)  # noqa: S102 - our own
+    # In a thread: a browser's tests leave a loop of asyncio running in theirs.
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(exec, examples(page, server), names).result()
     assert "Write the plan" in capsys.readouterr().out or page.startswith("docs")
     if "follow" in names:
         with pytest.raises(Interrupted):

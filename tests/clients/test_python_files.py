@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,6 +14,7 @@ from urllib.request import urlopen
 import pytest
 
 from tests.builders import PASSWORD, Cast
+from tests.clients.running import run_async
 from tests.clients.stub import Answer, served
 
 pytestmark = pytest.mark.usefixtures("tasks")
@@ -103,4 +103,4 @@ def test_asynchronous_code_transfers_files_too(atrium: ModuleType, address: str,
             await client.files.download(uploaded, copy := BytesIO())
             return copy.getvalue()
 
-    assert asyncio.run(use()) == CONTENT
+    assert run_async(use()) == CONTENT

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.builders import Caller
+from tests.clients.running import run_async
 
 pytestmark = pytest.mark.usefixtures("tasks")
 
@@ -117,7 +118,7 @@ def test_asynchronous_code_has_the_same(atrium: ModuleType, address: str, key: s
             with pytest.raises(atrium.NotFound):
                 await tasks.get(made[0]["id"])
 
-    asyncio.run(use())
+    run_async(use())
 
 
 def test_everything_else_is_called_by_generated_functions(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from io import BytesIO
 from types import ModuleType
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.clients.running import run_async
 from tests.clients.stub import Answer, Stub, served
 
 FAILED = {"error": "unavailable", "message": "Try again later."}
@@ -151,5 +151,5 @@ def test_asynchronous_code_repeats_too(atrium: ModuleType) -> None:
             return await client.records("tasks").get("1")
 
     with Stub(UNAVAILABLE, CUT, DONE).serving() as stub:
-        assert asyncio.run(use(stub.url)) == {"id": "1"}
+        assert run_async(use(stub.url)) == {"id": "1"}
     assert len(stub.requests) == 3

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.builders import PASSWORD, Cast
+from tests.clients.running import run_async
 from tests.clients.stub import Answer, Stub
 
 pytestmark = pytest.mark.usefixtures("tasks")
@@ -81,7 +82,7 @@ def test_many_calls_of_tasks_renew_a_token_once(
             assert (await client.records("tasks").list()).total == 0
             await client.sign_out()
 
-    asyncio.run(use())
+    run_async(use())
 
 
 def test_a_cancelled_call_does_not_lose_the_new_tokens(atrium: ModuleType) -> None:
@@ -97,7 +98,7 @@ def test_a_cancelled_call_does_not_lose_the_new_tokens(atrium: ModuleType) -> No
             await client.records("tasks").get("1")
 
     with Stub(Answer(body=renewed, delay=0.2), Answer(body={"id": "1"})).serving() as stub:
-        asyncio.run(use(stub))
+        run_async(use(stub))
     assert [request.path.rpartition("/")[2] for request in stub.requests] == ["refresh", "1"]
     assert stub.requests[1].headers["Authorization"] == "Bearer new"
 

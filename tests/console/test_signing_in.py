@@ -278,9 +278,9 @@ def test_a_user_who_is_deactivated_or_suspended_is_out_at_once(
 
 def test_a_changed_role_shows_at_once(app: Flask, browser: FlaskClient, bob: Caller) -> None:
     sign_in(browser, bob)
-    assert "you are viewer" in browser.get("/console").text
+    assert "your role is viewer" in browser.get("/console").text
     builders.change_user(app, bob.id, role_id=2)
-    assert "you are editor" in browser.get("/console").text
+    assert "your role is editor" in browser.get("/console").text
 
 
 @pytest.mark.parametrize("value", ["", "x", "AA0001", "AA0001-x", "-", "a" * 3000, "AA0001-\u00e9"])

@@ -30,7 +30,7 @@ def test_an_old_key_is_retired(stage: Stage, monkeypatch: pytest.MonkeyPatch) ->
     stage.changed(monkeypatch, encryption_key=(new, *old))
     for count in (4, 0):
         told = runner.invoke(args=["reencrypt"])
-        assert (told.exit_code, told.output.split()[0]) == (0, str(count)), told.output
+        assert (told.exit_code, told.stdout.split()[0]) == (0, str(count)), told.output
     stage.changed(monkeypatch, encryption_key=(new,))
     assert alice.get(path).json == before
     assert stage.sign_in().status_code == 302

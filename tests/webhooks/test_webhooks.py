@@ -28,7 +28,15 @@ from tests.webhooks.delivering import EVENTS, deliver, deliveries, let_pass, mak
 URL = "https://hooks.example.com/atrium?x=1"
 FIELDS = {
     *("id", "account_id", "url", "collection", "events", "filter", "headers", "enabled"),
-    *("include_pii", "failing_since", "disabled_at", "created_at", "updated_at", "created_by"),
+    *(
+        "include_pii",
+        "failing_since",
+        "disabled_at",
+        "disabled_reason",
+        "created_at",
+        "updated_at",
+        "created_by",
+    ),
     *("has_active_maker", "warnings"),
 }
 

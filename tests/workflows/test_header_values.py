@@ -168,11 +168,11 @@ def test_a_new_key_reads_what_older_versions_and_keys_stored(
     assert SECRET in everything(app)
     for count in (4, 0):
         told = runner.invoke(args=["reencrypt"])
-        assert (told.exit_code, told.output.split()[0]) == (0, str(count)), told.output
+        assert (told.exit_code, told.stdout.split()[0]) == (0, str(count)), told.output
     assert SECRET not in everything(app)
     old, new = app.extensions["atrium.config"].encryption_key, Fernet.generate_key().decode()
     use(app, monkeypatch, encryption_key=(new, *old))
-    assert runner.invoke(args=["reencrypt"]).output.split()[0] == "4"
+    assert runner.invoke(args=["reencrypt"]).stdout.split()[0] == "4"
     use(app, monkeypatch, encryption_key=(new,))
     work(app)
     assert (instance(alice, waits)["status"], sent(receiver)) == (
