@@ -300,7 +300,8 @@ def test_a_value_that_is_taken_does_not_show_to_whom_the_rule_refuses(
         sent = [{**bodies[0], "code": code}, *bodies[1:]]
         answers.append(bob.post(url, {"records": sent} if "batch" in url else sent[0]))
     assert answers[0].status_code == status, answers[0].json
-    assert answers[0].json == answers[1].json
+    taken, free = ({**answer.json, "explain_id": None} for answer in answers)  # it has the time
+    assert taken == free
 
 
 def test_a_hidden_record_is_in_the_way_of_an_upsert_as_of_any_new_one(
