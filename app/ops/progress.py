@@ -59,19 +59,18 @@ class _Lines:
     """A line at the start, every ten seconds, and at the end."""
 
     def __init__(self, label: str) -> None:
-        self.label, self.done, self.total = label, 0, 0
+        self.label, self.line, self.printed = label, "", ""
         self.printed_at = float("-inf")
 
     def show(self, done: int, total: int) -> None:
-        self.done, self.total = done, total
+        self.line = f"{self.label}: {done:,}{f' of {total:,}' if total else ''}"
         if time.monotonic() >= self.printed_at + SECONDS_BETWEEN_LINES:
             self._print()
 
     def close(self) -> None:
-        if self.printed_at > float("-inf"):
+        if self.line != self.printed:
             self._print()
 
     def _print(self) -> None:
-        self.printed_at = time.monotonic()
-        of_total = f" of {self.total:,}" if self.total else ""
-        click.echo(f"{self.label}: {self.done:,}{of_total}", err=True)
+        self.printed, self.printed_at = self.line, time.monotonic()
+        click.echo(self.line, err=True)
