@@ -245,7 +245,11 @@ def _find(secret: str) -> CachedKey | None:
 
 
 def _is_within(address: str | None, networks: Sequence[IPv4Network | IPv6Network]) -> bool:
-    ip = ip_address((address or "::").partition("%")[0])
+    """Whether one of the networks has the address; one that is not known is in none."""
+    if address is None:
+        return False
+    ip = ip_address(address.partition("%")[0])
+    ip = getattr(ip, "ipv4_mapped", None) or ip  # as a dual-stack socket shows IPv4
     return any(ip in network for network in networks)
 
 
@@ -258,7 +262,7 @@ def _load(*conditions: Condition, digest: str | None = None) -> CachedKey | None
     version_check = VersionCheck("api_keys", (key.account_id, key.id), key.version)
     expires_at, networks = key.expires_at, tuple(map(ip_network, key.ip_addresses or ()))
     if digest is not None and digest != key.key_hash:
-        assert key.previous_valid_until  # noqa: S101 - set along with the previous hash
+        assert key.previous_valid_until  # noqa: S101 - set together with the previous hash
         expires_at = min(filter(None, (expires_at, key.previous_valid_until)))
     columns = (key.id, key.account_id, key.created_by, key.scopes, expires_at)
     return CachedKey(*columns, networks, version_check)
