@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +22,10 @@ from tests.conftest import make_app, settings_for
 from tests.processes import PROJECT, environment
 from tests.services import PgBouncer
 
-pytestmark = pytest.mark.skipif(not services.pgbouncer(), reason="PgBouncer is not installed")
+# In CI a missing PgBouncer fails the tests.
+pytestmark = pytest.mark.skipif(
+    not (services.pgbouncer() or os.environ.get("CI")), reason="PgBouncer is not installed"
+)
 SHARED = [
     {"pool_mode": "transaction"},
     {"pool_mode": "transaction", "default_pool_size": "1"},

@@ -1,4 +1,4 @@
-"""Runs the tests of rules that a manifest brings along."""
+"""Runs the rule tests of a manifest."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class Result:
     held: bool = False
     """Whether nothing was tried, as the webhook is disabled; the delivery waits for it."""
     retry_after: int | None = None
-    """The seconds that the receiver asked to wait."""
+    """The seconds to wait, as the receiver requests."""
     request: JSONMapping | None = None
     """The request as sent, without its body; None if nothing was sent."""
 

@@ -123,7 +123,7 @@ def uses(account_id: str, workflow_id: str, limit: int) -> dict[int, sa.Row[*tup
 
 
 def owner_ids(account_id: str, workflow_id: str) -> dict[int, str]:
-    """Who saved each of the newest MAX_LISTED versions that are kept, newest first."""
+    """Who saved each of the newest MAX_LISTED stored versions, newest first."""
     mine = (VERSIONS.c.account_id == account_id, VERSIONS.c.workflow_id == workflow_id)
     query = sa.select(VERSIONS.c.version, VERSIONS.c.owner_id).where(*mine)
     newest = query.order_by(VERSIONS.c.version.desc()).limit(MAX_LISTED)
