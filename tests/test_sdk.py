@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shlex
 import shutil
 import subprocess
@@ -17,6 +15,7 @@ from typing import NamedTuple, cast
 
 import pytest
 
+from tests import npm
 from tests.builders import PASSWORD
 from tests.mailbox import link_in
 from tests.processes import (
@@ -37,15 +36,7 @@ ROOT, ALICE = "root@system.example", "alice@acme.example"
 @pytest.fixture
 def node() -> str:
     """The program that runs the client, which is installed beside its scripts."""
-    missing = [name for name in ("node", "npm") if not shutil.which(name)]
-    if missing:
-        reason = f"{' and '.join(missing)} missing: the published client is NOT tested"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(f"{reason}; `python -m tests.services install` installs them")
-    packages = json.loads((CLIENT / "package.json").read_text())["dependencies"]
-    if not all((CLIENT / "node_modules" / name).exists() for name in packages):
-        subprocess.run(["npm", "ci", "--no-audit", "--no-fund"], cwd=CLIENT, check=True)
+    npm.installed(CLIENT)
     return str(shutil.which("node"))
 
 

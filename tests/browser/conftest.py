@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +16,7 @@ from flask import Flask
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Response, sync_playwright
 from werkzeug.serving import make_server
 
-from tests import builders, services
+from tests import builders, npm, services
 from tests.builders import Cast
 from tests.conftest import make_app, settings_for
 from tests.processes import free_port
@@ -186,15 +184,8 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="session")
 def axe() -> str:
     """The source of axe-core, which finds what keeps people from using a page."""
-    source = HERE / "node_modules" / "axe-core" / "axe.min.js"
-    if not source.exists():
-        if not shutil.which("npm"):
-            reason = "npm is missing: the accessibility of the pages is NOT tested"
-            if os.environ.get("CI"):
-                pytest.fail(reason)
-            pytest.skip(f"{reason}; `python -m tests.services install` installs it")
-        subprocess.run(["npm", "ci", "--no-audit", "--no-fund"], cwd=HERE, check=True)
-    return source.read_text()
+    npm.installed(HERE)
+    return (HERE / "node_modules" / "axe-core" / "axe.min.js").read_text()
 
 
 @pytest.fixture(

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
-
+from tests import npm
 from tests.processes import PROJECT
 
 PACKAGE = PROJECT / "clients" / "typescript"
@@ -17,12 +15,7 @@ PACKAGE = PROJECT / "clients" / "typescript"
 
 def package() -> Path:
     """The folder of the package, built from the description and its sources."""
-    missing = [name for name in ("node", "npm") if not shutil.which(name)]
-    if missing:
-        reason = f"{' and '.join(missing)} missing: the TypeScript client is NOT tested"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(f"{reason}; `python -m tests.services install` installs them")
+    npm.installed(PACKAGE)
     with (PACKAGE / "package.json").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # other test processes build it, too
         _build()
@@ -45,13 +38,11 @@ def run(command: list[str], folder: Path, **env: str) -> str:
 
 
 def _build() -> None:
-    """Install and build the package unless that has happened since the last change."""
+    """Build the package unless that has happened since the last change."""
     built = PACKAGE / "dist" / "index.js"
     sources = [*PACKAGE.glob("*.json"), *PACKAGE.glob("src/*.ts"), PACKAGE.parent / "openapi.json"]
     changed = [one.stat().st_mtime for one in sources if one.name != "description.ts"]
     if built.exists() and built.stat().st_mtime > max(changed):
         return
-    if not (PACKAGE / "node_modules" / ".bin" / "tsc").exists():
-        run(["npm", "ci", "--no-audit", "--no-fund"], PACKAGE)
     run(["npm", "run", "build"], PACKAGE)
     built.touch()
