@@ -27,10 +27,13 @@ export function watch(field, unavailable) {
     field.setAttribute("aria-invalid", verdict.querySelector(".error") !== null);
   }
 
-  field.addEventListener("input", () => {
+  function schedule() {
     clearTimeout(timer);
     controller.abort();
     controller = new AbortController();
     timer = setTimeout(check, PAUSE);
-  });
+  }
+
+  field.addEventListener("input", schedule);
+  if (field.value !== field.defaultValue) schedule(); // typed before this script ran
 }
