@@ -11,6 +11,7 @@ from app.admin_api import (
     group_routes,
     own_account_routes,
     role_routes,
+    second_factor_routes,
     user_routes,
 )
 from app.audit import records as audited_records
@@ -22,6 +23,7 @@ from app.auth import (
     guard,
     invitation_routes,
     key_routes,
+    mfa_routes,
     password_routes,
     session_routes,
     tokens,
@@ -125,7 +127,8 @@ API_BLUEPRINTS = (
 )
 # Imported for the routes that they add to blueprints of other modules.
 ADDITIONS = (
-    *(email_routes, password_routes, session_routes, explain_routes, permission_routes),
+    *(email_routes, mfa_routes, password_routes, session_routes, explain_routes, permission_routes),
+    second_factor_routes,
     sso_overview,
 )
 # Imported for their event subscriptions and jobs.

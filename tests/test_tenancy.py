@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, TypeVar
 
+import pyotp
 import pytest
 import sqlalchemy as sa
 from flask import Flask
@@ -28,6 +29,13 @@ Route = tuple[str, str]
 PUBLIC: dict[Route, str] = {
     ("POST", "/auth/register"): "founds a new account; nobody is known yet",
     ("POST", "/auth/login"): "is where a credential comes from",
+    ("POST", "/auth/mfa/verify"): "the mfa_token of the sign-in is the credential",
+    ("POST", "/auth/mfa/totp"): "the mfa_token of the sign-in, or the caller's own token",
+    ("POST", "/auth/mfa/totp/confirm"): "the mfa_token of the sign-in, or the caller's own token",
+    ("POST", "/auth/mfa/passkeys"): "the mfa_token of the sign-in, or the caller's own token",
+    ("POST", "/auth/mfa/passkeys/options"): "the mfa_token of the sign-in, or the caller's token",
+    ("POST", "/auth/passkeys/options"): "begins a sign-in; nobody is known yet",
+    ("POST", "/auth/passkeys/verify"): "the passkey is the credential",
     ("POST", "/auth/refresh"): "the refresh token in the body is the credential",
     ("POST", "/auth/verify-email"): "the token of the mailed link is the credential",
     ("POST", "/auth/resend-verification"): "for who cannot sign in yet; answers alike for all",
@@ -122,6 +130,17 @@ def a_session(owner: Caller) -> str:
     return str(owner.get("auth/sessions").json["items"][0]["id"])
 
 
+def a_factor(owner: Caller) -> str:
+    secret = owner.post("auth/mfa/totp", {}).json["secret"]
+    code = {"code": pyotp.TOTP(secret).now()}
+    return str(owner.post("auth/mfa/totp/confirm", code).json["factor"]["id"])
+
+
+def with_a_factor(cast: Cast) -> dict[str, str]:
+    assert a_factor(cast.charlie)
+    return {}
+
+
 TITLE = [{"name": "title", "type": "text"}]
 ONE_RECORD = "records/posts/{id}"
 BATCH = "/records/<collection>/batch"
@@ -145,6 +164,7 @@ def each_verb(route: str, on_one: OnOne, change: Any) -> dict[Route, Case]:
     return {(verb, route): on_one(body) for verb, body in bodies.items()}
 
 
+FACTOR, RENAMED = "/auth/mfa/factors/<uuid:factor_id>", {"name": "renamed"}
 SIGN_IN: dict[Route, Case] = {
     ("PATCH", "/auth/me"): Own(lambda cast: {"name": "Charlie"}),
     ("POST", "/auth/change-password"): Own(
@@ -152,6 +172,11 @@ SIGN_IN: dict[Route, Case] = {
     ),
     # The cast's tokens are of no session, which alone is renewed.
     ("POST", "/auth/reauthenticate"): Own({"password": PASSWORD}, (403,)),
+    ("GET", "/auth/mfa"): Own(),
+    ("POST", "/auth/mfa/options"): Own(),
+    ("POST", "/auth/mfa/recovery-codes"): Own(with_a_factor, (200,)),
+    ("PATCH", FACTOR): Owned(a_factor, "auth/mfa/factors/{id}", RENAMED, "factor_id"),
+    ("DELETE", FACTOR): Owned(a_factor, "auth/mfa/factors/{id}", part="factor_id"),
     ("GET", "/auth/sessions"): Own(),
     ("DELETE", "/auth/sessions/<uuid:session_id>"): Owned(
         a_session, "auth/sessions", part="session_id"
@@ -159,7 +184,7 @@ SIGN_IN: dict[Route, Case] = {
 }
 ACCOUNT, USER = "/accounts/<uuid:account_id>", "/users/<uuid:user_id>"
 ROLE = "/roles/<integer:role_id>"
-RENAMED, DEMOTED = {"name": "renamed"}, {"role": "viewer"}
+DEMOTED = {"role": "viewer"}
 LINK = {"send_reset_link": True}
 PEOPLE: dict[Route, Case] = {
     ("GET", "/accounts"): Superadmin(),
@@ -175,6 +200,7 @@ PEOPLE: dict[Route, Case] = {
     ("PUT", USER): Superadmin(RENAMED),
     ("PATCH", USER): Superadmin(DEMOTED),
     ("DELETE", USER): Superadmin(),
+    ("DELETE", f"{USER}/second-factors"): Superadmin(),
     ("PUT", f"{USER}/password"): Superadmin(LINK),
     ("POST", f"{USER}/password"): Superadmin(LINK),
     ("POST", f"{USER}/verify"): Superadmin(),
@@ -195,12 +221,14 @@ OWN_ACCOUNT: dict[Route, Case] = {
     ("PATCH", "/account"): Own(lambda cast: RENAMED),
     ("GET", "/account/collections"): Own(),
     ("GET", "/account/roles"): Own(),
+    ("GET", "/account/second-factors"): Own(),
     ("GET", "/account/users"): Own(),
     ("POST", "/account/users"): Own(lambda cast: {"email": "dora@x.example"}, (201,)),
     ("GET", MEMBER): Owned(a_user, ONE_MEMBER, part="user_id"),
     ("PUT", MEMBER): Owned(a_user, ONE_MEMBER, RENAMED, "user_id"),
     ("PATCH", MEMBER): Owned(a_user, ONE_MEMBER, DEMOTED, "user_id"),
     ("DELETE", MEMBER): Owned(a_user, ONE_MEMBER, part="user_id"),
+    ("DELETE", f"{MEMBER}/second-factors"): Owned(a_user, ONE_MEMBER, part="user_id"),
     ("GET", f"{MEMBER}/sessions"): Owned(a_user, ONE_MEMBER, part="user_id"),
     ("DELETE", f"{MEMBER}/sessions"): Owned(a_user, ONE_MEMBER, part="user_id"),
     ("DELETE", f"{MEMBER}/sessions/<uuid:session_id>"): Owned(

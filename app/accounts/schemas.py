@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import marshmallow as ma
 
-from app.accounts import users
+from app.accounts import sign_in_settings, users
 from app.rest import fields
 from app.rest.converters import LARGEST_ROLE_ID
 from app.rest.paging import Page, PageArgs, items_field
@@ -195,6 +195,15 @@ class GroupRole(Schema):
     role = fields.Text(shortest=1, longest=100, required=True)
 
 
+MFA = (
+    "Second factors: `off` uses none, `optional` those that users have set up, `required` also"
+    " makes others set one up at sign-in. Sign-ins with the account's own provider need none."
+)
+MFA_ROLES = "Names of the roles that `required` concerns; empty: all."
+MFA_GRACE = "Days before `required` takes effect, from its start or the user's creation."
+PASSWORDS = "Whether users may sign in by password. Superadmins always may."
+
+
 class OwnAccountBody(Schema):
     """The properties of the own account to change."""
 
@@ -219,3 +228,13 @@ class OwnAccountBody(Schema):
     )
     sso_allow_admin = fields.StrictBoolean(metadata={"description": ALLOW_ADMIN})
     sso_tokens_in_fragment = fields.StrictBoolean(metadata={"description": FRAGMENT})
+    mfa = fields.Choice(sign_in_settings.MODES, metadata={"description": MFA})
+    mfa_roles = ma.fields.List(
+        fields.Text(shortest=1, longest=100),
+        validate=ma.validate.Length(max=50),
+        metadata={"description": MFA_ROLES},
+    )
+    mfa_grace_days = fields.Integer(
+        0, sign_in_settings.MAX_GRACE_DAYS, metadata={"description": MFA_GRACE}
+    )
+    password_sign_in = fields.StrictBoolean(metadata={"description": PASSWORDS})

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import sqlalchemy as sa
 
 from app import clock, db, events, slugs
-from app.accounts import pii, sso_settings
+from app.accounts import pii, sign_in_settings, sso_settings
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, AccountOrigin
 from app.accounts.sso_settings import Settings
@@ -106,11 +106,13 @@ def change_own(account_id: str, body: Settings, *, by: str | None) -> Account:
     problems += [_uri_problem(*uri) for uri in _uris(body)]
     with db.transaction() as session:
         account = _get_for_update(account_id)
-        _refuse([*problems, *sso_settings.problems(body, account.settings)])
+        problems += sso_settings.problems(body, account.settings)
+        _refuse([*problems, *sign_in_settings.problems(body)])
         account.name = account.name if name is None else name
         own = {name: body[name] for name in OWN_SETTINGS if name in body}
         untrusted = _untrusted_redirects(account, own, by)
-        account.settings = sso_settings.merge(body, account.settings) | own | untrusted
+        sign_in = sign_in_settings.merge(body, account.settings)
+        account.settings = sso_settings.merge(body, account.settings) | sign_in | own | untrusted
         account.version += 1
         if "cors_origins" in body:
             _replace_origins(account.id, body["cors_origins"])

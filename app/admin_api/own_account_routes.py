@@ -6,7 +6,7 @@ import marshmallow as ma
 from flask import Response
 
 from app import rest
-from app.accounts import roles, sso_settings, tenants, users
+from app.accounts import roles, sign_in_settings, sso_settings, tenants, users
 from app.accounts.models import Account, User
 from app.accounts.schemas import (
     ALLOW_ADMIN,
@@ -15,7 +15,11 @@ from app.accounts.schemas import (
     FULL_ACCOUNT,
     GROUP_ROLES,
     IGNORED,
+    MFA,
+    MFA_GRACE,
+    MFA_ROLES,
     PAGE,
+    PASSWORDS,
     PROVISIONING,
     ROLE,
     USER,
@@ -33,6 +37,7 @@ from app.accounts.types import Body, Query
 from app.auth import account_settings, enrolment, sessions
 from app.auth.guard import principal
 from app.auth.schemas import SESSION, SessionPage
+from app.rest import fields
 from app.rest.access import account_admin
 from app.rest.blueprint import Blueprint
 from app.rest.paging import PageArgs, page_body
@@ -56,10 +61,14 @@ OWN = {
     "sso_allow_admin": False,
     "sso_ignored_groups": [],
     "sso_tokens_in_fragment": False,
+    "mfa": "optional",
+    "mfa_roles": [],
+    "mfa_grace_days": 0,
+    "password_sign_in": True,
 }
 
 
-def _sso(name: str, default: object, text: str) -> JSONObject:
+def _setting(name: str, default: object, text: str) -> JSONObject:
     return {
         "required": True,
         "attribute": f"settings.{name}",
@@ -87,17 +96,25 @@ class OwnAccountView(FullAccountView):
         ma.fields.String(), required=True, attribute="settings.cors_origins", dump_default=[]
     )
     sso_provisioning = ma.fields.Boolean(
-        allow_none=True, **_sso("sso_provisioning", None, PROVISIONING)
+        allow_none=True, **_setting("sso_provisioning", None, PROVISIONING)
     )
-    sso_email_domains = ma.fields.List(ma.fields.String(), **_sso("sso_email_domains", [], DOMAINS))
+    sso_email_domains = ma.fields.List(
+        ma.fields.String(), **_setting("sso_email_domains", [], DOMAINS)
+    )
     sso_group_roles = ma.fields.List(
-        ma.fields.Nested(GroupRole), **_sso("sso_group_roles", [], GROUP_ROLES)
+        ma.fields.Nested(GroupRole), **_setting("sso_group_roles", [], GROUP_ROLES)
     )
-    sso_allow_admin = ma.fields.Boolean(**_sso("sso_allow_admin", False, ALLOW_ADMIN))
+    sso_allow_admin = ma.fields.Boolean(**_setting("sso_allow_admin", False, ALLOW_ADMIN))
     sso_ignored_groups = ma.fields.List(
         ma.fields.String(), required=True, dump_default=[], metadata={"description": IGNORED}
     )
-    sso_tokens_in_fragment = ma.fields.Boolean(**_sso("sso_tokens_in_fragment", False, FRAGMENT))
+    sso_tokens_in_fragment = ma.fields.Boolean(
+        **_setting("sso_tokens_in_fragment", False, FRAGMENT)
+    )
+    mfa = fields.Choice(sign_in_settings.MODES, **_setting("mfa", sign_in_settings.OPTIONAL, MFA))
+    mfa_roles = ma.fields.List(ma.fields.String(), **_setting("mfa_roles", [], MFA_ROLES))
+    mfa_grace_days = ma.fields.Integer(**_setting("mfa_grace_days", 0, MFA_GRACE))
+    password_sign_in = ma.fields.Boolean(**_setting("password_sign_in", True, PASSWORDS))
 
     @ma.post_dump(pass_original=True)
     def add_ignored_groups(

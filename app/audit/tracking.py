@@ -66,6 +66,10 @@ TRACKED: dict[str, Tracked] = {
     "api_keys": Tracked(
         ignored=frozenset({"last_used_at"}), hidden=frozenset({"key_hash", "hint", "previous_hash"})
     ),
+    "second_factors": Tracked(
+        ignored=frozenset({"last_step", "sign_count", "last_used_at"}),
+        hidden=frozenset({"secret", "credential_id", "public_key"}),
+    ),
     "webhooks": Tracked(
         ignored=frozenset({"failing_since"}),
         hidden=frozenset({"secret", "previous_secret", "headers"}),
@@ -83,6 +87,8 @@ TRACKED: dict[str, Tracked] = {
 EXEMPT: dict[str, str] = {
     "sessions": "tokens",
     "mailed_tokens": "tokens",
+    "recovery_codes": "tokens",
+    "used_mfa_tokens": "tokens",
     "realtime_tickets": "tokens",
     "sso_flows": "tokens: started sign-ins and their one-time codes",
     "sso_assertions": "tokens: used assertions",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 
 from app import clock, db, jobs
+from app.auth.factor_models import UsedToken
 from app.auth.models import MailedToken, SignInSession, StreamTicket
 
 # For this long a used or expired token is reported as such, afterwards as unknown.
@@ -14,7 +15,8 @@ RETENTION = timedelta(days=1)
 
 @jobs.periodic(3600, "auth.purge")
 def purge(payload: Mapping[str, object]) -> None:
-    """Delete sessions and mailed tokens that expired before the retention period, and tickets."""
+    """Delete sessions and mailed tokens that expired long ago, and expired tickets and steps."""
     for model in (SignInSession, MailedToken):
         db.purge(model.__table__, model.expires_at <= clock.now() - RETENTION)
+    db.purge(UsedToken.__table__, UsedToken.expires_at <= clock.now())
     db.purge(StreamTicket.__table__, StreamTicket.expires_at <= clock.now())

@@ -36,9 +36,9 @@ def console_principal(secret: str) -> tuple[Principal, str] | None:
         principal = principals.for_user_verified(account.id, rows[0][1]) if rows else None
     if principal is None:
         return None
-    session_id, _, created_at, authenticated_at = rows[0]
+    session_id, _, created_at, authenticated_at, mfa = rows[0]
     auth_time = (authenticated_at or created_at).timestamp()
-    return replace(principal, session_id=session_id, auth_time=auth_time), session_id
+    return replace(principal, session_id=session_id, auth_time=auth_time, mfa=mfa), session_id
 
 
 def token_principal(claims: Claims) -> Principal | None:
@@ -47,12 +47,22 @@ def token_principal(claims: Claims) -> Principal | None:
     Cached under the user's version, which grows when a session ends: checking the version checks
     the session, too.
     """
-    key = (claims["account_id"], claims["sub"], claims.get("sid"), claims.get("auth_time"))
+    key = (
+        claims["account_id"],
+        claims["sub"],
+        claims.get("sid"),
+        claims.get("auth_time"),
+        claims.get("mfa"),
+    )
     return versioned_cache.cache("sessions").get(key, lambda: _load(*key))
 
 
 def _load(
-    account_id: str, user_id: str, session_id: str | None, auth_time: float | None
+    account_id: str,
+    user_id: str,
+    session_id: str | None,
+    auth_time: float | None,
+    mfa: bool | None,
 ) -> Principal | None:
     # The user's version first, then the session: a session that ends in between is noticed.
     principal = principals.for_user(account_id, user_id)
@@ -61,7 +71,7 @@ def _load(
     # Tokens of older releases carry no session id.
     if session_id is not None and not session_is_active(account_id, user_id, session_id):
         return None
-    return replace(principal, session_id=session_id, auth_time=auth_time)
+    return replace(principal, session_id=session_id, auth_time=auth_time, mfa=bool(mfa))
 
 
 def session_is_active(account_id: str, user_id: str, session_id: str) -> bool:
@@ -72,8 +82,9 @@ def session_is_active(account_id: str, user_id: str, session_id: str) -> bool:
 
 
 _SESSIONS = SignInSession.__table__
+_CONSOLE_COLUMNS = ("id", "user_id", "created_at", "authenticated_at", "mfa")
 _CONSOLE_SESSION = PreparedStatement(
-    sa.select(*(_SESSIONS.c[name] for name in ("id", "user_id", "created_at", "authenticated_at")))
+    sa.select(*(_SESSIONS.c[name] for name in _CONSOLE_COLUMNS))
     .where(_SESSIONS.c.account_id == sa.bindparam("_account"))
     .where(_SESSIONS.c.kind == sa.literal_column("'console'"))
     .where(_SESSIONS.c.token_hash == sa.bindparam("_hash"), _SESSIONS.c.revoked_at.is_(None))

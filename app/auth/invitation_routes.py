@@ -12,6 +12,7 @@ from app.auth import enrolment, invitations
 from app.auth import principal as principals
 from app.auth import service as auth
 from app.auth.guard import principal
+from app.auth.mfa.gate import Proof
 from app.auth.models import Invitation
 from app.auth.responses import origin, sign_in_response
 from app.auth.schemas import PAIR, SignedIn
@@ -238,7 +239,7 @@ def accept_invitation(body: Body, invitation: str) -> Response:
     a 400 `invalid_token`.
     """
     user = invitations.accept(invitation, body["password"], body.get("name"))
-    return sign_in_response(auth.sign_in(user, origin()))
+    return sign_in_response(auth.sign_in(user, origin(), Proof.ONE_FACTOR))
 
 
 def _with_token(invitation: Invitation, token: str) -> dict[str, object]:

@@ -13,7 +13,8 @@ from app.errors import TooManyRequests, Unauthorized
 from app.http import rate_limits
 from app.http.rate_limits import Allowance, Limit
 
-QUARTER_HOUR, HOUR = 900, 3600
+QUARTER_HOUR, HOUR, DAY = 900, 3600, 86_400
+SECOND_FACTOR_TRIES_PER_DAY = 50  # of a million codes, three work at a time
 NEW_ACCOUNT = ""
 
 
@@ -64,6 +65,34 @@ def own_password_limits(user: User) -> tuple[Allowance, ...]:
         return ()
     limit = Limit("own-password", settings.login_tries, QUARTER_HOUR)
     return (limit.of(user.account_id, user.id),)
+
+
+@contextmanager
+def limit_passkeys(address: str | None) -> Iterator[None]:
+    """Count failed sign-ins by passkey in the block. Raises TooManyRequests past the limit."""
+    settings = config.current()
+    if settings.login_rate_limit == "off":
+        yield
+        return
+    limit = Limit("passkey-address", settings.login_tries_per_address, QUARTER_HOUR)
+    allowance = limit.of(rate_limits.client_network(address))
+    rate_limits.check(allowance)
+    try:
+        yield
+    except Unauthorized:
+        rate_limits.consume(allowance)
+        raise
+
+
+def second_factor_limits(user: User) -> tuple[Allowance, ...]:
+    """The limits on wrong second factors of a user."""
+    settings, key = config.current(), (user.account_id, user.id)
+    if settings.login_rate_limit == "off":
+        return ()
+    return (
+        Limit("second-factor", settings.login_tries, QUARTER_HOUR).of(*key),
+        Limit("second-factor-day", SECOND_FACTOR_TRIES_PER_DAY, DAY).of(*key),
+    )
 
 
 def count_mail_request(

@@ -14,8 +14,10 @@ import sqlalchemy as sa
 
 from app.accounts import service as accounts
 from app.auth import principal as principals
+from app.auth.factor_models import SecondFactor
 from app.db import Base
 from app.db.prepared import PreparedStatement
+from app.types import JSONObject
 
 
 class AccountRow(NamedTuple):
@@ -27,6 +29,7 @@ class AccountRow(NamedTuple):
     account_code: str
     is_active: bool
     created_at: datetime
+    settings: JSONObject
 
 
 class RoleRow(NamedTuple):
@@ -57,6 +60,7 @@ class LoginUser:
     last_login: datetime | None
     tokens_valid_from: datetime | None
     language: str | None
+    has_second_factor: bool
 
     @property
     def may_sign_in(self) -> bool:
@@ -76,9 +80,15 @@ class LoginLookup(NamedTuple):
     user: LoginUser | None
 
 
-_USER_COLUMNS = tuple(field.name for field in fields(LoginUser))[3:]
+_USER_COLUMNS = tuple(field.name for field in fields(LoginUser))[3:-1]
 _USERS, _ROLES, _ACCOUNTS, _GROUPS, _MEMBERS = (
     Base.metadata.tables[name] for name in ("users", "roles", "accounts", "groups", "group_members")
+)
+_FACTORS = SecondFactor.__table__
+_HAS_FACTOR = sa.exists().where(
+    _FACTORS.c.account_id == _USERS.c.account_id,
+    _FACTORS.c.user_id == _USERS.c.id,
+    _FACTORS.c.confirmed_at.is_not(None),
 )
 _USER_JOIN = (
     _USERS.c.account_id == _ACCOUNTS.c.id,
@@ -89,7 +99,7 @@ _GROUP_JOIN = (_GROUPS.c.account_id == _MEMBERS.c.account_id, _GROUPS.c.id == _M
 # One row per group, or one. Known and unknown users take the same statement and time.
 _LOGIN_USER = PreparedStatement(
     sa.select(*(_ACCOUNTS.c[name] for name in AccountRow._fields), _ROLES.c.name, _GROUPS.c.name)
-    .add_columns(*(_USERS.c[name] for name in _USER_COLUMNS))
+    .add_columns(*(_USERS.c[name] for name in _USER_COLUMNS), _HAS_FACTOR)
     .select_from(_ACCOUNTS)
     .outerjoin(_USERS, sa.and_(*_USER_JOIN))
     .outerjoin(_ROLES, _ROLES.c.id == _USERS.c.role_id)

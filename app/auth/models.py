@@ -50,6 +50,7 @@ class SignInSession(Base):
     revoked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     # Null unless the user has reauthenticated since the session began.
     authenticated_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    mfa: Mapped[bool] = mapped_column(default=False, server_default=sa.false())
 
 
 class MailedToken(Base):

@@ -61,6 +61,8 @@ class Principal:
     min_token_id: str = field(default="", repr=False)
     """Access tokens with lower ids are revoked."""
     session_id: str | None = None
+    mfa: bool = False
+    """Whether the session has passed a second factor."""
     auth_time: float | None = None
     """Time of the last authentication, in seconds since the epoch."""
     api_key_id: str | None = None

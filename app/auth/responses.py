@@ -23,15 +23,18 @@ SIGNED_IN = SignedIn()
 
 def sign_in_response(signed_in: SignIn, **extra: object) -> Response:
     """The response to a sign-in: tokens, account, user, and the refresh cookie."""
-    owner = {"account": signed_in.user.account, "user": signed_in.user}
-    return _with_cookie(
-        SIGNED_IN.dump(token_pair(signed_in) | owner) | extra, signed_in.refresh_token
-    )
+    body = SIGNED_IN.dump(signed_in_body(signed_in)) | extra
+    return with_refresh_cookie(body, signed_in.refresh_token)
+
+
+def signed_in_body(signed_in: SignIn) -> dict[str, object]:
+    """The body of a sign-in, for `SignedIn` to dump."""
+    return token_pair(signed_in) | {"account": signed_in.user.account, "user": signed_in.user}
 
 
 def token_response(signed_in: SignIn) -> Response:
     """The response to a refresh: tokens and the refresh cookie."""
-    return _with_cookie(token_pair(signed_in), signed_in.refresh_token)
+    return with_refresh_cookie(token_pair(signed_in), signed_in.refresh_token)
 
 
 def token_pair(signed_in: SignIn) -> dict[str, object]:
@@ -56,7 +59,8 @@ def requested_account(body: Body) -> str | None:
     return body.get("account") or account
 
 
-def _with_cookie(body: Mapping[str, object], refresh_token: str) -> Response:
+def with_refresh_cookie(body: Mapping[str, object], refresh_token: str) -> Response:
+    """The response with this body that also sets the refresh cookie."""
     response = json_response(body)
     response.set_cookie(
         REFRESH_COOKIE,

@@ -11,6 +11,7 @@ from app.accounts.types import Body
 from app.auth import lockout, registration, verification
 from app.auth import service as auth
 from app.auth.guard import account_of_request, principal, signed_in_caller, user_id_if_signed_in
+from app.auth.mfa.service import Answer
 from app.auth.responses import (
     REFRESH_COOKIE,
     REFRESH_PATH,
@@ -25,9 +26,9 @@ from app.auth.schemas import (
     Credentials,
     EmailBody,
     Me,
-    OwnPassword,
     OwnProfile,
     OwnUserView,
+    Reauthentication,
     RefreshBody,
     Registered,
     Registration,
@@ -104,7 +105,10 @@ def login(body: Body) -> Response:
 
     An unknown account, an unknown user, a wrong password and an inactive user all get the same 401
     `authentication_failed`. The right password with an unverified address gets a 401
-    `email_not_verified`. The refresh token is also set as an HttpOnly cookie.
+    `email_not_verified`. A user with a second factor gets a 401 `mfa_required` with an `mfa_token`
+    of five minutes for `POST /auth/mfa/verify`, the `methods`, and `passkey_options`; one whose
+    account requires a first one, a 401 `mfa_enrolment_required`. The refresh token is also set as
+    an HttpOnly cookie.
     """
     signed_in = auth.login(
         account=requested_account(body),
@@ -132,19 +136,28 @@ def refresh(body: Body) -> Response:
 
 
 @blueprint.route("/reauthenticate", methods=["POST"])
-@blueprint.arguments(OwnPassword, example={"password": "Correct-horse-1"})
+@blueprint.arguments(Reauthentication, example={"password": "Correct-horse-1"})
 @blueprint.response(200, TokenPair, example=PAIR)
 @blueprint.fails(400, 403, 429)
 def reauthenticate(body: Body) -> Response:
-    """Confirm your password for actions that need a recent sign-in.
+    """Confirm your password, and your second factor, for actions that need a recent sign-in.
 
     Returns new tokens of the same session; the previous refresh token is revoked. For 15 minutes
     the new access token may change addresses, create API keys, and change provider settings,
     redirect URIs and members of `pii_access`; older tokens get a 403 `recent_sign_in_required`.
-    Users without a password sign in again with their provider. Wrong passwords are rate limited
-    like logins.
+    With a second factor set up, send `method` and `code`, or the `token` and `assertion` of a
+    passkey, too. Users without either sign in again with their provider. Wrong passwords and codes
+    are rate limited like logins; a wrong code is a 401 `invalid_code`.
     """
-    return token_response(auth.reauthenticate(principal(), body["password"]))
+    return token_response(auth.reauthenticate(principal(), body.get("password"), _answer(body)))
+
+
+def _answer(body: Body) -> Answer | None:
+    if "method" not in body:
+        return None
+    return Answer(
+        body["method"], body.get("code", ""), body.get("assertion"), body.get("token", "")
+    )
 
 
 @blueprint.route("/logout", methods=["POST"])

@@ -6,6 +6,7 @@ import marshmallow as ma
 
 from app import config, slugs
 from app.accounts.schemas import USER, AccountView, UserView
+from app.auth.factor_models import METHODS
 from app.auth.models import KINDS
 from app.auth.tokens import BEARER
 from app.http.languages import LANGUAGES
@@ -14,6 +15,7 @@ from app.rest.paging import Page, items_field
 from app.rest.schemas import Message, Schema
 
 MAX_KEY_NAMES = 100
+CREDENTIAL = "What the browser returned, by `PublicKeyCredential.toJSON()`."
 
 PAIR = {
     "token": "eyJhbGciOi...",
@@ -191,10 +193,14 @@ class PasswordSet(Message):
     )
 
 
-class OwnPassword(Schema):
-    """The current password."""
+class Reauthentication(Schema):
+    """The current password, and the second factor of a user who has one."""
 
-    password = fields.Text(longest=20_000, required=True)
+    password = fields.Text(longest=20_000)
+    method = fields.Choice(METHODS)
+    code = fields.Text(longest=100)
+    token = fields.Text(longest=1000, metadata={"description": "Of `POST /auth/mfa/options`."})
+    assertion = ma.fields.Dict(metadata={"description": CREDENTIAL})
 
 
 class ForgotBody(Schema):

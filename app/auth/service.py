@@ -9,11 +9,16 @@ import structlog
 
 from app import clock, config, db, events
 from app.accounts import service as accounts
-from app.accounts.models import Account, User
+from app.accounts import sign_in_settings
+from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
 from app.accounts.types import Problem
 from app.auth import lockout, login_users, passwords, sessions, tokens
 from app.auth import principal as principals
 from app.auth.login_users import LoginUser
+from app.auth.mfa import challenges, gate
+from app.auth.mfa import service as mfa
+from app.auth.mfa.gate import Proof
+from app.auth.mfa.service import Answer
 from app.auth.principal import Principal
 from app.auth.sessions import Origin
 from app.auth.tokens import Claims
@@ -35,12 +40,13 @@ class SignIn:
 
 def login(*, account: str | None, email: str, password: str, origin: Origin) -> SignIn:
     """Sign in by password. Raises Unauthorized, with the same message and timing every time."""
-    return sign_in(check_password(account, email, password, origin), origin)
+    user = check_password(account, email, password, origin)
+    return sign_in(user, origin, Proof.ONE_FACTOR)
 
 
-def sign_in(user: User | LoginUser, origin: Origin) -> SignIn:
-    """Start a session for an authenticated user."""
-    return _issue_tokens(user, sessions.start(user, origin))
+def sign_in(user: User | LoginUser, origin: Origin, proof: Proof) -> SignIn:
+    """Start a session for an authenticated user. Raises MfaRequired or EnrolmentRequired."""
+    return _issue_tokens(user, sessions.start(user, origin, proof))
 
 
 def check_password(account: str | None, email: str, password: str, origin: Origin) -> LoginUser:
@@ -64,7 +70,16 @@ def _authenticate(user: LoginUser | None, password: str) -> LoginUser:
             "Verify your email address first. Check your inbox for the link.",
             error="email_not_verified",
         )
+    _check_passwords_allowed(user)
     return user
+
+
+def _check_passwords_allowed(user: LoginUser) -> None:
+    # Superadmins must get in when the provider does not.
+    settings = user.account.settings
+    if user.account_id != SYSTEM_ACCOUNT_ID and not sign_in_settings.allows_passwords(settings):
+        message = "Your account signs in with its provider, not by password."
+        raise Unauthorized(message, error="password_sign_in_off")
 
 
 def refresh(token: str, account: str | None = None) -> SignIn:
@@ -93,32 +108,50 @@ def refresh(token: str, account: str | None = None) -> SignIn:
     raise Unauthorized("The refresh token is no longer valid.")
 
 
-def reauthenticate(caller: Principal, password: str) -> SignIn:
-    """Reauthenticate by password: a new pair of tokens for the same session.
+def reauthenticate(caller: Principal, password: str | None, answer: Answer | None) -> SignIn:
+    """Reauthenticate: a new pair of tokens for the same session.
 
-    Raises InvalidValues, Forbidden, Unauthorized, or TooManyRequests after too many failures.
+    By password, or for a user with a second factor by that, too; without a password by the second
+    factor alone. Raises InvalidValues, Forbidden, Unauthorized, or TooManyRequests after too many
+    failures.
     """
-    user = _reauthenticated_user(caller, password)
+    user = _reauthenticated_user(caller, password, answer)
     with db.transaction():
-        sessions.authenticate(caller)
+        sessions.authenticate(caller, mfa=answer is not None)
         return _issue_tokens(user, sessions.renew(caller))
 
 
-def reauthenticate_in_console(caller: Principal, password: str) -> None:
+def reauthenticate_in_console(
+    caller: Principal, password: str | None, answer: Answer | None
+) -> None:
     """Reauthenticate a console session, which has no tokens."""
-    _reauthenticated_user(caller, password)
-    sessions.authenticate(caller)
+    _reauthenticated_user(caller, password, answer)
+    sessions.authenticate(caller, mfa=answer is not None)
 
 
-def _reauthenticated_user(caller: Principal, password: str) -> User:
+def _reauthenticated_user(caller: Principal, password: str | None, answer: Answer | None) -> User:
     caller.refuse_key("API keys cannot reauthenticate.")
     if caller.session_id is None:
         raise RecentSignInRequired("This token has no session. Sign in again.")
     user = get_user(caller)
-    if user.password_hash is None:
+    needs_factor = gate.needs_factor(user)
+    if user.password_hash is None and not needs_factor:
         raise RecentSignInRequired("You have no password here. Sign in again with your provider.")
-    if wrong := current_password_problems(user, password, "password"):
+    missing = [
+        problem(name, "required", message)
+        for name, message, is_missing in (
+            ("password", "Confirm your password.", user.password_hash and password is None),
+            ("method", "Confirm your second factor, too.", needs_factor and answer is None),
+        )
+        if is_missing
+    ]
+    if missing:
+        raise InvalidValues(missing)
+    has_password = user.password_hash is not None
+    if has_password and (wrong := current_password_problems(user, password or "", "password")):
         raise InvalidValues(wrong)
+    if needs_factor and answer is not None:
+        mfa.prove_again(user, answer, challenges.REAUTHENTICATION)
     return user
 
 
@@ -195,6 +228,7 @@ def _issue_tokens(user: User | LoginUser, family: sessions.Family) -> SignIn:
         role=user.role.name,
         session_id=family.session_id,
         authenticated_at=family.authenticated_at,
+        mfa=family.mfa,
         valid_from=user.tokens_valid_from,
     )
     return SignIn(user, token, family.refresh_token)

@@ -13,6 +13,8 @@ from app.accounts.models import User
 from app.accounts.types import Condition
 from app.auth import credentials, tokens
 from app.auth.login_users import LoginUser
+from app.auth.mfa import gate
+from app.auth.mfa.gate import Proof
 from app.auth.models import API, CONSOLE, SignInSession
 from app.auth.principal import Principal
 from app.auth.tokens import Claims
@@ -44,20 +46,26 @@ class Family:
     session_id: str
     refresh_token: str
     authenticated_at: datetime
+    mfa: bool
 
 
-def start(user: User | LoginUser, origin: Origin) -> Family:
-    """Start an API session for a user."""
+def start(user: User | LoginUser, origin: Origin, proof: Proof) -> Family:
+    """Start an API session for a user. Raises MfaRequired or EnrolmentRequired."""
+    mfa = gate.check(user, proof)
     now, session_id = clock.now(), new_id()
     token, jti = _refresh_token(user.account_id, user.id, session_id, lifetime())
-    _insert(user, session_id, API, jti, origin, now)
-    return Family(session_id, token, now)
+    _insert(user, session_id, API, jti, origin, now, mfa=mfa)
+    return Family(session_id, token, now, mfa)
 
 
-def start_in_console(user: User | LoginUser, origin: Origin) -> str:
-    """Start a console session. Returns the secret for its cookie."""
+def start_in_console(user: User | LoginUser, origin: Origin, proof: Proof) -> str:
+    """Start a console session. Returns the secret for its cookie.
+
+    Raises MfaRequired or EnrolmentRequired.
+    """
+    mfa = gate.check(user, proof)
     secret = tokens.random_token(user.account.account_code)
-    _insert(user, new_id(), CONSOLE, secret, origin, clock.now())
+    _insert(user, new_id(), CONSOLE, secret, origin, clock.now(), mfa=mfa)
     return secret
 
 
@@ -67,14 +75,18 @@ def rotate(claims: Claims) -> Family | None:
     return _renew(claims["account_id"], claims["sub"], claims["sid"], newest)
 
 
-def authenticate(caller: Principal) -> None:
-    """Record a reauthentication of the caller. Raises Unauthorized for an ended session."""
+def authenticate(caller: Principal, *, mfa: bool) -> None:
+    """Record a reauthentication of the caller. Raises Unauthorized for an ended session.
+
+    `mfa` marks a session that has now passed a second factor.
+    """
     conditions = (
         *_by_user(*user_key(caller)),
         SignInSession.id == caller.session_id,
         *_is_active(),
     )
-    statement = sa.update(SignInSession).where(*conditions).values(authenticated_at=clock.now())
+    values = {"authenticated_at": clock.now(), **({"mfa": True} if mfa else {})}
+    statement = sa.update(SignInSession).where(*conditions).values(**values)
     with db.transaction() as session:
         result: Any = session.execute(statement)
     if not result.rowcount:
@@ -91,7 +103,8 @@ def renew(caller: Principal) -> Family:
 
 def _renew(account_id: str, user_id: str, session_id: str, *conditions: Condition) -> Family | None:
     where = (*_by_family(account_id, user_id, session_id), *conditions, *_is_active())
-    query = sa.select(SignInSession.created_at, SignInSession.authenticated_at).where(*where)
+    columns = (SignInSession.created_at, SignInSession.authenticated_at, SignInSession.mfa)
+    query = sa.select(*columns).where(*where)
     now = clock.now()
     with db.transaction() as session:
         row = session.execute(query).first()
@@ -103,7 +116,7 @@ def _renew(account_id: str, user_id: str, session_id: str, *conditions: Conditio
         result: Any = session.execute(sa.update(SignInSession).where(*where).values(**values))
     if not result.rowcount:
         return None
-    return Family(session_id, token, row.authenticated_at or row.created_at)
+    return Family(session_id, token, row.authenticated_at or row.created_at, row.mfa)
 
 
 def _refresh_token(
@@ -198,7 +211,14 @@ def _on_address_proved(event: events.AddressVerified) -> None:
 
 
 def _insert(
-    user: User | LoginUser, id: str, kind: str, secret: str, origin: Origin, now: datetime
+    user: User | LoginUser,
+    id: str,
+    kind: str,
+    secret: str,
+    origin: Origin,
+    now: datetime,
+    *,
+    mfa: bool,
 ) -> None:
     values = {
         "account_id": user.account_id,
@@ -211,6 +231,7 @@ def _insert(
         "created_at": now,
         "last_used_at": now,
         "expires_at": now + lifetime(),
+        "mfa": mfa,
     }
     expected = {
         "_account": user.account_id,

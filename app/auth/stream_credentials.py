@@ -30,6 +30,7 @@ class StreamCredential:
     session_id: str | None = None
     token_id: str | None = None
     auth_time: float | None = None
+    mfa: bool = False
     expires_at: float | None = None
     """When it expires, in seconds since the epoch."""
 
@@ -49,7 +50,9 @@ class StreamCredential:
         if self.key_id is not None:
             return api_keys.authenticate_by_id(self.home_id, self.key_id)
         claims: Claims = {"account_id": self.home_id, "sub": self.user_id, "sid": self.session_id}
-        caller = credentials.token_principal(claims | {"auth_time": self.auth_time})
+        caller = credentials.token_principal(
+            claims | {"auth_time": self.auth_time, "mfa": self.mfa}
+        )
         is_revoked = caller and self.token_id is not None and self.token_id < caller.min_token_id
         if caller is None or is_revoked:
             raise Unauthorized(NO_LONGER_VALID)
@@ -70,6 +73,7 @@ def of_token(claims: Claims, by: Principal) -> StreamCredential:
         session_id=claims.get("sid"),
         token_id=claims["jti"],
         auth_time=claims.get("auth_time"),
+        mfa=by.mfa,
         expires_at=claims["exp"],
     )
 
@@ -93,5 +97,6 @@ def of_session(by: Principal) -> StreamCredential:
         by.require_account_id(),
         session_id=by.session_id,
         auth_time=by.auth_time,
+        mfa=by.mfa,
         expires_at=clock.now().timestamp() + lifetime,
     )

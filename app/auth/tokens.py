@@ -92,11 +92,13 @@ def access(
     role: str,
     session_id: str | None = None,
     authenticated_at: datetime | None = None,
+    mfa: bool = False,
     valid_from: datetime | None = None,
 ) -> str:
     """A signed access token that ends with its session.
 
-    `authenticated_at` becomes `auth_time`. The token's id sorts after `valid_from`.
+    `authenticated_at` becomes `auth_time`; `mfa` says that the session passed a second factor. The
+    token's id sorts after `valid_from`.
     """
     lifetime = timedelta(minutes=config.current().access_token_expire_minutes)
     claims: Claims = {"account_id": account_id, "email": email, "role": role}
@@ -104,6 +106,8 @@ def access(
         claims["sid"] = session_id
     if authenticated_at:
         claims["auth_time"] = int(authenticated_at.timestamp())
+    if mfa:
+        claims["mfa"] = True
     claims |= {"jti": _id_since(valid_from), **_times(lifetime)}
     token: str = flask_jwt_extended.create_access_token(user_id, additional_claims=claims)
     return token
@@ -190,6 +194,8 @@ def _well_typed(claims: Claims) -> bool:
     # Access tokens of older releases carry no session id.
     has_session = claims["type"] == REFRESH or "sid" in claims
     texts = [*REQUIRED[2:], *(["sid"] if has_session else [])]
+    if not isinstance(claims.get("mfa", False), bool):
+        return False
     return all(isinstance(claims[name], int | float) for name in times) and all(
         isinstance(claims.get(name), str) and claims[name].isprintable() for name in texts
     )

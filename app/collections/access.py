@@ -178,7 +178,13 @@ def rule_caller(caller: Principal) -> rules.Subject:
     """The caller as rules see it."""
     home = caller.home.id if caller.home else None
     return rules.Subject(
-        caller.user_id, caller.email, caller.role, home, caller.groups, caller.is_superadmin
+        caller.user_id,
+        caller.email,
+        caller.role,
+        home,
+        caller.groups,
+        caller.is_superadmin,
+        caller.mfa,
     )
 
 

@@ -9,7 +9,7 @@ from app.collections.definition import Definition
 from app.rules import OPERATIONS, UNKNOWN
 
 REACH = ALL, SOME, NONE = "all", "some", "none"
-ANY_USER: Any = {"id": UNKNOWN, "email": UNKNOWN, "account_id": UNKNOWN, "groups": UNKNOWN}
+ANY_USER: Any = dict.fromkeys(("id", "email", "account_id", "groups", "mfa"), UNKNOWN)
 
 
 def of_role(role: str, collection: Definition) -> dict[str, str]:

@@ -109,6 +109,7 @@ class RuleSubject(Schema):
     account_id = fields.Text(allow_none=True)
     groups = ma.fields.List(fields.Text())
     is_superadmin = fields.StrictBoolean()
+    mfa = fields.StrictBoolean(metadata={"description": "Whether it passed a second factor."})
 
     @ma.post_load
     def as_subject(self, data: JSONObject, **options: object) -> rules.Subject:

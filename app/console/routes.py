@@ -10,6 +10,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from app import config
 from app.auth import service as auth
 from app.auth.guard import account_of_host
+from app.auth.mfa.gate import Proof
 from app.auth.responses import origin
 from app.console import dashboard, home, sample, search
 from app.console.admin import account_settings, audit, instance, jobs, operation, sso
@@ -29,7 +30,7 @@ from app.console.collections import (
     rules,
     schemas,
 )
-from app.console.people import api_keys, groups, profile, roles, team, users
+from app.console.people import api_keys, groups, profile, roles, second_factors, team, users
 from app.console.records import (
     bulk,
     downloads,
@@ -49,6 +50,7 @@ from app.console.shell import (
     last_account,
     links,
     resubmit,
+    second_factor,
     streams,
     theme,
 )
@@ -64,7 +66,20 @@ __all__ = ["blueprint"]
 
 PAGES = (
     sample,
-    *(audit, history, team, groups, api_keys, users, profile, instance, roles, links, sso),
+    *(
+        audit,
+        history,
+        team,
+        groups,
+        api_keys,
+        users,
+        profile,
+        second_factors,
+        instance,
+        roles,
+        links,
+        sso,
+    ),
     *(listing, schemas, rules, explain, candidates, api_examples, manifest),
     *(table, files, downloads, uploads, pages, options, bulk, view_pages, row_pages),
     *(webhooks, deliveries, workflows, workflow_instances, workflow_steps, jobs),
@@ -121,7 +136,8 @@ def submit_sign_in() -> BaseResponse | Page:
     except AppError as error:
         return _sign_in_page(form.with_error(error))
     target = guard.safe_target(form["next"]) or url_for("console.show_home")
-    response = guard.start_session(user, going or target, 307 if going else 303)
+    status = 307 if going else 303
+    response = guard.start_session(user, going or target, Proof.ONE_FACTOR, status)
     last_account.remember(response, user.account.slug)
     return response
 
@@ -148,14 +164,15 @@ def _offered(form: Form) -> Sequence[object]:
 @public
 def reauthenticate() -> BaseResponse | Page:
     """Confirm the password, and return to the page that needed it."""
-    form = forms.submitted("password", "next", resubmit.FIELD)
+    form = forms.submitted("password", "code", "assertion", "next", resubmit.FIELD)
+    caller, password = guard.require_caller(), form["password"] or None
     try:
-        auth.reauthenticate_in_console(guard.require_caller(), form["password"])
+        auth.reauthenticate_in_console(caller, password, second_factor.answer(form))
     except AppError as error:
         return guard.render_reauthentication(form.with_error(error))
     if going := resubmit.target_path(form[resubmit.FIELD]):
         return redirect(going, 307)
-    flash(gettext("Password confirmed. Now repeat your last action."))
+    flash(gettext("Confirmed. Now repeat your last action."))
     return redirect(guard.safe_target(form["next"]) or url_for("console.show_home"), 303)
 
 

@@ -14,6 +14,7 @@ from app import crypto, db
 # only for minutes.
 COLUMNS = (
     ("provider_settings", "secrets"),
+    ("second_factors", "secret"),
     ("webhooks", "secret"),
     ("webhooks", "previous_secret"),
     ("workflows", "token"),

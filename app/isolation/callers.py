@@ -11,6 +11,7 @@ from werkzeug.test import TestResponse
 from app import clock, config
 from app.accounts.models import ADMIN
 from app.auth import sessions, tokens
+from app.auth.mfa.gate import Proof
 from app.auth.sessions import Origin
 from app.console.shell import guard
 from app.isolation.calls import Call
@@ -54,7 +55,7 @@ def for_tenant(app: Flask, tenant: Tenant) -> dict[str, Caller]:
             authenticated_at=clock.now(),
         )
         callers[role] = Caller(app, role, True, {"Authorization": f"Bearer {token}"})
-        secret = sessions.start_in_console(user, Origin(None, None))
+        secret = sessions.start_in_console(user, Origin(None, None), Proof.MFA)
         cookie = {"Cookie": f"{guard.cookie_name()}={secret}"}
         callers[f"console {role}"] = Caller(app, f"{role} in the console", False, cookie)
     callers["key"] = Caller(app, "API key", True, {"X-API-Key": tenant.key})

@@ -52,6 +52,7 @@ COLUMN_VALUES: dict[str, dict[str, object]] = {
     },
     "api_keys": {"scopes": None, "ip_addresses": None, "key_hash": lambda t: tokens.digest(t.key)},
     "sessions": {"kind": "api"},
+    "second_factors": {"kind": "totp", "secret": _secret},
     "provider_settings": {
         "category": "auth_providers",
         "provider_name": "google",

@@ -18,6 +18,7 @@ TABLE_BY_PARAMETER = {
     "group_id": "groups",
     "key_id": "api_keys",
     "session_id": "sessions",
+    "factor_id": "second_factors",
     "webhook_id": "webhooks",
     "delivery_id": "webhook_deliveries",
     "workflow_id": "workflows",

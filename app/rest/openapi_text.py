@@ -164,6 +164,7 @@ ERRORS = {name: _error_response(code) for code, name in ERROR_NAMES.items()} | {
 }
 
 PATH_PARAMETERS = {
+    "factor_id": "Id of a second factor.",
     "account_code": "The account's code, such as `AA0001`.",
     "account_id": "The account's id.",
     "category": "`auth_providers` for OAuth 2.0, `saml_providers` for SAML 2.0.",

@@ -19,8 +19,8 @@ Words in capitals are written so. In quotes a backslash stands for itself, but b
 another backslash it gives that character.
 
 Names are fields; a dotted name follows references, at most three. `@request.auth.id`, `.email`,
-`.role` and `.account_id` are the caller's, `@request.data.<field>` is what the body says, `@now`
-the present moment.
+`.role` and `.account_id` are the caller's; `.mfa` is true in sessions that passed a second factor,
+else false. `@request.data.<field>` is what the body says, `@now` the present moment.
 
 Meaning:
 

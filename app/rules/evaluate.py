@@ -49,6 +49,8 @@ class Subject:
     account_id: str | None = None
     groups: frozenset[str] = frozenset()
     is_superadmin: bool = False
+    mfa: bool = False
+    """Whether the session has passed a second factor."""
 
 
 @dataclass(frozen=True)

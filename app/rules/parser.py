@@ -32,7 +32,14 @@ MAX_NODES = 200
 DEEPEST = 32
 FURTHEST = 3  # references that a dotted name may follow
 COMPARISONS = ("=", "!=", "<=", ">=", "<", ">", "~", "!~")
-CALLER = ("id", "email", "role", "account_id")
+CALLER = {
+    "id": Type.TEXT,
+    "email": Type.TEXT,
+    "role": Type.TEXT,
+    "account_id": Type.TEXT,
+    "mfa": Type.BOOLEAN,
+}
+"""The attributes of `@request.auth` and their types."""
 HINTS = {"==": "=", "and": "AND", "or": "OR", "not": "NOT", "in": "IN", "is": "IS"}
 
 
@@ -227,7 +234,7 @@ class _Parser:
         if path[:2] == ("@request", "data") and len(path) == 3:
             return self.made(Sent(first.start, end, path[2]))
         if path[:2] == ("@request", "auth") and len(path) == 3 and path[2] in CALLER:
-            return self.made(Caller(first.start, end, path[2], type=Type.TEXT))
+            return self.made(Caller(first.start, end, path[2], type=CALLER[path[2]]))
         known = ", ".join(f"@request.auth.{attribute}" for attribute in CALLER)
         message = f"Expected {known}, @request.data.<field> or @now."
         raise RuleError(message, first.start)

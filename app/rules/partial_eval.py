@@ -81,6 +81,9 @@ def _answer(node: Node, subject: Subject) -> bool | None:
     if isinstance(node, Not):
         decided = truth(node.part)
         return None if decided is None else not decided
+    if isinstance(node, Caller):
+        value = getattr(subject, node.attribute)
+        return value if isinstance(value, bool) else None
     if isinstance(node, IsNull) and isinstance(node.value, Caller):
         return _is_missing(node.value, subject) is not node.negated
     if isinstance(node, Contains) and _is_missing(node.item, subject):
@@ -101,7 +104,8 @@ def _compared(node: Comparison, subject: Subject) -> bool | None:
     literal = next((side for side in sides if isinstance(side, Literal)), None)
     value = getattr(subject, caller.attribute) if caller else UNKNOWN
     if literal and value is not UNKNOWN and node.operator in ("=", "!="):
-        return (value == literal.value) is not negated
+        equal = type(value) is type(literal.value) and value == literal.value
+        return equal is not negated
     return None
 
 

@@ -178,7 +178,7 @@ class _Builder:
     def caller(self, node: Caller) -> Expression:
         if self.callers:
             return self.callers.attribute(node.attribute)
-        return self.parameter(f"_caller_{node.attribute}", Type.TEXT)
+        return self.parameter(f"_caller_{node.attribute}", CALLER[node.attribute])
 
     def sent(self, node: Sent) -> Expression:
         return self.parameter(f"_sent_{node.field}", node.type)

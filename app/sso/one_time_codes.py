@@ -9,10 +9,11 @@ import orjson
 from app import db
 from app.accounts.models import User
 from app.auth import service as auth
+from app.auth.mfa.gate import Proof
 from app.auth.service import SignIn
 from app.auth.sessions import Origin
 from app.sso import flows, refusals, sign_in
-from app.sso.models import API, BROWSER, CONSOLE, OAUTH, TEST, Flow
+from app.sso.models import API, BROWSER, CONSOLE, OAUTH, TEST, Flow, ProviderSetting
 from app.sso.refusals import StateRefused
 from app.sso.sign_in import Cookie, OAuthCallback
 from app.types import JSONObject
@@ -68,7 +69,14 @@ def _trade(flow: Flow | None, state: str | None, origin: Origin) -> tuple[SignIn
         raise StateRefused("code", "There is no such one-time code.")
     if flow.code_needs_state and state != flow.client_state:
         raise StateRefused("state", "The client sent the wrong state.")
-    return auth.sign_in(_redeem(flow), origin), flow
+    return auth.sign_in(_redeem(flow), origin, proof_of(flow)), flow
+
+
+def proof_of(flow: Flow) -> Proof:
+    """What a provider's sign-in proves: a provider of the account sets its own policy."""
+    key = (flow.account_id, flow.row_id or "")
+    is_own = db.db.session.get(ProviderSetting, key) is not None
+    return Proof.PROVIDER if is_own else Proof.ONE_FACTOR
 
 
 def _recording(flow: Flow | None, origin: Origin) -> AbstractContextManager[None]:

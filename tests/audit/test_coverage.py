@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pyotp
 import pytest
 import sqlalchemy as sa
 from flask import Flask
@@ -23,6 +24,7 @@ from tests import test_tenancy as tenancy
 from tests.audit.chains import entries, verified
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
 from tests.mailbox import outbox, run_jobs, token_in
+from tests.passkeys import Authenticator
 from tests.sso import openid, saml_idp
 from tests.sso.flows import Stage, query_of
 from tests.test_tenancy import Route
@@ -32,6 +34,12 @@ READING = ("GET",)
 # Routes that change nothing that is audited, each with what they change.
 UNTOLD: dict[Route, str] = {
     ("POST", "/auth/login"): "a session (tokens) and last_login",
+    ("POST", "/auth/mfa/verify"): "a session (tokens), a used code",
+    ("POST", "/auth/mfa/options"): "nothing: it only signs",
+    ("POST", "/auth/mfa/passkeys/options"): "nothing: it only signs",
+    ("POST", "/auth/mfa/recovery-codes"): "recovery codes (tokens)",
+    ("POST", "/auth/passkeys/options"): "nothing: it only signs",
+    ("POST", "/auth/passkeys/verify"): "a session (tokens), a counter",
     ("POST", "/auth/refresh"): "a session (tokens)",
     ("POST", "/auth/reauthenticate"): "a session (tokens)",
     ("POST", "/auth/logout"): "a session (tokens)",
@@ -205,6 +213,8 @@ def prepared(cast: Cast, route: Route, posts_id: str) -> tuple[Caller, str, Any]
             cast.alice.patch(f"records/posts/{id}", {"title": "changed"})
             changes = cast.alice.get(f"records/posts/{id}/history").json["items"]
             body = {"audit_id": changes[-1]["audit_id"]}
+        if route[1].endswith("/second-factors"):
+            path = path.replace(id, with_a_factor(cast.bob))
         if route[0] == "DELETE":
             path = path.replace(tenancy.RANDOM_ID, cast.alice.id)
         return cast.alice, path, body
@@ -216,6 +226,12 @@ def signed_in(caller: Caller) -> Caller:
     body = {"account": caller.slug, "email": caller.email, "password": PASSWORD}
     token = Caller(caller.app).post("auth/login", body).json["token"]
     return Caller(caller.app, Authorization=f"Bearer {token}")
+
+
+def with_a_factor(user: Caller) -> str:
+    """The id of the user, who has a second factor now."""
+    assert tenancy.a_factor(user)
+    return user.id
 
 
 def of_superadmin(cast: Cast, route: Route, body: Any, posts_id: str) -> tuple[str, Any]:
@@ -238,6 +254,8 @@ def of_superadmin(cast: Cast, route: Route, body: Any, posts_id: str) -> tuple[s
         body["plan_hash"] = cast.root.post("manifest/plan", body).json["plan_hash"]
     if route[1] == "/users/<uuid:user_id>" and route[0] == "PATCH":
         body = {"role": "editor"}
+    if route[1].endswith("/second-factors"):
+        with_a_factor(cast.bob)
     if route[1].endswith("/password"):
         body = {"new_password": "Another-horse-2"}
     return tenancy.address(route, role_id=str(role), **ids), body
@@ -299,9 +317,44 @@ def test_routes_without_a_credential_are_audited(app: Flask, cast: Cast) -> None
     flow = {**tenancy.FLOW, "trigger": {"type": "webhook"}}
     token = cast.alice.post("workflows", flow).json["trigger"]["token"]
     assert check(cast, lambda: anyone.post(f"workflow-webhooks/{token}")) == 0
+    seen |= with_second_factors(app, cast)
     with openid.providing() as provider:
         seen |= signed_in_by_providers(Stage(app, cast, provider))
     assert seen == {route for route in tenancy.PUBLIC if route[0] != "GET"}
+
+
+def with_second_factors(app: Flask, cast: Cast) -> set[Route]:
+    """Set up an app and a passkey, and sign in by each; returns the routes."""
+    user, anyone, answers = cast.charlie, Caller(app), dict[str, Any]()
+    session = signed_in(user)
+
+    def post(caller: Caller, path: str, body: Any = None) -> Callable[[], Any]:
+        def act() -> None:
+            answer = caller.post(f"auth/{path}", body)
+            assert answer.status_code in (200, 201), answer.json
+            answers[path] = answer.json
+
+        return act
+
+    assert check(cast, post(session, "mfa/totp", {})) > 3
+    code = {"code": pyotp.TOTP(answers["mfa/totp"]["secret"]).now()}
+    assert check(cast, post(session, "mfa/totp/confirm", code)) == 1
+    assert check(cast, post(session, "mfa/passkeys/options", {})) == 0
+    offered = answers["mfa/passkeys/options"]
+    key = Authenticator(f"http://{offered['options']['rp']['id']}")
+    credential = key.create(offered["options"])
+    new = {"token": offered["token"], "credential": credential}
+    assert check(cast, post(session, "mfa/passkeys", new)) > 3
+    assert check(cast, post(anyone, "passkeys/options")) == 0
+    offered = answers["passkeys/options"]
+    alone = {"token": offered["token"], "assertion": key.get(offered["options"])}
+    assert check(cast, post(anyone, "passkeys/verify", alone)) == 0
+    body = {"account": user.slug, "email": user.email, "password": PASSWORD}
+    asked = anyone.post("auth/login", body).json
+    second = {"mfa_token": asked["mfa_token"], "method": "passkey"}
+    second["assertion"] = key.get(asked["passkey_options"])
+    assert check(cast, post(anyone, "mfa/verify", second)) == 0
+    return {("POST", f"/auth/{path}") for path in answers}
 
 
 def signed_in_by_providers(stage: Stage) -> set[Route]:

@@ -26,6 +26,7 @@ from flask_jwt_extended.exceptions import (
 from app import clock
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.auth import cleanup, sessions
+from app.auth.mfa.gate import Proof
 from app.auth.models import MailedToken, SignInSession
 from app.auth.sessions import Origin
 from app.db import db, transaction
@@ -637,7 +638,7 @@ def test_a_console_session_obeys_at_once(
 ) -> None:
     with app.app_context():
         user = db.session.get_one(User, (bob.account_id, bob.id))
-        secret = sessions.start_in_console(user, Origin("127.0.0.1", "a browser"))
+        secret = sessions.start_in_console(user, Origin("127.0.0.1", "a browser"), Proof.ONE_FACTOR)
     cookie = {"Cookie": f"atrium_console={secret}"}
     browser = Caller(app)
     assert browser.get("/console", headers=cookie).status_code == 200

@@ -16,6 +16,7 @@ from app.accounts.models import Group
 from app.auth import api_keys, invitations, sessions
 from app.auth import principal as principals
 from app.auth import service as auth
+from app.auth.mfa.gate import Proof
 from app.auth.sessions import Origin
 from app.collections import service as collections
 from app.console.shell import lists
@@ -47,7 +48,7 @@ def crowd(app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch) -> dict[str, 
             tenants.create(f"Member {n}", None)
             api_keys.create({"name": f"key {n}"}, by=caller)
             invitations.create(acme, {"email": f"guest{n}@acme.example"}, by=None)
-            sessions.start(auth.get_user(caller), Origin(None, None))
+            sessions.start(auth.get_user(caller), Origin(None, None), Proof.ONE_FACTOR)
     return {"acme": acme, "group": group.id}
 
 

@@ -225,10 +225,10 @@ def test_who_trades_a_code_while_the_address_is_proved_gets_no_session(
         with stage.app.app_context(), transaction() as session:
             accounts.verify_email(session.get_one(User, (user["account_id"], user["id"])))
 
-    def begin_late(*about: Any) -> None:
+    def begin_late(*about: Any, **more: Any) -> None:
         with ThreadPoolExecutor(1) as meanwhile:
             meanwhile.submit(prove).result()
-        begin(*about)
+        begin(*about, **more)
 
     monkeypatch.setattr(sessions, "_insert", begin_late)
     if place == "api":

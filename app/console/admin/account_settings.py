@@ -6,20 +6,25 @@ from flask import redirect, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock
-from app.accounts import tenants
+from app.accounts import sign_in_settings, tenants
 from app.auth import account_settings
 from app.console.shell import forms, guard, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, InvalidValues, problem
-from app.http.languages import gettext
+from app.http.languages import gettext, lazy_gettext
 from app.rest.access import public
 from app.types import JSONObject
 
 SETTINGS = "/console/settings"
 ACCOUNT_SETTINGS = f"{SETTINGS}/<uuid:account_id>"
-MAX_LINES, MAX_LINE = 50, 300
+MAX_LINES, MAX_LINE, MAX_ROLES_TEXT = 50, 300, 5000
+MODES = {
+    sign_in_settings.OFF: lazy_gettext("not used"),
+    sign_in_settings.OPTIONAL: lazy_gettext("for users who set them up"),
+    sign_in_settings.REQUIRED: lazy_gettext("required"),
+}
 
 
 @blueprint.get(SETTINGS)
@@ -39,7 +44,8 @@ def show_settings(account_id: str) -> Page:
     account = tenants.get(scope.account.id)
     origins = "\n".join(account.settings.get("cors_origins", ()))
     seen = clock.iso(account.updated_at)
-    return _page(scope, Form({"name": account.name, "cors_origins": origins, "seen": seen}))
+    shown = {"name": account.name, "cors_origins": origins, "seen": seen}
+    return _page(scope, Form(shown | _sign_in_values(account.settings)))
 
 
 @blueprint.post(ACCOUNT_SETTINGS)
@@ -48,7 +54,7 @@ def show_settings(account_id: str) -> Page:
 def change_settings(account_id: str) -> Page | BaseResponse:
     """Save the settings of an account."""
     scope = scopes.account_scope(account_id)
-    form = forms.submitted("name", "cors_origins", "seen")
+    form = forms.submitted("name", "cors_origins", "seen", *sign_in_settings.NAMES)
     try:
         forms.check_unchanged(form, tenants.get(scope.account.id).updated_at)
         account_settings.change(scope.account.id, _body(form), by=scope.by)
@@ -66,9 +72,34 @@ def _body(form: Form) -> JSONObject:
             "At most %(lines)s lines of %(length)s characters.", lines=MAX_LINES, length=MAX_LINE
         )
         raise InvalidValues([problem("cors_origins", "too_long", text)])
-    return {"name": checked["name"], "cors_origins": origins}
+    return {"name": checked["name"], "cors_origins": origins, **_sign_in_body(form)}
+
+
+def _sign_in_values(settings: JSONObject) -> dict[str, str]:
+    return {
+        "mfa": sign_in_settings.mode(settings),
+        "mfa_roles": ", ".join(settings.get("mfa_roles", ())),
+        "mfa_grace_days": str(settings.get("mfa_grace_days", 0)),
+        "password_sign_in": "true" if sign_in_settings.allows_passwords(settings) else "",
+    }
+
+
+def _sign_in_body(form: Form) -> JSONObject:
+    days, most = form["mfa_grace_days"] or "0", sign_in_settings.MAX_GRACE_DAYS
+    if not days.isdecimal() or len(days) > 3 or int(days) > most:
+        text = gettext("A number from 0 to %(most)s.", most=most)
+        raise InvalidValues([problem("mfa_grace_days", "out_of_range", text)])
+    if form["mfa"] not in sign_in_settings.MODES:
+        raise InvalidValues([problem("mfa", "invalid_option", gettext("Choose one of these."))])
+    names = [name.strip() for name in form["mfa_roles"][:MAX_ROLES_TEXT].split(",")]
+    return {
+        "mfa": form["mfa"],
+        "mfa_roles": [name for name in names if name],
+        "mfa_grace_days": int(days),
+        "password_sign_in": bool(form["password_sign_in"]),
+    }
 
 
 def _page(scope: AccountScope, form: Form) -> Page:
     account = tenants.get(scope.account.id)
-    return form.render("console/settings/show.html", scope=scope, account=account)
+    return form.render("console/settings/show.html", scope=scope, account=account, modes=MODES)

@@ -16,6 +16,7 @@ NAMES = {
     "auth.send_invitation": lazy_gettext("Invitation mail"),
     "auth.send_reset": lazy_gettext("Password reset mail"),
     "auth.send_verification": lazy_gettext("Verification mail"),
+    "auth.tell_mfa_change": lazy_gettext("Mail about a change of second factors"),
     "auth.tell_pii_expulsion": lazy_gettext("Mail about lost access to personal data"),
     "auth.tell_pii_refusal": lazy_gettext("Mail about refused access to personal data"),
     "collections.drop_unfinished_indexes": lazy_gettext("Removal of unfinished indexes"),

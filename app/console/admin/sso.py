@@ -206,7 +206,7 @@ def finish_sso() -> str | BaseResponse:
     if flow.is_new_user:
         flash(gettext("Welcome to %(account)s.", account=user.account.name))
     target = guard.safe_target(flow.redirect_uri) or url_for("console.show_home")
-    return guard.start_session(user, target)
+    return guard.start_session(user, target, one_time_codes.proof_of(flow))
 
 
 def _overview(scope: AccountScope, form: Form, preview: object = None) -> Page:

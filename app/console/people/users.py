@@ -14,6 +14,8 @@ from app.accounts import roles
 from app.accounts import users as users
 from app.accounts.models import Role
 from app.auth import password_resets, sessions
+from app.auth.mfa import gate
+from app.auth.mfa import service as mfa
 from app.console.people import user_agents
 from app.console.shell import forms, guard, idempotent_forms
 from app.console.shell.blueprint import blueprint
@@ -39,7 +41,7 @@ class UserPages:
     path: str
     parent: tuple[str, str]
     decorator: Callable[..., Any]
-    actions: str = "activate, deactivate, 'reset-link', 'end-sessions', remove"
+    actions: str = "activate, deactivate, 'reset-link', 'end-sessions', 'reset-factors', remove"
     all_accounts: bool = False
 
     @property
@@ -141,6 +143,10 @@ def _perform(action: str, scope: str | None, user_id: str) -> str:
     if action == "reset-link":
         password_resets.send_link(user)
         return gettext("We have sent a link to set a new password to %(email)s.", email=email)
+    if action == "reset-factors":
+        guard.require_caller().require_recent_sign_in()
+        mfa.reset(user)
+        return gettext("The second factors of %(email)s are removed.", email=email)
     if action == "verify":
         users.verify(scope, user_id)
         return gettext("The address %(email)s is now verified.", email=email)
@@ -159,6 +165,7 @@ def _page(pages: UserPages, user_id: str, form: Form) -> Page:
     return form.render(
         "console/users/one.html",
         user=user,
+        factors=gate.factors_of(user),
         **choices(),
         user_url=url_for(pages.endpoint, user_id=user.id),
         sessions=sessions.page(user.account_id, user.id, 0, MAX_SESSIONS),

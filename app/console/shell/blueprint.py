@@ -18,6 +18,7 @@ from flask import (
 from flask_wtf.csrf import CSRFError
 
 from app import config
+from app.auth.mfa.gate import EnrolmentRequired, MfaRequired
 from app.console.shell import (
     error_texts,
     guard,
@@ -25,6 +26,7 @@ from app.console.shell import (
     names,
     navigation,
     password_hint,
+    second_factor,
     theme,
 )
 from app.db.errors import UNAVAILABLE
@@ -84,6 +86,8 @@ def render_error(error: AppError) -> Response:
             guard.load_caller()
     if isinstance(error, RecentSignInRequired) and guard.caller():
         return html.add_security_headers(make_response(*guard.reauthentication_page()))
+    if isinstance(error, MfaRequired | EnrolmentRequired):
+        return html.add_security_headers(second_factor.response_to(error))
     custom_message = error_texts.translate(error.message) if isinstance(error, NotFound) else None
     page = render_template(
         "console/problem.html",

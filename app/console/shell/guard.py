@@ -17,8 +17,11 @@ from app import config
 from app.accounts.models import User
 from app.auth import credentials, sessions
 from app.auth import service as auth
+from app.auth.factor_models import PASSKEY
 from app.auth.guard import limit_body
 from app.auth.login_users import LoginUser
+from app.auth.mfa import gate
+from app.auth.mfa.gate import Proof
 from app.auth.principal import Principal
 from app.auth.responses import origin
 from app.console.shell import last_account, resubmit, switcher
@@ -151,9 +154,14 @@ def reauthentication_page() -> tuple[str, int]:
 def render_reauthentication(form: Form) -> tuple[str, int]:
     """The reauthentication page with a form; users without a password must sign in again."""
     user, lacks_file = auth.get_user(require_caller()), resubmit.lacks_file(form[resubmit.FIELD])
-    has_password = user.password_hash is not None
     form.values["next"] = safe_target(form["next"]) or ""
-    return form.render(REAUTHENTICATE, has_password=has_password, lacks_file=lacks_file)
+    return form.render(
+        REAUTHENTICATE,
+        has_password=user.password_hash is not None,
+        needs_factor=gate.needs_factor(user),
+        has_passkey=any(factor.kind == PASSKEY for factor in gate.factors_of(user)),
+        lacks_file=lacks_file,
+    )
 
 
 def load_caller() -> None:
@@ -199,13 +207,16 @@ def own_account_id() -> str:
     return require_caller().require_account_id()
 
 
-def start_session(user: User | LoginUser, target: str, status: int = 303) -> BaseResponse:
+def start_session(
+    user: User | LoginUser, target: str, proof: Proof, status: int = 303
+) -> BaseResponse:
     """Sign a user in to the console in this browser, and redirect.
 
-    The browser's previous session ends.
+    The browser's previous session ends. Raises MfaRequired or EnrolmentRequired.
     """
+    g.after_sign_in = target if status == 303 else ""
+    secret = sessions.start_in_console(user, origin(), proof)
     end_current_session()
-    secret = sessions.start_in_console(user, origin())
     _invalidate_foreign_forms(user.id)
     response = redirect(target, status)
     response.set_cookie(

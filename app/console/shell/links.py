@@ -8,6 +8,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from app.auth import email_changes, invitations, lockout, mail_tokens, password_resets
 from app.auth import service as auth
 from app.auth.guard import account_of_host
+from app.auth.mfa.gate import Proof
 from app.console.shell import forms, guard
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import MAX_PASSWORD_LENGTH, Form, Page, redirect_with_notice
@@ -111,7 +112,7 @@ def use_sign_in_link() -> Page | BaseResponse:
     if found is None:
         form.status = 400
         return form.render("console/links/sign_in.html", valid=False)
-    return guard.start_session(found[0], url_for("console.show_home"))
+    return guard.start_session(found[0], url_for("console.show_home"), Proof.ONE_FACTOR)
 
 
 @blueprint.get("/console/undo-email-change")
@@ -166,7 +167,7 @@ def accept_invitation(token: str) -> Page | BaseResponse:
         return _invitation_page(token, form.with_error(error))
     flash(gettext("Welcome to %(account)s.", account=user.account.name))
     guard.end_session("")  # the cookie is about to belong to another user
-    return guard.start_session(user, url_for("console.show_home"))
+    return guard.start_session(user, url_for("console.show_home"), Proof.ONE_FACTOR)
 
 
 def _invitation_page(token: str, form: Form) -> Page:

@@ -21,7 +21,7 @@ from app.rest.access import superadmin
 from app.rest.schemas import Schema
 from app.types import JSONObject
 
-SIGNED_IN_ONLY = ("email", "role", "groups", "is_superadmin")
+SIGNED_IN_ONLY = ("email", "role", "groups", "is_superadmin", "mfa")
 NOT_SIGNED_IN = "Only who has signed in has this: give an id, too."
 
 EXPLANATION: JSONObject = {

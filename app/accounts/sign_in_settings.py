@@ -1,0 +1,67 @@
+"""An account's settings of how its users sign in: second factors, passwords (contract 18)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+import sqlalchemy as sa
+
+from app import clock, db
+from app.accounts.models import Role
+from app.accounts.types import Problem
+from app.errors import problem
+from app.types import JSONObject
+
+Settings = Mapping[str, object]
+MODES = OFF, OPTIONAL, REQUIRED = "off", "optional", "required"
+NAMES = ("mfa", "mfa_roles", "mfa_grace_days", "password_sign_in")
+MAX_GRACE_DAYS = 90
+REQUIRED_SINCE = "mfa_required_since"
+"""When the account began to require second factors; grace periods count from it."""
+
+
+def problems(body: Settings) -> list[Problem]:
+    """The problems of new settings: roles that do not exist."""
+    names = body.get("mfa_roles")
+    if not isinstance(names, list) or not names:
+        return []
+    known = set(db.db.session.scalars(sa.select(Role.name).where(Role.name.in_(names))))
+    return [
+        problem("mfa_roles", "invalid_option", f"There is no role {name}.")
+        for name in names
+        if name not in known
+    ]
+
+
+def merge(body: Settings, stored: Settings) -> JSONObject:
+    """The new settings to store."""
+    changed: JSONObject = {name: body[name] for name in NAMES if name in body}
+    if changed.get("mfa") == REQUIRED and mode(stored) != REQUIRED:
+        changed[REQUIRED_SINCE] = clock.iso(clock.now())
+    return changed
+
+
+def mode(settings: Settings) -> str:
+    """Whether second factors are off, optional or required."""
+    return str(settings.get("mfa") or OPTIONAL)
+
+
+def allows_passwords(settings: Settings) -> bool:
+    """Whether users may sign in by password."""
+    return settings.get("password_sign_in") is not False
+
+
+def required_from(settings: Settings, role: str, created_at: datetime) -> datetime | None:
+    """When a user of this role needs a second factor; None: never.
+
+    The grace period begins when the account requires second factors, or when the user is created.
+    """
+    roles = settings.get("mfa_roles")
+    is_concerned = not roles or (isinstance(roles, list) and role in roles)
+    if mode(settings) != REQUIRED or not is_concerned:
+        return None
+    since = clock.parse(str(settings[REQUIRED_SINCE]))
+    days = settings.get("mfa_grace_days")
+    grace = timedelta(days=days if isinstance(days, int) else 0)
+    return max(since, created_at) + grace

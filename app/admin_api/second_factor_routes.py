@@ -1,0 +1,98 @@
+"""Second factors of users, for admins: a report and resets (contract section 18)."""
+
+from __future__ import annotations
+
+import marshmallow as ma
+from flask import Response
+
+from app.accounts import users
+from app.accounts.schemas import PAGE, USER
+from app.accounts.types import Query
+from app.admin_api import own_account_routes, user_routes
+from app.auth.factor_models import KINDS
+from app.auth.guard import principal
+from app.auth.mfa import report
+from app.auth.mfa import service as mfa
+from app.rest import fields
+from app.rest.access import account_admin, superadmin
+from app.rest.paging import Page, PageArgs, items_field, page_body
+from app.rest.schemas import Schema
+
+EXAMPLE = {
+    "user_id": USER["id"],
+    "email": USER["email"],
+    "role": USER["role"],
+    "methods": ["totp"],
+    "required_from": None,
+}
+
+
+class ReportArgs(PageArgs):
+    """Which users to list."""
+
+    second_factor = fields.Choice(
+        report.STATES, metadata={"description": "Only users with or without a second factor."}
+    )
+
+
+class UserFactorsView(Schema):
+    """A user's second factors."""
+
+    user_id = fields.Id(required=True, attribute="user.id")
+    email = ma.fields.String(required=True, attribute="user.email", metadata=fields.EMAIL)
+    role = ma.fields.String(required=True, attribute="user.role_name")
+    methods = ma.fields.List(fields.Choice(KINDS), required=True)
+    required_from = fields.Timestamp(
+        required=True,
+        allow_none=True,
+        metadata={"description": "When the user needs a second factor to sign in; null: never."},
+    )
+
+
+class UserFactorsPage(Page):
+    """A page of users with their second factors."""
+
+    items = items_field(UserFactorsView)
+
+
+@own_account_routes.blueprint.route("/second-factors", methods=["GET"])
+@own_account_routes.blueprint.arguments(ReportArgs, location="query")
+@own_account_routes.blueprint.response(200, UserFactorsPage, example=page_body([EXAMPLE], 1, PAGE))
+@account_admin
+def list_second_factors(args: Query) -> dict[str, object]:
+    """List the active users of your account with the kinds of their second factors.
+
+    For admins. Newest first.
+    """
+    part = (args["skip"], args["limit"], args.get("second_factor"))
+    return page_body(*report.page(principal().require_account_id(), *part), args)
+
+
+@own_account_routes.blueprint.route("/users/<uuid:user_id>/second-factors", methods=["DELETE"])
+@own_account_routes.blueprint.response(204)
+@own_account_routes.blueprint.fails(403)
+@account_admin
+def reset_member_factors(user_id: str) -> Response:
+    """Remove all second factors and recovery codes of a user of your account.
+
+    For admins, who need a recent sign-in (403 `recent_sign_in_required`). All sessions of the user
+    end, and the user gets a mail.
+    """
+    principal().require_recent_sign_in()
+    mfa.reset(users.get(principal().require_account_id(), user_id))
+    return Response(status=204)
+
+
+@user_routes.blueprint.route("/<uuid:user_id>/second-factors", methods=["DELETE"])
+@user_routes.blueprint.response(204)
+@user_routes.blueprint.fails(403)
+@superadmin
+def reset_user_factors(user_id: str) -> Response:
+    """Remove all second factors and recovery codes of a user.
+
+    For superadmins, who need a recent sign-in (403 `recent_sign_in_required`). All sessions of the
+    user end, and the user gets a mail.
+    """
+    principal().require_recent_sign_in()
+    mfa.reset(users.get(None, user_id))
+    return Response(status=204)

@@ -1,0 +1,75 @@
+"""Second factors, recovery codes and used tokens (contract section 18)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app import clock
+from app.db import Base
+from app.db.types import Id, Text, UtcDateTime
+from app.ids import new_id
+
+KINDS = TOTP, PASSKEY = "totp", "passkey"
+RECOVERY_CODE = "recovery_code"
+METHODS = (TOTP, PASSKEY, RECOVERY_CODE)
+
+
+def _user_key() -> sa.ForeignKeyConstraint:
+    return sa.ForeignKeyConstraint(
+        ["account_id", "user_id"], ["users.account_id", "users.id"], ondelete="CASCADE"
+    )
+
+
+class SecondFactor(Base):
+    """An authenticator app or a passkey of a user."""
+
+    __tablename__ = "second_factors"
+    __table_args__ = (
+        _user_key(),
+        sa.UniqueConstraint("account_id", "credential_id"),
+        sa.Index("ix_second_factors_user", "account_id", "user_id"),
+    )
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
+    user_id: Mapped[str] = mapped_column(Id)
+    kind: Mapped[str] = mapped_column(Text)  # one of KINDS
+    name: Mapped[str] = mapped_column(Text)
+    secret: Mapped[str | None] = mapped_column(Text)  # of TOTP, encrypted
+    # The newest time step used, so that no code works twice.
+    last_step: Mapped[int | None] = mapped_column(sa.BigInteger)
+    credential_id: Mapped[str | None] = mapped_column(Text)  # of a passkey, base64url
+    public_key: Mapped[str | None] = mapped_column(Text)  # of a passkey, base64url COSE
+    sign_count: Mapped[int | None] = mapped_column(sa.BigInteger)
+    # Null until the user has shown a code of it.
+    confirmed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    last_used_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
+
+
+class RecoveryCode(Base):
+    """The hash of an unused recovery code."""
+
+    __tablename__ = "recovery_codes"
+    __table_args__ = (_user_key(),)
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    user_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    code_hash: Mapped[str] = mapped_column(Text, primary_key=True)
+
+
+class UsedToken(Base):
+    """The hash of a used `mfa_token` or passkey challenge: each works once."""
+
+    __tablename__ = "used_mfa_tokens"
+    __table_args__ = (
+        sa.ForeignKeyConstraint(["account_id"], ["accounts.id"]),
+        sa.Index("ix_used_mfa_tokens_expires_at", "expires_at"),
+    )
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    token_hash: Mapped[str] = mapped_column(Text, primary_key=True)
+    expires_at: Mapped[datetime] = mapped_column(UtcDateTime)

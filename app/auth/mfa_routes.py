@@ -1,0 +1,288 @@
+"""`/auth/mfa` and `/auth/passkeys`: second factors of the caller, and signing in with them."""
+
+from __future__ import annotations
+
+from flask import Response, request
+
+from app.accounts import sign_in_settings
+from app.accounts.models import User
+from app.accounts.schemas import ACCOUNT, USER
+from app.accounts.types import Body
+from app.auth import lockout
+from app.auth import service as auth
+from app.auth.factor_models import PASSKEY, SecondFactor
+from app.auth.guard import principal, signed_in_caller
+from app.auth.mfa import challenges, gate, passkeys, recovery_codes, totp
+from app.auth.mfa import service as mfa
+from app.auth.mfa.challenges import Challenge
+from app.auth.mfa.gate import Proof
+from app.auth.mfa.service import Answer, Enrolled
+from app.auth.mfa_schemas import (
+    CODES,
+    EXAMPLE,
+    FACTOR,
+    EnrolledFactor,
+    FactorName,
+    FactorView,
+    MfaVerification,
+    NewPasskey,
+    NewTotp,
+    OwnFactors,
+    PasskeyOptions,
+    PasskeySignIn,
+    RecoveryCodes,
+    SignInStep,
+    TotpCode,
+    TotpSecret,
+)
+from app.auth.responses import origin, sign_in_response, signed_in_body, with_refresh_cookie
+from app.auth.routes import blueprint
+from app.auth.schemas import PAIR, SignedIn
+from app.rest.access import across_accounts, public, shows_secret
+from app.rest.serialization import json_response
+
+SIGNED_IN = {**PAIR, "account": ACCOUNT, "user": USER}
+OPTIONS = {"token": EXAMPLE, "options": {"challenge": "q2x1...", "rpId": "api.example.com"}}
+ENROLLED = {"factor": FACTOR, "recovery_codes": CODES, "signed_in": None}
+SECRET = {
+    "id": FACTOR["id"],
+    "secret": "JBSWY3DPEHPK3PXPJBSWY3DPEHPK3PXP",
+    "otpauth_url": "otpauth://totp/Atrium%20%28Acme%29:alice%40acme.example?secret=JBSW...",
+    "qr_svg": "<svg ...",
+}
+ASSERTION = {"id": "Zm9v...", "type": "public-key", "response": {}}
+
+
+@blueprint.route("/mfa", methods=["GET"])
+@blueprint.response(
+    200,
+    OwnFactors,
+    example={
+        "policy": "optional",
+        "required_from": None,
+        "factors": [FACTOR],
+        "recovery_codes_left": 10,
+    },
+)
+def get_second_factors() -> dict[str, object]:
+    """Get your second factors, and whether your account requires one.
+
+    Without secrets. `required_from` is when you need one to sign in, after the grace period.
+    """
+    user = auth.get_user(principal())
+    settings = user.account.settings
+    return {
+        "policy": sign_in_settings.mode(settings),
+        "required_from": sign_in_settings.required_from(settings, user.role.name, user.created_at),
+        "factors": gate.factors_of(user),
+        "recovery_codes_left": recovery_codes.count(user),
+    }
+
+
+@blueprint.route("/mfa/verify", methods=["POST"])
+@blueprint.arguments(
+    MfaVerification, example={"mfa_token": EXAMPLE, "method": "totp", "code": "123456"}
+)
+@blueprint.response(200, SignedIn, example=SIGNED_IN)
+@blueprint.fails(401, 429)
+@public
+@across_accounts
+def verify_second_factor(body: Body) -> Response:
+    """Complete a sign-in with a second factor; the response is that of a login.
+
+    `method` is one of the `methods` that the sign-in listed: `totp` and `recovery_code` need
+    `code`, `passkey` needs `assertion`, made with the sign-in's `passkey_options`. A wrong or used
+    code is a 401 `invalid_code`; an expired or used `mfa_token` a 401 `invalid_mfa_token`.
+    """
+    token = body["mfa_token"]
+    answer = Answer(body["method"], body.get("code", ""), body.get("assertion"), token)
+    user = mfa.verify_sign_in(token, answer)
+    return sign_in_response(auth.sign_in(user, origin(), Proof.MFA))
+
+
+@blueprint.route("/mfa/options", methods=["POST"])
+@blueprint.response(200, PasskeyOptions, example=OPTIONS)
+@blueprint.fails(400)
+def get_reauthentication_options() -> dict[str, object]:
+    """Get options for confirming your second factor with a passkey.
+
+    For `POST /auth/reauthenticate`. 400 `passkeys_unavailable` where the service has no host name.
+    """
+    user = auth.get_user(principal())
+    token = challenges.issue(challenges.REAUTHENTICATION, user)
+    keys = [factor for factor in gate.factors_of(user) if factor.kind == PASSKEY]
+    return {"token": token, "options": passkeys.request_options(token, keys)}
+
+
+@blueprint.route("/mfa/totp", methods=["POST"])
+@blueprint.arguments(NewTotp, required=False, example={"name": "Phone"})
+@blueprint.response(201, TotpSecret, example=SECRET)
+@blueprint.fails(401, 403, 409)
+@shows_secret
+@public
+@across_accounts
+def create_totp(body: Body) -> dict[str, object]:
+    """Create the secret of an authenticator app, before a code confirms it.
+
+    Returns its secret, as text, address and QR code. It counts once a code has confirmed it; until
+    then a new one replaces it. Needs a recent sign-in (403 `recent_sign_in_required`), or the
+    `mfa_token` of a sign-in that requires a first factor.
+    """
+    user, _ = _enrolling(body)
+    factor, secret = mfa.start_totp(user, body["name"])
+    url = totp.otpauth_url(secret, user)
+    return {
+        "id": factor.id,
+        "secret": secret,
+        "otpauth_url": url,
+        "qr_svg": totp.qr_svg(url),
+    }
+
+
+@blueprint.route("/mfa/totp/confirm", methods=["POST"])
+@blueprint.arguments(TotpCode, example={"code": "123456"})
+@blueprint.response(200, EnrolledFactor, example=ENROLLED)
+@blueprint.fails(400, 401, 403, 429)
+@shows_secret
+@public
+@across_accounts
+def confirm_totp(body: Body) -> Response:
+    """Confirm the secret of a new authenticator app by a code.
+
+    With the first factor you get ten recovery codes, which are shown once. With `mfa_token`, this
+    completes the sign-in (`signed_in`).
+    """
+    user, challenge = _enrolling(body)
+    return _enrolled(user, mfa.confirm_totp(user, body["code"], challenge), challenge)
+
+
+@blueprint.route("/mfa/passkeys/options", methods=["POST"])
+@blueprint.arguments(SignInStep, required=False, example={})
+@blueprint.response(200, PasskeyOptions, example=OPTIONS)
+@blueprint.fails(400, 401, 403, 409)
+@public
+@across_accounts
+def get_registration_options(body: Body) -> dict[str, object]:
+    """Get options for registering a passkey with `navigator.credentials.create`.
+
+    Needs a recent sign-in or an `mfa_token`, as `POST /auth/mfa/totp` does. Passkeys belong to the
+    host name of the service, and may be used on the account's `cors_origins` below that domain.
+    """
+    user, _ = _enrolling(body)
+    token, options = mfa.start_passkey(user)
+    return {"token": token, "options": options}
+
+
+@blueprint.route("/mfa/passkeys", methods=["POST"])
+@blueprint.arguments(
+    NewPasskey, example={"token": EXAMPLE, "name": "Laptop", "credential": ASSERTION}
+)
+@blueprint.response(200, EnrolledFactor, example=ENROLLED)
+@blueprint.fails(400, 401, 403, 409)
+@shows_secret
+@public
+@across_accounts
+def create_passkey(body: Body) -> Response:
+    """Register a passkey.
+
+    With the first factor you get ten recovery codes, which are shown once. With `mfa_token`, this
+    completes the sign-in (`signed_in`).
+    """
+    user, challenge = _enrolling(body)
+    enrolled = mfa.add_passkey(user, body["token"], body["name"], body["credential"], challenge)
+    return _enrolled(user, enrolled, challenge)
+
+
+@blueprint.route("/mfa/recovery-codes", methods=["POST"])
+@blueprint.response(200, RecoveryCodes, example={"recovery_codes": CODES})
+@blueprint.fails(403, 409)
+@shows_secret
+def renew_recovery_codes() -> dict[str, object]:
+    """Get ten new recovery codes; older ones stop working.
+
+    Needs a recent sign-in (403 `recent_sign_in_required`).
+    """
+    principal().require_recent_sign_in()
+    return {"recovery_codes": mfa.renew_recovery_codes(auth.get_user(principal()))}
+
+
+@blueprint.route("/mfa/factors/<uuid:factor_id>", methods=["PATCH"])
+@blueprint.arguments(FactorName, example={"name": "New phone"})
+@blueprint.response(200, FactorView, example=FACTOR)
+@blueprint.fails(403)
+def rename_second_factor(body: Body, factor_id: str) -> SecondFactor:
+    """Rename a second factor.
+
+    Of your own; another user's is a 404. API keys cannot (403).
+    """
+    principal().refuse_key("API keys cannot do this.")
+    return mfa.rename(auth.get_user(principal()), factor_id, body["name"])
+
+
+@blueprint.route("/mfa/factors/<uuid:factor_id>", methods=["DELETE"])
+@blueprint.response(204)
+@blueprint.fails(403, 409)
+def remove_second_factor(factor_id: str) -> Response:
+    """Remove a second factor; with the last one, the recovery codes.
+
+    Needs a recent sign-in (403 `recent_sign_in_required`). The last one cannot be removed while
+    your account requires one (409).
+    """
+    principal().require_recent_sign_in()
+    mfa.remove(auth.get_user(principal()), factor_id)
+    return Response(status=204)
+
+
+@blueprint.route("/passkeys/options", methods=["POST"])
+@blueprint.response(200, PasskeyOptions, example=OPTIONS)
+@blueprint.fails(400, 429)
+@public
+@across_accounts
+def get_passkey_sign_in_options() -> dict[str, object]:
+    """Get options for signing in with a passkey alone.
+
+    Without account or user: the browser offers the passkeys of this service. The token is valid for
+    five minutes. 400 `passkeys_unavailable` where the service has no host name.
+    """
+    token = challenges.issue(challenges.PASSKEY_SIGN_IN)
+    return {"token": token, "options": passkeys.request_options(token)}
+
+
+@blueprint.route("/passkeys/verify", methods=["POST"])
+@blueprint.arguments(PasskeySignIn, example={"token": EXAMPLE, "assertion": ASSERTION})
+@blueprint.response(200, SignedIn, example=SIGNED_IN)
+@blueprint.fails(401, 429)
+@public
+@across_accounts
+def sign_in_with_passkey(body: Body) -> Response:
+    """Sign in with a passkey alone; the response is that of a login.
+
+    The authenticator must have verified its user (by PIN or biometrics), so that this counts as a
+    second factor, too. An unknown or invalid passkey is a 401 `invalid_code`.
+    """
+    with lockout.limit_passkeys(request.remote_addr):
+        user = mfa.verify_passkey(body["token"], body["assertion"])
+    return sign_in_response(auth.sign_in(user, origin(), Proof.MFA))
+
+
+def _enrolling(body: Body) -> tuple[User, Challenge | None]:
+    """The user who sets up a factor: of the sign-in under way, or the caller."""
+    if "mfa_token" in body:
+        return mfa.enrolling_user(body["mfa_token"])
+    caller = signed_in_caller()
+    caller.require_recent_sign_in()
+    return auth.get_user(caller), None
+
+
+def _enrolled(user: User, enrolled: Enrolled, challenge: Challenge | None) -> Response:
+    signed_in = auth.sign_in(user, origin(), Proof.MFA) if challenge else None
+    body = EnrolledFactor().dump(
+        {
+            "factor": enrolled.factor,
+            "recovery_codes": enrolled.recovery_codes,
+            "signed_in": signed_in and signed_in_body(signed_in),
+        }
+    )
+    if signed_in is None:
+        return json_response(body)
+    return with_refresh_cookie(body, signed_in.refresh_token)

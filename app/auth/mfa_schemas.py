@@ -1,0 +1,150 @@
+"""Request and response schemas of second factors."""
+
+from __future__ import annotations
+
+import marshmallow as ma
+
+from app.auth.factor_models import KINDS, METHODS, PASSKEY
+from app.auth.mfa.challenges import LONGEST
+from app.auth.schemas import CREDENTIAL, SignedIn
+from app.rest import fields
+from app.rest.paging import items_field
+from app.rest.schemas import Schema
+from app.types import JSONObject
+
+EXAMPLE = "eyJpZCI6IjAx..."
+CODES = ["mf2w-4idb-onuw-qylu"]
+FACTOR = {
+    "id": "019a9f00-0000-7000-8000-0000000000fa",
+    "kind": "totp",
+    "name": "Phone",
+    "created_at": "2026-11-20T12:00:00.123456Z",
+    "last_used_at": None,
+}
+OF_SIGN_IN = "Of the response to a sign-in; without it, the caller's access token decides."
+
+
+def _token(text: str = OF_SIGN_IN, *, required: bool = False) -> fields.Text:
+    return fields.Text(longest=LONGEST, required=required, metadata={"description": text})
+
+
+class SignInStep(Schema):
+    """The sign-in that this step belongs to."""
+
+    mfa_token = _token()
+
+
+class SecondFactorAnswer(Schema):
+    """A second factor: a code, or a passkey's assertion."""
+
+    method = fields.Choice(METHODS, required=True)
+    code = fields.Text(longest=100)
+    assertion = ma.fields.Dict(metadata={"description": CREDENTIAL})
+
+    @ma.validates_schema
+    def check_answer(self, data: JSONObject, **options: object) -> None:
+        """Require what the method needs."""
+        needed = "assertion" if data.get("method") == PASSKEY else "code"
+        if data.get("method") and needed not in data:
+            raise ma.ValidationError("Missing data for required field.", needed)
+
+
+class MfaVerification(SecondFactorAnswer):
+    """The second factor of a sign-in."""
+
+    mfa_token = _token("Of the response to the sign-in.", required=True)
+
+
+class PasskeySignIn(Schema):
+    """A sign-in by a passkey alone."""
+
+    token = _token("Of the options.", required=True)
+    assertion = ma.fields.Dict(required=True, metadata={"description": CREDENTIAL})
+
+
+class PasskeyOptions(Schema):
+    """Options for `navigator.credentials`, and the token that goes back with the result."""
+
+    token = ma.fields.String(required=True)
+    options = ma.fields.Dict(
+        required=True, metadata={"description": "For `PublicKeyCredential.parse...FromJSON()`."}
+    )
+
+
+class NewTotp(SignInStep):
+    """An authenticator app to set up."""
+
+    name = fields.Text(shortest=1, longest=100, load_default="Authenticator app")
+
+
+class TotpSecret(Schema):
+    """The secret of a new authenticator app, shown once."""
+
+    id = fields.Id(required=True)
+    secret = ma.fields.String(required=True)
+    otpauth_url = ma.fields.String(required=True)
+    qr_svg = ma.fields.String(required=True, metadata={"description": "An SVG element."})
+
+
+class TotpCode(SignInStep):
+    """A code that the new authenticator app shows."""
+
+    code = fields.Text(longest=20, required=True)
+
+
+class NewPasskey(SignInStep):
+    """A new passkey."""
+
+    token = _token("Of the options.", required=True)
+    name = fields.Text(shortest=1, longest=100, load_default="Passkey")
+    credential = ma.fields.Dict(required=True, metadata={"description": CREDENTIAL})
+
+
+class FactorView(Schema):
+    """A second factor."""
+
+    id = fields.Id(required=True)
+    kind = fields.Choice(KINDS, required=True)
+    name = ma.fields.String(required=True)
+    created_at = fields.Timestamp(required=True)
+    last_used_at = fields.Timestamp(required=True, allow_none=True)
+
+
+class FactorName(Schema):
+    """The name of a second factor."""
+
+    name = fields.Text(shortest=1, longest=100, required=True)
+
+
+class RecoveryCodes(Schema):
+    """New recovery codes, shown once."""
+
+    recovery_codes = ma.fields.List(ma.fields.String(), required=True)
+
+
+class EnrolledFactor(Schema):
+    """A new factor; with the first one recovery codes, and tokens if it completes a sign-in."""
+
+    factor = ma.fields.Nested(FactorView, required=True)
+    recovery_codes = ma.fields.List(
+        ma.fields.String(),
+        required=True,
+        allow_none=True,
+        metadata={"description": "Shown once, with the first factor."},
+    )
+    signed_in = ma.fields.Nested(
+        SignedIn, required=True, allow_none=True, metadata={"description": "With `mfa_token`."}
+    )
+
+
+class OwnFactors(Schema):
+    """The caller's second factors."""
+
+    policy = fields.Choice(("off", "optional", "required"), required=True)
+    required_from = fields.Timestamp(
+        required=True,
+        allow_none=True,
+        metadata={"description": "When you need a second factor to sign in; null: never."},
+    )
+    factors = items_field(FactorView)
+    recovery_codes_left = ma.fields.Integer(required=True)

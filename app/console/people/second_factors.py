@@ -1,0 +1,262 @@
+"""Second factors: the step of a sign-in, and the page of the caller's own."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from flask import jsonify, make_response, redirect, render_template, url_for
+from werkzeug.wrappers import Response as BaseResponse
+
+from app.accounts import sign_in_settings
+from app.accounts.models import User
+from app.auth import lockout
+from app.auth import service as auth
+from app.auth.factor_models import PASSKEY
+from app.auth.mfa import challenges, gate, passkeys, recovery_codes, report
+from app.auth.mfa import service as mfa
+from app.auth.mfa.gate import Proof
+from app.auth.responses import origin
+from app.console.shell import (
+    forms,
+    guard,
+    last_account,
+    lists,
+    one_time_secrets,
+    resubmit,
+    scopes,
+    second_factor,
+)
+from app.console.shell.blueprint import account_route, blueprint
+from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.errors import AppError, BadRequest
+from app.http import html
+from app.http.languages import gettext
+from app.rest.access import public
+
+PROFILE = "/console/profile/second-factors"
+MAX_NAME = 100
+
+
+@blueprint.post("/console/second-factor")
+@public
+@guard.allow_anonymous
+def verify_second_factor() -> Page | BaseResponse:
+    """Complete a sign-in with a second factor."""
+    form = second_factor.submitted()
+    try:
+        token = form["mfa_token"]
+        answer = second_factor.answer(form, token)
+        if answer is None:
+            raise BadRequest(gettext("Type a code, or use your passkey."))
+        user = mfa.verify_sign_in(token, answer)
+    except AppError as error:
+        if error.error == "invalid_mfa_token":
+            return _expired(form, error)
+        return second_factor.step_page(form.with_error(error))
+    return _signed_in(user, form)
+
+
+@blueprint.post("/console/second-factor/set-up")
+@public
+@guard.allow_anonymous
+def set_up_second_factor() -> Page | BaseResponse:
+    """Set up the first factor of a user whose account requires one, and sign in."""
+    form = second_factor.submitted()
+    try:
+        user, challenge = mfa.enrolling_user(form["mfa_token"])
+    except AppError as error:
+        return _expired(form, error)
+    try:
+        enrolled = mfa.confirm_totp(user, form["code"][:100], challenge)
+    except AppError as error:
+        return second_factor.set_up_page(form.with_error(error), user)
+    signed_in = _signed_in(user, form)
+    page = _codes_page(enrolled.recovery_codes or [], signed_in.headers["Location"])
+    response = html.add_security_headers(make_response(page))
+    for cookie in signed_in.headers.getlist("Set-Cookie"):
+        response.headers.add("Set-Cookie", cookie)
+    return response
+
+
+@blueprint.post("/console/passkeys/options")
+@public
+@guard.allow_anonymous
+def passkey_sign_in_options() -> BaseResponse:
+    """Options for signing in with a passkey alone."""
+    token = challenges.issue(challenges.PASSKEY_SIGN_IN)
+    return jsonify(token=token, options=passkeys.request_options(token))
+
+
+@blueprint.post("/console/passkeys/sign-in")
+@public
+@guard.allow_anonymous
+def sign_in_with_passkey() -> Page | BaseResponse:
+    """Sign in with a passkey alone."""
+    form = forms.submitted("assertion", "next", "account", resubmit.FIELD)
+    try:
+        sent = second_factor.credential(form["assertion"])
+        with lockout.limit_passkeys(origin().ip_address):
+            user = mfa.verify_passkey(sent["token"], sent["credential"])
+    except AppError as error:
+        return guard.sign_in_page(form.with_error(error), ())
+    return _signed_in(user, form)
+
+
+def _signed_in(user: User, form: Form) -> BaseResponse:
+    going = resubmit.target_path(form[resubmit.FIELD])
+    target = guard.safe_target(form["next"]) or url_for("console.show_home")
+    status = 307 if going else 303
+    response = guard.start_session(user, going or target, Proof.MFA, status)
+    last_account.remember(response, user.account.slug)
+    return response
+
+
+def _expired(form: Form, error: AppError) -> Page:
+    values = {"account": last_account.get(), "next": form["next"]}
+    return guard.sign_in_page(Form(values).with_error(error), ())
+
+
+@blueprint.get(PROFILE)
+@public
+def show_second_factors() -> Page:
+    """The caller's second factors."""
+    return _own_page(Form())
+
+
+@blueprint.post(f"{PROFILE}/app")
+@public
+def add_app() -> Page | BaseResponse:
+    """Show the secret of a new authenticator app, or confirm it by a code."""
+    caller, form = guard.require_caller(), forms.submitted("name", "code", "confirm")
+    caller.require_recent_sign_in()
+    user = auth.get_user(caller)
+    try:
+        if not form["confirm"]:
+            name = form.validated(name=MAX_NAME)["name"] or gettext("Authenticator app")
+            return _app_page(Form({"name": name}), user, *mfa.start_totp(user, name))
+        enrolled = mfa.confirm_totp(user, form["code"][:100])
+    except AppError as error:
+        form.with_error(error)
+        if not form["confirm"]:
+            return _own_page(form)
+        return _app_page(form, user, *mfa.pending_totp(user))
+    return _added(enrolled)
+
+
+@blueprint.post(f"{PROFILE}/passkeys/options")
+@public
+def passkey_registration_options() -> BaseResponse:
+    """Options for registering a passkey."""
+    caller = guard.require_caller()
+    caller.require_recent_sign_in()
+    token, options = mfa.start_passkey(auth.get_user(caller))
+    return jsonify(token=token, options=options)
+
+
+@blueprint.post(f"{PROFILE}/passkeys")
+@public
+def add_passkey() -> Page | BaseResponse:
+    """Register a passkey."""
+    caller, form = guard.require_caller(), forms.submitted("passkey_name", "assertion")
+    caller.require_recent_sign_in()
+    try:
+        sent = second_factor.credential(form["assertion"])
+        name = form.validated(passkey_name=MAX_NAME)["passkey_name"] or gettext("Passkey")
+        user = auth.get_user(caller)
+        enrolled = mfa.add_passkey(user, sent["token"], name, sent["credential"])
+    except AppError as error:
+        return _own_page(form.with_error(error))
+    return _added(enrolled)
+
+
+@blueprint.post(f"{PROFILE}/<uuid:factor_id>/remove")
+@public
+def remove_factor(factor_id: str) -> Page | BaseResponse:
+    """Remove one of the own factors."""
+    caller = guard.require_caller()
+    caller.require_recent_sign_in()
+    try:
+        mfa.remove(auth.get_user(caller), factor_id)
+    except AppError as error:
+        return _own_page(Form().with_error(error))
+    notice = gettext("The second factor is removed.")
+    return redirect_with_notice(notice, "console.show_second_factors")
+
+
+@blueprint.post(f"{PROFILE}/codes")
+@public
+def renew_codes() -> Page | BaseResponse:
+    """Make new recovery codes."""
+    caller = guard.require_caller()
+    caller.require_recent_sign_in()
+    try:
+        codes = mfa.renew_recovery_codes(auth.get_user(caller))
+    except AppError as error:
+        return _own_page(Form().with_error(error))
+    return _show_once(codes)
+
+
+@blueprint.get(f"{PROFILE}/codes")
+@public
+def show_codes() -> str | BaseResponse:
+    """The new recovery codes, once."""
+    codes = one_time_secrets.pop(guard.require_caller().user_id or "")
+    if codes is None:
+        return redirect(url_for("console.show_second_factors"))
+    return _codes_page(codes.split(), url_for("console.show_second_factors"))
+
+
+@blueprint.post("/console/reauthenticate/options")
+@public
+def reauthentication_options() -> BaseResponse:
+    """Options for confirming the second factor with a passkey."""
+    user = auth.get_user(guard.require_caller())
+    token = challenges.issue(challenges.REAUTHENTICATION, user)
+    keys = [factor for factor in gate.factors_of(user) if factor.kind == PASSKEY]
+    return jsonify(token=token, options=passkeys.request_options(token, keys))
+
+
+@account_route("GET", "/team/second-factors")
+@public
+@guard.admins_only
+def show_team_factors(account_id: str | None = None) -> str:
+    """The users of the account with their second factors."""
+    scope = scopes.account_or_own_scope(account_id)
+    choices = {"state": {"without": gettext("without one"), "with": gettext("with one")}}
+    listing = lists.from_request("console.show_team_factors", choices, **scope.url_args)
+    part = partial(report.page, scope.account.id, listing.skip, lists.PAGE_SIZE)
+    listing.with_page(part(listing.filters.get("state")))
+    return render_template("console/team/factors.html", scope=scope, listing=listing)
+
+
+def _added(enrolled: mfa.Enrolled) -> BaseResponse:
+    if enrolled.recovery_codes:
+        return _show_once(enrolled.recovery_codes)
+    notice = gettext("%(name)s is set up.", name=enrolled.factor.name)
+    return redirect_with_notice(notice, "console.show_second_factors")
+
+
+def _show_once(codes: list[str]) -> BaseResponse:
+    one_time_secrets.store(guard.require_caller().user_id or "", " ".join(codes))
+    return redirect(url_for("console.show_codes"), 303)
+
+
+def _codes_page(codes: list[str], target: str) -> str:
+    return render_template("console/profile/codes.html", codes=codes, target=target)
+
+
+def _app_page(form: Form, user: User, factor: object, secret: str) -> Page:
+    context = second_factor.totp_context(user, secret)
+    return form.render("console/profile/app.html", factor=factor, **context)
+
+
+def _own_page(form: Form) -> Page:
+    user = auth.get_user(guard.require_caller())
+    settings = user.account.settings
+    return form.render(
+        "console/profile/factors.html",
+        factors=gate.factors_of(user),
+        codes_left=recovery_codes.count(user),
+        policy=sign_in_settings.mode(settings),
+        required_from=sign_in_settings.required_from(settings, user.role.name, user.created_at),
+    )

@@ -1,0 +1,96 @@
+"""The second step of a sign-in: a code, a passkey, or setting up a first factor."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from flask import Response, g, make_response, request
+
+from app.accounts.models import User
+from app.auth.factor_models import PASSKEY, RECOVERY_CODE, TOTP
+from app.auth.mfa import service as mfa
+from app.auth.mfa import totp
+from app.auth.mfa.gate import EnrolmentRequired, MfaRequired
+from app.auth.mfa.service import Answer
+from app.console.shell import forms, resubmit
+from app.console.shell.forms import Form, Page
+from app.errors import InvalidValues, problem
+from app.http.languages import gettext
+from app.types import JSONObject
+
+CODE = re.compile(r"\d{3} ?\d{3}", re.ASCII)
+PAGE, SET_UP = "console/second_factor.html", "console/set_up_factor.html"
+FIELDS = ("mfa_token", "methods", "options", "next", resubmit.FIELD)
+LONGEST_ASSERTION = 20_000
+
+
+def page_of(error: MfaRequired | EnrolmentRequired) -> Page:
+    """The page that asks a user who signs in for the second factor."""
+    values = {
+        "mfa_token": error.extra["mfa_token"],
+        "methods": " ".join(error.extra["methods"]),
+        "options": json.dumps(error.extra.get("passkey_options")),
+        "next": g.get("after_sign_in", ""),
+        resubmit.FIELD: forms.text(resubmit.FIELD),
+    }
+    if isinstance(error, EnrolmentRequired):
+        user, _ = mfa.enrolling_user(values["mfa_token"])
+        return set_up_page(Form(values), user)
+    return step_page(Form(values))
+
+
+def step_page(form: Form) -> Page:
+    """The page with the code or passkey of a sign-in."""
+    methods = form["methods"].split()
+    return form.render(PAGE, has_codes=TOTP in methods or RECOVERY_CODE in methods, methods=methods)
+
+
+def set_up_page(form: Form, user: User) -> Page:
+    """The page that sets up a first authenticator app during a sign-in."""
+    factor, secret = mfa.pending_totp(user) if form.errors else mfa.start_totp(user, TOTP)
+    return form.render(SET_UP, **totp_context(user, secret), factor=factor)
+
+
+def totp_context(user: User, secret: str) -> JSONObject:
+    """The template variables of a new authenticator app."""
+    url = totp.otpauth_url(secret, user)
+    return {"secret": secret, "qr_svg": totp.qr_svg(url), "otpauth_url": url}
+
+
+def answer(form: Form, token: str = "") -> Answer | None:
+    """The second factor in a form; None if there is none. Raises InvalidValues."""
+    if form["assertion"]:
+        sent = credential(form["assertion"])
+        return Answer(PASSKEY, assertion=sent["credential"], token=sent["token"] or token)
+    if not form["code"]:
+        return None
+    return Answer(TOTP if CODE.fullmatch(form["code"]) else RECOVERY_CODE, code=form["code"][:100])
+
+
+def credential(text: str) -> JSONObject:
+    """What the browser's script sends: a `credential` and its `token`. Raises InvalidValues."""
+    try:
+        sent = json.loads(text[:LONGEST_ASSERTION])
+        fits = isinstance(sent["credential"], dict) and isinstance(sent["token"], str)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        fits = False
+    if not fits:
+        message = gettext("The browser sent no passkey. Try again.")
+        raise InvalidValues([problem("assertion", "invalid_credential", message)])
+    found: JSONObject = sent
+    return found
+
+
+def response_to(error: MfaRequired | EnrolmentRequired) -> Response:
+    """The response with the page for this error."""
+    response = make_response(*page_of(error))
+    response.headers["Cache-Control"] = "no-store"
+    return response
+
+
+def submitted() -> Form:
+    """The submitted form of the second step."""
+    form = forms.submitted(*FIELDS, "code", "assertion")
+    form.values["mfa_token"] = request.form.get("mfa_token", "")[:1000].replace("\0", "")
+    return form

@@ -1,0 +1,43 @@
+// Buttons with `data-passkey` (`get` or `create`) use a passkey, and submit its form with the result as `assertion`.
+async function fetchOptions(button) {
+  const { form, dataset } = button;
+  if (dataset.options) return { token: "", options: JSON.parse(dataset.options) };
+  const body = new URLSearchParams({ csrf_token: form.elements.csrf_token.value });
+  const answer = await fetch(dataset.url, { method: "POST", body });
+  if (answer.status === 403) return null; // a sign-in that is not recent: the form says so
+  if (!answer.ok || answer.redirected) throw new Error(answer.status);
+  return answer.json();
+}
+
+const use = {
+  get: (options) => navigator.credentials.get({ publicKey: PublicKeyCredential.parseRequestOptionsFromJSON(options) }),
+  create: (options) =>
+    navigator.credentials.create({ publicKey: PublicKeyCredential.parseCreationOptionsFromJSON(options) }),
+};
+
+async function submit(button) {
+  const { form } = button;
+  const found = await fetchOptions(button);
+  if (found) {
+    const credential = await use[button.dataset.passkey](found.options);
+    form.elements.assertion.value = JSON.stringify({ token: found.token, credential: credential.toJSON() });
+  }
+  for (const field of form.querySelectorAll("[required]")) field.required = field.type === "password";
+  form.requestSubmit();
+}
+
+const works = window.PublicKeyCredential?.parseRequestOptionsFromJSON !== undefined;
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("[data-passkey]");
+  if (!button) return;
+  const error = button.nextElementSibling;
+  error.hidden = true;
+  try {
+    if (!works) throw new DOMException("", "SecurityError");
+    await submit(button);
+  } catch (problem) {
+    error.textContent = problem.name === "SecurityError" ? error.dataset.missing : error.dataset.failed;
+    error.hidden = false;
+  }
+});
