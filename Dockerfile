@@ -9,8 +9,10 @@ FROM ${PYTHON} AS packages
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /opt/atrium
 RUN python -m venv .venv
-COPY requirements.txt ./
-RUN .venv/bin/pip install --no-cache-dir --only-binary :all: --require-hashes -r requirements.txt
+# requirements-otel.txt, which includes the other, also sends traces (docs/deployment.md).
+ARG REQUIREMENTS=requirements.txt
+COPY requirements.txt requirements-otel.txt ./
+RUN .venv/bin/pip install --no-cache-dir --only-binary :all: --require-hashes -r ${REQUIREMENTS}
 
 FROM ${PYTHON}
 # No pinned versions: each build takes Debian's security updates.

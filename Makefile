@@ -20,6 +20,14 @@ UV_COMPILE := UV_CUSTOM_COMPILE_COMMAND='make lock' $(BIN)/uv pip compile --quie
 	--no-strip-extras --universal --python-version 3.11 --generate-hashes \
 	--no-config --no-emit-index-url --no-emit-find-links $(LOCK_ARGS)
 
+# Without the packages of requirements.txt, which it includes.
+define lock_beside
+$(UV_COMPILE) requirements-$(1).in -o requirements-$(1).txt \
+		$$(sed -n 's/^\([A-Za-z0-9._-]*\)\(\[.*\]\)\?==.*/--no-emit-package \1/p' requirements.txt)
+	@sed -i -e '/^# The following packages were excluded/,$$d' \
+		-e '0,/^[^#]/s//-r requirements.txt\n&/' requirements-$(1).txt
+endef
+
 .DEFAULT_GOAL := help
 .PHONY: help run test coverage lint slow faults clean lock servers translations description
 
@@ -58,10 +66,8 @@ servers: $(VENV)/.dev
 
 lock: $(VENV)/.dev ## Recompile the lock files (LOCK_ARGS=--upgrade moves versions)
 	$(UV_COMPILE) requirements.in -o requirements.txt
-	$(UV_COMPILE) requirements-dev.in -o requirements-dev.txt \
-		$$(sed -n 's/^\([A-Za-z0-9._-]*\)\(\[.*\]\)\?==.*/--no-emit-package \1/p' requirements.txt)
-	@sed -i -e '/^# The following packages were excluded/,$$d' \
-		-e '0,/^[^#]/s//-r requirements.txt\n&/' requirements-dev.txt
+	$(call lock_beside,otel)
+	$(call lock_beside,dev)
 
 translations: $(VENV)/.dev ## Write new texts into the catalogs of app/translations, and compile them
 	@$(BIN)/python -m tests.translations

@@ -47,7 +47,7 @@ from app.db import pre_ping
 from app.feed import routes as feed
 from app.feed import upkeep as feed_upkeep
 from app.files import upkeep as file_upkeep
-from app.http import assets, error_handlers, languages, logging
+from app.http import assets, error_handlers, languages, logging, tracing
 from app.http.app import Application
 from app.isolation import commands as isolation
 from app.manifest import routes as manifest
@@ -152,7 +152,10 @@ def create_app(settings: Config | None = None) -> Flask:
     )
     app.extensions["atrium.config"] = settings
     _configure(app, settings)
-    logging.configure(as_text=settings.logs_as_text)
+    is_traced = bool(settings.otel_exporter_otlp_endpoint)
+    logging.configure(as_text=settings.logs_as_text, with_trace=is_traced)
+    if is_traced:
+        tracing.init_app(app, settings.otel_exporter_otlp_endpoint)
     for extension in (hooks, cli, isolation, sso_answers):
         extension.init_app(app)
     tokens.init_app(app, settings.base_url)

@@ -78,9 +78,11 @@ def load(target: str) -> exchange.Application:
     signal.signal(signal.SIGTERM, _stop)  # until granian installs its own handler
     os.setpgrp()  # only the parent handles Ctrl-C: a second signal would block a busy worker's exit
     serving.share_freed_memory()
-    from app.db import engine  # not needed in the parent
+    from app.context import tracing  # not needed in the parent
+    from app.db import engine
 
-    Finalize(None, engine.close, exitpriority=0)  # worker processes skip atexit
+    for close in (engine.close, tracing.close):
+        Finalize(None, close, exitpriority=0)  # worker processes skip atexit
     module, _, name = target.partition(":")
     application: exchange.Application = getattr(import_module(module), name)
     return application

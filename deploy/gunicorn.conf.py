@@ -225,6 +225,7 @@ def post_fork(server, worker):
 
 def worker_exit(server, worker):
     """Exit even if a request still runs: Python would wait for its thread."""
+    from app.context import tracing
     from app.db import engine
 
     stopped = os.getpid() == worker.pid and worker.booted and not worker.alive
@@ -233,6 +234,7 @@ def worker_exit(server, worker):
         _close_streams(END_SECONDS / 2)
     if stopped and worker.nr_conns > 0:
         engine.close()
+        tracing.close()
         os._exit(0)
 
 

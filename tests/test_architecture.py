@@ -43,7 +43,8 @@ ORDER = [
     ("http",),
     ("jobs",),
     ("db",),
-    ("context", "outbound", "sockets"),
+    ("outbound", "sockets"),
+    ("context",),
     ("rest",),
     ("crypto",),
     ("config",),
@@ -140,6 +141,8 @@ def imported_packages(all_nodes: list[ast.AST]) -> set[str]:
 PACKAGES = {
     "argon2-cffi": "argon2",
     "google-re2": "re2",
+    "opentelemetry-exporter-otlp-proto-http": "opentelemetry",
+    "opentelemetry-sdk": "opentelemetry",
     "pillow": "PIL",
     "psycopg2-binary": "psycopg2",
     "pyyaml": "yaml",
@@ -150,8 +153,9 @@ PROGRAMS = {"honcho", "xmlsec"}
 
 
 def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None:
-    lines = (PROJECT / "requirements.in").read_text().splitlines()
-    names = {re.split(r"[<>=]", line)[0] for line in lines if line and not line.startswith("#")}
+    files = [PROJECT / "requirements.in", PROJECT / "requirements-otel.in"]
+    lines = [line for file in files for line in file.read_text().splitlines()]
+    names = {re.split(r"[<>=]", line)[0] for line in lines if line and line[0] not in "#-"}
     declared = {PACKAGES.get(name, name.replace("-", "_")) for name in names - PROGRAMS}
     sources = [*SOURCES.values(), PROJECT / "wsgi.py"]
     sources += [*(PROJECT / "deploy").glob("*.py"), *(PROJECT / "migrations").rglob("*.py")]
@@ -269,7 +273,7 @@ def test_only_the_edge_knows_marshmallow() -> None:
 
 
 # How a connection commits.
-DRIVERS = ("app.db.postgres_driver", "app.db.sqlite_driver")
+DRIVERS = ("app.db.postgres_driver", "app.db.sqlite_driver", "app.db.traced_drivers")
 
 
 def test_only_transaction_commits() -> None:

@@ -221,6 +221,12 @@ class Config:
     sqlite_transaction_seconds: int = _setting(
         parsing.integer(1, 3600), 1, "how long one request may block other writers on SQLite"
     )
+    otel_exporter_otlp_endpoint: str = _setting(
+        parsing.base_url,
+        "",
+        "collector of traces, by OTLP over HTTP, such as http://127.0.0.1:4318",
+        unprefixed=True,
+    )
     metrics_token: str = _setting(
         parsing.token, "", "Bearer token for /metrics, which is off without one", secret=True
     )

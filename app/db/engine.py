@@ -59,18 +59,32 @@ def options(settings: config.Config) -> dict[str, object]:
         common |= {"enable_from_linting": False}
     if settings.database_url.startswith("sqlite"):
         common |= {"insertmanyvalues_page_size": sqlite_driver.ROWS}
-        return common | {"connect_args": {"factory": sqlite_driver.Driver}}
+        return common | {"connect_args": {"factory": _sqlite_driver(settings)}}
     connect: dict[str, object] = {"connect_timeout": 5, "application_name": "atrium", **KEEPALIVE}
-    connect |= {
-        "connection_factory": postgres_driver.Driver,
-        "cursor_factory": postgres_driver.Cursor,
-    }
+    connect |= _postgres_factories(settings)
     return common | {
         "connect_args": connect,
         "pool_size": 8,
         "max_overflow": 8,
         "pool_timeout": 10,
     }
+
+
+def _sqlite_driver(settings: config.Config) -> type[sqlite_driver.Driver]:
+    if not settings.otel_exporter_otlp_endpoint:
+        return sqlite_driver.Driver
+    from app.db import traced_drivers
+
+    return traced_drivers.SqliteDriver
+
+
+def _postgres_factories(settings: config.Config) -> dict[str, object]:
+    driver, cursor = postgres_driver.Driver, postgres_driver.Cursor
+    if settings.otel_exporter_otlp_endpoint:
+        from app.db import traced_drivers
+
+        driver, cursor = traced_drivers.PostgresDriver, traced_drivers.PostgresCursor
+    return {"connection_factory": driver, "cursor_factory": cursor}
 
 
 def prepare(engine: sa.Engine) -> None:

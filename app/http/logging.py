@@ -11,12 +11,17 @@ from flask import has_request_context
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from app import clock
+from app.context import tracing
 from app.rest.current_request import get_g
 
 
-def configure(*, as_text: bool = False) -> None:
-    """Configure structlog, as JSON or as text, and silence what would log secrets."""
-    PROCESSORS[:] = [_render_text if as_text else _render]
+def configure(*, as_text: bool = False, with_trace: bool = False) -> None:
+    """Configure structlog, as JSON or as text, and silence what would log secrets.
+
+    With spans, lines have the ids of the trace and the span.
+    """
+    render = _render_text if as_text else _render
+    PROCESSORS[:] = [_add_trace, render] if with_trace else [render]
     # Its warnings quote URLs.
     logging.getLogger("urllib3").setLevel(logging.CRITICAL)
     structlog.configure(
@@ -36,6 +41,11 @@ class Printer(structlog.PrintLogger):
             super().msg(message)
 
     debug = info = warning = error = critical = msg
+
+
+def _add_trace(logger: WrappedLogger, level: str, event: EventDict) -> EventDict:
+    event.update(tracing.ids())
+    return event
 
 
 def _render(logger: WrappedLogger, level: str, event: EventDict) -> str | bytes:

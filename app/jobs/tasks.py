@@ -6,6 +6,7 @@ from flask import has_app_context
 from flask.cli import ScriptInfo
 
 from app import config
+from app.context import tracing
 from app.jobs import queue, rq_queues
 from app.jobs.rq_queues import Task
 
@@ -22,6 +23,7 @@ def run(queue_name: str, *ids: str) -> None:
             _run(Task(queue_name, ids))
         finally:
             rq_queues.flush(config.current().redis_url)
+            tracing.close()  # such a process ends without its exit handlers
 
 
 def _run(task: Task) -> None:

@@ -24,7 +24,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
 from app import clock, config, db
-from app.context import tenancy
+from app.context import tenancy, tracing
 from app.db import engine
 from app.db.functions import database_now
 from app.jobs import INSTANCE, KINDS, QUEUE, Job, Kind, leases, queue, turns
@@ -141,7 +141,8 @@ def _run(row: sa.Row[Any]) -> None:
     # Jobs of the whole instance work across accounts.
     scope = tenancy.ALL_ACCOUNTS if row.account_id == INSTANCE else row.account_id
     try:
-        with _lease_renewed(row), tenancy.scoped_to(scope):
+        span = tracing.job(row.kind, row.account_id, row.id)
+        with _lease_renewed(row), tenancy.scoped_to(scope), span:
             kind.handler({"account_id": row.account_id, **row.payload})
     except Exception as error:  # noqa: BLE001 - recorded with the job
         name = type(error).__name__  # the message may quote personal data

@@ -50,6 +50,8 @@ def run_checks() -> Iterator[Finding]:
     yield _queue(ready.get("queue"))
     yield _streams()
     yield _mail()
+    if config.current().otel_exporter_otlp_endpoint:
+        yield Finding("traces", "ok", f"go to {config.current().otel_exporter_otlp_endpoint}")
 
 
 def _streams() -> Finding:

@@ -31,6 +31,7 @@ from urllib3.connection import HTTPConnection
 from urllib3.util import SKIP_HEADER
 
 from app import clock
+from app.context import tracing
 from app.outbound.address_policy import (
     RequestFailed,
     RequestRefused,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 MAX_CHARACTERS = 5000
 BODY_SECONDS = 5
+FIRST_ERROR = 400
 MAX_INTERIM_LINES = 100
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 HEADER_VALUE = re.compile(r"[\x20-\x7e\t]{0,4000}")
@@ -94,6 +96,23 @@ def send(
     Reads at most `max_characters` characters of the body.
     """
     target = parse_target(url, rules)
+    # Without the trace's context, which is no business of a foreign host.
+    with tracing.outgoing(method, target.host, target.port) as span:
+        response = _send(method, target, headers, body, rules, max_characters)
+        span.set("http.response.status_code", response.status)
+        if response.status >= FIRST_ERROR:
+            span.fail(str(response.status))
+        return response
+
+
+def _send(
+    method: str,
+    target: Target,
+    headers: Mapping[str, str],
+    body: bytes | None,
+    rules: Rules,
+    max_characters: int,
+) -> Response:
     adapter = _Adapter(target, rules, time.monotonic() + rules.seconds)
     # Not by a session, which reads the whole body of a redirect.
     headers = {"Host": target.netloc, "User-Agent": SKIP_HEADER, **headers}

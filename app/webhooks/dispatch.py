@@ -18,6 +18,7 @@ from queue import Empty, SimpleQueue
 import structlog
 
 from app import clock, config, db
+from app.context import tracing
 from app.context.metrics import observe
 from app.ids import new_id
 from app.jobs import task as job_task
@@ -236,7 +237,8 @@ class Dispatcher:
 
     def _try(self, work: Work) -> Result:
         try:
-            return delivery.attempt(work, self._allowed)
+            with tracing.job("delivery", work.account_id, work.id):
+                return delivery.attempt(work, self._allowed)
         except Exception as error:  # noqa: BLE001 - the lane would wait for a dead thread
             log.error("delivery broke", delivery=work.id, error=type(error).__name__)
             return Result(work, new_id(), clock.now(), 0, error="The service failed.")

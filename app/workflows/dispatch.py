@@ -17,7 +17,7 @@ from flask import current_app
 from sqlalchemy.exc import DBAPIError
 
 from app import db
-from app.context import actor, tenancy, trigger_depth
+from app.context import actor, tenancy, tracing, trigger_depth
 from app.db import engine
 from app.jobs import leases, turns, worker
 from app.jobs import task as job_task
@@ -111,7 +111,8 @@ class Dispatcher:
     def _serve(self, row: Any) -> None:
         with self._app.app_context(), tenancy.in_account(row.account_id):
             try:
-                Run(row, self._slots).carry_out(self._stop)
+                with tracing.job("workflow", row.account_id, row.id):
+                    Run(row, self._slots).carry_out(self._stop)
             except (queue.Lost, DBAPIError) as error:
                 # Another worker has it, or takes it over when the lease expires.
                 log.info("workflow left", instance=row.id, error=type(error).__name__)
