@@ -186,7 +186,9 @@ class SignatureRequired(AppError):
 
     status = 428
     error = "signature_required"
-    message = "Sign this write: send X-ES-Username, X-ES-Password and X-ES-Reason."
+    message = (
+        "Sign this write: send X-ES-Username, X-ES-Password (or X-ES-Passkey) and X-ES-Reason."
+    )
 
 
 class Malformed(AppError):

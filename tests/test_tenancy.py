@@ -174,6 +174,7 @@ SIGN_IN: dict[Route, Case] = {
     ("POST", "/auth/reauthenticate"): Own({"password": PASSWORD}, (403,)),
     ("GET", "/auth/mfa"): Own(),
     ("POST", "/auth/mfa/options"): Own(),
+    ("POST", "/auth/signatures/options"): Own({"reason": "seen"}),
     ("POST", "/auth/mfa/recovery-codes"): Own(with_a_factor, (200,)),
     ("PATCH", FACTOR): Owned(a_factor, "auth/mfa/factors/{id}", RENAMED, "factor_id"),
     ("DELETE", FACTOR): Owned(a_factor, "auth/mfa/factors/{id}", part="factor_id"),

@@ -40,11 +40,12 @@ SECRET, HEADER_SECRET = "confidential-4711", "collector-password"
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TRACEPARENT = f"00-{TRACE}-{PARENT}-01"
 GRANIAN = "exec python -m deploy.granian_server"
-RUNS = {
-    "gunicorn and the embedded worker on SQLite": ("sqlite", "gunicorn", False),
-    "gunicorn and RQ on PostgreSQL": ("postgresql", "gunicorn", True),
-    "granian on PostgreSQL": ("postgresql", "granian", False),
-}
+RUNS = (
+    pytest.param("postgresql", "gunicorn", True, id="gunicorn and RQ on PostgreSQL"),
+    # Like the first but for the server or the runner.
+    pytest.param("sqlite", "gunicorn", False, id="gunicorn on SQLite", marks=pytest.mark.slow),
+    pytest.param("postgresql", "granian", False, id="granian", marks=pytest.mark.slow),
+)
 SOON = {"OTEL_BSP_SCHEDULE_DELAY": "100"}
 NEVER = {"OTEL_BSP_SCHEDULE_DELAY": "600000"}
 
@@ -120,7 +121,7 @@ class Traced:
         return self.collector.named(name)[-1]
 
 
-@pytest.fixture(scope="module", params=RUNS.values(), ids=RUNS)
+@pytest.fixture(scope="module", params=RUNS)
 def traced(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Traced]:

@@ -92,7 +92,10 @@ def _append(changes: list[Change]) -> None:
     columns, now = _actor_columns(acting), clock.now()
     account_of = attrgetter("account_id")
     changes.sort(key=account_of)  # stable: keeps the order within an account
-    chains = [(id, _prepared(group, columns, now)) for id, group in groupby(changes, account_of)]
+    signing = {"es_method": acting.es_method} if acting.es_method else {}
+    chains = [
+        (id, _prepared(group, columns, now, signing)) for id, group in groupby(changes, account_of)
+    ]
     insert.insert_chains(chains, columns)
 
 
@@ -112,15 +115,19 @@ def _append_to_feed(changes: list[Change]) -> None:
 
 def _actor_columns(acting: actor.Actor) -> insert.ActorColumns:
     signed_at = clock.iso(acting.es_timestamp) if acting.es_timestamp else None
-    return insert.ActorColumns._make((*acting[:-1], signed_at))
+    return insert.ActorColumns._make((*acting[:-2], signed_at))
 
 
 def _prepared(
-    changes: Iterable[Change], actor_columns: insert.ActorColumns, now: datetime
+    changes: Iterable[Change],
+    actor_columns: insert.ActorColumns,
+    now: datetime,
+    signing: Mapping[str, str],
 ) -> list[insert.Prepared]:
     common = actor_columns._asdict()
     prepared: list[insert.Prepared] = []
-    for account_id, target, values, metadata, moment, unchanged in changes:
+    for account_id, target, values, about, moment, unchanged in changes:
+        metadata = {**about, **signing} if about else signing or None
         occurred_at = clock.iso(moment or now)
         shared = {**common, **dict(zip(TARGET_COLUMNS, target, strict=True))}
         shared |= {"extra_metadata": metadata, "occurred_at": occurred_at}

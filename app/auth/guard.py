@@ -136,6 +136,7 @@ def _actor() -> actor.Actor:
             es_username=signature.username,
             es_reason=signature.reason,
             es_timestamp=signature.timestamp,
+            es_method=signature.method,
         )
     agent = request.environ.get("HTTP_USER_AGENT", "")[:LONGEST_AGENT] or None
     return acting._replace(

@@ -8,7 +8,7 @@ from app.accounts import sign_in_settings
 from app.accounts.models import User
 from app.accounts.schemas import ACCOUNT, USER
 from app.accounts.types import Body
-from app.auth import lockout
+from app.auth import lockout, signatures
 from app.auth import service as auth
 from app.auth.factor_models import PASSKEY, SecondFactor
 from app.auth.guard import principal, signed_in_caller
@@ -31,6 +31,7 @@ from app.auth.mfa_schemas import (
     PasskeyOptions,
     PasskeySignIn,
     RecoveryCodes,
+    SigningReason,
     SignInStep,
     TotpCode,
     TotpSecret,
@@ -40,6 +41,7 @@ from app.auth.routes import blueprint
 from app.auth.schemas import PAIR, SignedIn
 from app.rest.access import across_accounts, public, shows_secret
 from app.rest.serialization import json_response
+from app.types import JSONObject
 
 SIGNED_IN = {**PAIR, "account": ACCOUNT, "user": USER}
 OPTIONS = {"token": EXAMPLE, "options": {"challenge": "q2x1...", "rpId": "api.example.com"}}
@@ -231,6 +233,20 @@ def remove_second_factor(factor_id: str) -> Response:
     principal().require_recent_sign_in()
     mfa.remove(auth.get_user(principal()), factor_id)
     return Response(status=204)
+
+
+@blueprint.route("/signatures/options", methods=["POST"])
+@blueprint.arguments(SigningReason, example={"reason": "Approved at the weekly review"})
+@blueprint.response(200, PasskeyOptions, example=OPTIONS)
+@blueprint.fails(400)
+def get_signature_options(body: Body) -> JSONObject:
+    """Get options for signing a write electronically with a passkey.
+
+    Send the result with the write, within five minutes: `X-ES-Username`, the same reason as
+    `X-ES-Reason`, and `X-ES-Passkey` with the base64url of the JSON `{"token", "assertion"}`. The
+    authenticator must verify its user, who need not be the caller.
+    """
+    return signatures.options(body["reason"])
 
 
 @blueprint.route("/passkeys/options", methods=["POST"])

@@ -71,6 +71,12 @@ class PasskeyOptions(Schema):
     )
 
 
+class SigningReason(Schema):
+    """The reason of an electronic signature."""
+
+    reason = fields.Text(shortest=1, longest=1000, required=True)
+
+
 class NewTotp(SignInStep):
     """An authenticator app to set up."""
 

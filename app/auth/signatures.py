@@ -1,4 +1,4 @@
-"""Electronic signatures: a user signs a write with a password and a reason (contract section 7).
+"""Electronic signatures: a user signs a write with a password or passkey (contract 7).
 
 `X-ES-Username` is the email address of a user of the account, who need not be the caller.
 """
@@ -9,17 +9,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+import orjson
+from webauthn.helpers import base64url_to_bytes
 from werkzeug.datastructures import Headers
 
-from app import clock
+from app import clock, db
+from app.accounts.models import User
 from app.auth import lockout, login_users, passwords
+from app.auth.login_users import LoginUser
+from app.auth.mfa import challenges, passkeys
 from app.auth.principal import Principal
 from app.context import actor
 from app.errors import Malformed, SignatureRequired, Unauthorized
+from app.types import JSONObject
 
 USERNAME, PASSWORD, REASON = "X-ES-Username", "X-ES-Password", "X-ES-Reason"
-HEADERS = (USERNAME, PASSWORD, REASON)
-LONGEST_REASON = 1000
+PASSKEY = "X-ES-Passkey"
+HEADERS = (USERNAME, PASSWORD, PASSKEY, REASON)
+LONGEST, LONGEST_PASSKEY = 1000, 6000
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,8 @@ class Signature:
     username: str
     reason: str
     timestamp: datetime
+    method: str | None = None
+    """`passkey`; None for a password."""
 
 
 def verify_headers(headers: Headers, caller: Principal, address: str | None) -> Signature | None:
@@ -41,18 +50,53 @@ def verify(values: Mapping[str, str], caller: Principal, address: str | None) ->
     """The verified signature in these header values. Raises Malformed, Unauthorized."""
     if not any(values.values()):
         return None
-    for name, value in values.items():
-        if not value or "\0" in value or len(value) > LONGEST_REASON:
-            message = f"A signature has all of {', '.join(values)}."
+    by_passkey = bool(values.get(PASSKEY))
+    for name in (USERNAME, PASSKEY if by_passkey else PASSWORD, REASON):
+        value, longest = values.get(name, ""), LONGEST_PASSKEY if name == PASSKEY else LONGEST
+        if not value or "\0" in value or len(value) > longest:
+            message = f"A signature has {USERNAME}, {REASON}, and {PASSWORD} or {PASSKEY}."
             raise Malformed.at("header", name, msg=message, type="signature")
     account_id = caller.require_account_id()
     with lockout.limit_guesses(account_id, values[USERNAME], address):
         user = login_users.find(account_id, values[USERNAME]).user
         signer = user if user and user.is_active and user.email_verified else None
-        if not passwords.verify(values[PASSWORD], signer.password_hash if signer else None):
+        prove = _by_passkey if by_passkey else _by_password
+        if not prove(values, signer) or signer is None:
             message = "The electronic signature is invalid."
             raise Unauthorized(message, error="authentication_failed")
-    return Signature(signer.email if signer else "", values[REASON], clock.now())
+    return Signature(signer.email, values[REASON], clock.now(), "passkey" if by_passkey else None)
+
+
+def options(reason: str) -> JSONObject:
+    """A token and options for signing with a passkey; the signature is for this reason only."""
+    token = challenges.issue(challenges.SIGNATURE)
+    return {"token": token, "options": passkeys.request_options(_bound(token, reason))}
+
+
+def _by_password(values: Mapping[str, str], signer: LoginUser | None) -> bool:
+    return passwords.verify(values[PASSWORD], signer.password_hash if signer else None)
+
+
+def _by_passkey(values: Mapping[str, str], signer: LoginUser | None) -> bool:
+    try:
+        sent = orjson.loads(base64url_to_bytes(values[PASSKEY]))
+        token, assertion = str(sent["token"]), dict(sent["assertion"])
+    except (ValueError, TypeError, KeyError):
+        return False
+    if signer is None:
+        return False
+    challenge = challenges.read(token, challenges.SIGNATURE)
+    user = db.db.session.get_one(User, (signer.account_id, signer.id))
+    with db.transaction():
+        if not passkeys.accept(user, _bound(token, values[REASON]), assertion, alone=True):
+            return False
+        challenges.use(challenge, user.account_id)
+    return True
+
+
+def _bound(token: str, reason: str) -> str:
+    """What the challenge is the digest of: the token with the reason."""
+    return f"{token}\n{reason}"
 
 
 def _text(header: str) -> str:

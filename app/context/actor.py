@@ -24,6 +24,8 @@ class Actor(NamedTuple):
     es_username: str | None = None
     es_reason: str | None = None
     es_timestamp: datetime | None = None
+    es_method: str | None = None
+    """How the signature was given, unless by password."""
 
 
 SYSTEM = Actor("system", "system", "system")

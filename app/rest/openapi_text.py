@@ -52,7 +52,7 @@ IDEMPOTENCY_KEY = _header(
     minLength=1,
     maxLength=255,
 )
-# An electronic signature needs all three headers.
+# An electronic signature needs a signer, a reason, and a password or passkey.
 SIGNATURE = {
     "signer": _header(
         "X-ES-Username",
@@ -63,6 +63,12 @@ SIGNATURE = {
     ),
     "signers_password": _header(
         "X-ES-Password", "The signer's password.", "Correct-horse-1", maxLength=1000
+    ),
+    "signers_passkey": _header(
+        "X-ES-Passkey",
+        "Instead of the password: a passkey's signature (`POST /auth/signatures/options`).",
+        "eyJ0b2tlbiI6ICIuLi4ifQ",
+        maxLength=6000,
     ),
     "signing_reason": _header(
         "X-ES-Reason",
@@ -208,7 +214,8 @@ def options(base_url: str) -> JSONObject:
         " `Cache-Control: no-store`; those with an `ETag` are `private, no-cache`. If requests are"
         " rate-limited, any operation may return 429 `rate_limited` with `Retry-After`, the seconds"
         " to wait. A write may be signed electronically with `X-ES-Username` (the e-mail address of"
-        " a user of the account), `X-ES-Password` and `X-ES-Reason`; the audit log stores signer"
+        " a user of the account), `X-ES-Reason`, and `X-ES-Password` or `X-ES-Passkey`; the audit log"
+        " stores signer"
         " and reason.\n\nAn authenticated POST, except below `/auth/`, may send an"
         " `Idempotency-Key` of up to 255 characters. For 24 hours a retry with the same key gets"
         " the same status and body (with `Idempotent-Replayed: true`), and the request runs once. A"

@@ -36,6 +36,7 @@ UNTOLD: dict[Route, str] = {
     ("POST", "/auth/login"): "a session (tokens) and last_login",
     ("POST", "/auth/mfa/verify"): "a session (tokens), a used code",
     ("POST", "/auth/mfa/options"): "nothing: it only signs",
+    ("POST", "/auth/signatures/options"): "nothing: it only signs",
     ("POST", "/auth/mfa/passkeys/options"): "nothing: it only signs",
     ("POST", "/auth/mfa/recovery-codes"): "recovery codes (tokens)",
     ("POST", "/auth/passkeys/options"): "nothing: it only signs",

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from typing import Any
 
+import pytest
+from webauthn.helpers import bytes_to_base64url
+
 from tests.audit.chains import entries, verified
-from tests.builders import PASSWORD, Cast, make_collection, make_record
+from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
+from tests.passkeys import Authenticator
 
 TITLE = [{"name": "title", "type": "text"}]
 DEMANDED = {"require_signature": True}
@@ -82,3 +88,64 @@ def test_a_signature_is_read_as_utf_8_or_else_latin_1(cast: Cast) -> None:
         assert cast.alice.post("records/posts", {"title": "a"}, headers=headers).status_code == 201
     told = {one["es_reason"] for one in entries(cast.root, table_name="col_posts")}
     assert told == {"Prüfung, 検査", "Prüfung"}
+
+
+@pytest.fixture
+def key(cast: Cast) -> Authenticator:
+    """A passkey of bob."""
+    body = {"account": cast.bob.slug, "email": cast.bob.email, "password": PASSWORD}
+    token = Caller(cast.bob.app).post("auth/login", body).json["token"]
+    session = Caller(cast.bob.app, Authorization=f"Bearer {token}")
+    offered = session.post("auth/mfa/passkeys/options", {}).json
+    key = Authenticator(f"http://{offered['options']['rp']['id']}")
+    new = {"token": offered["token"], "credential": key.create(offered["options"])}
+    assert session.post("auth/mfa/passkeys", new).status_code == 200
+    return key
+
+
+def signed_by(key: Authenticator, caller: Caller, **changed: str) -> dict[str, str]:
+    """The headers of a signature by passkey."""
+    offered = caller.post("auth/signatures/options", {"reason": "seen"}).json
+    sent = {"token": offered["token"], "assertion": key.get(offered["options"])}
+    passkey = bytes_to_base64url(json.dumps(sent).encode())
+    signed = {"X-ES-Username": "bob@acme.example", "X-ES-Passkey": passkey, "X-ES-Reason": "seen"}
+    return signed | changed
+
+
+def test_a_passkey_signs_inside_the_chain(cast: Cast, key: Authenticator) -> None:
+    make_collection(cast.root, schema=TITLE, options=DEMANDED)
+    headers = signed_by(key, cast.alice)
+    assert cast.alice.post("records/posts", {"title": "a"}, headers=headers).status_code == 201
+    last = entries(cast.root, table_name="col_posts")[-1]
+    assert (last["es_username"], last["es_reason"]) == ("bob@acme.example", "seen")
+    assert last["extra_metadata"] == {"es_method": "passkey"}
+    assert verified(cast.root)["valid"]
+    again = cast.alice.post("records/posts", {"title": "b"}, headers=headers)
+    assert again.status_code == 401, "a signature is for one write"
+
+
+def other_reason(key: Authenticator, cast: Cast) -> dict[str, str]:
+    return signed_by(key, cast.alice, **{"X-ES-Reason": "something else"})
+
+
+def other_signer(key: Authenticator, cast: Cast) -> dict[str, str]:
+    return signed_by(key, cast.alice, **{"X-ES-Username": cast.alice.email})
+
+
+def unverified(key: Authenticator, cast: Cast) -> dict[str, str]:
+    key.verifies = False
+    return signed_by(key, cast.alice)
+
+
+def no_json(key: Authenticator, cast: Cast) -> dict[str, str]:
+    return signed_by(key, cast.alice, **{"X-ES-Passkey": "bm8"})
+
+
+@pytest.mark.parametrize("forge", [other_reason, other_signer, unverified, no_json])
+def test_a_forged_signature_by_passkey_is_refused(
+    cast: Cast, key: Authenticator, forge: Callable[[Authenticator, Cast], dict[str, str]]
+) -> None:
+    make_collection(cast.root, schema=TITLE, options=DEMANDED)
+    answer = cast.alice.post("records/posts", {"title": "a"}, headers=forge(key, cast))
+    assert answer.status_code == 401, answer.json
+    assert cast.alice.get("records/posts").json["total"] == 0
