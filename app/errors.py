@@ -186,9 +186,7 @@ class SignatureRequired(AppError):
 
     status = 428
     error = "signature_required"
-    message = (
-        "Sign this write: send X-ES-Username, X-ES-Password (or X-ES-Passkey) and X-ES-Reason."
-    )
+    message = "Sign this write: send X-ES-Username, X-ES-Reason, and X-ES-Password or X-ES-Passkey."
 
 
 class Malformed(AppError):

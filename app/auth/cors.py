@@ -13,7 +13,8 @@ from app.auth import principal as principals
 
 METHODS = "GET, POST, PUT, PATCH, DELETE"
 HEADERS = "Authorization, Content-Type, If-Match, If-None-Match, Idempotency-Key, X-Account-ID"
-HEADERS += ", X-API-Key, X-Correlation-ID, X-ES-Username, X-ES-Password, X-ES-Reason"
+HEADERS += ", X-API-Key, X-Correlation-ID, X-ES-Username, X-ES-Password, X-ES-Passkey"
+HEADERS += ", X-ES-Reason"
 EXPOSED = "ETag, X-Correlation-ID, Retry-After"
 PREFLIGHT_SECONDS = "600"
 

@@ -22,7 +22,10 @@ async function submit(button) {
     const credential = await use[button.dataset.passkey](found.options);
     form.elements.assertion.value = JSON.stringify({ token: found.token, credential: credential.toJSON() });
   }
-  for (const field of form.querySelectorAll("[required]")) field.required = field.type === "password";
+  if (button.dataset.action) {
+    form.action = button.dataset.action;
+    form.noValidate = true;
+  }
   form.requestSubmit();
 }
 

@@ -108,7 +108,7 @@ def test_a_passkey_confirms_a_sign_in_and_signs_in_alone(
     expect(page).to_have_url(f"{origin}/console")
     page.context.clear_cookies()
     page.goto(f"{origin}/console/sign-in")
-    press(visit, "Sign in with a passkey")
+    press(visit, "Use a passkey")
     expect(page).to_have_url(f"{origin}/console")
     page.goto(f"{origin}/console/profile/second-factors")
     look("a passkey")

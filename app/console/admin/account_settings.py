@@ -85,6 +85,8 @@ def _sign_in_values(settings: JSONObject) -> dict[str, str]:
 
 
 def _sign_in_body(form: Form) -> JSONObject:
+    if not form["mfa"]:  # sent by what shows no such fields
+        return {}
     days, most = form["mfa_grace_days"] or "0", sign_in_settings.MAX_GRACE_DAYS
     if not days.isdecimal() or len(days) > 3 or int(days) > most:
         text = gettext("A number from 0 to %(most)s.", most=most)
