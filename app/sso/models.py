@@ -33,7 +33,8 @@ class ProviderSetting(Base):
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
     category: Mapped[str] = mapped_column(Text)
-    provider_name: Mapped[str] = mapped_column(Text)
+    provider_name: Mapped[str] = mapped_column(Text)  # as in addresses: for OpenID Connect the slug
+    kind: Mapped[str | None] = mapped_column(Text)  # the provider, if it is not `provider_name`
     display_name: Mapped[str] = mapped_column(Text)
     enabled: Mapped[bool] = mapped_column(default=True)
     priority: Mapped[int] = mapped_column(default=0)
