@@ -107,6 +107,8 @@ class Flow(Base):
     used_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     user_id: Mapped[str | None] = mapped_column(Id)
     is_new_user: Mapped[bool] = mapped_column(default=False)
+    # Whether the provider verified a second factor.
+    mfa: Mapped[bool] = mapped_column(default=False, server_default=sa.false())
     outcome: Mapped[str | None] = mapped_column(Text)  # of a test: JSON, encrypted
     code_hash: Mapped[str | None] = mapped_column(Text)
     code_needs_state: Mapped[bool] = mapped_column(default=False)

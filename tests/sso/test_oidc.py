@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import jwt
 import pytest
 import time_machine
 
@@ -389,6 +390,18 @@ FACTORS = [
 @pytest.mark.parametrize(("claims", "mfa"), FACTORS)
 def test_two_factors_are_what_the_token_says(claims: Claims, mfa: bool) -> None:
     assert sign_in._used_mfa(connection(mfa_acr_values=["gold"]), claims) is mfa
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_session_knows_the_second_factor_of_the_accounts_own_provider(
+    stage: Stage, own: bool
+) -> None:
+    stage.oidc(stage.cast.alice if own else stage.cast.root, "acme-id")
+    for amr, mfa in ((["pwd"], False), (["pwd", "mfa"], own)):
+        stage.provider.who["amr"] = amr
+        token = stage.traded(stage.sign_in("acme-id"))["token"]
+        claims = jwt.decode(token, options={"verify_signature": False})
+        assert claims.get("mfa", False) is mfa
 
 
 @pytest.mark.parametrize(
