@@ -56,6 +56,7 @@ COLUMN_VALUES: dict[str, dict[str, object]] = {
     "provider_settings": {
         "category": "auth_providers",
         "provider_name": "google",
+        "kind": None,
         "config": lambda t: {"client_id": t.mark},
         "secrets": _secret,
     },

@@ -233,10 +233,10 @@ class _Section:
     def _undo(self, step: Step | None, item: JSONMapping, row: object) -> list[JSONObject]:
         """What a manifest needs to undo a step; an unchanged item only keeps its place."""
         if row is None:
-            identity = {name: item[name] for name in self.kind.identity}
+            identity = {name: item[name] for name in self.kind.identity if name in item}
             return [{**identity, "removed": True}] if step else []
         before = self.kind.export(row)
-        identity = {name: before[name] for name in self.kind.identity}
+        identity = {name: before[name] for name in self.kind.identity if name in before}
         if step is None or step.action == REMOVE:
             return [before if step else identity]
         former = {"rename_from": step.body["name"]} if "name" in step.body else {}

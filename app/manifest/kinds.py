@@ -16,8 +16,8 @@ from app.db.types import json_equal
 from app.errors import InvalidValues, NotFound
 from app.manifest.kind import Key, Kind
 from app.outbound.header_values import MASK
-from app.sso import providers, validation
 from app.sso import service as sso
+from app.sso import validation
 from app.sso.models import ProviderSetting
 from app.types import JSONMapping, JSONObject
 from app.webhooks import headers
@@ -187,23 +187,27 @@ class Providers(Kind):
     """Settings of identity providers."""
 
     name, section, model = "provider", "providers", ProviderSetting
-    identity, required = ("category", "provider_name"), ("config",)
+    identity, required = ("category", "provider_name", "slug"), ("config",)
     properties = (
-        *identity,
+        *("category", "provider_name"),
         *("display_name", "enabled", "priority", "shared_callback", "config"),
     )
     hidden = frozenset({"config"})
 
     def export(self, row: ProviderSetting) -> JSONObject:
-        """The settings with masked secrets."""
+        """The settings with masked secrets; with a slug if the provider has several."""
+        provider = sso.get_provider(row)
+        slug = {"slug": provider.name} if provider.discovers else {}
         config = {n: value for n, value in sso.mask_secrets(row).items() if value is not None}
-        return super().export(row) | {"config": config}
+        return super().export(row) | {"provider_name": provider.kind, **slug, "config": config}
 
     def key(self, item: JSONMapping) -> Key:
-        """Category and name; a provider may have aliases."""
-        category, name = super().key(item)
+        """Category and name, which may have aliases, and the slug if the provider has several."""
+        category, name = item["category"], item["provider_name"]
         with suppress(NotFound):
-            name = sso.canonical_name(category, name)
+            provider = sso.requested_provider(item)
+            slug = (provider.name,) if provider.discovers else ()
+            return category, provider.kind, *slug
         return category, name
 
     def changed(self, row: ProviderSetting, body: JSONMapping, by: Principal) -> list[str]:
@@ -218,9 +222,9 @@ class Providers(Kind):
         """Look the addresses up, too."""
         super().check(body, by)
         with suppress(NotFound):
-            provider = providers.get(body["category"], body["provider_name"])
-            complete = body.get("enabled", True)
-            _, problems = validation.validate(provider, body["config"], complete=complete)
+            provider, complete = sso.requested_provider(body), body.get("enabled", True)
+            config, problems = validation.validate(provider, body["config"], complete=complete)
+            problems += sso.issuer_problems(provider, config) if complete else []
             if problems:
                 raise InvalidValues(problems)
 

@@ -131,6 +131,7 @@ class ManifestProvider(ChangedProviderRow):
 
     category = ma.fields.String(required=True, validate=ma.validate.OneOf([OAUTH, SAML]))
     provider_name = fields.Text(longest=100, required=True)
+    slug = fields.Text(longest=100)
     removed = _removed()
 
 

@@ -57,10 +57,11 @@ def list_provider_settings(args: JSONObject) -> JSONObject:
 @blueprint.fails(400, 403, 404, 409)
 @account_admin
 def create_provider_settings(body: JSONObject) -> JSONObject:
-    """Set up a provider; for SAML, `idp_metadata` is enough.
+    """Set up a provider; for SAML `idp_metadata` is enough, for OpenID Connect the `issuer`.
 
     With `enabled: false` the settings may be incomplete, so that you can give our metadata to the
-    provider first; enabling requires the rest.
+    provider first; enabling requires the rest, and an OpenID Connect issuer that can be read. An
+    account may have 50 providers.
     """
     return {**view(service.create(body, by=principal())), "status": "created"}
 
@@ -244,10 +245,12 @@ def _caller(setting_id: str) -> Principal:
 
 def view(row: ProviderSetting) -> JSONObject:
     """Return settings as in responses, without secrets."""
-    names = ("id", "category", "provider_name", "display_name", "account_id", "enabled")
-    view = {name: getattr(row, name) for name in (*names, "priority", "created_at", "updated_at")}
+    names = ("id", "category", "display_name", "account_id", "enabled", "priority")
+    view = {name: getattr(row, name) for name in (*names, "created_at", "updated_at")}
     return {
         **view,
+        "provider_name": service.get_provider(row).kind,
+        "slug": row.provider_name,
         "shared_callback": row.shared_callback and not connections.has_custom_endpoints(row.config),
         "callback_url": addresses.callback_url_for_row(row),
         "admits_pii_members": row.admits_pii_members is not False,

@@ -15,6 +15,7 @@ ROW = {
     "id": "019a9f00-0000-7000-8000-0000000000a1",
     "category": OAUTH,
     "provider_name": "google",
+    "slug": "google",
     "display_name": "Google",
     "account_id": ACCOUNT["id"],
     "is_system": False,
@@ -64,12 +65,19 @@ MEMBERS = (
 )
 
 
+SLUG = (
+    "What stands in the addresses of the provider. Of the kind `oidc` there may be several, each"
+    " with a slug of its own, by default `oidc`; for others it is `provider_name`."
+)
+
+
 class ProviderRow(Schema):
     """Settings of an identity provider. Secrets in `config` are `***`, or null."""
 
     id = fields.Id(required=True)
     category = fields.Choice(CATEGORIES, required=True)
     provider_name = fields.Choice(providers.NAMES, required=True)
+    slug = ma.fields.String(required=True, metadata={"description": SLUG})
     display_name = ma.fields.String(required=True)
     account_id = fields.Id(required=True)
     is_system = ma.fields.Boolean(required=True)
@@ -117,6 +125,7 @@ class NewProviderRow(Schema):
 
     category = fields.Choice(CATEGORIES, required=True)
     provider_name = fields.Text(longest=100, required=True)
+    slug = fields.Text(longest=100, metadata={"description": SLUG})
     display_name = fields.Text(longest=100, shortest=1)
     account_id = fields.Text(
         longest=100,
@@ -174,6 +183,7 @@ class ConnectionSettings(Schema):
 
     category = fields.Choice(CATEGORIES, required=True)
     provider_name = fields.Text(longest=100, required=True)
+    slug = fields.Text(longest=100, metadata={"description": SLUG})
     config = ma.fields.Dict(
         keys=fields.Text(longest=100), required=True, metadata={"description": CONFIG}
     )

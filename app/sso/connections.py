@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from app import config
 from app.accounts.models import SYSTEM_CODE, Account
 from app.sso import providers
 from app.sso.providers import Provider
 from app.types import JSONMapping
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """What an issuer publishes about itself (OpenID Connect Discovery 1.0, section 3)."""
+
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    """Its endpoints, by the names of the settings that replace them."""
+    accepts_post: bool = True
+    """Whether the client's secret may stand in the body, not only in a header."""
+    sends_issuer: bool = False
+    """Whether each callback has an `iss` parameter (RFC 9207)."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +38,7 @@ class Connection:
     """Whether the shared redirect address is registered at the provider (older settings)."""
     admits_pii_members: bool = True
     """Whether members of the account's `pii_access` may sign in with it."""
+    metadata: Metadata = field(default_factory=Metadata)
 
     @property
     def row_account_code(self) -> str:
@@ -40,8 +54,8 @@ class Connection:
         return self.shared_callback and not has_custom_endpoints(self.config)
 
     def address(self, name: str) -> str:
-        """An address of the provider: the configured one, else its default, else empty."""
-        usual = self.provider.addresses.get(name, "")
+        """An address: the configured one, else the published one, else the default, else empty."""
+        usual = self.metadata.addresses.get(name) or self.provider.addresses.get(name, "")
         return str(self.config.get(name) or usual.replace("{tenant}", self.tenant))
 
     def answers_as(self, issuer: str) -> bool:
@@ -54,7 +68,15 @@ class Connection:
         """Whether anyone can have an account there: no single directory, no own server."""
         if self.provider.has_tenants:
             return not self.provider.names_directory(self.config)
+        if self.provider.discovers:
+            return providers.is_open_issuer(self.address("issuer"))
         return any(providers.is_public(self.address(name)) for name in self.provider.addresses)
+
+    @property
+    def is_microsoft(self) -> bool:
+        """Whether it is a directory of Microsoft Entra."""
+        is_issuer = self.provider.discovers and providers.is_of_microsoft(self.address("issuer"))
+        return self.provider.name == "microsoft" or is_issuer
 
     @property
     def tenant(self) -> str:

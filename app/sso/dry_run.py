@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,19 +10,17 @@ import sqlalchemy as sa
 from app import clock, db
 from app.accounts.models import Account
 from app.auth.principal import Principal
-from app.errors import InvalidValues, TooManyRequests
-from app.sso import providers, service, validation
+from app.errors import InvalidValues
+from app.sso import service, validation
 from app.sso.connections import Connection
 from app.sso.models import OAUTH, ProviderSetting
-from app.sso.oauth import addresses, exchange
+from app.sso.oauth import addresses, discovery, exchange
 from app.sso.refusals import SignInRefused
 from app.sso.saml import certificates
 from app.types import JSONMapping
 
-MAX_CONCURRENT, WAIT_SECONDS = 2, 5
 # Errors for an invalid code, which providers return once they have accepted the client.
 INVALID_CODE_ERRORS = ("invalid_grant", "bad_verification_code", "invalid_request")
-_trials = threading.BoundedSemaphore(MAX_CONCURRENT)
 
 
 @dataclass(frozen=True)
@@ -41,7 +36,7 @@ def run(body: JSONMapping, *, by: Principal) -> list[Step]:
     """Test settings; stored secrets replace missing ones. Raises InvalidValues."""
     by.refuse_key(service.NO_KEYS)
     account_id = service.resolve_account(body.get("account_id"), by)
-    provider = providers.get(body["category"], body["provider_name"])
+    provider = service.requested_provider(body)
     saved = db.db.session.scalar(
         sa.select(ProviderSetting).where(
             ProviderSetting.account_id == account_id,
@@ -57,30 +52,27 @@ def run(body: JSONMapping, *, by: Principal) -> list[Step]:
     shared = saved is not None and saved.shared_callback
     connection = Connection(account, provider, config, is_own=True, shared_callback=shared)
     db.db.session.remove()  # hold no connection during requests
-    with _limited():
+    with exchange.limit_tests():
         return _oauth_steps(connection) if provider.category == OAUTH else _saml_steps(connection)
 
 
 def run_stored(setting_id: str, *, by: Principal) -> list[Step]:
     """Test stored settings. Raises NotFound."""
     row = service.get(setting_id, by=by)
-    named = {"category": row.category, "provider_name": row.provider_name}
+    kind = service.get_provider(row).kind
+    named = {"category": row.category, "provider_name": kind, "slug": row.provider_name}
     return run({**named, "config": {}, "account_id": row.account_id}, by=by)
 
 
-@contextmanager
-def _limited() -> Iterator[None]:
-    # Slow providers must not occupy all threads of a process.
-    if not _trials.acquire(timeout=WAIT_SECONDS):
-        raise TooManyRequests(validation.TIMEOUT_SECONDS)
-    try:
-        yield
-    finally:
-        _trials.release()
-
-
 def _oauth_steps(connection: Connection) -> list[Step]:
-    steps = [_try_step("key set", _keys, connection)] if connection.provider.openid else []
+    steps = []
+    if connection.provider.discovers:
+        try:
+            connection = discovery.resolve(connection, fresh=True)
+        except SignInRefused as error:
+            return [Step("discovery", False, error.detail)]
+        steps.append(Step("discovery", True, "The issuer publishes its addresses."))
+    steps += [_try_step("key set", _keys, connection)] if connection.provider.openid else []
     return [*steps, _try_step("client", _client, connection)]
 
 
@@ -100,11 +92,10 @@ def _client(connection: Connection) -> str:
         "code": "atrium-tries-the-client",
         "code_verifier": "atrium-tries-the-client-and-nothing-more-than-it",
         "redirect_uri": addresses.callback_url(connection),
-        "client_id": connection.config["client_id"],
-        "client_secret": sign_in.client_secret(connection),
     }
     headers = {"Content-Type": "application/x-www-form-urlencoded"}
-    answer = exchange.Session().post(connection.address("token_url"), form, headers)
+    auth = sign_in.client_auth(connection)
+    answer = exchange.Session().post(connection.address("token_url"), form, headers, auth)
     body = answer.json()
     error = body.get("error") if isinstance(body, dict) else None
     if error not in INVALID_CODE_ERRORS:

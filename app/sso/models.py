@@ -33,7 +33,8 @@ class ProviderSetting(Base):
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
     category: Mapped[str] = mapped_column(Text)
-    provider_name: Mapped[str] = mapped_column(Text)
+    provider_name: Mapped[str] = mapped_column(Text)  # as in addresses: for OpenID Connect the slug
+    kind: Mapped[str | None] = mapped_column(Text)  # the provider, if it is not `provider_name`
     display_name: Mapped[str] = mapped_column(Text)
     enabled: Mapped[bool] = mapped_column(default=True)
     priority: Mapped[int] = mapped_column(default=0)
@@ -106,6 +107,8 @@ class Flow(Base):
     used_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     user_id: Mapped[str | None] = mapped_column(Id)
     is_new_user: Mapped[bool] = mapped_column(default=False)
+    # Whether the provider verified a second factor.
+    mfa: Mapped[bool] = mapped_column(default=False, server_default=sa.false())
     outcome: Mapped[str | None] = mapped_column(Text)  # of a test: JSON, encrypted
     code_hash: Mapped[str | None] = mapped_column(Text)
     code_needs_state: Mapped[bool] = mapped_column(default=False)

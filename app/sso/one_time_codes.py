@@ -76,7 +76,9 @@ def proof_of(flow: Flow) -> Proof:
     """What a provider's sign-in proves: a provider of the account sets its own policy."""
     key = (flow.account_id, flow.row_id or "")
     is_own = db.db.session.get(ProviderSetting, key) is not None
-    return Proof.PROVIDER if is_own else Proof.ONE_FACTOR
+    if not is_own:
+        return Proof.ONE_FACTOR
+    return Proof.PROVIDER_MFA if flow.mfa else Proof.PROVIDER
 
 
 def _recording(flow: Flow | None, origin: Origin) -> AbstractContextManager[None]:

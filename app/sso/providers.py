@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 from app.errors import NotFound
@@ -14,6 +14,7 @@ from app.types import JSONMapping, JSONObject
 
 TEXT, URL, URLS, TEXTS, ROLE, FLAG = "text", "url", "urls", "texts", "role", "flag"
 KEY, CERTIFICATES, METADATA, WORD = "key", "certificates", "metadata", "word"
+ISSUER, CHOICE = "issuer", "choice"
 LONGEST = {TEXT: 2000, URL: 2000, ROLE: 100, WORD: 200, KEY: 10_000, METADATA: 500_000}
 MAX_ITEMS = 50
 ENDPOINTS = ("authorize_url", "token_url", "userinfo_url", "jwks_url", "issuer")
@@ -27,6 +28,10 @@ TENANT_HELP = gettext_noop(
 TENANT_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 PERSONAL_ACCOUNTS = "9188040d-6c67-4c5b-b112-36a304b66dad"  # the id behind `consumers`
 ALIASES = {(SAML, "generic_saml"): "generic"}
+OIDC = "oidc"
+SLUG = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+LONGEST_SLUG = 40
+PROMPTS = ("login", "consent", "select_account")
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,7 @@ class Setting:
     required: bool = False
     secret: bool = False
     help: str = ""
+    choices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,17 @@ class Provider:
     posts_callback: bool = False
     answers_below: str = ""
     """The path after its issuer in the `iss` parameter of callbacks, if any."""
+    discovers: bool = False
+    """Whether its issuer publishes the endpoints, so that there may be several, named by slug."""
+
+    @property
+    def kind(self) -> str:
+        """Its name in `provider_name`; `name` is what stands in addresses."""
+        return OIDC if self.discovers else self.name
+
+    def named(self, slug: str) -> Provider:
+        """Return the provider of settings with this slug."""
+        return replace(self, name=slug)
 
     @property
     def secrets(self) -> list[str]:
@@ -91,6 +108,14 @@ class Provider:
         }
 
 
+def hostname(address: str) -> str | None:
+    """Return the host name of an address or issuer, or None."""
+    try:
+        return urlsplit(address if "//" in address else f"//{address}").hostname
+    except ValueError:
+        return None
+
+
 def _property(setting: Setting) -> JSONObject:
     text = {"type": "string", "maxLength": LONGEST.get(setting.kind, 2000)}
     items = {"type": "array", "items": text, "maxItems": MAX_ITEMS}
@@ -100,6 +125,8 @@ def _property(setting: Setting) -> JSONObject:
         TEXTS: items,
         FLAG: {"type": "boolean"},
         CERTIFICATES: {"type": ["string", "array"], "items": {"type": "string"}, "maxItems": 10},
+        ISSUER: {**text, "format": "uri"},
+        CHOICE: {"type": "string", "enum": list(setting.choices)},
     }
     shape = shapes.get(setting.kind, text)
     description = {"title": setting.title} | ({"description": setting.help} if setting.help else {})
@@ -137,6 +164,36 @@ _OAUTH = (
     Setting("userinfo_url", URL, gettext_noop("Custom user info URL")),
     Setting("jwks_url", URL, gettext_noop("Custom key set (JWKS) URL")),
     Setting("issuer", TEXT, gettext_noop("Custom issuer")),
+)
+_OIDC = (
+    Setting(
+        "issuer",
+        ISSUER,
+        gettext_noop("Issuer"),
+        required=True,
+        help=gettext_noop("Such as https://id.example.com: the provider publishes the rest there."),
+    ),
+    _CLIENT_ID,
+    _CLIENT_SECRET,
+    Setting("scopes", TEXTS, gettext_noop("Scopes")),
+    _ALLOWED,
+    _DEFAULT_ROLE,
+    Setting(
+        "groups_claim", TEXT, gettext_noop("Groups claim"), help=gettext_noop("Default: groups.")
+    ),
+    Setting(
+        "prompt",
+        CHOICE,
+        gettext_noop("Prompt"),
+        help=gettext_noop("login, consent or select_account."),
+        choices=PROMPTS,
+    ),
+    Setting("acr_values", TEXTS, gettext_noop("Requested authentication contexts (ACR)")),
+    Setting(
+        "mfa_acr_values",
+        TEXTS,
+        gettext_noop("Authentication contexts (ACR) that count as two factors"),
+    ),
 )
 _APPLE = (
     Setting("team_id", WORD, gettext_noop("Team ID"), required=True),
@@ -230,35 +287,67 @@ PROVIDERS = (
         ("openid", "email", "name"),
         posts_callback=True,
     ),
+    Provider(OAUTH, OIDC, "OpenID Connect", _OIDC, scopes=_OPENID, discovers=True),
     Provider(SAML, "okta", "Okta", _SAML),
     Provider(SAML, "azure_ad", "Microsoft Entra ID", _SAML),
     Provider(SAML, "generic", "SAML 2.0", _SAML),
 )
 NAMES = tuple(dict.fromkeys(one.name for one in PROVIDERS))
+# Slugs share addresses, identities and `auth_provider` of users with other names.
+RESERVED_SLUGS = frozenset((*NAMES, *(name for _, name in ALIASES), "password")) - {OIDC}
 _BY_NAME = {(one.category, one.name): one for one in PROVIDERS}
 
 _DEFAULT_ADDRESSES = [address for one in PROVIDERS for address in one.addresses.values()]
-PUBLIC_HOSTS = frozenset(urlsplit(address).hostname for address in _DEFAULT_ADDRESSES)
+MICROSOFT_HOSTS = ("login.microsoftonline.com", "sts.windows.net")
+# Where anyone can have an account, besides the hosts of the providers above.
+OPEN_ISSUERS = (
+    *("sts.windows.net", "gitlab.com", "login.salesforce.com", "slack.com", "www.linkedin.com"),
+    *("www.facebook.com", "id.twitch.tv", "api.login.yahoo.com", "www.paypal.com"),
+)
+PUBLIC_HOSTS = frozenset([*map(hostname, _DEFAULT_ADDRESSES), *OPEN_ISSUERS])
 
 
 def is_public(address: str) -> bool:
     """Whether an address or issuer belongs to a provider where anyone can have an account."""
-    text = address if "//" in address else f"//{address}"
-    try:
-        return urlsplit(text).hostname in PUBLIC_HOSTS
-    except ValueError:
-        return False
+    return hostname(address) in PUBLIC_HOSTS
+
+
+def is_open_issuer(issuer: str) -> bool:
+    """Whether anyone can have an account at an issuer: it is public, and no single directory."""
+    parts = urlsplit(issuer).path.lower().split("/")
+    directories = [part for part in parts if TENANT_ID.fullmatch(part)]
+    is_directory = is_of_microsoft(issuer) and directories not in ([], [PERSONAL_ACCOUNTS])
+    return is_public(issuer) and not is_directory
+
+
+def is_of_microsoft(issuer: str) -> bool:
+    """Whether an issuer is a directory of Microsoft Entra."""
+    return hostname(issuer) in MICROSOFT_HOSTS
 
 
 def find_by_issuer(issuer: str) -> Provider | None:
     """Find the OAuth provider by its default issuer, in any spelling."""
-    host = urlsplit(issuer if "//" in issuer else f"//{issuer}").hostname
     hosts = {
-        urlsplit(provider.addresses["issuer"]).hostname: provider
+        hostname(provider.addresses["issuer"]): provider
         for provider in PROVIDERS
         if provider.addresses
     }
-    return hosts.get(host)
+    return hosts.get(hostname(issuer))
+
+
+def slug_problem(slug: str) -> str | None:
+    """Return why new settings may not have this slug, or None."""
+    if len(slug) > LONGEST_SLUG or not SLUG.fullmatch(slug):
+        return (
+            f"A slug has up to {LONGEST_SLUG} lower-case letters, digits and single hyphens between"
+            " them, a letter first."
+        )
+    return f"The slug {slug} is reserved. Choose another." if slug in RESERVED_SLUGS else None
+
+
+def of_settings(category: str, name: str, kind: str | None) -> Provider:
+    """Return the provider of stored settings; `kind` says which, if it is not the name."""
+    return get(category, kind).named(name) if kind else get(category, name)
 
 
 def get(category: str, name: str) -> Provider:

@@ -12,11 +12,13 @@ from app import clock, db
 from app.auth import lockout, pii_notices
 from app.errors import AppError
 from app.http import rate_limits
-from app.sso.models import Flow, Refusal
+from app.sso.models import API, BROWSER, Flow, Refusal
 
 log = structlog.get_logger()
 MAX_STORED = 100
 LONGEST_DETAIL = 300
+# Errors of providers that client applications get as they are.
+PASSED_ON = ("temporarily_unavailable", "server_error", "login_required", "interaction_required")
 
 
 class SignInRefused(AppError):
@@ -25,6 +27,8 @@ class SignInRefused(AppError):
     status = 401
     error = "sign_in_refused"
     message = "Sign-in refused. Try again, or ask an administrator of the account."
+    code = "access_denied"
+    """What the client application gets as `error` (RFC 6749, section 4.1.2.1)."""
 
     def __init__(self, check: str, detail: str = "") -> None:
         headers = {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
@@ -32,11 +36,20 @@ class SignInRefused(AppError):
         self.check, self.detail = check, detail
         self.flow: Flow | None = None  # set once the browser has proved that it started it
 
+    @property
+    def client_flow(self) -> Flow | None:
+        """The flow if a client application started it, which is to get the error."""
+        return self.flow if self.flow and self.flow.purpose in (BROWSER, API) else None
+
 
 class Cancelled(SignInRefused):
     """A sign-in that the user or the provider cancelled at the provider."""
 
     message = "The sign-in was cancelled at the provider. Try again."
+
+    def __init__(self, check: str, detail: str = "", error: str = "") -> None:
+        super().__init__(check, detail)
+        self.code = error if error in PASSED_ON else self.code
 
 
 class StateRefused(SignInRefused):
@@ -100,14 +113,25 @@ def recording(
     try:
         yield
     except SignInRefused as error:
-        fields = {"category": category, "provider": provider, "check": error.check}
-        log.warning("sign-in refused", account=account_id, **fields)
-        if account_id is not None:
-            _save(account_id, category, provider, error, ip)
-            if isinstance(error, MemberRefused):
-                pii_notices.notify_of_refusal(account_id, provider)
+        record(account_id, category, provider, error, ip)
         lockout.count_sso_failure(ip)
         raise
+
+
+def record(
+    account_id: str | None,
+    category: str,
+    provider: str,
+    error: SignInRefused,
+    ip: str | None = None,
+) -> None:
+    """Log a refusal, and store it for the account's admins."""
+    fields = {"category": category, "provider": provider, "check": error.check}
+    log.warning("sign-in refused", account=account_id, **fields)
+    if account_id is not None:
+        _save(account_id, category, provider, error, ip)
+        if isinstance(error, MemberRefused):
+            pii_notices.notify_of_refusal(account_id, provider)
 
 
 def page(account_id: str, skip: int, limit: int) -> tuple[list[Refusal], int]:

@@ -22,8 +22,7 @@ from app.http import error_handlers, html
 from app.sso import flows, one_time_codes, service, sign_in
 from app.sso.connections import Connection
 from app.sso.flows import LIFETIME, StartedFlow
-from app.sso.models import API, BROWSER, CONSOLE, SAML, TEST, Flow
-from app.sso.oauth.exchange import Unreachable
+from app.sso.models import CONSOLE, SAML, TEST, Flow
 from app.sso.refusals import SignInRefused
 from app.sso.sign_in import CompletedFlow
 from app.types import JSONObject
@@ -200,10 +199,9 @@ def _no_store(response: BaseResponse) -> BaseResponse:
     return response
 
 
-def _redirect_error_to_client(error: AppError, flow: Flow) -> Response:
+def _redirect_error_to_client(error: SignInRefused, flow: Flow) -> Response:
     """Redirect to the client application with an error of RFC 6749, section 4.1.2.1."""
-    code = "temporarily_unavailable" if isinstance(error, Unreachable) else "access_denied"
-    params = {"error": code, "error_description": error.message, **_returned_state(flow)}
+    params = {"error": error.code, "error_description": error.message, **_returned_state(flow)}
     response: Any = redirect(sign_in.with_query(flow.redirect_uri or "", params))
     response.delete_cookie(
         _cookie_name(flow.state_hash), httponly=True, secure=_is_secure() or _is_loopback()
@@ -211,12 +209,19 @@ def _redirect_error_to_client(error: AppError, flow: Flow) -> Response:
     return _no_store(response)  # type: ignore[return-value]
 
 
-def _error_page(error: AppError) -> Response:
+def _account_of(error: AppError) -> str | None:
+    """The slug of the account that somebody tried to sign in to."""
     flow = error.flow if isinstance(error, SignInRefused) else None
-    if html.prefers_html() and flow is not None and flow.purpose in (BROWSER, API):
-        return _redirect_error_to_client(error, flow)
+    account = service.find_active_account(flow.account_id) if flow else None
+    return account.slug if account else None
+
+
+def _error_page(error: AppError) -> Response:
+    if isinstance(error, SignInRefused) and error.client_flow and html.prefers_html():
+        return _redirect_error_to_client(error, error.client_flow)
     if html.prefers_html():
-        page = render_template("auth/refused.html", problem=error.message)
+        account = _account_of(error)
+        page = render_template("auth/refused.html", problem=error.message, account=account)
         response = html.add_security_headers(make_response(page))
     else:
         response = jsonify(error.body())

@@ -64,7 +64,7 @@ def _form(properties: JSONObject, example: dict[str, str]) -> JSONObject:
     },
 )
 @blueprint.response(200, schemas.SignInStart, example=schemas.STARTED)
-@blueprint.fails(400)
+@blueprint.fails(400, 401, 429)
 @public
 @across_accounts
 def authorize_oauth(body: JSONObject, provider_name: str) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -17,19 +18,24 @@ from app.auth import principal as principals
 from app.auth.principal import OTHER_ACCOUNT, Principal
 from app.context import tenancy
 from app.db import errors
-from app.errors import Forbidden, InvalidValues, NotFound, problem
+from app.errors import Conflict, Forbidden, InvalidValues, NotFound, problem
 from app.sso import providers, validation
 from app.sso.connections import Connection, has_custom_endpoints
 from app.sso.models import OAUTH, SAML, ProviderSetting
+from app.sso.oauth import discovery, exchange
 from app.sso.providers import HIDDEN, Provider
 from app.types import JSONMapping, JSONObject
 
 log = structlog.get_logger()
 Body = JSONMapping
 # Settings that affect neither identities nor redirects.
-UNTRUSTED_CHANGEABLE = ("default_role", "scopes", "name_attribute", "groups_attribute", "key_id")
+UNTRUSTED_CHANGEABLE = (
+    *("default_role", "scopes", "name_attribute", "groups_attribute", "groups_claim", "key_id"),
+    *("prompt", "acr_values"),
+)
 NO_KEYS = "API keys cannot change sign-in settings."
 CHANGEABLE = ("display_name", "enabled", "priority", "shared_callback")
+MAX_PROVIDERS = 50
 ALREADY_CONFIGURED = "This provider is already set up at this level."
 
 
@@ -76,7 +82,7 @@ def create(body: Body, *, by: Principal) -> ProviderSetting:
     by.require_recent_sign_in()
     account_id = resolve_account(body.get("account_id"), by)
     try:
-        provider = providers.get(body["category"], body["provider_name"])
+        provider = requested_provider(body)
     except NotFound as error:
         unknown = problem("provider_name", "invalid_option", error.message)
         raise InvalidValues([unknown]) from None
@@ -84,12 +90,16 @@ def create(body: Body, *, by: Principal) -> ProviderSetting:
     config, problems = validation.validate(provider, body["config"], complete=enabled)
     shared = bool(body.get("shared_callback"))
     problems += _sharing_problems(provider, config, shared)
-    _raise_problems([*_name_problems(body), *problems, *_system_wide_problems(account_id, config)])
-    with db.transaction() as session, _unique_provider():
+    problems += issuer_problems(provider, config) if enabled else []
+    problems += [*_slug_problems(body), *_system_wide_problems(account_id, config)]
+    _raise_problems([*_name_problems(body), *problems])
+    with db.transaction() as session, _unique_provider(provider):
+        _check_number(account_id)
         row = ProviderSetting(
             account_id=account_id,
             category=provider.category,
             provider_name=provider.name,
+            kind=provider.kind if provider.discovers else None,
             display_name=body.get("display_name") or provider.title,
             enabled=enabled,
             priority=body.get("priority", 0),
@@ -100,6 +110,41 @@ def create(body: Body, *, by: Principal) -> ProviderSetting:
         session.add(row)
         session.flush()
     return row
+
+
+def requested_provider(body: Body) -> Provider:
+    """Return the provider that new settings name, with their slug. Raises NotFound."""
+    provider = providers.get(body["category"], body["provider_name"])
+    return provider.named(body.get("slug") or provider.name) if provider.discovers else provider
+
+
+def _slug_problems(body: Body) -> list[validation.Problem]:
+    slug, provider = body.get("slug"), requested_provider(body)
+    if slug is None or (slug == body["provider_name"] and not provider.discovers):
+        return []
+    message = "Only providers of the kind oidc have a slug of their own."
+    invalid = providers.slug_problem(slug) if provider.discovers else message
+    return [problem("slug", "pattern_mismatch", invalid)] if invalid else []
+
+
+def issuer_problems(
+    provider: Provider, config: Body, saved: Body = MappingProxyType({})
+) -> list[validation.Problem]:
+    """Read what a new issuer publishes, unless a transaction would wait for it."""
+    issuer = str(config.get("issuer") or "")
+    is_known = issuer in ("", saved.get("issuer"))
+    if not provider.discovers or is_known or db.in_transaction():
+        return []
+    with exchange.limit_tests():
+        return discovery.problems(issuer)
+
+
+def _check_number(account_id: str) -> None:
+    # Each is a button on the sign-in page.
+    query = sa.select(sa.func.count()).where(ProviderSetting.account_id == account_id)
+    if (db.db.session.scalar(query) or 0) >= MAX_PROVIDERS:
+        message = f"An account may have at most {MAX_PROVIDERS} providers."
+        raise Conflict(message, error="limit_reached")
 
 
 def change(setting_id: str, body: Body, *, by: Principal) -> ProviderSetting:
@@ -155,18 +200,23 @@ def _changed_values(row: ProviderSetting, body: Body) -> JSONObject:
     provider, enabled = get_provider(row), changes.get("enabled", row.enabled)
     shared = bool(body.get("shared_callback"))
     if "config" not in body:
-        missing = _missing(row) if enabled and not row.enabled else ()
+        missing = _new_problems(row) if enabled and not row.enabled else ()
         _raise_problems([*unreadable, *missing, *_sharing_problems(provider, row.config, shared)])
         return changes
     merged = merge_config(row, body["config"])
     config, problems = validation.validate(provider, merged, row.config, complete=enabled)
     problems += _sharing_problems(provider, config, shared)
+    if enabled:
+        problems += issuer_problems(provider, config, row.config if row.enabled else {})
     _raise_problems([*unreadable, *problems, *_system_wide_problems(row.account_id, config)])
     return changes | _split(provider, config)
 
 
-def _missing(row: ProviderSetting) -> list[validation.Problem]:
-    return validation.missing(get_provider(row), {**row.config, **_secrets(row)})
+def _new_problems(row: ProviderSetting) -> list[validation.Problem]:
+    """Problems of settings that are about to be enabled."""
+    provider = get_provider(row)
+    missing = validation.missing(provider, {**row.config, **_secrets(row)})
+    return missing + issuer_problems(provider, row.config)
 
 
 def _lock(account_id: str, setting_id: str) -> ProviderSetting:
@@ -184,7 +234,8 @@ def _require(row: ProviderSetting | None) -> ProviderSetting:
 def merge_config(row: ProviderSetting, changes: Body) -> JSONObject:
     """Merge changes into the config of a row; secrets sent as `***` stay."""
     # Whoever changes the token address must know the secret that is sent there.
-    moved = "token_url" in changes and _address(changes) != _address(row.config)
+    target = "issuer" if get_provider(row).discovers else "token_url"
+    moved = target in changes and _address(changes, target) != _address(row.config, target)
     saved = {**row.config, **({} if moved else _secrets(row))}
     if changes.get("idp_metadata"):
         saved = {n: v for n, v in saved.items() if n not in ("idp_sso_url", "idp_x509_cert")}
@@ -192,8 +243,8 @@ def merge_config(row: ProviderSetting, changes: Body) -> JSONObject:
     return {**saved, **{name: value for name, value in changes.items() if name not in masked}}
 
 
-def _address(config: Body) -> str:
-    return str(config.get("token_url") or "").strip()
+def _address(config: Body, name: str) -> str:
+    return str(config.get(name) or "").strip()
 
 
 def mask_secrets(row: ProviderSetting) -> JSONObject:
@@ -207,7 +258,7 @@ def mask_secrets(row: ProviderSetting) -> JSONObject:
 
 def get_provider(row: ProviderSetting) -> Provider:
     """Return the provider of a row."""
-    return providers.get(row.category, row.provider_name)
+    return providers.of_settings(row.category, row.provider_name, row.kind)
 
 
 def connection(
@@ -217,11 +268,11 @@ def connection(
 
     `include_disabled`: also the account's own settings that are not enabled yet.
     """
-    provider = providers.get(category, name)
-    row = _effective(account.id, provider, include_disabled) if account else None
+    name = canonical_name(category, name)
+    row = _effective(account.id, category, name, include_disabled) if account else None
     if account is None or row is None or not account.is_active:
         raise NotFound("This account has no such sign-in.")
-    secrets = _secrets(row)
+    provider, secrets = get_provider(row), _secrets(row)
     if not secrets.keys() >= set(provider.secrets):
         raise NotFound(
             "This sign-in lacks its secret. An administrator of the account must enter it again."
@@ -247,15 +298,27 @@ def as_service_provider(account: Account | None, name: str) -> Connection:
     A provider may need our metadata before it gives us its own.
     """
     provider = providers.get(SAML, name)
-    row = _row(account.id, provider) if account else None
+    row = _row(account.id, SAML, provider.name) if account else None
     if account is None or row is None or not account.is_active:
         raise NotFound("This account has no such sign-in.")
     return Connection(account, provider, row.config, row.account_id == account.id)
 
 
 def canonical_name(category: str, name: str) -> str:
-    """Resolve the aliases of a provider's name. Raises NotFound."""
-    return providers.get(category, name).name
+    """Resolve the aliases of a provider's name; slugs stay. Raises NotFound."""
+    return name if _is_slug(category, name) else providers.get(category, name).name
+
+
+def title(account: Account | None, category: str, name: str) -> str:
+    """Return a provider's name for people who sign in to an account. Raises NotFound."""
+    if not _is_slug(category, name):
+        return providers.get(category, name).title
+    row = _row(account.id, category, name, ProviderSetting.enabled) if account else None
+    return _require(row).display_name
+
+
+def _is_slug(category: str, name: str) -> bool:
+    return category == OAUTH and providers.slug_problem(name) is None
 
 
 def list_for_sign_in(reference: str | None) -> tuple[Account | None, list[ProviderSetting]]:
@@ -301,19 +364,19 @@ def resolve_account(reference: str | None, by: Principal) -> str:
 
 
 def _effective(
-    account_id: str, provider: Provider, include_disabled: bool
+    account_id: str, category: str, name: str, include_disabled: bool
 ) -> ProviderSetting | None:
     own = sa.and_(sa.literal(include_disabled), ProviderSetting.account_id == account_id)
-    return _row(account_id, provider, sa.or_(ProviderSetting.enabled, own))
+    return _row(account_id, category, name, sa.or_(ProviderSetting.enabled, own))
 
 
-def _row(account_id: str, provider: Provider, *conditions: Any) -> ProviderSetting | None:
+def _row(account_id: str, category: str, name: str, *conditions: Any) -> ProviderSetting | None:
     levels = [account_id, SYSTEM_ACCOUNT_ID]
     order = sa.case((ProviderSetting.account_id == account_id, 0), else_=1)
     query = sa.select(ProviderSetting).where(
         ProviderSetting.account_id.in_(levels),
-        ProviderSetting.category == provider.category,
-        ProviderSetting.provider_name == provider.name,
+        ProviderSetting.category == category,
+        ProviderSetting.provider_name == name,
         *conditions,
     )
     with tenancy.across_accounts():
@@ -335,9 +398,10 @@ def _secrets(row: ProviderSetting) -> JSONObject:
     return secrets
 
 
-def _unique_provider() -> Any:
+def _unique_provider(provider: Provider) -> Any:
+    field = "slug" if provider.discovers else "provider_name"
     return errors.conflict_on_unique(
-        "provider_settings", "provider_name", "provider_name", ALREADY_CONFIGURED
+        "provider_settings", "provider_name", field, ALREADY_CONFIGURED
     )
 
 

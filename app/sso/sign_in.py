@@ -26,7 +26,7 @@ from app.sso.connections import Connection
 from app.sso.flows import StartedFlow
 from app.sso.identities import Claims
 from app.sso.models import API, BROWSER, CONSOLE, OAUTH, SAML, TEST, Flow, SeenAssertion
-from app.sso.oauth import addresses
+from app.sso.oauth import addresses, discovery
 from app.sso.refusals import (
     Cancelled,
     MemberRefused,
@@ -94,12 +94,23 @@ def start(
 
         callback_url = addresses.callback_url(connection)
         started = flows.start(connection, purpose, callback_url=callback_url, **state)
-        return sign_in.authorization_url(connection, started), started
+        return sign_in.authorization_url(_discovered(connection, started.flow), started), started
     from app.sso.saml import assertions
 
     started = flows.start(connection, purpose, **state)
     relay_state = b64encode(started.state.encode()).decode()
     return assertions.authn_url(connection, started.flow.request_id, relay_state), started
+
+
+def _discovered(connection: Connection, flow: Flow) -> Connection:
+    if connection.provider.discovers:
+        db.db.session.remove()  # hold no connection during requests
+    try:
+        return discovery.resolve(connection)
+    except SignInRefused as error:  # no fault of the visitor, so it counts for no limit
+        refusals.record(flow.account_id, flow.category, flow.provider_name, error)
+        error.flow = flow
+        raise
 
 
 def resolve_redirect_uri(connection: Connection, requested: str | None) -> str:
@@ -143,13 +154,22 @@ def _end_oauth(
 
     def fetch() -> Claims:
         if callback.error:
-            raise Cancelled("provider", f"The provider returned the error {callback.error}")
-        if callback.issuer and not connection.answers_as(callback.issuer):
-            raise SignInRefused("issuer", f"The response is from {callback.issuer}.")
+            detail = f"The provider returned the error {callback.error}"
+            raise Cancelled("provider", detail, callback.error)
         db.db.session.remove()  # hold no connection during requests
-        return sign_in.fetch_claims(connection, flow, callback.code, callback.user)
+        found = discovery.resolve(connection)
+        _check_issuer(found, callback.issuer)
+        return sign_in.fetch_claims(found, flow, callback.code, callback.user)
 
     return _conclude(connection, flow, cookie, fetch, lambda session: None)
+
+
+def _check_issuer(connection: Connection, issuer: str | None) -> None:
+    """Refuse a callback of another issuer (RFC 9207). Raises SignInRefused."""
+    if issuer is None and connection.metadata.sends_issuer:
+        raise SignInRefused("issuer", "The response does not name its issuer.")
+    if issuer and not connection.answers_as(issuer):
+        raise SignInRefused("issuer", f"The response is from {issuer}.")
 
 
 def complete_saml(callback: SamlCallback, cookie: Cookie, origin: Origin) -> CompletedFlow:
@@ -228,7 +248,7 @@ def _conclude_once(
         on_commit(session)
         user, new = account_linking.link(session, connection, claimed)
         _check_return(session, flow, account, user)
-        outcome: JSONObject = {"user_id": user.id, "is_new_user": new}
+        outcome: JSONObject = {"user_id": user.id, "is_new_user": new, "mfa": claimed.mfa}
         if flow.purpose == CONSOLE and flow.client_state:
             # It returns to the host name where it was started; the browser's cookie there.
             outcome["browser_hash"] = flow.client_state.rpartition(".")[2]
@@ -272,6 +292,7 @@ def _describe_match(connection: Connection, claimed: Claims) -> JSONObject:
         "email_verified": claimed.email_verified,
         "name": claimed.name,
         "groups": claimed.groups,
+        "mfa": claimed.mfa,
     }
     try:
         match = account_linking.find(connection, claimed)

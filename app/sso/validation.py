@@ -84,6 +84,8 @@ def missing(provider: Provider, values: JSONMapping) -> list[Problem]:
 
 def _issuer_problems(provider: Provider, values: JSONMapping) -> list[Problem]:
     """A known issuer requires its own endpoints; others could impersonate it."""
+    if provider.discovers:  # it has no others
+        return []
     provider_of_issuer = providers.find_by_issuer(values.get("issuer", ""))
     if provider_of_issuer is None:
         return []
@@ -163,6 +165,24 @@ def _url(setting: Setting, value: object) -> str:
     return text
 
 
+def _issuer(setting: Setting, value: object) -> str:
+    text = _url(setting, value)
+    deadline = 0 if db.in_transaction() else None
+    problem_text = client.url_problem(text, request_rules(), deadline)
+    if "?" in text:
+        problem_text = "Must have no query."
+    if problem_text:
+        raise InvalidSetting("invalid_url", problem_text)
+    return text
+
+
+def _choice(setting: Setting, value: object) -> str:
+    text = _text(setting, value)
+    if text not in setting.choices:
+        raise InvalidSetting("invalid_option", f"Must be one of {', '.join(setting.choices)}.")
+    return text
+
+
 def _redirect_uri(setting: Setting, value: object) -> str:
     text = _text(setting, value)
     if not tenants.is_safe_url(text):
@@ -220,6 +240,8 @@ _CLEANERS: Mapping[str, Callable[[Setting, object], object]] = {
     providers.WORD: _word,
     providers.METADATA: _text,
     providers.URL: _url,
+    providers.ISSUER: _issuer,
+    providers.CHOICE: _choice,
     providers.ROLE: _role,
     providers.FLAG: _flag,
     providers.KEY: _key,

@@ -52,12 +52,21 @@ class Stage:
         """Set an OAuth provider up, at this provider."""
         return self._set_up(by, "auth_providers", name, self.provider.config(**more))
 
+    def oidc(self, by: Caller, slug: str | None = None, **more: Any) -> dict[str, Any]:
+        """Set an OpenID provider up by the issuer of this provider."""
+        named = {} if slug is None else {"slug": slug}
+        return self._set_up(
+            by, "auth_providers", "oidc", self.provider.issuer_config(**more), **named
+        )
+
     def saml(self, by: Caller, name: str = "okta", **more: Any) -> dict[str, Any]:
         """Set a SAML provider up."""
         return self._set_up(by, "saml_providers", name, saml_idp.config(**more))
 
-    def _set_up(self, by: Caller, category: str, name: str, config: Any) -> dict[str, Any]:
-        body = {"category": category, "provider_name": name, "config": config}
+    def _set_up(
+        self, by: Caller, category: str, name: str, config: Any, **more: str
+    ) -> dict[str, Any]:
+        body = {"category": category, "provider_name": name, "config": config, **more}
         answer = by.post("admin/configuration", body)
         assert answer.status_code == 201, answer.json
         made: dict[str, Any] = answer.json

@@ -23,6 +23,7 @@ class Server:
     """Answers every request with what `answer` says; `address` is where it is."""
 
     def __init__(self) -> None:
+        self.authorization: str | None = None  # of the last POST
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
         self.address = f"http://127.0.0.1:{self._server.server_address[1]}"
@@ -45,6 +46,7 @@ class Server:
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
+                server.authorization = self.headers.get("Authorization")
                 self.tell(server.answer(self.path, body.decode()))
 
             def tell(self, answer: Answer) -> None:

@@ -23,6 +23,8 @@ from joserfc.jwk import RSAKey
 from tests.sso.loopback import Answer, Server
 
 CLIENT, SECRET = "atrium-client", "client-secret-of-atrium"
+POST, DOCUMENT = "client_secret_post", "/.well-known/openid-configuration"
+BASIC = f"Basic {base64.b64encode(f'{CLIENT}:{SECRET}'.encode()).decode()}"
 Claims = dict[str, Any]
 
 
@@ -42,6 +44,8 @@ class Provider(Server):
         self.emails: list[dict[str, Any]] = []
         self.token_answer: dict[str, Any] | None = None
         self.answers: Claims = {}
+        self.document: Claims = {}
+        self.keys = ["one"]
         self.codes: dict[str, dict[str, str]] = {}
         self.forms: list[dict[str, str]] = []
         self.asked: list[str] = []
@@ -57,7 +61,7 @@ class Provider(Server):
             "name": "Dora",
         }
         self.lies, self.emails, self.token_answer = None, [], None
-        self.answers = {}
+        self.answers, self.document, self.keys = {}, {}, ["one"]
         self.codes, self.forms, self.asked = {}, [], []
 
     def answer(self, path: str, body: str | None) -> Answer:
@@ -67,6 +71,8 @@ class Provider(Server):
             return Answer(302, location=f"{target}?{urlencode(values)}")
         form = None if body is None else {name: one[0] for name, one in parse_qs(body).items()}
         status, value = self._asked(path) if form is None else self._token(form)
+        if isinstance(value, Answer):
+            return value
         return Answer(status, json.dumps(value), "application/json")
 
     def config(self, **more: Any) -> dict[str, Any]:
@@ -80,6 +86,18 @@ class Provider(Server):
             **addresses,
             **more,
         }
+
+    def issuer_config(self, **more: Any) -> dict[str, Any]:
+        """The settings of a client that knows only the issuer."""
+        return {"client_id": CLIENT, "client_secret": SECRET, "issuer": self.url, **more}
+
+    def published(self) -> Claims:
+        """What it publishes about itself, with the changes of `document`; None removes a part."""
+        paths = {"authorization": "authorize", "token": "token", "userinfo": "userinfo"}
+        usual = {f"{name}_endpoint": f"{self.url}/{path}" for name, path in paths.items()}
+        usual |= {"issuer": self.url, "jwks_uri": f"{self.url}/keys"}
+        usual |= {"token_endpoint_auth_methods_supported": [POST], **self.document}
+        return {name: value for name, value in usual.items() if value is not None}
 
     def authorize(self, address: str) -> tuple[str, dict[str, str]]:
         """Sign `who` in at an authorization address: where the browser returns, and with what."""
@@ -111,7 +129,7 @@ class Provider(Server):
         self.forms.append(form)
         if self.token_answer is not None:
             return 200, self.token_answer
-        if form.get("client_id") != CLIENT:
+        if not self._knows_client(form):
             return 401, {"error": "invalid_client"}
         asked = self.codes.pop(form.get("code", ""), None)
         challenge = hashlib.sha256(form.get("code_verifier", "").encode()).digest()
@@ -124,15 +142,22 @@ class Provider(Server):
         found = {"access_token": token, "token_type": "Bearer", "expires_in": 300}
         return 200, found | {"id_token": self.id_token(asked, token)}
 
+    def _knows_client(self, form: dict[str, str]) -> bool:
+        if self.published().get("token_endpoint_auth_methods_supported") == [POST]:
+            return form.get("client_id") == CLIENT
+        return self.authorization == BASIC and "client_id" not in form
+
     def _asked(self, path: str) -> tuple[int, Any]:
         self.asked.append(path)
         if path in self.answers:
             return 200, self.answers[path]
         if path == "/keys":
-            return 200, {"keys": [signing_key("one").as_dict(private=False)]}
+            return 200, {"keys": [signing_key(name).as_dict(private=False) for name in self.keys]}
+        if path == DOCUMENT:
+            return 200, self.published()
         if path == "/user/emails":
             return 200, self.emails
-        return (200, self.who) if path == "/user" else (404, {})
+        return (200, self.who) if path in ("/user", "/userinfo") else (404, {})
 
 
 @contextmanager

@@ -338,7 +338,7 @@ def test_metadata_that_demands_signed_requests_is_refused_by_name(stage: Stage) 
 def test_each_provider_publishes_its_schema(stage: Stage) -> None:
     alice = stage.cast.alice
     listed = alice.get(f"{PATH}/providers").json
-    assert listed["total"] == len(PROVIDERS) == 7
+    assert listed["total"] == len(PROVIDERS) == 8
     for one in listed["items"]:
         schema = alice.get(f"{PATH}/schema/{one['category']}/{one['provider_name']}").json
         Draft202012Validator.check_schema(schema)

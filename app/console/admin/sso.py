@@ -21,6 +21,7 @@ from app.rest.access import public
 from app.sso import dry_run, one_time_codes, providers, refusals, roles, service, sign_in
 from app.sso.models import OAUTH, TEST, ProviderSetting
 from app.sso.providers import Provider
+from app.sso.refusals import SignInRefused
 from app.sso.responses import begin_in_console, flow_cookie, redirect_to_base, redirect_to_provider
 
 ACCOUNT = "/console/sso/<uuid:account_id>"
@@ -83,10 +84,11 @@ def show_new_provider(account_id: str, category: str, provider: str) -> Page:
 def create_provider(account_id: str, category: str, provider: str) -> Page | BaseResponse:
     """Create a provider."""
     scope, kind = scopes.account_scope(account_id), providers.get(category, provider)
-    form = forms.submitted(*sso_form.field_names(kind))
+    form = forms.submitted(*sso_form.field_names(kind), "slug")
     try:
-        key = {"category": kind.category, "provider_name": kind.name}
-        row = service.create({**key, **sso_form.body(kind, form)}, by=scope.by)
+        key = {"category": kind.category, "provider_name": kind.kind}
+        slug = {"slug": form["slug"].strip()} if kind.discovers else {}
+        row = service.create({**key, **slug, **sso_form.body(kind, form)}, by=scope.by)
     except AppError as error:
         return _form_page(scope, kind, sso_form.with_error(form, error), None)
     url_args = {"account_id": scope.account.id, "setting_id": row.id}
@@ -153,7 +155,7 @@ def remove_provider(account_id: str, setting_id: str) -> BaseResponse:
 @blueprint.get(f"{SETTING}/test")
 @public
 @guard.admins_only
-def test_provider(account_id: str, setting_id: str) -> BaseResponse:
+def test_provider(account_id: str, setting_id: str) -> Page | BaseResponse:
     """Start a test sign-in, which shows its result and signs nobody in."""
     scope = scopes.account_scope(account_id)
     row = service.get(setting_id, by=scope.by)
@@ -161,7 +163,13 @@ def test_provider(account_id: str, setting_id: str) -> BaseResponse:
         return redirection
     account = service.find_active_account(scope.account.id)
     connection = service.connection(account, row.category, row.provider_name, include_disabled=True)
-    url, flow = sign_in.start(connection, TEST, redirect_uri=None, client_state=None)
+    try:
+        url, flow = sign_in.start(connection, TEST, redirect_uri=None, client_state=None)
+    except SignInRefused as error:
+        step = dry_run.Step("discovery", False, error.detail)
+        row = service.get(setting_id, by=scope.by)
+        kind, form = service.get_provider(row), sso_form.from_setting(row)
+        return _form_page(scope, kind, form, row, [step])
     return redirect_to_provider(url, flow, connection)
 
 
@@ -173,8 +181,8 @@ def start_sso(category: str, provider: str) -> str | BaseResponse:
     if guard.caller():
         # Use the stored names: the link could claim anything.
         account = service.find_active_account(request.args.get("account", "")[:200])
-        kind = providers.get(category, provider)
-        return render_template("console/sso/leave.html", account=account, kind=kind)
+        title = service.title(account, category, provider)
+        return render_template("console/sso/leave.html", account=account, provider=title)
     return _begin_sso(category, provider)
 
 
@@ -221,7 +229,7 @@ def _overview(scope: AccountScope, form: Form, preview: object = None) -> Page:
         kinds=[
             provider
             for provider in providers.PROVIDERS
-            if (provider.category, provider.name) not in configured
+            if provider.discovers or (provider.category, provider.name) not in configured
         ],
         listing=listing,
         planned=preview,

@@ -31,12 +31,12 @@ MULTILINE = (providers.KEY, providers.CERTIFICATES, providers.METADATA)
 # The sections of the form; settings in none of them are advanced.
 SECTIONS = {
     "credentials": (
-        *("client_id", "client_secret", "tenant_id", "team_id", "key_id", "private_key"),
+        *("issuer", "client_id", "client_secret", "tenant_id", "team_id", "key_id", "private_key"),
         *("idp_metadata", "idp_entity_id", "idp_sso_url", "idp_x509_cert"),
     ),
     "roles": ("default_role", "email_verified"),
     "addresses": ("allowed_redirect_uris", "sp_entity_id", "assertion_consumer_url"),
-    "attributes": ("email_attribute", "name_attribute", "groups_attribute"),
+    "attributes": ("email_attribute", "name_attribute", "groups_attribute", "groups_claim"),
 }
 ADVANCED = "advanced"
 OPTIONAL = ("addresses", "attributes", ADVANCED)  # folded while their inputs are empty
@@ -64,6 +64,8 @@ def field_names(kind: Provider) -> list[str]:
 def sections(kind: Provider) -> Mapping[str, list[JSONObject]]:
     """The settings of a provider by section, with their inputs."""
     section_of = {name: section for section, names in SECTIONS.items() for name in names}
+    if not kind.discovers:
+        section_of["issuer"] = ADVANCED
     found: dict[str, list[JSONObject]] = {section: [] for section in SECTION_NAMES}
     for setting in kind.settings:
         entry = {
@@ -71,6 +73,7 @@ def sections(kind: Provider) -> Mapping[str, list[JSONObject]]:
             "title": gettext(setting.title),
             "help": setting.help and gettext(setting.help),
             "as": _input_kind(setting),
+            "choices": {"": gettext("none"), **{choice: choice for choice in setting.choices}},
         }
         found[section_of.get(setting.name, ADVANCED)].append(entry)
     return {section: entries for section, entries in found.items() if entries}
@@ -92,7 +95,7 @@ def service_addresses(
     account: Account | None, kind: Provider, row: ProviderSetting | None
 ) -> Mapping[str, str]:
     """The addresses of this service that the provider needs."""
-    if account is None:
+    if account is None or (kind.discovers and row is None):  # the slug is not known yet
         return {}
     config, shared = (row.config, row.shared_callback) if row else ({}, False)
     connection = Connection(account, kind, config, is_own=True, shared_callback=shared)
@@ -106,7 +109,8 @@ def service_addresses(
 
 def blank(kind: Provider) -> Form:
     """The form for a new provider."""
-    return Form({"display_name": kind.title, "priority": "0", "enabled": "true"} | _flags(kind, {}))
+    values = {"display_name": kind.title, "slug": kind.name, "priority": "0", "enabled": "true"}
+    return Form(values | _flags(kind, {}))
 
 
 def from_setting(row: ProviderSetting) -> Form:
@@ -197,7 +201,8 @@ def _input_kind(setting: Setting) -> str:
         return "password"
     if setting.kind in (*MULTIPLE, *MULTILINE):
         return "area"
-    return "box" if setting.kind == providers.FLAG else "text"
+    kinds = {providers.FLAG: "box", providers.CHOICE: "choice"}
+    return kinds.get(setting.kind, "text")
 
 
 def _flags(kind: Provider, config: JSONMapping) -> dict[str, str]:

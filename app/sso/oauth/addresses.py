@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from app import config, db
 from app.accounts.models import Account
-from app.sso import service
+from app.sso import providers
 from app.sso.connections import Connection
 from app.sso.models import OAUTH, ProviderSetting
 
@@ -24,7 +24,7 @@ def callback_url_for_row(row: ProviderSetting) -> str | None:
     if row.category != OAUTH:
         return None
     account = db.db.session.get_one(Account, row.account_id)
-    provider = service.get_provider(row)
+    provider = providers.of_settings(row.category, row.provider_name, row.kind)
     shared = row.shared_callback
     return callback_url(Connection(account, provider, row.config, True, shared_callback=shared))
 

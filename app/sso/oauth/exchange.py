@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlencode
 
-from app.errors import Malformed
+from app.errors import Malformed, TooManyRequests
 from app.outbound import client
 from app.outbound.address_policy import RequestFailed, RequestRefused
 from app.rest import json_input
@@ -15,10 +17,29 @@ from app.sso.refusals import SignInRefused
 from app.types import JSONObject
 
 LONGEST_ANSWER = 300_000
+MAX_CONCURRENT_TESTS, WAIT_SECONDS = 2, 5
+
+_tests = threading.BoundedSemaphore(MAX_CONCURRENT_TESTS)
+
+
+@contextmanager
+def limit_tests() -> Iterator[None]:
+    """Limit tests of settings: slow providers must not occupy all threads of a process.
+
+    Raises TooManyRequests.
+    """
+    if not _tests.acquire(timeout=WAIT_SECONDS):
+        raise TooManyRequests(validation.TIMEOUT_SECONDS)
+    try:
+        yield
+    finally:
+        _tests.release()
 
 
 class Unreachable(SignInRefused):
     """Raised if a provider does not answer, or not as expected."""
+
+    code = "temporarily_unavailable"
 
     def __init__(self, detail: str) -> None:
         super().__init__("provider", detail)
@@ -38,8 +59,8 @@ class ProviderResponse:
             raise Unreachable("The response is not valid JSON.") from None
 
     def raise_for_status(self) -> None:
-        """Raise Unreachable for an error status."""
-        if self.status_code >= 400:
+        """Raise Unreachable for an error status, or a redirect, which nobody follows."""
+        if self.status_code >= 300:
             raise Unreachable(f"The provider answered {self.status_code}.")
 
 

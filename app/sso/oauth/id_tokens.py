@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 from authlib.oidc.core import CodeIDToken
@@ -17,20 +19,30 @@ from joserfc.jws import JWSRegistry
 from app import clock
 from app.sso.connections import Connection
 from app.sso.oauth import exchange
+from app.sso.oauth.discovery import ALGORITHMS
 from app.sso.refusals import SignInRefused
 from app.types import JSONObject
 
-ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384"]
 LEEWAY_SECONDS = 60
 LONGEST_TOKEN = 50_000
 KEY_SET_SECONDS = 600
+REFRESH_SECONDS = 60
 MAX_KEY_SETS = 500
 ANY_TENANT = ("common", "organizations", "consumers")
 TENANT = re.compile(r"[0-9a-fA-F-]{36}")
 CHECKS = {"iss": "issuer", "aud": "audience", "azp": "audience", "exp": "time", "nbf": "time"}
 CHECKS |= {"iat": "time", "nonce": "nonce", "at_hash": "access token", "sub": "subject"}
 
-_key_sets: dict[str, tuple[float, object]] = {}
+
+@dataclass(frozen=True)
+class _CachedKeys:
+    document: object
+    expires_at: float
+    refreshed_at: float = 0.0
+
+
+# By settings and address: forged tokens for one row must not use up the refresh of others.
+_key_sets: dict[tuple[str, str], _CachedKeys] = {}
 _lock = threading.Lock()
 
 
@@ -58,11 +70,10 @@ def verify(connection: Connection, token: Any, nonce: str) -> JSONObject:
 
 def _decoded(connection: Connection, text: str) -> Any:
     registry = JWSRegistry(algorithms=ALGORITHMS, strict_check_header=False)
-    address = connection.address("jwks_url")
     error: Exception | None = None
-    for fresh in (False, True):  # the provider may have changed its keys
+    for keys in _key_candidates(connection):
         try:
-            return jwt.decode(text, _keys(address, fresh=fresh), registry=registry)
+            return jwt.decode(text, keys, registry=registry)
         except (JoseError, ValueError, TypeError, KeyError, RecursionError) as decode_error:
             error = decode_error
     raise SignInRefused("signature", f"Invalid ID token: {type(error).__name__}.")
@@ -111,17 +122,38 @@ def _issuers(connection: Connection, claims: CodeIDToken) -> list[str]:
     return [issuer]
 
 
-def _keys(address: str, *, fresh: bool) -> KeySet:
-    now = clock.now().timestamp()
-    cached = None if fresh else _key_sets.get(address)
-    if cached is None or cached[0] <= now:
-        key_set_json = exchange.json_object(exchange.Session().get(address))
-        cached = (now + KEY_SET_SECONDS, key_set_json)
-        with _lock:
-            if len(_key_sets) >= MAX_KEY_SETS:
-                _key_sets.clear()
-            _key_sets[address] = cached
-    return key_set(cached[1])
+def _key_candidates(connection: Connection) -> Iterator[KeySet]:
+    """The cached keys, then current ones, as the provider may have changed them; once a minute."""
+    key, now = (connection.row_id, connection.address("jwks_url")), clock.now().timestamp()
+    cached = _key_sets.get(key)
+    if cached is None or cached.expires_at <= now:
+        yield _fetch(key, cached.refreshed_at if cached else 0.0)
+        return
+    yield key_set(cached.document)
+    if cached.refreshed_at + REFRESH_SECONDS <= now:
+        yield _refresh(key, cached, now)
+
+
+def _refresh(key: tuple[str, str], cached: _CachedKeys, now: float) -> KeySet:
+    try:
+        return _fetch(key, now)
+    except exchange.Unreachable:
+        _save(key, replace(cached, refreshed_at=now))  # a broken provider is asked no more often
+        raise
+
+
+def _fetch(key: tuple[str, str], refreshed_at: float) -> KeySet:
+    document = exchange.json_object(exchange.Session().get(key[1]))
+    keys, expires_at = key_set(document), clock.now().timestamp() + KEY_SET_SECONDS
+    _save(key, _CachedKeys(document, expires_at, refreshed_at))
+    return keys
+
+
+def _save(key: tuple[str, str], cached: _CachedKeys) -> None:
+    with _lock:
+        if len(_key_sets) >= MAX_KEY_SETS and key not in _key_sets:
+            _key_sets.clear()
+        _key_sets[key] = cached
 
 
 def key_set(document: object) -> KeySet:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
+from dataclasses import replace
 from datetime import timedelta
+from urllib.parse import quote_plus
 
 import jwt
 from authlib.common.errors import AuthlibBaseError
+from authlib.oauth2.auth import ClientAuth, encode_client_secret_post
 from authlib.oauth2.client import OAuth2Client
 
 from app import clock
@@ -29,6 +33,7 @@ def authorization_url(connection: Connection, started: StartedFlow) -> str:
     provider = connection.provider
     extra = {"response_mode": "form_post"} if provider.posts_callback else {}
     extra |= {"nonce": started.flow.nonce} if provider.openid else {}
+    extra |= _requested(connection.config)
     url, _ = _client(connection, started.flow).create_authorization_url(
         connection.address("authorize_url"),
         state=started.state,
@@ -36,6 +41,15 @@ def authorization_url(connection: Connection, started: StartedFlow) -> str:
         **extra,
     )
     return str(url)
+
+
+def _requested(config: JSONMapping) -> dict[str, str]:
+    requested = {"prompt": config.get("prompt"), "acr_values": config.get("acr_values")}
+    return {
+        name: " ".join(value) if isinstance(value, list) else value
+        for name, value in requested.items()
+        if value
+    }
 
 
 def fetch_claims(connection: Connection, flow: Flow, code: str, user: JSONMapping) -> Claims:
@@ -47,22 +61,44 @@ def fetch_claims(connection: Connection, flow: Flow, code: str, user: JSONMappin
     if not connection.provider.openid:
         return _from_github(connection, token)
     claims = id_tokens.verify(connection, token, flow.nonce)
-    if connection.config.get("userinfo_url"):
+    mfa = _used_mfa(connection, claims)
+    if _needs_userinfo(connection, claims):
         claims = _with_userinfo(connection, token, claims)
-    return _from_openid(connection, claims, user)
+    return replace(_from_openid(connection, claims, user), mfa=mfa)
 
 
 def _client(connection: Connection, flow: Flow) -> OAuth2Client:
     scopes = connection.config.get("scopes") or connection.provider.scopes
+    if connection.provider.discovers:
+        scopes = dict.fromkeys(("openid", *scopes))
     return OAuth2Client(
         exchange.Session(),
         client_id=connection.config["client_id"],
         client_secret=client_secret(connection),
-        token_endpoint_auth_method="client_secret_post",  # noqa: S106 - a method, no password
+        token_endpoint_auth_method=_auth_method(connection),
         scope=" ".join(scopes),
         redirect_uri=flow.callback_url or callback_url(connection),
         code_challenge_method="S256",
     )
+
+
+def client_auth(connection: Connection) -> ClientAuth:
+    """Return how the client authenticates at the token endpoint."""
+    client_id, secret = connection.config["client_id"], client_secret(connection)
+    return ClientAuth(client_id, secret, _auth_method(connection))
+
+
+def _auth_method(connection: Connection) -> object:
+    return encode_client_secret_post if connection.metadata.accepts_post else _encode_basic
+
+
+def _encode_basic(
+    client: ClientAuth, method: str, uri: str, headers: dict[str, str], body: str
+) -> tuple[str, dict[str, str], str]:
+    # Authlib does not encode the two parts (RFC 6749, section 2.3.1).
+    parts = f"{quote_plus(client.client_id)}:{quote_plus(client.client_secret)}"
+    headers["Authorization"] = f"Basic {b64encode(parts.encode()).decode()}"
+    return uri, headers, body
 
 
 def client_secret(connection: Connection) -> str:
@@ -102,6 +138,24 @@ def _token(connection: Connection, flow: Flow, code: str) -> JSONMapping:
     return result
 
 
+def _needs_userinfo(connection: Connection, claims: JSONMapping) -> bool:
+    if not connection.provider.discovers:
+        return bool(connection.config.get("userinfo_url"))
+    wanted = ("email", "email_verified", "name", _groups_claim(connection))
+    is_published = connection.address("userinfo_url") != ""
+    return is_published and any(name not in claims for name in wanted)
+
+
+def _groups_claim(connection: Connection) -> str:
+    return str(connection.config.get("groups_claim") or "groups")
+
+
+def _used_mfa(connection: Connection, claims: JSONMapping) -> bool:
+    methods, context = claims.get("amr"), claims.get("acr")
+    is_listed = isinstance(methods, list) and "mfa" in methods
+    return is_listed or context in connection.config.get("mfa_acr_values", ())
+
+
 def _with_userinfo(connection: Connection, token: JSONMapping, claims: JSONObject) -> JSONObject:
     userinfo = _get_json(connection.address("userinfo_url"), token)
     if not isinstance(userinfo, dict) or userinfo.get("sub") != claims["sub"]:
@@ -122,14 +176,21 @@ def _from_openid(connection: Connection, claims: JSONMapping, user: JSONMapping)
         email=email.strip() if isinstance(email, str) else None,
         email_verified=_is_email_verified(connection, claims),
         name=name if isinstance(name, str) else None,
-        groups=group_names(claims.get("groups")) if in_directory else [],
+        groups=_groups(connection, claims) if in_directory else [],
         in_directory=in_directory,
     )
 
 
+def _groups(connection: Connection, claims: JSONMapping) -> list[str]:
+    # Where anyone can have an account, anyone can make groups.
+    if connection.provider.discovers and connection.is_open_to_all:
+        return []
+    return group_names(claims.get(_groups_claim(connection)))
+
+
 def _is_email_verified(connection: Connection, claims: JSONMapping) -> bool:
     # Admins of a Microsoft directory can enter any address; `xms_edov` says the domain is verified.
-    if connection.provider.name == "microsoft":
+    if connection.is_microsoft:
         return claims.get("xms_edov") in (True, 1, "1", "true")
     return claims.get("email_verified") in (True, "true")
 

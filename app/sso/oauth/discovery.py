@@ -1,0 +1,140 @@
+"""The endpoints that an issuer publishes (OpenID Connect Discovery 1.0, section 4)."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, replace
+
+from app import clock, config
+from app.accounts import tenants
+from app.errors import problem
+from app.outbound import client
+from app.sso import validation
+from app.sso.connections import Connection, Metadata
+from app.sso.oauth import exchange
+from app.sso.validation import Problem
+from app.types import JSONObject
+
+# No symmetric algorithms: whoever knows the secret or the public key could sign.
+ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384"]
+PATH = "/.well-known/openid-configuration"
+LONGEST_ADDRESS = 2000
+DOCUMENT_SECONDS, FAILURE_SECONDS = 600, 30
+MAX_ISSUERS = 500
+REQUIRED = {
+    "authorize_url": "authorization_endpoint",
+    "token_url": "token_endpoint",
+    "jwks_url": "jwks_uri",
+}
+ADDRESSES = {**REQUIRED, "userinfo_url": "userinfo_endpoint"}
+# What is usual where the document does not say it.
+AUTH_METHODS = ["client_secret_basic"]
+POST = "client_secret_post"
+
+
+@dataclass(frozen=True)
+class _Published:
+    """What an issuer publishes, and what is wrong with it."""
+
+    metadata: Metadata
+    problems: list[str]
+    expires_at: float
+
+
+_published: dict[str, _Published] = {}
+_lock = threading.Lock()
+
+
+def resolve(connection: Connection, *, fresh: bool = False) -> Connection:
+    """Return a connection with what its issuer publishes. Raises Unreachable."""
+    if not connection.provider.discovers:
+        return connection
+    issuer = connection.address("issuer")
+    published = None if fresh else _published.get(issuer)
+    if published is None or published.expires_at <= clock.now().timestamp():
+        published = _read(issuer)
+    if published.problems:
+        raise exchange.Unreachable(" ".join(published.problems))
+    return replace(connection, metadata=published.metadata)
+
+
+def problems(issuer: str) -> list[Problem]:
+    """Return all problems with what an issuer publishes now, also with each of its addresses."""
+    published = _read(issuer)
+    found = [*published.problems, *_refused_addresses(published.metadata)]
+    return [problem("config.issuer", "invalid_option", text) for text in found]
+
+
+def _read(issuer: str) -> _Published:
+    address = f"{issuer.removesuffix('/')}{PATH}"
+    try:
+        document = exchange.json_object(exchange.Session().get(address))
+        metadata, found = _metadata(document), _problems(document, issuer)
+    except exchange.Unreachable as error:
+        metadata, found = Metadata(), [f"{address} cannot be read: {error.detail}"]
+    seconds = FAILURE_SECONDS if found else DOCUMENT_SECONDS
+    published = _Published(metadata, found, clock.now().timestamp() + seconds)
+    with _lock:
+        if len(_published) >= MAX_ISSUERS and issuer not in _published:
+            _published.clear()
+        _published[issuer] = published
+    return published
+
+
+def _problems(document: JSONObject, issuer: str) -> list[str]:
+    # Exactly the same, or another issuer could speak for this one (section 4.3).
+    found = [] if document.get("issuer") == issuer else [_wrong_issuer(document.get("issuer"))]
+    found += [
+        f"{ADDRESSES[name]} is missing or no URL."
+        for name in ADDRESSES
+        if (name in REQUIRED or ADDRESSES[name] in document)
+        and not _is_address(document.get(ADDRESSES[name]))
+    ]
+    found += [
+        f"{name} has none of {', '.join(usable)}."
+        for name, usable in (
+            ("response_types_supported", ["code"]),
+            ("code_challenge_methods_supported", ["S256"]),
+            ("id_token_signing_alg_values_supported", ALGORITHMS),
+            ("token_endpoint_auth_methods_supported", [*AUTH_METHODS, POST]),
+        )
+        if not set(_texts(document, name, usable)).intersection(usable)
+    ]
+    return found
+
+
+def _wrong_issuer(published: object) -> str:
+    text = str(published)[:200] if isinstance(published, str) else "missing"
+    return f"Its issuer is {text}: enter exactly that one."
+
+
+def _is_address(value: object) -> bool:
+    is_url = isinstance(value, str) and len(value) <= LONGEST_ADDRESS and value.isprintable()
+    if not is_url or not tenants.is_safe_url(str(value)) or "#" in str(value):
+        return False
+    return str(value).startswith("https://") or not config.current().production
+
+
+def _refused_addresses(metadata: Metadata) -> list[str]:
+    rules = validation.request_rules()
+    checks = (
+        (ADDRESSES[name], client.url_problem(metadata.addresses[name], rules))
+        for name in validation.FETCHED
+        if name in metadata.addresses
+    )
+    return [f"{name}: {refusal}" for name, refusal in checks if refusal]
+
+
+def _metadata(document: JSONObject) -> Metadata:
+    published = {name: document.get(ADDRESSES[name]) for name in ADDRESSES}
+    methods = _texts(document, "token_endpoint_auth_methods_supported", AUTH_METHODS)
+    return Metadata(
+        {name: str(value) for name, value in published.items() if _is_address(value)},
+        accepts_post=POST in methods,
+        sends_issuer=document.get("authorization_response_iss_parameter_supported") is True,
+    )
+
+
+def _texts(document: JSONObject, name: str, usual: list[str]) -> list[str]:
+    values = document.get(name, usual)
+    return [one for one in values if isinstance(one, str)] if isinstance(values, list) else []
