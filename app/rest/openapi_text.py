@@ -177,6 +177,7 @@ PATH_PARAMETERS = {
     "collection": "The collection's name.",
     "collection_id": "The collection's id.",
     "collection_name": "The collection's name.",
+    "saml_key_id": "The id of the SAML key pair.",
     "configuration_id": "The id of the provider's settings.",
     "delivery_id": "The delivery's id.",
     "explain_id": "The `explain_id` of a 403.",

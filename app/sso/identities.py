@@ -17,6 +17,8 @@ class Claims:
     groups: list[str] = field(default_factory=list)
     in_directory: bool = True
     """Whether the user is in the directory of the settings; others need a linked identity."""
+    mfa: bool = False
+    """Whether the provider states that the user signed in with more than one factor."""
 
 
 MAX_GROUPS = 500

@@ -14,6 +14,13 @@ from app.types import JSONMapping, JSONObject
 
 TEXT, URL, URLS, TEXTS, ROLE, FLAG = "text", "url", "urls", "texts", "role", "flag"
 KEY, CERTIFICATES, METADATA, WORD = "key", "certificates", "metadata", "word"
+NAME_ID = "name_id"
+PERSISTENT, EMAIL_ADDRESS = "persistent", "emailAddress"
+NAME_ID_FORMATS = {
+    PERSISTENT: "urn:oasis:names:tc:SAML:2.0:nameid-format:persistent",
+    EMAIL_ADDRESS: "urn:oasis:names:tc:SAML:1.1:nameid-format:emailAddress",
+    "unspecified": "urn:oasis:names:tc:SAML:1.1:nameid-format:unspecified",
+}
 LONGEST = {TEXT: 2000, URL: 2000, ROLE: 100, WORD: 200, KEY: 10_000, METADATA: 500_000}
 MAX_ITEMS = 50
 ENDPOINTS = ("authorize_url", "token_url", "userinfo_url", "jwks_url", "issuer")
@@ -99,6 +106,7 @@ def _property(setting: Setting) -> JSONObject:
         URLS: {**items, "items": {**text, "format": "uri"}},
         TEXTS: items,
         FLAG: {"type": "boolean"},
+        NAME_ID: {"type": "string", "enum": list(NAME_ID_FORMATS)},
         CERTIFICATES: {"type": ["string", "array"], "items": {"type": "string"}, "maxItems": 10},
     }
     shape = shapes.get(setting.kind, text)
@@ -147,6 +155,7 @@ _SAML = (
     Setting("idp_metadata", METADATA, gettext_noop("Metadata of the identity provider (XML)")),
     Setting("idp_entity_id", TEXT, gettext_noop("Entity ID of the identity provider")),
     Setting("idp_sso_url", URL, gettext_noop("Sign-in URL of the identity provider")),
+    Setting("idp_slo_url", URL, gettext_noop("Sign-out URL of the identity provider")),
     Setting("idp_x509_cert", CERTIFICATES, gettext_noop("Certificates (PEM)")),
     Setting("sp_entity_id", TEXT, gettext_noop("Custom entity ID of this service")),
     Setting(
@@ -158,6 +167,13 @@ _SAML = (
         "allow_idp_initiated",
         FLAG,
         gettext_noop("Accept sign-ins that start at the identity provider"),
+    ),
+    Setting("sign_requests", FLAG, gettext_noop("Sign requests to the identity provider")),
+    Setting(
+        "name_id_format",
+        NAME_ID,
+        gettext_noop("Requested NameID format"),
+        help=gettext_noop("persistent (default), emailAddress or unspecified."),
     ),
     Setting("email_verified", FLAG, gettext_noop("Trust the email addresses that it sends")),
     Setting("email_attribute", TEXT, gettext_noop("Custom email attribute")),

@@ -170,11 +170,11 @@ def get_saml_metadata(args: JSONObject) -> Response:
 
     Available as soon as the provider is set up, even if incomplete or disabled.
     """
-    from app.sso.saml import assertions  # imported on use: large
+    from app.sso.saml import sp_metadata  # imported on use: large
 
     account = requested_account(args.get("account"))
     connection = service.as_service_provider(account, args["provider"])
-    return Response(assertions.metadata(connection), mimetype="application/samlmetadata+xml")
+    return Response(sp_metadata.render(connection), mimetype="application/samlmetadata+xml")
 
 
 @blueprint.route("/saml/acs", methods=["POST"])

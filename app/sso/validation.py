@@ -97,11 +97,14 @@ def _issuer_problems(provider: Provider, values: JSONMapping) -> list[Problem]:
 def _parse_metadata(values: JSONObject) -> list[Problem]:
     from app.sso.saml import metadata  # imported on use: large
 
+    text = values.pop("idp_metadata")
     try:
-        values |= metadata.parse(values.pop("idp_metadata"))
+        values |= metadata.parse(text)
+        unsigned = metadata.demands_signatures(text) and values.get("sign_requests") is False
     except metadata.InvalidMetadata as error:
         return [problem("config.idp_metadata", "pattern_mismatch", str(error))]
-    return []
+    message = 'The identity provider requires signed requests (WantAuthnRequestsSigned="true").'
+    return [problem("config.sign_requests", "invalid_option", message)] if unsigned else []
 
 
 def _clean(setting: Setting, value: object) -> object:
@@ -186,6 +189,14 @@ def _flag(setting: Setting, value: object) -> bool:
     return value
 
 
+def _name_id(setting: Setting, value: object) -> str:
+    text = _text(setting, value)
+    if text not in providers.NAME_ID_FORMATS:
+        formats = ", ".join(providers.NAME_ID_FORMATS)
+        raise InvalidSetting("invalid_option", f"Must be one of: {formats}.")
+    return text
+
+
 def _key(setting: Setting, value: object) -> str:
     text = _text(setting, value)
     if not certificates.is_signing_key(text):
@@ -223,5 +234,6 @@ _CLEANERS: Mapping[str, Callable[[Setting, object], object]] = {
     providers.ROLE: _role,
     providers.FLAG: _flag,
     providers.KEY: _key,
+    providers.NAME_ID: _name_id,
     providers.CERTIFICATES: _certificates,
 }

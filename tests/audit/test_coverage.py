@@ -68,6 +68,7 @@ UNTOLD: dict[Route, str] = {
     ("POST", "/workflow-instances/<uuid:instance_id>/resume"): "an instance",
     ("POST", "/admin/configuration/test-connection"): "nothing: it only tries",
     ("POST", "/account/sso/plan"): "nothing: it only plans",
+    ("POST", "/account/sso/keys/<uuid:saml_key_id>/activate"): "nothing where it is active",
     ("POST", "/rules/validate"): "nothing: it only judges",
     ("POST", "/rules/test"): "nothing: it only tries",
     ("POST", "/roles/validate-rule"): "nothing: it only judges",
