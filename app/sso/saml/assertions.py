@@ -28,7 +28,7 @@ from app.sso import connections
 from app.sso.connections import Connection
 from app.sso.identities import Claims, group_names
 from app.sso.providers import NAME_ID_FORMATS
-from app.sso.refusals import SignInRefused
+from app.sso.refusals import Cancelled, SignInRefused
 from app.sso.saml import certificates, checks, encryption, keys, redirect_binding, xml_precheck
 from app.types import JSONMapping, JSONObject
 
@@ -36,6 +36,8 @@ LONGEST_RESPONSE = 256 * 1024
 # Safe on raw XML: text and attributes contain no bare `<`, and comments were refused before.
 ENCRYPTED = re.compile(rb"<(?:[^\s<>/:]{1,100}:)?Encrypted(Assertion|ID|Attribute)[\s/>]")
 PARTS = "Atrium decrypts whole assertions only: encrypt those at the identity provider, or nothing."
+STATUS = "urn:oasis:names:tc:SAML:2.0:status:"
+CANCELLED = {f"{STATUS}{name}" for name in ("AuthnFailed", "RequestDenied", "NoPassive")}
 MULTIPLE_FACTORS = {
     "https://refeds.org/profile/mfa",
     "http://schemas.microsoft.com/claims/multipleauthn",
@@ -129,6 +131,8 @@ def parse_response(connection: Connection, response: str, request_id: str | None
         checks.check_strictly(connection, parsed, request_id)
         return _read_assertion(connection, parsed)
     except OneLogin_Saml2_ValidationError as error:
+        if error.code == Error.STATUS_CODE_IS_NOT_SUCCESS and _is_cancelled(parsed):
+            raise Cancelled("status", str(error)) from None
         check = CHECKS.get(error.code, "signature")
         raise SignInRefused(check, _error_detail(connection, error, parsed)) from None
     except SignInRefused:
@@ -227,6 +231,11 @@ def _request_data(connection: Connection) -> JSONMapping:
         "get_data": {},
         "post_data": {},
     }
+
+
+def _is_cancelled(parsed: Any) -> bool:
+    path = ".//{*}Status//{*}StatusCode"
+    return any(code.get("Value") in CANCELLED for code in parsed.document.findall(path))
 
 
 def _error_detail(connection: Connection, error: Any, parsed: Any) -> str:
