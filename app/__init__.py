@@ -75,6 +75,7 @@ from app.sso import responses as sso_answers
 from app.sso import roles as sso_roles
 from app.sso import routes as sso
 from app.sso import saml_key_routes as saml_keys
+from app.sso import saml_logout_routes as saml_logout
 from app.types import JSONObject
 from app.webhooks import delivery_routes, dispatch
 from app.webhooks import routes as webhooks
@@ -130,7 +131,7 @@ API_BLUEPRINTS = (
 ADDITIONS = (
     *(email_routes, mfa_routes, password_routes, session_routes, explain_routes, permission_routes),
     second_factor_routes,
-    *(sso_overview, saml_keys),
+    *(sso_overview, saml_keys, saml_logout),
 )
 # Imported for their event subscriptions and jobs.
 SUBSCRIBERS = (

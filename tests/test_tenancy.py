@@ -364,6 +364,7 @@ SSO: dict[Route, Case] = {
     ("DELETE", f"{CONFIGURATION}/<uuid:configuration_id>"): on_a_provider(),
     ("GET", f"{CONFIGURATION}/<uuid:configuration_id>/values"): on_a_provider(),
     ("PATCH", f"{CONFIGURATION}/<uuid:configuration_id>/values"): on_a_provider({"client_id": "z"}),
+    ("POST", "/auth/saml/logout"): Own(lambda cast: {}, (403,)),
     ("GET", "/account/sso/refusals"): Own(),
     ("GET", "/account/sso/keys"): Own(),
     ("POST", "/account/sso/keys"): Own(expected=(201,)),

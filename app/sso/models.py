@@ -15,6 +15,7 @@ from app.types import JSONObject
 
 CATEGORIES = OAUTH, SAML = "auth_providers", "saml_providers"
 BROWSER, API, CONSOLE, TEST = "browser", "api", "console", "test"
+LOGOUT = "logout"  # purpose of a flow that ends a session at its provider
 
 
 def _account_key() -> object:

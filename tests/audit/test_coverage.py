@@ -44,6 +44,7 @@ UNTOLD: dict[Route, str] = {
     ("POST", "/auth/refresh"): "a session (tokens)",
     ("POST", "/auth/reauthenticate"): "a session (tokens)",
     ("POST", "/auth/logout"): "a session (tokens)",
+    ("POST", "/auth/saml/logout"): "a session (tokens)",
     ("DELETE", "/auth/sessions/<uuid:session_id>"): "a session (tokens)",
     ("DELETE", "/account/users/<uuid:user_id>/sessions"): "sessions (tokens)",
     ("DELETE", "/account/users/<uuid:user_id>/sessions/<uuid:session_id>"): "a session (tokens)",
@@ -198,7 +199,7 @@ def prepared(cast: Cast, route: Route, posts_id: str) -> tuple[Caller, str, Any]
         own = (
             cast.alice if route[1] in ("/auth/logout", "/auth/send-verification") else cast.charlie
         )
-        if route[1] == "/auth/reauthenticate":
+        if route[1] in ("/auth/reauthenticate", "/auth/saml/logout"):
             own = signed_in(own)
         return own, tenancy.address(route), body
     if isinstance(case, tenancy.Owned):

@@ -18,7 +18,15 @@ from app.console.shell.scopes import AccountScope
 from app.errors import AppError
 from app.http.languages import gettext
 from app.rest.access import public
-from app.sso import dry_run, one_time_codes, providers, refusals, roles, service, sign_in
+from app.sso import (
+    dry_run,
+    one_time_codes,
+    providers,
+    refusals,
+    roles,
+    service,
+    sign_in,
+)
 from app.sso.models import OAUTH, TEST, ProviderSetting
 from app.sso.providers import Provider
 from app.sso.responses import begin_in_console, flow_cookie, redirect_to_base, redirect_to_provider
@@ -206,7 +214,7 @@ def finish_sso() -> str | BaseResponse:
     if flow.is_new_user:
         flash(gettext("Welcome to %(account)s.", account=user.account.name))
     target = guard.safe_target(flow.redirect_uri) or url_for("console.show_home")
-    return guard.start_session(user, target, one_time_codes.proof_of(flow))
+    return guard.start_session(user, target, one_time_codes.proof_of(flow), flow=flow)
 
 
 def _overview(scope: AccountScope, form: Form, preview: object = None) -> Page:
