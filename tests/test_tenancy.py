@@ -366,6 +366,8 @@ SSO: dict[Route, Case] = {
     ("PATCH", f"{CONFIGURATION}/<uuid:configuration_id>/values"): on_a_provider({"client_id": "z"}),
     ("POST", "/auth/saml/logout"): Own(lambda cast: {}, (403,)),
     ("GET", "/account/sso/refusals"): Own(),
+    ("GET", f"{CONFIGURATION}/<uuid:configuration_id>/metadata"): on_a_provider(),
+    ("POST", f"{CONFIGURATION}/<uuid:configuration_id>/metadata"): on_a_provider({}),
     ("GET", "/account/sso/keys"): Own(),
     ("POST", "/account/sso/keys"): Own(expected=(201,)),
     ("POST", f"{SAML_KEY}/activate"): on_a_saml_key(),

@@ -117,6 +117,7 @@ def _property(setting: Setting) -> JSONObject:
 def _saml_alternatives() -> list[JSONObject]:
     return [
         {"required": ["idp_metadata"]},
+        {"required": ["metadata_url"]},
         {"required": list(IDENTITY_PROVIDER)},
     ]
 
@@ -153,6 +154,12 @@ _APPLE = (
 )
 _SAML = (
     Setting("idp_metadata", METADATA, gettext_noop("Metadata of the identity provider (XML)")),
+    Setting(
+        "metadata_url",
+        URL,
+        gettext_noop("Metadata URL of the identity provider"),
+        help=gettext_noop("Read when you save it, then daily: new certificates need no work."),
+    ),
     Setting("idp_entity_id", TEXT, gettext_noop("Entity ID of the identity provider")),
     Setting("idp_sso_url", URL, gettext_noop("Sign-in URL of the identity provider")),
     Setting("idp_slo_url", URL, gettext_noop("Sign-out URL of the identity provider")),

@@ -20,7 +20,12 @@ from app.sso.saml import certificates
 from app.types import JSONMapping, JSONObject
 
 TIMEOUT_SECONDS = 10
-FETCHED = ("token_url", "userinfo_url", "jwks_url")  # requested by the service itself
+FETCHED = (
+    "token_url",
+    "userinfo_url",
+    "jwks_url",
+    "metadata_url",
+)  # requested by the service itself
 Problem = JSONObject
 
 
@@ -64,6 +69,11 @@ def validate(
                 problems.append(problem(f"config.{name}", error.code, str(error)))
     if "idp_metadata" in config_values:
         problems += _parse_metadata(config_values)
+    elif (
+        config_values.get("metadata_url") != saved.get("metadata_url")
+        and not db.in_transaction()  # which waits for no request: the daily read comes later
+    ):
+        problems += _fetch_metadata(config_values)
     problems += _issuer_problems(provider, config_values)
     if complete:
         invalid_fields = {item["field"] for item in problems}
@@ -92,6 +102,21 @@ def _issuer_problems(provider: Provider, values: JSONMapping) -> list[Problem]:
         return []
     message = f"This is {provider_of_issuer.title}'s issuer, which requires its own endpoints."
     return [problem("config.issuer", "invalid_option", message)]
+
+
+def _fetch_metadata(values: JSONObject) -> list[Problem]:
+    if "metadata_url" not in values:
+        return []
+    from app.sso.saml import metadata  # imported on use: large
+
+    db.db.session.rollback()  # hold no connection during the request
+    try:
+        values |= metadata.fetch(
+            values["metadata_url"], request_rules(), values.get("idp_entity_id")
+        )
+    except metadata.InvalidMetadata as error:
+        return [problem("config.metadata_url", "invalid_option", str(error))]
+    return []
 
 
 def _parse_metadata(values: JSONObject) -> list[Problem]:

@@ -68,6 +68,7 @@ UNTOLD: dict[Route, str] = {
     ("POST", "/workflow-instances/<uuid:instance_id>/cancel"): "an instance",
     ("POST", "/workflow-instances/<uuid:instance_id>/resume"): "an instance",
     ("POST", "/admin/configuration/test-connection"): "nothing: it only tries",
+    ("POST", "/admin/configuration/<uuid:configuration_id>/metadata"): "nothing without an address",
     ("POST", "/account/sso/plan"): "nothing: it only plans",
     ("POST", "/account/sso/keys/<uuid:saml_key_id>/activate"): "nothing where it is active",
     ("POST", "/rules/validate"): "nothing: it only judges",

@@ -57,13 +57,15 @@ def config(**more: Any) -> dict[str, Any]:
     return {**found, **more}
 
 
-def metadata() -> str:
+def metadata(key: str = "idp", slo: str | None = None) -> str:
     """The identity provider's metadata."""
-    lines = pair("idp")[1].strip().splitlines()[1:-1]
+    binding = f'Binding="{Names.BINDING_HTTP_REDIRECT}"'
+    logout = f'<md:SingleLogoutService {binding} Location="{slo}"/>' if slo else ""
+    lines = pair(key)[1].strip().splitlines()[1:-1]
     return f"""<md:EntityDescriptor xmlns:md="{Names.NS_MD}" entityID="{ENTITY}">
 <md:IDPSSODescriptor protocolSupportEnumeration="{Names.NS_SAMLP}"><md:KeyDescriptor use="signing">
 <ds:KeyInfo xmlns:ds="{Names.NS_DS}"><ds:X509Data><ds:X509Certificate>{"".join(lines)}
-</ds:X509Certificate></ds:X509Data></ds:KeyInfo></md:KeyDescriptor>
+</ds:X509Certificate></ds:X509Data></ds:KeyInfo></md:KeyDescriptor>{logout}
 <md:SingleSignOnService Binding="{Names.BINDING_HTTP_REDIRECT}" Location="{SSO}"/>
 </md:IDPSSODescriptor></md:EntityDescriptor>"""
 

@@ -24,12 +24,16 @@ from app.sso import (
     providers,
     refusals,
     roles,
+    saml_key_routes,
+    saml_metadata,
     service,
     sign_in,
 )
 from app.sso.models import OAUTH, TEST, ProviderSetting
 from app.sso.providers import Provider
 from app.sso.responses import begin_in_console, flow_cookie, redirect_to_base, redirect_to_provider
+from app.sso.saml import keys
+from app.types import JSONObject
 
 ACCOUNT = "/console/sso/<uuid:account_id>"
 NEW = f"{ACCOUNT}/new/<category>/<provider>"
@@ -238,6 +242,13 @@ def _overview(scope: AccountScope, form: Form, preview: object = None) -> Page:
     )
 
 
+def _saml_keys(scope: AccountScope, kind: Provider) -> list[JSONObject]:
+    # The system has none: each account signs with its own.
+    if kind.category == OAUTH or scope.account.id == SYSTEM_ACCOUNT_ID:
+        return []
+    return [saml_key_routes.view(key) for key in keys.get_all(scope.account.id)]
+
+
 def _form_page(
     scope: AccountScope,
     kind: Provider,
@@ -260,4 +271,6 @@ def _form_page(
         closed_to_members=row is not None and row.admits_pii_members is False,
         may_confirm=pii.is_trusted(scope.account.id, scope.by.user_id),
         is_oauth=kind.category == OAUTH,
+        read=saml_metadata.last_read(row) if row and row.config.get("metadata_url") else None,
+        saml_keys=_saml_keys(scope, kind),
     )

@@ -32,7 +32,7 @@ MULTILINE = (providers.KEY, providers.CERTIFICATES, providers.METADATA)
 SECTIONS = {
     "credentials": (
         *("client_id", "client_secret", "tenant_id", "team_id", "key_id", "private_key"),
-        *("idp_metadata", "idp_entity_id"),
+        *("metadata_url", "idp_metadata", "idp_entity_id"),
         *("idp_sso_url", "idp_slo_url", "idp_x509_cert"),
     ),
     "roles": ("default_role", "email_verified"),

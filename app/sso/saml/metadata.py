@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from lxml import etree
@@ -12,15 +13,41 @@ from onelogin.saml2.xmlparser import DTDForbidden, EntitiesForbidden
 
 from app import clock
 from app.accounts import tenants
+from app.outbound import client
+from app.outbound.address_policy import RequestFailed, RequestRefused, Rules
 from app.sso.refusals import SignInRefused
 from app.sso.saml import certificates, checks, xml_precheck
 from app.types import JSONObject
 
 LONGEST = 500_000
+MAX_CONCURRENT, WAIT_SECONDS = 2, 5
+_reads = threading.BoundedSemaphore(MAX_CONCURRENT)
 
 
 class InvalidMetadata(ValueError):
     """Raised for unusable metadata, with the reason."""
+
+
+def fetch(url: str, rules: Rules, entity_id: str | None = None) -> JSONObject:
+    """Return the settings in the metadata at an address. Raises InvalidMetadata."""
+    # Slow providers must not occupy all threads of a process.
+    if not _reads.acquire(timeout=WAIT_SECONDS):
+        raise InvalidMetadata("Too many documents are being read. Try again in a moment.")
+    try:
+        return parse(_get(url, rules), entity_id)
+    finally:
+        _reads.release()
+
+
+def _get(url: str, rules: Rules) -> str:
+    headers = {"Accept": "application/samlmetadata+xml, application/xml", "User-Agent": "Atrium"}
+    try:
+        response = client.send("GET", url, headers, None, rules, max_characters=LONGEST + 1)
+    except (RequestRefused, RequestFailed) as error:
+        raise InvalidMetadata(str(error)) from None
+    if response.status != 200:
+        raise InvalidMetadata(f"The address answered {response.status}.")
+    return response.body
 
 
 def parse(text: str, entity_id: str | None = None) -> JSONObject:
