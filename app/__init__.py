@@ -74,6 +74,9 @@ from app.sso import overview_routes as sso_overview
 from app.sso import responses as sso_answers
 from app.sso import roles as sso_roles
 from app.sso import routes as sso
+from app.sso import saml_key_routes as saml_keys
+from app.sso import saml_logout_routes as saml_logout
+from app.sso import saml_metadata_routes as saml_metadata
 from app.types import JSONObject
 from app.webhooks import delivery_routes, dispatch
 from app.webhooks import routes as webhooks
@@ -129,7 +132,7 @@ API_BLUEPRINTS = (
 ADDITIONS = (
     *(email_routes, mfa_routes, password_routes, session_routes, explain_routes, permission_routes),
     second_factor_routes,
-    sso_overview,
+    *(sso_overview, saml_keys, saml_logout, saml_metadata),
 )
 # Imported for their event subscriptions and jobs.
 SUBSCRIBERS = (

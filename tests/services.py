@@ -92,6 +92,12 @@ def pgbouncer() -> Path | None:
     return _which("pgbouncer", [*os.get_exec_path(), "/usr/sbin"])
 
 
+def simplesamlphp() -> Path | None:
+    """The folder of SimpleSAMLphp, for the slow tests of SAML."""
+    folder = Path("/usr/share/simplesamlphp")
+    return folder if folder.exists() and shutil.which("php") else None
+
+
 def moto_server() -> Path | None:
     """The S3-compatible server program."""
     return _which("moto_server", [str(MOTO_FOLDER / "bin")])
@@ -145,7 +151,10 @@ echo 'create_main_cluster = false' > "$cluster"
 apt-get update -q
 apt-get install -q -y --no-install-recommends -o DPkg::Lock::Timeout=120 "$1"
 if command -v systemctl > /dev/null; then
-    case "$1" in redis-server | nginx | pgbouncer) systemctl disable --quiet "$1" ;; esac
+    case "$1" in
+        redis-server | nginx | pgbouncer) systemctl disable --quiet "$1" ;;
+        simplesamlphp) systemctl disable --quiet apache2 ;; # on which its PHP depends
+    esac
 fi
 """
 
@@ -170,7 +179,7 @@ def install_missing() -> None:
         _install("chromium-headless-shell", instead=other)
         _require(chromium(), "Chromium (package chromium)", "TEST_CHROMIUM")
     programs = {"nodejs": "node", "npm": "npm", "default-jre-headless": "java"}
-    found = {"nginx": nginx(), "pgbouncer": pgbouncer()}
+    found = {"nginx": nginx(), "pgbouncer": pgbouncer(), "simplesamlphp": simplesamlphp()}
     found |= {name: shutil.which(programs[name]) for name in programs}
     for package, program in found.items():
         if not program:

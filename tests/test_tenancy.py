@@ -347,6 +347,8 @@ on_a_provider = below(
     "configuration_id",
     by_id_alone=True,
 )
+SAML_KEY = "/account/sso/keys/<uuid:saml_key_id>"
+on_a_saml_key = below(posted("account/sso/keys", {}), "account/sso/keys/{id}", "saml_key_id")
 SSO: dict[Route, Case] = {
     ("GET", f"{CONFIGURATION}/stats"): Superadmin(),
     ("GET", f"{CONFIGURATION}/recent"): Superadmin(),
@@ -362,7 +364,14 @@ SSO: dict[Route, Case] = {
     ("DELETE", f"{CONFIGURATION}/<uuid:configuration_id>"): on_a_provider(),
     ("GET", f"{CONFIGURATION}/<uuid:configuration_id>/values"): on_a_provider(),
     ("PATCH", f"{CONFIGURATION}/<uuid:configuration_id>/values"): on_a_provider({"client_id": "z"}),
+    ("POST", "/auth/saml/logout"): Own(lambda cast: {}, (403,)),
     ("GET", "/account/sso/refusals"): Own(),
+    ("GET", f"{CONFIGURATION}/<uuid:configuration_id>/metadata"): on_a_provider(),
+    ("POST", f"{CONFIGURATION}/<uuid:configuration_id>/metadata"): on_a_provider({}),
+    ("GET", "/account/sso/keys"): Own(),
+    ("POST", "/account/sso/keys"): Own(expected=(201,)),
+    ("POST", f"{SAML_KEY}/activate"): on_a_saml_key(),
+    ("DELETE", SAML_KEY): on_a_saml_key(),
     ("POST", "/account/sso/plan"): Own(lambda cast: {}),
 }
 CASES: dict[Route, Case] = {

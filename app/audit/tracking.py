@@ -77,6 +77,7 @@ TRACKED: dict[str, Tracked] = {
     # Headers and URLs in steps may contain secrets.
     "workflows": Tracked(hidden=frozenset({"steps", "token", "token_key"})),
     "provider_settings": Tracked(hidden=frozenset({"secrets"})),
+    "saml_keys": Tracked(ignored=frozenset({"slot"}), hidden=frozenset({"private_key"})),
     "identities": Tracked(
         ignored=frozenset({"groups", "last_used_at"}), hidden=frozenset({"subject"})
     ),
@@ -92,6 +93,8 @@ EXEMPT: dict[str, str] = {
     "realtime_tickets": "tokens",
     "sso_flows": "tokens: started sign-ins and their one-time codes",
     "sso_assertions": "tokens: used assertions",
+    "saml_sessions": "tokens: names of sessions at the identity provider",
+    "saml_metadata_reads": "reads of metadata; what they change is in the provider's entries",
     "sso_refusals": "refusals change nothing; the account's admins see them listed",
     "rate_limits": "counters of the rate limiter",
     "jobs": "jobs",

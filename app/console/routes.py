@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flask import flash, redirect, render_template, request, url_for
+from flask import flash, g, make_response, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import config
@@ -13,7 +13,7 @@ from app.auth.guard import account_of_host
 from app.auth.mfa.gate import Proof
 from app.auth.responses import origin
 from app.console import dashboard, home, sample, search
-from app.console.admin import account_settings, audit, instance, jobs, operation, sso
+from app.console.admin import account_settings, audit, instance, jobs, operation, sso, sso_saml
 from app.console.automation import (
     deliveries,
     webhooks,
@@ -79,6 +79,7 @@ PAGES = (
         roles,
         links,
         sso,
+        sso_saml,
     ),
     *(listing, schemas, rules, explain, candidates, api_examples, manifest),
     *(table, files, downloads, uploads, pages, options, bulk, view_pages, row_pages),
@@ -199,5 +200,14 @@ def choose_language() -> BaseResponse:
 @public
 @guard.allow_anonymous
 def sign_out() -> BaseResponse:
-    """Sign out."""
-    return guard.end_session(url_for("console.sign_in"))
+    """Sign out, also at the identity provider if the session began there by SAML.
+
+    By a page: a form must not lead to another site.
+    """
+    logout_url = guard.provider_logout_url()
+    if logout_url is None:
+        return guard.end_session(url_for("console.sign_in"))
+    guard.end_current_session()
+    g.console_caller = None
+    page = render_template("auth/signed_out.html", logout_url=logout_url)
+    return guard.forget_session(make_response(page))

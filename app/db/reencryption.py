@@ -14,6 +14,7 @@ from app import crypto, db
 # only for minutes.
 COLUMNS = (
     ("provider_settings", "secrets"),
+    ("saml_keys", "private_key"),
     ("second_factors", "secret"),
     ("webhooks", "secret"),
     ("webhooks", "previous_secret"),

@@ -18,6 +18,7 @@ from app.collections import definition as definitions
 from app.db import Base
 from app.db.types import UtcDateTime
 from app.isolation.tenants import TABLE_BY_PARAMETER, Tenant
+from app.sso.saml import keys as saml_keys
 
 LATER = timedelta(days=3650)
 RESUMED = "2026-01-31T10:00:00.000000Z"
@@ -32,6 +33,10 @@ def _json(tenant: Tenant) -> str:
 
 def _secret(tenant: Tenant) -> str:
     return crypto.encrypt(orjson.dumps({"client_secret": tenant.mark}).decode())
+
+
+def _certificate(tenant: Tenant) -> str:
+    return saml_keys.generate().certificate
 
 
 def _now(tenant: Tenant) -> object:
@@ -61,6 +66,7 @@ COLUMN_VALUES: dict[str, dict[str, object]] = {
         "secrets": _secret,
     },
     "identities": {"groups": lambda t: [t.mark], "given_role_id": None},
+    "saml_keys": {"certificate": _certificate, "private_key": _secret},
     "sso_flows": {"verifier": _secret, "outcome": _secret},
     "jobs": {"status": "failed"},
     "idempotency_keys": {

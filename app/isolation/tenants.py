@@ -26,6 +26,7 @@ TABLE_BY_PARAMETER = {
     "instance_id": "workflow_instances",
     "configuration_id": "provider_settings",
     "setting_id": "provider_settings",
+    "saml_key_id": "saml_keys",
     "invitation": "invitations",
     "invitation_id": "invitations",
     "job_id": "jobs",

@@ -177,6 +177,7 @@ PATH_PARAMETERS = {
     "collection": "The collection's name.",
     "collection_id": "The collection's id.",
     "collection_name": "The collection's name.",
+    "saml_key_id": "The id of the SAML key pair.",
     "configuration_id": "The id of the provider's settings.",
     "delivery_id": "The delivery's id.",
     "explain_id": "The `explain_id` of a 403.",
@@ -215,7 +216,8 @@ def options(base_url: str) -> JSONObject:
         " rate-limited, any operation may return 429 `rate_limited` with `Retry-After`, the seconds"
         " to wait. A write may be signed electronically with `X-ES-Username` (the e-mail address of"
         " a user of the account), `X-ES-Reason`, and `X-ES-Password` or `X-ES-Passkey`; the"
-        " audit log stores signer and reason.\n\nAn authenticated POST, except below `/auth/`, may send an"
+        " audit log stores signer and reason.\n\nAn authenticated POST, except below `/auth/`, may"
+        " send an"
         " `Idempotency-Key` of up to 255 characters. For 24 hours a retry with the same key gets"
         " the same status and body (with `Idempotent-Replayed: true`), and the request runs once. A"
         " different request with the same key is a 422; one that is still running is a 409"

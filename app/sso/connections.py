@@ -79,6 +79,16 @@ class Connection:
         return self.provider.name == "microsoft" or is_issuer
 
     @property
+    def signs_requests(self) -> bool:
+        """Whether requests to a SAML provider are signed."""
+        return self.config.get("sign_requests") is not False
+
+    @property
+    def name_id_format(self) -> str:
+        """The name of the NameID format that a SAML provider is asked for."""
+        return str(self.config.get("name_id_format") or providers.PERSISTENT)
+
+    @property
     def tenant(self) -> str:
         """The tenant of Microsoft's directory."""
         return str(self.config.get("tenant_id") or "common")
@@ -108,6 +118,11 @@ def saml_entity_id(connection: Connection) -> str:
 def saml_consumer_url(connection: Connection) -> str:
     """The address that a SAML provider posts its responses to."""
     return str(connection.config.get("assertion_consumer_url") or _saml_url(connection, "/acs"))
+
+
+def saml_logout_url(connection: Connection) -> str:
+    """The address of single logout, for a SAML provider."""
+    return _saml_url(connection, "/slo")
 
 
 def _saml_url(connection: Connection, path: str) -> str:

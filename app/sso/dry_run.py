@@ -104,10 +104,24 @@ def _client(connection: Connection) -> str:
 
 
 def _saml_steps(connection: Connection) -> list[Step]:
+    by_url = connection.config.get("metadata_url")
     return [
+        *([_try_step("metadata", _metadata, connection)] if by_url else []),
         _try_step("certificates", _certificates, connection),
         _try_step("sign-in address", _answers, connection),
     ]
+
+
+def _metadata(connection: Connection) -> str:
+    from app.sso.saml import metadata  # imported on use: large
+
+    config = connection.config
+    rules = validation.request_rules()
+    try:
+        metadata.fetch(config["metadata_url"], rules, config.get("idp_entity_id"))
+    except metadata.InvalidMetadata as error:
+        raise exchange.Unreachable(str(error)) from None
+    return "The metadata can be read."
 
 
 def _certificates(connection: Connection) -> str:

@@ -20,7 +20,7 @@ from app import clock, crypto, db, jobs
 from app.accounts.models import Account
 from app.auth import tokens
 from app.sso.connections import Connection
-from app.sso.models import API, Flow, Refusal, SeenAssertion
+from app.sso.models import API, LOGOUT, Flow, Refusal, SamlSession, SeenAssertion
 from app.sso.refusals import StateRefused
 
 LIFETIME = timedelta(minutes=10)
@@ -92,7 +92,8 @@ def consume(flow: Flow, category: str, provider: str, browser: str | None) -> No
     if flow.used_at is not None:  # checked before the cookie, which is deleted on use
         raise StateRefused("state", ALREADY_USED)
     # API clients may have no cookies; they prove themselves by their own state.
-    if flow.purpose != API and not is_from_browser(flow, browser):
+    # A sign-out changes nothing more here.
+    if flow.purpose not in (API, LOGOUT) and not is_from_browser(flow, browser):
         raise StateRefused("state", "The sign-in was started in another browser.")
     if flow.expires_at <= clock.now():
         raise StateRefused("state", "The sign-in took longer than ten minutes.")
@@ -166,8 +167,10 @@ def _account_id(secret: str) -> object:
 
 @jobs.periodic(900, "sso.purge")
 def purge(payload: object) -> None:
-    """Delete expired flows, seen assertions and refusals."""
+    """Delete expired flows, seen assertions, refusals, and names of sessions never begun."""
     now = clock.now()
     db.purge(Flow.__table__, Flow.expires_at <= now - RETENTION)
     db.purge(SeenAssertion.__table__, SeenAssertion.expires_at <= now)
+    unused = sa.and_(SamlSession.session_id.is_(None), SamlSession.created_at <= now - RETENTION)
+    db.purge(SamlSession.__table__, unused)
     db.purge(Refusal.__table__, Refusal.created_at <= now - REFUSAL_RETENTION)

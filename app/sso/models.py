@@ -15,6 +15,7 @@ from app.types import JSONObject
 
 CATEGORIES = OAUTH, SAML = "auth_providers", "saml_providers"
 BROWSER, API, CONSOLE, TEST = "browser", "api", "console", "test"
+LOGOUT = "logout"  # purpose of a flow that ends a session at its provider
 
 
 def _account_key() -> object:
@@ -147,3 +148,68 @@ class Refusal(Base):
     detail: Mapped[str] = mapped_column(Text)
     ip_address: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
+
+
+class SamlKey(Base):
+    """A key pair of an account as SAML service provider: the one in use, and one for a rollover."""
+
+    __tablename__ = "saml_keys"
+    __table_args__ = (_account_key(), sa.UniqueConstraint("account_id", "slot"))
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
+    slot: Mapped[int] = mapped_column()  # 1 or 2: an account has at most two
+    is_active: Mapped[bool] = mapped_column()  # whether it signs; both decrypt
+    certificate: Mapped[str] = mapped_column(Text)  # DER in base64
+    private_key: Mapped[str] = mapped_column(Text)  # PEM, encrypted
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
+
+
+class SamlSession(Base):
+    """The identity provider's name of a session, by which single logout finds it."""
+
+    __tablename__ = "saml_sessions"
+    __table_args__ = (
+        sa.ForeignKeyConstraint(
+            ["account_id", "session_id"],
+            ["sessions.account_id", "sessions.id"],
+            ondelete="CASCADE",
+        ),
+        sa.Index("ix_saml_sessions_subject", "account_id", "issuer", "subject"),
+        sa.Index("ix_saml_sessions_session", "account_id", "session_id"),
+        sa.Index("ix_saml_sessions_created_at", "created_at"),
+    )
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    id: Mapped[str] = mapped_column(Id, primary_key=True)  # of the flow
+    # Null until the one-time code is exchanged.
+    session_id: Mapped[str | None] = mapped_column(Id)
+    provider_name: Mapped[str] = mapped_column(Text)
+    issuer: Mapped[str] = mapped_column(Text)
+    subject: Mapped[str] = mapped_column(Text)
+    name_format: Mapped[str | None] = mapped_column(Text)
+    name_qualifier: Mapped[str | None] = mapped_column(Text)
+    sp_name_qualifier: Mapped[str | None] = mapped_column(Text)
+    session_index: Mapped[str | None] = mapped_column(Text)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
+
+
+class MetadataRead(Base):
+    """The last reads of the metadata of an identity provider from its address."""
+
+    __tablename__ = "saml_metadata_reads"
+    __table_args__ = (
+        sa.ForeignKeyConstraint(
+            ["account_id", "setting_id"],
+            ["provider_settings.account_id", "provider_settings.id"],
+            ondelete="CASCADE",
+        ),
+        sa.Index("ix_saml_metadata_reads_read_at", "read_at"),
+    )
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    setting_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    read_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    error: Mapped[str | None] = mapped_column(Text)  # of the last read
+    changed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    changes: Mapped[list[JSONObject]] = mapped_column(sa.JSON)  # at that time

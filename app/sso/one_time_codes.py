@@ -9,12 +9,14 @@ import orjson
 from app import db
 from app.accounts.models import User
 from app.auth import service as auth
+from app.auth import tokens
 from app.auth.mfa.gate import Proof
 from app.auth.service import SignIn
 from app.auth.sessions import Origin
 from app.sso import flows, refusals, sign_in
-from app.sso.models import API, BROWSER, CONSOLE, OAUTH, TEST, Flow, ProviderSetting
+from app.sso.models import API, BROWSER, CONSOLE, OAUTH, SAML, TEST, Flow, ProviderSetting
 from app.sso.refusals import StateRefused
+from app.sso.saml import sessions as saml_sessions
 from app.sso.sign_in import Cookie, OAuthCallback
 from app.types import JSONObject
 
@@ -69,7 +71,16 @@ def _trade(flow: Flow | None, state: str | None, origin: Origin) -> tuple[SignIn
         raise StateRefused("code", "There is no such one-time code.")
     if flow.code_needs_state and state != flow.client_state:
         raise StateRefused("state", "The client sent the wrong state.")
-    return auth.sign_in(_redeem(flow), origin, proof_of(flow)), flow
+    signed_in = auth.sign_in(_redeem(flow), origin, proof_of(flow))
+    session_id = tokens.read(signed_in.refresh_token, tokens.REFRESH)["sid"]
+    attach_session(flow, signed_in.user.id, session_id)
+    return signed_in, flow
+
+
+def attach_session(flow: Flow, user_id: str, session_id: str) -> None:
+    """Let single logout find the session of a SAML sign-in. Raises StateRefused if it ended."""
+    if flow.category == SAML:
+        saml_sessions.attach(flow, user_id, session_id)
 
 
 def proof_of(flow: Flow) -> Proof:

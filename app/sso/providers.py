@@ -15,6 +15,13 @@ from app.types import JSONMapping, JSONObject
 TEXT, URL, URLS, TEXTS, ROLE, FLAG = "text", "url", "urls", "texts", "role", "flag"
 KEY, CERTIFICATES, METADATA, WORD = "key", "certificates", "metadata", "word"
 ISSUER, CHOICE = "issuer", "choice"
+NAME_ID = "name_id"
+PERSISTENT, EMAIL_ADDRESS = "persistent", "emailAddress"
+NAME_ID_FORMATS = {
+    PERSISTENT: "urn:oasis:names:tc:SAML:2.0:nameid-format:persistent",
+    EMAIL_ADDRESS: "urn:oasis:names:tc:SAML:1.1:nameid-format:emailAddress",
+    "unspecified": "urn:oasis:names:tc:SAML:1.1:nameid-format:unspecified",
+}
 LONGEST = {TEXT: 2000, URL: 2000, ROLE: 100, WORD: 200, KEY: 10_000, METADATA: 500_000}
 MAX_ITEMS = 50
 ENDPOINTS = ("authorize_url", "token_url", "userinfo_url", "jwks_url", "issuer")
@@ -124,6 +131,7 @@ def _property(setting: Setting) -> JSONObject:
         URLS: {**items, "items": {**text, "format": "uri"}},
         TEXTS: items,
         FLAG: {"type": "boolean"},
+        NAME_ID: {"type": "string", "enum": list(NAME_ID_FORMATS)},
         CERTIFICATES: {"type": ["string", "array"], "items": {"type": "string"}, "maxItems": 10},
         ISSUER: {**text, "format": "uri"},
         CHOICE: {"type": "string", "enum": list(setting.choices)},
@@ -136,6 +144,7 @@ def _property(setting: Setting) -> JSONObject:
 def _saml_alternatives() -> list[JSONObject]:
     return [
         {"required": ["idp_metadata"]},
+        {"required": ["metadata_url"]},
         {"required": list(IDENTITY_PROVIDER)},
     ]
 
@@ -202,8 +211,15 @@ _APPLE = (
 )
 _SAML = (
     Setting("idp_metadata", METADATA, gettext_noop("Metadata of the identity provider (XML)")),
+    Setting(
+        "metadata_url",
+        URL,
+        gettext_noop("Metadata URL of the identity provider"),
+        help=gettext_noop("Read when you save it, then daily: new certificates need no work."),
+    ),
     Setting("idp_entity_id", TEXT, gettext_noop("Entity ID of the identity provider")),
     Setting("idp_sso_url", URL, gettext_noop("Sign-in URL of the identity provider")),
+    Setting("idp_slo_url", URL, gettext_noop("Sign-out URL of the identity provider")),
     Setting("idp_x509_cert", CERTIFICATES, gettext_noop("Certificates (PEM)")),
     Setting("sp_entity_id", TEXT, gettext_noop("Custom entity ID of this service")),
     Setting(
@@ -215,6 +231,13 @@ _SAML = (
         "allow_idp_initiated",
         FLAG,
         gettext_noop("Accept sign-ins that start at the identity provider"),
+    ),
+    Setting("sign_requests", FLAG, gettext_noop("Sign requests to the identity provider")),
+    Setting(
+        "name_id_format",
+        NAME_ID,
+        gettext_noop("Requested NameID format"),
+        help=gettext_noop("persistent (default), emailAddress or unspecified."),
     ),
     Setting("email_verified", FLAG, gettext_noop("Trust the email addresses that it sends")),
     Setting("email_attribute", TEXT, gettext_noop("Custom email attribute")),

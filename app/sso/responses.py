@@ -77,7 +77,7 @@ def redirect_to_base(**more: str) -> BaseResponse | None:
     account = request.args.get("account") or default or ""
     query = {**request.args.to_dict(), "account": account, **more}
     location = f"{config.current().base_url}{quote(request.path)}?{urlencode(query)}"
-    return _no_store(redirect(location))
+    return no_store(redirect(location))
 
 
 def begin_in_console(
@@ -149,7 +149,7 @@ def redirect_to_client(completed: CompletedFlow) -> BaseResponse:
     flow = completed.flow
     if flow.purpose in (CONSOLE, TEST):
         target = f"{_return_host(flow)}{CONSOLE_FINISH}"
-        return _no_store(redirect(sign_in.with_query(target, {"code": completed.code})))
+        return no_store(redirect(sign_in.with_query(target, {"code": completed.code})))
     state = _returned_state(flow)
     target = flow.redirect_uri or ""
     in_fragment = completed.account.settings.get("sso_tokens_in_fragment")
@@ -165,7 +165,7 @@ def redirect_to_client(completed: CompletedFlow) -> BaseResponse:
     response.delete_cookie(
         _cookie_name(flow.state_hash), httponly=True, secure=_is_secure() or _is_loopback()
     )
-    return _no_store(response)
+    return no_store(response)
 
 
 def provider_sign_in_response(signed_in: SignIn, flow: Flow) -> Response:
@@ -193,7 +193,8 @@ def _cookie_name(mark: str) -> str:
     return f"{prefix}atrium_sso_{mark[:NAMED_BY_MARK]}"
 
 
-def _no_store(response: BaseResponse) -> BaseResponse:
+def no_store(response: BaseResponse) -> BaseResponse:
+    """Keep a response out of caches, and its address out of referrers."""
     response.headers["Cache-Control"] = "no-store"
     response.headers["Referrer-Policy"] = "no-referrer"
     return response
@@ -206,7 +207,7 @@ def _redirect_error_to_client(error: SignInRefused, flow: Flow) -> Response:
     response.delete_cookie(
         _cookie_name(flow.state_hash), httponly=True, secure=_is_secure() or _is_loopback()
     )
-    return _no_store(response)  # type: ignore[return-value]
+    return no_store(response)  # type: ignore[return-value]
 
 
 def _account_of(error: AppError) -> str | None:

@@ -49,7 +49,8 @@ APPLE_FORM = {"code": {"type": "string"}, "state": {"type": "string"}, "user": {
 SAML_FORM = {"SAMLResponse": {"type": "string"}, "RelayState": {"type": "string"}}
 
 
-def _form(properties: JSONObject, example: dict[str, str]) -> JSONObject:
+def form_body(properties: JSONObject, example: dict[str, str]) -> JSONObject:
+    """Return the description of a request body by form."""
     schema = {"type": "object", "properties": properties}
     return {"required": True, "content": {FORM: {"schema": schema, "example": example}}}
 
@@ -170,11 +171,11 @@ def get_saml_metadata(args: JSONObject) -> Response:
 
     Available as soon as the provider is set up, even if incomplete or disabled.
     """
-    from app.sso.saml import assertions  # imported on use: large
+    from app.sso.saml import sp_metadata  # imported on use: large
 
     account = requested_account(args.get("account"))
     connection = service.as_service_provider(account, args["provider"])
-    return Response(assertions.metadata(connection), mimetype="application/samlmetadata+xml")
+    return Response(sp_metadata.render(connection), mimetype="application/samlmetadata+xml")
 
 
 @blueprint.route("/saml/acs", methods=["POST"])
@@ -257,7 +258,7 @@ def end_oauth_of_row(args: JSONObject, provider: str, account_code: str) -> Base
 
 
 @browsers.route("/oauth/<provider>/callback", methods=["POST"])
-@browsers.doc(requestBody=_form(APPLE_FORM, {"code": "c1234...", "state": "AA0001-..."}))
+@browsers.doc(requestBody=form_body(APPLE_FORM, {"code": "c1234...", "state": "AA0001-..."}))
 @browsers.response(302, description=TO_CLIENT)
 @browsers.fails(400, 401, 403, 413, 415, 422, 429)
 @max_body(LARGEST_DOCUMENT)
@@ -269,11 +270,11 @@ def end_oauth_by_form(provider: str) -> BaseResponse:
     Like `GET` of the same address, with `code` and `state` in the form. `user` is Apple's JSON with
     the user's name, which it sends at the first sign-in only.
     """
-    return _end_oauth(provider, None, _form_values(OAUTH_FORM))
+    return _end_oauth(provider, None, form_values(OAUTH_FORM))
 
 
 @browsers.route("/oauth/<provider>/callback/<account_code>", methods=["POST"])
-@browsers.doc(requestBody=_form(APPLE_FORM, {"code": "c1234...", "state": "AA0001-..."}))
+@browsers.doc(requestBody=form_body(APPLE_FORM, {"code": "c1234...", "state": "AA0001-..."}))
 @browsers.response(302, description=TO_CLIENT)
 @browsers.fails(400, 401, 403, 413, 415, 422, 429)
 @public
@@ -284,7 +285,7 @@ def end_oauth_of_row_by_form(provider: str, account_code: str) -> BaseResponse:
     Like `POST /oauth/{provider}/callback`, for settings with an address of their own
     (`callback_url`).
     """
-    return _end_oauth(provider, account_code, _form_values(OAUTH_FORM))
+    return _end_oauth(provider, account_code, form_values(OAUTH_FORM))
 
 
 @browsers.route("/saml/<provider>/sso", methods=["GET"])
@@ -306,7 +307,9 @@ def begin_saml_in_browser(args: JSONObject, provider: str) -> BaseResponse:
 @browsers.route("/saml/<provider>/acs", methods=["POST"])
 @browsers.arguments(schemas.ConsumerArgs, location="query")
 @browsers.doc(
-    requestBody=_form(SAML_FORM, {"SAMLResponse": "PHNhbWxwOlJlc3...", "RelayState": "QUEwMDAx..."})
+    requestBody=form_body(
+        SAML_FORM, {"SAMLResponse": "PHNhbWxwOlJlc3...", "RelayState": "QUEwMDAx..."}
+    )
 )
 @browsers.response(302, description=TO_CLIENT)
 @browsers.fails(400, 401, 403, 413, 415, 429)
@@ -324,7 +327,7 @@ def consume_assertion(args: JSONObject, provider: str) -> BaseResponse:
     requested = account_of_request()
     account = args.get("account") or requested
     try:
-        form = _form_values(("SAMLResponse", "RelayState"))
+        form = form_values(("SAMLResponse", "RelayState"))
     except RequestEntityTooLarge:
         sign_in.refuse_large(name, account, origin())
     posted = SamlCallback(name, form["SAMLResponse"], form["RelayState"], account)
@@ -337,7 +340,8 @@ def _end_oauth(provider: str, account_code: str | None, args: JSONObject) -> Bas
     )
 
 
-def _form_values(names: tuple[str, ...]) -> dict[str, str]:
+def form_values(names: tuple[str, ...]) -> dict[str, str]:
+    """Return these fields of the submitted form, empty if missing."""
     return {name: request.form.get(name, "").replace("\0", "") for name in names}
 
 

@@ -157,7 +157,7 @@ def change(setting_id: str, body: Body, *, by: Principal) -> ProviderSetting:
         # re-encrypts its secrets, so comparing them detects concurrent changes.
         secrets_before, changes = row.secrets, _changed_values(row, body)
         with db.transaction() as session:
-            row = _lock(row.account_id, row.id)
+            row = lock(row.account_id, row.id)
             if "config" not in body or row.secrets == secrets_before:
                 _settle_trust(row, changes, body, by)
                 for name, value in changes.items():
@@ -172,7 +172,7 @@ def delete(setting_id: str, *, by: Principal) -> None:
     by.require_recent_sign_in()
     row = get(setting_id, by=by)
     with db.transaction() as session:
-        session.delete(_lock(row.account_id, row.id))
+        session.delete(lock(row.account_id, row.id))
 
 
 def _settle_trust(row: ProviderSetting, changes: Body, body: Body, by: Principal) -> None:
@@ -219,7 +219,8 @@ def _new_problems(row: ProviderSetting) -> list[validation.Problem]:
     return missing + issuer_problems(provider, row.config)
 
 
-def _lock(account_id: str, setting_id: str) -> ProviderSetting:
+def lock(account_id: str, setting_id: str) -> ProviderSetting:
+    """Return locked settings, in the open transaction. Raises NotFound."""
     conditions = (ProviderSetting.account_id == account_id, ProviderSetting.id == setting_id)
     query = sa.select(ProviderSetting).where(*conditions).with_for_update()
     return _require(db.db.session.scalar(query.execution_options(populate_existing=True)))
@@ -235,9 +236,10 @@ def merge_config(row: ProviderSetting, changes: Body) -> JSONObject:
     """Merge changes into the config of a row; secrets sent as `***` stay."""
     # Whoever changes the token address must know the secret that is sent there.
     target = "issuer" if get_provider(row).discovers else "token_url"
-    moved = target in changes and _address(changes, target) != _address(row.config, target)
-    saved = {**row.config, **({} if moved else _secrets(row))}
-    if changes.get("idp_metadata"):
+    moved_token = target in changes and _address(changes, target) != _address(row.config, target)
+    saved = {**row.config, **({} if moved_token else _secrets(row))}
+    moved = changes.get("metadata_url") not in (None, "", row.config.get("metadata_url"))
+    if changes.get("idp_metadata") or moved:
         saved = {n: v for n, v in saved.items() if n not in ("idp_sso_url", "idp_x509_cert")}
     masked = {name for name in get_provider(row).secrets if changes.get(name) == HIDDEN}
     return {**saved, **{name: value for name, value in changes.items() if name not in masked}}

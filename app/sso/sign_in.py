@@ -7,25 +7,23 @@ import secrets
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn
+from typing import NoReturn
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
 import orjson
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from app import clock, crypto, db
+from app import crypto, db
 from app.accounts import pii, users
 from app.accounts.models import Account, User
 from app.accounts.tenants import UNTRUSTED_REDIRECTS
-from app.auth import tokens
 from app.auth.sessions import Origin
 from app.errors import Conflict, InvalidValues, NotFound, problem
 from app.sso import account_linking, connections, flows, refusals, service
 from app.sso.connections import Connection
 from app.sso.flows import StartedFlow
 from app.sso.identities import Claims
-from app.sso.models import API, BROWSER, CONSOLE, OAUTH, SAML, TEST, Flow, SeenAssertion
+from app.sso.models import API, BROWSER, CONSOLE, LOGOUT, OAUTH, SAML, TEST, Flow
 from app.sso.oauth import addresses, discovery
 from app.sso.refusals import (
     Cancelled,
@@ -35,6 +33,7 @@ from app.sso.refusals import (
     StateRefused,
     TooLarge,
 )
+from app.sso.saml import replays, sessions
 from app.types import JSONMapping, JSONObject
 
 Cookie = Callable[[Flow], str | None]
@@ -176,7 +175,7 @@ def complete_saml(callback: SamlCallback, cookie: Cookie, origin: Origin) -> Com
     """Complete a SAML sign-in. Raises SignInRefused and records the reason."""
     from app.sso.saml import assertions
 
-    flow = flows.find(_decode_state(callback.relay_state))
+    flow = flows.find(decode_state(callback.relay_state))
     account_or_none = service.find_active_account(callback.account)
     account_id = _account_id(flow) if flow else account_or_none.id if account_or_none else None
     provider = callback.provider or (flow.provider_name if flow else "")
@@ -195,7 +194,8 @@ def complete_saml(callback: SamlCallback, cookie: Cookie, origin: Origin) -> Com
             return parsed[0].claimed
 
         def mark_used(session: Session) -> None:
-            _mark_used(session, connection, parsed[0].id, parsed[0].expires_at)
+            replays.mark_used(session, connection, parsed[0].id, parsed[0].expires_at)
+            sessions.record(session, connection, flow, parsed[0])
 
         with refusals.attach_flow(flow):
             return _conclude(connection, flow, cookie(flow), fetch, mark_used)
@@ -348,7 +348,7 @@ def _account_id(flow: Flow | None) -> str | None:
 
 
 def _require_started(flow: Flow | None, reference: str | None) -> tuple[Flow, Account]:
-    if flow is None:
+    if flow is None or flow.purpose == LOGOUT:
         raise StateRefused("state", "The sign-in was not started here.")
     account = db.db.session.get_one(Account, flow.account_id)
     check_account(flow, reference)
@@ -389,21 +389,8 @@ def _start_unsolicited(
     return connection, started.flow
 
 
-def _mark_used(session: Session, connection: Connection, id: str, expires_at: Any) -> None:
-    issuer = connection.config["idp_entity_id"]
-    assertion = SeenAssertion(
-        account_id=connection.account.id,
-        assertion_hash=tokens.digest(f"{issuer}\n{id}"),
-        expires_at=max(expires_at, clock.now()),
-    )
-    try:
-        session.add(assertion)
-        session.flush()
-    except IntegrityError:
-        raise SignInRefused("replay", "The assertion was used before.") from None
-
-
-def _decode_state(relay_state: str) -> str:
+def decode_state(relay_state: str) -> str:
+    """Decode the state of a flow in a relay state; empty if it is not one of ours."""
     try:
         return b64decode(relay_state, validate=True).decode()
     except (binascii.Error, ValueError):

@@ -20,7 +20,12 @@ from app.sso.saml import certificates
 from app.types import JSONMapping, JSONObject
 
 TIMEOUT_SECONDS = 10
-FETCHED = ("token_url", "userinfo_url", "jwks_url")  # requested by the service itself
+FETCHED = (
+    "token_url",
+    "userinfo_url",
+    "jwks_url",
+    "metadata_url",
+)  # requested by the service itself
 Problem = JSONObject
 
 
@@ -64,6 +69,11 @@ def validate(
                 problems.append(problem(f"config.{name}", error.code, str(error)))
     if "idp_metadata" in config_values:
         problems += _parse_metadata(config_values)
+    elif (
+        config_values.get("metadata_url") != saved.get("metadata_url")
+        and not db.in_transaction()  # which waits for no request: the daily read comes later
+    ):
+        problems += _fetch_metadata(config_values)
     problems += _issuer_problems(provider, config_values)
     if complete:
         invalid_fields = {item["field"] for item in problems}
@@ -96,14 +106,32 @@ def _issuer_problems(provider: Provider, values: JSONMapping) -> list[Problem]:
     return [problem("config.issuer", "invalid_option", message)]
 
 
+def _fetch_metadata(values: JSONObject) -> list[Problem]:
+    if "metadata_url" not in values:
+        return []
+    from app.sso.saml import metadata  # imported on use: large
+
+    db.db.session.rollback()  # hold no connection during the request
+    try:
+        values |= metadata.fetch(
+            values["metadata_url"], request_rules(), values.get("idp_entity_id")
+        )
+    except metadata.InvalidMetadata as error:
+        return [problem("config.metadata_url", "invalid_option", str(error))]
+    return []
+
+
 def _parse_metadata(values: JSONObject) -> list[Problem]:
     from app.sso.saml import metadata  # imported on use: large
 
+    text = values.pop("idp_metadata")
     try:
-        values |= metadata.parse(values.pop("idp_metadata"))
+        values |= metadata.parse(text)
+        unsigned = metadata.demands_signatures(text) and values.get("sign_requests") is False
     except metadata.InvalidMetadata as error:
         return [problem("config.idp_metadata", "pattern_mismatch", str(error))]
-    return []
+    message = 'The identity provider requires signed requests (WantAuthnRequestsSigned="true").'
+    return [problem("config.sign_requests", "invalid_option", message)] if unsigned else []
 
 
 def _clean(setting: Setting, value: object) -> object:
@@ -206,6 +234,14 @@ def _flag(setting: Setting, value: object) -> bool:
     return value
 
 
+def _name_id(setting: Setting, value: object) -> str:
+    text = _text(setting, value)
+    if text not in providers.NAME_ID_FORMATS:
+        formats = ", ".join(providers.NAME_ID_FORMATS)
+        raise InvalidSetting("invalid_option", f"Must be one of: {formats}.")
+    return text
+
+
 def _key(setting: Setting, value: object) -> str:
     text = _text(setting, value)
     if not certificates.is_signing_key(text):
@@ -245,5 +281,6 @@ _CLEANERS: Mapping[str, Callable[[Setting, object], object]] = {
     providers.ROLE: _role,
     providers.FLAG: _flag,
     providers.KEY: _key,
+    providers.NAME_ID: _name_id,
     providers.CERTIFICATES: _certificates,
 }

@@ -33,6 +33,10 @@ TABLE: list[tuple[str, str, Any, Statuses]] = [
     ("GET", "account/roles", None, LIST_OF_ACCOUNT),
     ("GET", "account/sso/refusals", None, LIST_OF_ACCOUNT),
     ("POST", "account/sso/plan", {}, LIST_OF_ACCOUNT),
+    ("GET", "account/sso/keys", None, LIST_OF_ACCOUNT),
+    ("POST", "account/sso/keys", {}, LIST_OF_ACCOUNT),
+    ("POST", "account/sso/keys/{saml_key}/activate", {}, OF_ACCOUNT),
+    ("DELETE", "account/sso/keys/{saml_key}", None, OF_ACCOUNT),
     ("GET", "account/users", None, LIST_OF_ACCOUNT),
     ("POST", "account/users", {"email": "{new}@x.example"}, LIST_OF_ACCOUNT),
     ("GET", "account/users/{user}", None, OF_ACCOUNT),
@@ -139,6 +143,11 @@ class Stage:
         answer = self.cast.alice.post(f"groups/{self['group']}/users", body)
         assert answer.status_code == 200
         return self.cast.bob.id
+
+    def make_saml_key(self) -> str:
+        for key in reversed(self.cast.alice.get("account/sso/keys").json["items"]):
+            assert self.cast.alice.delete(f"account/sso/keys/{key['id']}").status_code == 204
+        return str(self.cast.alice.post("account/sso/keys").json["id"])
 
     def make_invitation(self) -> str:
         body = {"email": f"invited{self.made}@acme.example"}

@@ -44,6 +44,7 @@ UNTOLD: dict[Route, str] = {
     ("POST", "/auth/refresh"): "a session (tokens)",
     ("POST", "/auth/reauthenticate"): "a session (tokens)",
     ("POST", "/auth/logout"): "a session (tokens)",
+    ("POST", "/auth/saml/logout"): "a session (tokens)",
     ("DELETE", "/auth/sessions/<uuid:session_id>"): "a session (tokens)",
     ("DELETE", "/account/users/<uuid:user_id>/sessions"): "sessions (tokens)",
     ("DELETE", "/account/users/<uuid:user_id>/sessions/<uuid:session_id>"): "a session (tokens)",
@@ -67,7 +68,9 @@ UNTOLD: dict[Route, str] = {
     ("POST", "/workflow-instances/<uuid:instance_id>/cancel"): "an instance",
     ("POST", "/workflow-instances/<uuid:instance_id>/resume"): "an instance",
     ("POST", "/admin/configuration/test-connection"): "nothing: it only tries",
+    ("POST", "/admin/configuration/<uuid:configuration_id>/metadata"): "nothing without an address",
     ("POST", "/account/sso/plan"): "nothing: it only plans",
+    ("POST", "/account/sso/keys/<uuid:saml_key_id>/activate"): "nothing where it is active",
     ("POST", "/rules/validate"): "nothing: it only judges",
     ("POST", "/rules/test"): "nothing: it only tries",
     ("POST", "/roles/validate-rule"): "nothing: it only judges",
@@ -197,7 +200,7 @@ def prepared(cast: Cast, route: Route, posts_id: str) -> tuple[Caller, str, Any]
         own = (
             cast.alice if route[1] in ("/auth/logout", "/auth/send-verification") else cast.charlie
         )
-        if route[1] == "/auth/reauthenticate":
+        if route[1] in ("/auth/reauthenticate", "/auth/saml/logout"):
             own = signed_in(own)
         return own, tenancy.address(route), body
     if isinstance(case, tenancy.Owned):

@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 from flask.testing import FlaskClient
+from lxml import etree
 from werkzeug.test import TestResponse
 
 from app import db
@@ -127,6 +128,17 @@ class Stage:
         request = self.begin_saml(browser, name, account)
         response = saml_idp.answer(request, **changes).encoded()
         return self.post(browser, response, request.relay_state, name, account)
+
+    def metadata(self, name: str = "okta", account: str = "acme") -> Any:
+        """Our metadata of an account, as an element."""
+        answer = self.anyone.get(f"auth/saml/metadata?account={account}&provider={name}")
+        assert answer.status_code == 200, answer.text
+        return etree.fromstring(answer.data)
+
+    def certificates(self, use: str = "encryption") -> list[str]:
+        """The certificates in acme's metadata."""
+        path = f"//md:KeyDescriptor[@use='{use}']//ds:X509Certificate/text()"
+        return list(self.metadata().xpath(path, namespaces=saml_idp.NAMESPACES))
 
     def users(self) -> list[tuple[str, str]]:
         """Every user: account and address."""

@@ -20,10 +20,11 @@ from lxml import etree
 from onelogin.saml2.constants import OneLogin_Saml2_Constants as Names
 from onelogin.saml2.utils import OneLogin_Saml2_Utils
 
-from tests.sso import loopback
+from tests.sso import loopback, saml_encryption
 
 ENTITY = "https://idp.example/entity"
 SSO = "https://idp.example/sso"
+NAMESPACES = {"md": Names.NS_MD, "ds": Names.NS_DS, "saml": Names.NS_SAML, "samlp": Names.NS_SAMLP}
 
 
 @lru_cache
@@ -56,13 +57,15 @@ def config(**more: Any) -> dict[str, Any]:
     return {**found, **more}
 
 
-def metadata() -> str:
+def metadata(key: str = "idp", slo: str | None = None) -> str:
     """The identity provider's metadata."""
-    lines = pair("idp")[1].strip().splitlines()[1:-1]
+    binding = f'Binding="{Names.BINDING_HTTP_REDIRECT}"'
+    logout = f'<md:SingleLogoutService {binding} Location="{slo}"/>' if slo else ""
+    lines = pair(key)[1].strip().splitlines()[1:-1]
     return f"""<md:EntityDescriptor xmlns:md="{Names.NS_MD}" entityID="{ENTITY}">
 <md:IDPSSODescriptor protocolSupportEnumeration="{Names.NS_SAMLP}"><md:KeyDescriptor use="signing">
 <ds:KeyInfo xmlns:ds="{Names.NS_DS}"><ds:X509Data><ds:X509Certificate>{"".join(lines)}
-</ds:X509Certificate></ds:X509Data></ds:KeyInfo></md:KeyDescriptor>
+</ds:X509Certificate></ds:X509Data></ds:KeyInfo></md:KeyDescriptor>{logout}
 <md:SingleSignOnService Binding="{Names.BINDING_HTTP_REDIRECT}" Location="{SSO}"/>
 </md:IDPSSODescriptor></md:EntityDescriptor>"""
 
@@ -109,17 +112,24 @@ class Response:
     key: str = "idp"
     sha1: bool = False
     sign: str = "assertion"
+    context: str = "urn:oasis:names:tc:SAML:2.0:ac:classes:Password"
+    session_index: str | None = None
+    encrypt: saml_encryption.Encrypt | None = None
     id: str = field(default_factory=lambda: f"_{uuid.uuid4().hex}")
 
     def xml(self) -> str:
         """The response, signed as it says."""
         unsigned = self._response(self._assertion())
         if self.sign == "nothing":
-            return unsigned
+            return self._encrypted(unsigned)
         if self.sign == "response":
-            return self._signed(unsigned)
+            return self._signed(self._encrypted(unsigned))
         # Signed in its place: the namespaces around it belong to what is signed.
-        return self._response(self._signed(self._assertion()))
+        response = self._encrypted(self._response(self._signed(self._assertion())))
+        return self._signed(response) if self.sign == "both" else response
+
+    def _encrypted(self, response: str) -> str:
+        return self.encrypt(response) if self.encrypt else response
 
     def encoded(self) -> str:
         """As it is posted."""
@@ -149,7 +159,7 @@ class Response:
             "confirmed": f'NotOnOrAfter="{until}"',
             "begins": f'NotBefore="{moment(self.begins)}"',
             "ends": f'NotOnOrAfter="{moment(self.ends)}"',
-            "session": "",
+            "session": f'SessionIndex="{self.session_index}"' if self.session_index else "",
             **self.times,
         }
         recipient = _quoted(self.recipient or self.consumer)
@@ -171,8 +181,7 @@ class Response:
             f"<saml:AudienceRestriction><saml:Audience>{_quoted(self.audience)}</saml:Audience>"
             f"</saml:AudienceRestriction></saml:Conditions>"
             f'<saml:AuthnStatement AuthnInstant="{moment(0)}" {times["session"]}>'
-            "<saml:AuthnContext>"
-            "<saml:AuthnContextClassRef>urn:oasis:names:tc:SAML:2.0:ac:classes:Password"
+            f"<saml:AuthnContext><saml:AuthnContextClassRef>{self.context}"
             f"</saml:AuthnContextClassRef></saml:AuthnContext></saml:AuthnStatement>{told}"
             "</saml:Assertion>"
         )

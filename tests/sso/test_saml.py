@@ -6,8 +6,11 @@ import pytest
 from lxml import etree
 
 from app import db
-from app.accounts.models import SYSTEM_ACCOUNT_ID
-from app.sso.models import ProviderSetting
+from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
+from app.sso import providers
+from app.sso.connections import Connection
+from app.sso.models import SAML, ProviderSetting
+from app.sso.saml import assertions, certificates
 from tests.builders import PASSWORD, Caller, make_user
 from tests.console.browser import Browser
 from tests.sso import saml_idp
@@ -432,6 +435,38 @@ def test_a_browser_goes_back_to_the_client_application_with_the_error(stage: Sta
     refusal = stage.cast.alice.get("account/sso/refusals").json["items"][0]
     assert refusal["check"] == "audience"
     assert "evil.example" in refusal["detail"]
+
+
+CANCELLED = "The sign-in was cancelled at the provider. Try again."
+STATUSES = {"AuthnFailed": True, "RequestDenied": True, "NoPassive": True, "Responder": False}
+
+
+def test_a_sign_in_that_fails_at_the_provider_goes_back_to_the_client(stage: Stage) -> None:
+    stage.saml(stage.cast.alice)
+    for status, is_cancelled in STATUSES.items():
+        browser = stage.browser()
+        request = stage.begin_saml(browser, client_state="mine")
+        code = f"urn:oasis:names:tc:SAML:2.0:status:{status}"
+        response = saml_idp.answer(request, status=code, sign="nothing")
+        page = stage.post(browser, response.encoded(), request.relay_state, headers=HTML)
+        query = query_of(page.headers["Location"])
+        assert (query["error"], query["state"]) == ("access_denied", "mine")
+        assert (query["error_description"] == CANCELLED) is is_cancelled
+        refusal = stage.last_refusal()
+        assert (refusal[0], status in refusal[1]) == ("status", True)
+
+
+@pytest.mark.parametrize("context", ["https://refeds.org/profile/mfa", "urn:x:Password"])
+def test_several_factors_at_the_provider_are_part_of_the_claims(context: str) -> None:
+    request = saml_idp.Asked("_1", "http://here/acs", "http://here", "")
+    account = Account(id="x", slug="acme")
+    addresses = {"sp_entity_id": request.issuer, "assertion_consumer_url": request.consumer}
+    config = saml_idp.config(idp_x509_cert=certificates.parse(saml_idp.pair("idp")[1]))
+    okta = providers.get(SAML, "okta")
+    connection = Connection(account, okta, {**config, **addresses}, is_own=True)
+    response = saml_idp.answer(request, context=context).encoded()
+    parsed = assertions.parse_response(connection, response, "_1")
+    assert parsed.claimed.mfa is (context != "urn:x:Password")
 
 
 def test_what_changes_is_audited(stage: Stage) -> None:

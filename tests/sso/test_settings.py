@@ -319,20 +319,32 @@ def test_certificates_that_never_end_cost_nothing(stage: Stage) -> None:
     assert told["message"] == "At most 10 certificates of 50,000 characters in total."
 
 
-def test_metadata_that_demands_signed_requests_is_refused_by_name(stage: Stage) -> None:
+def test_metadata_that_demands_signed_requests_needs_signatures(stage: Stage) -> None:
+    alice = stage.cast.alice
     for demand, refused in (("true", True), ("1", True), ("false", False)):
         demanding = saml_idp.metadata().replace(
             "<md:IDPSSODescriptor", f'<md:IDPSSODescriptor WantAuthnRequestsSigned="{demand}"'
         )
-        given = body("saml", "okta", idp_metadata=demanding)
-        tried = stage.cast.alice.post(f"{PATH}/test-connection", given)
-        saved = stage.cast.alice.post(PATH, given)
-        if not refused:
-            assert (tried.status_code, saved.status_code) == (200, 201)
-            continue
-        for answer in (tried, saved):
-            assert fields(answer)["config.idp_metadata"] == "pattern_mismatch"
+        unsigned = body("saml", "okta", idp_metadata=demanding, sign_requests=False)
+        answer = alice.post(f"{PATH}/test-connection", unsigned)
+        assert answer.status_code == (400 if refused else 200)
+        if refused:
+            assert fields(answer) == {"config.sign_requests": "invalid_option"}
             assert "WantAuthnRequestsSigned" in answer.json["details"][0]["message"]
+    assert alice.post(PATH, body("saml", "okta", idp_metadata=demanding)).status_code == 201
+
+
+@pytest.mark.parametrize("until", ["2020-01-01T00:00:00Z", "soon"])
+def test_expired_metadata_is_refused(stage: Stage, until: str) -> None:
+    expired = saml_idp.metadata().replace("entityID", f'validUntil="{until}" entityID')
+    answer = stage.cast.alice.post(PATH, body("saml", "okta", idp_metadata=expired))
+    assert fields(answer)["config.idp_metadata"] == "pattern_mismatch"
+
+
+def test_a_name_id_format_is_one_of_three(stage: Stage) -> None:
+    wrong = body("saml", "okta", **saml_idp.config(name_id_format="transient"))
+    answer = stage.cast.alice.post(PATH, wrong)
+    assert fields(answer) == {"config.name_id_format": "invalid_option"}
 
 
 def test_each_provider_publishes_its_schema(stage: Stage) -> None:

@@ -30,6 +30,7 @@ NAMES = {
     "records.erase": lazy_gettext("Erasure of a record's history"),
     "records.remove_account": lazy_gettext("Removal of an account's records"),
     "sso.purge": lazy_gettext("Removal of unfinished single sign-ons"),
+    "sso.read_metadata": lazy_gettext("Read of identity providers' metadata"),
     "users.erase": lazy_gettext("Erasure of a user's personal data"),
     "webhooks.bound": lazy_gettext("Limit of the delivery log"),
     "webhooks.purge": lazy_gettext("Removal of old deliveries"),

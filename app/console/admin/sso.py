@@ -18,11 +18,23 @@ from app.console.shell.scopes import AccountScope
 from app.errors import AppError
 from app.http.languages import gettext
 from app.rest.access import public
-from app.sso import dry_run, one_time_codes, providers, refusals, roles, service, sign_in
+from app.sso import (
+    dry_run,
+    one_time_codes,
+    providers,
+    refusals,
+    roles,
+    saml_key_routes,
+    saml_metadata,
+    service,
+    sign_in,
+)
 from app.sso.models import OAUTH, TEST, ProviderSetting
 from app.sso.providers import Provider
 from app.sso.refusals import SignInRefused
 from app.sso.responses import begin_in_console, flow_cookie, redirect_to_base, redirect_to_provider
+from app.sso.saml import keys
+from app.types import JSONObject
 
 ACCOUNT = "/console/sso/<uuid:account_id>"
 NEW = f"{ACCOUNT}/new/<category>/<provider>"
@@ -214,7 +226,7 @@ def finish_sso() -> str | BaseResponse:
     if flow.is_new_user:
         flash(gettext("Welcome to %(account)s.", account=user.account.name))
     target = guard.safe_target(flow.redirect_uri) or url_for("console.show_home")
-    return guard.start_session(user, target, one_time_codes.proof_of(flow))
+    return guard.start_session(user, target, one_time_codes.proof_of(flow), flow=flow)
 
 
 def _overview(scope: AccountScope, form: Form, preview: object = None) -> Page:
@@ -236,6 +248,13 @@ def _overview(scope: AccountScope, form: Form, preview: object = None) -> Page:
         ignored=sso_settings.ignored_groups(tenants.get(scope.account.id).settings),
         is_system=scope.account.id == SYSTEM_ACCOUNT_ID,
     )
+
+
+def _saml_keys(scope: AccountScope, kind: Provider) -> list[JSONObject]:
+    # The system has none: each account signs with its own.
+    if kind.category == OAUTH or scope.account.id == SYSTEM_ACCOUNT_ID:
+        return []
+    return [saml_key_routes.view(key) for key in keys.get_all(scope.account.id)]
 
 
 def _form_page(
@@ -260,4 +279,6 @@ def _form_page(
         closed_to_members=row is not None and row.admits_pii_members is False,
         may_confirm=pii.is_trusted(scope.account.id, scope.by.user_id),
         is_oauth=kind.category == OAUTH,
+        read=saml_metadata.last_read(row) if row and row.config.get("metadata_url") else None,
+        saml_keys=_saml_keys(scope, kind),
     )

@@ -32,7 +32,8 @@ MULTILINE = (providers.KEY, providers.CERTIFICATES, providers.METADATA)
 SECTIONS = {
     "credentials": (
         *("issuer", "client_id", "client_secret", "tenant_id", "team_id", "key_id", "private_key"),
-        *("idp_metadata", "idp_entity_id", "idp_sso_url", "idp_x509_cert"),
+        *("metadata_url", "idp_metadata", "idp_entity_id"),
+        *("idp_sso_url", "idp_slo_url", "idp_x509_cert"),
     ),
     "roles": ("default_role", "email_verified"),
     "addresses": ("allowed_redirect_uris", "sp_entity_id", "assertion_consumer_url"),
@@ -104,6 +105,7 @@ def service_addresses(
     return {
         gettext("Entity ID (audience)"): connections.saml_entity_id(connection),
         gettext("Assertion consumer URL"): connections.saml_consumer_url(connection),
+        gettext("Sign-out URL"): connections.saml_logout_url(connection),
     }
 
 
@@ -206,7 +208,7 @@ def _input_kind(setting: Setting) -> str:
 
 
 def _flags(kind: Provider, config: JSONMapping) -> dict[str, str]:
-    defaults = {"email_verified": True}
+    defaults = {"email_verified": True, "sign_requests": True}
     flags = [setting.name for setting in kind.settings if setting.kind == providers.FLAG]
     return {name: "true" if config.get(name, defaults.get(name)) else "" for name in flags}
 

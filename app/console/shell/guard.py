@@ -31,7 +31,9 @@ from app.errors import Forbidden, Unauthorized, Unavailable
 from app.http import languages
 from app.http.languages import gettext
 from app.rest.access import across_accounts
+from app.sso import one_time_codes
 from app.sso import service as providers
+from app.sso.models import Flow
 
 MAX_ATTEMPTS = 10
 FILE = "application/octet-stream"
@@ -208,15 +210,18 @@ def own_account_id() -> str:
 
 
 def start_session(
-    user: User | LoginUser, target: str, proof: Proof, status: int = 303
+    user: User | LoginUser, target: str, proof: Proof, status: int = 303, flow: Flow | None = None
 ) -> BaseResponse:
-    """Sign a user in to the console in this browser, and redirect.
+    """Sign a user in to the console in this browser, by a flow of a provider or not, and redirect.
 
     The browser's previous session ends. Raises MfaRequired or EnrolmentRequired.
     """
     g.after_sign_in = target if status == 303 else ""
     secret = sessions.start_in_console(user, origin(), proof)
     end_current_session()
+    started = credentials.console_principal(secret) if flow else None
+    if flow and started:
+        one_time_codes.attach_session(flow, user.id, started[1])
     _invalidate_foreign_forms(user.id)
     response = redirect(target, status)
     response.set_cookie(
@@ -244,11 +249,27 @@ def _invalidate_foreign_forms(user_id: str) -> None:
 def end_session(target: str) -> BaseResponse:
     """End the session of this browser, and redirect."""
     end_current_session()
-    response = redirect(target, 303)
+    return forget_session(redirect(target, 303))
+
+
+def forget_session(response: BaseResponse) -> BaseResponse:
+    """Delete the session's cookie with a response."""
     response.delete_cookie(
         cookie_name(), httponly=True, samesite="Lax", secure=config.current().production
     )
     return response
+
+
+def provider_logout_url() -> str | None:
+    """The identity provider's sign-out address for this session, if it began there."""
+    load_caller()
+    current = caller()
+    if current is None or current.home is None:
+        return None
+    from app.sso import saml_logout  # imported on use: large
+
+    target = f"{config.current().base_url}{url_for('console.sign_in')}"
+    return saml_logout.start(current.home.id, g.console_session_id, target)
 
 
 def end_current_session() -> None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import binascii
 import re
 from base64 import b64decode
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlsplit
 from xml.sax.saxutils import quoteattr
 
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from onelogin.saml2.authn_request import OneLogin_Saml2_Authn_Request
 from onelogin.saml2.constants import OneLogin_Saml2_Constants as Names
 from onelogin.saml2.errors import OneLogin_Saml2_ValidationError
@@ -26,18 +27,25 @@ from onelogin.saml2.utils import OneLogin_Saml2_Utils
 from app.sso import connections
 from app.sso.connections import Connection
 from app.sso.identities import Claims, group_names
-from app.sso.refusals import SignInRefused
-from app.sso.saml import certificates, checks, xml_precheck
+from app.sso.providers import NAME_ID_FORMATS
+from app.sso.refusals import Cancelled, SignInRefused
+from app.sso.saml import certificates, checks, encryption, keys, redirect_binding, xml_precheck
 from app.types import JSONMapping, JSONObject
 
 LONGEST_RESPONSE = 256 * 1024
 # Safe on raw XML: text and attributes contain no bare `<`, and comments were refused before.
-ENCRYPTED = re.compile(rb"<(?:[^\s<>/:]{1,100}:)?(Encrypted(?:Assertion|ID|Attribute))[\s/>]")
-KEYLESS = "Atrium has no decryption key: turn off encryption at the identity provider."
+ENCRYPTED = re.compile(rb"<(?:[^\s<>/:]{1,100}:)?Encrypted(Assertion|ID|Attribute)[\s/>]")
+PARTS = "Atrium decrypts whole assertions only: encrypt those at the identity provider, or nothing."
+STATUS = "urn:oasis:names:tc:SAML:2.0:status:"
+CANCELLED = {f"{STATUS}{name}" for name in ("AuthnFailed", "RequestDenied", "NoPassive")}
+MULTIPLE_FACTORS = {
+    "https://refeds.org/profile/mfa",
+    "http://schemas.microsoft.com/claims/multipleauthn",
+    "urn:oasis:names:tc:SAML:2.0:ac:classes:MobileTwoFactorContract",
+}
 CLOCK_DRIFT = timedelta(seconds=Names.ALLOWED_CLOCK_DRIFT)
 LAST = datetime.max.replace(tzinfo=UTC) - CLOCK_DRIFT
 TRANSIENT = "urn:oasis:names:tc:SAML:2.0:nameid-format:transient"
-UNSPECIFIED = "urn:oasis:names:tc:SAML:1.1:nameid-format:unspecified"
 CLAIMS = "http://schemas.xmlsoap.org/ws/2005/05/identity/claims/"
 MICROSOFT = "http://schemas.microsoft.com/identity/claims/"
 EMAILS = (
@@ -76,50 +84,71 @@ CHECKS = {
 
 
 @dataclass(frozen=True)
+class NameID:
+    """How the identity provider names a user, for its single logout."""
+
+    value: str
+    format: str | None
+    qualifier: str | None
+    sp_qualifier: str | None
+
+
+@dataclass(frozen=True)
 class Assertion:
     """A valid assertion: claims, id, and until when it could be replayed."""
 
     claimed: Claims
     id: str
     expires_at: datetime
+    name: NameID
+    session_index: str | None
 
 
 def authn_url(connection: Connection, request_id: str, relay_state: str) -> str:
     """Return the identity provider's sign-in URL for a request."""
     request = _Request(_settings(connection, for_xml=True), request_id)
-    query = urlencode({"SAMLRequest": request.get_request(), "RelayState": relay_state})
-    address = str(connection.config["idp_sso_url"])
-    return f"{address}{'&' if urlsplit(address).query else '?'}{query}"
-
-
-def metadata(connection: Connection) -> bytes:
-    """Return our service provider metadata as XML."""
-    xml = _settings(connection, for_xml=True, own_part_only=True).get_sp_metadata()
-    return xml if isinstance(xml, bytes) else str(xml).encode()
+    key = keys.signing_key(connection.account.id) if connection.signs_requests else None
+    return redirect_binding.url(
+        str(connection.config["idp_sso_url"]),
+        redirect_binding.REQUEST,
+        request.get_request(),
+        relay_state,
+        key,
+    )
 
 
 def parse_response(connection: Connection, response: str, request_id: str | None) -> Assertion:
     """Validate a response to a request. Raises SignInRefused with the check."""
     raw, settings = _document(response), _settings(connection)
-    if encrypted := ENCRYPTED.search(raw):
-        raise SignInRefused(
-            "encryption", f"The response contains an {encrypted[1].decode()}. {KEYLESS}"
-        )
+    private_keys = keys.decryption_keys(connection.account.id) if ENCRYPTED.search(raw) else []
     consumer_url = connections.saml_consumer_url(connection)
     parsed = None
     try:
+        raw = _decrypted(connection, raw, private_keys)
         parsed = OneLogin_Saml2_Response(settings, _encoded(raw))
         checks.check_destination(parsed, consumer_url, request_id)
         parsed.is_valid(_request_data(connection), request_id, raise_exceptions=True)
         checks.check_strictly(connection, parsed, request_id)
         return _read_assertion(connection, parsed)
     except OneLogin_Saml2_ValidationError as error:
+        if error.code == Error.STATUS_CODE_IS_NOT_SUCCESS and _is_cancelled(parsed):
+            raise Cancelled("status", str(error)) from None
         check = CHECKS.get(error.code, "signature")
         raise SignInRefused(check, _error_detail(connection, error, parsed)) from None
     except SignInRefused:
         raise
     except Exception as error:  # noqa: BLE001 - the library raises any class, even this one
         raise SignInRefused("document", f"Not a SAML response ({type(error).__name__}).") from None
+
+
+def _decrypted(connection: Connection, raw: bytes, private_keys: Sequence[RSAPrivateKey]) -> bytes:
+    if b"Assertion" in ENCRYPTED.findall(raw):
+        trusted = connection.config["idp_x509_cert"]
+        raw = encryption.decrypt(raw, private_keys, trusted, LONGEST_RESPONSE)
+    if encrypted := ENCRYPTED.search(raw):
+        kind = encrypted[1].decode()
+        raise SignInRefused("encryption", f"The response contains an Encrypted{kind}. {PARTS}")
+    return raw
 
 
 class _Request(OneLogin_Saml2_Authn_Request):  # type: ignore[misc]
@@ -149,12 +178,9 @@ def _encoded(raw: bytes) -> object:
     return OneLogin_Saml2_Utils.b64encode(raw)
 
 
-def _settings(
-    connection: Connection, *, for_xml: bool = False, own_part_only: bool = False
-) -> OneLogin_Saml2_Settings:
+def _settings(connection: Connection, *, for_xml: bool = False) -> OneLogin_Saml2_Settings:
     # The library inserts values into XML without escaping.
     convert = _escape_xml if for_xml else str
-    config = connection.config
     return OneLogin_Saml2_Settings(
         {
             "strict": True,
@@ -165,9 +191,9 @@ def _settings(
                     "url": convert(connections.saml_consumer_url(connection)),
                     "binding": Names.BINDING_HTTP_POST,
                 },
-                "NameIDFormat": UNSPECIFIED,
+                "NameIDFormat": NAME_ID_FORMATS[connection.name_id_format],
             },
-            "idp": {} if own_part_only else _identity_provider(config, convert),
+            "idp": _identity_provider(connection.config, convert),
             "security": {
                 "wantAssertionsSigned": True,
                 "wantAttributeStatement": False,
@@ -175,11 +201,8 @@ def _settings(
                 "rejectDeprecatedAlgorithm": True,
                 "allowRepeatAttributeName": True,
                 "allowSingleLabelDomains": True,
-                # No expiry: providers import it once, and it is valid until an admin changes it.
-                "metadataValidUntil": "",
             },
-        },
-        sp_validation_only=own_part_only,
+        }
     )
 
 
@@ -208,6 +231,11 @@ def _request_data(connection: Connection) -> JSONMapping:
         "get_data": {},
         "post_data": {},
     }
+
+
+def _is_cancelled(parsed: Any) -> bool:
+    path = ".//{*}Status//{*}StatusCode"
+    return any(code.get("Value") in CANCELLED for code in parsed.document.findall(path))
 
 
 def _error_detail(connection: Connection, error: Any, parsed: Any) -> str:
@@ -249,9 +277,16 @@ def _read_assertion(connection: Connection, parsed: Any) -> Assertion:
         email_verified=config.get("email_verified", True),
         name=_name(attributes, config.get("name_attribute")),
         groups=group_names(groups),
+        mfa=not MULTIPLE_FACTORS.isdisjoint(parsed.get_authn_contexts()),
     )
     id = checks.get_assertion(parsed).get("ID")
-    return Assertion(claimed, str(id), _expires_at(parsed))
+    name = NameID(
+        name_id["Value"],
+        name_id.get("Format"),
+        name_id.get("NameQualifier"),
+        name_id.get("SPNameQualifier"),
+    )
+    return Assertion(claimed, str(id), _expires_at(parsed), name, parsed.get_session_index())
 
 
 def _first(attributes: JSONMapping, custom: str | None, defaults: tuple[str, ...]) -> str | None:

@@ -14,6 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from cryptography.x509.oid import NameOID
 
+from app import clock
+
 # Base64 has no dash, so an unterminated block ends at the next one: linear time.
 FRAMED = re.compile(r"-----BEGIN CERTIFICATE-----([^-]*)-----END CERTIFICATE-----")
 SHORTEST_RSA = 2048
@@ -56,7 +58,9 @@ def describe(certificate: str) -> str:
     parsed = x509.load_der_x509_certificate(b64decode(certificate))
     names = parsed.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     name = str(names[0].value)[:60] if names else "no name"
-    return f"{name} ({fingerprint(certificate)}, until {parsed.not_valid_after_utc:%Y-%m-%d})"
+    expiry = parsed.not_valid_after_utc
+    validity = "expired on" if expiry <= clock.now() else "until"
+    return f"{name} ({fingerprint(certificate)}, {validity} {expiry:%Y-%m-%d})"
 
 
 def fingerprint(certificate: str) -> str:

@@ -56,7 +56,7 @@ def check_strictly(connection: Connection, parsed: Any, request_id: str | None) 
         raise SignInRefused("signature", "The document has duplicate ids.")
     assertion = get_assertion(parsed)
     for signature in document.iter(ds("Signature")):
-        _check_signature(signature)
+        check_signature(signature)
     if assertion.get("ID") != _signed_id(assertion):
         raise SignInRefused("signature", "The signature does not cover the assertion.")
     if connections.saml_entity_id(connection) not in parsed.get_audiences():
@@ -97,7 +97,8 @@ def _confirmation_problem(
     return None
 
 
-def _check_signature(signature: Any) -> None:
+def check_signature(signature: Any) -> None:
+    """Refuse signatures other than RSA with SHA-2 of one element. Raises SignInRefused."""
     algorithms = {element.get("Algorithm") for element in signature.iter(ds("SignatureMethod"))}
     digests = {element.get("Algorithm") for element in signature.iter(ds("DigestMethod"))}
     transforms = {element.get("Algorithm") for element in signature.iter(ds("Transform"))}

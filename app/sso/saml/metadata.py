@@ -2,42 +2,63 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from lxml import etree
+from onelogin.saml2.constants import OneLogin_Saml2_Constants as Names
 from onelogin.saml2.idp_metadata_parser import OneLogin_Saml2_IdPMetadataParser
 from onelogin.saml2.xml_utils import OneLogin_Saml2_XML
 from onelogin.saml2.xmlparser import DTDForbidden, EntitiesForbidden
 
+from app import clock
 from app.accounts import tenants
-from app.sso.saml import certificates, xml_precheck
+from app.outbound import client
+from app.outbound.address_policy import RequestFailed, RequestRefused, Rules
+from app.sso.refusals import SignInRefused
+from app.sso.saml import certificates, checks, xml_precheck
 from app.types import JSONObject
 
 LONGEST = 500_000
-DEMANDS_SIGNATURES = (
-    'The identity provider requires signed requests (WantAuthnRequestsSigned="true"), which Atrium'
-    " does not support. Turn that off at the identity provider, and paste its metadata again."
-)
+MAX_CONCURRENT, WAIT_SECONDS = 2, 5
+_reads = threading.BoundedSemaphore(MAX_CONCURRENT)
 
 
 class InvalidMetadata(ValueError):
     """Raised for unusable metadata, with the reason."""
 
 
-def parse(text: str) -> JSONObject:
-    """`idp_entity_id`, `idp_sso_url` and `idp_x509_cert`. Raises InvalidMetadata."""
+def fetch(url: str, rules: Rules, entity_id: str | None = None) -> JSONObject:
+    """Return the settings in the metadata at an address. Raises InvalidMetadata."""
+    # Slow providers must not occupy all threads of a process.
+    if not _reads.acquire(timeout=WAIT_SECONDS):
+        raise InvalidMetadata("Too many documents are being read. Try again in a moment.")
     try:
-        raw = xml_precheck.sanitize(text.encode(), LONGEST, strip_comments=True)
-        document = OneLogin_Saml2_XML.to_etree(raw)
-        parsed = OneLogin_Saml2_IdPMetadataParser.parse(document)
-    except xml_precheck.UnsafeXml as error:
+        return parse(_get(url, rules), entity_id)
+    finally:
+        _reads.release()
+
+
+def _get(url: str, rules: Rules) -> str:
+    headers = {"Accept": "application/samlmetadata+xml, application/xml", "User-Agent": "Atrium"}
+    try:
+        response = client.send("GET", url, headers, None, rules, max_characters=LONGEST + 1)
+    except (RequestRefused, RequestFailed) as error:
         raise InvalidMetadata(str(error)) from None
-    except (etree.XMLSyntaxError, DTDForbidden, EntitiesForbidden, ValueError):
-        raise InvalidMetadata("This is not valid XML.") from None
-    idp = parsed.get("idp", {})
-    if _demands_signatures(document):
-        raise InvalidMetadata(DEMANDS_SIGNATURES)
+    if response.status != 200:
+        raise InvalidMetadata(f"The address answered {response.status}.")
+    return response.body
+
+
+def parse(text: str, entity_id: str | None = None) -> JSONObject:
+    """Return the settings in metadata, of an entity if it has several. Raises InvalidMetadata.
+
+    They are `idp_entity_id`, `idp_sso_url`, `idp_x509_cert`, and `idp_slo_url` if there is one.
+    """
+    entity = _entity(text, entity_id)
+    idp = OneLogin_Saml2_IdPMetadataParser.parse(entity).get("idp", {})
     address = idp.get("singleSignOnService", {}).get("url", "")
+    logout_address = idp.get("singleLogoutService", {}).get("url", "")
     if not idp.get("entityId"):
         raise InvalidMetadata("This is not the metadata of an identity provider.")
     if not tenants.is_safe_url(address):
@@ -46,13 +67,52 @@ def parse(text: str) -> JSONObject:
         "idp_entity_id": idp["entityId"],
         "idp_sso_url": address,
         "idp_x509_cert": _certificates(idp),
+        **({"idp_slo_url": logout_address} if tenants.is_safe_url(logout_address) else {}),
     }
 
 
-def _demands_signatures(document: Any) -> bool:
+def demands_signatures(text: str) -> bool:
+    """Whether valid metadata requires signed requests."""
     # In the first descriptor, which the library reads; it ignores the form `1`.
     path = "(//*[local-name()='IDPSSODescriptor'])[1]/@WantAuthnRequestsSigned"
-    return any(text.strip() in ("true", "1") for text in document.xpath(path))
+    return any(value.strip() in ("true", "1") for value in _document(text).xpath(path))
+
+
+def _document(text: str) -> Any:
+    try:
+        raw = xml_precheck.sanitize(text.encode(), LONGEST, strip_comments=True)
+        return OneLogin_Saml2_XML.to_etree(raw)
+    except xml_precheck.UnsafeXml as error:
+        raise InvalidMetadata(str(error)) from None
+    except (etree.XMLSyntaxError, DTDForbidden, EntitiesForbidden, ValueError):
+        raise InvalidMetadata("This is not valid XML.") from None
+
+
+def _entity(text: str, entity_id: str | None) -> Any:
+    document = _document(text)
+    entities = [
+        entity
+        for entity in document.iter(f"{{{Names.NS_MD}}}EntityDescriptor")
+        if entity_id in (None, entity.get("entityID"))
+    ]
+    if not entities:
+        known = f"no entity {entity_id}" if entity_id else "no identity provider"
+        raise InvalidMetadata(f"The metadata describes {known}.")
+    for element in (document, entities[0]):
+        _check_validity(element.get("validUntil"))
+    # Alone: the library would read the first of the document.
+    return OneLogin_Saml2_XML.to_etree(etree.tostring(entities[0]))
+
+
+def _check_validity(valid_until: str | None) -> None:
+    if valid_until is None:
+        return
+    try:
+        expires_at = checks.parse_time(valid_until)
+    except SignInRefused as error:
+        raise InvalidMetadata(f"validUntil: {error.detail}") from None
+    if expires_at <= clock.now():
+        raise InvalidMetadata(f"The metadata expired at {valid_until}.")
 
 
 def _certificates(idp: JSONObject) -> list[str]:

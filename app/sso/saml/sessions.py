@@ -1,0 +1,90 @@
+"""Which sessions began by which names at an identity provider, for single logout."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from app import db
+from app.auth import sessions
+from app.auth.models import SignInSession
+from app.sso.connections import Connection
+from app.sso.models import Flow, SamlSession
+from app.sso.refusals import StateRefused
+
+if TYPE_CHECKING:
+    from app.sso.saml.assertions import Assertion
+
+
+def record(session: Session, connection: Connection, flow: Flow, assertion: Assertion) -> None:
+    """Record how the identity provider names the session that a flow will start."""
+    name = assertion.name
+    session.add(
+        SamlSession(
+            account_id=flow.account_id,
+            id=flow.id,
+            provider_name=connection.provider.name,
+            issuer=assertion.claimed.issuer,
+            subject=name.value,
+            name_format=name.format,
+            name_qualifier=name.qualifier,
+            sp_name_qualifier=name.sp_qualifier,
+            session_index=assertion.session_index,
+        )
+    )
+
+
+def attach(flow: Flow, user_id: str, session_id: str) -> None:
+    """Attach the new session to the name that its flow brought.
+
+    Raises StateRefused, and ends the session, if the identity provider has ended it meanwhile.
+    """
+    own = (SamlSession.account_id == flow.account_id, SamlSession.id == flow.id)
+    with db.transaction() as session:
+        result: Any = session.execute(
+            sa.update(SamlSession).where(*own).values(session_id=session_id)
+        )
+    if not result.rowcount:
+        sessions.end(flow.account_id, user_id, session_id)
+        raise StateRefused("logout", "The identity provider ended the session.")
+
+
+def find(account_id: str, session_id: str) -> SamlSession | None:
+    """Find how the identity provider names a session."""
+    own = (SamlSession.account_id == account_id, SamlSession.session_id == session_id)
+    return db.db.session.scalar(sa.select(SamlSession).where(*own))
+
+
+def end(connection: Connection, subject: str, session_indexes: Collection[str]) -> int:
+    """End the sessions of a name, or some of them, in the open transaction; returns their number.
+
+    One-time codes that are not exchanged yet stop working.
+    """
+    conditions = [
+        SamlSession.account_id == connection.account.id,
+        SamlSession.provider_name == connection.provider.name,
+        SamlSession.issuer == connection.config["idp_entity_id"],
+        SamlSession.subject == subject,
+    ]
+    if session_indexes:
+        conditions.append(SamlSession.session_index.in_(session_indexes))
+    same_session = sa.and_(
+        SignInSession.account_id == SamlSession.account_id,
+        SignInSession.id == SamlSession.session_id,
+    )
+    query = sa.select(SamlSession, SignInSession.user_id).outerjoin(SignInSession, same_session)
+    rows = db.db.session.execute(query.where(*conditions)).all()
+    for row, user_id in rows:
+        _end(row, user_id)
+    return len(rows)
+
+
+def _end(row: SamlSession, user_id: str | None) -> None:
+    if user_id and row.session_id:
+        sessions.end(row.account_id, user_id, row.session_id)
+    same_flow = (Flow.account_id == row.account_id, Flow.id == row.id)
+    db.db.session.execute(sa.update(Flow).where(*same_flow).values(code_hash=None))
+    db.db.session.delete(row)

@@ -1,0 +1,110 @@
+"""`/account/sso/keys`: the SAML key pairs of an account."""
+
+from __future__ import annotations
+
+import marshmallow as ma
+from flask import Response
+
+from app.auth.guard import principal
+from app.rest import fields
+from app.rest.access import account_admin
+from app.rest.schemas import Schema
+from app.sso.config_routes import own
+from app.sso.models import SamlKey
+from app.sso.saml import certificates, keys
+from app.types import JSONObject
+
+BY_ID = "/keys/<uuid:saml_key_id>"
+KEY = {
+    "id": "019a9f00-0000-7000-8000-0000000000a3",
+    "is_active": True,
+    "certificate": "MIIEHzCCAoegAwIBAgIUZ...",
+    "fingerprint": "SHA-256 0f1e2d3c4b5a6978...",
+    "expires_at": "2036-11-20T12:00:00Z",
+    "created_at": "2026-11-20T12:00:00.123456Z",
+}
+
+
+class SamlKeyView(Schema):
+    """A key pair without its private key."""
+
+    id = fields.Id(required=True)
+    is_active = ma.fields.Boolean(
+        required=True, metadata={"description": "Whether it signs requests. All keys decrypt."}
+    )
+    certificate = ma.fields.String(required=True, metadata={"description": "DER in base64."})
+    fingerprint = ma.fields.String(required=True)
+    expires_at = fields.Timestamp(required=True)
+    created_at = fields.Timestamp(required=True)
+
+
+class SamlKeyList(Schema):
+    """The key pairs of an account, at most two."""
+
+    items = ma.fields.List(ma.fields.Nested(SamlKeyView), required=True)
+    total = ma.fields.Integer(required=True)
+
+
+def view(key: SamlKey) -> JSONObject:
+    """Return a key pair as in responses, without the private key."""
+    return {
+        "id": key.id,
+        "is_active": key.is_active,
+        "certificate": key.certificate,
+        "fingerprint": certificates.fingerprint(key.certificate),
+        "expires_at": certificates.expires_at(key.certificate),
+        "created_at": key.created_at,
+    }
+
+
+@own.route("/keys", methods=["GET"])
+@own.response(200, SamlKeyList, example={"items": [KEY], "total": 1})
+@account_admin
+def list_saml_keys() -> JSONObject:
+    """List the account's SAML key pairs.
+
+    For admins. Ordered by use: the active one first, then the next. The first one is created when a
+    SAML sign-in or our metadata needs it.
+    """
+    items = [view(key) for key in keys.get_all(principal().require_account_id())]
+    return {"items": items, "total": len(items)}
+
+
+@own.route("/keys", methods=["POST"])
+@own.response(201, SamlKeyView, example={**KEY, "is_active": False})
+@own.fails(403, 409)
+@account_admin
+def create_saml_key() -> JSONObject:
+    """Create the next SAML key pair; our metadata then has both certificates.
+
+    For admins, not for API keys. Needs a recent sign-in (403 `recent_sign_in_required`). An account
+    has at most two (409). Give the identity providers our metadata before you activate it.
+    """
+    return view(keys.create(principal()))
+
+
+@own.route(f"{BY_ID}/activate", methods=["POST"])
+@own.response(200, SamlKeyView, example=KEY)
+@own.fails(403)
+@account_admin
+def activate_saml_key(saml_key_id: str) -> JSONObject:
+    """Sign requests with this SAML key pair from now on.
+
+    For admins, not for API keys. Needs a recent sign-in (403 `recent_sign_in_required`). The other
+    one still decrypts assertions until you delete it.
+    """
+    return view(keys.activate(saml_key_id, principal()))
+
+
+@own.route(BY_ID, methods=["DELETE"])
+@own.response(204)
+@own.fails(403, 409)
+@account_admin
+def delete_saml_key(saml_key_id: str) -> Response:
+    """Delete a SAML key pair; assertions for it can no longer be decrypted.
+
+    For admins, not for API keys. Needs a recent sign-in (403 `recent_sign_in_required`). The active
+    one of two is a 409. If it is the only one, the next sign-in creates another.
+    """
+    keys.delete(saml_key_id, principal())
+    return Response(status=204)
