@@ -33,6 +33,10 @@ TABLE: list[tuple[str, str, Any, Statuses]] = [
     ("GET", "account/roles", None, LIST_OF_ACCOUNT),
     ("GET", "account/sso/refusals", None, LIST_OF_ACCOUNT),
     ("POST", "account/sso/plan", {}, LIST_OF_ACCOUNT),
+    ("GET", "account/scim/tokens", None, LIST_OF_ACCOUNT),
+    # Superadmins are not provisioned.
+    ("POST", "account/scim/tokens", None, (401, 403, 200, 200, 403, 200)),
+    ("DELETE", "account/scim/tokens/{scim_token}", None, OF_ACCOUNT),
     ("GET", "account/users", None, LIST_OF_ACCOUNT),
     ("POST", "account/users", {"email": "{new}@x.example"}, LIST_OF_ACCOUNT),
     ("GET", "account/users/{user}", None, OF_ACCOUNT),
@@ -139,6 +143,11 @@ class Stage:
         answer = self.cast.alice.post(f"groups/{self['group']}/users", body)
         assert answer.status_code == 200
         return self.cast.bob.id
+
+    def make_scim_token(self) -> str:
+        for token in self.cast.alice.get("account/scim/tokens").json["items"]:
+            self.cast.alice.delete(f"account/scim/tokens/{token['id']}")
+        return str(self.cast.alice.post("account/scim/tokens").json["id"])
 
     def make_invitation(self) -> str:
         body = {"email": f"invited{self.made}@acme.example"}
