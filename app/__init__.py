@@ -69,6 +69,8 @@ from app.rest.access import public
 from app.rest.converters import IntegerPath, LargeIntegerPath, UuidPath
 from app.rest.openapi import api
 from app.rest.serialization import Json
+from app.scim import routes as scim
+from app.scim import token_routes as scim_tokens
 from app.sso import config_routes as sso_config
 from app.sso import overview_routes as sso_overview
 from app.sso import responses as sso_answers
@@ -99,6 +101,7 @@ API_BLUEPRINTS = (
     group_routes.blueprint,
     invitation_routes.blueprint,
     key_routes.blueprint,
+    scim_tokens.blueprint,
     sso.blueprint,
     sso.browsers,
     sso_config.blueprint,
@@ -140,7 +143,8 @@ SUBSCRIBERS = (
     *(workflow_dispatch, record_events, upkeep, workflow_erasure, token_upkeep),
     *(feed_upkeep, file_upkeep, webhook_uses, workflow_uses, saved_views),
 )
-PAGES = (console.blueprint, docs_pages.blueprint)
+# Not in the API description.
+PAGES = (console.blueprint, docs_pages.blueprint, scim.blueprint)
 
 
 def create_app(settings: Config | None = None) -> Flask:

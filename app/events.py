@@ -31,6 +31,14 @@ class RoleChanged:
 
 
 @dataclass(frozen=True)
+class RolesChanged:
+    """The roles of many users changed at once, with the same effect as `RoleChanged`."""
+
+    account_id: str
+    user_ids: frozenset[str]
+
+
+@dataclass(frozen=True)
 class RoleAssigned:
     """An admin assigned a role, which the next SSO sign-in must not undo."""
 

@@ -28,7 +28,7 @@ ORDER = [
     ("console",),
     ("ops",),
     ("realtime",),
-    ("manifest",),
+    ("manifest", "scim"),
     ("workflows",),
     ("feed",),
     ("records",),

@@ -270,6 +270,14 @@ KEYS |= {
     ("POST", "/api-keys/<uuid:key_id>/rotate"): Owned(a_key, "api-keys/{id}", part="key_id"),
     ("PATCH", "/api-keys/<uuid:key_id>"): Owned(a_key, "api-keys/{id}", RENAMED, "key_id"),
 }
+SCIM_TOKENS = "/account/scim/tokens"
+KEYS |= {
+    ("GET", SCIM_TOKENS): Own(),
+    ("POST", SCIM_TOKENS): Own(lambda cast: None, (201,)),
+    ("DELETE", f"{SCIM_TOKENS}/<uuid:scim_token_id>"): Owned(
+        posted("account/scim/tokens", None), "account/scim/tokens", part="scim_token_id"
+    ),
+}
 WEBHOOK, ONE_WEBHOOK = "/webhooks/<uuid:webhook_id>", "webhooks/{id}"
 DELIVERY = f"{WEBHOOK}/deliveries/<uuid:delivery_id>"
 LISTENER = {"url": "http://127.0.0.1:9/", "collection": "posts", "events": ["create"]}

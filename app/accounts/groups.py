@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 import sqlalchemy as sa
@@ -14,7 +14,7 @@ from app.accounts import users
 from app.accounts.models import PII_GROUP, SYSTEM_ACCOUNT_ID, Group, GroupMember, User
 from app.accounts.types import Body, Condition
 from app.db import counts, errors
-from app.errors import Conflict, Forbidden, NotFound
+from app.errors import Conflict, Forbidden, InvalidValues, NotFound, problem
 
 TAKEN = "The account already has a group with this name."
 
@@ -152,6 +152,45 @@ def remove_member(account_id: str, group_id: str, user_id: str) -> None:
         session.delete(member)
         accounts.bump_version(user)
         session.flush()
+
+
+def member_ids(account_id: str, group_ids: Collection[str], limit: int) -> list[tuple[str, str]]:
+    """Group and user ids of up to `limit` memberships of these groups, by user id."""
+    in_groups = (GroupMember.account_id == account_id, GroupMember.group_id.in_(group_ids))
+    query = sa.select(GroupMember.group_id, GroupMember.user_id).where(*in_groups)
+    rows = db.connection().execute(query.order_by(GroupMember.user_id).limit(limit))
+    return [(row.group_id, row.user_id) for row in rows]
+
+
+def set_members(account_id: str, group_id: str, user_ids: Collection[str]) -> set[str]:
+    """Make these users the only members; returns the ids of those who joined or left.
+
+    Raises NotFound, Conflict for `pii_access`, or InvalidValues for users of no such id.
+    """
+    with db.transaction() as session:
+        accounts.get_for_update(account_id)
+        group = _get_for_update(account_id, group_id)
+        _refuse_pii_group(group)
+        present = set(session.scalars(_member_ids(group)))
+        joining, leaving = set(user_ids) - present, present - set(user_ids)
+        _check_users_exist(account_id, joining)
+        key = {"account_id": account_id, "group_id": group.id}
+        session.add_all(GroupMember(**key, user_id=user_id) for user_id in sorted(joining))
+        own = (GroupMember.account_id == account_id, GroupMember.group_id == group.id)
+        session.execute(sa.delete(GroupMember).where(*own, GroupMember.user_id.in_(leaving)))
+        session.flush()
+        changed = joining | leaving
+        affected = sa.update(User).where(User.account_id == account_id, User.id.in_(changed))
+        session.execute(affected.values(version=User.version + 1, updated_at=User.updated_at))
+        return changed
+
+
+def _check_users_exist(account_id: str, user_ids: Collection[str]) -> None:
+    known = sa.select(User.id).where(User.account_id == account_id, User.id.in_(user_ids))
+    unknown = set(user_ids) - set(db.db.session.scalars(known))
+    if unknown:
+        message = f"There is no user {min(unknown)[:100]}."
+        raise InvalidValues([problem("members", "invalid_reference", message)])
 
 
 def check_may_add_member(group: Group, by: str | None) -> None:

@@ -6,7 +6,7 @@ user, as nobody may lock themselves out.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -185,6 +185,33 @@ def set_role(user: User, role: Role) -> bool:
         _flush_changes(session, user)
         events.publish(events.RoleChanged(user.account_id, user.id))
         return True
+
+
+def set_roles(account_id: str, roles: Mapping[str, Role]) -> dict[str, Role]:
+    """Set roles by user id, as a directory gives them; returns those that changed.
+
+    Never demotes the last admin.
+    """
+    changed = {}
+    with db.transaction() as session:
+        accounts.get_for_update(account_id)
+        session.flush()
+        # Locked, as in `bump_version`: two increments from the same version would lose one.
+        query = sa.select(User).where(User.account_id == account_id, User.id.in_(roles))
+        locking = query.with_for_update(of=User, key_share=True)
+        for user in session.scalars(locking.execution_options(populate_existing=True)).all():
+            role = roles[user.id]
+            if user.role.name == ADMIN:  # rare, and has more to check
+                is_changed = set_role(user, role)
+            else:
+                is_changed = user.role_id != role.id
+                user.role = role
+                user.version += is_changed
+            if is_changed:
+                changed[user.id] = role
+        session.flush()
+        events.publish(events.RolesChanged(account_id, frozenset(changed)))
+    return changed
 
 
 def set_password(user: User, password_hash: str) -> None:

@@ -70,6 +70,15 @@ TRACKED: dict[str, Tracked] = {
         ignored=frozenset({"last_step", "sign_count", "last_used_at"}),
         hidden=frozenset({"secret", "credential_id", "public_key"}),
     ),
+    "scim_tokens": Tracked(
+        ignored=frozenset({"last_used_at"}), hidden=frozenset({"token_hash", "hint"})
+    ),
+    # Names of people, which erasing a user could not find here.
+    "directory_users": Tracked(
+        ignored=frozenset({"user_name_key"}),
+        hidden=frozenset({"user_name", "external_id", "attributes"}),
+    ),
+    "directory_groups": Tracked(),
     "webhooks": Tracked(
         ignored=frozenset({"failing_since"}),
         hidden=frozenset({"secret", "previous_secret", "headers"}),

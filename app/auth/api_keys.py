@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-import secrets
-import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
 import sqlalchemy as sa
@@ -16,8 +14,8 @@ from app import clock, db, events
 from app.accounts import service as accounts
 from app.accounts.models import Account
 from app.accounts.types import Body, Condition
+from app.auth import last_use, sessions, tokens
 from app.auth import principal as principals
-from app.auth import sessions, tokens
 from app.auth.models import ApiKey
 from app.auth.principal import Principal
 from app.context import tenancy
@@ -28,11 +26,9 @@ from app.ids import new_id
 
 PREFIX = "svc_sk_"
 RANDOM_CHARACTERS = 32
-ALPHABET = string.ascii_letters + string.digits
 PATTERN = re.compile(rf"{PREFIX}([A-Z]{{2}}[0-9]{{4}})_[A-Za-z0-9]{{{RANDOM_CHARACTERS}}}")
 HINT_CHARACTERS = 4  # of 32 random ones
 OTHER_ADDRESS = "address_not_allowed"
-LAST_USED_INTERVAL = timedelta(minutes=1)
 
 
 @dataclass
@@ -102,8 +98,7 @@ def create(body: Body, *, by: Principal, id: str | None = None) -> tuple[ApiKey,
 
 def new_secret(account_code: str) -> str:
     """Return a new secret."""
-    characters = "".join(secrets.choice(ALPHABET) for _ in range(RANDOM_CHARACTERS))
-    return f"{PREFIX}{account_code}_{characters}"
+    return f"{PREFIX}{account_code}_{tokens.random_characters(RANDOM_CHARACTERS)}"
 
 
 def networks_of(texts: Sequence[str] | None) -> list[str] | None:
@@ -214,7 +209,7 @@ def authenticate(secret: str, address: str | None) -> Principal:
     if key and key.networks and not _is_within(address, key.networks):
         raise Forbidden("This API key may not be used from this address.", error=OTHER_ADDRESS)
     if key is not None:
-        _record_use(key)
+        last_use.record(ApiKey, key.account_id, key.id)
     return principal
 
 
@@ -266,19 +261,6 @@ def _load(*conditions: Condition, digest: str | None = None) -> CachedKey | None
         expires_at = min(filter(None, (expires_at, key.previous_valid_until)))
     columns = (key.id, key.account_id, key.created_by, key.scopes, expires_at)
     return CachedKey(*columns, networks, version_check)
-
-
-def _record_use(key: CachedKey) -> None:
-    # One write per key and minute over all processes, as the row's own timestamp decides.
-    cache, now = versioned_cache.cache("api_keys_noted"), clock.now()
-    recorded = cache.get(key.id, lambda: now - LAST_USED_INTERVAL)
-    if recorded is None or now - recorded < LAST_USED_INTERVAL:
-        return
-    cache.put(key.id, now)
-    is_due = sa.or_(ApiKey.last_used_at.is_(None), ApiKey.last_used_at <= now - LAST_USED_INTERVAL)
-    conditions = (ApiKey.account_id == key.account_id, ApiKey.id == key.id, is_due)
-    with tenancy.in_account(key.account_id), db.transaction() as session:
-        session.execute(sa.update(ApiKey).where(*conditions).values(last_used_at=now))
 
 
 def _select(key_id: str, by: Principal) -> sa.Select[ApiKey]:

@@ -20,6 +20,7 @@ from app.auth import (
     credentials,
     idempotency,
     lockout,
+    scim_tokens,
     signatures,
     stream_credentials,
     stream_tickets,
@@ -279,7 +280,8 @@ def _identify(request: Request, access: Access) -> Principal:
     if credential is None and get_g().get("query_credentials") and "ticket" in request.args:
         return _ticket_caller(request.args["ticket"], reference)
     if credential is not None:
-        caller = _signed_in(credential)
+        of_directory = access is Access.DIRECTORY
+        caller = (scim_tokens.authenticate if of_directory else _signed_in)(credential)
         return caller if reference is None else principals.choose_account(caller, reference)
     if access is not Access.ANONYMOUS or reference is None:
         raise Unauthorized

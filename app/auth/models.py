@@ -179,3 +179,22 @@ class ApiKey(Base):
     def is_active(self) -> bool:
         """Whether the key is neither revoked nor expired."""
         return not self.is_revoked and not (self.expires_at and self.expires_at <= clock.now())
+
+
+class ScimToken(Base):
+    """A token by which the account's directory provisions users (SCIM); only its hash is stored."""
+
+    __tablename__ = "scim_tokens"
+    __table_args__ = (
+        sa.ForeignKeyConstraint(["account_id"], ["accounts.id"]),
+        sa.UniqueConstraint("account_id", "token_hash"),
+    )
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
+    token_hash: Mapped[str] = mapped_column(Text)
+    hint: Mapped[str] = mapped_column(Text)  # the token's last characters
+    created_by: Mapped[str] = mapped_column(Id)
+    last_used_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    version: Mapped[int] = mapped_column(default=1)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)

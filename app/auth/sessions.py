@@ -196,10 +196,19 @@ def _on_lost_access(event: events.UserLostAccess) -> None:
 
 @events.subscribe(events.RoleChanged)
 def _on_role_changed(event: events.RoleChanged) -> None:
+    _expire(*_by_user(event.account_id, event.user_id))
+
+
+@events.subscribe(events.RolesChanged)
+def _on_roles_changed(event: events.RolesChanged) -> None:
+    _expire(SignInSession.account_id == event.account_id, SignInSession.user_id.in_(event.user_ids))
+
+
+def _expire(*conditions: Condition) -> None:
     # Refresh tokens stop working; access tokens stay valid, with the user's new role.
-    conditions = (*_by_user(event.account_id, event.user_id), *_is_active())
+    expired = sa.update(SignInSession).where(*conditions, *_is_active())
     with db.transaction() as session:
-        session.execute(sa.update(SignInSession).where(*conditions).values(expires_at=clock.now()))
+        session.execute(expired.values(expires_at=clock.now()))
 
 
 @events.subscribe(events.AddressVerified)

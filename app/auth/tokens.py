@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+import string
 from datetime import datetime, timedelta
 from functools import lru_cache
 
@@ -23,6 +24,7 @@ from app.types import JSONObject
 ALGORITHM = "HS256"
 ACCESS, REFRESH = "access", "refresh"
 BEARER = "bearer"
+ALPHABET = string.ascii_letters + string.digits
 REQUIRED = ["exp", "iat", "iss", "jti", "sub", "type", "account_id"]
 HEADERS = {"alg", "typ", "kid"}
 NEVER_ISSUED = {"aud", "nbf"}
@@ -82,6 +84,11 @@ def digest(secret: str) -> str:
 def random_token(account_code: str) -> str:
     """A random token of 32 bytes, prefixed with the account code for a keyed look-up."""
     return f"{account_code}-{secrets.token_urlsafe(32)}"
+
+
+def random_characters(count: int) -> str:
+    """Random letters and digits."""
+    return "".join(secrets.choice(ALPHABET) for _ in range(count))
 
 
 def access(

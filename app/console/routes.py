@@ -13,7 +13,16 @@ from app.auth.guard import account_of_host
 from app.auth.mfa.gate import Proof
 from app.auth.responses import origin
 from app.console import dashboard, home, sample, search
-from app.console.admin import account_settings, audit, instance, jobs, operation, sso, sso_saml
+from app.console.admin import (
+    account_settings,
+    audit,
+    instance,
+    jobs,
+    operation,
+    scim,
+    sso,
+    sso_saml,
+)
 from app.console.automation import (
     deliveries,
     webhooks,
@@ -80,6 +89,7 @@ PAGES = (
         links,
         sso,
         sso_saml,
+        scim,
     ),
     *(listing, schemas, rules, explain, candidates, api_examples, manifest),
     *(table, files, downloads, uploads, pages, options, bulk, view_pages, row_pages),

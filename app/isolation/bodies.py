@@ -51,12 +51,42 @@ def _hook(tenant: Tenant) -> object:
     return {"name": _unique(), "trigger": {"type": "manual"}, "actions": [action]}
 
 
+def _scim_user(tenant: Tenant) -> object:
+    return {"userName": f"{_unique()}@{MAIL_DOMAIN}"}
+
+
+def _scim_group(tenant: Tenant) -> object:
+    return {"displayName": _unique(), "members": [{"value": tenant.id_of("users")}]}
+
+
+def _scim_patch(tenant: Tenant) -> object:
+    return {"Operations": [{"op": "replace", "path": "externalId", "value": _unique()}]}
+
+
+def _scim_members(tenant: Tenant) -> object:
+    members = [{"value": tenant.id_of("users")}]
+    return {"Operations": [{"op": "add", "path": "members", "value": members}]}
+
+
+def _scim_search(tenant: Tenant) -> object:
+    return {"filter": f'id eq "{tenant.id_of("users")}" or externalId co "{tenant.mark}"'}
+
+
 # Bodies that differ from the description's examples, so that nothing is sent, and names refer to
 # the account's objects.
 BODIES: dict[tuple[str, str], Callable[[Tenant], object]] = {
     ("POST", "/webhooks"): _webhook,
     ("POST", "/workflows"): _workflow,
     ("POST", "/hooks"): _hook,
+    ("POST", "/scim/v2/.search"): _scim_search,
+    ("POST", "/scim/v2/Users/.search"): _scim_search,
+    ("POST", "/scim/v2/Groups/.search"): _scim_search,
+    ("POST", "/scim/v2/Users"): _scim_user,
+    ("PUT", "/scim/v2/Users/<user_id>"): _scim_user,
+    ("PATCH", "/scim/v2/Users/<user_id>"): _scim_patch,
+    ("POST", "/scim/v2/Groups"): _scim_group,
+    ("PUT", "/scim/v2/Groups/<group_id>"): _scim_group,
+    ("PATCH", "/scim/v2/Groups/<group_id>"): _scim_members,
     ("POST", "/invitations"): lambda tenant: {
         "email": f"{_unique()}@{MAIL_DOMAIN}",
         "groups": [f"{tenant.mark}-groups-name"],

@@ -14,7 +14,7 @@ from app.auth import sessions, tokens
 from app.auth.mfa.gate import Proof
 from app.auth.sessions import Origin
 from app.console.shell import guard
-from app.isolation.calls import Call
+from app.isolation.calls import DIRECTORY, Call
 from app.isolation.tenants import Tenant
 from app.rest.access import Access, access_of
 
@@ -44,7 +44,7 @@ class Caller:
 
 
 def for_tenant(app: Flask, tenant: Tenant) -> dict[str, Caller]:
-    """Return the account's callers by name: users by role at API and console, and an API key."""
+    """Return the account's callers by name: users by role, an API key, a directory."""
     callers = {}
     for role, user in tenant.users.items():
         token = tokens.access(
@@ -59,6 +59,8 @@ def for_tenant(app: Flask, tenant: Tenant) -> dict[str, Caller]:
         cookie = {"Cookie": f"{guard.cookie_name()}={secret}"}
         callers[f"console {role}"] = Caller(app, f"{role} in the console", False, cookie)
     callers["key"] = Caller(app, "API key", True, {"X-API-Key": tenant.key})
+    by_token = {"Authorization": f"Bearer {tenant.scim_token}"}
+    callers[DIRECTORY] = Caller(app, DIRECTORY, True, by_token)
     return callers
 
 

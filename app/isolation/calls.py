@@ -16,6 +16,7 @@ from urllib.parse import urlencode
 from flask import Flask
 from werkzeug.routing import AnyConverter, Rule
 
+from app.accounts.models import ADMIN
 from app.collections import definition as definitions
 from app.collections.definition import Definition
 from app.isolation import bodies, record_calls
@@ -26,6 +27,7 @@ from app.rest.openapi import api
 
 PARAMETER = re.compile(r"<(?:[^<>]*:)?(\w+)>")
 READ_METHODS = ("GET",)
+SCIM, DIRECTORY = "/scim/", "directory"
 COLLECTION_PARAMETERS = {"collection", "collection_id", "collection_name", "record_id"}
 FIXED_VALUES = {
     "category": "auth_providers",
@@ -36,6 +38,8 @@ FIXED_VALUES = {
     "filename": "x",
     "token": "x",
     "explain_id": "x",
+    "resource_type": "User",
+    "schema_id": "urn:ietf:params:scim:schemas:core:2.0:User",
 }
 # Routes not called, with the reason.
 EXEMPT = {
@@ -46,6 +50,7 @@ EXEMPT = {
     ): "sends a request to a provider; reads no account",
     ("POST", f"{PREFIX}/account/sso/keys"): "takes no id, and works once",
     ("POST", f"{PREFIX}/auth/saml/logout"): "ends what the check is signed in by",
+    ("POST", f"{PREFIX}/account/scim/tokens"): "names no object; an account has two at most",
     ("POST", f"{PREFIX}/auth/logout"): "ends what the check is signed in by",
     ("POST", "/console/sign-out"): "ends what the check is signed in by",
     ("GET", f"{PREFIX}/realtime/subscribe"): "a stream, which needs a real connection",
@@ -72,6 +77,13 @@ class Call:
     def of_api(self) -> bool:
         """Whether it is an API route, not one of the console."""
         return not self.route.startswith("/console")
+
+    @property
+    def main_caller(self) -> str:
+        """The name of the caller who may most."""
+        if self.route.startswith(SCIM):
+            return DIRECTORY
+        return ADMIN if self.of_api else f"console {ADMIN}"
 
 
 class UnknownParameter(Exception):

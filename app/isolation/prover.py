@@ -23,7 +23,7 @@ from app import config, db, jobs
 from app.accounts.models import ADMIN
 from app.isolation import callers, filling, records
 from app.isolation.callers import Caller
-from app.isolation.calls import Call, RouteBook, UnknownParameter
+from app.isolation.calls import DIRECTORY, SCIM, Call, RouteBook, UnknownParameter
 from app.isolation.tenants import Tenant
 
 # Parts that differ between any two responses.
@@ -158,7 +158,7 @@ class Proof:
         return caller.send(call)
 
     def _admin(self, call: Call) -> Caller:
-        return self.own[ADMIN if call.of_api else f"console {ADMIN}"]
+        return self.own[call.main_caller]
 
     def _own_response(self, call: Call, owner: Tenant) -> tuple[object, ...]:
         return _stable_parts(self._send(self._admin(call), call), owner)
@@ -170,9 +170,7 @@ class Proof:
             if method != "GET" or callers.is_public(self.app, rule.endpoint):
                 continue
             for call in self._calls(method, rule, self.victim):
-                answer = self._send(
-                    callers_by_name[ADMIN if call.of_api else f"console {ADMIN}"], call
-                )
+                answer = self._send(callers_by_name[call.main_caller], call)
                 if answer.status_code >= 400 and answer.status_code != 403:
                     message = f"the account's own admin gets {answer.status_code}"
                     self._uncovered(call, ADMIN, message)
@@ -205,7 +203,7 @@ class Proof:
     def _naming(self, rule: Rule) -> list[Caller]:
         if rule.rule.startswith("/console") or callers.is_public(self.app, rule.endpoint):
             return []
-        naming_callers = callers.naming_account(self.app, self.own[ADMIN], self.victim)
+        naming_callers = callers.naming_account(self.app, self._main(rule), self.victim)
         # Collections of any account may be open to anonymous callers.
         is_open = callers.is_open(self.app, rule.endpoint)
         return [
@@ -213,6 +211,9 @@ class Proof:
             for caller in naming_callers
             if not (is_open and caller.name.startswith("nobody"))
         ]
+
+    def _main(self, rule: Rule) -> Caller:
+        return self.own[DIRECTORY if rule.rule.startswith(SCIM) else ADMIN]
 
     def _compare_twins(self, caller: Caller, call: Call, twin: Call) -> None:
         answer, twin_answer = self._send(caller, call), self._send(caller, twin)

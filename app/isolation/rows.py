@@ -56,6 +56,14 @@ COLUMN_VALUES: dict[str, dict[str, object]] = {
         "groups": [],
     },
     "api_keys": {"scopes": None, "ip_addresses": None, "key_hash": lambda t: tokens.digest(t.key)},
+    "scim_tokens": {
+        "token_hash": lambda t: tokens.digest(t.scim_token),
+        "last_used_at": lambda t: clock.now() + LATER,  # or its list would change when it is used
+    },
+    "directory_users": {
+        "attributes": lambda t: {"displayName": t.mark},
+        "given_role_id": None,
+    },
     "sessions": {"kind": "api"},
     "second_factors": {"kind": "totp", "secret": _secret},
     "provider_settings": {

@@ -7,7 +7,7 @@ import secrets
 from dataclasses import dataclass, field
 
 from app.accounts.models import User
-from app.auth import api_keys
+from app.auth import api_keys, scim_tokens
 from app.ids import new_id
 
 MAIL_DOMAIN = "isolation.example"
@@ -17,6 +17,7 @@ TABLE_BY_PARAMETER = {
     "user_id": "users",
     "group_id": "groups",
     "key_id": "api_keys",
+    "scim_token_id": "scim_tokens",
     "session_id": "sessions",
     "factor_id": "second_factors",
     "webhook_id": "webhooks",
@@ -55,6 +56,7 @@ class Tenant:
         self.account_id = self.account_id or self.new_id("accounts")
         random = hashlib.sha256(self.mark.encode()).hexdigest()
         self.key_random = random[: api_keys.RANDOM_CHARACTERS]
+        self.scim_random = random[: scim_tokens.RANDOM_CHARACTERS]
 
     @property
     def slug(self) -> str:
@@ -65,6 +67,11 @@ class Tenant:
     def key(self) -> str:
         """The text of the API key."""
         return f"{api_keys.PREFIX}{self.code}_{self.key_random}"
+
+    @property
+    def scim_token(self) -> str:
+        """The text of the SCIM token."""
+        return f"{scim_tokens.PREFIX}{self.code}_{self.scim_random}"
 
     def email(self, local: str) -> str:
         """An address of the account."""

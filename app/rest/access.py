@@ -22,6 +22,7 @@ class Access(Enum):
     SIGNED_IN = "signed in"
     ACCOUNT_ADMIN = "admin of the account"
     SUPERADMIN = "superadmin"
+    DIRECTORY = "directory"  # by a SCIM token, which is the only credential that counts
 
 
 def allow(access: Access) -> Callable[[View], View]:
@@ -37,6 +38,7 @@ def allow(access: Access) -> Callable[[View], View]:
 public = allow(Access.PUBLIC)
 account_admin = allow(Access.ACCOUNT_ADMIN)
 superadmin = allow(Access.SUPERADMIN)
+directory = allow(Access.DIRECTORY)
 
 
 def across_accounts(view: View) -> View:

@@ -192,6 +192,7 @@ PATH_PARAMETERS = {
     "provider_name": "The provider's name, such as `google`, or its slug.",
     "record_id": "The record's id.",
     "role_id": "The role's id.",
+    "scim_token_id": "The SCIM token's id.",
     "session_id": "The session's id.",
     "token": "The token of the link.",
     "user_id": "The user's id.",
@@ -230,7 +231,8 @@ def options(base_url: str) -> JSONObject:
         " beyond the doubles, such as `1e400`, is a 400 `number_out_of_range` in a record, else a"
         " 422. The 413 for a body that is too large names the limit, which is lower without a"
         f" credential. Of more than {errors.MAX_LISTED} problems only the first are listed, with"
-        " the `count` of all."
+        " the `count` of all.\n\nDirectories provision users and groups by SCIM 2.0 at `/scim/v2`,"
+        " which describes itself at `/scim/v2/Schemas`."
     )
     parameters = {"account": ACTING_ACCOUNT, "repeating": IDEMPOTENCY_KEY, **SIGNATURE}
     return {

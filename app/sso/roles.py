@@ -6,7 +6,7 @@ another one. `admin` requires a setting of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -46,10 +46,12 @@ def mapped_role(connection: Connection, groups: Sequence[str]) -> Role | None:
 
 
 def _mapped(connection: Connection, groups: Sequence[str]) -> str | None:
-    settings = connection.account.settings
-    return _first_match(
-        sso_settings.effective_mapping(settings.get("sso_group_roles") or [], settings), groups
-    )
+    return first_match(effective_mapping(connection.account.settings), groups)
+
+
+def effective_mapping(settings: JSONMapping) -> GroupRoles:
+    """Return the entries of an account's mapping that apply."""
+    return sso_settings.effective_mapping(settings.get("sso_group_roles") or [], settings)
 
 
 def get_or_viewer(name: str | None) -> Role:
@@ -135,7 +137,7 @@ def preview(changed_settings: JSONMapping, *, by: Principal) -> list[Change]:
         _mapped_identities(account.id, default_roles) if mapping is not None else ()
     ):
         groups = [] if identity.provider_name in without_directory else identity.groups
-        mapped = _first_match(effective, groups)
+        mapped = first_match(effective, groups)
         becomes = mapped or default_roles[identity.provider_name]
         is_affected = mapped or identity.given_role_id == user.role_id
         if is_affected and becomes != user.role_name:
@@ -161,7 +163,8 @@ def _mapped_identities(account_id: str, names: Iterable[str]) -> Iterable[tuple[
     return [(row[0], row[1]) for row in db.db.session.execute(query)]
 
 
-def _first_match(mapping: GroupRoles, groups: Sequence[str]) -> str | None:
+def first_match(mapping: GroupRoles, groups: Collection[str]) -> str | None:
+    """Return the role of the first entry with one of these groups; None without one."""
     return next((entry["role"] for entry in mapping if entry["group"] in groups), None)
 
 

@@ -37,6 +37,10 @@ TABLE: list[tuple[str, str, Any, Statuses]] = [
     ("POST", "account/sso/keys", {}, LIST_OF_ACCOUNT),
     ("POST", "account/sso/keys/{saml_key}/activate", {}, OF_ACCOUNT),
     ("DELETE", "account/sso/keys/{saml_key}", None, OF_ACCOUNT),
+    ("GET", "account/scim/tokens", None, LIST_OF_ACCOUNT),
+    # Superadmins are not provisioned.
+    ("POST", "account/scim/tokens", None, (401, 403, 200, 200, 403, 200)),
+    ("DELETE", "account/scim/tokens/{scim_token}", None, OF_ACCOUNT),
     ("GET", "account/users", None, LIST_OF_ACCOUNT),
     ("POST", "account/users", {"email": "{new}@x.example"}, LIST_OF_ACCOUNT),
     ("GET", "account/users/{user}", None, OF_ACCOUNT),
@@ -148,6 +152,11 @@ class Stage:
         for key in reversed(self.cast.alice.get("account/sso/keys").json["items"]):
             assert self.cast.alice.delete(f"account/sso/keys/{key['id']}").status_code == 204
         return str(self.cast.alice.post("account/sso/keys").json["id"])
+
+    def make_scim_token(self) -> str:
+        for token in self.cast.alice.get("account/scim/tokens").json["items"]:
+            self.cast.alice.delete(f"account/scim/tokens/{token['id']}")
+        return str(self.cast.alice.post("account/scim/tokens").json["id"])
 
     def make_invitation(self) -> str:
         body = {"email": f"invited{self.made}@acme.example"}

@@ -26,8 +26,14 @@ NO_PAGES |= {"export_manifest"}
 NO_PAGES |= {"choose_records", "show_condition", "show_options", "show_candidates"}
 NO_PAGES |= {"show_account_options", "show_user_options", "show_record_options"}
 # These lead on, or show something once: journeys look at them.
-SHOWN_ONCE = {"show_made_key", "show_webhook_secret", "test_provider", "show_sign_in_link"}
-SHOWN_ONCE |= {"show_codes"}
+SHOWN_ONCE = {
+    "show_codes",
+    "show_made_key",
+    "show_made_scim_token",
+    "show_webhook_secret",
+    "test_provider",
+    "show_sign_in_link",
+}
 SIGNED_OUT = {
     "sign_in",
     "show_forgot_password",

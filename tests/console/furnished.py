@@ -94,6 +94,7 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
         "category": "saml_providers",
         "provider": "okta",
         "key_id": key,
+        "scim_token_id": alice.post("account/scim/tokens").json["id"],
         "file_id": scans[-1],
         "format": "csv",
         "token": links["new@finance.example"].rpartition("/")[2],

@@ -10,6 +10,7 @@ LABELS: Mapping[str, str] = {
     "accepted_at": lazy_gettext("Accepted at"),
     "account_code": lazy_gettext("Account code"),
     "admits_pii_members": lazy_gettext("Admits pii members"),
+    "attributes": lazy_gettext("Attributes"),
     "auth_provider": lazy_gettext("Auth provider"),
     "category": lazy_gettext("Category"),
     "certificate": lazy_gettext("Certificate"),
@@ -30,6 +31,7 @@ LABELS: Mapping[str, str] = {
     "enabled": lazy_gettext("Enabled"),
     "events": lazy_gettext("Events"),
     "expires_at": lazy_gettext("Expires at"),
+    "external_id": lazy_gettext("External id"),
     "filter": lazy_gettext("Filter"),
     "given_role_id": lazy_gettext("Given role"),
     "group_id": lazy_gettext("Group"),
@@ -41,6 +43,7 @@ LABELS: Mapping[str, str] = {
     "invited_by": lazy_gettext("Invited by"),
     "ip_addresses": lazy_gettext("IP addresses"),
     "is_active": lazy_gettext("Is active"),
+    "is_created": lazy_gettext("Is created by the directory"),
     "is_revoked": lazy_gettext("Is revoked"),
     "is_trusted": lazy_gettext("Is trusted"),
     "issuer": lazy_gettext("Issuer"),
@@ -82,6 +85,7 @@ LABELS: Mapping[str, str] = {
     "trigger_type": lazy_gettext("Trigger type"),
     "url": lazy_gettext("URL"),
     "user_id": lazy_gettext("User"),
+    "user_name": lazy_gettext("User name"),
 }
 
 

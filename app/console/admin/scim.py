@@ -1,0 +1,99 @@
+"""Provisioning by SCIM: the tokens of an account's directory."""
+
+from __future__ import annotations
+
+from flask import redirect, render_template, url_for
+from werkzeug.wrappers import Response as BaseResponse
+
+from app.accounts import users
+from app.accounts.models import SYSTEM_ACCOUNT_ID
+from app.auth import scim_tokens
+from app.console.shell import forms, guard, idempotent_forms, one_time_secrets, scopes
+from app.console.shell.blueprint import blueprint
+from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.scopes import AccountScope
+from app.errors import Conflict, NotFound
+from app.http.languages import gettext
+from app.rest.access import public
+from app.scim.token_routes import base_url
+
+SCIM = "/console/sso/<uuid:account_id>/scim"
+TOKEN = f"{SCIM}/<uuid:scim_token_id>"
+
+
+@blueprint.get(SCIM)
+@public
+@guard.admins_only
+def show_scim(account_id: str) -> Page:
+    """The tokens of the account's directory."""
+    return _page(_scope(account_id), Form())
+
+
+@blueprint.post(SCIM)
+@public
+@guard.admins_only
+def create_scim_token(account_id: str) -> Page | BaseResponse:
+    """Create a token, and redirect to the page that shows it."""
+    scope, form = _scope(account_id), forms.submitted()
+    id = idempotent_forms.derive_id(form.values)
+    try:
+        _, text = scim_tokens.create(by=scope.by, id=id)
+        one_time_secrets.store(id, text)
+    except Conflict as error:
+        if not idempotent_forms.already_created(
+            error, lambda: scim_tokens.get(scope.account.id, id)
+        ):
+            return _page(scope, form.with_error(error))
+    url_args = {**scope.url_args, "scim_token_id": id}
+    return redirect(url_for("console.show_made_scim_token", **url_args), 303)
+
+
+@blueprint.get(f"{TOKEN}/made")
+@public
+@guard.admins_only
+def show_made_scim_token(account_id: str, scim_token_id: str) -> str | BaseResponse:
+    """A new token, shown once."""
+    scope = _scope(account_id)
+    token = scim_tokens.get(scope.account.id, scim_token_id)
+    text = one_time_secrets.pop(token.id)
+    if text is None:
+        notice = gettext(
+            "The token has already been shown. If you did not copy it, revoke it and create"
+            " another."
+        )
+        return redirect_with_notice(notice, "console.show_scim", **scope.url_args)
+    return render_template("console/sso/scim_made.html", scope=scope, text=text, address=base_url())
+
+
+@blueprint.post(f"{TOKEN}/revoke")
+@public
+@guard.admins_only
+def revoke_scim_token(account_id: str, scim_token_id: str) -> BaseResponse:
+    """Revoke a token; revoking it twice succeeds."""
+    scope = _scope(account_id)
+    with idempotent_forms.ignore_already_deleted(scope.account.id, "scim_tokens", scim_token_id):
+        scim_tokens.revoke(scim_token_id, by=scope.by)
+    return redirect_with_notice(
+        gettext("The token is revoked."), "console.show_scim", **scope.url_args
+    )
+
+
+def _scope(account_id: str) -> AccountScope:
+    scope = scopes.account_scope(account_id)
+    if scope.account.id == SYSTEM_ACCOUNT_ID:
+        raise NotFound  # nobody provisions superadmins
+    return scope
+
+
+def _page(scope: AccountScope, form: Form) -> Page:
+    tokens = scim_tokens.list_active(scope.account.id)
+    emails = users.emails(scope.account.id, {token.created_by for token in tokens})
+    return form.render(
+        "console/sso/scim.html",
+        scope=scope,
+        tokens=tokens,
+        emails=emails,
+        address=base_url(),
+        may_create=len(tokens) < scim_tokens.MAX_ACTIVE,
+        form_id=idempotent_forms.form_id(),
+    )

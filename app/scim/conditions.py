@@ -1,0 +1,188 @@
+"""Turns filters into SQL conditions (RFC 7644, section 3.4.2.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from app import clock
+from app.accounts import service as accounts
+from app.accounts.models import Group, GroupMember, User, name_key
+from app.accounts.types import Condition
+from app.scim.attributes import GROUP, USER
+from app.scim.errors import refusal
+from app.scim.filters import PRESENT, Comparison, Filter, Junction, Literal, Negation, ValuePath
+from app.scim.models import DirectoryGroup, DirectoryUser
+
+Expression = sa.SQLColumnExpression[Any]
+Wrap = Callable[[Condition], Condition]
+
+
+def _itself(condition: Condition) -> Condition:
+    return condition
+
+
+def _lower(text: str) -> str:
+    return text.lower()
+
+
+@dataclass(frozen=True)
+class Text:
+    """An attribute with text; `key` normalizes what it is compared with."""
+
+    column: Expression
+    key: Callable[[str], str] = str
+    wrap: Wrap = _itself
+
+    def compare(self, name: str, value: Literal) -> Condition:
+        """The condition of a comparison. Raises BadRequest."""
+        if name == PRESENT:
+            return self.wrap(sa.and_(self.column.is_not(None), self.column != ""))
+        if not isinstance(value, str):
+            raise _invalid("A text must be compared with a text.")
+        return self.wrap(_compare_text(self.column, name, self.key(value)))
+
+
+@dataclass(frozen=True)
+class Boolean:
+    """An attribute that is true or false."""
+
+    column: Expression
+
+    def compare(self, name: str, value: Literal) -> Condition:
+        """The condition of a comparison. Raises BadRequest."""
+        if name == PRESENT:
+            return sa.true()
+        wanted = {"true": True, "false": False}.get(str(value).lower())
+        if wanted is None or name not in ("eq", "ne"):
+            raise _invalid("Compare it by eq or ne with true or false.")
+        return self.column.is_(wanted if name == "eq" else not wanted)
+
+
+@dataclass(frozen=True)
+class Time:
+    """An attribute with a moment."""
+
+    column: Expression
+
+    def compare(self, name: str, value: Literal) -> Condition:
+        """The condition of a comparison. Raises BadRequest."""
+        if name == PRESENT:
+            return sa.true()
+        moment = _moment(value)
+        comparisons: Mapping[str, Condition] = {
+            "eq": self.column == moment,
+            "ne": self.column != moment,
+            "gt": self.column > moment,
+            "ge": self.column >= moment,
+            "lt": self.column < moment,
+            "le": self.column <= moment,
+        }
+        if name not in comparisons:
+            raise _invalid("A moment cannot be compared like this.")
+        return comparisons[name]
+
+
+Field = Text | Boolean | Time
+USER_NAME = sa.func.coalesce(DirectoryUser.user_name_key, User.email_key)
+
+
+def _part(*path: str) -> Expression:
+    value: Any = DirectoryUser.attributes
+    for name in path:
+        value = value[name]
+    return sa.func.lower(value.as_string())
+
+
+def _in_group(condition: Condition) -> Condition:
+    same_user = (GroupMember.account_id == User.account_id, GroupMember.user_id == User.id)
+    return sa.exists().where(*same_user, condition).correlate(User)
+
+
+def _has_member(condition: Condition) -> Condition:
+    same_group = (GroupMember.account_id == Group.account_id, GroupMember.group_id == Group.id)
+    return sa.exists().where(*same_group, condition).correlate(Group)
+
+
+USER_FIELDS: Mapping[str, Field] = {
+    "id": Text(User.id, _lower),
+    "externalid": Text(DirectoryUser.external_id),
+    "username": Text(USER_NAME, accounts.email_key),
+    "displayname": Text(sa.func.lower(User.name), _lower),
+    "name.formatted": Text(_part("name", "formatted"), _lower),
+    "name.givenname": Text(_part("name", "givenName"), _lower),
+    "name.familyname": Text(_part("name", "familyName"), _lower),
+    "active": Boolean(User.is_active),
+    "emails": Text(User.email_key, accounts.email_key),
+    "emails.value": Text(User.email_key, accounts.email_key),
+    "emails.type": Text(sa.literal("work"), _lower),
+    "emails.primary": Boolean(sa.true()),
+    "meta.resourcetype": Text(sa.literal(USER.name)),
+    "groups": Text(GroupMember.group_id, _lower, _in_group),
+    "groups.value": Text(GroupMember.group_id, _lower, _in_group),
+    "meta.created": Time(User.created_at),
+    "meta.lastmodified": Time(User.updated_at),
+}
+GROUP_FIELDS: Mapping[str, Field] = {
+    "id": Text(Group.id, _lower),
+    "externalid": Text(DirectoryGroup.external_id),
+    "displayname": Text(Group.name_key, name_key),
+    "meta.resourcetype": Text(sa.literal(GROUP.name)),
+    "members": Text(GroupMember.user_id, _lower, _has_member),
+    "members.value": Text(GroupMember.user_id, _lower, _has_member),
+    "meta.created": Time(Group.created_at),
+    "meta.lastmodified": Time(Group.updated_at),
+}
+
+
+def condition(parsed: Filter, fields: Mapping[str, Field], prefix: str = "") -> Condition:
+    """The SQL condition of a filter. Raises BadRequest `invalidFilter`."""
+    if isinstance(parsed, Junction):
+        parts = [condition(part, fields, prefix) for part in parsed.parts]
+        return sa.and_(*parts) if parsed.operator == "and" else sa.or_(*parts)
+    if isinstance(parsed, Negation):
+        # Where an attribute has no value, a comparison is NULL, and its negation true.
+        return sa.not_(sa.func.coalesce(condition(parsed.inner, fields, prefix), sa.false()))
+    if isinstance(parsed, ValuePath):
+        return condition(parsed.inner, fields, f"{prefix}{parsed.attribute}.")
+    return _comparison(parsed, fields, f"{prefix}{parsed.attribute}")
+
+
+def _comparison(parsed: Comparison, fields: Mapping[str, Field], name: str) -> Condition:
+    field = fields.get(name)
+    if field is None:
+        raise _invalid(f"“{name[:100]}” cannot be filtered by.")
+    if parsed.value is None and parsed.operator in ("eq", "ne"):
+        present = sa.func.coalesce(field.compare(PRESENT, None), sa.false())
+        return present if parsed.operator == "ne" else sa.not_(present)
+    return field.compare(parsed.operator, parsed.value)
+
+
+def _compare_text(column: Expression, name: str, value: str) -> Condition:
+    comparisons: Mapping[str, Callable[[], Condition]] = {
+        "eq": lambda: column == value,
+        "ne": lambda: sa.or_(column.is_(None), column != value),
+        "co": lambda: column.contains(value, autoescape=True),
+        "sw": lambda: column.startswith(value, autoescape=True),
+        "ew": lambda: column.endswith(value, autoescape=True),
+        "gt": lambda: column > value,
+        "ge": lambda: column >= value,
+        "lt": lambda: column < value,
+        "le": lambda: column <= value,
+    }
+    return comparisons[name]()
+
+
+def _moment(value: Literal) -> datetime:
+    try:
+        return clock.parse(value if isinstance(value, str) else "")
+    except (ValueError, OverflowError):
+        raise _invalid("A moment must be written as 2026-11-20T12:00:00Z.") from None
+
+
+def _invalid(message: str) -> Exception:
+    return refusal("invalidFilter", message)

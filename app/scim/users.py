@@ -1,0 +1,252 @@
+"""Users as the directory sees and changes them.
+
+Through SCIM nobody gains what the directory could not give: it changes the address of users only
+whom it created and whose role it gave, and brings back neither admins nor members of `pii_access`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import sqlalchemy as sa
+
+from app import db
+from app.accounts import pii
+from app.accounts import service as accounts
+from app.accounts import users as account_users
+from app.accounts.models import ADMIN, VIEWER, User
+from app.accounts.types import Body
+from app.db import errors
+from app.errors import InvalidValues, NotFound
+from app.records.read import etags
+from app.scim import conditions, filters, patch, resources, roles, schemas
+from app.scim.attributes import USER, canonical
+from app.scim.errors import invalid_value, not_changeable, not_unique
+from app.scim.models import DirectoryUser
+from app.scim.patch import Operation
+from app.types import JSONMapping, JSONObject
+
+PROVIDER = "scim"  # the `auth_provider` of users that it creates
+NO_USER = "There is no such user."
+TAKEN = "A user of the account has this userName."
+NOT_ITS_ADDRESS = (
+    "The directory may change addresses only of users whom it created, whose role it gave and who"
+    " are not in pii_access. The user or an admin can change this one in Atrium."
+)
+NOT_ITS_TO_RETURN = "Only an admin can activate this user again, who is an admin or in pii_access."
+Row = tuple[User, DirectoryUser | None]
+
+
+def page(
+    account_id: str, filter: str | None, start: int, count: int
+) -> tuple[list[JSONObject], int]:
+    """One page of the users that match a filter, in order of creation, and the total."""
+    where = [User.account_id == account_id]
+    if filter is not None:
+        parsed = filters.parse(filter, USER.schema)
+        where.append(conditions.condition(parsed, conditions.USER_FIELDS))
+    total = sa.select(sa.func.count()).select_from(User).outerjoin(*_JOIN).where(*where)
+    query = _query().where(*where).order_by(User.id).offset(start - 1).limit(count)
+    rows = db.db.session.execute(query).all() if count else []
+    return [resources.user(*row) for row in rows], db.db.session.scalar(total) or 0
+
+
+def get(account_id: str, user_id: str) -> JSONObject:
+    """A user. Raises NotFound."""
+    return resources.user(*_get(account_id, user_id))
+
+
+def create(account_id: str, body: JSONMapping) -> JSONObject:
+    """Create a user without a password and with an unverified address; sends no mail.
+
+    Raises BadRequest, or Conflict if the name or address is taken.
+    """
+    values = schemas.load(schemas.UserBody(), canonical(body, USER))
+    email = _address(values)
+    if email is None:
+        raise invalid_value("Without emails, userName must be an email address.")
+    attributes = _attributes(values)
+    name = resources.name_of(attributes)
+    _check(accounts.email_problem(email), accounts.name_problem(name or ""))
+    with _unique_name(), db.transaction() as session:
+        accounts.get_for_update(account_id)
+        user = accounts.create_user(
+            account_id,
+            email=email,
+            password_hash=None,
+            role=VIEWER,
+            name=name,
+            auth_provider=PROVIDER,
+            is_active=values.get("active") is not False,
+        )
+        row = DirectoryUser(account_id=account_id, user_id=user.id, is_created=True)
+        row.given_role_id = user.role_id
+        _describe(row, values, attributes)
+        _check_name_is_free(row)
+        session.add(row)
+        session.flush()
+        roles.assign(account_id, [user.id])
+        return _current(account_id, user.id)
+
+
+def replace(account_id: str, user_id: str, body: JSONMapping, if_match: str | None) -> JSONObject:
+    """Replace a user; takes over one whom the directory did not create.
+
+    Raises NotFound, BadRequest, Conflict or PreconditionFailed.
+    """
+    return _change(account_id, user_id, lambda present: body, if_match)
+
+
+def modify(
+    account_id: str, user_id: str, operations: Sequence[Operation], if_match: str | None
+) -> JSONObject:
+    """Apply PATCH operations to a user; otherwise like `replace`."""
+
+    def patched(present: JSONObject) -> JSONObject:
+        return patch.apply(present, operations, USER)
+
+    return _change(account_id, user_id, patched, if_match)
+
+
+def delete(account_id: str, user_id: str, if_match: str | None) -> None:
+    """Delete a user; the records stay.
+
+    Raises NotFound, PreconditionFailed, or Conflict for the last admin.
+    """
+    with db.transaction() as session:
+        user = account_users.get_for_update(session, account_id, user_id)
+        etags.check(if_match, _opaque(user))
+        account_users.delete(account_id, user.id, by=None)
+
+
+def _change(
+    account_id: str,
+    user_id: str,
+    change: Callable[[JSONObject], JSONMapping],
+    if_match: str | None,
+) -> JSONObject:
+    with _unique_name(), db.transaction() as session:
+        account_users.get_for_update(session, account_id, user_id)
+        user, row = _get(account_id, user_id)
+        etags.check(if_match, _opaque(user))
+        before = resources.user(user, row)
+        body = canonical(change(before), USER)
+        values = schemas.load(schemas.UserBody(), body)
+        row = row or DirectoryUser(account_id=account_id, user_id=user.id)
+        attributes = _attributes(values)
+        changes = _changes(user, values, attributes)
+        _check_may_change(user, row, changes)
+        _describe(row, values, attributes)
+        _check_name_is_free(row)
+        session.add(row)
+        if changes or session.is_modified(row):
+            account_users.change(account_id, user.id, changes, by=None)
+        session.flush()
+        roles.assign(account_id, [user.id])
+        return _current(account_id, user.id)
+
+
+def _changes(user: User, values: Body, attributes: JSONMapping) -> JSONObject:
+    email, name = _address(values), resources.name_of(attributes)
+    active = user.is_active if values.get("active") is None else values["active"]
+    changes: JSONObject = {}
+    if email is not None and accounts.email_key(email) != user.email_key:
+        changes["email"] = email
+    if name != user.name:
+        changes["name"] = name
+    if active != user.is_active:
+        changes["is_active"] = active
+    return changes
+
+
+def _check_may_change(user: User, row: DirectoryUser, changes: JSONMapping) -> None:
+    if "email" not in changes and not changes.get("is_active"):
+        return
+    has_its_role = row.given_role_id == user.role_id
+    is_member = pii.is_member(user.account_id, user.id)
+    if "email" in changes and (is_member or not (row.is_created and has_its_role)):
+        raise not_changeable(NOT_ITS_ADDRESS)
+    is_admin = user.role_name == ADMIN and not has_its_role
+    if changes.get("is_active") and (is_member or is_admin):
+        raise not_changeable(NOT_ITS_TO_RETURN)
+
+
+def _describe(row: DirectoryUser, values: Body, attributes: JSONObject) -> None:
+    row.user_name = values["user_name"].strip()
+    row.user_name_key = accounts.email_key(row.user_name)
+    row.external_id = values.get("external_id")
+    row.attributes = attributes
+
+
+def _attributes(values: Body) -> JSONObject:
+    parts = values.get("name") or {}
+    name = {part: parts[part].strip() for part in parts if parts[part]}
+    display_name = (values.get("display_name") or "").strip()
+    email = _email(values)
+    details = {part: email[part] for part in ("type", "primary") if email.get(part) is not None}
+    stored: JSONObject = {"displayName": display_name, "name": name, "email": details}
+    return {key: value for key, value in stored.items() if value}
+
+
+def _address(values: Body) -> str | None:
+    """The primary address, else the first one, else `userName` if it is an address."""
+    email, name = _email(values), str(values["user_name"]).strip()
+    if email:
+        return str(email["value"]).strip()
+    return name if accounts.is_email(name) else None
+
+
+def _email(values: Body) -> JSONMapping:
+    emails = [one for one in values.get("emails") or () if one.get("value")]
+    primary = [one for one in emails if one.get("primary")]
+    return next(iter(primary or emails), {})
+
+
+def _check(*problems: dict[str, object] | None) -> None:
+    found = [problem for problem in problems if problem]
+    if found:
+        raise InvalidValues(found)
+
+
+def _check_name_is_free(row: DirectoryUser) -> None:
+    others = (User.account_id == row.account_id, User.id != row.user_id)
+    named_alike = conditions.USER_FIELDS["username"].compare("eq", row.user_name)
+    query = sa.select(User.id).outerjoin(*_JOIN).where(*others, named_alike)
+    with db.db.session.no_autoflush:
+        if db.db.session.scalar(query.limit(1)) is not None:
+            raise not_unique(TAKEN)
+
+
+@contextmanager
+def _unique_name() -> Iterator[None]:
+    with errors.conflict_on_unique("directory_users", "user_name_key", "userName", TAKEN):
+        yield
+
+
+_JOIN = (
+    DirectoryUser,
+    sa.and_(DirectoryUser.account_id == User.account_id, DirectoryUser.user_id == User.id),
+)
+
+
+def _query() -> sa.Select[User, DirectoryUser]:
+    return sa.select(User, DirectoryUser).outerjoin(*_JOIN)
+
+
+def _get(account_id: str, user_id: str) -> Row:
+    same = (User.account_id == account_id, User.id == user_id.lower())
+    row = db.db.session.execute(_query().where(*same)).first()
+    if row is None:
+        raise NotFound(NO_USER)
+    return row[0], row[1]
+
+
+def _current(account_id: str, user_id: str) -> JSONObject:
+    """A user as stored now, within the transaction that changed it."""
+    db.db.session.expire_all()
+    return get(account_id, user_id)
+
+
+def _opaque(user: User) -> str:
+    return resources.user_etag(user).removeprefix("W/")

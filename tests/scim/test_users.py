@@ -1,0 +1,325 @@
+"""Users: what the directory may change, and what stays with the account."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flask import Flask
+
+from app.accounts.models import PII_GROUP
+from tests.builders import PASSWORD, Caller, Cast
+from tests.mailbox import outbox, run_jobs
+from tests.scim.conftest import Directory
+from tests.scim.sequences import patch
+
+
+def stored(cast: Cast, user_id: str) -> dict[str, Any]:
+    """A user as the API shows it."""
+    user: dict[str, Any] = cast.alice.get(f"account/users/{user_id}").json
+    return user
+
+
+def sign_in(app: Flask, email: str) -> int:
+    body = {"account": "acme", "email": email, "password": PASSWORD}
+    return Caller(app).post("auth/login", body).status_code
+
+
+def refused(answer: Any, scim_type: str = "mutability") -> None:
+    assert (answer.status_code, answer.json["scimType"]) == (400, scim_type), answer.text
+
+
+def set_active(directory: Directory, user_id: str, active: object) -> Any:
+    return directory.patch(
+        f"Users/{user_id}", patch({"op": "replace", "value": {"active": active}})
+    )
+
+
+def move(directory: Directory, user_id: str, email: str) -> Any:
+    change = {"op": "replace", "path": "emails", "value": [{"value": email}]}
+    return directory.patch(f"Users/{user_id}", patch(change))
+
+
+def test_a_new_user_has_no_password_no_mail_and_an_unverified_address(
+    app: Flask, cast: Cast, okta: Directory
+) -> None:
+    user = stored(cast, okta.make_user(name={"givenName": "Dora", "familyName": "D"})["id"])
+    expected = {
+        "email": "dora@acme.example",
+        "name": "Dora D",
+        "role": "viewer",
+        "is_active": True,
+        "email_verified": False,
+        "auth_provider": "scim",
+        "groups": [],
+    }
+    assert expected.items() <= user.items()
+    run_jobs(app)
+    assert outbox(app) == []
+    assert sign_in(app, "dora@acme.example") == 401
+
+
+def test_deactivation_ends_sessions_and_keys_with_the_next_request(
+    app: Flask, cast: Cast, okta: Directory
+) -> None:
+    body = {"account": "acme", "email": cast.bob.email, "password": PASSWORD}
+    signed_in = Caller(app).post("auth/login", body).json
+    key = cast.bob.post("api-keys", {"name": "k"}).json["key"]
+    sessions = [Caller(app, Authorization=f"Bearer {one}") for one in (signed_in["token"], key)]
+    assert [one.get("auth/me").status_code for one in sessions] == [200, 200]
+    assert set_active(okta, cast.bob.id, False).json["active"] is False
+    assert [one.get("auth/me").status_code for one in sessions] == [401, 401]
+    refresh = {"refresh_token": signed_in["refresh_token"]}
+    assert Caller(app).post("auth/refresh", refresh).status_code == 401
+    assert sign_in(app, cast.bob.email) == 401
+    assert set_active(okta, cast.bob.id, True).json["active"] is True
+    assert sign_in(app, cast.bob.email) == 200
+
+
+def test_the_last_admin_stays(cast: Cast, okta: Directory) -> None:
+    assert set_active(okta, cast.alice.id, False).status_code == 409
+    assert okta.delete(f"Users/{cast.alice.id}").status_code == 409
+    assert stored(cast, cast.alice.id)["is_active"] is True
+
+
+def test_admins_and_members_of_pii_access_are_left_but_not_brought_back(
+    cast: Cast, okta: Directory
+) -> None:
+    body = {"email": "eve@acme.example", "role": "admin"}
+    eve = cast.alice.post("account/users", body).json["id"]
+    assert set_active(okta, eve, False).status_code == 200
+    refused(set_active(okta, eve, True))
+    groups = cast.alice.get("groups").json["items"]
+    pii = next(one["id"] for one in groups if one["name"] == PII_GROUP)
+    dora = okta.make_user()["id"]
+    cast.root.acting_in("acme").post(f"groups/{pii}/users", {"user_id": dora})
+    refused(move(okta, dora, "attacker@evil.example"))
+    assert set_active(okta, dora, False).status_code == 200
+    refused(set_active(okta, dora, True))
+
+
+def test_addresses_change_only_of_users_that_are_the_directorys(
+    app: Flask, cast: Cast, okta: Directory
+) -> None:
+    for user_id in (cast.bob.id, cast.alice.id):
+        refused(move(okta, user_id, "attacker@evil.example"))
+    dora = okta.make_user()["id"]
+    assert move(okta, dora, "dora.d@acme.example").status_code == 200
+    user = stored(cast, dora)
+    assert (user["email"], user["email_verified"]) == ("dora.d@acme.example", False)
+    cast.alice.patch(f"account/users/{dora}", {"role": "admin"})
+    refused(move(okta, dora, "attacker@evil.example"))
+    cast.alice.patch(f"account/users/{dora}", {"role": "editor"})
+    refused(move(okta, dora, "attacker@evil.example"))
+    assert stored(cast, dora)["email"] == "dora.d@acme.example"
+
+
+def test_a_part_of_each_value_can_be_replaced(okta: Directory) -> None:
+    dora = okta.make_user()["id"]
+    change = {"op": "replace", "path": "emails.value", "value": "dora.d@acme.example"}
+    emails = okta.patch(f"Users/{dora}", patch(change)).json["emails"]
+    assert [one["value"] for one in emails] == ["dora.d@acme.example"]
+
+
+def test_a_name_may_differ_from_the_address(cast: Cast, okta: Directory) -> None:
+    emails = [{"value": "dora.d@acme.example", "type": "work", "primary": True}]
+    user = okta.make_user("dd4711", emails=emails)
+    assert (user["userName"], user["emails"]) == ("dd4711", emails)
+    assert (
+        okta.post("Users", {"userName": "DD4711", "emails": [{"value": "x@y.example"}]}).status_code
+        == 409
+    )
+    taken = {"userName": "other", "emails": [{"value": "DORA.D@acme.example"}]}
+    assert okta.post("Users", taken).status_code == 409
+    # Of a user without a row of the directory the address is the name.
+    taken = {"userName": cast.bob.email.upper(), "emails": [{"value": "x@y.example"}]}
+    answer = okta.post("Users", taken)
+    assert (answer.status_code, answer.json["scimType"]) == (409, "uniqueness")
+    refused(okta.post("Users", {"userName": "nobody"}), "invalidValue")
+
+
+def test_absent_active_changes_nothing(cast: Cast, okta: Directory) -> None:
+    dora = okta.make_user(active=False)
+    assert okta.put(f"Users/{dora['id']}", {"userName": dora["userName"]}).json["active"] is False
+
+
+def test_a_deleted_user_is_gone(cast: Cast, okta: Directory) -> None:
+    user = okta.make_user()
+    assert okta.delete(f"Users/{user['id']}").status_code == 204
+    assert okta.get(f"Users/{user['id']}").status_code == 404
+    assert cast.alice.get(f"account/users/{user['id']}").status_code == 404
+    assert okta.make_user()["id"] != user["id"]
+
+
+def test_etags(okta: Directory) -> None:
+    user = okta.make_user()
+    path, etag = f"Users/{user['id']}", user["meta"]["version"]
+    answer = okta.get(path)
+    assert answer.headers["ETag"] == etag
+    assert answer.headers["Location"] == user["meta"]["location"]
+    assert okta.get(path, headers={"If-None-Match": etag}).status_code == 304
+    change = patch({"op": "replace", "path": "displayName", "value": "Dora"})
+    changed = okta.patch(path, change, headers={"If-Match": etag})
+    assert changed.status_code == 200
+    assert changed.headers["ETag"] != etag
+    for method, body in (("PUT", {"userName": "a"}), ("PATCH", change), ("DELETE", None)):
+        answer = okta(method, path, body, headers={"If-Match": etag})
+        assert (answer.status_code, answer.json["status"]) == (412, "412")
+    assert okta.put(path, changed.json, headers={"If-Match": "*"}).status_code == 200
+    same = okta.get(path).headers["ETag"]
+    assert okta.put(path, changed.json).headers["ETag"] == same  # nothing changed
+
+
+def test_paging(okta: Directory) -> None:
+    ids = [okta.make_user(f"u{number}@acme.example")["id"] for number in range(5)]
+    found = []
+    for start in (1, 3, 5, 7):
+        page = okta.get(f"Users?startIndex={start}&count=2").json
+        assert (page["totalResults"], page["startIndex"]) == (7, start)
+        found += [one["id"] for one in page["Resources"]]
+    assert len(found) == 7
+    assert set(ids) < set(found)
+    assert okta.get("Users?count=0").json["Resources"] == []
+    assert okta.get("Users?count=-5").json["itemsPerPage"] == 0
+    assert okta.get("Users?startIndex=-5&count=1000000").json["startIndex"] == 1
+    assert okta.get("Users?startIndex=99999999999&count=1").json["Resources"] == []
+    refused(okta.get("Users?count=many"), "invalidValue")
+
+
+FILTERS = [
+    ('userName eq "DORA@acme.example"', True),
+    ('userName ne "dora@acme.example"', False),
+    ('userName sw "dor" and active eq true', True),
+    ('userName co "%"', False),
+    ('userName ew "acme.example"', True),
+    ('name.familyName eq "D\u00d6E"', None),
+    ('name.givenName eq "dora"', True),
+    ('displayName eq "dora d"', True),
+    ('externalId eq "X1"', True),
+    ('externalId eq "x1"', False),
+    ("externalId pr", True),
+    ("externalId eq null", False),
+    ('not (externalId eq "other")', True),
+    ("not (externalId pr)", False),
+    ('emails[type eq "work" and value co "@acme"]', True),
+    ('emails[type eq "home"]', False),
+    ('emails.value eq "dora@acme.example"', True),
+    ('active eq "False" or active ne true', False),
+    ("groups pr", False),
+    ('meta.created gt "2020-01-01T00:00:00Z"', True),
+    ('meta.lastModified lt "2020-01-01T00:00:00Z"', False),
+    ('id pr and (userName eq "x" or userName eq "dora@acme.example")', True),
+    ('urn:ietf:params:scim:schemas:core:2.0:User:userName eq "dora@acme.example"', True),
+]
+
+
+@pytest.mark.parametrize(("text", "matches"), FILTERS)
+def test_filters(okta: Directory, text: str, matches: bool | None) -> None:
+    name = {"givenName": "Dora", "familyName": "D"}
+    user = okta.make_user(name=name, externalId="X1")
+    answer = okta.get("Users", query_string={"filter": text})
+    assert answer.status_code == 200, answer.text
+    found = [one["id"] for one in answer.json["Resources"]]
+    assert (user["id"] in found) == bool(matches)
+    searched = okta.post("Users/.search", {"filter": text, "attributes": ["id"]}).json
+    assert [one["id"] for one in searched["Resources"]] == found
+
+
+BAD_FILTERS = [
+    "userName",
+    "userName eq",
+    'userName xx "a"',
+    'userName eq "a" and',
+    '(userName eq "a"',
+    'password eq "a"',
+    'password_hash sw "$"',
+    "userName eq 5",
+    "active gt true",
+    'meta.created eq "yesterday"',
+    "(" * 200 + "id pr" + ")" * 200,
+    " or ".join(["id pr"] * 60),
+    'userName eq "' + "a" * 5000 + '"',
+    'userName eq "\\ud800"',
+    'userName eq "\\u0000"',
+    "userName eq 'a' or 1=1; --",
+    "",
+]
+
+
+@pytest.mark.one_database
+@pytest.mark.parametrize("text", BAD_FILTERS)
+def test_bad_filters(okta: Directory, text: str) -> None:
+    answer = okta.get("Users", query_string={"filter": text})
+    assert answer.status_code == 400, answer.text
+    assert answer.json["scimType"] in ("invalidFilter", "invalidValue")
+
+
+BAD_PATCHES: list[tuple[dict[str, Any], str]] = [
+    ({}, "invalidValue"),
+    (patch(), "invalidValue"),
+    (patch(*[{"op": "remove", "path": "displayName"}] * 101), "invalidValue"),
+    (patch({"op": "copy", "path": "displayName"}), "invalidValue"),
+    (patch({"op": "add", "value": {f"a{n}": 1 for n in range(1001)}}), "invalidValue"),
+    (patch({"op": "add", "path": f"emails[{' or '.join(['type pr'] * 6)}]"}), "invalidPath"),
+    (patch({"op": "remove"}), "noTarget"),
+    (patch({"op": "replace", "value": "x"}), "invalidValue"),
+    (patch({"op": "replace", "path": "id", "value": "x"}), "mutability"),
+    (patch({"op": "replace", "path": "groups", "value": []}), "mutability"),
+    (patch({"op": "remove", "path": "userName"}), "invalidValue"),
+    (patch({"op": "replace", "path": "userName", "value": {"a": 1}}), "invalidValue"),
+    (patch({"op": "replace", "path": "userName", "value": "x" * 300}), "invalidValue"),
+    (patch({"op": "replace", "path": "active", "value": "perhaps"}), "invalidValue"),
+    (patch({"op": "replace", "path": "name.nickname", "value": "x"}), "invalidPath"),
+    (patch({"op": "replace", "path": "emails[type eq", "value": "x"}), "invalidPath"),
+    (patch({"op": "replace", "path": 'emails[type eq "fax"].value', "value": "x"}), "noTarget"),
+    (patch({"op": "replace", "path": "displayName", "value": "two\nlines"}), "invalidValue"),
+    (patch({"op": "replace", "path": "emails", "value": [{"value": "none"}]}), "invalidValue"),
+    (patch({"op": "replace", "path": "emails", "value": [1, "x", None]}), "invalidValue"),
+    (patch({"op": "replace", "path": "name", "value": ["x"]}), "invalidValue"),
+]
+
+
+@pytest.mark.one_database
+@pytest.mark.parametrize(("body", "scim_type"), BAD_PATCHES)
+def test_bad_patches(okta: Directory, body: dict[str, Any], scim_type: str) -> None:
+    user = okta.make_user(displayName="Dora")
+    refused(okta.patch(f"Users/{user['id']}", body), scim_type)
+    assert okta.get(f"Users/{user['id']}").json == user
+
+
+@pytest.mark.one_database
+def test_bodies_have_bounds(okta: Directory) -> None:
+    large = "x" * (2**20 + 1)
+    assert okta.post("Users", {"userName": "a@b.example", "title": large}).status_code == 413
+    for text, status in (("[]", 400), ("{", 400), ("", 400), ("null", 400)):
+        answer = okta("POST", "Users", data=text, content_type="application/scim+json")
+        assert (answer.status_code, answer.json["scimType"]) == (status, "invalidSyntax")
+    form = okta("POST", "Users", data="a=b", content_type="application/x-www-form-urlencoded")
+    assert form.status_code == 415
+    assert okta("DELETE", "Users").status_code == 405
+    assert okta("GET", "Nothing").json["status"] == "404"
+    assert okta("GET", "Users/" + "x" * 5000).status_code in (404, 414)
+    assert okta("GET", "Users/%00").status_code == 404
+
+
+@pytest.mark.one_database
+def test_attributes_of_answers(okta: Directory) -> None:
+    user = okta.make_user(name={"givenName": "Dora"})
+    path = f"Users/{user['id']}"
+    names = okta.get(f"{path}?attributes=userName,NAME.givenname,emails.value").json
+    assert names == {
+        "schemas": user["schemas"],
+        "id": user["id"],
+        "userName": user["userName"],
+        "name": {"givenName": "Dora"},
+        "emails": [{"value": "dora@acme.example"}],
+    }
+    left = okta.get(f"{path}?excludedAttributes=meta,id,emails.type").json
+    assert left.keys() == user.keys() - {"meta"}
+    assert left["emails"] == [{"value": "dora@acme.example", "primary": True}]
+
+
+@pytest.mark.one_database
+def test_names_of_attributes_have_any_case(okta: Directory) -> None:
+    answer = okta.post("Users", {"USERNAME": "a@b.example", "Name": {"GIVENNAME": "A"}})
+    assert (answer.status_code, answer.json["name"]) == (201, {"givenName": "A"})
