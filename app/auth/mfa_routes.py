@@ -30,6 +30,7 @@ from app.auth.mfa_schemas import (
     OwnFactors,
     PasskeyOptions,
     PasskeySignIn,
+    PasskeyStart,
     RecoveryCodes,
     SigningReason,
     SignInStep,
@@ -250,11 +251,12 @@ def get_signature_options(body: Body) -> JSONObject:
 
 
 @blueprint.route("/passkeys/options", methods=["POST"])
+@blueprint.arguments(PasskeyStart, required=False, example={})
 @blueprint.response(200, PasskeyOptions, example=OPTIONS)
 @blueprint.fails(400, 429)
 @public
 @across_accounts
-def get_passkey_sign_in_options() -> dict[str, object]:
+def get_passkey_sign_in_options(body: Body) -> dict[str, object]:
     """Get options for signing in with a passkey alone.
 
     Without account or user: the browser offers the passkeys of this service. The token is valid for

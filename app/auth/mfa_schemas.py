@@ -55,6 +55,10 @@ class MfaVerification(SecondFactorAnswer):
     mfa_token = _token("Of the response to the sign-in.", required=True)
 
 
+class PasskeyStart(Schema):
+    """Nothing: neither account nor user is named."""
+
+
 class PasskeySignIn(Schema):
     """A sign-in by a passkey alone."""
 

@@ -15,6 +15,7 @@ from app.accounts.models import Account
 from app.auth import lockout, tokens
 from app.auth import service as auth
 from app.auth.guard import account_of_host, account_of_request
+from app.auth.mfa.gate import EnrolmentRequired, MfaRequired
 from app.auth.responses import origin, sign_in_response, token_pair
 from app.auth.service import SignIn
 from app.errors import AppError
@@ -154,11 +155,7 @@ def redirect_to_client(completed: CompletedFlow) -> BaseResponse:
     target = flow.redirect_uri or ""
     in_fragment = completed.account.settings.get("sso_tokens_in_fragment")
     if in_fragment and flows.is_from_browser(flow, flow_cookie(flow)):
-        signed_in, _ = one_time_codes.exchange(completed.code, flow.client_state, origin())
-        tokens = {
-            name: str(value) for name, value in token_pair(signed_in).items() if name != "token"
-        }
-        target = f"{target}#{urlencode(tokens | state)}"
+        target = f"{target}#{urlencode(_fragment(completed) | state)}"
     else:
         target = sign_in.with_query(target, {"code": completed.code, **state})
     response = redirect(target)
@@ -166,6 +163,19 @@ def redirect_to_client(completed: CompletedFlow) -> BaseResponse:
         _cookie_name(flow.state_hash), httponly=True, secure=_is_secure() or _is_loopback()
     )
     return no_store(response)
+
+
+def _fragment(completed: CompletedFlow) -> dict[str, str]:
+    """The tokens of a completed sign-in, or the step that it lacks."""
+    try:
+        signed_in, _ = one_time_codes.exchange(
+            completed.code, completed.flow.client_state, origin()
+        )
+    except (MfaRequired, EnrolmentRequired) as error:
+        step = {"mfa_token": error.extra["mfa_token"], "methods": " ".join(error.extra["methods"])}
+        return {"error": error.error, "error_description": error.message, **step}
+    pair = token_pair(signed_in)
+    return {name: str(value) for name, value in pair.items() if name != "token"}
 
 
 def provider_sign_in_response(signed_in: SignIn, flow: Flow) -> Response:

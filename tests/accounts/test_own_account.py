@@ -21,6 +21,10 @@ DEFAULTS = {
     "sso_allow_admin": False,
     "sso_ignored_groups": [],
     "sso_tokens_in_fragment": False,
+    "mfa": "optional",
+    "mfa_roles": [],
+    "mfa_grace_days": 0,
+    "password_sign_in": True,
 }
 SETTINGS = {
     "allowed_redirect_uris": ["https://app.example.com/in?x=1", "http://localhost:3000/in"],
