@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.builders import PASSWORD, Cast
+from tests import builders
+from tests.auth.test_second_factors import set_up
+from tests.builders import PASSWORD, Caller, Cast
 from tests.clients.running import run_async
 from tests.clients.stub import Answer, Stub
 
@@ -54,6 +56,18 @@ def test_a_wrong_password_is_an_error(atrium: ModuleType, address: str, cast: Ca
         with pytest.raises(atrium.AtriumError):
             client.session.json("POST", "auth/reauthenticate", json={"password": "wrong"})
         assert client.session.tokens == before  # which no refresh would help
+
+
+def test_a_second_factor_completes_a_sign_in(atrium: ModuleType, address: str, cast: Cast) -> None:
+    user = builders.make_user(cast.alice.app, cast.alice.account_id, "factor@acme.example")
+    phone = set_up(Caller(cast.alice.app, user))
+    with atrium.Client(address) as client:
+        with pytest.raises(atrium.Unauthorized) as refused:
+            client.sign_in("acme", user.email, PASSWORD)
+        assert refused.value.code == "mfa_required"
+        signed_in = client.verify_second_factor(refused.value.body["mfa_token"], phone.code(1))
+        assert signed_in["email"] == user.email
+        assert client.is_signed_in
 
 
 @pytest.mark.parametrize("worn_out", WORN_OUT.values(), ids=WORN_OUT)

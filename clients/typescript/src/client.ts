@@ -39,7 +39,16 @@ export class Client<C extends { [N in keyof C]: Shape } = AnyCollections> {
 
   /** Begins a session, which renews itself; returns the user and the account. */
   async signIn(credentials: Schemas["Credentials"]): Promise<SignedIn> {
-    const signedIn = await this.#post<SignedIn>("login", credentials, true);
+    return this.#signedIn("login", credentials);
+  }
+
+  /** Completes a sign-in that failed with the code `mfa_required`, whose body has the `mfa_token`. */
+  async verifySecondFactor(factor: Schemas["MfaVerification"]): Promise<SignedIn> {
+    return this.#signedIn("mfa/verify", factor);
+  }
+
+  async #signedIn(path: string, body: object): Promise<SignedIn> {
+    const signedIn = await this.#post<SignedIn>(path, body, true);
     await this.adopt(signedIn);
     return signedIn;
   }
