@@ -8,6 +8,7 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 from app import config, db, hooks, rest
 from app.admin_api import (
     account_routes,
+    domain_routes,
     group_routes,
     own_account_routes,
     role_routes,
@@ -44,6 +45,7 @@ from app.console.records import saved_views
 from app.console.shell.guard import csrf
 from app.context import tenancy
 from app.db import pre_ping
+from app.domains import checks as domain_checks
 from app.feed import routes as feed
 from app.feed import upkeep as feed_upkeep
 from app.files import upkeep as file_upkeep
@@ -72,6 +74,7 @@ from app.rest.serialization import Json
 from app.scim import routes as scim
 from app.scim import token_routes as scim_tokens
 from app.sso import config_routes as sso_config
+from app.sso import discovery_routes as sso_discovery
 from app.sso import overview_routes as sso_overview
 from app.sso import responses as sso_answers
 from app.sso import roles as sso_roles
@@ -136,12 +139,14 @@ ADDITIONS = (
     *(email_routes, mfa_routes, password_routes, session_routes, explain_routes, permission_routes),
     second_factor_routes,
     *(sso_overview, saml_keys, saml_logout, saml_metadata),
+    *(domain_routes, sso_discovery),
 )
 # Imported for their event subscriptions and jobs.
 SUBSCRIBERS = (
     *(cleanup, tracking, audited_records, dispatch, sso_roles),
     *(workflow_dispatch, record_events, upkeep, workflow_erasure, token_upkeep),
     *(feed_upkeep, file_upkeep, webhook_uses, workflow_uses, saved_views),
+    domain_checks,
 )
 # Not in the API description.
 PAGES = (console.blueprint, docs_pages.blueprint, scim.blueprint)

@@ -12,6 +12,7 @@ from app.auth.tokens import BEARER
 from app.collections import changes, masking, transfer
 from app.collections import fields as field_types
 from app.collections.schema import ON_DELETE
+from app.domains import models as domains
 from app.http.languages import LANGUAGES
 from app.sso import providers
 from app.sso.models import CATEGORIES
@@ -27,6 +28,7 @@ ENUMS: Mapping[str, Collection[str]] = {
     "ConnectionSettings.category": CATEGORIES,
     "DeliveryView.event": payload.EVENTS,
     "DeliveryView.status": deliveries.STATES,
+    "DomainView.state": domains.STATES,
     "ExecutionView.status": hooks.STATES,
     "ExecutionView.trigger_type": hooks.TRIGGERS,
     "Explanation.operation": rules.OPERATIONS,

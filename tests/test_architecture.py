@@ -39,6 +39,7 @@ ORDER = [
     ("admin_api",),
     ("sso",),
     ("auth",),
+    ("domains",),
     ("accounts",),
     ("http",),
     ("jobs",),
@@ -140,6 +141,7 @@ def imported_packages(all_nodes: list[ast.AST]) -> set[str]:
 # another one loads.
 PACKAGES = {
     "argon2-cffi": "argon2",
+    "dnspython": "dns",
     "google-re2": "re2",
     "opentelemetry-exporter-otlp-proto-http": "opentelemetry",
     "opentelemetry-sdk": "opentelemetry",

@@ -124,6 +124,10 @@ MALFORMED = {
         "-1/hour",
         "1.5/day",
     ],
+    "SERVICE_DNS_SERVERS": [
+        *("dns.example", "9.9.9.9:0", "9.9.9.9:x", "9.9.9.9/24", "2620:fe::fe"),
+        *("https://9.9.9.9", "a@9.9.9.9", "9.9.9.9,dns.example", "9.9.9.9:70000"),
+    ],
     "SERVICE_MAIL_URL": [
         "mail.example",
         "smtp://",
@@ -198,6 +202,7 @@ def test_the_superadmins_settings_go_together(tmp_path: Path, alone: str) -> Non
         ("REDIS_URL", *["rediss://:p@[::1]:1/3?ssl_cert_reqs=none"] * 2),
         ("DATABASE_URL", *["postgresql+psycopg2://u:p%40@[::1]:1/d?sslmode=require"] * 2),
         ("SERVICE_BASE_URL", "https://x.example/", "https://x.example"),
+        ("SERVICE_DNS_SERVERS", "9.9.9.9, [2620:fe::fe]:53", ("9.9.9.9", "[2620:fe::fe]:53")),
         ("SERVICE_BASE_DOMAIN", "Example.COM", "example.com"),
         ("SERVICE_PASSWORD_REQUIRE", " upper , digit ", ("upper", "digit")),
         ("SERVICE_SECRET_KEY_PREVIOUS", "a,b", ("a", "b")),

@@ -10,7 +10,10 @@ import sqlalchemy as sa
 from app import db
 
 # On every shard: rarely written, and without counters.
-SHARED = {"accounts", "roles", "collections", "collection_revisions", "account_code_counter"}
+SHARED = {
+    *("accounts", "roles", "collections", "collection_revisions", "account_code_counter"),
+    "verified_domains",
+}
 # Keyed by what is asked for, which may be of several accounts, or of none.
 BY_KEY = {"rate_limits"}
 TABLES = [t for t in db.Base.metadata.sorted_tables if t.name not in SHARED | BY_KEY]

@@ -45,6 +45,7 @@ PUBLIC: dict[Route, str] = {
     ("GET", "/auth/verify-reset-token/<token>"): "the token of the mailed link is the credential",
     ("POST", "/auth/oauth/<provider_name>/authorize"): "begins a sign-in; nobody is known yet",
     ("POST", "/auth/oauth/<provider_name>/callback"): "the code and the state are the credential",
+    ("POST", "/auth/discover"): "before a sign-in; tells of domains only, and of no user",
     ("POST", "/auth/exchange"): "the one-time code is the credential",
     ("GET", "/auth/saml/sso"): "begins a sign-in; nobody is known yet",
     ("GET", "/auth/saml/metadata"): "what identity providers read; nothing of it is secret",
@@ -122,6 +123,10 @@ def an_invitation(owner: Caller) -> str:
 
 def a_key(owner: Caller) -> str:
     return str(owner.post("api-keys", {"name": "nightly"}).json["id"])
+
+
+def a_domain(owner: Caller) -> str:
+    return str(owner.post("account/domains", {"domain": "acme.example"}).json["id"])
 
 
 def a_session(owner: Caller) -> str:
@@ -215,6 +220,7 @@ PEOPLE: dict[Route, Case] = {
     ("PATCH", ROLE): Superadmin({"description": "x"}),
     ("DELETE", ROLE): Superadmin(),
 }
+DOMAIN = "/account/domains/<uuid:domain_id>"
 MEMBER, ONE_MEMBER = "/account/users/<uuid:user_id>", "account/users/{id}"
 OWN_ACCOUNT: dict[Route, Case] = {
     ("GET", "/account"): Own(),
@@ -222,6 +228,11 @@ OWN_ACCOUNT: dict[Route, Case] = {
     ("PATCH", "/account"): Own(lambda cast: RENAMED),
     ("GET", "/account/collections"): Own(),
     ("GET", "/account/roles"): Own(),
+    ("GET", "/account/domains"): Own(),
+    ("POST", "/account/domains"): Own(lambda cast: {"domain": "globex.example"}, (201,)),
+    ("POST", f"{DOMAIN}/verify"): Owned(a_domain, "account/domains", part="domain_id"),
+    ("PATCH", DOMAIN): Owned(a_domain, "account/domains", {"auto_join": True}, "domain_id"),
+    ("DELETE", DOMAIN): Owned(a_domain, "account/domains", part="domain_id"),
     ("GET", "/account/second-factors"): Own(),
     ("GET", "/account/users"): Own(),
     ("POST", "/account/users"): Own(lambda cast: {"email": "dora@x.example"}, (201,)),

@@ -94,6 +94,13 @@ def emails(account_id: str, user_ids: Collection[str]) -> dict[str, str]:
     return {row.id: row.email for row in rows}
 
 
+def verified_admins(account_id: str) -> list[str]:
+    """The ids of the account's active admins with a verified address, who get its notices."""
+    query = sa.select(User.id).join(Role, Role.id == User.role_id)
+    is_eligible = (User.is_active, User.email_verified, Role.name == ADMIN)
+    return list(db.db.session.scalars(query.where(User.account_id == account_id, *is_eligible)))
+
+
 def problems(account_id: str, body: Body) -> list[Problem]:
     """All validation problems of a new user of the account."""
     wrong = _column_problems(body)

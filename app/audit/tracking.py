@@ -85,6 +85,9 @@ TRACKED: dict[str, Tracked] = {
     ),
     # Headers and URLs in steps may contain secrets.
     "workflows": Tracked(hidden=frozenset({"steps", "token", "token_key"})),
+    "account_domains": Tracked(
+        ignored=frozenset({"last_checked_at", "failed_checks"}), hidden=frozenset({"token"})
+    ),
     "provider_settings": Tracked(hidden=frozenset({"secrets"})),
     "saml_keys": Tracked(ignored=frozenset({"slot"}), hidden=frozenset({"private_key"})),
     "identities": Tracked(
@@ -108,6 +111,7 @@ EXEMPT: dict[str, str] = {
     "rate_limits": "counters of the rate limiter",
     "jobs": "jobs",
     "idempotency_keys": "stored responses; their changes are audited",
+    "verified_domains": "an index of the domains of accounts",
     "account_origins": "an index of the settings of accounts",
     "webhook_versions": "versions for checking caches",
     "webhook_deliveries": "deliveries; the changes they announce are audited",

@@ -169,12 +169,19 @@ def check_sso_failures(address: str | None) -> None:
 
 def count_sso_start(address: str | None) -> None:
     """Count the start of a provider sign-in. Raises TooManyRequests."""
+    _count_start("sso-start", address)
+
+
+def count_discovery(address: str | None) -> None:
+    """Count a search for the account of an email address. Raises TooManyRequests."""
+    _count_start("discovery", address)
+
+
+def _count_start(name: str, address: str | None) -> None:
     settings = config.current()
     if settings.login_rate_limit != "off":
-        tries = settings.sign_in_starts_per_address
-        rate_limits.consume(
-            Limit("sso-start", tries, QUARTER_HOUR).of(rate_limits.client_network(address))
-        )
+        limit = Limit(name, settings.sign_in_starts_per_address, QUARTER_HOUR)
+        rate_limits.consume(limit.of(rate_limits.client_network(address)))
 
 
 def count_sso_failure(address: str | None) -> None:

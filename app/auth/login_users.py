@@ -17,6 +17,8 @@ from app.auth import principal as principals
 from app.auth.factor_models import SecondFactor
 from app.db import Base
 from app.db.prepared import PreparedStatement
+from app.domains import names
+from app.domains.models import AccountDomain
 from app.types import JSONObject
 
 
@@ -61,6 +63,8 @@ class LoginUser:
     tokens_valid_from: datetime | None
     language: str | None
     has_second_factor: bool
+    sso_only: bool
+    """Whether the account lets addresses of this domain sign in with a provider only."""
 
     @property
     def may_sign_in(self) -> bool:
@@ -80,7 +84,7 @@ class LoginLookup(NamedTuple):
     user: LoginUser | None
 
 
-_USER_COLUMNS = tuple(field.name for field in fields(LoginUser))[3:-1]
+_USER_COLUMNS = tuple(field.name for field in fields(LoginUser))[3:-2]
 _USERS, _ROLES, _ACCOUNTS, _GROUPS, _MEMBERS = (
     Base.metadata.tables[name] for name in ("users", "roles", "accounts", "groups", "group_members")
 )
@@ -89,6 +93,13 @@ _HAS_FACTOR = sa.exists().where(
     _FACTORS.c.account_id == _USERS.c.account_id,
     _FACTORS.c.user_id == _USERS.c.id,
     _FACTORS.c.confirmed_at.is_not(None),
+)
+_DOMAINS = AccountDomain.__table__
+_SSO_ONLY = sa.exists().where(
+    _DOMAINS.c.account_id == _ACCOUNTS.c.id,
+    _DOMAINS.c.domain == sa.bindparam("domain"),
+    _DOMAINS.c.verified_at.is_not(None),
+    _DOMAINS.c.sso_only,
 )
 _USER_JOIN = (
     _USERS.c.account_id == _ACCOUNTS.c.id,
@@ -99,7 +110,7 @@ _GROUP_JOIN = (_GROUPS.c.account_id == _MEMBERS.c.account_id, _GROUPS.c.id == _M
 # One row per group, or one. Known and unknown users take the same statement and time.
 _LOGIN_USER = PreparedStatement(
     sa.select(*(_ACCOUNTS.c[name] for name in AccountRow._fields), _ROLES.c.name, _GROUPS.c.name)
-    .add_columns(*(_USERS.c[name] for name in _USER_COLUMNS), _HAS_FACTOR)
+    .add_columns(*(_USERS.c[name] for name in _USER_COLUMNS), _HAS_FACTOR, _SSO_ONLY)
     .select_from(_ACCOUNTS)
     .outerjoin(_USERS, sa.and_(*_USER_JOIN))
     .outerjoin(_ROLES, _ROLES.c.id == _USERS.c.role_id)
@@ -114,7 +125,8 @@ _ROLE_INDEX = len(AccountRow._fields)
 
 def find(account: str, email: str) -> LoginLookup:
     """Look up an account (slug, code or id) and its user with this email address."""
-    params = {**principals.reference_params(account), "email_key": accounts.email_key(email)}
+    key, domain = accounts.email_key(email), names.of_address(email)
+    params = {**principals.reference_params(account), "email_key": key, "domain": domain}
     rows = _LOGIN_USER.all(params)
     if not rows:
         return LoginLookup(None, None)

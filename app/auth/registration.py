@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from app import clock, config, db, jobs, slugs
 from app.accounts import service as accounts
+from app.accounts import sign_in_settings
 from app.accounts.models import (
     ADMIN,
     PII_GROUP,
@@ -18,7 +19,10 @@ from app.accounts.models import (
     User,
 )
 from app.accounts.types import Problem
-from app.auth import lockout, passwords, verification
+from app.auth import lockout, password_resets, passwords, verification
+from app.auth import principal as principals
+from app.domains import service as domains
+from app.domains.models import AccountDomain
 from app.errors import Conflict, Forbidden, InvalidValues, problem
 from app.ids import new_id
 from app.outbound import mail
@@ -29,6 +33,9 @@ def register(
 ) -> User:
     """Register an account with its admin, or a viewer in single-tenant mode.
 
+    Whoever names the account that owns the domain of the address joins it, if it lets users join;
+    the mailed link then sets the password.
+
     Raises InvalidValues, Forbidden, TooManyRequests, or Conflict for a taken slug.
     """
     settings = config.current()
@@ -36,6 +43,9 @@ def register(
         raise Forbidden("Registration is closed. Ask an administrator for an invitation.")
     if settings.single_tenant:
         return _join(slug, email.strip(), password, address)
+    domain = _joined_domain(slug, email)
+    if domain is not None:
+        return _join(None, email.strip(), password, address, domain)
     return _create_account(name, slug, email.strip(), password, address)
 
 
@@ -64,31 +74,55 @@ def _create_account(
     return user
 
 
-def _join(slug: str | None, email: str, password: str, address: str | None) -> User:
+def _joined_domain(slug: str | None, email: str) -> AccountDomain | None:
+    account = principals.find_account(slug.strip()) if slug else None
+    if account is None or not account.is_active or account.id == SYSTEM_ACCOUNT_ID:
+        return None
+    domain = domains.find_verified(account.id, email)
+    if domain is None or not domain.auto_join or domain.sso_only:
+        return None
+    return domain if sign_in_settings.allows_passwords(account.settings) else None
+
+
+def _join(
+    slug: str | None,
+    email: str,
+    password: str,
+    address: str | None,
+    domain: AccountDomain | None = None,
+) -> User:
     # The response never reveals whether the address is taken: it looks the same, down to the id
     # and timestamps, and the owner of a taken address gets a mail.
     _check(email, password, (), _account_problem(slug))
     lockout.count_mail_request(lockout.NEW_ACCOUNT, email, address)
     password_hash = passwords.hash(password)
     with db.transaction():
-        account = _single_account()
+        account, role = _joined_account(domain)
         id, now = new_id(), clock.now()
         try:
             with db.savepoint():
                 user = accounts.create_user(
                     account.id,
                     email=email,
-                    password_hash=password_hash,
-                    role=VIEWER,
+                    # Of a domain, the owner of the mailbox alone chooses the password.
+                    password_hash=None if domain else password_hash,
+                    role=role,
                     id=id,
                     created_at=now,
                 )
         except Conflict:
             payload = {"email_key": accounts.email_key(email)}
             jobs.enqueue("auth.known_already", payload, account_id=account.id)
-            return _unsaved_user(account, email, id=id, created_at=now)
-        verification.enqueue_mail(user)
+            return _unsaved_user(account, email, role, id=id, created_at=now)
+        (password_resets if domain else verification).enqueue_mail(user)
     return user
+
+
+def _joined_account(domain: AccountDomain | None) -> tuple[Account, str]:
+    if domain is None:
+        return _single_account(), VIEWER
+    role = db.db.session.scalar(sa.select(Role.name).where(Role.name == domain.role_of_new_users))
+    return db.db.session.get_one(Account, domain.account_id), role or VIEWER
 
 
 def _single_account() -> Account:
@@ -115,8 +149,8 @@ def _account_problem(slug: str | None) -> Problem | None:
     return problem("account_slug", "invalid_reference", message)
 
 
-def _unsaved_user(account: Account, email: str, **columns: object) -> User:
-    role = db.db.session.scalars(sa.select(Role).where(Role.name == VIEWER)).one()
+def _unsaved_user(account: Account, email: str, role_name: str, **columns: object) -> User:
+    role = db.db.session.scalars(sa.select(Role).where(Role.name == role_name)).one()
     user = User(account_id=account.id, email=email, role_id=role.id, groups=[], **columns)
     user.account, user.role = account, role
     user.is_active, user.email_verified, user.auth_provider = True, False, "password"

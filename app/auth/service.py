@@ -76,8 +76,9 @@ def _authenticate(user: LoginUser | None, password: str) -> LoginUser:
 
 def _check_passwords_allowed(user: LoginUser) -> None:
     # Superadmins must get in when the provider does not.
-    settings = user.account.settings
-    if user.account_id != SYSTEM_ACCOUNT_ID and not sign_in_settings.allows_passwords(settings):
+    if user.account_id == SYSTEM_ACCOUNT_ID:
+        return
+    if user.sso_only or not sign_in_settings.allows_passwords(user.account.settings):
         message = "Your account signs in with its provider, not by password."
         raise Unauthorized(message, error="password_sign_in_off")
 

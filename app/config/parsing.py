@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from base64 import urlsafe_b64decode
 from collections.abc import Callable
@@ -74,6 +75,20 @@ def comma_separated(*allowed: str) -> Callable[[str], tuple[str, ...]]:
         return items
 
     return parse
+
+
+def dns_servers(value: str) -> tuple[str, ...]:
+    """A list of IP addresses, each with a port or without."""
+    for item in _items(value):
+        try:
+            parts = urlsplit(f"//{item}")
+            ipaddress.ip_address(parts.hostname or "")
+            valid = parts.port != 0 and parts.netloc == item and "@" not in item
+        except ValueError:
+            valid = False
+        if not valid:
+            raise ValueError("may list only IP addresses, such as 9.9.9.9 or [2620:fe::fe]:53")
+    return _items(value)
 
 
 def seconds(value: str) -> tuple[int, ...]:

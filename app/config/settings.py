@@ -119,6 +119,9 @@ class Config:
     rate_limit: str = _setting(
         parsing.rate, "off", "requests per user or key, or per address if anonymous"
     )
+    dns_servers: tuple[str, ...] = _setting(
+        parsing.dns_servers, (), "DNS servers that prove domains; default: the system's"
+    )
     password_min_length: int = _setting(parsing.integer(8, 128), 12, "minimum password length")
     password_require: tuple[str, ...] = _setting(
         parsing.comma_separated("upper", "lower", "digit", "special"),

@@ -18,6 +18,7 @@ from app.console.shell import charts, figures, lists
 from app.console.shell.forms import TemplateContext
 from app.console.shell.scopes import AccountScope
 from app.db.counts import count_up_to
+from app.domains import service as domains
 from app.http.languages import gettext
 from app.jobs import workers
 from app.workflows import instances
@@ -99,6 +100,7 @@ def _account_context(caller: Principal) -> TemplateContext:
         "figures": context["figures"],
         "steps": checklist.steps(caller, has_records=False),
         "dashboard": context,
+        "failing_domains": domains.failing(scope.account.id),
     }
 
 

@@ -8,6 +8,7 @@ from flask import flash, g, make_response, redirect, render_template, request, u
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import config
+from app.auth import lockout
 from app.auth import service as auth
 from app.auth.guard import account_of_host
 from app.auth.mfa.gate import Proof
@@ -16,6 +17,7 @@ from app.console import dashboard, home, sample, search
 from app.console.admin import (
     account_settings,
     audit,
+    domains,
     instance,
     jobs,
     operation,
@@ -69,7 +71,9 @@ from app.errors import AppError, Unauthorized
 from app.http import languages
 from app.http.languages import gettext, lazy_gettext
 from app.rest.access import public
+from app.sso import discovery
 from app.sso import service as providers
+from app.sso.models import ProviderSetting
 
 __all__ = ["blueprint"]
 
@@ -90,6 +94,7 @@ PAGES = (
         sso,
         sso_saml,
         scim,
+        domains,
     ),
     *(listing, schemas, rules, explain, candidates, api_examples, manifest),
     *(table, files, downloads, uploads, pages, options, bulk, view_pages, row_pages),
@@ -98,6 +103,7 @@ PAGES = (
 )
 
 
+MAX_EMAIL = 320
 NO_PROVIDER = lazy_gettext("No single sign-on for this account. Check the account above.")
 NOT_SIGNED_IN = lazy_gettext("You are not signed in yet. Sign in in the other tab first.")
 
@@ -141,8 +147,8 @@ def submit_sign_in() -> BaseResponse | Page:
         return _sign_in_page(form.with_error(Unauthorized(str(NOT_SIGNED_IN))))
     if "sso" in request.form:
         return _choose_provider(form)
-    account = form["account"] or account_of_host()
     try:
+        account = form["account"] or account_of_host() or _discovered(form).slug
         user = auth.check_password(account, form["email"], form["password"], origin())
     except AppError as error:
         return _sign_in_page(form.with_error(error))
@@ -154,11 +160,39 @@ def submit_sign_in() -> BaseResponse | Page:
 
 
 def _choose_provider(form: Form) -> BaseResponse | Page:
+    try:
+        realm, target = _discovered(form), form["next"] or None
+    except AppError as error:
+        return _sign_in_page(form.with_error(error))
+    if realm.account and form["account"] in ("", realm.account.slug, realm.account.account_code):
+        form.values["account"] = realm.account.slug
+        if len(realm.providers) == 1:
+            return _provider_page(form, realm.providers[0])
     if _offered(form):
-        account, target = form["account"] or None, form["next"] or None
+        account = form["account"] or None
         return redirect(url_for("console.sign_in", account=account, next=target), 303)
     form.problem, form.status = str(NO_PROVIDER), 400
     return _sign_in_page(form)
+
+
+def _discovered(form: Form) -> discovery.Realm:
+    """The account that the domain of the email address tells."""
+    if "@" not in form["email"]:
+        return discovery.Realm()
+    lockout.count_discovery(request.remote_addr)
+    return discovery.discover(form["email"][:MAX_EMAIL])
+
+
+def _provider_page(form: Form, provider: ProviderSetting) -> Page:
+    # No redirect: browsers refuse those of forms to other hosts (form-action).
+    target = url_for(
+        "console.start_sso",
+        category=provider.category,
+        provider=provider.provider_name,
+        account=form["account"],
+        next=form["next"] or None,
+    )
+    return form.render("console/continue.html", provider=provider, target=target)
 
 
 def _sign_in_page(form: Form) -> Page:

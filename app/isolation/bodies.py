@@ -31,6 +31,8 @@ def _adapted(example: object, tenant: Tenant, name: str = "") -> object:
         return tenant.id_of(TABLE_BY_PARAMETER[name])
     if name == "email":
         return f"{_unique()}@{MAIL_DOMAIN}"
+    if name == "domain":
+        return f"{_unique()}.{MAIL_DOMAIN}"
     if name == "account":
         return _unique()
     return _unique() if name == "name" else example

@@ -20,6 +20,7 @@ TABLE_BY_PARAMETER = {
     "scim_token_id": "scim_tokens",
     "session_id": "sessions",
     "factor_id": "second_factors",
+    "domain_id": "account_domains",
     "webhook_id": "webhooks",
     "delivery_id": "webhook_deliveries",
     "workflow_id": "workflows",

@@ -179,6 +179,7 @@ PATH_PARAMETERS = {
     "collection_name": "The collection's name.",
     "saml_key_id": "The id of the SAML key pair.",
     "configuration_id": "The id of the provider's settings.",
+    "domain_id": "The domain's id.",
     "delivery_id": "The delivery's id.",
     "explain_id": "The `explain_id` of a 403.",
     "entry_id": "The audit entry's id.",

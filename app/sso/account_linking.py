@@ -6,7 +6,7 @@ account allows it. Never creates users in the system account, and never crosses 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -18,6 +18,8 @@ from app.accounts.models import SYSTEM_ACCOUNT_ID, Role, User
 from app.auth import invitations
 from app.auth.models import Invitation
 from app.db import errors
+from app.domains import service as domains
+from app.domains.models import AccountDomain
 from app.errors import BadRequest, Conflict
 from app.sso import roles
 from app.sso.connections import Connection
@@ -41,6 +43,7 @@ class Match:
 
 def find(connection: Connection, claimed: Claims) -> Match:
     """Match an identity without changes. Raises SignInRefused or NotInvited."""
+    claimed = distrust_foreign_domain(connection, claimed)
     if not claimed.subject or len(claimed.subject) > LONGEST_SUBJECT or "\0" in claimed.subject:
         raise SignInRefused("subject", "The provider sent no valid user id.")
     role = roles.mapped_role(connection, claimed.groups)
@@ -58,8 +61,24 @@ def find(connection: Connection, claimed: Claims) -> Match:
         if not connection.admits_pii_members:
             _refuse_invited(connection, invitation)
         return Match("invitation", None, None, invitation.role, invitation)
+    joining = _joined_domain(connection, claimed)
+    if joining is not None:
+        return Match("new", None, None, role or roles.get_or_viewer(joining.role_of_new_users))
     _check_may_join(connection, claimed)
     return Match("new", None, None, role)
+
+
+def distrust_foreign_domain(connection: Connection, claimed: Claims) -> Claims:
+    """The claims, whose address counts as unverified if another account owns its domain.
+
+    Providers speak for the addresses of the accounts that they serve. Only the mailbox itself can
+    verify such an address here, by a mailed link (contract section 18).
+    """
+    if not claimed.email or not claimed.email_verified:
+        return claimed
+    owner = domains.owner_of(claimed.email)
+    is_foreign = owner is not None and owner != connection.account.id
+    return replace(claimed, email_verified=False) if is_foreign else claimed
 
 
 def link(session: Session, connection: Connection, claimed: Claims) -> tuple[User, bool]:
@@ -67,6 +86,7 @@ def link(session: Session, connection: Connection, claimed: Claims) -> tuple[Use
 
     Raises Conflict after a concurrent change: a retry then finds the user.
     """
+    claimed = distrust_foreign_domain(connection, claimed)
     match = find(connection, claimed)
     user = match.user
     if user is not None and not connection.admits_pii_members:
@@ -156,6 +176,16 @@ def _invited(connection: Connection, claimed: Claims, invitation: Invitation) ->
         return invitations.accept_by_sign_in(invitation, name, connection.provider.name)
     except BadRequest:  # accepted or revoked concurrently: the retry sees it
         raise Conflict("This invitation was closed concurrently.") from None
+
+
+def _joined_domain(connection: Connection, claimed: Claims) -> AccountDomain | None:
+    """The account's domain by which this user joins, whatever the provisioning settings say."""
+    account_id = connection.account.id
+    may_join = claimed.email_verified and claimed.in_directory and account_id != SYSTEM_ACCOUNT_ID
+    if not may_join or not claimed.email or not accounts.is_email(claimed.email):
+        return None
+    domain = domains.find_verified(account_id, claimed.email)
+    return domain if domain is not None and domain.auto_join else None
 
 
 def _check_may_join(connection: Connection, claimed: Claims) -> None:

@@ -11,7 +11,8 @@ import sqlalchemy as sa
 import structlog
 
 from app import clock, config, db, jobs
-from app.accounts.models import ADMIN, Account, Role, User
+from app.accounts import users
+from app.accounts.models import Account, User
 from app.db.functions import database_now
 from app.ids import first_id
 from app.outbound import mail
@@ -57,15 +58,9 @@ def disable_failing(account_id: str, results: Sequence[Result]) -> None:
         statement = sa.update(Webhook).where(*failing).values(disabled_reason=reason, **values)
         for webhook_id in session.scalars(statement.returning(Webhook.id)).all():
             queue.lay_by(account_id, webhook_id)
-            for user_id in session.scalars(_admins(account_id)):
+            for user_id in users.verified_admins(account_id):
                 job_payload = {"webhook_id": webhook_id, "user_id": user_id}
                 jobs.enqueue("webhooks.tell_disabled", job_payload, account_id=account_id)
-
-
-def _admins(account_id: str) -> sa.Select[str]:
-    query = sa.select(User.id).join(Role, Role.id == User.role_id)
-    is_eligible = (User.is_active, User.email_verified, Role.name == ADMIN)
-    return query.where(User.account_id == account_id, *is_eligible)
 
 
 @jobs.job("webhooks.tell_disabled", mails=True)

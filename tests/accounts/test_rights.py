@@ -8,7 +8,9 @@ import pytest
 from flask import Flask
 
 from app.accounts.models import SYSTEM_ACCOUNT_ID
+from app.outbound import dns_client
 from tests.builders import PASSWORD, Caller, Cast, make_user
+from tests.name_server import published_records
 
 # anonymous, viewer bob, admin alice, other admin charlie, root at home, root acting in acme.
 # What is acted upon belongs to acme, where alice and bob are.
@@ -47,6 +49,11 @@ TABLE: list[tuple[str, str, Any, Statuses]] = [
     ("PUT", "account/users/{user}", {"name": "x"}, OF_ACCOUNT),
     ("PATCH", "account/users/{user}", {"role": "editor"}, OF_ACCOUNT),
     ("DELETE", "account/users/{user}", None, OF_ACCOUNT),
+    ("GET", "account/domains", None, LIST_OF_ACCOUNT),
+    ("POST", "account/domains", {"domain": "{new}.example"}, LIST_OF_ACCOUNT),
+    ("POST", "account/domains/{domain}/verify", None, OF_ACCOUNT),
+    ("PATCH", "account/domains/{domain}", {"auto_join": False}, OF_ACCOUNT),
+    ("DELETE", "account/domains/{domain}", None, OF_ACCOUNT),
     ("GET", "account/second-factors", None, LIST_OF_ACCOUNT),
     ("DELETE", "account/users/{user}/second-factors", None, OF_ACCOUNT),
     ("GET", "account/users/{user}/sessions", None, OF_ACCOUNT),
@@ -127,6 +134,10 @@ class Stage:
         email = f"user{self.made}@acme.example"
         return make_user(self.app, self.cast.alice.account_id, email).id
 
+    def make_domain(self) -> str:
+        body = {"domain": f"domain{self.made}.example"}
+        return str(self.cast.alice.post("account/domains", body).json["id"])
+
     def make_session(self) -> str:
         signing_in = {"account": "acme", "password": PASSWORD}
         signing_in["email"] = f"user{self.made}@acme.example"
@@ -169,8 +180,15 @@ class Stage:
     ids=[f"{method} {path}" for method, path, *_ in TABLE],
 )
 def test_rights(
-    app: Flask, cast: Cast, method: str, path: str, body: Any, expected: Statuses
+    app: Flask,
+    cast: Cast,
+    method: str,
+    path: str,
+    body: Any,
+    expected: Statuses,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(dns_client, "txt_records", published_records)
     stage = Stage(app, cast)
     callers = dict(zip(CALLERS, callers_of(app, cast), strict=True))
     for (name, caller), status in zip(callers.items(), expected, strict=True):

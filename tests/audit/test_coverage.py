@@ -20,10 +20,12 @@ from app.audit import append, tracking
 from app.audit.tracking import EXEMPT, TRACKED
 from app.auth import api_keys
 from app.jobs import worker
+from app.outbound import dns_client
 from tests import test_tenancy as tenancy
 from tests.audit.chains import entries, verified
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
 from tests.mailbox import outbox, run_jobs, token_in
+from tests.name_server import published_records
 from tests.passkeys import Authenticator
 from tests.sso import openid, saml_idp
 from tests.sso.flows import Stage, query_of
@@ -41,6 +43,7 @@ UNTOLD: dict[Route, str] = {
     ("POST", "/auth/mfa/recovery-codes"): "recovery codes (tokens)",
     ("POST", "/auth/passkeys/options"): "nothing: it only signs",
     ("POST", "/auth/passkeys/verify"): "a session (tokens), a counter",
+    ("POST", "/auth/discover"): "nothing: it only reads",
     ("POST", "/auth/refresh"): "a session (tokens)",
     ("POST", "/auth/reauthenticate"): "a session (tokens)",
     ("POST", "/auth/logout"): "a session (tokens)",
@@ -174,7 +177,10 @@ def of_tenancy() -> list[Any]:
 
 
 @pytest.mark.parametrize("route", of_tenancy())
-def test_a_route_that_changes_something_is_audited(app: Flask, cast: Cast, route: Route) -> None:
+def test_a_route_that_changes_something_is_audited(
+    app: Flask, cast: Cast, route: Route, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dns_client, "txt_records", published_records)
     posts = make_collection(cast.root, schema=FIELDS)
     make_collection(cast.root, "others", tenancy.TITLE)
     caller, path, body = prepared(cast, route, posts["id"])
@@ -293,6 +299,7 @@ def test_routes_without_a_credential_are_audited(app: Flask, cast: Cast) -> None
     assert check(cast, post("auth/register", new)) > 10
     named = {"account": "new", "email": "eve@new.example"}
     assert check(cast, post("auth/resend-verification", named)) == 0
+    assert check(cast, post("auth/discover", {"email": "eve@new.example"})) == 0
     token = token_mailed_to(app, "eve@new.example")
     assert check(cast, post("auth/verify-email", {"token": token})) == 2
     assert whose(cast) == "eve@new.example"

@@ -8,10 +8,12 @@ import pytest
 from flask import Flask
 from playwright.sync_api import expect
 
+from app.outbound import dns_client
 from tests.browser.conftest import Visit
 from tests.browser.test_console import sign_in
 from tests.browser.test_people import fill, press
 from tests.builders import Cast
+from tests.name_server import published_records
 from tests.sso import openid, saml_idp
 
 pytestmark = pytest.mark.browser
@@ -84,6 +86,30 @@ def test_an_admin_sets_up_google_and_somebody_signs_in_by_it(
     expect(page.get_by_role("heading", name="Acme")).to_be_visible()
     expect(page.get_by_role("button", name="gwen@acme.example")).to_be_visible()
     press(visit, "Sign out")
+    assert visit.faults == []
+
+
+def test_an_address_alone_leads_to_the_provider_of_its_domain(
+    visit: Visit, live_cast: Cast, provider: openid.Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dns_client, "txt_records", published_records)
+    alice, page = live_cast.alice, visit.page
+    body = {"category": "auth_providers", "provider_name": "google", "config": provider.config()}
+    assert alice.post("admin/configuration", body).status_code == 201
+    domain = (
+        f"account/domains/{alice.post('account/domains', {'domain': 'acme.example'}).json['id']}"
+    )
+    assert alice.post(f"{domain}/verify").status_code == 200
+    assert alice.patch(domain, {"auto_join": True}).status_code == 200
+    try:
+        page.goto("/console/sign-in")
+        page.locator("#account").fill("")
+        page.locator("#email").fill("gwen@acme.example")
+        press(visit, "Continue with single sign-on")
+        expect(page.get_by_role("button", name="gwen@acme.example")).to_be_visible()
+        press(visit, "Sign out")
+    finally:
+        alice.delete(domain)
     assert visit.faults == []
 
 

@@ -74,6 +74,8 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
     key = cast.bob.post("api-keys", {"name": "finance"}).json["id"]
     assert made["name"] == STRANGE
     setting = alice.post("admin/configuration", PROVIDER).json["id"]
+    domain = alice.post("account/domains", {"domain": "acme.example"}).json["id"]
+    charlie.post("account/domains", {"domain": f"{STRANGE}.example"})
     alice.patch(f"records/books/{record}", {"title": f"{LONG}!"})
     alice.post("auth/forgot-password", {"account": alice.slug, "email": alice.email})
     mailbox.run_jobs(app)
@@ -91,6 +93,7 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
         "user_id": cast.bob.id,
         "role_id": "1",
         "setting_id": setting,
+        "domain_id": domain,
         "category": "saml_providers",
         "provider": "okta",
         "key_id": key,

@@ -11,6 +11,8 @@ LABELS: Mapping[str, str] = {
     "account_code": lazy_gettext("Account code"),
     "admits_pii_members": lazy_gettext("Admits pii members"),
     "attributes": lazy_gettext("Attributes"),
+    "auto_join": lazy_gettext("New users join at their first sign-in"),
+    "auto_join_role": lazy_gettext("Role of users who join"),
     "auth_provider": lazy_gettext("Auth provider"),
     "category": lazy_gettext("Category"),
     "certificate": lazy_gettext("Certificate"),
@@ -25,6 +27,7 @@ LABELS: Mapping[str, str] = {
     "disabled_at": lazy_gettext("Disabled at"),
     "disabled_reason": lazy_gettext("Reason"),
     "display_name": lazy_gettext("Display name"),
+    "domain": lazy_gettext("Domain"),
     "email": lazy_gettext("Email"),
     "email_verified": lazy_gettext("Email verified"),
     "email_verified_at": lazy_gettext("Email verified at"),
@@ -74,6 +77,7 @@ LABELS: Mapping[str, str] = {
     "shared_callback": lazy_gettext("Shared callback"),
     "shown_token_hash": lazy_gettext("Shown token hash"),
     "slug": lazy_gettext("Slug"),
+    "sso_only": lazy_gettext("Single sign-on only"),
     "state": lazy_gettext("State"),
     "steps": lazy_gettext("Steps"),
     "subject": lazy_gettext("Subject claim"),
@@ -86,6 +90,7 @@ LABELS: Mapping[str, str] = {
     "url": lazy_gettext("URL"),
     "user_id": lazy_gettext("User"),
     "user_name": lazy_gettext("User name"),
+    "verified_at": lazy_gettext("Verified at"),
 }
 
 

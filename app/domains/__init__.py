@@ -1,0 +1,1 @@
+"""Mail domains that accounts have proved to own."""

@@ -1,0 +1,83 @@
+"""Domains of accounts, and which account owns a proved domain (contract section 18)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app import clock
+from app.accounts.models import ADMIN, VIEWER
+from app.db import Base
+from app.db.types import Id, Text, UtcDateTime, created_at_default
+from app.ids import new_id
+
+STATES = PENDING, VERIFIED, FAILING = "pending", "verified", "failing"
+FAILING_AFTER, LOST_AFTER = 3, 14
+"""Daily checks that fail in a row until admins are warned, and until the proof ends."""
+LABEL = "_atrium-challenge"
+
+
+def record_value(token: str) -> str:
+    """The TXT record that proves a domain."""
+    return f"atrium-domain-verification={token}"
+
+
+class AccountDomain(Base):
+    """A domain that an account claims, and once it is proved, its settings."""
+
+    __tablename__ = "account_domains"
+    __table_args__ = (
+        sa.ForeignKeyConstraint(["account_id"], ["accounts.id"]),
+        sa.UniqueConstraint("account_id", "domain"),
+        sa.Index("ix_account_domains_last_checked_at", "last_checked_at"),
+    )
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
+    domain: Mapped[str] = mapped_column(Text)  # ASCII (IDNA), lower case
+    token: Mapped[str] = mapped_column(Text)
+    verified_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    last_checked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    failed_checks: Mapped[int] = mapped_column(default=0)
+    auto_join: Mapped[bool] = mapped_column(default=False)
+    auto_join_role: Mapped[str | None] = mapped_column(Text)  # null: viewer
+    sso_only: Mapped[bool] = mapped_column(default=False)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
+    updated_at: Mapped[datetime] = mapped_column(
+        UtcDateTime, default=created_at_default, onupdate=clock.now
+    )
+
+    @property
+    def state(self) -> str:
+        """Whether the domain is proved."""
+        if self.verified_at is None:
+            return PENDING
+        return FAILING if self.failed_checks >= FAILING_AFTER else VERIFIED
+
+    @property
+    def role_of_new_users(self) -> str:
+        """The name of the role of users who join, which may be gone; never `admin`."""
+        return VIEWER if self.auto_join_role in (None, ADMIN) else str(self.auto_join_role)
+
+    @property
+    def record_name(self) -> str:
+        """The name of the TXT record."""
+        return f"{LABEL}.{self.domain}"
+
+    @property
+    def record_value(self) -> str:
+        """The text of the TXT record."""
+        return record_value(self.token)
+
+
+class VerifiedDomain(Base):
+    """The one account that owns a domain: shared by all accounts, as any of them may ask."""
+
+    __tablename__ = "verified_domains"
+    __table_args__ = (sa.ForeignKeyConstraint(["owner_account_id"], ["accounts.id"]),)
+
+    domain: Mapped[str] = mapped_column(Text, primary_key=True)
+    owner_account_id: Mapped[str] = mapped_column(Id)
+    token: Mapped[str] = mapped_column(Text)

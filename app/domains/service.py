@@ -1,0 +1,167 @@
+"""The domains of an account, and which account owns a domain (contract section 18)."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
+from app import db, events
+from app.accounts import roles
+from app.accounts import service as accounts
+from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID
+from app.accounts.types import Body, Problem
+from app.db import errors
+from app.domains import names
+from app.domains.models import FAILING_AFTER, AccountDomain, VerifiedDomain
+from app.errors import Conflict, InvalidValues, NotFound, problem
+
+MAX_DOMAINS = 100
+"""Domains of one account."""
+
+
+def page(account_id: str, skip: int, limit: int) -> tuple[Sequence[AccountDomain], int]:
+    """A page of an account's domains by name, and their number."""
+    own = AccountDomain.account_id == account_id
+    query = sa.select(AccountDomain).where(own).order_by(AccountDomain.domain)
+    count = sa.select(sa.func.count()).select_from(AccountDomain).where(own)
+    rows = db.db.session.scalars(query.offset(skip).limit(limit)).all()
+    return rows, db.db.session.scalar(count) or 0
+
+
+def failing(account_id: str) -> Sequence[AccountDomain]:
+    """The account's verified domains without their record, by name."""
+    query = sa.select(AccountDomain).where(
+        AccountDomain.account_id == account_id,
+        AccountDomain.verified_at.is_not(None),
+        AccountDomain.failed_checks >= FAILING_AFTER,
+    )
+    return db.db.session.scalars(query.order_by(AccountDomain.domain)).all()
+
+
+def get(account_id: str, domain_id: str) -> AccountDomain:
+    """A domain of an account. Raises NotFound, also for another account's."""
+    return _require(db.db.session.scalar(_select(account_id, domain_id)))
+
+
+def get_for_update(account_id: str, domain_id: str) -> AccountDomain:
+    """The same as stored now, locked until the transaction ends. Raises NotFound."""
+    query = _select(account_id, domain_id).with_for_update()
+    return _require(db.db.session.scalar(query.execution_options(populate_existing=True)))
+
+
+def create(account_id: str, domain: str) -> AccountDomain:
+    """Add a domain, which a DNS record must prove. Raises InvalidValues, or Conflict if added."""
+    domain = accounts.domain_key(domain.strip().removesuffix("."))
+    _refuse([names.domain_problem(domain)])
+    own = AccountDomain.account_id == account_id
+    with db.transaction() as session:
+        accounts.get_for_update(account_id)  # two at once would pass the limit
+        count = sa.select(sa.func.count()).select_from(AccountDomain).where(own)
+        if (session.scalar(count) or 0) >= MAX_DOMAINS:
+            raise Conflict(f"An account can have {MAX_DOMAINS} domains. Remove one first.")
+        row = AccountDomain(account_id=account_id, domain=domain, token=secrets.token_urlsafe(24))
+        message = "The account has this domain already."
+        with errors.conflict_on_unique("account_domains", "domain", "domain", message):
+            session.add(row)
+            session.flush()
+        return row
+
+
+def change(account_id: str, domain_id: str, body: Body) -> AccountDomain:
+    """Change the settings of a domain; they apply while it is verified.
+
+    Raises InvalidValues or NotFound.
+    """
+    with db.transaction() as session:
+        row = get_for_update(account_id, domain_id)
+        _refuse([_role_problem(body), _joining_problem(account_id, body)])
+        for name, value in body.items():
+            setattr(row, name, value)
+        session.flush()
+        return row
+
+
+def delete(account_id: str, domain_id: str) -> None:
+    """Remove a domain; its addresses are as free as before. Raises NotFound."""
+    with db.transaction() as session:
+        row = get_for_update(account_id, domain_id)
+        release(row)
+        session.delete(row)
+
+
+def release(row: AccountDomain) -> None:
+    """End the account's ownership of a domain, in the open transaction."""
+    owned = (
+        VerifiedDomain.domain == row.domain,
+        VerifiedDomain.owner_account_id == row.account_id,
+    )
+    db.db.session.execute(sa.delete(VerifiedDomain).where(*owned))
+
+
+def owner_of(email: str) -> str | None:
+    """The id of the account that owns the domain of an email address."""
+    return db.db.session.scalar(
+        sa.select(VerifiedDomain.owner_account_id).where(
+            VerifiedDomain.domain == names.of_address(email)
+        )
+    )
+
+
+def find_verified(account_id: str, email: str) -> AccountDomain | None:
+    """The account's verified domain of an email address, with its settings."""
+    return db.db.session.scalar(
+        sa.select(AccountDomain)
+        .join(VerifiedDomain, VerifiedDomain.domain == AccountDomain.domain)
+        .where(
+            AccountDomain.account_id == account_id,
+            AccountDomain.domain == names.of_address(email),
+            AccountDomain.verified_at.is_not(None),
+            VerifiedDomain.owner_account_id == account_id,
+        )
+    )
+
+
+def _select(account_id: str, domain_id: str) -> sa.Select[AccountDomain]:
+    own = (AccountDomain.account_id == account_id, AccountDomain.id == domain_id.lower())
+    return sa.select(AccountDomain).where(*own)
+
+
+def _require(row: AccountDomain | None) -> AccountDomain:
+    if row is None:
+        raise NotFound("There is no such domain.")
+    return row
+
+
+def _role_problem(body: Body) -> Problem | None:
+    name = body.get("auto_join_role")
+    if name is None:
+        return None
+    if name == ADMIN:
+        return problem("auto_join_role", "invalid_option", "Nobody joins as admin by a domain.")
+    wrong: list[Problem] = []
+    roles.resolve({"role": name}, wrong)
+    message = f"There is no role {name[:100]}."
+    return problem("auto_join_role", "invalid_reference", message) if wrong else None
+
+
+def _joining_problem(account_id: str, body: Body) -> Problem | None:
+    if not body.get("auto_join") or account_id != SYSTEM_ACCOUNT_ID:
+        return None
+    return problem("auto_join", "invalid_option", "Nobody becomes a superadmin by a domain.")
+
+
+def _refuse(problems: Sequence[Problem | None]) -> None:
+    if details := [one for one in problems if one]:
+        raise InvalidValues(details)
+
+
+@events.subscribe(events.AccountClosed)
+def _remove_of_account(event: events.AccountClosed) -> None:
+    # Without the session: a closed account has no audit entries of single domains.
+    connection = db.connection()
+    owned = VerifiedDomain.owner_account_id == event.account_id
+    connection.execute(sa.delete(VerifiedDomain.__table__).where(owned))
+    own = AccountDomain.account_id == event.account_id
+    connection.execute(sa.delete(AccountDomain.__table__).where(own))

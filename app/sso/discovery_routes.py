@@ -1,0 +1,75 @@
+"""`POST /auth/discover`: the account and the providers of an email address."""
+
+from __future__ import annotations
+
+import marshmallow as ma
+from flask import request
+
+from app.accounts.schemas import ACCOUNT
+from app.auth import lockout
+from app.rest import fields
+from app.rest.access import across_accounts, public
+from app.rest.schemas import Schema
+from app.sso import discovery
+from app.sso.models import CATEGORIES, OAUTH
+from app.sso.routes import blueprint
+from app.types import JSONObject
+
+DISCOVERED = {
+    "account": ACCOUNT["slug"],
+    "providers": [{"category": OAUTH, "slug": "google", "display_name": "Google"}],
+    "password_sign_in": False,
+}
+
+
+class DiscoverBody(Schema):
+    """An email address, of which only the domain matters."""
+
+    email = fields.Text(longest=320, required=True, metadata=fields.EMAIL)
+
+
+class OfferedProvider(Schema):
+    """A provider that users of an account may sign in with."""
+
+    category = fields.Choice(CATEGORIES, required=True)
+    slug = ma.fields.String(
+        required=True,
+        attribute="provider_name",
+        metadata={"description": "Its name in the paths of sign-in, such as `google`."},
+    )
+    display_name = ma.fields.String(required=True)
+
+
+class RealmView(Schema):
+    """Where users of a domain sign in."""
+
+    account = ma.fields.String(
+        required=True,
+        allow_none=True,
+        attribute="slug",
+        metadata={"description": "The account's slug; null for a domain that nobody has proved."},
+    )
+    providers = ma.fields.List(
+        ma.fields.Nested(OfferedProvider),
+        required=True,
+        metadata={"description": "The enabled providers, by priority."},
+    )
+    password_sign_in = ma.fields.Boolean(
+        required=True, metadata={"description": "Whether these users may sign in by password."}
+    )
+
+
+@blueprint.route("/discover", methods=["POST"])
+@blueprint.arguments(DiscoverBody, example={"email": "alice@acme.example"})
+@blueprint.response(200, RealmView, example=DISCOVERED)
+@blueprint.fails(429)
+@public
+@across_accounts
+def discover_account(body: JSONObject) -> discovery.Realm:
+    """Find the account and the providers of an email address by its domain.
+
+    Needs no credential. Depends on the domain alone, never on whether the user exists. The response
+    for a domain that no account has proved has no account and no providers.
+    """
+    lockout.count_discovery(request.remote_addr)
+    return discovery.discover(body["email"])

@@ -1,0 +1,143 @@
+"""The domains of an account in the console, and a sign-in that begins with the address."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import sqlalchemy as sa
+from flask import Flask
+from flask.testing import FlaskClient
+
+from app.db import transaction
+from app.domains.models import AccountDomain
+from tests import name_server
+from tests.builders import Cast
+from tests.console.browser import Browser, beside, sign_in
+from tests.name_server import NameServer
+from tests.test_tenancy import PROVIDER
+
+
+@pytest.fixture
+def dns(app: Flask, monkeypatch: pytest.MonkeyPatch) -> Iterator[NameServer]:
+    with name_server.serving() as server:
+        settings = replace(app.extensions["atrium.config"], dns_servers=(server.address,))
+        monkeypatch.setitem(app.extensions, "atrium.config", settings)
+        yield server
+
+
+def proved(cast: Cast, dns: NameServer) -> str:
+    """The id of acme.example, verified for acme."""
+    domain = cast.alice.post("account/domains", {"domain": "acme.example"}).json
+    dns.prove(domain)
+    answer = cast.alice.post(f"account/domains/{domain['id']}/verify")
+    assert answer.status_code == 200
+    return str(domain["id"])
+
+
+def test_an_admin_proves_a_domain(app: Flask, cast: Cast, dns: NameServer) -> None:
+    browser = Browser(app, cast.alice)
+    pages = f"sso/{cast.alice.account_id}/domains"
+    assert "No domains yet" in browser.get(pages).text
+    refused = browser.send(pages, domain="gmail.com")
+    assert beside(refused, "domain").startswith("Anyone can have an address")
+    made = browser.send(pages, domain="acme.example")
+    assert made.status_code == 303
+    one = made.headers["Location"].removeprefix("/console/")
+    domain = cast.alice.get("account/domains").json["items"][0]
+    page = browser.get(one).text
+    assert domain["record_name"] in page
+    assert domain["record_value"] in page
+    missing = browser.send(f"{one}/verify")
+    assert (missing.status_code, "There is no TXT record" in missing.text) == (409, True)
+    dns.prove(domain)
+    assert browser.send(f"{one}/verify").status_code == 303
+    assert "acme.example is verified." in browser.get(one).text
+    refused = browser.send(one, auto_join="true", auto_join_role="editor", sso_only="true")
+    assert (refused.status_code, "Set up a provider first" in refused.text) == (400, True)
+    assert browser.send(one, auto_join="true", auto_join_role="editor").status_code == 303
+    changed = cast.alice.get("account/domains").json["items"][0]
+    assert (changed["auto_join"], changed["auto_join_role"]) == (True, "editor")
+    assert "join as editor" in browser.get(pages).text
+    for _ in range(2):
+        assert browser.send(f"{one}/remove").status_code == 303
+    assert cast.alice.get("account/domains").json["items"] == []
+
+
+@pytest.mark.one_database
+def test_the_home_page_warns_of_a_missing_record(app: Flask, cast: Cast, dns: NameServer) -> None:
+    domain = proved(cast, dns)
+    browser = Browser(app, cast.alice)
+    assert "acme.example is missing" not in browser.get("").text
+    with app.app_context(), transaction() as session:
+        session.execute(sa.update(AccountDomain).values(failed_checks=3))
+    assert "The DNS record of acme.example is missing" in browser.get("").text
+    page = browser.get(f"sso/{cast.alice.account_id}/domains/{domain}").text
+    assert "The record is missing." in page
+    assert "missing" not in Browser(app, cast.charlie).get("").text
+
+
+@pytest.mark.one_database
+def test_pages_of_another_account_are_404(app: Flask, cast: Cast, dns: NameServer) -> None:
+    domain = proved(cast, dns)
+    browser = Browser(app, cast.charlie)
+    own = f"sso/{cast.charlie.account_id}/domains/{domain}"
+    for one in (own, f"sso/{cast.alice.account_id}/domains/{domain}"):
+        assert browser.get(one).status_code == 404
+        for path in (one, f"{one}/verify", f"{one}/remove"):
+            assert browser.send(path).status_code == 404
+    assert cast.alice.get("account/domains").json["total"] == 1
+
+
+def test_the_account_follows_from_a_proved_domain(
+    browser: FlaskClient, cast: Cast, dns: NameServer
+) -> None:
+    assert "Specify the account" in sign_in(browser, cast.alice, account="").text
+    proved(cast, dns)
+    wrong = sign_in(browser, cast.alice, account="", password="wrong")
+    assert wrong.status_code == 401
+    assert sign_in(browser, cast.alice, account="").status_code == 303
+    assert browser.get("/console").status_code == 200
+
+
+@pytest.mark.one_database
+def test_single_sign_on_goes_to_the_only_provider_of_the_domain(
+    browser: FlaskClient, cast: Cast, dns: NameServer
+) -> None:
+    cast.alice.post("admin/configuration", PROVIDER)
+    unknown = sign_in(browser, cast.alice, account="", sso="true")
+    assert unknown.status_code == 400
+    proved(cast, dns)
+    going = sign_in(browser, cast.alice, account="", sso="true", next="/console/profile")
+    target = "/console/sso/start/auth_providers/google?account=acme&amp;next=/console/profile"
+    assert going.status_code == 200
+    assert f'content="0; url={target}"' in going.text
+    assert f'href="{target}"' in going.text
+    assert "accounts.google.com" in browser.get(target.replace("&amp;", "&")).headers["Location"]
+
+
+@pytest.mark.one_database
+def test_of_several_providers_one_is_chosen(
+    browser: FlaskClient, cast: Cast, dns: NameServer
+) -> None:
+    cast.alice.post("admin/configuration", PROVIDER)
+    github = {**PROVIDER, "provider_name": "github"}
+    github["config"] = {"client_id": "x", "client_secret": "y"}
+    assert cast.alice.post("admin/configuration", github).status_code == 201
+    proved(cast, dns)
+    chosen = sign_in(browser, cast.alice, account="", sso="true")
+    assert (chosen.status_code, "account=acme" in chosen.headers["Location"]) == (303, True)
+    page = browser.get(chosen.headers["Location"]).text
+    assert "Sign in with Google" in page
+    assert "Sign in with GitHub" in page
+
+
+@pytest.mark.one_database
+def test_a_named_account_is_not_overruled_by_the_domain(
+    browser: FlaskClient, cast: Cast, dns: NameServer
+) -> None:
+    cast.alice.post("admin/configuration", PROVIDER)
+    proved(cast, dns)
+    answer = sign_in(browser, cast.alice, account="globex", sso="true")
+    assert (answer.status_code, "No single sign-on" in answer.text) == (400, True)
