@@ -201,6 +201,11 @@ MFA = (
 )
 MFA_ROLES = "Names of the roles that `required` concerns; empty: all."
 MFA_GRACE = "Days before `required` takes effect, from its start or the user's creation."
+SESSION_IDLE = (
+    "Hours after which a session ends that is not used: whose tokens are not refreshed, or whose"
+    " console pages are not opened. Null, or more than the service allows: as the service's."
+)
+SESSION_MAX = "Hours after which a session ends however much it is used; null: as the service's."
 PASSWORDS = "Whether users may sign in by password. Superadmins always may."
 
 
@@ -238,3 +243,15 @@ class OwnAccountBody(Schema):
         0, sign_in_settings.MAX_GRACE_DAYS, metadata={"description": MFA_GRACE}
     )
     password_sign_in = fields.StrictBoolean(metadata={"description": PASSWORDS})
+    session_idle_hours = fields.Integer(
+        1,
+        sign_in_settings.MAX_IDLE_HOURS,
+        allow_none=True,
+        metadata={"description": SESSION_IDLE},
+    )
+    session_max_hours = fields.Integer(
+        1,
+        sign_in_settings.MAX_SESSION_HOURS,
+        allow_none=True,
+        metadata={"description": SESSION_MAX},
+    )

@@ -22,6 +22,8 @@ from app.accounts.schemas import (
     PASSWORDS,
     PROVISIONING,
     ROLE,
+    SESSION_IDLE,
+    SESSION_MAX,
     USER,
     ChangedUser,
     FullAccountView,
@@ -65,6 +67,8 @@ OWN = {
     "mfa_roles": [],
     "mfa_grace_days": 0,
     "password_sign_in": True,
+    "session_idle_hours": None,
+    "session_max_hours": None,
 }
 
 
@@ -115,6 +119,12 @@ class OwnAccountView(FullAccountView):
     mfa_roles = ma.fields.List(ma.fields.String(), **_setting("mfa_roles", [], MFA_ROLES))
     mfa_grace_days = ma.fields.Integer(**_setting("mfa_grace_days", 0, MFA_GRACE))
     password_sign_in = ma.fields.Boolean(**_setting("password_sign_in", True, PASSWORDS))
+    session_idle_hours = ma.fields.Integer(
+        allow_none=True, **_setting("session_idle_hours", None, SESSION_IDLE)
+    )
+    session_max_hours = ma.fields.Integer(
+        allow_none=True, **_setting("session_max_hours", None, SESSION_MAX)
+    )
 
     @ma.post_dump(pass_original=True)
     def add_ignored_groups(

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from flask import Response, request
 
 from app import config, rest
+from app.accounts.sign_in_settings import SERVICE_LIMITS
 from app.accounts.types import Body
-from app.auth import sessions
 from app.auth.guard import account_of_request
 from app.auth.schemas import SignedIn
 from app.auth.service import SignIn
@@ -44,7 +44,7 @@ def token_pair(signed_in: SignIn) -> dict[str, object]:
         "access_token": signed_in.access_token,
         "refresh_token": signed_in.refresh_token,
         "token_type": BEARER,
-        "expires_in": config.current().access_token_expire_minutes * 60,
+        "expires_in": signed_in.expires_in,
     }
 
 
@@ -65,7 +65,7 @@ def with_refresh_cookie(body: Mapping[str, object], refresh_token: str) -> Respo
     response.set_cookie(
         REFRESH_COOKIE,
         refresh_token,
-        max_age=int(sessions.lifetime().total_seconds()),
+        max_age=int(SERVICE_LIMITS.lifetime.total_seconds()),
         path=REFRESH_PATH,
         httponly=True,
         samesite="Lax",

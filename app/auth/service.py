@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 
 import sqlalchemy as sa
 import structlog
@@ -36,6 +37,8 @@ class SignIn:
     user: User | LoginUser
     access_token: str
     refresh_token: str
+    expires_in: int
+    """Seconds until the access token expires."""
 
 
 def login(*, account: str | None, email: str, password: str, origin: Origin) -> SignIn:
@@ -221,6 +224,8 @@ def require_account(account: str | None) -> str:
 
 
 def _issue_tokens(user: User | LoginUser, family: sessions.Family) -> SignIn:
+    longest = timedelta(minutes=config.current().access_token_expire_minutes)
+    lifetime = min(longest, family.expires_at - clock.now())
     token = tokens.access(
         user_id=user.id,
         account_id=user.account_id,
@@ -230,5 +235,6 @@ def _issue_tokens(user: User | LoginUser, family: sessions.Family) -> SignIn:
         authenticated_at=family.authenticated_at,
         mfa=family.mfa,
         valid_from=user.tokens_valid_from,
+        lifetime=lifetime,
     )
-    return SignIn(user, token, family.refresh_token)
+    return SignIn(user, token, family.refresh_token, round(lifetime.total_seconds()))

@@ -15,6 +15,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import config
 from app.accounts.models import User
+from app.accounts.sign_in_settings import SERVICE_LIMITS
 from app.auth import credentials, sessions
 from app.auth import service as auth
 from app.auth.factor_models import PASSKEY
@@ -171,7 +172,8 @@ def load_caller() -> None:
     if "console_caller" in g:
         return
     session_caller = credentials.console_principal(
-        request.cookies.get(cookie_name(), "").replace("\0", "")
+        request.cookies.get(cookie_name(), "").replace("\0", ""),
+        records_use=request.headers.get("X-Requested-With") != "XMLHttpRequest",
     )
     g.console_caller, g.console_session_id = session_caller or (None, None)
 
@@ -227,7 +229,7 @@ def start_session(
     response.set_cookie(
         cookie_name(),
         secret,
-        max_age=int(sessions.lifetime().total_seconds()),
+        max_age=int(SERVICE_LIMITS.lifetime.total_seconds()),
         httponly=True,
         samesite="Lax",
         secure=config.current().production,
