@@ -201,11 +201,15 @@ MFA = (
 )
 MFA_ROLES = "Names of the roles that `required` concerns; empty: all."
 MFA_GRACE = "Days before `required` takes effect, from its start or the user's creation."
-SESSION_IDLE = (
-    "Hours after which a session ends that is not used: whose tokens are not refreshed, or whose"
-    " console pages are not opened. Null, or more than the service allows: as the service's."
+MAGIC_LINK = (
+    "Whether users may sign in by a link that is mailed to them. Without effect where"
+    " `password_sign_in` is false."
 )
-SESSION_MAX = "Hours after which a session ends however much it is used; null: as the service's."
+SESSION_IDLE = (
+    "Hours until a session ends without use, which is a refresh of its tokens or an opened page of"
+    " the console. Null, or more than the service allows: as the service's."
+)
+SESSION_MAX = "Hours until a session ends in any case; null: as the service's."
 PASSWORDS = "Whether users may sign in by password. Superadmins always may."
 
 
@@ -243,6 +247,7 @@ class OwnAccountBody(Schema):
         0, sign_in_settings.MAX_GRACE_DAYS, metadata={"description": MFA_GRACE}
     )
     password_sign_in = fields.StrictBoolean(metadata={"description": PASSWORDS})
+    magic_link = fields.StrictBoolean(metadata={"description": MAGIC_LINK})
     session_idle_hours = fields.Integer(
         1,
         sign_in_settings.MAX_IDLE_HOURS,

@@ -18,7 +18,7 @@ Settings = Mapping[str, object]
 MODES = OFF, OPTIONAL, REQUIRED = "off", "optional", "required"
 NAMES = (
     *("mfa", "mfa_roles", "mfa_grace_days", "password_sign_in"),
-    *("session_idle_hours", "session_max_hours"),
+    *("magic_link", "session_idle_hours", "session_max_hours"),
 )
 DEFAULTS: Settings = {"mfa": OPTIONAL, "password_sign_in": True}
 """Of settings that are not false, empty or null by default."""
@@ -101,6 +101,11 @@ def mode(settings: Settings) -> str:
 def allows_passwords(settings: Settings) -> bool:
     """Whether users may sign in by password."""
     return settings.get("password_sign_in") is not False
+
+
+def allows_magic_links(settings: Settings) -> bool:
+    """Whether users may sign in by a mailed link; not where only providers sign in."""
+    return settings.get("magic_link") is True and allows_passwords(settings)
 
 
 def required_from(settings: Settings, role: str, created_at: datetime) -> datetime | None:

@@ -15,6 +15,7 @@ from app.accounts.schemas import (
     FULL_ACCOUNT,
     GROUP_ROLES,
     IGNORED,
+    MAGIC_LINK,
     MFA,
     MFA_GRACE,
     MFA_ROLES,
@@ -67,6 +68,7 @@ OWN = {
     "mfa_roles": [],
     "mfa_grace_days": 0,
     "password_sign_in": True,
+    "magic_link": False,
     "session_idle_hours": None,
     "session_max_hours": None,
 }
@@ -119,6 +121,7 @@ class OwnAccountView(FullAccountView):
     mfa_roles = ma.fields.List(ma.fields.String(), **_setting("mfa_roles", [], MFA_ROLES))
     mfa_grace_days = ma.fields.Integer(**_setting("mfa_grace_days", 0, MFA_GRACE))
     password_sign_in = ma.fields.Boolean(**_setting("password_sign_in", True, PASSWORDS))
+    magic_link = ma.fields.Boolean(**_setting("magic_link", False, MAGIC_LINK))
     session_idle_hours = ma.fields.Integer(
         allow_none=True, **_setting("session_idle_hours", None, SESSION_IDLE)
     )

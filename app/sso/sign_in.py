@@ -5,10 +5,10 @@ from __future__ import annotations
 import binascii
 import secrets
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
-from urllib.parse import urlencode, urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 import orjson
 from sqlalchemy.orm import Session
@@ -208,13 +208,6 @@ def refuse_large(provider: str, account: str | None, origin: Origin) -> NoReturn
         account_or_none.id if account_or_none else None, SAML, provider, origin.ip_address
     ):
         raise TooLarge("size", "The response is too large.")
-
-
-def with_query(address: str, values: Mapping[str, str]) -> str:
-    """Add query parameters to a URL."""
-    parts = urlsplit(address)
-    query = "&".join(filter(None, (parts.query, urlencode(values))))
-    return urlunsplit(parts._replace(query=query))
 
 
 def _conclude(

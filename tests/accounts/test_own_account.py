@@ -25,6 +25,7 @@ DEFAULTS = {
     "mfa_roles": [],
     "mfa_grace_days": 0,
     "password_sign_in": True,
+    "magic_link": False,
     "session_idle_hours": None,
     "session_max_hours": None,
 }

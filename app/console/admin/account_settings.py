@@ -85,6 +85,7 @@ def _sign_in_values(settings: JSONObject) -> dict[str, str]:
         "mfa": sign_in_settings.mode(settings),
         "mfa_roles": ", ".join(settings.get("mfa_roles", ())),
         "mfa_grace_days": str(settings.get("mfa_grace_days", 0)),
+        "magic_link": "true" if settings.get("magic_link") else "",
         "password_sign_in": "true" if sign_in_settings.allows_passwords(settings) else "",
     }
 
@@ -100,6 +101,7 @@ def _sign_in_body(form: Form) -> JSONObject:
         "mfa_roles": [name for name in names if name],
         "mfa_grace_days": _number(form, "mfa_grace_days", 0, sign_in_settings.MAX_GRACE_DAYS) or 0,
         "password_sign_in": bool(form["password_sign_in"]),
+        "magic_link": bool(form["magic_link"]),
         **{name: _number(form, name, 1, most) for name, most in HOURS.items()},
     }
 

@@ -16,7 +16,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from app import config
 from app.accounts.models import User
 from app.accounts.sign_in_settings import SERVICE_LIMITS
-from app.auth import credentials, sessions
+from app.auth import credentials, magic_links, sessions
 from app.auth import service as auth
 from app.auth.factor_models import PASSKEY
 from app.auth.guard import limit_body
@@ -145,6 +145,9 @@ def sign_in_page(form: Form, offered: Sequence[object]) -> tuple[str, int]:
     """The sign-in page with the identity providers of the account."""
     lacks_file, sso = resubmit.lacks_file(form[resubmit.FIELD]), providers.has_enabled()
     context = {"offered": offered, "sso": sso, "lacks_file": lacks_file}
+    settings = config.current()
+    only = settings.single_tenant_account if settings.single_tenant else ""
+    context["mails_links"] = magic_links.is_offered(form["account"] or only)
     return form.render(SIGN_IN, suggested=last_account.get(), **context)
 
 
