@@ -181,6 +181,7 @@ SIGN_IN: dict[Route, Case] = {
     ("PATCH", FACTOR): Owned(a_factor, "auth/mfa/factors/{id}", RENAMED, "factor_id"),
     ("DELETE", FACTOR): Owned(a_factor, "auth/mfa/factors/{id}", part="factor_id"),
     ("GET", "/auth/sessions"): Own(),
+    ("POST", "/auth/sessions/end-others"): Own(None, (204,)),
     ("DELETE", "/auth/sessions/<uuid:session_id>"): Owned(
         a_session, "auth/sessions", part="session_id"
     ),

@@ -205,6 +205,7 @@ MAGIC_LINK = (
     "Whether users may sign in by a link that is mailed to them. Without effect where"
     " `password_sign_in` is false."
 )
+DEVICE_MAIL = "Whether users get a mail about a sign-in from a device that is new for them."
 SESSION_IDLE = (
     "Hours until a session ends without use, which is a refresh of its tokens or an opened page of"
     " the console. Null, or more than the service allows: as the service's."
@@ -248,6 +249,7 @@ class OwnAccountBody(Schema):
     )
     password_sign_in = fields.StrictBoolean(metadata={"description": PASSWORDS})
     magic_link = fields.StrictBoolean(metadata={"description": MAGIC_LINK})
+    new_device_mail = fields.StrictBoolean(metadata={"description": DEVICE_MAIL})
     session_idle_hours = fields.Integer(
         1,
         sign_in_settings.MAX_IDLE_HOURS,

@@ -18,9 +18,9 @@ Settings = Mapping[str, object]
 MODES = OFF, OPTIONAL, REQUIRED = "off", "optional", "required"
 NAMES = (
     *("mfa", "mfa_roles", "mfa_grace_days", "password_sign_in"),
-    *("magic_link", "session_idle_hours", "session_max_hours"),
+    *("magic_link", "new_device_mail", "session_idle_hours", "session_max_hours"),
 )
-DEFAULTS: Settings = {"mfa": OPTIONAL, "password_sign_in": True}
+DEFAULTS: Settings = {"mfa": OPTIONAL, "password_sign_in": True, "new_device_mail": True}
 """Of settings that are not false, empty or null by default."""
 MAX_GRACE_DAYS = 90
 MAX_IDLE_HOURS, MAX_SESSION_HOURS = 30 * 24, 365 * 24
@@ -106,6 +106,11 @@ def allows_passwords(settings: Settings) -> bool:
 def allows_magic_links(settings: Settings) -> bool:
     """Whether users may sign in by a mailed link; not where only providers sign in."""
     return settings.get("magic_link") is True and allows_passwords(settings)
+
+
+def mails_new_devices(settings: Settings) -> bool:
+    """Whether users get a mail about a sign-in from a new device."""
+    return settings.get("new_device_mail") is not False
 
 
 def required_from(settings: Settings, role: str, created_at: datetime) -> datetime | None:

@@ -10,6 +10,7 @@ from app.accounts import roles, sign_in_settings, sso_settings, tenants, users
 from app.accounts.models import Account, User
 from app.accounts.schemas import (
     ALLOW_ADMIN,
+    DEVICE_MAIL,
     DOMAINS,
     FRAGMENT,
     FULL_ACCOUNT,
@@ -69,6 +70,7 @@ OWN = {
     "mfa_grace_days": 0,
     "password_sign_in": True,
     "magic_link": False,
+    "new_device_mail": True,
     "session_idle_hours": None,
     "session_max_hours": None,
 }
@@ -122,6 +124,7 @@ class OwnAccountView(FullAccountView):
     mfa_grace_days = ma.fields.Integer(**_setting("mfa_grace_days", 0, MFA_GRACE))
     password_sign_in = ma.fields.Boolean(**_setting("password_sign_in", True, PASSWORDS))
     magic_link = ma.fields.Boolean(**_setting("magic_link", False, MAGIC_LINK))
+    new_device_mail = ma.fields.Boolean(**_setting("new_device_mail", True, DEVICE_MAIL))
     session_idle_hours = ma.fields.Integer(
         allow_none=True, **_setting("session_idle_hours", None, SESSION_IDLE)
     )

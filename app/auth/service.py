@@ -15,13 +15,13 @@ from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
 from app.accounts.types import Problem
 from app.auth import lockout, login_users, passwords, sessions, tokens
 from app.auth import principal as principals
+from app.auth.devices import Origin
 from app.auth.login_users import LoginUser
 from app.auth.mfa import challenges, gate
 from app.auth.mfa import service as mfa
 from app.auth.mfa.gate import Proof
 from app.auth.mfa.service import Answer
 from app.auth.principal import Principal
-from app.auth.sessions import Origin
 from app.auth.tokens import Claims
 from app.db import versioned_cache
 from app.errors import Forbidden, InvalidValues, RecentSignInRequired, Unauthorized, problem

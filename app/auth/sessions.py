@@ -13,7 +13,8 @@ from app.accounts import sign_in_settings
 from app.accounts.models import Account, User
 from app.accounts.sign_in_settings import SERVICE_LIMITS, SessionLimits
 from app.accounts.types import Condition
-from app.auth import credentials, tokens
+from app.auth import credentials, devices, tokens
+from app.auth.devices import MAX_AGENT_LENGTH, Origin
 from app.auth.login_users import LoginUser
 from app.auth.mfa import gate
 from app.auth.mfa.gate import Proof
@@ -23,16 +24,6 @@ from app.auth.tokens import Claims
 from app.db.prepared import PreparedStatement
 from app.errors import NotFound, Unauthorized
 from app.ids import first_id, new_id
-
-LONGEST_AGENT = 400
-
-
-@dataclass(frozen=True)
-class Origin:
-    """The client address and user agent of a request."""
-
-    ip_address: str | None
-    user_agent: str | None
 
 
 def authentication_failed() -> Unauthorized:
@@ -167,6 +158,15 @@ def end_active(account_id: str, user_id: str, session_id: str) -> None:
         _revoke(account_id, user_id, *conditions)
 
 
+def end_others(caller: Principal) -> None:
+    """End the caller's other sessions, console included, and their access tokens.
+
+    Raises Forbidden for API keys.
+    """
+    caller.refuse_key("API keys cannot do this.")
+    _revoke(*user_key(caller), SignInSession.id != (caller.session_id or ""))
+
+
 def end_all(account_id: str, user_id: str) -> None:
     """End all sessions of a user, console included, and their access tokens."""
     _revoke(account_id, user_id)
@@ -253,7 +253,7 @@ def _insert(
         "kind": kind,
         "token_hash": tokens.digest(secret),
         "ip_address": origin.ip_address,
-        "user_agent": (origin.user_agent or "")[:LONGEST_AGENT] or None,
+        "user_agent": (origin.user_agent or "")[:MAX_AGENT_LENGTH] or None,
         "created_at": now,
         "last_used_at": now,
         "expires_at": expires_at,
@@ -266,11 +266,14 @@ def _insert(
         "_now": now,
     }
     expected["_from"] = user.tokens_valid_from
+    needs_mail = devices.needs_mail(user, origin)
     with db.transaction():
         # No session is created if the password or access changed during sign-in.
         if not _NOTE_LOGIN.all(expected):
             raise authentication_failed()
         _NEW_SESSION.run({f"_{name}": value for name, value in values.items()})
+        if needs_mail:
+            devices.enqueue_mail(user, origin, now)
     if isinstance(user, LoginUser):
         user.last_login = now
 

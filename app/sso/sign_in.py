@@ -17,7 +17,7 @@ from app import crypto, db
 from app.accounts import pii, users
 from app.accounts.models import Account, User
 from app.accounts.tenants import UNTRUSTED_REDIRECTS
-from app.auth.sessions import Origin
+from app.auth.devices import Origin
 from app.errors import Conflict, InvalidValues, NotFound, problem
 from app.sso import account_linking, connections, flows, refusals, service
 from app.sso.connections import Connection

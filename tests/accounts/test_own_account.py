@@ -26,6 +26,7 @@ DEFAULTS = {
     "mfa_grace_days": 0,
     "password_sign_in": True,
     "magic_link": False,
+    "new_device_mail": True,
     "session_idle_hours": None,
     "session_max_hours": None,
 }

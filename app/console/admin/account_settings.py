@@ -86,6 +86,7 @@ def _sign_in_values(settings: JSONObject) -> dict[str, str]:
         "mfa_roles": ", ".join(settings.get("mfa_roles", ())),
         "mfa_grace_days": str(settings.get("mfa_grace_days", 0)),
         "magic_link": "true" if settings.get("magic_link") else "",
+        "new_device_mail": "true" if sign_in_settings.mails_new_devices(settings) else "",
         "password_sign_in": "true" if sign_in_settings.allows_passwords(settings) else "",
     }
 
@@ -102,6 +103,7 @@ def _sign_in_body(form: Form) -> JSONObject:
         "mfa_grace_days": _number(form, "mfa_grace_days", 0, sign_in_settings.MAX_GRACE_DAYS) or 0,
         "password_sign_in": bool(form["password_sign_in"]),
         "magic_link": bool(form["magic_link"]),
+        "new_device_mail": bool(form["new_device_mail"]),
         **{name: _number(form, name, 1, most) for name, most in HOURS.items()},
     }
 

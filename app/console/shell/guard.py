@@ -24,7 +24,7 @@ from app.auth.login_users import LoginUser
 from app.auth.mfa import gate
 from app.auth.mfa.gate import Proof
 from app.auth.principal import Principal
-from app.auth.responses import origin
+from app.auth.responses import origin, remember_device
 from app.console.shell import last_account, resubmit, switcher
 from app.console.shell.forms import Form
 from app.db import errors, versioned_cache
@@ -237,6 +237,7 @@ def start_session(
         samesite="Lax",
         secure=config.current().production,
     )
+    remember_device(response, user)
     if user.language:
         languages.remember(response, user.language)
     return response
