@@ -24,6 +24,7 @@ from app.auth import (
     guard,
     invitation_routes,
     key_routes,
+    magic_link_routes,
     mfa_routes,
     password_routes,
     session_routes,
@@ -137,6 +138,7 @@ API_BLUEPRINTS = (
 # Imported for the routes that they add to blueprints of other modules.
 ADDITIONS = (
     *(email_routes, mfa_routes, password_routes, session_routes, explain_routes, permission_routes),
+    magic_link_routes,
     second_factor_routes,
     *(sso_overview, saml_keys, saml_logout, saml_metadata),
     *(domain_routes, sso_discovery),

@@ -40,6 +40,8 @@ PUBLIC: dict[Route, str] = {
     ("POST", "/auth/verify-email"): "the token of the mailed link is the credential",
     ("POST", "/auth/resend-verification"): "for who cannot sign in yet; answers alike for all",
     ("POST", "/auth/forgot-password"): "for who cannot sign in; answers alike for all",
+    ("POST", "/auth/magic-link"): "for who cannot sign in yet; answers alike for all users",
+    ("POST", "/auth/magic-link/verify"): "the token of the mailed link is the credential",
     ("POST", "/auth/reset-password"): "the token of the mailed link is the credential",
     ("POST", "/auth/undo-email-change"): "the token of the mailed link is the credential",
     ("GET", "/auth/verify-reset-token/<token>"): "the token of the mailed link is the credential",
@@ -184,6 +186,7 @@ SIGN_IN: dict[Route, Case] = {
     ("PATCH", FACTOR): Owned(a_factor, "auth/mfa/factors/{id}", RENAMED, "factor_id"),
     ("DELETE", FACTOR): Owned(a_factor, "auth/mfa/factors/{id}", part="factor_id"),
     ("GET", "/auth/sessions"): Own(),
+    ("POST", "/auth/sessions/end-others"): Own(None, (204,)),
     ("DELETE", "/auth/sessions/<uuid:session_id>"): Owned(
         a_session, "auth/sessions", part="session_id"
     ),

@@ -201,6 +201,16 @@ MFA = (
 )
 MFA_ROLES = "Names of the roles that `required` concerns; empty: all."
 MFA_GRACE = "Days before `required` takes effect, from its start or the user's creation."
+MAGIC_LINK = (
+    "Whether users may sign in by a link that is mailed to them. Without effect where"
+    " `password_sign_in` is false."
+)
+DEVICE_MAIL = "Whether users get a mail about a sign-in from a device that is new for them."
+SESSION_IDLE = (
+    "Hours until a session ends without use, which is a refresh of its tokens or an opened page of"
+    " the console. Null, or more than the service allows: as the service's."
+)
+SESSION_MAX = "Hours until a session ends in any case; null: as the service's."
 PASSWORDS = "Whether users may sign in by password. Superadmins always may."
 
 
@@ -238,3 +248,17 @@ class OwnAccountBody(Schema):
         0, sign_in_settings.MAX_GRACE_DAYS, metadata={"description": MFA_GRACE}
     )
     password_sign_in = fields.StrictBoolean(metadata={"description": PASSWORDS})
+    magic_link = fields.StrictBoolean(metadata={"description": MAGIC_LINK})
+    new_device_mail = fields.StrictBoolean(metadata={"description": DEVICE_MAIL})
+    session_idle_hours = fields.Integer(
+        1,
+        sign_in_settings.MAX_IDLE_HOURS,
+        allow_none=True,
+        metadata={"description": SESSION_IDLE},
+    )
+    session_max_hours = fields.Integer(
+        1,
+        sign_in_settings.MAX_SESSION_HOURS,
+        allow_none=True,
+        metadata={"description": SESSION_MAX},
+    )

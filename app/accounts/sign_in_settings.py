@@ -1,13 +1,14 @@
-"""An account's settings of how its users sign in: second factors, passwords (contract 18)."""
+"""An account's settings of how its users sign in and for how long (contract section 18)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import sqlalchemy as sa
 
-from app import clock, db
+from app import clock, config, db
 from app.accounts.models import Role
 from app.accounts.types import Problem
 from app.errors import problem
@@ -15,10 +16,60 @@ from app.types import JSONObject
 
 Settings = Mapping[str, object]
 MODES = OFF, OPTIONAL, REQUIRED = "off", "optional", "required"
-NAMES = ("mfa", "mfa_roles", "mfa_grace_days", "password_sign_in")
+NAMES = (
+    *("mfa", "mfa_roles", "mfa_grace_days", "password_sign_in"),
+    *("magic_link", "new_device_mail", "session_idle_hours", "session_max_hours"),
+)
+DEFAULTS: Settings = {"mfa": OPTIONAL, "password_sign_in": True, "new_device_mail": True}
+"""Of settings that are not false, empty or null by default."""
 MAX_GRACE_DAYS = 90
+MAX_IDLE_HOURS, MAX_SESSION_HOURS = 30 * 24, 365 * 24
 REQUIRED_SINCE = "mfa_required_since"
 """When the account began to require second factors; grace periods count from it."""
+
+
+@dataclass(frozen=True)
+class SessionLimits:
+    """How long an account's sessions last, unused and in total; None: as long as the service's."""
+
+    idle_hours: int | None = None
+    max_hours: int | None = None
+
+    @property
+    def idle(self) -> timedelta:
+        """How long a session lasts without use."""
+        return _shorter(self.idle_hours, config.current().refresh_token_expire_days)
+
+    @property
+    def total(self) -> timedelta:
+        """How long a session lasts however much it is used."""
+        return _shorter(self.max_hours, config.current().session_max_days)
+
+    @property
+    def lifetime(self) -> timedelta:
+        """How long a session lasts that is not renewed."""
+        return min(self.idle, self.total)
+
+    def ends_at(self, started_at: datetime, last_used_at: datetime) -> datetime:
+        """When a session ends unless it is used again."""
+        return min(started_at + self.total, last_used_at + self.idle)
+
+
+SERVICE_LIMITS = SessionLimits()
+"""The service's own."""
+
+
+def session_limits(settings: Settings) -> SessionLimits:
+    """The lifetimes of an account's sessions."""
+    idle, total = settings.get("session_idle_hours"), settings.get("session_max_hours")
+    return SessionLimits(
+        idle if isinstance(idle, int) else None, total if isinstance(total, int) else None
+    )
+
+
+def _shorter(hours: int | None, days: int) -> timedelta:
+    longest = timedelta(days=days)
+    return longest if hours is None else min(timedelta(hours=hours), longest)
 
 
 def problems(body: Settings) -> list[Problem]:
@@ -50,6 +101,16 @@ def mode(settings: Settings) -> str:
 def allows_passwords(settings: Settings) -> bool:
     """Whether users may sign in by password."""
     return settings.get("password_sign_in") is not False
+
+
+def allows_magic_links(settings: Settings) -> bool:
+    """Whether users may sign in by a mailed link; not where only providers sign in."""
+    return settings.get("magic_link") is True and allows_passwords(settings)
+
+
+def mails_new_devices(settings: Settings) -> bool:
+    """Whether users get a mail about a sign-in from a new device."""
+    return settings.get("new_device_mail") is not False
 
 
 def required_from(settings: Settings, role: str, created_at: datetime) -> datetime | None:

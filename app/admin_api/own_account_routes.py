@@ -10,11 +10,13 @@ from app.accounts import roles, sign_in_settings, sso_settings, tenants, users
 from app.accounts.models import Account, User
 from app.accounts.schemas import (
     ALLOW_ADMIN,
+    DEVICE_MAIL,
     DOMAINS,
     FRAGMENT,
     FULL_ACCOUNT,
     GROUP_ROLES,
     IGNORED,
+    MAGIC_LINK,
     MFA,
     MFA_GRACE,
     MFA_ROLES,
@@ -22,6 +24,8 @@ from app.accounts.schemas import (
     PASSWORDS,
     PROVISIONING,
     ROLE,
+    SESSION_IDLE,
+    SESSION_MAX,
     USER,
     ChangedUser,
     FullAccountView,
@@ -65,6 +69,10 @@ OWN = {
     "mfa_roles": [],
     "mfa_grace_days": 0,
     "password_sign_in": True,
+    "magic_link": False,
+    "new_device_mail": True,
+    "session_idle_hours": None,
+    "session_max_hours": None,
 }
 
 
@@ -115,6 +123,14 @@ class OwnAccountView(FullAccountView):
     mfa_roles = ma.fields.List(ma.fields.String(), **_setting("mfa_roles", [], MFA_ROLES))
     mfa_grace_days = ma.fields.Integer(**_setting("mfa_grace_days", 0, MFA_GRACE))
     password_sign_in = ma.fields.Boolean(**_setting("password_sign_in", True, PASSWORDS))
+    magic_link = ma.fields.Boolean(**_setting("magic_link", False, MAGIC_LINK))
+    new_device_mail = ma.fields.Boolean(**_setting("new_device_mail", True, DEVICE_MAIL))
+    session_idle_hours = ma.fields.Integer(
+        allow_none=True, **_setting("session_idle_hours", None, SESSION_IDLE)
+    )
+    session_max_hours = ma.fields.Integer(
+        allow_none=True, **_setting("session_max_hours", None, SESSION_MAX)
+    )
 
     @ma.post_dump(pass_original=True)
     def add_ignored_groups(

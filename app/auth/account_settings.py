@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.accounts import tenants
+from app.accounts import sign_in_settings, tenants
 from app.accounts.models import Account
 from app.accounts.types import Body
 from app.auth.principal import Principal
@@ -19,6 +19,11 @@ def change(account_id: str, body: Body, *, by: Principal) -> Account:
     if body.keys() - {"name"}:
         by.refuse_key(NO_SETTINGS)
     stored = tenants.get(account_id).settings
-    if any((body[name] or None) != (stored.get(name) or None) for name in body.keys() - {"name"}):
+    if any(_value(body, name) != _value(stored, name) for name in body.keys() - {"name"}):
         by.require_recent_sign_in()
     return tenants.change_own(account_id, body, by=by.user_id)
+
+
+def _value(settings: Body, name: str) -> object:
+    # Defaults of settings that have none are false, empty or null, which are the same.
+    return settings.get(name, sign_in_settings.DEFAULTS.get(name)) or None

@@ -135,6 +135,15 @@ def allows_unverified_reset(email: str) -> bool:
     return True
 
 
+def allows_device_mail(account_id: str, user_id: str) -> bool:
+    """Count a mail about a new device of a user; returns whether it may be sent: one an hour."""
+    try:
+        rate_limits.consume(Limit("mail-device", 1, HOUR).of(account_id, user_id))
+    except TooManyRequests:
+        return False
+    return True
+
+
 def _mail_limits(account: str, email: str, *, reset: bool) -> tuple[Allowance, ...]:
     limit = Limit("mail", config.current().mail_tries, HOUR).of(account, email_key(email))
     return (limit,) if reset else (limit, _mailbox_limit(email))

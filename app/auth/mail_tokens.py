@@ -1,6 +1,7 @@
 """Tokens of mailed and printed links: random, hashed, single-use (spec 5.10, contract section 3).
 
-They expire after an hour; tokens that undo an email change after seven days (contract section 18).
+They expire after an hour; links to sign in after 15 minutes, and tokens that undo an email change
+after seven days (contract section 18).
 """
 
 from __future__ import annotations
@@ -19,15 +20,19 @@ from app.context import actor
 from app.errors import BadRequest
 
 LIFETIME = timedelta(hours=1)
-UNDO_LIFETIME = timedelta(days=7)
 RESET, VERIFICATION, EMAIL_CHANGE = "reset", "verification", "email_change"
 EMAIL_UNDO = "email_undo"
 SIGN_IN = "sign_in"
 """Of the link that development prints at its start."""
+MAGIC_LINK = "magic_link"
+LIFETIMES = {MAGIC_LINK: timedelta(minutes=15), EMAIL_UNDO: timedelta(days=7)}
+"""Where it is not LIFETIME."""
 TO_OTHER_ADDRESS = (EMAIL_CHANGE, EMAIL_UNDO)
 
 
-def issue(user: User, purpose: str, email: str | None = None) -> str:
+def issue(
+    user: User, purpose: str, email: str | None = None, *, redirect_uri: str | None = None
+) -> str:
     """Create a token, which revokes the user's older tokens of the same purpose.
 
     Undo tokens stay valid: an attacker who changes the address twice must not revoke the first.
@@ -43,8 +48,9 @@ def issue(user: User, purpose: str, email: str | None = None) -> str:
                 user_id=user.id,
                 purpose=purpose,
                 email=email or user.email,
+                redirect_uri=redirect_uri,
                 token_hash=tokens.digest(token),
-                expires_at=clock.now() + (UNDO_LIFETIME if purpose == EMAIL_UNDO else LIFETIME),
+                expires_at=clock.now() + LIFETIMES.get(purpose, LIFETIME),
             )
         )
     return token
@@ -58,7 +64,7 @@ def revoke(user: User, *purposes: str) -> None:
 @events.subscribe(events.AddressVerified)
 def _on_address_proved(event: events.AddressVerified) -> None:
     # A pending email change would return the user to whoever requested it.
-    _revoke(event.account_id, event.user_id, (RESET, VERIFICATION, EMAIL_CHANGE))
+    _revoke(event.account_id, event.user_id, (RESET, VERIFICATION, EMAIL_CHANGE, MAGIC_LINK))
 
 
 def _revoke(account_id: str, user_id: str, purposes: Sequence[str]) -> None:

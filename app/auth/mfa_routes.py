@@ -37,7 +37,13 @@ from app.auth.mfa_schemas import (
     TotpCode,
     TotpSecret,
 )
-from app.auth.responses import origin, sign_in_response, signed_in_body, with_refresh_cookie
+from app.auth.responses import (
+    origin,
+    remember_device,
+    sign_in_response,
+    signed_in_body,
+    with_refresh_cookie,
+)
 from app.auth.routes import blueprint
 from app.auth.schemas import PAIR, SignedIn
 from app.rest.access import across_accounts, public, shows_secret
@@ -303,4 +309,6 @@ def _enrolled(user: User, enrolled: Enrolled, challenge: Challenge | None) -> Re
     )
     if signed_in is None:
         return json_response(body)
-    return with_refresh_cookie(body, signed_in.refresh_token)
+    response = with_refresh_cookie(body, signed_in.refresh_token)
+    remember_device(response, signed_in.user)
+    return response

@@ -119,7 +119,7 @@ def _change(user: User, password_hash: str, *, revoke_api_keys: bool = False) ->
         if revoke_api_keys:  # last: the row lock has ended concurrent creations
             api_keys.revoke_all(account_id, user_id)
         # Whoever knew the old password may have requested a pending email change.
-        mail_tokens.revoke(user, PURPOSE, mail_tokens.EMAIL_CHANGE)
+        mail_tokens.revoke(user, PURPOSE, mail_tokens.EMAIL_CHANGE, mail_tokens.MAGIC_LINK)
     return api_keys.list_active(account_id, user_id)
 
 

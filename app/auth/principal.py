@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cached_property, lru_cache
 
 import sqlalchemy as sa
 
 from app import clock
+from app.accounts import sign_in_settings
 from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, Account, AccountOrigin, User
+from app.accounts.sign_in_settings import SERVICE_LIMITS, SessionLimits
 from app.context import tenancy
 from app.db import db, versioned_cache
 from app.db.versioned_cache import VersionCheck
@@ -32,7 +34,7 @@ NOBODY_ID = "00000000-0000-0000-0000-000000000001"  # no user has this id
 
 @dataclass(frozen=True)
 class AccountRef:
-    """The cached identifiers and CORS origins of an account."""
+    """The cached identifiers, CORS origins and session lifetimes of an account."""
 
     id: str
     slug: str
@@ -40,6 +42,7 @@ class AccountRef:
     name: str
     version_check: VersionCheck
     cors_origins: tuple[str, ...] = ()
+    session_limits: SessionLimits = SERVICE_LIMITS
 
     def matches(self, reference: str) -> bool:
         """Whether this is the slug, code or id of the account."""
@@ -65,6 +68,8 @@ class Principal:
     """Whether the session has passed a second factor."""
     auth_time: float | None = None
     """Time of the last authentication, in seconds since the epoch."""
+    session_ends_at: datetime | None = None
+    """When the session ends unless it is used again."""
     api_key_id: str | None = None
     key_expires_at: float | None = None
     """Expiry of the API key, in seconds since the epoch."""
@@ -81,6 +86,16 @@ class Principal:
     def is_superadmin(self) -> bool:
         """Whether the caller belongs to the system account, which is what makes a superadmin."""
         return self.home is not None and self.home.id == SYSTEM_ACCOUNT_ID
+
+    @property
+    def session_has_ended(self) -> bool:
+        """Whether the session has reached its end since this principal was cached."""
+        return self.session_ends_at is not None and self.session_ends_at <= clock.now()
+
+    @property
+    def session_limits(self) -> SessionLimits:
+        """The lifetimes of sessions in the caller's own account."""
+        return self.home.session_limits if self.home else SERVICE_LIMITS
 
     @property
     def may_act_elsewhere(self) -> bool:
@@ -291,4 +306,5 @@ def _ref(account: Account) -> AccountRef:
     version_check = VersionCheck("accounts", (account.id,), account.version)
     origins = tuple(account.settings.get("cors_origins", ()))
     names = (account.id, account.slug, account.account_code, account.name)
-    return AccountRef(*names, version_check, origins)
+    limits = sign_in_settings.session_limits(account.settings)
+    return AccountRef(*names, version_check, origins, limits)

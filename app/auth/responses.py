@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from flask import Response, request
+from werkzeug.wrappers import Response as BaseResponse
 
 from app import config, rest
+from app.accounts.models import User
+from app.accounts.sign_in_settings import SERVICE_LIMITS
 from app.accounts.types import Body
-from app.auth import sessions
+from app.auth import devices
+from app.auth.devices import Origin
 from app.auth.guard import account_of_request
+from app.auth.login_users import LoginUser
 from app.auth.schemas import SignedIn
 from app.auth.service import SignIn
-from app.auth.sessions import Origin
 from app.auth.tokens import BEARER
 from app.rest.serialization import json_response
 
@@ -24,7 +28,21 @@ SIGNED_IN = SignedIn()
 def sign_in_response(signed_in: SignIn, **extra: object) -> Response:
     """The response to a sign-in: tokens, account, user, and the refresh cookie."""
     body = SIGNED_IN.dump(signed_in_body(signed_in)) | extra
-    return with_refresh_cookie(body, signed_in.refresh_token)
+    response = with_refresh_cookie(body, signed_in.refresh_token)
+    remember_device(response, signed_in.user)
+    return response
+
+
+def remember_device(response: BaseResponse, user: User | LoginUser) -> None:
+    """Mark this browser as a device of the user."""
+    response.set_cookie(
+        devices.COOKIE,
+        devices.cookie_value(request.cookies.get(devices.COOKIE, ""), user),
+        max_age=devices.DAYS * 24 * 3600,
+        httponly=True,
+        samesite="Lax",
+        secure=config.current().production,
+    )
 
 
 def signed_in_body(signed_in: SignIn) -> dict[str, object]:
@@ -44,13 +62,14 @@ def token_pair(signed_in: SignIn) -> dict[str, object]:
         "access_token": signed_in.access_token,
         "refresh_token": signed_in.refresh_token,
         "token_type": BEARER,
-        "expires_in": config.current().access_token_expire_minutes * 60,
+        "expires_in": signed_in.expires_in,
     }
 
 
 def origin() -> Origin:
-    """The client address and user agent of this request."""
-    return Origin(request.remote_addr, request.user_agent.string)
+    """The client address, user agent and device cookie of this request."""
+    device = request.cookies.get(devices.COOKIE, "")
+    return Origin(request.remote_addr, request.user_agent.string, device)
 
 
 def requested_account(body: Body) -> str | None:
@@ -65,7 +84,7 @@ def with_refresh_cookie(body: Mapping[str, object], refresh_token: str) -> Respo
     response.set_cookie(
         REFRESH_COOKIE,
         refresh_token,
-        max_age=int(sessions.lifetime().total_seconds()),
+        max_age=int(SERVICE_LIMITS.lifetime.total_seconds()),
         path=REFRESH_PATH,
         httponly=True,
         samesite="Lax",

@@ -210,6 +210,15 @@ class ForgotBody(Schema):
     account = fields.Text(longest=200)
 
 
+class MagicLinkBody(ForgotBody):
+    """A request for a link to sign in."""
+
+    redirect_uri = fields.Text(
+        longest=2000,
+        metadata={"description": "Of a client application; default: the console.", **fields.URI},
+    )
+
+
 class ResetBody(Schema):
     """The token of the mailed link, and the new password."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 
 import sqlalchemy as sa
 import structlog
@@ -14,13 +15,13 @@ from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
 from app.accounts.types import Problem
 from app.auth import lockout, login_users, passwords, sessions, tokens
 from app.auth import principal as principals
+from app.auth.devices import Origin
 from app.auth.login_users import LoginUser
 from app.auth.mfa import challenges, gate
 from app.auth.mfa import service as mfa
 from app.auth.mfa.gate import Proof
 from app.auth.mfa.service import Answer
 from app.auth.principal import Principal
-from app.auth.sessions import Origin
 from app.auth.tokens import Claims
 from app.db import versioned_cache
 from app.errors import Forbidden, InvalidValues, RecentSignInRequired, Unauthorized, problem
@@ -36,6 +37,8 @@ class SignIn:
     user: User | LoginUser
     access_token: str
     refresh_token: str
+    expires_in: int
+    """Seconds until the access token expires."""
 
 
 def login(*, account: str | None, email: str, password: str, origin: Origin) -> SignIn:
@@ -222,6 +225,8 @@ def require_account(account: str | None) -> str:
 
 
 def _issue_tokens(user: User | LoginUser, family: sessions.Family) -> SignIn:
+    longest = timedelta(minutes=config.current().access_token_expire_minutes)
+    lifetime = min(longest, family.expires_at - clock.now())
     token = tokens.access(
         user_id=user.id,
         account_id=user.account_id,
@@ -231,5 +236,6 @@ def _issue_tokens(user: User | LoginUser, family: sessions.Family) -> SignIn:
         authenticated_at=family.authenticated_at,
         mfa=family.mfa,
         valid_from=user.tokens_valid_from,
+        lifetime=lifetime,
     )
-    return SignIn(user, token, family.refresh_token)
+    return SignIn(user, token, family.refresh_token, round(lifetime.total_seconds()))

@@ -26,6 +26,19 @@ def list_sessions(args: Query) -> dict[str, object]:
     return page_body(*sessions.page(*own, args["skip"], args["limit"]), args)
 
 
+@blueprint.route("/sessions/end-others", methods=["POST"])
+@blueprint.response(204)
+@blueprint.fails(403)
+def end_other_sessions() -> Response:
+    """End all of the caller's sessions but the one that makes the request.
+
+    Console sessions end, too, and all tokens stop working at once. API keys stay valid; they cannot
+    do this.
+    """
+    sessions.end_others(principal())
+    return Response(status=204)
+
+
 @blueprint.route("/sessions/<uuid:session_id>", methods=["DELETE"])
 @blueprint.response(204)
 def end_session(session_id: str) -> Response:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 
-from app import clock, config, db, events
-from app.accounts.models import User
+from app import clock, db, events
+from app.accounts import sign_in_settings
+from app.accounts.models import Account, User
+from app.accounts.sign_in_settings import SERVICE_LIMITS, SessionLimits
 from app.accounts.types import Condition
-from app.auth import credentials, tokens
+from app.auth import credentials, devices, tokens
+from app.auth.devices import MAX_AGENT_LENGTH, Origin
 from app.auth.login_users import LoginUser
 from app.auth.mfa import gate
 from app.auth.mfa.gate import Proof
@@ -21,16 +24,6 @@ from app.auth.tokens import Claims
 from app.db.prepared import PreparedStatement
 from app.errors import NotFound, Unauthorized
 from app.ids import first_id, new_id
-
-LONGEST_AGENT = 400
-
-
-@dataclass(frozen=True)
-class Origin:
-    """The client address and user agent of a request."""
-
-    ip_address: str | None
-    user_agent: str | None
 
 
 def authentication_failed() -> Unauthorized:
@@ -47,15 +40,18 @@ class Family:
     refresh_token: str
     authenticated_at: datetime
     mfa: bool
+    expires_at: datetime
+    """When it ends unless it is renewed; its access tokens last no longer."""
 
 
 def start(user: User | LoginUser, origin: Origin, proof: Proof) -> Family:
     """Start an API session for a user. Raises MfaRequired or EnrolmentRequired."""
     mfa = gate.check(user, proof)
     now, session_id = clock.now(), new_id()
-    token, jti = _refresh_token(user.account_id, user.id, session_id, lifetime())
-    _insert(user, session_id, API, jti, origin, now, mfa=mfa)
-    return Family(session_id, token, now, mfa)
+    expires_at = now + sign_in_settings.session_limits(user.account.settings).lifetime
+    token, jti = _refresh_token(user.account_id, user.id, session_id, now, expires_at)
+    _insert(user, session_id, API, jti, origin, now, expires_at, mfa=mfa)
+    return Family(session_id, token, now, mfa, expires_at)
 
 
 def start_in_console(user: User | LoginUser, origin: Origin, proof: Proof) -> str:
@@ -63,9 +59,12 @@ def start_in_console(user: User | LoginUser, origin: Origin, proof: Proof) -> st
 
     Raises MfaRequired or EnrolmentRequired.
     """
-    mfa = gate.check(user, proof)
+    mfa, now = gate.check(user, proof), clock.now()
     secret = tokens.random_token(user.account.account_code)
-    _insert(user, new_id(), CONSOLE, secret, origin, clock.now(), mfa=mfa)
+    # Use moves the end that the account sets, but not the service's.
+    total = sign_in_settings.session_limits(user.account.settings).total
+    expires_at = now + min(SERVICE_LIMITS.lifetime, total)
+    _insert(user, new_id(), CONSOLE, secret, origin, now, expires_at, mfa=mfa)
     return secret
 
 
@@ -103,33 +102,41 @@ def renew(caller: Principal) -> Family:
 
 def _renew(account_id: str, user_id: str, session_id: str, *conditions: Condition) -> Family | None:
     where = (*_by_family(account_id, user_id, session_id), *conditions, *_is_active())
-    columns = (SignInSession.created_at, SignInSession.authenticated_at, SignInSession.mfa)
-    query = sa.select(*columns).where(*where)
+    names = ("created_at", "last_used_at", "authenticated_at", "mfa")
+    query = sa.select(*(getattr(SignInSession, name) for name in names), Account.settings)
+    query = query.join(Account, Account.id == SignInSession.account_id).where(*where)
     now = clock.now()
     with db.transaction() as session:
         row = session.execute(query).first()
-        if row is None:
+        limits = sign_in_settings.session_limits(row.settings) if row else SERVICE_LIMITS
+        if row is None or limits.ends_at(row.created_at, row.last_used_at) <= now:
             return None
-        expires_at = min(now + lifetime(), row.created_at + _max_lifetime())
-        token, jti = _refresh_token(account_id, user_id, session_id, expires_at - now)
+        expires_at = limits.ends_at(row.created_at, now)
+        token, jti = _refresh_token(account_id, user_id, session_id, now, expires_at)
         values = {"token_hash": tokens.digest(jti), "last_used_at": now, "expires_at": expires_at}
         result: Any = session.execute(sa.update(SignInSession).where(*where).values(**values))
     if not result.rowcount:
         return None
-    return Family(session_id, token, row.authenticated_at or row.created_at, row.mfa)
+    authenticated_at = row.authenticated_at or row.created_at
+    return Family(session_id, token, authenticated_at, row.mfa, expires_at)
 
 
 def _refresh_token(
-    account_id: str, user_id: str, session_id: str, lifetime: timedelta
+    account_id: str, user_id: str, session_id: str, now: datetime, expires_at: datetime
 ) -> tuple[str, str]:
     return tokens.refresh(
-        user_id=user_id, account_id=account_id, session_id=session_id, lifetime=lifetime
+        user_id=user_id,
+        account_id=account_id,
+        session_id=session_id,
+        lifetime=expires_at - now,
     )
 
 
 def page(account_id: str, user_id: str, skip: int, limit: int) -> tuple[list[SignInSession], int]:
     """One page of a user's active sessions, the last used first, and the total."""
-    conditions = [*_by_user(account_id, user_id), *_is_active()]
+    settings = db.db.session.get_one(Account, account_id).settings
+    limits = sign_in_settings.session_limits(settings)
+    conditions = [*_by_user(account_id, user_id), *_is_active(limits)]
     count = sa.select(sa.func.count()).select_from(SignInSession).where(*conditions)
     query = sa.select(SignInSession).where(*conditions)
     query = query.order_by(SignInSession.last_used_at.desc(), SignInSession.id)
@@ -149,6 +156,15 @@ def end_active(account_id: str, user_id: str, session_id: str) -> None:
         if session.scalar(sa.select(SignInSession.id).where(*conditions, *_is_active())) is None:
             raise NotFound("There is no such session.")
         _revoke(account_id, user_id, *conditions)
+
+
+def end_others(caller: Principal) -> None:
+    """End the caller's other sessions, console included, and their access tokens.
+
+    Raises Forbidden for API keys.
+    """
+    caller.refuse_key("API keys cannot do this.")
+    _revoke(*user_key(caller), SignInSession.id != (caller.session_id or ""))
 
 
 def end_all(account_id: str, user_id: str) -> None:
@@ -178,8 +194,8 @@ def lock_user(caller: Principal) -> None:
     valid_from = db.db.session.scalar(query.with_for_update(key_share=True))
     if valid_from is not None and caller.min_token_id != first_id(valid_from):
         raise Unauthorized
-    if caller.session_id and not credentials.session_is_active(
-        account_id, user_id, caller.session_id
+    if caller.session_id and not credentials.session_end(
+        account_id, user_id, caller.session_id, caller.session_limits
     ):
         raise Unauthorized
 
@@ -226,6 +242,7 @@ def _insert(
     secret: str,
     origin: Origin,
     now: datetime,
+    expires_at: datetime,
     *,
     mfa: bool,
 ) -> None:
@@ -236,10 +253,10 @@ def _insert(
         "kind": kind,
         "token_hash": tokens.digest(secret),
         "ip_address": origin.ip_address,
-        "user_agent": (origin.user_agent or "")[:LONGEST_AGENT] or None,
+        "user_agent": (origin.user_agent or "")[:MAX_AGENT_LENGTH] or None,
         "created_at": now,
         "last_used_at": now,
-        "expires_at": now + lifetime(),
+        "expires_at": expires_at,
         "mfa": mfa,
     }
     expected = {
@@ -249,22 +266,16 @@ def _insert(
         "_now": now,
     }
     expected["_from"] = user.tokens_valid_from
+    needs_mail = devices.needs_mail(user, origin)
     with db.transaction():
         # No session is created if the password or access changed during sign-in.
         if not _NOTE_LOGIN.all(expected):
             raise authentication_failed()
         _NEW_SESSION.run({f"_{name}": value for name, value in values.items()})
+        if needs_mail:
+            devices.enqueue_mail(user, origin, now)
     if isinstance(user, LoginUser):
         user.last_login = now
-
-
-def lifetime() -> timedelta:
-    """The lifetime of a session that is not renewed."""
-    return min(timedelta(days=config.current().refresh_token_expire_days), _max_lifetime())
-
-
-def _max_lifetime() -> timedelta:
-    return timedelta(days=config.current().session_max_days)
 
 
 def _by_user(account_id: str, user_id: str) -> tuple[Condition, ...]:
@@ -284,11 +295,15 @@ def _by_family(account_id: str, user_id: str, session_id: str) -> tuple[Conditio
     return (*conditions, SignInSession.id == session_id, SignInSession.kind == API)
 
 
-def _is_active() -> tuple[Condition, ...]:
+def _is_active(limits: SessionLimits = SERVICE_LIMITS) -> tuple[Condition, ...]:
     now = clock.now()
-    # The setting may have been lowered since the session was renewed.
-    is_young_enough = SignInSession.created_at > now - _max_lifetime()
-    return (SignInSession.revoked_at.is_(None), SignInSession.expires_at > now, is_young_enough)
+    return (
+        SignInSession.revoked_at.is_(None),
+        SignInSession.expires_at > now,
+        # The settings may have been lowered since the session was renewed.
+        SignInSession.created_at > now - limits.total,
+        SignInSession.last_used_at > now - limits.idle,
+    )
 
 
 def _revoke(account_id: str, user_id: str, *conditions: Condition) -> bool:

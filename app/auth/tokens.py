@@ -101,13 +101,14 @@ def access(
     authenticated_at: datetime | None = None,
     mfa: bool = False,
     valid_from: datetime | None = None,
+    lifetime: timedelta | None = None,
 ) -> str:
     """A signed access token that ends with its session.
 
     `authenticated_at` becomes `auth_time`; `mfa` says that the session passed a second factor. The
     token's id sorts after `valid_from`.
     """
-    lifetime = timedelta(minutes=config.current().access_token_expire_minutes)
+    lifetime = lifetime or timedelta(minutes=config.current().access_token_expire_minutes)
     claims: Claims = {"account_id": account_id, "email": email, "role": role}
     if session_id:
         claims["sid"] = session_id

@@ -8,7 +8,7 @@ from flask import flash, g, make_response, redirect, render_template, request, u
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import config
-from app.auth import lockout
+from app.auth import lockout, magic_links
 from app.auth import service as auth
 from app.auth.guard import account_of_host
 from app.auth.mfa.gate import Proof
@@ -147,6 +147,8 @@ def submit_sign_in() -> BaseResponse | Page:
         return _sign_in_page(form.with_error(Unauthorized(str(NOT_SIGNED_IN))))
     if "sso" in request.form:
         return _choose_provider(form)
+    if "magic_link" in request.form:
+        return _mail_magic_link(form)
     try:
         account = form["account"] or account_of_host() or _discovered(form).slug
         user = auth.check_password(account, form["email"], form["password"], origin())
@@ -157,6 +159,17 @@ def submit_sign_in() -> BaseResponse | Page:
     response = guard.start_session(user, going or target, Proof.ONE_FACTOR, status)
     last_account.remember(response, user.account.slug)
     return response
+
+
+def _mail_magic_link(form: Form) -> BaseResponse | Page:
+    try:
+        body = form.validated(("email",), account=200, email=320)
+        account = body["account"] or account_of_host() or _discovered(form).slug
+        magic_links.request_link(account, body["email"], address=request.remote_addr)
+    except AppError as error:
+        return _sign_in_page(form.with_error(error))
+    flash(gettext("If this user exists, we have sent a link to sign in. Check your inbox."))
+    return redirect(url_for("console.sign_in", account=form["account"] or None), 303)
 
 
 def _choose_provider(form: Form) -> BaseResponse | Page:

@@ -11,8 +11,8 @@ from werkzeug.test import TestResponse
 from app import clock, config
 from app.accounts.models import ADMIN
 from app.auth import sessions, tokens
+from app.auth.devices import Origin
 from app.auth.mfa.gate import Proof
-from app.auth.sessions import Origin
 from app.console.shell import guard
 from app.isolation.calls import DIRECTORY, Call
 from app.isolation.tenants import Tenant

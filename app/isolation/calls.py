@@ -53,6 +53,8 @@ EXEMPT = {
     ("POST", f"{PREFIX}/account/scim/tokens"): "names no object; an account has two at most",
     ("POST", f"{PREFIX}/auth/logout"): "ends what the check is signed in by",
     ("POST", "/console/sign-out"): "ends what the check is signed in by",
+    ("POST", f"{PREFIX}/auth/sessions/end-others"): "ends what the check is signed in by",
+    ("POST", "/console/profile/sessions/end-others"): "ends what the check is signed in by",
     ("GET", f"{PREFIX}/realtime/subscribe"): "a stream, which needs a real connection",
     ("GET", f"{PREFIX}/realtime/ws"): "a stream, which needs a real connection",
 }

@@ -10,9 +10,9 @@ from app import db
 from app.accounts.models import User
 from app.auth import service as auth
 from app.auth import tokens
+from app.auth.devices import Origin
 from app.auth.mfa.gate import Proof
 from app.auth.service import SignIn
-from app.auth.sessions import Origin
 from app.sso import flows, refusals, sign_in
 from app.sso.models import API, BROWSER, CONSOLE, OAUTH, SAML, TEST, Flow, ProviderSetting
 from app.sso.refusals import StateRefused

@@ -19,7 +19,7 @@ from app.auth.mfa.gate import EnrolmentRequired, MfaRequired
 from app.auth.responses import origin, sign_in_response, token_pair
 from app.auth.service import SignIn
 from app.errors import AppError
-from app.http import error_handlers, html
+from app.http import error_handlers, html, urls
 from app.sso import flows, one_time_codes, service, sign_in
 from app.sso.connections import Connection
 from app.sso.flows import LIFETIME, StartedFlow
@@ -150,14 +150,14 @@ def redirect_to_client(completed: CompletedFlow) -> BaseResponse:
     flow = completed.flow
     if flow.purpose in (CONSOLE, TEST):
         target = f"{_return_host(flow)}{CONSOLE_FINISH}"
-        return no_store(redirect(sign_in.with_query(target, {"code": completed.code})))
+        return no_store(redirect(urls.with_query(target, {"code": completed.code})))
     state = _returned_state(flow)
     target = flow.redirect_uri or ""
     in_fragment = completed.account.settings.get("sso_tokens_in_fragment")
     if in_fragment and flows.is_from_browser(flow, flow_cookie(flow)):
         target = f"{target}#{urlencode(_fragment(completed) | state)}"
     else:
-        target = sign_in.with_query(target, {"code": completed.code, **state})
+        target = urls.with_query(target, {"code": completed.code, **state})
     response = redirect(target)
     response.delete_cookie(
         _cookie_name(flow.state_hash), httponly=True, secure=_is_secure() or _is_loopback()
@@ -213,7 +213,7 @@ def no_store(response: BaseResponse) -> BaseResponse:
 def _redirect_error_to_client(error: SignInRefused, flow: Flow) -> Response:
     """Redirect to the client application with an error of RFC 6749, section 4.1.2.1."""
     params = {"error": error.code, "error_description": error.message, **_returned_state(flow)}
-    response: Any = redirect(sign_in.with_query(flow.redirect_uri or "", params))
+    response: Any = redirect(urls.with_query(flow.redirect_uri or "", params))
     response.delete_cookie(
         _cookie_name(flow.state_hash), httponly=True, secure=_is_secure() or _is_loopback()
     )

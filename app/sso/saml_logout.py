@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import structlog
 
 from app import db
-from app.auth.sessions import Origin
+from app.auth.devices import Origin
 from app.errors import InvalidValues, NotFound
 from app.sso import flows, refusals, service, sign_in
 from app.sso.connections import Connection

@@ -5,10 +5,10 @@ from __future__ import annotations
 import binascii
 import secrets
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
-from urllib.parse import urlencode, urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 import orjson
 from sqlalchemy.orm import Session
@@ -17,7 +17,7 @@ from app import crypto, db
 from app.accounts import pii, users
 from app.accounts.models import Account, User
 from app.accounts.tenants import UNTRUSTED_REDIRECTS
-from app.auth.sessions import Origin
+from app.auth.devices import Origin
 from app.errors import Conflict, InvalidValues, NotFound, problem
 from app.sso import account_linking, connections, flows, refusals, service
 from app.sso.connections import Connection
@@ -208,13 +208,6 @@ def refuse_large(provider: str, account: str | None, origin: Origin) -> NoReturn
         account_or_none.id if account_or_none else None, SAML, provider, origin.ip_address
     ):
         raise TooLarge("size", "The response is too large.")
-
-
-def with_query(address: str, values: Mapping[str, str]) -> str:
-    """Add query parameters to a URL."""
-    parts = urlsplit(address)
-    query = "&".join(filter(None, (parts.query, urlencode(values))))
-    return urlunsplit(parts._replace(query=query))
 
 
 def _conclude(

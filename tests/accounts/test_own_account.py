@@ -25,6 +25,10 @@ DEFAULTS = {
     "mfa_roles": [],
     "mfa_grace_days": 0,
     "password_sign_in": True,
+    "magic_link": False,
+    "new_device_mail": True,
+    "session_idle_hours": None,
+    "session_max_hours": None,
 }
 SETTINGS = {
     "allowed_redirect_uris": ["https://app.example.com/in?x=1", "http://localhost:3000/in"],

@@ -59,6 +59,9 @@ UNTOLD: dict[Route, str] = {
     ("POST", "/auth/send-verification"): "a job and a mailed token",
     ("POST", "/auth/resend-verification"): "a job and a mailed token",
     ("POST", "/auth/forgot-password"): "a job and a mailed token",
+    ("POST", "/auth/sessions/end-others"): "sessions (tokens)",
+    ("POST", "/auth/magic-link"): "a job and a mailed token",
+    ("POST", "/auth/magic-link/verify"): "a session (tokens) and last_login",
     ("POST", "/users/<uuid:user_id>/resend-verification"): "a job and a mailed token",
     ("POST", "/collections/<uuid:collection_id>/plan"): "nothing: it only plans",
     ("POST", "/webhooks/<uuid:webhook_id>/test"): "a delivery",
@@ -318,6 +321,11 @@ def test_routes_without_a_credential_are_audited(app: Flask, cast: Cast) -> None
     undo = {"token": token_mailed_to(app, cast.bob.email)}
     assert check(cast, post("auth/undo-email-change", undo)) == 3
     assert whose(cast) == "robert@acme.example"
+    assert cast.alice.patch("account", {"magic_link": True}).status_code == 200
+    named = {"account": "acme", "email": cast.alice.email}
+    assert check(cast, post("auth/magic-link", named)) == 0
+    link = {"token": token_mailed_to(app, cast.alice.email)}
+    assert check(cast, post("auth/magic-link/verify", link)) == 0
     invited = cast.alice.post("invitations", {"email": "fay@acme.example"}).json["token"]
     body = {"password": PASSWORD}
     accepted = check(cast, lambda: anyone.post(f"invitations/{invited}/accept", body))

@@ -26,9 +26,9 @@ from flask_jwt_extended.exceptions import (
 from app import clock
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.auth import cleanup, sessions
+from app.auth.devices import Origin
 from app.auth.mfa.gate import Proof
 from app.auth.models import MailedToken, SignInSession
-from app.auth.sessions import Origin
 from app.db import db, transaction
 from tests.audit.chains import entries
 from tests.builders import (

@@ -33,6 +33,7 @@ SHOWN_ONCE = {
     "show_webhook_secret",
     "test_provider",
     "show_sign_in_link",
+    "show_magic_link",
 }
 SIGNED_OUT = {
     "sign_in",

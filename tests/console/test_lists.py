@@ -16,8 +16,8 @@ from app.accounts.models import Group
 from app.auth import api_keys, invitations, sessions
 from app.auth import principal as principals
 from app.auth import service as auth
+from app.auth.devices import Origin
 from app.auth.mfa.gate import Proof
-from app.auth.sessions import Origin
 from app.collections import service as collections
 from app.console.shell import lists
 from app.db import db, transaction

@@ -78,7 +78,7 @@ def test_the_unexpected_is_told_by_a_page_that_tells_nothing_more(
 def test_a_database_that_is_away_is_told_by_a_page(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(*args: object) -> None:
+    def away(*args: object, **options: object) -> None:
         raise OperationalError("SELECT", {}, Exception("gone"))
 
     client = Browser(app, cast.bob).client

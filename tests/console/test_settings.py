@@ -22,6 +22,8 @@ from tests.console.browser import Browser, alert, beside
 GIVEN = {
     "name": "Acme & Sons",
     "cors_origins": "https://app.acme.example\n\n https://two.acme.example ",
+    "mfa": "optional",
+    "password_sign_in": "true",
 }
 
 
@@ -37,6 +39,19 @@ def test_an_admin_changes_the_settings_of_the_own_account(cast: Cast, admin: Bro
     assert kept["name"] == GIVEN["name"]
     assert kept["cors_origins"] == ["https://app.acme.example", "https://two.acme.example"]
     assert kept.items() >= redirects.items()  # which another page changes
+
+
+def test_an_admin_sets_how_long_sessions_last(cast: Cast, admin: Browser) -> None:
+    path = f"settings/{cast.alice.account_id}"
+    for hours in ("0", "721", "1e2", "²", "9" * 400):
+        answer = admin.send(path, **GIVEN, session_idle_hours=hours)
+        assert beside(answer, "session_idle_hours") == "A number from 1 to 720."
+    admin.done(path, **GIVEN, session_idle_hours="8", session_max_hours=" 48 ")
+    limits = {"session_idle_hours": 8, "session_max_hours": 48}
+    assert cast.alice.get("account").json.items() >= limits.items()
+    assert 'value="48"' in admin.get(path).text
+    admin.done(path, **GIVEN)
+    assert cast.alice.get("account").json.items() >= dict.fromkeys(limits).items()
 
 
 def test_settings_that_were_changed_meanwhile_are_not_overwritten_unseen(

@@ -20,6 +20,10 @@ from app.types import JSONObject
 SETTINGS = "/console/settings"
 ACCOUNT_SETTINGS = f"{SETTINGS}/<uuid:account_id>"
 MAX_LINES, MAX_LINE, MAX_ROLES_TEXT = 50, 300, 5000
+HOURS = {
+    "session_idle_hours": sign_in_settings.MAX_IDLE_HOURS,
+    "session_max_hours": sign_in_settings.MAX_SESSION_HOURS,
+}
 MODES = {
     sign_in_settings.OFF: lazy_gettext("not used"),
     sign_in_settings.OPTIONAL: lazy_gettext("for users who set them up"),
@@ -76,10 +80,13 @@ def _body(form: Form) -> JSONObject:
 
 
 def _sign_in_values(settings: JSONObject) -> dict[str, str]:
-    return {
+    hours = {name: str(settings.get(name) or "") for name in HOURS}
+    return hours | {
         "mfa": sign_in_settings.mode(settings),
         "mfa_roles": ", ".join(settings.get("mfa_roles", ())),
         "mfa_grace_days": str(settings.get("mfa_grace_days", 0)),
+        "magic_link": "true" if settings.get("magic_link") else "",
+        "new_device_mail": "true" if sign_in_settings.mails_new_devices(settings) else "",
         "password_sign_in": "true" if sign_in_settings.allows_passwords(settings) else "",
     }
 
@@ -87,19 +94,29 @@ def _sign_in_values(settings: JSONObject) -> dict[str, str]:
 def _sign_in_body(form: Form) -> JSONObject:
     if not form["mfa"]:  # sent by what shows no such fields
         return {}
-    days, most = form["mfa_grace_days"] or "0", sign_in_settings.MAX_GRACE_DAYS
-    if not days.isdecimal() or len(days) > 3 or int(days) > most:
-        text = gettext("A number from 0 to %(most)s.", most=most)
-        raise InvalidValues([problem("mfa_grace_days", "out_of_range", text)])
     if form["mfa"] not in sign_in_settings.MODES:
         raise InvalidValues([problem("mfa", "invalid_option", gettext("Choose one of these."))])
     names = [name.strip() for name in form["mfa_roles"][:MAX_ROLES_TEXT].split(",")]
     return {
         "mfa": form["mfa"],
         "mfa_roles": [name for name in names if name],
-        "mfa_grace_days": int(days),
+        "mfa_grace_days": _number(form, "mfa_grace_days", 0, sign_in_settings.MAX_GRACE_DAYS) or 0,
         "password_sign_in": bool(form["password_sign_in"]),
+        "magic_link": bool(form["magic_link"]),
+        "new_device_mail": bool(form["new_device_mail"]),
+        **{name: _number(form, name, 1, most) for name, most in HOURS.items()},
     }
+
+
+def _number(form: Form, name: str, least: int, most: int) -> int | None:
+    text = form[name].strip()
+    if not text:
+        return None
+    # int() takes any decimal digits and refuses very long texts.
+    if not text.isdecimal() or len(text) > len(str(most)) or not least <= int(text) <= most:
+        message = gettext("A number from %(least)s to %(most)s.", least=least, most=most)
+        raise InvalidValues([problem(name, "out_of_range", message)])
+    return int(text)
 
 
 def _page(scope: AccountScope, form: Form) -> Page:

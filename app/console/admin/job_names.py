@@ -14,6 +14,8 @@ NAMES = {
     "auth.send_email_change": lazy_gettext("Verification mail for a new address"),
     "auth.send_email_changed": lazy_gettext("Mail about a changed address"),
     "auth.send_invitation": lazy_gettext("Invitation mail"),
+    "auth.send_magic_link": lazy_gettext("Mail with a link to sign in"),
+    "auth.send_new_device": lazy_gettext("Mail about a new device"),
     "auth.send_reset": lazy_gettext("Password reset mail"),
     "auth.send_verification": lazy_gettext("Verification mail"),
     "auth.tell_mfa_change": lazy_gettext("Mail about a change of second factors"),

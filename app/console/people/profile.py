@@ -8,15 +8,16 @@ from werkzeug.wrappers import Response as BaseResponse
 from app.accounts import service as accounts
 from app.auth import api_keys, password_resets, sessions, verification
 from app.auth import service as auth
-from app.console.people import user_agents
+from app.auth.mfa import gate
 from app.console.shell import forms, guard, lists
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import MAX_PASSWORD_LENGTH, Form, Page, redirect_with_notice
 from app.errors import AppError
-from app.http import languages
+from app.http import languages, user_agents
 from app.http.languages import LANGUAGES, gettext
 from app.rest.access import public
 
+MAX_KEYS = 20
 PASSWORDS = ("current_password", "new_password")
 
 
@@ -78,6 +79,14 @@ def end_session(session_id: str) -> BaseResponse:
     return redirect_with_notice(gettext("The session has ended."), "console.show_profile")
 
 
+@blueprint.post("/console/profile/sessions/end-others")
+@public
+def end_other_sessions() -> BaseResponse:
+    """End the own sessions but this one."""
+    sessions.end_others(guard.require_caller())
+    return redirect_with_notice(gettext("Your other sessions have ended."), "console.show_profile")
+
+
 def _profile_page(form: Form) -> Page:
     caller, listing = guard.require_caller(), lists.from_request("console.show_profile")
     user = auth.get_user(caller)
@@ -86,6 +95,8 @@ def _profile_page(form: Form) -> Page:
     listing.with_page(sessions.page(*sessions.user_key(caller), listing.skip, lists.PAGE_SIZE))
     context = {"user": user, "listing": listing, "present": g.console_session_id}
     keys = api_keys.list_active(user.account_id, user.id)
+    context["max_keys"] = MAX_KEYS
+    context["factors"] = gate.factors_of(user)
     return form.render(
         "console/profile/show.html", keys=keys, program=user_agents.describe, **context
     )

@@ -16,7 +16,6 @@ from app.accounts.models import Role
 from app.auth import password_resets, sessions
 from app.auth.mfa import gate
 from app.auth.mfa import service as mfa
-from app.console.people import user_agents
 from app.console.shell import forms, guard, idempotent_forms
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import (
@@ -27,6 +26,7 @@ from app.console.shell.forms import (
     redirect_with_notice,
 )
 from app.errors import AppError
+from app.http import user_agents
 from app.http.languages import gettext, lazy_gettext
 from app.rest.access import public
 

@@ -15,7 +15,8 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import config
 from app.accounts.models import User
-from app.auth import credentials, sessions
+from app.accounts.sign_in_settings import SERVICE_LIMITS
+from app.auth import credentials, magic_links, sessions
 from app.auth import service as auth
 from app.auth.factor_models import PASSKEY
 from app.auth.guard import limit_body
@@ -23,7 +24,7 @@ from app.auth.login_users import LoginUser
 from app.auth.mfa import gate
 from app.auth.mfa.gate import Proof
 from app.auth.principal import Principal
-from app.auth.responses import origin
+from app.auth.responses import origin, remember_device
 from app.console.shell import last_account, resubmit, switcher
 from app.console.shell.forms import Form
 from app.db import errors, versioned_cache
@@ -144,6 +145,9 @@ def sign_in_page(form: Form, offered: Sequence[object]) -> tuple[str, int]:
     """The sign-in page with the identity providers of the account."""
     lacks_file, sso = resubmit.lacks_file(form[resubmit.FIELD]), providers.has_enabled()
     context = {"offered": offered, "sso": sso, "lacks_file": lacks_file}
+    settings = config.current()
+    only = settings.single_tenant_account if settings.single_tenant else ""
+    context["mails_links"] = magic_links.is_offered(form["account"] or only)
     return form.render(SIGN_IN, suggested=last_account.get(), **context)
 
 
@@ -171,7 +175,8 @@ def load_caller() -> None:
     if "console_caller" in g:
         return
     session_caller = credentials.console_principal(
-        request.cookies.get(cookie_name(), "").replace("\0", "")
+        request.cookies.get(cookie_name(), "").replace("\0", ""),
+        records_use=request.headers.get("X-Requested-With") != "XMLHttpRequest",
     )
     g.console_caller, g.console_session_id = session_caller or (None, None)
 
@@ -227,11 +232,12 @@ def start_session(
     response.set_cookie(
         cookie_name(),
         secret,
-        max_age=int(sessions.lifetime().total_seconds()),
+        max_age=int(SERVICE_LIMITS.lifetime.total_seconds()),
         httponly=True,
         samesite="Lax",
         secure=config.current().production,
     )
+    remember_device(response, user)
     if user.language:
         languages.remember(response, user.language)
     return response

@@ -5,11 +5,18 @@ from __future__ import annotations
 from flask import flash, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
-from app.auth import email_changes, invitations, lockout, mail_tokens, password_resets
+from app.auth import (
+    email_changes,
+    invitations,
+    lockout,
+    magic_links,
+    mail_tokens,
+    password_resets,
+)
 from app.auth import service as auth
 from app.auth.guard import account_of_host
 from app.auth.mfa.gate import Proof
-from app.console.shell import forms, guard
+from app.console.shell import forms, guard, last_account
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import MAX_PASSWORD_LENGTH, Form, Page, redirect_with_notice
 from app.errors import AppError, BadRequest
@@ -113,6 +120,35 @@ def use_sign_in_link() -> Page | BaseResponse:
         form.status = 400
         return form.render("console/links/sign_in.html", valid=False)
     return guard.start_session(found[0], url_for("console.show_home"), Proof.ONE_FACTOR)
+
+
+@blueprint.get("/console/magic-link")
+@public
+@guard.allow_anonymous
+def show_magic_link() -> Page:
+    """The button that signs in with a mailed link: mail scanners press none."""
+    return _magic_link_page(Form({"token": request.args.get("token", "")}))
+
+
+@blueprint.post("/console/magic-link")
+@public
+@guard.allow_anonymous
+def use_magic_link() -> Page | BaseResponse:
+    """Sign in with the token of a mailed link."""
+    form = forms.submitted("token")
+    try:
+        user = magic_links.consume(form.validated(token=500)["token"], account_of_host())
+    except AppError as error:
+        return _magic_link_page(form.with_error(error))
+    response = guard.start_session(user, url_for("console.show_home"), Proof.ONE_FACTOR)
+    last_account.remember(response, user.account.slug)
+    return response
+
+
+def _magic_link_page(form: Form) -> Page:
+    user = magic_links.find_user(form["token"][:500])
+    form.status = form.status if user else 400
+    return form.render("console/links/magic_link.html", user=user)
 
 
 @blueprint.get("/console/undo-email-change")

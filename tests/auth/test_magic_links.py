@@ -1,0 +1,266 @@
+"""Signing in by a mailed link (contract section 18)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pyotp
+import pytest
+import time_machine
+from flask import Flask
+
+from app import clock
+from tests.auth.test_lockout import limit
+from tests.builders import PASSWORD, Caller, Cast, change_user, make_user
+from tests.console.browser import Browser, alert, is_out, token
+from tests.mailbox import body_of, check_alike, link_in, outbox, run_jobs, token_in
+from tests.parallel import at_once
+
+CLIENT = "https://client.example.com/in?x=1"
+INVALID = (400, "invalid_token")
+MINUTE = timedelta(minutes=1)
+
+
+def outcome(answer: Any) -> tuple[int, str | None]:
+    """The status and the error of an answer."""
+    return answer.status_code, answer.json.get("error")
+
+
+def request_link(user: Caller, **changes: str) -> Any:
+    """The answer to a request for a link."""
+    body = {"account": user.slug, "email": user.email, **changes}
+    return Caller(user.app).post("auth/magic-link", body)
+
+
+def mailed_token(user: Caller, **changes: str) -> str:
+    """The token of a new link."""
+    assert request_link(user, **changes).status_code == 200
+    run_jobs(user.app)
+    mail = outbox(user.app)[-1]
+    assert mail["To"] == user.email
+    return token_in(mail)
+
+
+def verify(app: Flask, token: str, **headers: str) -> Any:
+    """The answer to the token of a link."""
+    return Caller(app, **headers).post("auth/magic-link/verify", {"token": token})
+
+
+@pytest.fixture
+def people(cast: Cast) -> Cast:
+    """The cast, in accounts that allow mailed links and a client application."""
+    for admin in (cast.alice, cast.charlie):
+        settings = {"magic_link": True, "allowed_redirect_uris": [CLIENT]}
+        assert admin.patch("account", settings).status_code == 200
+    return cast
+
+
+def test_it_is_off_by_default(app: Flask, cast: Cast) -> None:
+    assert cast.alice.get("account").json["magic_link"] is False
+    for account in ("acme", "nowhere"):
+        answer = request_link(cast.bob, account=account)
+        assert outcome(answer) == (400, "magic_link_off")
+    assert run_jobs(app) == 0
+    page = app.test_client().get("/console/sign-in?account=acme").text
+    assert 'name="magic_link"' not in page
+
+
+def test_a_link_signs_in_once(app: Flask, people: Cast) -> None:
+    mailed = mailed_token(people.bob)
+    answer = verify(app, mailed)
+    assert outcome(answer) == (200, None)
+    assert answer.json["user"]["email"] == people.bob.email
+    assert "service_refresh" in answer.headers["Set-Cookie"]
+    bob = Caller(app, Authorization=f"Bearer {answer.json['token']}")
+    assert bob.get("auth/me").json["email"] == people.bob.email
+    assert outcome(verify(app, mailed)) == INVALID
+
+
+def test_the_answer_is_the_same_for_every_address(app: Flask, people: Cast) -> None:
+    acme = people.alice.account_id
+    make_user(app, acme, "new@acme.example", verified=False)
+    gone = make_user(app, acme, "gone@acme.example")
+    change_user(app, gone.id, is_active=False)
+    addresses = {
+        "known": people.bob.email,
+        "unverified": "new@acme.example",
+        "inactive": "gone@acme.example",
+        "unknown": "nobody@acme.example",
+        "of another account": people.charlie.email,
+    }
+    bodies = {case: {"account": "acme", "email": email} for case, email in addresses.items()}
+    check_alike(app, "auth/magic-link", bodies, {"known", "unverified"})
+
+
+def expired(app: Flask, people: Cast, token: str) -> Any:
+    with time_machine.travel(clock.now() + 15 * MINUTE):
+        return verify(app, token)
+
+
+def replaced(app: Flask, people: Cast, token: str) -> Any:
+    mailed_token(people.bob)
+    return verify(app, token)
+
+
+def switched_off(app: Flask, people: Cast, token: str) -> Any:
+    people.alice.patch("account", {"magic_link": False})
+    return verify(app, token)
+
+
+def provider_only(app: Flask, people: Cast, token: str) -> Any:
+    people.alice.patch("account", {"password_sign_in": False})
+    return verify(app, token)
+
+
+def deactivated(app: Flask, people: Cast, token: str) -> Any:
+    people.alice.patch(f"account/users/{people.bob.id}", {"is_active": False})
+    return verify(app, token)
+
+
+def new_address(app: Flask, people: Cast, token: str) -> Any:
+    change_user(app, people.bob.id, email="b@acme.example", email_key="b@acme.example")
+    return verify(app, token)
+
+
+def new_password(app: Flask, people: Cast, token: str) -> Any:
+    body = {"current_password": PASSWORD, "new_password": "Better-horse-2"}
+    assert people.bob.post("auth/change-password", body).status_code == 200
+    return verify(app, token)
+
+
+def of_another_account(app: Flask, people: Cast, token: str) -> Any:
+    return verify(app, token, **{"X-Account-ID": "globex"})
+
+
+def renamed_account(app: Flask, people: Cast, token: str) -> Any:
+    code = people.charlie.get("account").json["account_code"]
+    return verify(app, f"{code}-{token.partition('-')[2]}")
+
+
+def as_reset(app: Flask, people: Cast, token: str) -> Any:
+    body = {"token": token, "new_password": "Better-horse-2"}
+    return Caller(app).post("auth/reset-password", body)
+
+
+def reset_token(app: Flask, people: Cast, token: str) -> Any:
+    body = {"account": "acme", "email": people.bob.email}
+    Caller(app).post("auth/forgot-password", body)
+    run_jobs(app)
+    return verify(app, token_in(outbox(app)[-1]))
+
+
+def removed_redirect(app: Flask, people: Cast, token: str) -> Any:
+    to_client = mailed_token(people.bob, redirect_uri=CLIENT)
+    people.alice.patch("account", {"allowed_redirect_uris": []})
+    return verify(app, to_client)
+
+
+ATTACKS: list[Callable[[Flask, Cast, str], Any]] = [
+    *(expired, replaced, switched_off, provider_only, deactivated, new_address, new_password),
+    *(of_another_account, renamed_account, as_reset, reset_token, removed_redirect),
+    lambda app, people, token: verify(app, token[:-1]),
+    lambda app, people, token: verify(app, f"{token}\0"),
+    lambda app, people, token: verify(app, ""),
+]
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
+def test_no_other_token_signs_in(
+    app: Flask, people: Cast, attack: Callable[[Flask, Cast, str], Any]
+) -> None:
+    answer = attack(app, people, mailed_token(people.bob))
+    assert answer.status_code in (400, 422)
+    assert "token" not in answer.json
+
+
+def test_of_many_at_once_one_signs_in(app: Flask, people: Cast) -> None:
+    mailed = mailed_token(people.bob)
+    statuses = at_once(4, lambda n: verify(app, mailed).status_code)
+    assert sorted(statuses) == [200, 400, 400, 400]
+
+
+def test_a_second_factor_is_needed_as_after_a_password(app: Flask, people: Cast) -> None:
+    secret = people.bob.post("auth/mfa/totp", {"name": "Phone"}).json["secret"]
+    code = pyotp.TOTP(secret).at(clock.now())
+    assert people.bob.post("auth/mfa/totp/confirm", {"code": code}).status_code == 200
+    mailed = mailed_token(people.bob)
+    answer = verify(app, mailed)
+    assert outcome(answer) == (401, "mfa_required")
+    assert "Set-Cookie" not in answer.headers
+    assert outcome(verify(app, mailed)) == INVALID
+
+
+def test_a_link_verifies_the_address_and_ends_what_came_before(app: Flask, people: Cast) -> None:
+    dora = Caller(app, make_user(app, people.alice.account_id, "dora@x.example", verified=False))
+    assert verify(app, mailed_token(dora)).json["user"]["email_verified"] is True
+    assert dora.get("auth/me").status_code == 401, "a token from before the verification"
+
+
+def test_a_link_leads_to_a_client_application_on_the_list(app: Flask, people: Cast) -> None:
+    for uri in (f"{CLIENT}2", "https://evil.example/", "javascript:alert(1)", ""):
+        answer = request_link(people.bob, redirect_uri=uri)
+        assert answer.json["details"][0]["field"] == "redirect_uri", answer.json
+    mailed = mailed_token(people.bob, redirect_uri=CLIENT)
+    assert link_in(outbox(app)[-1]) == f"{CLIENT}&token={mailed}"
+    assert verify(app, mailed).status_code == 200
+
+
+def test_a_members_token_goes_to_no_address_from_outside(app: Flask, people: Cast) -> None:
+    outside = "https://outside.example/in"
+    make_user(app, people.alice.account_id, "eve@acme.example", "admin")
+    body = {"account": "acme", "email": "eve@acme.example", "password": PASSWORD}
+    eve = Caller(app, Authorization=f"Bearer {Caller(app).post('auth/login', body).json['token']}")
+    uris = {"allowed_redirect_uris": [CLIENT, outside]}
+    assert eve.patch("account", uris).status_code == 200
+    mailed_token(people.alice, redirect_uri=outside)
+    assert link_in(outbox(app)[-1]).startswith("http://atrium.test/console/magic-link"), (
+        "alice is a member"
+    )
+    mailed_token(people.alice, redirect_uri=CLIENT)
+    assert link_in(outbox(app)[-1]).startswith(CLIENT)
+    mailed = mailed_token(people.bob, redirect_uri=outside)
+    assert link_in(outbox(app)[-1]).startswith(outside)
+    groups = people.alice.get("groups").json["items"]
+    group = next(one["id"] for one in groups if one["name"] == "pii_access")
+    joined = people.alice.post(f"groups/{group}/members", {"user_id": people.bob.id})
+    assert joined.status_code in (200, 201, 204), joined.json
+    assert outcome(verify(app, mailed)) == INVALID, "bob has become a member since"
+
+
+def test_links_are_limited_as_forgotten_passwords_are(
+    app: Flask, people: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit(app, monkeypatch, mail_tries=3)
+    statuses = [request_link(people.bob).status_code for _ in range(4)]
+    assert statuses == [200, 200, 200, 429]
+    assert request_link(people.alice).status_code == 200
+
+
+def test_a_browser_asks_for_a_link_and_presses_its_button(app: Flask, people: Cast) -> None:
+    browser = Browser(app)
+    assert 'name="magic_link"' in browser.get("sign-in?account=acme").text
+    form = {"account": "acme", "magic_link": "true"}
+    assert browser.send("sign-in", **form, email="").status_code == 400
+    shown = browser.done("sign-in", **form, email=people.bob.email)
+    assert "If this user exists, we have sent a link to sign in." in shown
+    run_jobs(app)
+    mail = outbox(app)[-1]
+    assert "within 15 minutes" in body_of(mail)
+    path = link_in(mail).partition("/console/")[2]
+    for _ in range(2):  # a mail scanner
+        assert browser.client.head(f"/console/{path}").status_code == 200
+        page = browser.get(path)
+        assert f"as {people.bob.email}" in page.text
+    (mailed,) = re.findall(r'name="token" value="([^"]+)"', page.text)
+    assert is_out(browser.client)
+    assert app.test_client().post("/console/magic-link", data={"token": mailed}).status_code == 400
+    assert browser.send("magic-link", token=mailed).location == "/console"
+    assert not is_out(browser.client)
+    other = app.test_client()
+    again = {"csrf_token": token(other), "token": mailed}
+    refused = other.post("/console/magic-link", data=again)
+    assert (refused.status_code, "no longer valid" in alert(refused)) == (400, True)
+    assert is_out(other)
