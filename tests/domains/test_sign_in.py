@@ -283,3 +283,22 @@ def test_an_address_of_the_domain_may_register_in_the_account(
     stage.oauth(cast.alice)
     settings(cast.alice, domain, sso_only=True)
     assert register(app, "acme", "fay@acme.example").status_code == 409
+
+
+def test_sso_only_refuses_mailed_links(
+    app: Flask, cast: Cast, stage: Stage, dns: NameServer
+) -> None:
+    stage.oauth(cast.alice)
+    domain = prove(dns, cast.alice)
+    assert cast.alice.patch("account", {"magic_link": True}).status_code == 200
+    body = {"account": cast.bob.slug, "email": cast.bob.email}
+    anyone = Caller(app)
+    assert anyone.post("auth/magic-link", body).status_code == 200
+    run_jobs(app)
+    mailed = len(outbox(app))
+    token = token_in(outbox(app)[-1])
+    settings(cast.alice, domain, sso_only=True)
+    assert anyone.post("auth/magic-link/verify", {"token": token}).status_code == 400
+    assert anyone.post("auth/magic-link", body).status_code == 200
+    run_jobs(app)
+    assert len(outbox(app)) == mailed
