@@ -59,6 +59,8 @@ def _apply(resource: JSONObject, op: str, path: Path, value: object, kind: Resou
         return
     if attribute.mutability == READ_ONLY:
         raise not_changeable(f"{attribute.name} is read-only.")
+    if path.filter is not None and not attribute.multiple:
+        raise refusal("invalidPath", f"{attribute.name} has one value: leave the filter out.")
     name, value = attribute.name, _canonical(value, attribute, path)
     if path.filter is not None:
         resource[name] = list(_filtered(resource.get(name) or [], op, path, value, attribute))
@@ -73,7 +75,7 @@ def _apply(resource: JSONObject, op: str, path: Path, value: object, kind: Resou
         present = resource.get(name) or [] if op == ADD else []
         resource[name] = _joined(present, value)
     elif op == ADD and isinstance(value, dict):
-        resource[name] = {**(resource.get(name) or {}), **value}
+        resource[name] = {**_parts(resource.get(name)), **value}
     else:
         resource[name] = value
 
@@ -108,18 +110,18 @@ def _removed(present: object, value: object) -> list[object]:
 
 
 def _filtered(
-    values: Sequence[JSONMapping], op: str, path: Path, value: object, attribute: Attribute
-) -> Iterator[JSONMapping]:
+    values: Sequence[object], op: str, path: Path, value: object, attribute: Attribute
+) -> Iterator[object]:
     found = False
     for item in values:
-        is_match = path.filter is not None and filters.matches(path.filter, item)
+        is_match = path.filter is not None and filters.matches(path.filter, _parts(item))
         found = found or is_match
         if not is_match:
             yield item
         elif path.sub is not None:
             yield _with_part(item, op, attribute, path.sub, value)
         elif op != REMOVE:
-            yield {**item, **(value if isinstance(value, dict) else {})}
+            yield {**_parts(item), **_parts(value)}
     if not found and op == REPLACE:
         raise refusal("noTarget", f"No value of {attribute.name} matches.")
     if not found and op == ADD:
@@ -127,10 +129,15 @@ def _filtered(
 
 
 def _with_part(item: object, op: str, attribute: Attribute, sub: str, value: object) -> JSONObject:
-    changed = dict(item) if isinstance(item, dict) else {}
+    changed = dict(_parts(item))
     name = _part(attribute, sub)
     changed.pop(name, None)
     return changed if op == REMOVE else {**changed, name: value}
+
+
+def _parts(value: object) -> JSONMapping:
+    """The parts of a value, of which an operation before may have made anything."""
+    return value if isinstance(value, dict) else {}
 
 
 def _part(attribute: Attribute, sub: str | None) -> str:
