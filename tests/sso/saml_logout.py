@@ -32,6 +32,7 @@ class Message:
     destination: str = HERE
     issued: int = 0
     ends: int | None = 300
+    end_date: str | None = None
     key: str = "idp"
     status: str = Names.STATUS_SUCCESS
     sha1: bool = False
@@ -46,7 +47,8 @@ class Message:
         """The message without a signature."""
         index = self.session_index
         session = f"<samlp:SessionIndex>{index}</samlp:SessionIndex>" if index else ""
-        ends = f' NotOnOrAfter="{moment(self.ends)}"' if self.ends is not None else ""
+        end = self.end_date or (None if self.ends is None else moment(self.ends))
+        ends = f' NotOnOrAfter="{end}"' if end else ""
         if self.in_response_to:
             tag, attributes = "LogoutResponse", f' InResponseTo="{self.in_response_to}"'
             body = f'<samlp:Status><samlp:StatusCode Value="{self.status}"/></samlp:Status>'

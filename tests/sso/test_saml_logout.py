@@ -52,6 +52,20 @@ def test_the_identity_provider_ends_the_sessions_that_it_names(idp: Stage) -> No
     assert [is_active(one) for one in (first, second, other)] == [False, False, True]
 
 
+def test_white_space_around_a_name_means_nothing(idp: Stage) -> None:
+    padded = "\n  dora@acme.example\n"
+    for signed_in, named in ((padded, "dora@acme.example"), ("dora@acme.example", padded)):
+        session = sign_in(idp, subject=signed_in)
+        assert idp.browser().get(Message(named).query()).status_code == 302
+        assert not is_active(session)
+
+
+def test_the_maximum_date_stands_for_no_expiry(idp: Stage) -> None:
+    session = sign_in(idp)
+    assert idp.browser().get(Message(end_date="9999-12-31T23:59:59Z").query()).status_code == 302
+    assert not is_active(session)
+
+
 def test_a_code_that_is_not_exchanged_yet_stops_working(idp: Stage) -> None:
     code = query_of(idp.assert_in().headers["Location"])["code"]
     assert idp.browser().get(Message().query()).status_code == 302

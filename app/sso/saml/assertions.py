@@ -281,7 +281,7 @@ def _read_assertion(connection: Connection, parsed: Any) -> Assertion:
     )
     id = checks.get_assertion(parsed).get("ID")
     name = NameID(
-        name_id["Value"],
+        subject,
         name_id.get("Format"),
         name_id.get("NameQualifier"),
         name_id.get("SPNameQualifier"),

@@ -115,7 +115,8 @@ def _expiry(root: Any) -> datetime:
     # Its age is limited, too: nothing has to be remembered for longer.
     latest = checks.parse_time(root.get("IssueInstant", "")) + LIFETIME + 2 * CLOCK_DRIFT
     ends = root.get("NotOnOrAfter")
-    return min(latest, checks.parse_time(ends) + CLOCK_DRIFT) if ends else latest
+    # In this order: some providers send the maximum date for no expiry.
+    return min(latest - CLOCK_DRIFT, checks.parse_time(ends)) + CLOCK_DRIFT if ends else latest
 
 
 def _parsed(xml: bytes, kind: str) -> Any:
