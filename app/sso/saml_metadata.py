@@ -7,6 +7,7 @@ who wrote them. The entity id never changes by itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import timedelta
 
 import orjson
@@ -16,6 +17,7 @@ import structlog
 from app import clock, crypto, db, jobs
 from app.auth.principal import Principal
 from app.context import tenancy
+from app.errors import NotFound
 from app.sso import service, validation
 from app.sso.models import SAML, MetadataRead, ProviderSetting
 from app.sso.saml import certificates, metadata
@@ -67,7 +69,7 @@ def read_due(payload: Mapping[str, object]) -> None:
         rows = db.db.session.scalars(query.limit(BATCH)).all()
         keys = [(row.account_id, row.id) for row in rows]
     for account_id, id in keys:
-        with tenancy.in_account(account_id):
+        with tenancy.in_account(account_id), suppress(NotFound):  # deleted during the request
             row = db.db.session.get(ProviderSetting, (account_id, id), populate_existing=True)
             if row is not None and row.config.get("metadata_url"):
                 _read(row)

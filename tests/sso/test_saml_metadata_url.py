@@ -162,3 +162,21 @@ def test_the_console_reads_it_and_rolls_keys_over(stage: Stage, publisher: Publi
     assert "The key pair is deleted." in browser.done(f"{base}/keys/{old}/remove")
     publisher.status = 404
     assert "The metadata was not read." in browser.done(f"{base}/metadata")
+
+
+@pytest.mark.both_databases
+def test_a_broken_document_of_one_account_stops_no_read_of_another(
+    stage: Stage, publisher: Publisher
+) -> None:
+    broken = configured(stage, publisher)
+    charlie, other = stage.cast.charlie, Publisher()
+    body = {**CONFIG, "config": {"metadata_url": f"{other.address}/metadata"}}
+    id = charlie.post(PATH, body).json["id"]
+    head, _, rest = saml_idp.metadata().partition("<ds:X509Certificate>")
+    publisher.text = f"{head}<ds:X509Certificate>{rest[rest.index('</ds:X509C') :]}"
+    run_due(stage)
+    assert charlie.get(f"{PATH}/{id}/metadata").json["read_at"] is not None
+    assert read(stage, broken)["error"] == "The metadata is incomplete."
+    body = {**CONFIG, "provider_name": "generic", "config": {"idp_metadata": publisher.text}}
+    assert stage.cast.alice.post(PATH, body).status_code == 400
+    other.close()

@@ -56,7 +56,10 @@ def parse(text: str, entity_id: str | None = None) -> JSONObject:
     They are `idp_entity_id`, `idp_sso_url`, `idp_x509_cert`, and `idp_slo_url` if there is one.
     """
     entity = _entity(text, entity_id)
-    idp = OneLogin_Saml2_IdPMetadataParser.parse(entity).get("idp", {})
+    try:
+        idp = OneLogin_Saml2_IdPMetadataParser.parse(entity).get("idp", {})
+    except (AttributeError, LookupError, TypeError, ValueError):  # elements without their text
+        raise InvalidMetadata("The metadata is incomplete.") from None
     address = idp.get("singleSignOnService", {}).get("url", "")
     logout_address = idp.get("singleLogoutService", {}).get("url", "")
     if not idp.get("entityId"):
