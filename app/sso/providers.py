@@ -317,7 +317,7 @@ PROVIDERS = (
 )
 NAMES = tuple(dict.fromkeys(one.name for one in PROVIDERS))
 # Slugs share addresses, identities and `auth_provider` of users with other names.
-RESERVED_SLUGS = frozenset((*NAMES, *(name for _, name in ALIASES), "password")) - {OIDC}
+RESERVED_SLUGS = frozenset((*NAMES, *(name for _, name in ALIASES), "password", "scim")) - {OIDC}
 _BY_NAME = {(one.category, one.name): one for one in PROVIDERS}
 
 _DEFAULT_ADDRESSES = [address for one in PROVIDERS for address in one.addresses.values()]

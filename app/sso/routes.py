@@ -104,6 +104,7 @@ def complete_oauth(body: JSONObject, provider_name: str) -> Response:
         provider=service.canonical_name(OAUTH, provider_name),
         state=body["state"],
         code=body["code"],
+        issuer=body.get("iss") or None,
         account=account_of_request(),
         redirect_uri=body.get("redirect_uri"),
     )

@@ -53,6 +53,9 @@ class CallbackBody(Schema):
 
     code = fields.Text(longest=5000, required=True)
     state = fields.Text(longest=LONGEST_STATE, required=True)
+    iss = fields.Text(
+        longest=2000, metadata={"description": "The provider's issuer, if it sends one (RFC 9207)."}
+    )
     redirect_uri = fields.Text(longest=2000)
 
 

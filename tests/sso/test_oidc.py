@@ -81,7 +81,7 @@ def test_a_slug_names_one_provider(stage: Stage) -> None:
     stage.oidc(alice, "acme-id")
     again = alice.post(PATH, new(stage, "acme-id"))
     assert (again.status_code, again.json["field"]) == (409, "slug")
-    reserved = ["google", "github", "okta", "generic", "generic_saml", "password"]
+    reserved = ["google", "github", "okta", "generic", "generic_saml", "password", "scim"]
     for slug in (*reserved, "Acme", "a--b", "-a", "a-", "1a", "a/b", "ä", "a" * 41, "", "a\n"):
         found = alice.post(PATH, new(stage, slug))
         assert [field for field, _ in problems(found)] == ["slug"], slug
@@ -252,6 +252,17 @@ def test_a_callback_names_its_issuer_where_that_is_published(stage: Stage) -> No
         answer = stage.back(browser, stage.begin(browser, "acme-id"), iss=issuer)
         assert answer.status_code == status, (published, issuer)
         assert status == 302 or stage.last_refusal()[0] == "issuer"
+
+
+def test_a_client_without_redirects_passes_the_issuer_on(stage: Stage) -> None:
+    stage.provider.document = {"authorization_response_iss_parameter_supported": True}
+    stage.oidc(stage.cast.alice)
+    for issuer, status in ((None, 401), ("https://other.example", 401), (stage.provider.url, 200)):
+        started = stage.anyone.post("auth/oauth/oidc/authorize", {"account": "acme"}).json
+        _, values = stage.provider.authorize(started["authorization_url"])
+        named = {} if issuer is None else {"iss": issuer}
+        answer = stage.anyone.post("auth/oauth/oidc/callback", {**values, **named})
+        assert answer.status_code == status, answer.json
 
 
 def test_a_code_of_one_issuer_never_reaches_another(stage: Stage) -> None:
