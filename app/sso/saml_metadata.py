@@ -27,6 +27,7 @@ log = structlog.get_logger()
 INTERVAL = timedelta(days=1)
 BATCH = 20
 LONGEST_ERROR = 300
+DEFINING = ("metadata_url", "idp_entity_id")  # what a read is for
 
 
 def last_read(row: ProviderSetting) -> MetadataRead | None:
@@ -88,7 +89,7 @@ def _read(row: ProviderSetting) -> None:
         log.warning("metadata not read", account=account_id, setting=id, error=error)
     with db.transaction() as session:
         present = service.lock(account_id, id)
-        if present.config.get("metadata_url") != config["metadata_url"]:
+        if any(present.config.get(name) != config.get(name) for name in DEFINING):
             return
         read = session.get(MetadataRead, (account_id, id))
         if read is None:

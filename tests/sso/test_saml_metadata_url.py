@@ -10,6 +10,7 @@ import pytest
 
 from app import clock
 from app.sso import saml_metadata
+from app.sso.saml import metadata
 from tests.console.browser import Browser
 from tests.sso import loopback, saml_idp
 from tests.sso.flows import Stage
@@ -180,3 +181,22 @@ def test_a_broken_document_of_one_account_stops_no_read_of_another(
     body = {**CONFIG, "provider_name": "generic", "config": {"idp_metadata": publisher.text}}
     assert stage.cast.alice.post(PATH, body).status_code == 400
     other.close()
+
+
+def test_addresses_in_metadata_are_as_safe_as_typed_ones(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.changed(monkeypatch, env="production")
+    plain, part = "http://idp.example/slo", f"{SLO}#part"
+    texts = {address: saml_idp.metadata(slo=address) for address in (SLO, plain, part)}
+    found = {address: metadata_settings(stage, text) for address, text in texts.items()}
+    addresses = {address: one.get("idp_slo_url") for address, one in found.items()}
+    assert addresses == {SLO: SLO, plain: None, part: None}
+    with pytest.raises(metadata.InvalidMetadata, match="no sign-in address"):
+        metadata_settings(stage, saml_idp.metadata().replace(saml_idp.SSO, "http://idp.example"))
+
+
+def metadata_settings(stage: Stage, text: str) -> dict[str, Any]:
+    """What metadata says, in the application."""
+    with stage.app.app_context():
+        return metadata.parse(text)

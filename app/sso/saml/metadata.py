@@ -11,7 +11,7 @@ from onelogin.saml2.idp_metadata_parser import OneLogin_Saml2_IdPMetadataParser
 from onelogin.saml2.xml_utils import OneLogin_Saml2_XML
 from onelogin.saml2.xmlparser import DTDForbidden, EntitiesForbidden
 
-from app import clock
+from app import clock, config
 from app.accounts import tenants
 from app.outbound import client
 from app.outbound.address_policy import RequestFailed, RequestRefused, Rules
@@ -19,7 +19,7 @@ from app.sso.refusals import SignInRefused
 from app.sso.saml import certificates, checks, xml_precheck
 from app.types import JSONObject
 
-LONGEST = 500_000
+LONGEST, LONGEST_ADDRESS = 500_000, 2000
 MAX_CONCURRENT, WAIT_SECONDS = 2, 5
 _reads = threading.BoundedSemaphore(MAX_CONCURRENT)
 
@@ -64,14 +64,20 @@ def parse(text: str, entity_id: str | None = None) -> JSONObject:
     logout_address = idp.get("singleLogoutService", {}).get("url", "")
     if not idp.get("entityId"):
         raise InvalidMetadata("This is not the metadata of an identity provider.")
-    if not tenants.is_safe_url(address):
+    if not _is_address(address):
         raise InvalidMetadata("The metadata has no sign-in address for the HTTP-Redirect binding.")
     return {
         "idp_entity_id": idp["entityId"],
         "idp_sso_url": address,
         "idp_x509_cert": _certificates(idp),
-        **({"idp_slo_url": logout_address} if tenants.is_safe_url(logout_address) else {}),
+        **({"idp_slo_url": logout_address} if _is_address(logout_address) else {}),
     }
+
+
+def _is_address(url: str) -> bool:
+    # As where an administrator enters it: names of users are sent there.
+    is_url = tenants.is_safe_url(url) and "#" not in url and len(url) <= LONGEST_ADDRESS
+    return is_url and (url.startswith("https://") or not config.current().production)
 
 
 def demands_signatures(text: str) -> bool:
