@@ -34,6 +34,9 @@ NOT_ITS_ADDRESS = (
     "The directory may change addresses only of users whom it created, whose role it gave and who"
     " are not in pii_access. The user or an admin can change this one in Atrium."
 )
+NOT_ITS_TO_DELETE = (
+    "Deactivate this user, who is an admin or in pii_access; an admin can delete it."
+)
 NOT_ITS_TO_RETURN = "Only an admin can activate this user again, who is an admin or in pii_access."
 Row = tuple[User, DirectoryUser | None]
 
@@ -115,8 +118,11 @@ def delete(account_id: str, user_id: str, if_match: str | None) -> None:
     Raises NotFound, PreconditionFailed, or Conflict for the last admin.
     """
     with db.transaction() as session:
-        user = account_users.get_for_update(session, account_id, user_id)
+        account_users.get_for_update(session, account_id, user_id)
+        user, row = _get(account_id, user_id)
         etags.check(if_match, _opaque(user))
+        if _is_protected(user, row):
+            raise not_changeable(NOT_ITS_TO_DELETE)
         account_users.delete(account_id, user.id, by=None)
 
 
@@ -167,9 +173,15 @@ def _check_may_change(user: User, row: DirectoryUser, changes: JSONMapping) -> N
     is_member = pii.is_member(user.account_id, user.id)
     if "email" in changes and (is_member or not (row.is_created and has_its_role)):
         raise not_changeable(NOT_ITS_ADDRESS)
-    is_admin = user.role_name == ADMIN and not has_its_role
-    if changes.get("is_active") and (is_member or is_admin):
+    if changes.get("is_active") and _is_protected(user, row):
         raise not_changeable(NOT_ITS_TO_RETURN)
+
+
+def _is_protected(user: User, row: DirectoryUser | None) -> bool:
+    """Whether the user has rights that the directory did not give."""
+    has_its_role = row is not None and row.given_role_id == user.role_id
+    is_admin = user.role_name == ADMIN and not has_its_role
+    return is_admin or pii.is_member(user.account_id, user.id)
 
 
 def _describe(row: DirectoryUser, values: Body, attributes: JSONObject) -> None:
