@@ -59,10 +59,13 @@ def totp_context(user: User, secret: str) -> JSONObject:
 
 
 def answer(form: Form, token: str = "") -> Answer | None:
-    """The second factor in a form; None if there is none. Raises InvalidValues."""
+    """The second factor in a form; None if there is none. Raises InvalidValues.
+
+    An assertion answers `token`, the sign-in's; without a sign-in, the token that comes with it.
+    """
     if form["assertion"]:
         sent = credential(form["assertion"])
-        return Answer(PASSKEY, assertion=sent["credential"], token=sent["token"] or token)
+        return Answer(PASSKEY, assertion=sent["credential"], token=token or sent["token"])
     if not form["code"]:
         return None
     return Answer(TOTP if CODE.fullmatch(form["code"]) else RECOVERY_CODE, code=form["code"][:100])
