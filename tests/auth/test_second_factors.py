@@ -257,6 +257,18 @@ def test_rules_know_who_passed_a_second_factor(cast: Cast) -> None:
     assert session_of(renewed.json, cast.alice.app).get("records/papers").json["total"] == 1
 
 
+@pytest.mark.parametrize("mode", ["optional", "off"])
+def test_a_factor_that_nobody_checked_counts_for_nothing(cast: Cast, mode: str) -> None:
+    rules = {"create_rule": "true", "list_rule": "@request.auth.mfa", "view_rule": "true"}
+    make_collection(cast.root, "papers", [{"name": "title", "type": "text"}], **rules)
+    cast.alice.post("records/papers", {"title": "t"})
+    cast.alice.patch("account", {"mfa": mode})
+    session = session_of(login(cast.bob).json, cast.bob.app)
+    body = {"password": PASSWORD, "method": "totp", "code": "000000"}
+    pair = session.post("auth/reauthenticate", body).json
+    assert session_of(pair, cast.bob.app).get("records/papers").json["total"] == 0
+
+
 def test_removing_the_last_factor_ends_the_recovery_codes(phone: Phone) -> None:
     (factor,) = phone.session.get("auth/mfa").json["factors"]
     assert phone.session.delete(f"auth/mfa/factors/{factor['id']}").status_code == 204
