@@ -127,7 +127,7 @@ def show_second_factors() -> Page:
 @public
 def add_app() -> Page | BaseResponse:
     """Show the secret of a new authenticator app, or confirm it by a code."""
-    caller, form = guard.require_caller(), forms.submitted("name", "code", "confirm")
+    caller, form = guard.require_caller(), forms.submitted("name", "code", "confirm", "factor")
     caller.require_recent_sign_in()
     user = auth.get_user(caller)
     try:
@@ -139,7 +139,7 @@ def add_app() -> Page | BaseResponse:
         form.with_error(error)
         if not form["confirm"]:
             return _own_page(form)
-        return _app_page(form, user, *mfa.pending_totp(user))
+        return _app_page(form, user, *mfa.pending_totp(user, form["factor"]))
     return _added(enrolled)
 
 
