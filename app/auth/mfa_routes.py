@@ -8,7 +8,7 @@ from app.accounts import sign_in_settings
 from app.accounts.models import User
 from app.accounts.schemas import ACCOUNT, USER
 from app.accounts.types import Body
-from app.auth import lockout, signatures
+from app.auth import lockout, sessions, signatures
 from app.auth import service as auth
 from app.auth.factor_models import PASSKEY, SecondFactor
 from app.auth.guard import principal, signed_in_caller
@@ -158,8 +158,8 @@ def create_totp(body: Body) -> dict[str, object]:
 def confirm_totp(body: Body) -> Response:
     """Confirm the secret of a new authenticator app by a code.
 
-    With the first factor you get ten recovery codes, which are shown once. With `mfa_token`, this
-    completes the sign-in (`signed_in`).
+    With the first factor you get ten recovery codes, which are shown once, and your other sessions
+    end. With `mfa_token`, this completes the sign-in (`signed_in`).
     """
     user, challenge = _enrolling(body)
     return _enrolled(user, mfa.confirm_totp(user, body["code"], challenge), challenge)
@@ -194,8 +194,8 @@ def get_registration_options(body: Body) -> dict[str, object]:
 def create_passkey(body: Body) -> Response:
     """Register a passkey.
 
-    With the first factor you get ten recovery codes, which are shown once. With `mfa_token`, this
-    completes the sign-in (`signed_in`).
+    With the first factor you get ten recovery codes, which are shown once, and your other sessions
+    end. With `mfa_token`, this completes the sign-in (`signed_in`).
     """
     user, challenge = _enrolling(body)
     enrolled = mfa.add_passkey(user, body["token"], body["name"], body["credential"], challenge)
@@ -299,6 +299,11 @@ def _enrolling(body: Body) -> tuple[User, Challenge | None]:
 
 
 def _enrolled(user: User, enrolled: Enrolled, challenge: Challenge | None) -> Response:
+    if enrolled.recovery_codes:  # other sessions began without a second factor
+        if challenge:
+            sessions.end_all(user.account_id, user.id)
+        else:
+            sessions.end_others(signed_in_caller())
     signed_in = auth.sign_in(user, origin(), Proof.MFA) if challenge else None
     body = EnrolledFactor().dump(
         {

@@ -119,9 +119,9 @@ def reauthenticate(caller: Principal, password: str | None, answer: Answer | Non
     factor alone. Raises InvalidValues, Forbidden, Unauthorized, or TooManyRequests after too many
     failures.
     """
-    user = _reauthenticated_user(caller, password, answer)
+    user, has_factor = _reauthenticated_user(caller, password, answer)
     with db.transaction():
-        sessions.authenticate(caller, mfa=answer is not None)
+        sessions.authenticate(caller, mfa=has_factor)
         return _issue_tokens(user, sessions.renew(caller))
 
 
@@ -129,11 +129,14 @@ def reauthenticate_in_console(
     caller: Principal, password: str | None, answer: Answer | None
 ) -> None:
     """Reauthenticate a console session, which has no tokens."""
-    _reauthenticated_user(caller, password, answer)
-    sessions.authenticate(caller, mfa=answer is not None)
+    _, has_factor = _reauthenticated_user(caller, password, answer)
+    sessions.authenticate(caller, mfa=has_factor)
 
 
-def _reauthenticated_user(caller: Principal, password: str | None, answer: Answer | None) -> User:
+def _reauthenticated_user(
+    caller: Principal, password: str | None, answer: Answer | None
+) -> tuple[User, bool]:
+    """The user, and whether a second factor was checked: not where there is none."""
     caller.refuse_key("API keys cannot reauthenticate.")
     if caller.session_id is None:
         raise RecentSignInRequired("This token has no session. Sign in again.")
@@ -156,7 +159,7 @@ def _reauthenticated_user(caller: Principal, password: str | None, answer: Answe
         raise InvalidValues(wrong)
     if needs_factor and answer is not None:
         mfa.prove_again(user, answer, challenges.REAUTHENTICATION)
-    return user
+    return user, needs_factor
 
 
 def current_password_problems(user: User, password: str, field: str) -> list[Problem]:

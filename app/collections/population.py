@@ -2,12 +2,15 @@
 
 For each role and operation: the records that at least one active user of that role, in the
 record's account, gains or loses. The database computes it from users and records together: caller
-properties in rules become columns of `users`. Anonymous callers count as a role.
+properties in rules become columns of `users`. Anonymous callers count as a role. Any user may have
+sessions with a second factor and without.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,7 +21,7 @@ from app.collections.columns import TableColumns
 from app.collections.definition import Definition
 from app.db.types import Text
 from app.rules import program, sql
-from app.rules.nodes import Call, Literal
+from app.rules.nodes import Call, Caller, Literal, walk
 from app.types import JSONMapping, JSONObject
 
 OPERATIONS = ("list", "view", "update", "delete")
@@ -30,14 +33,17 @@ EVERYTHING, NOTHING = (Literal(0, 0, value, type=rules.Type.BOOLEAN) for value i
 
 @dataclass(frozen=True)
 class _Users:
-    """The users of a role as callers."""
+    """The users of a role as callers, in sessions with or without a second factor."""
 
     role: Role
+    mfa: bool
 
     def attribute(self, name: str) -> sa.ColumnElement[Any]:
         """The column of a caller's property."""
         if name == "role":
             return sa.literal(self.role.name, Text)
+        if name == "mfa":
+            return sa.literal(self.mfa)
         column: sa.ColumnElement[Any] = getattr(User, name)
         return column
 
@@ -102,40 +108,51 @@ def differences(
             entry = {"role": role.name if role else ANONYMOUS, "operation": operation}
             gained = lost = NO_RECORDS
             if operation in changed_operations:
-                before, after = (
-                    _partial_condition(definition, operation, role)
-                    for definition in (present, proposed)
-                )
                 scope = _Scope(role, account_id, max_count)
-                gained, lost = _gained_and_lost(present, before, after, scope)
+                gained, lost = _gained_and_lost(present, proposed, operation, scope)
             result.append(entry | {"gained": gained, "lost": lost})
     return result
 
 
 def _gained_and_lost(
-    definition: Definition,
-    before_node: rules.Node,
-    after_node: rules.Node,
-    scope: _Scope,
+    present: Definition, proposed: Definition, operation: str, scope: _Scope
 ) -> tuple[JSONMapping, JSONMapping]:
-    """The records gained and lost by replacing one condition with another."""
-    if program.serialize(before_node) == program.serialize(after_node):
-        return NO_RECORDS, NO_RECORDS
-    columns = TableColumns(definition, definition.table)
-    users = _Users(scope.role) if scope.role else None
-    before_side, after_side = (
-        _Side(rules.truth(node), sql.condition(node, columns, users).expression)
-        for node in (before_node, after_node)
-    )
-    gained, lost = after_side.beyond(before_side), before_side.beyond(after_side)
-    return _count_records(definition, gained, scope), _count_records(definition, lost, scope)
+    """The records gained and lost by replacing the rule of an operation."""
+    gained, lost = [], []
+    conditions = present.conditions[operation], proposed.conditions[operation]
+    for mfa in _kinds_of_session(conditions) if scope.role else (False,):
+        before, after = (
+            _partial_condition(definition, operation, scope.role, mfa=mfa)
+            for definition in (present, proposed)
+        )
+        if program.serialize(before) == program.serialize(after):
+            continue
+        columns = TableColumns(present, present.table)
+        users = _Users(scope.role, mfa) if scope.role else None
+        before_side, after_side = (
+            _Side(rules.truth(node), sql.condition(node, columns, users).expression)
+            for node in (before, after)
+        )
+        gained.append(after_side.beyond(before_side))
+        lost.append(before_side.beyond(after_side))
+    return _count_records(present, gained, scope), _count_records(present, lost, scope)
 
 
-def _count_records(definition: Definition, condition: Any, scope: _Scope) -> JSONMapping:
+def _kinds_of_session(conditions: Iterable[rules.Node | None]) -> tuple[bool, ...]:
+    """With and without a second factor, if a condition distinguishes them."""
+    parts = chain.from_iterable(walk(node) for node in conditions if node is not None)
+    differ = any(isinstance(part, Caller) and part.attribute == "mfa" for part in parts)
+    return (False, True) if differ else (False,)
+
+
+def _count_records(
+    definition: Definition, alternatives: Sequence[Any], scope: _Scope
+) -> JSONMapping:
     """Count the records that match for some user of a role, with a sample."""
-    if condition is None:
+    possible = [condition for condition in alternatives if condition is not None]
+    if not possible:
         return NO_RECORDS
-    table = definition.table
+    table, condition = definition.table, sa.or_(*possible)
     conditions = [table.c.account_id == scope.account_id] if scope.account_id else []
     matches = _by_some_user(table, scope.role, condition) if scope.role else condition
     query = sa.select(table.c.created_at, table.c.id).where(*conditions, matches)
@@ -163,18 +180,20 @@ def _by_some_user(table: sa.Table, role: Role, condition: Any) -> Any:
     )
 
 
-def _partial_condition(definition: Definition, operation: str, role: Role | None) -> rules.Node:
+def _partial_condition(
+    definition: Definition, operation: str, role: Role | None, *, mfa: bool
+) -> rules.Node:
     """The part of a rule that depends on a role's users and on records."""
     text, node = definition.rule(operation), definition.conditions[operation]
     if text is None:
         return NOTHING
     if node is None:
         return EVERYTHING if text == "" or role else NOTHING
-    return rules.partial_evaluate(node, _caller_of_role(role))
+    return rules.partial_evaluate(node, _caller_of_role(role, mfa=mfa))
 
 
-def _caller_of_role(role: Role | None) -> rules.Subject:
+def _caller_of_role(role: Role | None, *, mfa: bool) -> rules.Subject:
     if role is None:
         return rules.Subject()
     unknown = rules.UNKNOWN
-    return rules.Subject(unknown, unknown, role.name, unknown, unknown)
+    return rules.Subject(unknown, unknown, role.name, unknown, unknown, mfa=mfa)

@@ -224,6 +224,16 @@ def test_a_stolen_session_sets_nothing_up(cast: Cast) -> None:
             assert outcome(answer) == (403, "recent_sign_in_required"), path
 
 
+def test_the_first_factor_ends_sessions_that_began_without_one(cast: Cast) -> None:
+    thief = session_of(login(cast.bob).json, cast.bob.app)
+    phone = set_up(cast.bob)
+    assert thief.post("auth/mfa/totp", {"name": "Mine"}).status_code == 401
+    assert phone.session.get("auth/me").status_code == 200
+    session = session_of(phone.sign_in().json, cast.bob.app)
+    assert session.post("auth/mfa/totp", {"name": "Second"}).status_code == 201
+    assert phone.session.get("auth/me").status_code == 200, "of the first factor only"
+
+
 def test_an_api_key_sets_nothing_up(cast: Cast) -> None:
     key = cast.alice.post("api-keys", {"name": "import"}).json["key"]
     caller = Caller(cast.alice.app, Authorization=f"Bearer {key}")
@@ -252,9 +262,21 @@ def test_rules_know_who_passed_a_second_factor(cast: Cast) -> None:
     pair = phone.sign_in().json
     after = session_of(pair, cast.alice.app)
     assert after.get("records/papers").json["total"] == 1
-    assert before.get("records/papers").json["total"] == 0
+    assert phone.session.get("records/papers").json["total"] == 0
     renewed = Caller(cast.alice.app).post("auth/refresh", {"refresh_token": pair["refresh_token"]})
     assert session_of(renewed.json, cast.alice.app).get("records/papers").json["total"] == 1
+
+
+@pytest.mark.parametrize("mode", ["optional", "off"])
+def test_a_factor_that_nobody_checked_counts_for_nothing(cast: Cast, mode: str) -> None:
+    rules = {"create_rule": "true", "list_rule": "@request.auth.mfa", "view_rule": "true"}
+    make_collection(cast.root, "papers", [{"name": "title", "type": "text"}], **rules)
+    cast.alice.post("records/papers", {"title": "t"})
+    cast.alice.patch("account", {"mfa": mode})
+    session = session_of(login(cast.bob).json, cast.bob.app)
+    body = {"password": PASSWORD, "method": "totp", "code": "000000"}
+    pair = session.post("auth/reauthenticate", body).json
+    assert session_of(pair, cast.bob.app).get("records/papers").json["total"] == 0
 
 
 def test_removing_the_last_factor_ends_the_recovery_codes(phone: Phone) -> None:

@@ -341,6 +341,29 @@ def test_the_difference_is_that_of_all_users_and_records(
         assert world.root.get("collections/posts/rules").json == before
 
 
+@pytest.mark.both_databases
+@pytest.mark.parametrize(
+    ("before", "after", "gained", "lost"),
+    [
+        ("false", "@request.auth.mfa", 1, 0),
+        ("@request.auth.mfa", "true", 1, 0),
+        ("@request.auth.mfa", "!(@request.auth.mfa)", 1, 1),
+        ("false", "@request.auth.mfa = secret", 1, 0),
+        ("@request.auth.mfa", "@request.auth.mfa = true", 0, 0),
+    ],
+)
+def test_the_difference_is_that_of_sessions_with_and_without_a_second_factor(
+    cast: Cast, before: str, after: str, gained: int, lost: int
+) -> None:
+    fields = [{"name": "secret", "type": "boolean"}]
+    make_collection(cast.root, "papers", fields, create_rule="true", list_rule=before)
+    cast.alice.post("records/papers", {"secret": True})
+    body = {"rules": {"list_rule": after}}
+    items = cast.root.post("collections/papers/rules/diff", body).json["items"]
+    (found,) = (one for one in items if (one["role"], one["operation"]) == ("viewer", "list"))
+    assert (found["gained"]["count"], found["lost"]["count"]) == (gained, lost)
+
+
 def by_hand(
     world: World, before: dict[str, Any], after: dict[str, Any], account_id: str | None
 ) -> dict[tuple[str, str, str], tuple[int, set[str]]]:

@@ -119,9 +119,13 @@ def start_totp(user: User, name: str) -> tuple[SecondFactor, str]:
     return factor, secret
 
 
-def pending_totp(user: User) -> tuple[SecondFactor, str]:
-    """The authenticator app that a code has yet to confirm, and its secret; a new one if none."""
-    factor = db.db.session.scalar(sa.select(SecondFactor).where(*_unconfirmed(user)))
+def pending_totp(user: User, factor_id: str) -> tuple[SecondFactor, str]:
+    """This authenticator app and its secret if a code has yet to confirm it, else a new one.
+
+    Only the page that showed its secret has its id: another may be in somebody else's hands.
+    """
+    same = SecondFactor.id == factor_id
+    factor = db.db.session.scalar(sa.select(SecondFactor).where(*_unconfirmed(user), same))
     if factor is None:
         return start_totp(user, "Authenticator app")
     return factor, crypto.decrypt(factor.secret or "")

@@ -9,7 +9,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import sign_in_settings
 from app.accounts.models import User
-from app.auth import lockout
+from app.auth import lockout, sessions
 from app.auth import service as auth
 from app.auth.factor_models import PASSKEY
 from app.auth.mfa import challenges, gate, passkeys, recovery_codes, report
@@ -70,6 +70,7 @@ def set_up_second_factor() -> Page | BaseResponse:
         enrolled = mfa.confirm_totp(user, form["code"][:100], challenge)
     except AppError as error:
         return second_factor.set_up_page(form.with_error(error), user)
+    sessions.end_all(user.account_id, user.id)
     signed_in = _signed_in(user, form)
     page = _codes_page(enrolled.recovery_codes or [], signed_in.headers["Location"])
     response = html.add_security_headers(make_response(page))
@@ -127,7 +128,7 @@ def show_second_factors() -> Page:
 @public
 def add_app() -> Page | BaseResponse:
     """Show the secret of a new authenticator app, or confirm it by a code."""
-    caller, form = guard.require_caller(), forms.submitted("name", "code", "confirm")
+    caller, form = guard.require_caller(), forms.submitted("name", "code", "confirm", "factor")
     caller.require_recent_sign_in()
     user = auth.get_user(caller)
     try:
@@ -139,7 +140,7 @@ def add_app() -> Page | BaseResponse:
         form.with_error(error)
         if not form["confirm"]:
             return _own_page(form)
-        return _app_page(form, user, *mfa.pending_totp(user))
+        return _app_page(form, user, *mfa.pending_totp(user, form["factor"]))
     return _added(enrolled)
 
 
@@ -231,6 +232,7 @@ def show_team_factors(account_id: str | None = None) -> str:
 
 def _added(enrolled: mfa.Enrolled) -> BaseResponse:
     if enrolled.recovery_codes:
+        sessions.end_others(guard.require_caller())  # they began without a second factor
         return _show_once(enrolled.recovery_codes)
     notice = gettext("%(name)s is set up.", name=enrolled.factor.name)
     return redirect_with_notice(notice, "console.show_second_factors")

@@ -8,7 +8,7 @@ import re
 from flask import Response, g, make_response, request
 
 from app.accounts.models import User
-from app.auth.factor_models import PASSKEY, RECOVERY_CODE, TOTP
+from app.auth.factor_models import PASSKEY, RECOVERY_CODE, TOTP, SecondFactor
 from app.auth.mfa import service as mfa
 from app.auth.mfa import totp
 from app.auth.mfa.gate import EnrolmentRequired, MfaRequired
@@ -48,8 +48,12 @@ def step_page(form: Form) -> Page:
 
 def set_up_page(form: Form, user: User) -> Page:
     """The page that sets up a first authenticator app during a sign-in."""
-    factor, secret = mfa.pending_totp(user) if form.errors else mfa.start_totp(user, TOTP)
+    factor, secret = _totp(form, user)
     return form.render(SET_UP, **totp_context(user, secret), factor=factor)
+
+
+def _totp(form: Form, user: User) -> tuple[SecondFactor, str]:
+    return mfa.pending_totp(user, form["factor"]) if form.errors else mfa.start_totp(user, TOTP)
 
 
 def totp_context(user: User, secret: str) -> JSONObject:
@@ -59,10 +63,13 @@ def totp_context(user: User, secret: str) -> JSONObject:
 
 
 def answer(form: Form, token: str = "") -> Answer | None:
-    """The second factor in a form; None if there is none. Raises InvalidValues."""
+    """The second factor in a form; None if there is none. Raises InvalidValues.
+
+    An assertion answers `token`, the sign-in's; without a sign-in, the token that comes with it.
+    """
     if form["assertion"]:
         sent = credential(form["assertion"])
-        return Answer(PASSKEY, assertion=sent["credential"], token=sent["token"] or token)
+        return Answer(PASSKEY, assertion=sent["credential"], token=token or sent["token"])
     if not form["code"]:
         return None
     return Answer(TOTP if CODE.fullmatch(form["code"]) else RECOVERY_CODE, code=form["code"][:100])
@@ -91,6 +98,6 @@ def response_to(error: MfaRequired | EnrolmentRequired) -> Response:
 
 def submitted() -> Form:
     """The submitted form of the second step."""
-    form = forms.submitted(*FIELDS, "code", "assertion")
+    form = forms.submitted(*FIELDS, "code", "assertion", "factor")
     form.values["mfa_token"] = request.form.get("mfa_token", "")[:1000].replace("\0", "")
     return form

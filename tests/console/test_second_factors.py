@@ -1,0 +1,64 @@
+"""Second factors at the console: what a form may say of itself (checks 55)."""
+
+from __future__ import annotations
+
+import json
+import re
+from html import unescape
+
+from flask import Flask
+
+from tests.auth.test_second_factors import key
+from tests.builders import Caller, Cast
+from tests.console.browser import Browser, is_out, sign_in
+from tests.passkeys import Authenticator
+
+__all__ = ["key"]
+HIDDEN = re.compile(r'name="mfa_token" value="([^"]+)"')
+SECRET = re.compile(r'<code class="breaks">(\w+)</code>')
+FACTOR = re.compile(r'name="factor" value="([^"]+)"')
+
+
+def test_an_assertion_of_an_earlier_step_does_not_sign_in(
+    app: Flask, cast: Cast, key: tuple[Authenticator, Caller]
+) -> None:
+    offered = key[1].post("auth/mfa/options").json
+    seen = {"token": offered["token"], "credential": key[0].get(offered["options"])}
+    thief = Browser(app)
+    (mfa_token,) = HIDDEN.findall(sign_in(thief.client, cast.alice).text)
+    thief.send("second-factor", mfa_token=mfa_token, assertion=json.dumps(seen))
+    assert is_out(thief.client)
+
+
+def test_the_passkey_of_the_step_signs_in(
+    app: Flask, cast: Cast, key: tuple[Authenticator, Caller]
+) -> None:
+    browser = Browser(app)
+    page = sign_in(browser.client, cast.alice).text
+    (mfa_token,) = HIDDEN.findall(page)
+    (options,) = re.findall(r'name="options" value="([^"]+)"', page)
+    sent = {"token": "", "credential": key[0].get(json.loads(unescape(options)))}
+    browser.send("second-factor", mfa_token=mfa_token, assertion=json.dumps(sent))
+    assert not is_out(browser.client)
+
+
+def test_a_page_shows_no_secret_that_another_page_showed(app: Flask, cast: Cast) -> None:
+    path = "profile/second-factors/app"
+    owner, thief = (Browser(app, cast.alice) for _ in range(2))
+    page = owner.send(path, name="Phone").text
+    (secret,), (factor,) = SECRET.findall(page), FACTOR.findall(page)
+    again = owner.send(path, code="000000", confirm="true", factor=factor)
+    assert SECRET.findall(again.text) == [secret], "a mistyped code needs no new scan"
+    assert secret not in thief.send(path, code="000000", confirm="true").text
+    mine = SECRET.findall(thief.send(path, name="Phone").text)
+    again = owner.send(path, code="000000", confirm="true", factor=factor)
+    assert SECRET.findall(again.text) not in ([secret], mine), "nobody scans the thief's secret"
+
+
+def test_a_sign_in_shows_no_secret_that_another_showed(app: Flask, cast: Cast) -> None:
+    cast.alice.patch("account", {"mfa": "required"})
+    owner, thief = Browser(app), Browser(app)
+    (mfa_token,) = HIDDEN.findall(sign_in(thief.client, cast.bob).text)
+    (secret,) = SECRET.findall(sign_in(owner.client, cast.bob).text)
+    page = thief.send("second-factor/set-up", mfa_token=mfa_token, code="000000").text
+    assert secret not in page
