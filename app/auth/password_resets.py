@@ -15,6 +15,7 @@ from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.accounts.types import Problem
 from app.auth import api_keys, lockout, mail_tokens, passwords, sessions
 from app.auth import service as auth
+from app.auth.mfa import gate
 from app.auth.models import ApiKey, MailedToken
 from app.auth.principal import NO_PASSWORDS, Principal
 from app.errors import InvalidValues
@@ -101,11 +102,14 @@ def change_own(
 ) -> list[ApiKey]:
     """Change the caller's password and end all of the caller's sessions.
 
-    Returns the API keys that are still active. Raises InvalidValues, or TooManyRequests after too
-    many wrong current passwords.
+    With a second factor, this needs a recent sign-in, which includes it. Returns the API keys that
+    are still active. Raises InvalidValues, RecentSignInRequired, or TooManyRequests after too many
+    wrong current passwords.
     """
     caller.refuse_key(NO_PASSWORDS)
     user = auth.get_user(caller)
+    if gate.needs_factor(user):
+        caller.require_recent_sign_in()
     problems = auth.current_password_problems(user, current, "current_password")
     problems += passwords.problems_for_user(user, new_password, "new_password")
     _refuse(problems)

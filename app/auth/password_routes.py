@@ -38,7 +38,8 @@ def change_password(body: Body) -> dict[str, object]:
     """Change your password; all your sessions and access tokens end.
 
     API keys stay valid unless `revoke_api_keys` is true. Wrong current passwords are rate limited
-    like logins.
+    like logins. Users with a second factor need a recent sign-in, too (403
+    `recent_sign_in_required`).
     """
     keys = password_resets.change_own(
         principal(),

@@ -12,6 +12,7 @@ from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.accounts.types import Body
 from app.auth import email_changes, lockout, mail_tokens, sessions, tokens
 from app.auth import service as auth
+from app.auth.mfa import gate
 from app.auth.principal import NO_ADDRESSES, Principal
 from app.errors import Forbidden, InvalidValues
 from app.outbound import mail
@@ -125,11 +126,10 @@ def change_profile(caller: Principal, body: Body, address: str | None) -> User:
 
 def _check_may_change_email(caller: Principal, password: str | None) -> None:
     # The address allows resetting the password, so a stolen token must not suffice.
-    if password is None:
+    user = auth.get_user(caller)
+    if password is None or gate.needs_factor(user):
         caller.require_recent_sign_in()
-    elif problems := auth.current_password_problems(
-        auth.get_user(caller), password, "current_password"
-    ):
+    elif problems := auth.current_password_problems(user, password, "current_password"):
         raise InvalidValues(problems)
 
 

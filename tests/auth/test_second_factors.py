@@ -234,6 +234,19 @@ def test_the_first_factor_ends_sessions_that_began_without_one(cast: Cast) -> No
     assert phone.session.get("auth/me").status_code == 200, "of the first factor only"
 
 
+def test_an_old_session_and_the_password_change_neither_address_nor_password(phone: Phone) -> None:
+    session = session_of(phone.sign_in().json, phone.user.app)
+    password = {"current_password": PASSWORD, "new_password": "Better-horse-2"}
+    address = {"current_password": PASSWORD, "email": "new@acme.example"}
+    with time_machine.travel(clock.now() + timedelta(minutes=16)):
+        for answer in (
+            session.post("auth/change-password", password),
+            session.patch("auth/me", address),
+        ):
+            assert outcome(answer) == (403, "recent_sign_in_required")
+    assert session.post("auth/change-password", password).status_code == 200
+
+
 def test_an_api_key_sets_nothing_up(cast: Cast) -> None:
     key = cast.alice.post("api-keys", {"name": "import"}).json["key"]
     caller = Caller(cast.alice.app, Authorization=f"Bearer {key}")

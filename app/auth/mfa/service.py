@@ -254,6 +254,8 @@ def _enrol(user: User, factor: SecondFactor, challenge: Challenge | None) -> Enr
     if challenge is not None:
         challenges.use(challenge, user.account_id)
     db.db.session.flush()
+    if challenge is not None and len(gate.factors_of(user)) > 1:  # another sign-in was faster
+        raise _wrong()
     is_first = recovery_codes.count(user) == 0 and len(gate.factors_of(user)) == 1
     codes = recovery_codes.replace(user) if is_first else None
     _notify(user, "factor_added", factor.name)
