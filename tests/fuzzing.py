@@ -38,7 +38,8 @@ DOWNLOADS = {
 # An answer has no more bytes than so many of every caller's, and so many for each that was sent.
 MOST_BYTES, MOST_BYTES_PER_BYTE = 2**20, 40
 ALWAYS_LEFT = ("Authorization", "X-API-Key", "Cookie")  # each caller has its own
-OFTEN_LEFT = ("X-Account-ID", "X-ES-Username", "X-ES-Password", "X-ES-Reason", "If-Match")
+SIGNATURE = ("X-ES-Username", "X-ES-Password", "X-ES-Passkey", "X-ES-Reason")
+OFTEN_LEFT = ("X-Account-ID", *SIGNATURE, "If-Match")
 Known = Mapping[str, list[Any]]
 
 

@@ -297,7 +297,7 @@ def a_killed_process_is_replaced(site: Site, port: int) -> None:
 
 def files_come_from_nginx(site: Site, cast: Cast) -> None:
     """Uploads may be larger than other bodies, and nginx itself sends the files."""
-    data = os.urandom(12 * 2**20)
+    data = b"\0" + os.urandom(12 * 2**20)  # of no type that its beginning could tell
     sent = {"files": {"file": ("a.bin", data)}, "timeout": 60}
     url = f"{cast.alice.base}/api/v1/files"
     made = cast.alice.request("POST", f"{url}/upload", **sent)

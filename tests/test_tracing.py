@@ -41,10 +41,10 @@ TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TRACEPARENT = f"00-{TRACE}-{PARENT}-01"
 GRANIAN = "exec python -m deploy.granian_server"
 RUNS = (
-    pytest.param("postgresql", "gunicorn", True, id="gunicorn and RQ on PostgreSQL"),
+    pytest.param(("postgresql", "gunicorn", True), id="gunicorn and RQ on PostgreSQL"),
     # Like the first but for the server or the runner.
-    pytest.param("sqlite", "gunicorn", False, id="gunicorn on SQLite", marks=pytest.mark.slow),
-    pytest.param("postgresql", "granian", False, id="granian", marks=pytest.mark.slow),
+    pytest.param(("sqlite", "gunicorn", False), id="gunicorn on SQLite", marks=pytest.mark.slow),
+    pytest.param(("postgresql", "granian", False), id="granian", marks=pytest.mark.slow),
 )
 SOON = {"OTEL_BSP_SCHEDULE_DELAY": "100"}
 NEVER = {"OTEL_BSP_SCHEDULE_DELAY": "600000"}

@@ -76,7 +76,7 @@ def token_principal(claims: Claims) -> Principal | None:
     )
     cache = versioned_cache.cache("sessions")
     caller = cache.get(key, lambda: _load(*key))
-    if caller is not None and caller.session_has_ended:
+    if caller is not None and _has_ended(caller):
         with versioned_cache.reloading():  # it may have been used since
             return cache.get(key, lambda: _load(*key))
     return caller
@@ -106,6 +106,11 @@ def _load(
         auth_time=auth_time,
         mfa=bool(mfa),
     )
+
+
+def _has_ended(caller: Principal) -> bool:
+    """Whether the caller's session has reached its end since the principal was cached."""
+    return caller.session_ends_at is not None and caller.session_ends_at <= clock.now()
 
 
 def session_end(

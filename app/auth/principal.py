@@ -88,11 +88,6 @@ class Principal:
         return self.home is not None and self.home.id == SYSTEM_ACCOUNT_ID
 
     @property
-    def session_has_ended(self) -> bool:
-        """Whether the session has reached its end since this principal was cached."""
-        return self.session_ends_at is not None and self.session_ends_at <= clock.now()
-
-    @property
     def session_limits(self) -> SessionLimits:
         """The lifetimes of sessions in the caller's own account."""
         return self.home.session_limits if self.home else SERVICE_LIMITS

@@ -49,20 +49,16 @@ def code_of(secret: str, steps: int = 0) -> str:
 
 
 @WITHOUT_SCRIPTS_TOO
-def test_an_app_is_set_up_and_confirms_the_next_sign_in(
-    visit: Visit, user: Caller, look: Callable[[str], None]
-) -> None:
+def test_an_app_is_set_up_and_confirms_the_next_sign_in(visit: Visit, user: Caller) -> None:
     page = visit.page
     start_sign_in(visit, user)
     page.goto("/console/profile")
     press(visit, "Set up second factors")
-    look("second factors")
     page.get_by_label("Name", exact=True).fill("Phone")
     press(visit, "Add an app")
     expect(page.get_by_role("img", name="QR code of the secret").locator("svg")).to_be_visible()
     page.get_by_text("Type the secret instead").click()
     secret = page.locator("details code").inner_text()
-    look("new app")
     fill(visit, code="000000")
     press(visit, "Confirm")
     expect(page.locator("#code-error")).to_contain_text("The code is wrong")
@@ -70,13 +66,11 @@ def test_an_app_is_set_up_and_confirms_the_next_sign_in(
     press(visit, "Confirm")
     codes = page.locator("#codes").inner_text().split()
     assert len(codes) == 10
-    look("recovery codes")
     press(visit, "I have stored them")
     expect(page.get_by_role("rowheader", name="Phone")).to_be_visible()
     page.context.clear_cookies()
     start_sign_in(visit, user)
     expect(page.get_by_role("heading", name="Confirm your sign-in")).to_be_visible()
-    look("second step")
     fill(visit, code=codes[0])
     press(visit, "Continue")
     expect(page).to_have_url("/console")
@@ -85,6 +79,24 @@ def test_an_app_is_set_up_and_confirms_the_next_sign_in(
     fill(visit, code=code_of(secret, 1))
     press(visit, "Continue")
     expect(page).to_have_url("/console")
+
+
+def test_the_pages_of_second_factors_suit_everybody(
+    visit: Visit, user: Caller, look: Callable[[str], None]
+) -> None:
+    page = visit.page
+    start_sign_in(visit, user)
+    page.goto("/console/profile/second-factors")
+    look("second factors")
+    press(visit, "Add an app")
+    page.get_by_text("Type the secret instead").click()
+    look("new app")
+    fill(visit, code=code_of(page.locator("details code").inner_text()))
+    press(visit, "Confirm")
+    look("recovery codes")
+    page.context.clear_cookies()
+    start_sign_in(visit, user)
+    look("second step")
 
 
 def test_a_passkey_confirms_a_sign_in_and_signs_in_alone(

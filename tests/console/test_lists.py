@@ -67,6 +67,11 @@ LISTS = [
 ]
 
 
+def rows(page: str) -> list[str]:
+    """The rows of the list; the profile shows API keys below it."""
+    return ROW.findall(page.partition("<h2>API keys</h2>")[0])
+
+
 def test_every_list_has_pages_that_keep_search_and_filters(
     app: Flask, cast: Cast, crowd: dict[str, str]
 ) -> None:
@@ -77,14 +82,14 @@ def test_every_list_has_pages_that_keep_search_and_filters(
     for name, path, narrowed in LISTS:
         client, path = browsers[name].client, f"/console/{path.format(**crowd)}"
         first = client.get(path, query_string=narrowed).text
-        assert ("Page 1 of 2" in first, len(ROW.findall(first))) == (True, SIZE), path
+        assert ("Page 1 of 2" in first, len(rows(first))) == (True, SIZE), path
         (target,) = re.findall(r'<a class="btn" rel="next" href="([^"]*)"', first)
         second = client.get(html.unescape(target)).text
-        rest = len(ROW.findall(second))
+        rest = len(rows(second))
         # Beside the crowd: seeded roles, the browser's own session.
         assert rest == MANY - SIZE or (not narrowed and 1 <= rest <= 5), path
         (target,) = re.findall(r'<a class="btn" rel="prev" href="([^"]*)"', second)
-        assert ROW.findall(client.get(html.unescape(target)).text) == ROW.findall(first)
+        assert rows(client.get(html.unescape(target)).text) == rows(first)
         for value in narrowed.values():
             assert f'value="{value}"' in second or f"<option selected>{value}<" in second
 
