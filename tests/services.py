@@ -603,10 +603,14 @@ class Redis(Server):
     abrupt_signal = signal.SIGTERM
     orderly_signal = signal.SIGTERM
 
-    def emptied(self) -> str:
-        """The address of an empty database of this test process."""
-        worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
-        url = f"{self.url.rpartition('/')[0]}/{1 + int(worker)}"
+    def emptied(self, *, of_module: bool = False) -> str:
+        """The address of an empty database of this test process.
+
+        `of_module` is another one, for servers that run on while single tests have theirs.
+        """
+        worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+        number = 1 + worker % 7 + (8 if of_module else 0)  # of 16, the first unused
+        url = f"{self.url.rpartition('/')[0]}/{number}"
         with redis.Redis.from_url(url) as client:
             client.flushdb()
         return url

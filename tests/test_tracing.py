@@ -129,7 +129,7 @@ def traced(
     settings = {**SOON, "OTEL_SERVICE_NAME": "shop"}
     settings["OTEL_EXPORTER_OTLP_HEADERS"] = f"x-key={HEADER_SECRET}"
     if has_redis:
-        settings["REDIS_URL"] = services.Redis().emptied()
+        settings["REDIS_URL"] = services.Redis().emptied(of_module=True)
     with ExitStack() as stack:
         collector = stack.enter_context(collecting())
         receiver = stack.enter_context(receiving())
