@@ -25,7 +25,8 @@ DISCOVERED = {
 class DiscoverBody(Schema):
     """An email address, of which only the domain matters."""
 
-    email = fields.Text(longest=320, required=True, metadata=fields.EMAIL)
+    # No format: what is no address has the answer of an unknown domain.
+    email = fields.Text(longest=320, required=True)
 
 
 class OfferedProvider(Schema):

@@ -40,10 +40,13 @@ RULES = (
     ("/collections/{collection_id}/plan", "Differs from schema, whose other name it is."),
     ("/auth/register", '"account_name"],"msg":"Missing'),  # a name or a slug, by any of four names
     ("/users/{user_id}/password", '"new_password"],"msg":"Missing'),  # or its alias, password
+    ("/mfa/verify", '"code"],"msg":"Missing'),  # by the method
+    ("/mfa/verify", '"assertion"],"msg":"Missing'),
     ("/rules/explain", "Give user_id or auth, not both."),
     ("/rules/explain", "Only create and update send data."),
     ("/records/{collection}", "The body is not valid JSON"),  # in the part `data` of a form
     ("/records/{collection}/{record_id}", "The body is not valid JSON"),
+    ("/records/{collection}/batch", "Must be an array of objects"),  # or `records` and no other
     ("/records/{collection}/batch", '"on"],"msg":"Required with mode=upsert'),
     ("/records/{collection}/import", "The body is not valid JSON"),
     ("/records/{collection}/import", "The file's name must end in"),
