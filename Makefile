@@ -20,12 +20,14 @@ UV_COMPILE := UV_CUSTOM_COMPILE_COMMAND='make lock' $(BIN)/uv pip compile --quie
 	--no-strip-extras --universal --python-version 3.11 --generate-hashes \
 	--no-config --no-emit-index-url --no-emit-find-links $(LOCK_ARGS)
 
-# Without the packages of requirements.txt, which it includes.
+# Without the packages of requirements.txt, which it includes. Where a package is pinned with an extra,
+# it is pinned without, too: pip 23 takes the newest one for whoever needs no extra.
 define lock_beside
 $(UV_COMPILE) requirements-$(1).in -o requirements-$(1).txt \
 		$$(sed -n 's/^\([A-Za-z0-9._-]*\)\(\[.*\]\)\?==.*/--no-emit-package \1/p' requirements.txt)
 	@sed -i -e '/^# The following packages were excluded/,$$d' \
-		-e '0,/^[^#]/s//-r requirements.txt\n&/' requirements-$(1).txt
+		-e '0,/^[^#]/s//-r requirements.txt\n&/' \
+		-e '/^[^# ]*\[.*\]==/{:more;/\\$$/{N;bmore};h;s/\[[^]]*\]==/==/;G}' requirements-$(1).txt
 endef
 
 .DEFAULT_GOAL := help
