@@ -20,7 +20,7 @@ from app.context import tenancy
 from app.errors import NotFound
 from app.sso import service, validation
 from app.sso.models import SAML, MetadataRead, ProviderSetting
-from app.sso.saml import certificates, metadata
+from app.sso.saml import certificates
 from app.types import JSONObject
 
 log = structlog.get_logger()
@@ -80,6 +80,8 @@ def _read(row: ProviderSetting) -> None:
     account_id, id, config = row.account_id, row.id, row.config
     db.db.session.rollback()  # hold no connection during the request
     error, settings = None, JSONObject()
+    from app.sso.saml import metadata  # imported on use: large
+
     try:
         settings = metadata.fetch(
             config["metadata_url"], validation.request_rules(), config.get("idp_entity_id")
