@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 import orjson
-from webauthn.helpers import base64url_to_bytes
 from werkzeug.datastructures import Headers
 
 from app import clock, db
@@ -79,7 +79,7 @@ def _by_password(values: Mapping[str, str], signer: LoginUser | None) -> bool:
 
 def _by_passkey(values: Mapping[str, str], signer: LoginUser | None) -> bool:
     try:
-        sent = orjson.loads(base64url_to_bytes(values[PASSKEY]))
+        sent = orjson.loads(urlsafe_b64decode(values[PASSKEY] + "=="))
         token, assertion = str(sent["token"]), dict(sent["assertion"])
     except (ValueError, TypeError, KeyError):
         return False

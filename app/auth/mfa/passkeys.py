@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from uuid import UUID
 
 import sqlalchemy as sa
-import webauthn
-from webauthn.helpers import base64url_to_bytes, bytes_to_base64url
-from webauthn.helpers.exceptions import WebAuthnException
-from webauthn.helpers.structs import (
-    AuthenticatorSelectionCriteria,
-    PublicKeyCredentialDescriptor,
-    ResidentKeyRequirement,
-    UserVerificationRequirement,
-)
 
 from app import clock, config, db
 from app.accounts.models import Account, User
@@ -27,9 +19,12 @@ from app.auth.mfa import challenges
 from app.errors import BadRequest
 from app.types import JSONMapping, JSONObject
 
+if TYPE_CHECKING:
+    from webauthn.helpers.structs import PublicKeyCredentialDescriptor
+
 TIMEOUT = int(challenges.LIFETIME.total_seconds()) * 1000  # milliseconds
 LONGEST_ID = 1400  # characters of base64url: 1,023 bytes
-UNREADABLE = (WebAuthnException, ValueError, TypeError, KeyError, AttributeError, LookupError)
+UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, LookupError)
 
 
 def rp_id() -> str:
@@ -52,6 +47,9 @@ def rp_id() -> str:
 
 def registration_options(user: User, token: str, existing: Iterable[SecondFactor]) -> JSONObject:
     """The options for `navigator.credentials.create`."""
+    import webauthn  # imported on use: large
+    from webauthn.helpers import structs
+
     options = webauthn.generate_registration_options(
         rp_id=rp_id(),
         rp_name="Atrium",
@@ -60,9 +58,9 @@ def registration_options(user: User, token: str, existing: Iterable[SecondFactor
         user_display_name=user.name or user.email,
         challenge=challenges.bytes_of(token),
         timeout=TIMEOUT,
-        authenticator_selection=AuthenticatorSelectionCriteria(
-            resident_key=ResidentKeyRequirement.PREFERRED,
-            user_verification=UserVerificationRequirement.PREFERRED,
+        authenticator_selection=structs.AuthenticatorSelectionCriteria(
+            resident_key=structs.ResidentKeyRequirement.PREFERRED,
+            user_verification=structs.UserVerificationRequirement.PREFERRED,
         ),
         exclude_credentials=_descriptors(existing),
     )
@@ -71,6 +69,9 @@ def registration_options(user: User, token: str, existing: Iterable[SecondFactor
 
 def request_options(token: str, factors: Iterable[SecondFactor] = ()) -> JSONObject:
     """The options for `navigator.credentials.get`; without factors, any passkey of the service."""
+    import webauthn  # imported on use: large
+    from webauthn.helpers.structs import UserVerificationRequirement
+
     known = _descriptors(factors)
     options = webauthn.generate_authentication_options(
         rp_id=rp_id(),
@@ -86,6 +87,9 @@ def request_options(token: str, factors: Iterable[SecondFactor] = ()) -> JSONObj
 
 def register(user: User, token: str, name: str, credential: JSONMapping) -> SecondFactor | None:
     """A new passkey of the user, not stored yet; None if the credential does not verify."""
+    import webauthn  # imported on use: large
+    from webauthn.helpers.exceptions import WebAuthnException
+
     try:
         verified = webauthn.verify_registration_response(
             credential=dict(credential),
@@ -93,9 +97,9 @@ def register(user: User, token: str, name: str, credential: JSONMapping) -> Seco
             expected_rp_id=rp_id(),
             expected_origin=_origins(user.account),
         )
-    except UNREADABLE:
+    except (WebAuthnException, *UNREADABLE):
         return None
-    credential_id = bytes_to_base64url(verified.credential_id)
+    credential_id = _encoded(verified.credential_id)
     if len(credential_id) > LONGEST_ID:
         return None
     return SecondFactor(
@@ -104,7 +108,7 @@ def register(user: User, token: str, name: str, credential: JSONMapping) -> Seco
         kind=PASSKEY,
         name=name,
         credential_id=credential_id,
-        public_key=bytes_to_base64url(verified.credential_public_key),
+        public_key=_encoded(verified.credential_public_key),
         sign_count=verified.sign_count,
         confirmed_at=clock.now(),
     )
@@ -120,17 +124,20 @@ def accept(
     factor = _find(user, assertion.get("id"))
     if factor is None:
         return None
+    import webauthn  # imported on use: large
+    from webauthn.helpers.exceptions import WebAuthnException
+
     try:
         verified = webauthn.verify_authentication_response(
             credential=dict(assertion),
             expected_challenge=challenges.bytes_of(token),
             expected_rp_id=rp_id(),
             expected_origin=_origins(user.account),
-            credential_public_key=base64url_to_bytes(factor.public_key or ""),
+            credential_public_key=_decoded(factor.public_key or ""),
             credential_current_sign_count=factor.sign_count or 0,
             require_user_verification=alone,
         )
-    except UNREADABLE:
+    except (WebAuthnException, *UNREADABLE):
         return None
     return factor if _count_up(factor, verified.new_sign_count) else None
 
@@ -140,7 +147,7 @@ def user_key(assertion: JSONMapping) -> tuple[str, str] | None:
     response = assertion.get("response")
     handle = response.get("userHandle") if isinstance(response, dict) else None
     try:
-        raw = base64url_to_bytes(str(handle))
+        raw = _decoded(str(handle))
         return str(UUID(bytes=raw[:16])), str(UUID(bytes=raw[16:]))
     except ValueError:
         return None
@@ -185,8 +192,10 @@ def _origins(account: Account) -> list[str]:
 
 
 def _descriptors(factors: Iterable[SecondFactor]) -> list[PublicKeyCredentialDescriptor]:
+    from webauthn.helpers.structs import PublicKeyCredentialDescriptor
+
     return [
-        PublicKeyCredentialDescriptor(id=base64url_to_bytes(factor.credential_id))
+        PublicKeyCredentialDescriptor(id=_decoded(factor.credential_id))
         for factor in factors
         if factor.credential_id
     ]
@@ -198,7 +207,9 @@ def _handle(user: User) -> bytes:
 
 
 def _as_json(options: Any) -> JSONObject:
-    loaded: JSONObject = json.loads(webauthn.options_to_json(options))
+    from webauthn import options_to_json
+
+    loaded: JSONObject = json.loads(options_to_json(options))
     return loaded
 
 
@@ -208,3 +219,11 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _encoded(data: bytes) -> str:
+    return urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def _decoded(text: str) -> bytes:
+    return urlsafe_b64decode(text + "=" * (-len(text) % 4))
