@@ -79,11 +79,11 @@ def prove(user: User, answer: Answer, challenge: Challenge | None = None) -> Non
         right = _ACCEPT[answer.method](user, answer)
         if right and challenge is not None:
             challenges.use(challenge, user.account_id)
+        if right and answer.method == RECOVERY_CODE:
+            _notify(user, "recovery_code_used")
     lockout.record_guess(limits, right=right)
     if not right:
         raise _wrong()
-    if answer.method == RECOVERY_CODE:
-        _notify(user, "recovery_code_used")
 
 
 def prove_again(user: User, answer: Answer, purpose: str) -> None:
