@@ -21,7 +21,7 @@ from app.domains.models import (
 from app.errors import Conflict, Unavailable
 from app.http import rate_limits
 from app.http.rate_limits import Limit
-from app.outbound import dns_client, mail
+from app.outbound import mail
 from app.types import JSONMapping
 
 VERIFICATIONS = Limit("domain-verifications", 60, 3600)
@@ -43,6 +43,8 @@ def verify(account_id: str, domain_id: str) -> AccountDomain:
     name = service.get(account_id, domain_id).record_name
     rate_limits.consume(VERIFICATIONS.of(account_id))
     db.db.session.remove()  # hold no connection during the look-up
+    from app.outbound import dns_client  # imported on use: large
+
     try:
         records = dns_client.txt_records(name)
     except dns_client.LookupFailed:
@@ -113,6 +115,8 @@ def _check(payload: JSONMapping) -> None:
 
 
 def _has_record(name: str, value: str) -> bool | None:
+    from app.outbound import dns_client  # imported on use: large
+
     try:
         return value in dns_client.txt_records(name)
     except dns_client.LookupFailed:
