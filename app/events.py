@@ -23,6 +23,16 @@ class UserLostAccess:
 
 
 @dataclass(frozen=True)
+class FirstFactorAdded:
+    """A user has a first second factor; sessions from before it have passed none."""
+
+    account_id: str
+    user_id: str
+    session_id: str | None
+    """The session that added it, which goes on."""
+
+
+@dataclass(frozen=True)
 class RoleChanged:
     """A user's role changed: access tokens follow at once, sessions end."""
 

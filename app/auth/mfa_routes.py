@@ -8,7 +8,7 @@ from app.accounts import sign_in_settings
 from app.accounts.models import User
 from app.accounts.schemas import ACCOUNT, USER
 from app.accounts.types import Body
-from app.auth import lockout, sessions, signatures
+from app.auth import lockout, signatures
 from app.auth import service as auth
 from app.auth.factor_models import PASSKEY, SecondFactor
 from app.auth.guard import principal, signed_in_caller
@@ -137,7 +137,7 @@ def create_totp(body: Body) -> dict[str, object]:
     then a new one replaces it. Needs a recent sign-in (403 `recent_sign_in_required`), or the
     `mfa_token` of a sign-in that requires a first factor.
     """
-    user, _ = _enrolling(body)
+    user, *_ = _enrolling(body)
     factor, secret = mfa.start_totp(user, body["name"])
     url = totp.otpauth_url(secret, user)
     return {
@@ -161,8 +161,9 @@ def confirm_totp(body: Body) -> Response:
     With the first factor you get ten recovery codes, which are shown once, and your other sessions
     end. With `mfa_token`, this completes the sign-in (`signed_in`).
     """
-    user, challenge = _enrolling(body)
-    return _enrolled(user, mfa.confirm_totp(user, body["code"], challenge), challenge)
+    user, challenge, session_id = _enrolling(body)
+    enrolled = mfa.confirm_totp(user, body["code"], challenge, session_id)
+    return _enrolled(user, enrolled, challenge)
 
 
 @blueprint.route("/mfa/passkeys/options", methods=["POST"])
@@ -177,7 +178,7 @@ def get_registration_options(body: Body) -> dict[str, object]:
     Needs a recent sign-in or an `mfa_token`, as `POST /auth/mfa/totp` does. Passkeys belong to the
     host name of the service, and may be used on the account's `cors_origins` below that domain.
     """
-    user, _ = _enrolling(body)
+    user, *_ = _enrolling(body)
     token, options = mfa.start_passkey(user)
     return {"token": token, "options": options}
 
@@ -197,8 +198,9 @@ def create_passkey(body: Body) -> Response:
     With the first factor you get ten recovery codes, which are shown once, and your other sessions
     end. With `mfa_token`, this completes the sign-in (`signed_in`).
     """
-    user, challenge = _enrolling(body)
-    enrolled = mfa.add_passkey(user, body["token"], body["name"], body["credential"], challenge)
+    user, challenge, session_id = _enrolling(body)
+    new = (body["token"], body["name"], body["credential"])
+    enrolled = mfa.add_passkey(user, *new, challenge, session_id)
     return _enrolled(user, enrolled, challenge)
 
 
@@ -289,21 +291,16 @@ def sign_in_with_passkey(body: Body) -> Response:
     return sign_in_response(auth.sign_in(user, origin(), Proof.MFA))
 
 
-def _enrolling(body: Body) -> tuple[User, Challenge | None]:
-    """The user who sets up a factor: of the sign-in under way, or the caller."""
+def _enrolling(body: Body) -> tuple[User, Challenge | None, str | None]:
+    """The user who sets up a factor, with the sign-in under way or the caller's session."""
     if "mfa_token" in body:
-        return mfa.enrolling_user(body["mfa_token"])
+        return *mfa.enrolling_user(body["mfa_token"]), None
     caller = signed_in_caller()
     caller.require_recent_sign_in()
-    return auth.get_user(caller), None
+    return auth.get_user(caller), None, caller.session_id
 
 
 def _enrolled(user: User, enrolled: Enrolled, challenge: Challenge | None) -> Response:
-    if enrolled.recovery_codes:  # other sessions began without a second factor
-        if challenge:
-            sessions.end_all(user.account_id, user.id)
-        else:
-            sessions.end_others(signed_in_caller())
     signed_in = auth.sign_in(user, origin(), Proof.MFA) if challenge else None
     body = EnrolledFactor().dump(
         {

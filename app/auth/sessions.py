@@ -210,6 +210,11 @@ def _on_lost_access(event: events.UserLostAccess) -> None:
     end_all(event.account_id, event.user_id)
 
 
+@events.subscribe(events.FirstFactorAdded)
+def _on_first_factor(event: events.FirstFactorAdded) -> None:
+    _revoke(event.account_id, event.user_id, SignInSession.id != (event.session_id or ""))
+
+
 @events.subscribe(events.RoleChanged)
 def _on_role_changed(event: events.RoleChanged) -> None:
     _expire(*_by_user(event.account_id, event.user_id))

@@ -131,14 +131,16 @@ def pending_totp(user: User, factor_id: str) -> tuple[SecondFactor, str]:
     return factor, crypto.decrypt(factor.secret or "")
 
 
-def confirm_totp(user: User, code: str, challenge: Challenge | None = None) -> Enrolled:
+def confirm_totp(
+    user: User, code: str, challenge: Challenge | None = None, session_id: str | None = None
+) -> Enrolled:
     """Confirm the new authenticator app by a code. Raises InvalidValues or TooManyRequests."""
     limits = lockout.second_factor_limits(user)
     rate_limits.check(*limits)
     with db.transaction():
         _lock(user)
         factor = totp.accept(user, code, SecondFactor.confirmed_at.is_(None))
-        enrolled = _enrol(user, factor, challenge) if factor else None
+        enrolled = _enrol(user, factor, challenge, session_id) if factor else None
     lockout.record_guess(limits, right=enrolled is not None)
     if enrolled is None:
         message = "The code is wrong. Check the clock of your phone, and type the newest code."
@@ -157,7 +159,12 @@ def start_passkey(user: User) -> tuple[str, JSONObject]:
 
 
 def add_passkey(
-    user: User, token: str, name: str, credential: JSONMapping, challenge: Challenge | None = None
+    user: User,
+    token: str,
+    name: str,
+    credential: JSONMapping,
+    challenge: Challenge | None = None,
+    session_id: str | None = None,
 ) -> Enrolled:
     """Store a new passkey. Raises InvalidValues, Unauthorized, Forbidden or Conflict."""
     check_may_enrol(user)
@@ -172,7 +179,7 @@ def add_passkey(
             challenges.use(registration, user.account_id)
             session.add(factor)
             session.flush()
-            return _enrol(user, factor, challenge)
+            return _enrol(user, factor, challenge, session_id)
     except IntegrityError as error:
         raise Conflict("This passkey is registered already.") from error
 
@@ -249,7 +256,9 @@ def _on_address_proved(event: events.AddressVerified) -> None:
     remove_all(db.db.session.get_one(User, (event.account_id, event.user_id)))
 
 
-def _enrol(user: User, factor: SecondFactor, challenge: Challenge | None) -> Enrolled:
+def _enrol(
+    user: User, factor: SecondFactor, challenge: Challenge | None, session_id: str | None
+) -> Enrolled:
     factor.confirmed_at = factor.confirmed_at or clock.now()
     if challenge is not None:
         challenges.use(challenge, user.account_id)
@@ -258,6 +267,8 @@ def _enrol(user: User, factor: SecondFactor, challenge: Challenge | None) -> Enr
         raise _wrong()
     is_first = recovery_codes.count(user) == 0 and len(gate.factors_of(user)) == 1
     codes = recovery_codes.replace(user) if is_first else None
+    if is_first:
+        events.publish(events.FirstFactorAdded(user.account_id, user.id, session_id))
     _notify(user, "factor_added", factor.name)
     return Enrolled(factor, codes)
 

@@ -9,7 +9,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import sign_in_settings
 from app.accounts.models import User
-from app.auth import lockout, sessions
+from app.auth import lockout
 from app.auth import service as auth
 from app.auth.factor_models import PASSKEY
 from app.auth.mfa import challenges, gate, passkeys, recovery_codes, report
@@ -70,7 +70,6 @@ def set_up_second_factor() -> Page | BaseResponse:
         enrolled = mfa.confirm_totp(user, form["code"][:100], challenge)
     except AppError as error:
         return second_factor.set_up_page(form.with_error(error), user)
-    sessions.end_all(user.account_id, user.id)
     signed_in = _signed_in(user, form)
     page = _codes_page(enrolled.recovery_codes or [], signed_in.headers["Location"])
     response = html.add_security_headers(make_response(page))
@@ -135,7 +134,7 @@ def add_app() -> Page | BaseResponse:
         if not form["confirm"]:
             name = form.validated(name=MAX_NAME)["name"] or gettext("Authenticator app")
             return _app_page(Form({"name": name}), user, *mfa.start_totp(user, name))
-        enrolled = mfa.confirm_totp(user, form["code"][:100])
+        enrolled = mfa.confirm_totp(user, form["code"][:100], session_id=caller.session_id)
     except AppError as error:
         form.with_error(error)
         if not form["confirm"]:
@@ -164,7 +163,8 @@ def add_passkey() -> Page | BaseResponse:
         sent = second_factor.credential(form["assertion"])
         name = form.validated(passkey_name=MAX_NAME)["passkey_name"] or gettext("Passkey")
         user = auth.get_user(caller)
-        enrolled = mfa.add_passkey(user, sent["token"], name, sent["credential"])
+        new = (sent["token"], name, sent["credential"])
+        enrolled = mfa.add_passkey(user, *new, session_id=caller.session_id)
     except AppError as error:
         return _own_page(form.with_error(error))
     return _added(enrolled)
@@ -232,7 +232,6 @@ def show_team_factors(account_id: str | None = None) -> str:
 
 def _added(enrolled: mfa.Enrolled) -> BaseResponse:
     if enrolled.recovery_codes:
-        sessions.end_others(guard.require_caller())  # they began without a second factor
         return _show_once(enrolled.recovery_codes)
     notice = gettext("%(name)s is set up.", name=enrolled.factor.name)
     return redirect_with_notice(notice, "console.show_second_factors")
