@@ -13,6 +13,7 @@ from app.admin_api import (
     own_account_routes,
     role_routes,
     second_factor_routes,
+    setup_link_routes,
     user_routes,
 )
 from app.audit import records as audited_records
@@ -141,7 +142,7 @@ ADDITIONS = (
     magic_link_routes,
     second_factor_routes,
     *(sso_overview, saml_keys, saml_logout, saml_metadata),
-    *(domain_routes, sso_discovery),
+    *(domain_routes, setup_link_routes, sso_discovery),
 )
 # Imported for their event subscriptions and jobs.
 SUBSCRIBERS = (

@@ -292,6 +292,14 @@ KEYS |= {
         posted("account/scim/tokens", None), "account/scim/tokens", part="scim_token_id"
     ),
 }
+SETUP_LINKS = "/account/setup-links"
+KEYS |= {
+    ("GET", SETUP_LINKS): Own(),
+    ("POST", SETUP_LINKS): Own(lambda cast: {"name": "IT"}, (201,)),
+    ("DELETE", f"{SETUP_LINKS}/<uuid:setup_link_id>"): Owned(
+        posted("account/setup-links", {"name": "IT"}), "account/setup-links", part="setup_link_id"
+    ),
+}
 WEBHOOK, ONE_WEBHOOK = "/webhooks/<uuid:webhook_id>", "webhooks/{id}"
 DELIVERY = f"{WEBHOOK}/deliveries/<uuid:delivery_id>"
 LISTENER = {"url": "http://127.0.0.1:9/", "collection": "posts", "events": ["create"]}

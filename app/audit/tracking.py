@@ -73,6 +73,7 @@ TRACKED: dict[str, Tracked] = {
     "scim_tokens": Tracked(
         ignored=frozenset({"last_used_at"}), hidden=frozenset({"token_hash", "hint"})
     ),
+    "setup_links": Tracked(hidden=frozenset({"email", "token_hash"})),
     # Names of people, which erasing a user could not find here.
     "directory_users": Tracked(
         ignored=frozenset({"user_name_key"}),

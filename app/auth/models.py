@@ -199,3 +199,39 @@ class ScimToken(Base):
     last_used_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     version: Mapped[int] = mapped_column(default=1)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
+
+
+class SetupLink(Base):
+    """A link by which somebody without a user sets up single sign-on for an account."""
+
+    __tablename__ = "setup_links"
+    __table_args__ = (
+        sa.ForeignKeyConstraint(["account_id"], ["accounts.id"]),
+        sa.UniqueConstraint("account_id", "token_hash"),
+        sa.Index("ix_setup_links_expires_at", "expires_at"),
+    )
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
+    name: Mapped[str] = mapped_column(Text)
+    email: Mapped[str | None] = mapped_column(Text)  # where the link was mailed to
+    features: Mapped[list[str]] = mapped_column(sa.JSON)
+    token_hash: Mapped[str] = mapped_column(Text)  # of the link, and once opened, of the cookie
+    created_by: Mapped[str] = mapped_column(Id)
+    opened_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    tested_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    completed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    revoked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
+
+    @property
+    def state(self) -> str:
+        """How far the link has been used."""
+        if self.completed_at:
+            return "completed"
+        if self.revoked_at:
+            return "revoked"
+        if self.expires_at <= clock.now():
+            return "expired"
+        return "opened" if self.opened_at else "pending"

@@ -76,6 +76,8 @@ class Principal:
     scopes: Mapping[str, Sequence[str]] | None = None
     """The restrictions of an API key to collections and operations."""
     key_check: VersionCheck | None = field(default=None, repr=False)
+    setup: frozenset[str] | None = None
+    """What the holder of a setup link may set up; None for everybody else."""
 
     @cached_property
     def signed_in(self) -> bool:

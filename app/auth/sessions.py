@@ -13,7 +13,7 @@ from app.accounts import sign_in_settings
 from app.accounts.models import Account, User
 from app.accounts.sign_in_settings import SERVICE_LIMITS, SessionLimits
 from app.accounts.types import Condition
-from app.auth import credentials, devices, tokens
+from app.auth import credentials, devices, setup_links, tokens
 from app.auth.devices import MAX_AGENT_LENGTH, Origin
 from app.auth.login_users import LoginUser
 from app.auth.mfa import gate
@@ -187,6 +187,9 @@ def lock_user(caller: Principal) -> None:
 
     For what outlives the tokens, such as API keys. Raises Unauthorized for revoked tokens.
     """
+    if caller.setup is not None:
+        setup_links.lock(caller)
+        return
     account_id, user_id = user_key(caller)
     query = sa.select(User.tokens_valid_from).where(
         User.account_id == account_id, User.id == user_id

@@ -22,6 +22,8 @@ from app.console.admin import (
     jobs,
     operation,
     scim,
+    setup,
+    setup_links,
     sso,
     sso_saml,
 )
@@ -94,6 +96,8 @@ PAGES = (
         sso,
         sso_saml,
         scim,
+        setup,
+        setup_links,
         domains,
     ),
     *(listing, schemas, rules, explain, candidates, api_examples, manifest),

@@ -41,7 +41,7 @@ source: ContextVar[Callable[[], Actor]] = ContextVar("actor", default=system)
 """Returns the actor of the current context."""
 
 
-def act_as(user_id: str, email: str, name: str | None) -> None:
+def act_as(user_id: str, email: str | None, name: str | None) -> None:
     """Set a user as the actor, such as the recipient of a mailed link."""
     replaced, name = source.get(), name or email
     source.set(lambda: replaced()._replace(user_id=user_id, user_email=email, user_name=name))

@@ -60,6 +60,7 @@ COLUMN_VALUES: dict[str, dict[str, object]] = {
         "token_hash": lambda t: tokens.digest(t.scim_token),
         "last_used_at": lambda t: clock.now() + LATER,  # or its list would change when it is used
     },
+    "setup_links": {"features": ["sso"]},
     "directory_users": {
         "attributes": lambda t: {"displayName": t.mark},
         "given_role_id": None,

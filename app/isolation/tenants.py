@@ -18,6 +18,7 @@ TABLE_BY_PARAMETER = {
     "group_id": "groups",
     "key_id": "api_keys",
     "scim_token_id": "scim_tokens",
+    "setup_link_id": "setup_links",
     "session_id": "sessions",
     "factor_id": "second_factors",
     "domain_id": "account_domains",

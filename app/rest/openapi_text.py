@@ -194,6 +194,7 @@ PATH_PARAMETERS = {
     "record_id": "The record's id.",
     "role_id": "The role's id.",
     "scim_token_id": "The SCIM token's id.",
+    "setup_link_id": "The setup link's id.",
     "session_id": "The session's id.",
     "token": "The token of the link.",
     "user_id": "The user's id.",

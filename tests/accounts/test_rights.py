@@ -43,6 +43,9 @@ TABLE: list[tuple[str, str, Any, Statuses]] = [
     # Superadmins are not provisioned.
     ("POST", "account/scim/tokens", None, (401, 403, 200, 200, 403, 200)),
     ("DELETE", "account/scim/tokens/{scim_token}", None, OF_ACCOUNT),
+    ("GET", "account/setup-links", None, LIST_OF_ACCOUNT),
+    ("POST", "account/setup-links", {"name": "IT"}, (401, 403, 200, 200, 403, 200)),
+    ("DELETE", "account/setup-links/{setup_link}", None, OF_ACCOUNT),
     ("GET", "account/users", None, LIST_OF_ACCOUNT),
     ("POST", "account/users", {"email": "{new}@x.example"}, LIST_OF_ACCOUNT),
     ("GET", "account/users/{user}", None, OF_ACCOUNT),
@@ -163,6 +166,9 @@ class Stage:
         for key in reversed(self.cast.alice.get("account/sso/keys").json["items"]):
             assert self.cast.alice.delete(f"account/sso/keys/{key['id']}").status_code == 204
         return str(self.cast.alice.post("account/sso/keys").json["id"])
+
+    def make_setup_link(self) -> str:
+        return str(self.cast.alice.post("account/setup-links", {"name": "IT"}).json["id"])
 
     def make_scim_token(self) -> str:
         for token in self.cast.alice.get("account/scim/tokens").json["items"]:

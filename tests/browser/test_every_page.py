@@ -30,6 +30,8 @@ SHOWN_ONCE = {
     "show_codes",
     "show_made_key",
     "show_made_scim_token",
+    "show_made_setup_link",
+    "show_setup",
     "show_webhook_secret",
     "test_provider",
     "show_sign_in_link",
@@ -40,6 +42,8 @@ SIGNED_OUT = {
     "show_forgot_password",
     "show_reset_password",
     "show_invitation",
+    "show_setup_link",
+    "show_setup_done",
 }
 
 OF_ACME = {"show_member"}  # superadmins have their own account's, and all among the users
@@ -102,6 +106,20 @@ def test_every_page_suits_everybody(
         for name, path in pages.items():
             open_page(visit, path)
             look(visit, axe, f"{role}-{name}", whole=whole)
+        visit.check_quiet_and_at_home()
+
+
+@WHOLE
+def test_the_set_up_suits_everybody(browser: Browser, axe: str, house: House, whole: bool) -> None:
+    names = ("provider", "domains", "domain", "scim", "new_provider")
+    with visiting(browser, house.url) as visit:
+        open_page(visit, f"/console/setup/{furnished.setup_token(house.cast.alice)}")
+        visit.page.get_by_role("button", name="Begin").click()
+        visit.page.wait_for_url("**/console/setup")
+        look(visit, axe, "holder-setup", whole=whole)
+        for name in names:
+            open_page(visit, house.pages[f"console.show_{name}"])
+            look(visit, axe, f"holder-{name}", whole=whole)
         visit.check_quiet_and_at_home()
 
 

@@ -97,6 +97,8 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
         "category": "saml_providers",
         "provider": "okta",
         "key_id": key,
+        "setup_link_id": alice.post("account/setup-links", {"name": "IT"}).json["id"],
+        "setup_token": setup_token(alice),
         "scim_token_id": alice.post("account/scim/tokens").json["id"],
         "file_id": scans[-1],
         "format": "csv",
@@ -106,6 +108,12 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
         "explain_id": cast.bob.get("records/closed").json["explain_id"],
         "entry_id": str(cast.root.get("audit-logs?limit=1").json["items"][0]["id"]),
     }
+
+
+def setup_token(owner: Caller) -> str:
+    """The token of a new setup link."""
+    url = owner.post("account/setup-links", {"name": "IT"}).json["url"]
+    return str(url.rpartition("/")[2])
 
 
 def _outside(app: Flask, owner: Caller) -> dict[str, str]:
@@ -152,6 +160,7 @@ def addresses(app: Flask, known: Mapping[str, str]) -> dict[str, str]:
             if len(built) > len(found.get(rule.endpoint, "")):
                 found[rule.endpoint] = built
     found["console.show_reset_password"] += f"?token={known['reset_token']}"
+    found["console.show_setup_link"] = f"/console/setup/{known['setup_token']}"
     found["console.show_undo_email_change"] += f"?token={known['undo_token']}"
     return found
 

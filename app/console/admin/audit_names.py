@@ -77,6 +77,7 @@ KINDS: Mapping[str, Kind] = {
     "api_keys": Kind(
         lazy_gettext("API key"), lazy_gettext("API keys"), ApiKey.name, "console.show_keys"
     ),
+    "setup_links": Kind(lazy_gettext("Setup link"), lazy_gettext("Setup links")),
     "scim_tokens": Kind(lazy_gettext("SCIM token"), lazy_gettext("SCIM tokens")),
     "directory_users": Kind(lazy_gettext("Directory user"), lazy_gettext("Directory users")),
     "directory_groups": Kind(lazy_gettext("Directory group"), lazy_gettext("Directory groups")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from werkzeug.wrappers import Response as BaseResponse
 
+from app.auth import setup_links
 from app.console.admin.sso import ACCOUNT
 from app.console.shell import forms, guard, idempotent_forms, lists, scopes
 from app.console.shell.blueprint import blueprint
@@ -31,6 +32,7 @@ STATE_NAMES = dict(
 @blueprint.get(DOMAINS)
 @public
 @guard.admins_only
+@guard.allow_setup(setup_links.DOMAINS)
 def show_domains(account_id: str) -> Page:
     """The domains of an account, with the form that adds one."""
     return _list_page(scopes.account_scope(account_id), Form())
@@ -39,6 +41,7 @@ def show_domains(account_id: str) -> Page:
 @blueprint.post(DOMAINS)
 @public
 @guard.admins_only
+@guard.allow_setup(setup_links.DOMAINS)
 def create_domain(account_id: str) -> Page | BaseResponse:
     """Add a domain."""
     scope, form = scopes.account_scope(account_id), forms.submitted("domain")
@@ -54,6 +57,7 @@ def create_domain(account_id: str) -> Page | BaseResponse:
 @blueprint.get(DOMAIN)
 @public
 @guard.admins_only
+@guard.allow_setup(setup_links.DOMAINS)
 def show_domain(account_id: str, domain_id: str) -> Page:
     """A domain with its DNS record and its settings."""
     scope = scopes.account_scope(account_id)
@@ -82,6 +86,7 @@ def change_domain(account_id: str, domain_id: str) -> Page | BaseResponse:
 @blueprint.post(f"{DOMAIN}/verify")
 @public
 @guard.admins_only
+@guard.allow_setup(setup_links.DOMAINS)
 def verify_domain(account_id: str, domain_id: str) -> Page | BaseResponse:
     """Look the DNS record up, and verify the domain."""
     scope = scopes.account_scope(account_id)
@@ -97,6 +102,7 @@ def verify_domain(account_id: str, domain_id: str) -> Page | BaseResponse:
 @blueprint.post(f"{DOMAIN}/remove")
 @public
 @guard.admins_only
+@guard.allow_setup(setup_links.DOMAINS)
 def remove_domain(account_id: str, domain_id: str) -> BaseResponse:
     """Remove a domain."""
     scope = scopes.account_scope(account_id)

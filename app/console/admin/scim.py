@@ -7,7 +7,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import users
 from app.accounts.models import SYSTEM_ACCOUNT_ID
-from app.auth import scim_tokens
+from app.auth import scim_tokens, setup_links
 from app.console.shell import forms, guard, idempotent_forms, one_time_secrets, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
@@ -24,6 +24,7 @@ TOKEN = f"{SCIM}/<uuid:scim_token_id>"
 @blueprint.get(SCIM)
 @public
 @guard.admins_only
+@guard.allow_setup(setup_links.SCIM)
 def show_scim(account_id: str) -> Page:
     """The tokens of the account's directory."""
     return _page(_scope(account_id), Form())
@@ -32,6 +33,7 @@ def show_scim(account_id: str) -> Page:
 @blueprint.post(SCIM)
 @public
 @guard.admins_only
+@guard.allow_setup(setup_links.SCIM)
 def create_scim_token(account_id: str) -> Page | BaseResponse:
     """Create a token, and redirect to the page that shows it."""
     scope, form = _scope(account_id), forms.submitted()
@@ -51,6 +53,7 @@ def create_scim_token(account_id: str) -> Page | BaseResponse:
 @blueprint.get(f"{TOKEN}/made")
 @public
 @guard.admins_only
+@guard.allow_setup(setup_links.SCIM)
 def show_made_scim_token(account_id: str, scim_token_id: str) -> str | BaseResponse:
     """A new token, shown once."""
     scope = _scope(account_id)
@@ -68,6 +71,7 @@ def show_made_scim_token(account_id: str, scim_token_id: str) -> str | BaseRespo
 @blueprint.post(f"{TOKEN}/revoke")
 @public
 @guard.admins_only
+@guard.allow_setup(setup_links.SCIM)
 def revoke_scim_token(account_id: str, scim_token_id: str) -> BaseResponse:
     """Revoke a token; revoking it twice succeeds."""
     scope = _scope(account_id)
@@ -87,12 +91,16 @@ def _scope(account_id: str) -> AccountScope:
 
 def _page(scope: AccountScope, form: Form) -> Page:
     tokens = scim_tokens.list_active(scope.account.id)
-    emails = users.emails(scope.account.id, {token.created_by for token in tokens})
+    creators = {token.created_by for token in tokens}
+    names = {
+        **users.emails(scope.account.id, creators),
+        **setup_links.names(scope.account.id, creators),
+    }
     return form.render(
         "console/sso/scim.html",
         scope=scope,
         tokens=tokens,
-        emails=emails,
+        creators=names,
         address=base_url(),
         may_create=len(tokens) < scim_tokens.MAX_ACTIVE,
         form_id=idempotent_forms.form_id(),

@@ -8,7 +8,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from app.accounts import pii, sso_settings, tenants
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.accounts.schemas import OwnAccountBody
-from app.auth import account_settings
+from app.auth import account_settings, setup_links
 from app.auth.responses import origin
 from app.console.admin import sso_form
 from app.console.shell import forms, guard, idempotent_forms, lists, scopes
@@ -52,9 +52,12 @@ def show_sso() -> BaseResponse:
 @blueprint.get(ACCOUNT)
 @public
 @guard.admins_only
-def show_providers(account_id: str) -> Page:
+@guard.allow_setup("*")
+def show_providers(account_id: str) -> Page | BaseResponse:
     """The providers of an account, its provisioning settings and recent refusals."""
     scope = scopes.account_scope(account_id)
+    if scope.by.setup is not None:
+        return redirect(url_for("console.show_setup"))
     return _overview(scope, sso_form.from_account(tenants.get(scope.account.id)))
 
 
@@ -84,6 +87,7 @@ def change_sign_in(account_id: str) -> Page | BaseResponse:
 @blueprint.get(NEW)
 @public
 @guard.admins_only
+@guard.allow_setup(setup_links.SSO)
 def show_new_provider(account_id: str, category: str, provider: str) -> Page:
     """The form for a new provider."""
     scope, kind = scopes.account_scope(account_id), providers.get(category, provider)
@@ -93,6 +97,7 @@ def show_new_provider(account_id: str, category: str, provider: str) -> Page:
 @blueprint.post(NEW)
 @public
 @guard.admins_only
+@guard.allow_setup(setup_links.SSO)
 def create_provider(account_id: str, category: str, provider: str) -> Page | BaseResponse:
     """Create a provider."""
     scope, kind = scopes.account_scope(account_id), providers.get(category, provider)
@@ -111,6 +116,7 @@ def create_provider(account_id: str, category: str, provider: str) -> Page | Bas
 @blueprint.get(SETTING)
 @public
 @guard.admins_only
+@guard.allow_setup(setup_links.SSO)
 def show_provider(account_id: str, setting_id: str) -> Page:
     """The settings of a provider."""
     scope = scopes.account_scope(account_id)
@@ -121,6 +127,7 @@ def show_provider(account_id: str, setting_id: str) -> Page:
 @blueprint.post(SETTING)
 @public
 @guard.admins_only
+@guard.allow_setup(setup_links.SSO)
 def change_provider(account_id: str, setting_id: str) -> Page | BaseResponse:
     """Save the settings of a provider."""
     scope = scopes.account_scope(account_id)
@@ -139,6 +146,7 @@ def change_provider(account_id: str, setting_id: str) -> Page | BaseResponse:
 @blueprint.post(f"{SETTING}/try")
 @public
 @guard.admins_only
+@guard.allow_setup(setup_links.SSO)
 def try_provider(account_id: str, setting_id: str) -> Page:
     """Check that the provider answers and accepts the client."""
     scope = scopes.account_scope(account_id)
@@ -155,6 +163,7 @@ def try_provider(account_id: str, setting_id: str) -> Page:
 @blueprint.post(f"{SETTING}/remove")
 @public
 @guard.admins_only
+@guard.allow_setup(setup_links.SSO)
 def remove_provider(account_id: str, setting_id: str) -> BaseResponse:
     """Remove a provider."""
     scope = scopes.account_scope(account_id)
@@ -167,6 +176,7 @@ def remove_provider(account_id: str, setting_id: str) -> BaseResponse:
 @blueprint.get(f"{SETTING}/test")
 @public
 @guard.admins_only
+@guard.allow_setup(setup_links.SSO)
 def test_provider(account_id: str, setting_id: str) -> Page | BaseResponse:
     """Start a test sign-in, which shows its result and signs nobody in."""
     scope = scopes.account_scope(account_id)
@@ -214,6 +224,7 @@ def _begin_sso(category: str, provider: str) -> BaseResponse:
 @blueprint.get("/console/sso/finish")
 @public
 @guard.allow_anonymous
+@guard.allow_setup(setup_links.SSO)
 def finish_sso() -> str | BaseResponse:
     """Finish a sign-in: start a session, or show the result of a test."""
     flow, user = one_time_codes.redeem_in_console(
@@ -222,6 +233,9 @@ def finish_sso() -> str | BaseResponse:
     if user is None:
         scope = scopes.account_scope(flow.account_id)
         outcome = one_time_codes.test_result(flow)
+        # A refusal by the account's policy is for its admins: the provider works.
+        if scope.by.setup is not None and outcome.get("subject"):
+            setup_links.record_test(scope.by)
         return render_template("console/sso/tested.html", scope=scope, outcome=outcome, flow=flow)
     if flow.is_new_user:
         flash(gettext("Welcome to %(account)s.", account=user.account.name))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from werkzeug.wrappers import Response as BaseResponse
 
+from app.auth import setup_links
 from app.auth.principal import Principal
 from app.console.admin.sso import SETTING
 from app.console.shell import guard, scopes
@@ -23,6 +24,7 @@ KEYS = f"{SETTING}/keys"
 @blueprint.post(f"{SETTING}/metadata")
 @public
 @guard.admins_only
+@guard.allow_setup(setup_links.SSO)
 def read_provider_metadata(account_id: str, setting_id: str) -> BaseResponse:
     """Read the provider's metadata now."""
     scope = scopes.account_scope(account_id)
@@ -38,6 +40,7 @@ def read_provider_metadata(account_id: str, setting_id: str) -> BaseResponse:
 @blueprint.post(KEYS)
 @public
 @guard.admins_only
+@guard.allow_setup(setup_links.SSO)
 def create_saml_key(account_id: str, setting_id: str) -> BaseResponse:
     """Create the next key pair."""
     notice = gettext("The key pair is created. Give the providers the new metadata.")
@@ -47,6 +50,7 @@ def create_saml_key(account_id: str, setting_id: str) -> BaseResponse:
 @blueprint.post(f"{KEYS}/<uuid:saml_key_id>/activate")
 @public
 @guard.admins_only
+@guard.allow_setup(setup_links.SSO)
 def activate_saml_key(account_id: str, setting_id: str, saml_key_id: str) -> BaseResponse:
     """Sign requests with a key pair."""
     notice = gettext("Requests are signed with this key pair now.")
@@ -56,6 +60,7 @@ def activate_saml_key(account_id: str, setting_id: str, saml_key_id: str) -> Bas
 @blueprint.post(f"{KEYS}/<uuid:saml_key_id>/remove")
 @public
 @guard.admins_only
+@guard.allow_setup(setup_links.SSO)
 def remove_saml_key(account_id: str, setting_id: str, saml_key_id: str) -> BaseResponse:
     """Delete a key pair."""
     notice = gettext("The key pair is deleted.")

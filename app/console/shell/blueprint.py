@@ -122,8 +122,11 @@ def template_context() -> dict[str, object]:
     if not has_request_context():  # a mail
         return {}
     caller = guard.caller()
+    holder = caller if caller and caller.setup is not None else None
+    caller = None if holder else caller
     return {
         "caller": caller,
+        "setup_holder": holder,
         "has_outbox": mail.is_saved_to_files() and not config.current().production,
         "shell": navigation.Shell(caller) if caller else None,
         "theme": theme.chosen(),

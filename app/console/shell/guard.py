@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
 from functools import wraps
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -16,7 +17,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from app import config
 from app.accounts.models import User
 from app.accounts.sign_in_settings import SERVICE_LIMITS
-from app.auth import credentials, magic_links, sessions
+from app.auth import credentials, magic_links, sessions, setup_links
 from app.auth import service as auth
 from app.auth.factor_models import PASSKEY
 from app.auth.guard import limit_body
@@ -42,6 +43,7 @@ MAX_ANONYMOUS_BODY = 2**19  # bytes; saved forms come back encrypted (`unsent`)
 SIGN_IN = "console/sign_in.html"
 REAUTHENTICATE = "console/reauthenticate.html"
 FORM_OWNER = "forms_of"
+SETUP_COOKIE = "atrium_setup"
 View = TypeVar("View", bound=Callable[..., Any])
 Step = TypeVar("Step")
 csrf = CSRFProtect()
@@ -65,6 +67,16 @@ def superadmins_only(view: View) -> View:
     """Mark a page for superadmins."""
     view.superadmins_only = True  # type: ignore[attr-defined]
     return view
+
+
+def allow_setup(feature: str) -> Callable[[View], View]:
+    """Mark a page for holders of a setup link with this feature, beside admins; `*`: with any."""
+
+    def mark(view: View) -> View:
+        view.setup_feature = feature  # type: ignore[attr-defined]
+        return view
+
+    return mark
 
 
 def takes_file(view: View) -> View:
@@ -113,9 +125,9 @@ def _reload_caller(error: versioned_cache.Stale | DBAPIError, view: Callable[...
     _check_role(require_caller(), view)
 
 
-def cookie_name() -> str:
-    """The name of the session cookie; in production browsers bind it to this host."""
-    return "__Host-atrium_console" if config.current().production else "atrium_console"
+def cookie_name(name: str = "atrium_console") -> str:
+    """The name of the session cookie, or another's; in production browsers bind it to this host."""
+    return f"__Host-{name}" if config.current().production else name
 
 
 def authorize() -> Any:
@@ -132,6 +144,8 @@ def authorize() -> Any:
     if current is not None:
         _check_role(current, view)
         return resubmit.restore_form()
+    if hasattr(view, "setup_feature") and cookie_name(SETUP_COOKIE) in request.cookies:
+        return redirect(url_for("console.show_setup"), 303)
     saved = resubmit.encode_form()
     if saved is None:
         return redirect(url_for("console.sign_in", next=_return_path()))
@@ -175,10 +189,24 @@ def load_caller() -> None:
     if "console_caller" in g:
         return
     session_caller = credentials.console_principal(
-        request.cookies.get(cookie_name(), "").replace("\0", ""),
+        _cookie(cookie_name()),
         records_use=request.headers.get("X-Requested-With") != "XMLHttpRequest",
     )
-    g.console_caller, g.console_session_id = session_caller or (None, None)
+    g.console_caller, g.console_session_id = session_caller or _setup_holder() or (None, None)
+
+
+def _cookie(name: str) -> str:
+    return request.cookies.get(name, "").replace("\0", "")
+
+
+def _setup_holder() -> tuple[Principal, str] | None:
+    """The holder of a setup link and the link's id, on the pages that the link is for."""
+    view = current_app.view_functions.get(request.endpoint or "")
+    feature, secret = getattr(view, "setup_feature", None), _cookie(cookie_name(SETUP_COOKIE))
+    holder = setup_links.authenticate(secret) if feature and secret else None
+    if holder is None or not (feature == "*" or feature in (holder.setup or ())):
+        return None
+    return holder, holder.user_id or ""
 
 
 def _check_role(caller: Principal, view: Callable[..., object]) -> None:
@@ -237,9 +265,33 @@ def start_session(
         samesite="Lax",
         secure=config.current().production,
     )
+    end_setup(response)
     remember_device(response, user)
     if user.language:
         languages.remember(response, user.language)
+    return response
+
+
+def start_setup(link_id: str, secret: str, lifetime: timedelta) -> BaseResponse:
+    """Make this browser the holder of a setup link, which ends its session, and redirect."""
+    end_current_session()
+    _invalidate_foreign_forms(link_id)
+    response = forget_session(redirect(url_for("console.show_setup"), 303))
+    response.set_cookie(
+        cookie_name(SETUP_COOKIE),
+        secret,
+        max_age=int(lifetime.total_seconds()),
+        httponly=True,
+        samesite="Lax",
+        secure=config.current().production,
+    )
+    return response
+
+
+def end_setup(response: BaseResponse) -> BaseResponse:
+    """Delete the cookie of a setup link's holder with a response."""
+    secure = config.current().production
+    response.delete_cookie(cookie_name(SETUP_COOKIE), httponly=True, samesite="Lax", secure=secure)
     return response
 
 
@@ -270,7 +322,7 @@ def provider_logout_url() -> str | None:
     """The identity provider's sign-out address for this session, if it began there."""
     load_caller()
     current = caller()
-    if current is None or current.home is None:
+    if current is None or current.home is None or current.setup is not None:
         return None
     from app.sso import saml_logout  # imported on use: large
 
@@ -282,7 +334,7 @@ def end_current_session() -> None:
     """End the session of this browser, if there is one."""
     load_caller()
     current = caller()
-    if current and current.home:
+    if current and current.home and current.setup is None:
         sessions.end(*sessions.user_key(current), g.console_session_id)
 
 

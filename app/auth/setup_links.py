@@ -1,0 +1,272 @@
+"""Setup links: a customer's IT sets up single sign-on without a user of its own (contract 18).
+
+A link is used up by opening it: its token is exchanged for the secret of a cookie, which lasts
+until the set-up is completed, the link expires or an admin revokes it. It also ends with the rights
+of the admin who created it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+from urllib.parse import quote
+
+import sqlalchemy as sa
+
+from app import clock, config, crypto, db, jobs
+from app.accounts import service as accounts
+from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, User
+from app.accounts.types import Body, Condition
+from app.auth import lockout, tokens
+from app.auth import principal as principals
+from app.auth.models import SetupLink
+from app.auth.principal import AccountRef, Principal
+from app.context import actor, tenancy
+from app.db import errors, versioned_cache
+from app.errors import BadRequest, Conflict, Forbidden, InvalidValues, NotFound, Unauthorized
+from app.outbound import mail
+
+FEATURES = SSO, DOMAINS, SCIM = "sso", "domains", "scim"
+STATES = ("pending", "opened", "completed", "revoked", "expired")
+LONGEST_NAME = 100
+DEFAULT_HOURS, MAX_HOURS = 72, 14 * 24
+MAX_OPEN = 10
+"""Open links of one account."""
+NO_KEYS = "API keys cannot manage setup links."
+NOT_FOR_SYSTEM = "The system account has no setup links."
+NOT_TESTED = "Test a sign-in first: it shows that users will be able to sign in."
+
+
+def page(account_id: str, skip: int, limit: int) -> tuple[Sequence[SetupLink], int]:
+    """A page of an account's links, newest first, and their number."""
+    own = SetupLink.account_id == account_id
+    query = sa.select(SetupLink).where(own).order_by(SetupLink.id.desc())
+    count = sa.select(sa.func.count()).select_from(SetupLink).where(own)
+    rows = db.db.session.scalars(query.offset(skip).limit(limit)).all()
+    return rows, db.db.session.scalar(count) or 0
+
+
+def get(account_id: str, link_id: str) -> SetupLink:
+    """A link of the account. Raises NotFound."""
+    link = db.db.session.get(SetupLink, (account_id, link_id.lower()))
+    if link is None:
+        raise NotFound("There is no such setup link.")
+    return link
+
+
+def names(account_id: str, ids: Collection[str]) -> dict[str, str]:
+    """The names of links by id."""
+    own = (SetupLink.account_id == account_id, SetupLink.id.in_(ids))
+    rows = db.db.session.scalars(sa.select(SetupLink).where(*own))
+    return {link.id: link.name for link in rows}
+
+
+def create(body: Body, *, by: Principal, id: str | None = None) -> tuple[SetupLink, str]:
+    """Create a link in the account acted in, and mail it to `email`; returns it with its address.
+
+    Raises InvalidValues, Conflict beyond ten open links, TooManyRequests, or Forbidden without a
+    recent sign-in and in the system account.
+    """
+    by.refuse_key(NO_KEYS)
+    by.require_recent_sign_in()
+    account = _account(by)
+    email = (body.get("email") or "").strip() or None
+    if email and (invalid := accounts.email_problem(email)):
+        raise InvalidValues([invalid])
+    token = tokens.random_token(account.account_code)
+    unique_id = errors.conflict_on_unique("setup_links", "id", "id", "This link exists.")
+    with unique_id, db.transaction() as session:
+        accounts.get_for_update(account.id)  # two at once would pass the limit
+        link = SetupLink(
+            account_id=account.id,
+            name=body["name"],
+            email=email,
+            features=[name for name in FEATURES if name in body.get("features", FEATURES)],
+            token_hash=tokens.digest(token),
+            created_by=by.home_and_user()[1],
+            expires_at=clock.now() + timedelta(hours=body.get("expires_in_hours", DEFAULT_HOURS)),
+            **({"id": id} if id else {}),
+        )
+        session.add(link)
+        session.flush()
+        if _count_open(account.id) > MAX_OPEN:
+            raise Conflict(f"An account has at most {MAX_OPEN} open setup links. Revoke one first.")
+        if email:
+            lockout.count_mail(account.id, email)
+            payload = {"setup_link_id": link.id, "token": crypto.encrypt(token)}
+            jobs.enqueue("auth.send_setup_link", payload, account_id=account.id)
+    return link, _address(token)
+
+
+def revoke(link_id: str, *, by: Principal) -> None:
+    """Revoke a link, whose holder is refused at once. Raises Forbidden, NotFound or Conflict."""
+    by.refuse_key(NO_KEYS)
+    with db.transaction():
+        link = _for_update(by.require_account_id(), link_id)
+        if link.completed_at:
+            raise Conflict("This set-up is completed.")
+        link.revoked_at = link.revoked_at or clock.now()
+
+
+def by_token(token: str) -> tuple[SetupLink, AccountRef]:
+    """A link that can be opened with this token, and its account. Raises BadRequest."""
+    found = _find(token, SetupLink.opened_at.is_(None))
+    if found is None:
+        raise _invalid()
+    return found
+
+
+def redeem(token: str) -> tuple[SetupLink, str]:
+    """Use up a link: returns it with the secret of its holder's cookie. Raises BadRequest."""
+    found, account = by_token(token)
+    secret = tokens.random_token(account.account_code)
+    with tenancy.in_account(account.id), db.transaction():
+        link = _for_update(account.id, found.id)
+        if link.opened_at or link.token_hash != tokens.digest(token) or not _is_open(link):
+            raise _invalid()
+        actor.act_as(link.id, None, _actor_name(link))
+        link.opened_at, link.token_hash = clock.now(), tokens.digest(secret)
+    return link, secret
+
+
+def authenticate(secret: str) -> Principal | None:
+    """The holder of an opened link, by the secret of the cookie: an admin of the link's features.
+
+    Holders are no users: only the console's pages of these features may accept them.
+    """
+    found = _find(secret, SetupLink.opened_at.is_not(None))
+    if found is None:
+        return None
+    link, account = found
+    return Principal(
+        account=account,
+        home=account,
+        user_id=link.id,
+        name=_actor_name(link),
+        role=ADMIN,
+        auth_time=clock.now().timestamp(),
+        setup=frozenset(link.features),
+    )
+
+
+def lock(holder: Principal) -> None:
+    """Lock the holder's link, so that it stays valid until the commit. Raises Unauthorized."""
+    account, link_id = holder.home_and_user()
+    if not _is_open(_for_update(account.id, link_id)):
+        raise Unauthorized
+
+
+def record_test(holder: Principal) -> None:
+    """Note that a test sign-in worked: the provider identified its user."""
+    account, link_id = holder.home_and_user()
+    with db.transaction():
+        _for_update(account.id, link_id).tested_at = clock.now()
+
+
+def complete(holder: Principal) -> None:
+    """End the set-up, and mail the admin who created the link. Raises Conflict without a test."""
+    account, link_id = holder.home_and_user()
+    with db.transaction():
+        link = _for_update(account.id, link_id)
+        if SSO in link.features and link.tested_at is None:
+            raise Conflict(NOT_TESTED)
+        if link.completed_at is None:
+            link.completed_at = clock.now()
+            payload = {"setup_link_id": link.id}
+            jobs.enqueue("auth.notify_setup_completed", payload, account_id=account.id)
+
+
+def _account(by: Principal) -> AccountRef:
+    if by.require_account_id() == SYSTEM_ACCOUNT_ID or by.account is None:
+        raise Forbidden(NOT_FOR_SYSTEM)
+    return by.account
+
+
+def _for_update(account_id: str, link_id: str) -> SetupLink:
+    own = (SetupLink.account_id == account_id, SetupLink.id == link_id.lower())
+    query = sa.select(SetupLink).where(*own).with_for_update()
+    link = db.db.session.scalar(query.execution_options(populate_existing=True))
+    if link is None:
+        raise NotFound("There is no such setup link.")
+    return link
+
+
+def _find(secret: str, condition: Condition) -> tuple[SetupLink, AccountRef] | None:
+    with versioned_cache.reloading():
+        account = principals.find_active_account(secret.partition("-")[0])
+    if account is None or account.id == SYSTEM_ACCOUNT_ID:
+        return None
+    query = sa.select(SetupLink).where(
+        SetupLink.account_id == account.id,
+        SetupLink.token_hash == tokens.digest(secret),
+        condition,
+    )
+    with tenancy.in_account(account.id):
+        link = db.db.session.scalar(query.execution_options(populate_existing=True))
+    if link is None or not _is_open(link):
+        return None
+    creator = principals.for_user_in_account(account.id, link.created_by)
+    return (link, account) if creator is not None and creator.is_admin else None
+
+
+def _is_open(link: SetupLink) -> bool:
+    return link.state in ("pending", "opened")
+
+
+def _count_open(account_id: str) -> int:
+    is_open = (
+        SetupLink.account_id == account_id,
+        SetupLink.completed_at.is_(None),
+        SetupLink.revoked_at.is_(None),
+        SetupLink.expires_at > clock.now(),
+    )
+    count = sa.select(sa.func.count()).select_from(SetupLink).where(*is_open)
+    return db.db.session.scalar(count) or 0
+
+
+def _actor_name(link: SetupLink) -> str:
+    return f"Setup link: {link.name}"
+
+
+def _address(token: str) -> str:
+    return f"{config.current().base_url}/console/setup/{quote(token)}"
+
+
+def _invalid() -> BadRequest:
+    message = "This link was already opened, or is no longer valid. Ask for a new one."
+    return BadRequest(message, error="invalid_token")
+
+
+@jobs.job("auth.send_setup_link", mails=True)
+def _mail_link(payload: Mapping[str, str]) -> None:
+    link = get(payload["account_id"], payload["setup_link_id"])
+    token = crypto.decrypt(payload["token"])
+    account = principals.find_active_account(link.account_id)
+    # It may have been opened or revoked meanwhile.
+    if link.email and account and link.state == "pending":
+        _send(link, account, link.email, "setup_link", url=_address(token))
+
+
+@jobs.job("auth.notify_setup_completed", mails=True)
+def _mail_completed(payload: Mapping[str, str]) -> None:
+    link = get(payload["account_id"], payload["setup_link_id"])
+    account, creator = principals.find_active_account(link.account_id), _creator(link)
+    if account and creator and creator.may_sign_in:
+        _send(link, account, creator.email, "setup_completed", name=link.name)
+
+
+def _send(link: SetupLink, account: AccountRef, to: str, template: str, **details: Any) -> None:
+    creator = _creator(link)
+    language = creator.language if creator else None
+    details |= {"account": account.name, "until": clock.iso(link.expires_at)[:16]}
+    mail.send(to, template, language=language, **details)
+
+
+def _creator(link: SetupLink) -> User | None:
+    for account_id in (link.account_id, SYSTEM_ACCOUNT_ID):
+        with tenancy.across_accounts():
+            user = db.db.session.get(User, (account_id, link.created_by))
+        if user:
+            return user
+    return None

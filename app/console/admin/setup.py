@@ -1,0 +1,112 @@
+"""The set-up of single sign-on by the holder of a setup link, who is no user."""
+
+from __future__ import annotations
+
+from flask import redirect, render_template, url_for
+from werkzeug.wrappers import Response as BaseResponse
+
+from app import clock
+from app.auth import scim_tokens, setup_links
+from app.auth.models import SetupLink
+from app.auth.principal import Principal
+from app.console.admin.domains import STATE_NAMES
+from app.console.shell import guard
+from app.console.shell.blueprint import blueprint
+from app.console.shell.forms import Form, Page
+from app.domains import service as domains
+from app.domains.models import VERIFIED
+from app.errors import AppError, BadRequest
+from app.http.languages import gettext
+from app.rest.access import public
+from app.sso import providers, service
+
+SETUP = "/console/setup"
+MAX_SHOWN = 100
+
+
+@blueprint.get(SETUP)
+@public
+@guard.allow_anonymous
+@guard.allow_setup("*")
+def show_setup() -> Page | BaseResponse:
+    """The steps of the set-up."""
+    holder = guard.caller()
+    if holder is None:
+        return render_template("console/setup/closed.html", done=False), 403
+    if holder.setup is None:
+        return redirect(url_for("console.show_home"))
+    return _steps_page(holder, Form())
+
+
+@blueprint.get(f"{SETUP}/done")
+@public
+@guard.allow_anonymous
+def show_setup_done() -> str:
+    """The end of a completed set-up."""
+    return render_template("console/setup/closed.html", done=True)
+
+
+@blueprint.get(f"{SETUP}/<token>")
+@public
+@guard.allow_anonymous
+def show_setup_link(token: str) -> Page:
+    """What a link is for, and the button that opens it: looking does not use it up."""
+    try:
+        link, account = setup_links.by_token(token)
+    except BadRequest:
+        return render_template("console/setup/closed.html", done=False), 403
+    return Form().render("console/setup/open.html", link=link, account=account, token=token)
+
+
+@blueprint.post(f"{SETUP}/<token>")
+@public
+@guard.allow_anonymous
+def open_setup_link(token: str) -> Page | BaseResponse:
+    """Open a link, which uses it up."""
+    try:
+        link, secret = setup_links.redeem(token)
+    except BadRequest:
+        return render_template("console/setup/closed.html", done=False), 403
+    return guard.start_setup(link.id, secret, link.expires_at - clock.now())
+
+
+@blueprint.post(f"{SETUP}/complete")
+@public
+@guard.admins_only
+@guard.allow_setup("*")
+def complete_setup() -> Page | BaseResponse:
+    """End the set-up."""
+    holder = guard.require_caller()
+    if holder.setup is None:
+        return redirect(url_for("console.show_home"), 303)
+    try:
+        setup_links.complete(holder)
+    except AppError as error:
+        return _steps_page(holder, Form().with_error(error))
+    return guard.end_setup(redirect(url_for("console.show_setup_done"), 303))
+
+
+def _steps_page(holder: Principal, form: Form) -> Page:
+    account, link_id = holder.home_and_user()
+    link = setup_links.get(account.id, link_id)
+    context = {
+        "account": account,
+        "link": link,
+        "rows": service.page(0, MAX_SHOWN, by=holder)[0],
+        "kinds": providers.PROVIDERS,
+        "domains": domains.page(account.id, 0, MAX_SHOWN)[0],
+        "tokens": scim_tokens.list_active(account.id),
+        "state_names": STATE_NAMES,
+        "verified": VERIFIED,
+        "steps": _steps(link),
+    }
+    return form.render("console/setup/steps.html", **context)
+
+
+def _steps(link: SetupLink) -> list[tuple[str, str]]:
+    titles = {
+        setup_links.SSO: gettext("Connect your identity provider"),
+        setup_links.DOMAINS: gettext("Verify your domains"),
+        setup_links.SCIM: gettext("Provision users and groups"),
+    }
+    return [(name, title) for name, title in titles.items() if name in link.features]

@@ -1,0 +1,132 @@
+"""The setup links of an account: creating one for the customer's IT, and revoking it."""
+
+from __future__ import annotations
+
+from flask import redirect, render_template, url_for
+from werkzeug.wrappers import Response as BaseResponse
+
+from app.accounts import users
+from app.accounts.models import SYSTEM_ACCOUNT_ID
+from app.auth import setup_links
+from app.console.admin.sso import ACCOUNT
+from app.console.shell import forms, guard, idempotent_forms, lists, one_time_secrets, scopes
+from app.console.shell.blueprint import blueprint
+from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.scopes import AccountScope
+from app.errors import AppError, InvalidValues, NotFound, problem
+from app.http.languages import gettext, lazy_gettext
+from app.rest.access import public
+from app.types import JSONObject
+
+LINKS = f"{ACCOUNT}/setup-links"
+LINK = f"{LINKS}/<uuid:setup_link_id>"
+DAYS = ("1", "3", "7", "14")
+DEFAULT_DAYS = "3"
+FEATURES = (
+    {"id": setup_links.SSO, "name": lazy_gettext("Single sign-on")},
+    {"id": setup_links.DOMAINS, "name": lazy_gettext("Domains")},
+    {"id": setup_links.SCIM, "name": lazy_gettext("Provisioning (SCIM)")},
+)
+STATE_NAMES = {
+    "pending": lazy_gettext("not opened yet"),
+    "opened": lazy_gettext("opened"),
+    "completed": lazy_gettext("completed"),
+    "revoked": lazy_gettext("revoked"),
+    "expired": lazy_gettext("expired"),
+}
+
+
+@blueprint.get(LINKS)
+@public
+@guard.admins_only
+def show_setup_links(account_id: str) -> Page:
+    """The setup links of an account, with the form that creates one."""
+    return _page(_scope(account_id), Form({"days": DEFAULT_DAYS}, list(setup_links.FEATURES)))
+
+
+@blueprint.post(LINKS)
+@public
+@guard.admins_only
+def create_setup_link(account_id: str) -> Page | BaseResponse:
+    """Create a setup link, and redirect to the page that shows it."""
+    scope, form = _scope(account_id), forms.submitted("name", "email", "days", selected="features")
+    id = idempotent_forms.derive_id([form.values, form.selected])
+    try:
+        _, url = setup_links.create(_body(form), by=scope.by, id=id)
+        one_time_secrets.store(id, url)
+    except AppError as error:
+        if not idempotent_forms.already_created(
+            error, lambda: setup_links.get(scope.account.id, id)
+        ):
+            return _page(scope, form.with_error(error))
+    url_args = {**scope.url_args, "setup_link_id": id}
+    return redirect(url_for("console.show_made_setup_link", **url_args), 303)
+
+
+@blueprint.get(f"{LINK}/made")
+@public
+@guard.admins_only
+def show_made_setup_link(account_id: str, setup_link_id: str) -> str | BaseResponse:
+    """A new setup link, shown once."""
+    scope = _scope(account_id)
+    link = setup_links.get(scope.account.id, setup_link_id)
+    url = one_time_secrets.pop(link.id)
+    if url is None:
+        notice = gettext(
+            "The link has already been shown. If you did not copy it, revoke it and create another."
+        )
+        return redirect_with_notice(notice, "console.show_setup_links", **scope.url_args)
+    return render_template("console/setup/made.html", scope=scope, link=link, url=url)
+
+
+@blueprint.post(f"{LINK}/revoke")
+@public
+@guard.admins_only
+def revoke_setup_link(account_id: str, setup_link_id: str) -> Page | BaseResponse:
+    """Revoke a setup link; revoking it twice succeeds."""
+    scope = _scope(account_id)
+    try:
+        setup_links.revoke(setup_link_id, by=scope.by)
+    except AppError as error:
+        return _page(scope, Form({"days": DEFAULT_DAYS}).with_error(error))
+    notice = gettext("The link is revoked. What was set up stays.")
+    return redirect_with_notice(notice, "console.show_setup_links", **scope.url_args)
+
+
+def _scope(account_id: str) -> AccountScope:
+    scope = scopes.account_scope(account_id)
+    if scope.account.id == SYSTEM_ACCOUNT_ID:
+        raise NotFound
+    return scope
+
+
+def _body(form: Form) -> JSONObject:
+    values = form.validated(("name",), name=setup_links.LONGEST_NAME, email=320)
+    features = [name for name in setup_links.FEATURES if name in form.selected]
+    problems = []
+    if not features:
+        message = gettext("Choose at least one.")
+        problems.append(problem("features", "required", message))
+    if form["days"] not in DAYS:
+        message = gettext("Choose one of the options.")
+        problems.append(problem("days", "invalid_option", message))
+    if problems:
+        raise InvalidValues(problems)
+    hours = {"expires_in_hours": 24 * int(form["days"])}
+    return {"name": values["name"], "email": values["email"] or None, "features": features, **hours}
+
+
+def _page(scope: AccountScope, form: Form) -> Page:
+    listing = lists.from_request("console.show_setup_links", **scope.url_args)
+    rows, total = setup_links.page(scope.account.id, listing.skip, lists.PAGE_SIZE)
+    listing.with_page((list(rows), total))
+    return form.render(
+        "console/setup/links.html",
+        scope=scope,
+        listing=listing,
+        creators=users.emails(scope.account.id, {link.created_by for link in rows}),
+        state_names=STATE_NAMES,
+        features=FEATURES,
+        days=DAYS,
+        form_id=idempotent_forms.form_id(),
+    )
