@@ -104,6 +104,14 @@ class RefreshTokenReused:
 
 
 @dataclass(frozen=True)
+class MfaSessionStarted:
+    """A session started with a second factor; it has the id of the challenge if there was one."""
+
+    account_id: str
+    session_id: str
+
+
+@dataclass(frozen=True)
 class AccountClosed:
     """An account was closed for good; its data must be removed."""
 

@@ -105,8 +105,8 @@ def verify_second_factor(body: Body) -> Response:
     """
     token = body["mfa_token"]
     answer = Answer(body["method"], body.get("code", ""), body.get("assertion"), token)
-    user = mfa.verify_sign_in(token, answer)
-    return sign_in_response(auth.sign_in(user, origin(), Proof.MFA))
+    user, challenge = mfa.verify_sign_in(token, answer)
+    return sign_in_response(auth.sign_in(user, origin(), Proof.MFA, challenge.id))
 
 
 @blueprint.route("/mfa/options", methods=["POST"])
@@ -301,7 +301,7 @@ def _enrolling(body: Body) -> tuple[User, Challenge | None, str | None]:
 
 
 def _enrolled(user: User, enrolled: Enrolled, challenge: Challenge | None) -> Response:
-    signed_in = auth.sign_in(user, origin(), Proof.MFA) if challenge else None
+    signed_in = auth.sign_in(user, origin(), Proof.MFA, challenge.id) if challenge else None
     body = EnrolledFactor().dump(
         {
             "factor": enrolled.factor,

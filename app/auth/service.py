@@ -47,9 +47,11 @@ def login(*, account: str | None, email: str, password: str, origin: Origin) -> 
     return sign_in(user, origin, Proof.ONE_FACTOR)
 
 
-def sign_in(user: User | LoginUser, origin: Origin, proof: Proof) -> SignIn:
+def sign_in(
+    user: User | LoginUser, origin: Origin, proof: Proof, session_id: str | None = None
+) -> SignIn:
     """Start a session for an authenticated user. Raises MfaRequired or EnrolmentRequired."""
-    return _issue_tokens(user, sessions.start(user, origin, proof))
+    return _issue_tokens(user, sessions.start(user, origin, proof, session_id))
 
 
 def check_password(account: str | None, email: str, password: str, origin: Origin) -> LoginUser:

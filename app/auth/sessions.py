@@ -44,18 +44,25 @@ class Family:
     """When it ends unless it is renewed; its access tokens last no longer."""
 
 
-def start(user: User | LoginUser, origin: Origin, proof: Proof) -> Family:
-    """Start an API session for a user. Raises MfaRequired or EnrolmentRequired."""
+def start(
+    user: User | LoginUser, origin: Origin, proof: Proof, session_id: str | None = None
+) -> Family:
+    """Start an API session for a user. Raises MfaRequired or EnrolmentRequired.
+
+    After a second factor `session_id` is the challenge's, by which single logout may know it.
+    """
     mfa = gate.check(user, proof)
-    now, session_id = clock.now(), new_id()
+    now, session_id = clock.now(), session_id or new_id()
     expires_at = now + sign_in_settings.session_limits(user.account.settings).lifetime
     token, jti = _refresh_token(user.account_id, user.id, session_id, now, expires_at)
     _insert(user, session_id, API, jti, origin, now, expires_at, mfa=mfa)
     return Family(session_id, token, now, mfa, expires_at)
 
 
-def start_in_console(user: User | LoginUser, origin: Origin, proof: Proof) -> str:
-    """Start a console session. Returns the secret for its cookie.
+def start_in_console(
+    user: User | LoginUser, origin: Origin, proof: Proof, session_id: str | None = None
+) -> str:
+    """Start a console session, as `start` does. Returns the secret for its cookie.
 
     Raises MfaRequired or EnrolmentRequired.
     """
@@ -64,7 +71,7 @@ def start_in_console(user: User | LoginUser, origin: Origin, proof: Proof) -> st
     # Use moves the end that the account sets, but not the service's.
     total = sign_in_settings.session_limits(user.account.settings).total
     expires_at = now + min(SERVICE_LIMITS.lifetime, total)
-    _insert(user, new_id(), CONSOLE, secret, origin, now, expires_at, mfa=mfa)
+    _insert(user, session_id or new_id(), CONSOLE, secret, origin, now, expires_at, mfa=mfa)
     return secret
 
 
@@ -280,6 +287,8 @@ def _insert(
         if not _NOTE_LOGIN.all(expected):
             raise authentication_failed()
         _NEW_SESSION.run({f"_{name}": value for name, value in values.items()})
+        if mfa:
+            events.publish(events.MfaSessionStarted(user.account_id, id))
         if needs_mail:
             devices.enqueue_mail(user, origin, now)
     if isinstance(user, LoginUser):

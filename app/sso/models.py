@@ -184,6 +184,7 @@ class SamlSession(Base):
     id: Mapped[str] = mapped_column(Id, primary_key=True)  # of the flow
     # Null until the one-time code is exchanged.
     session_id: Mapped[str | None] = mapped_column(Id)
+    challenge_id: Mapped[str | None] = mapped_column(Id)  # of a second factor that starts it
     provider_name: Mapped[str] = mapped_column(Text)
     issuer: Mapped[str] = mapped_column(Text)
     subject: Mapped[str] = mapped_column(Text)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import orjson
 
@@ -11,7 +12,8 @@ from app.accounts.models import User
 from app.auth import service as auth
 from app.auth import tokens
 from app.auth.devices import Origin
-from app.auth.mfa.gate import Proof
+from app.auth.mfa import challenges
+from app.auth.mfa.gate import EnrolmentRequired, MfaRequired, Proof
 from app.auth.service import SignIn
 from app.sso import flows, refusals, sign_in
 from app.sso.models import API, BROWSER, CONSOLE, OAUTH, SAML, TEST, Flow, ProviderSetting
@@ -71,7 +73,9 @@ def _trade(flow: Flow | None, state: str | None, origin: Origin) -> tuple[SignIn
         raise StateRefused("code", "There is no such one-time code.")
     if flow.code_needs_state and state != flow.client_state:
         raise StateRefused("state", "The client sent the wrong state.")
-    signed_in = auth.sign_in(_redeem(flow), origin, proof_of(flow))
+    user = _redeem(flow)
+    with attaching_challenge(flow):
+        signed_in = auth.sign_in(user, origin, proof_of(flow))
     session_id = tokens.read(signed_in.refresh_token, tokens.REFRESH)["sid"]
     attach_session(flow, signed_in.user.id, session_id)
     return signed_in, flow
@@ -81,6 +85,19 @@ def attach_session(flow: Flow, user_id: str, session_id: str) -> None:
     """Let single logout find the session of a SAML sign-in. Raises StateRefused if it ended."""
     if flow.category == SAML:
         saml_sessions.attach(flow, user_id, session_id)
+
+
+@contextmanager
+def attaching_challenge(flow: Flow | None) -> Iterator[None]:
+    """Attach the challenge if a second factor has yet to start the session of a SAML sign-in."""
+    try:
+        yield
+    except (MfaRequired, EnrolmentRequired) as error:
+        if flow is not None and flow.category == SAML:
+            steps = (challenges.SIGN_IN, challenges.ENROLMENT)
+            challenge = challenges.read(error.extra["mfa_token"], *steps)
+            saml_sessions.attach_challenge(flow, challenge.id)
+        raise
 
 
 def proof_of(flow: Flow) -> Proof:

@@ -1,4 +1,4 @@
-"""add setup links
+"""add setup links, and the challenges that start SAML sessions
 
 Revision ID: 0047
 Revises: 0046
@@ -42,8 +42,10 @@ def upgrade() -> None:
         ),
     )
     op.create_index("ix_setup_links_expires_at", "setup_links", ["expires_at"])
+    op.add_column("saml_sessions", sa.Column("challenge_id", Id, nullable=True))
 
 
 def downgrade() -> None:
     """Revert the revision."""
+    op.drop_column("saml_sessions", "challenge_id")
     op.drop_table("setup_links")

@@ -69,7 +69,11 @@ class Phone:
 
 def set_up(user: Caller) -> Phone:
     """Set up an authenticator app."""
-    session = session_of(login(user).json, user.app)
+    return set_up_in(session_of(login(user).json, user.app), user)
+
+
+def set_up_in(session: Caller, user: Caller) -> Phone:
+    """Set up an authenticator app in a session of the user."""
     secret = session.post("auth/mfa/totp", {"name": "Phone"}).json["secret"]
     code = pyotp.TOTP(secret).at(clock.now())
     enrolled = session.post("auth/mfa/totp/confirm", {"code": code}).json

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from werkzeug.test import TestResponse
 
+from tests.auth.test_second_factors import set_up_in
 from tests.builders import PASSWORD, Caller
 from tests.console.browser import Browser
 from tests.parallel import at_once
@@ -87,6 +88,26 @@ def console_session(stage: Stage) -> Browser:
     finish = stage.post(browser.client, response, request.relay_state)
     assert browser.client.get(finish.headers["Location"]).status_code == 303
     return browser
+
+
+@pytest.mark.parametrize("when", ["before the second factor", "after it"])
+def test_a_sign_in_that_our_second_factor_completes_ends_as_well(stage: Stage, when: str) -> None:
+    stage.saml(stage.cast.root, idp_slo_url=SLO)  # a provider of the system is one factor
+    stage.cast.alice.patch("account", {"sso_provisioning": True})
+    phone = set_up_in(first := sign_in(stage), first)
+    code = query_of(stage.assert_in().headers["Location"])
+    asked = stage.anyone.post("auth/exchange", {"code": code["code"]}).json
+    assert asked["error"] == "mfa_required"
+    if when == "after it":
+        signed_in = phone.verify(asked["mfa_token"], phone.code(1)).json
+        session = Caller(stage.app, Authorization=f"Bearer {signed_in['access_token']}")
+        assert is_active(session)
+    assert stage.browser().get(Message().query()).status_code == 302
+    if when == "after it":
+        assert not is_active(session)
+    else:
+        late = phone.verify(asked["mfa_token"], phone.code(1))
+        assert (late.status_code, late.json["error"]) == (401, "invalid_mfa_token")
 
 
 def changed(**changes: Any) -> Callable[[Stage], TestResponse]:

@@ -80,6 +80,16 @@ def use(challenge: Challenge, account_id: str) -> None:
         raise _invalid() from error
 
 
+def void(challenge_id: str, account_id: str) -> None:
+    """Let nobody use a challenge any more, in the open transaction."""
+    used = UsedToken(
+        account_id=account_id,
+        token_hash=tokens.digest(challenge_id),
+        expires_at=clock.now() + LIFETIME,
+    )
+    db.db.session.merge(used)
+
+
 def bytes_of(token: str) -> bytes:
     """The passkey challenge of a token."""
     return hashlib.sha256(token.encode()).digest()

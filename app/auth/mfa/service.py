@@ -44,12 +44,12 @@ class Enrolled:
     recovery_codes: list[str] | None
 
 
-def verify_sign_in(token: str, answer: Answer) -> User:
+def verify_sign_in(token: str, answer: Answer) -> tuple[User, Challenge]:
     """The user who completes a sign-in. Raises Unauthorized or TooManyRequests."""
     challenge = challenges.read(token, challenges.SIGN_IN)
     user = challenges.user_of(challenge)
     prove(user, answer, challenge)
-    return user
+    return user, challenge
 
 
 def verify_passkey(token: str, assertion: JSONMapping) -> User:

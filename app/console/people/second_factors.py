@@ -9,7 +9,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import sign_in_settings
 from app.accounts.models import User
-from app.auth import lockout
+from app.auth import lockout, signatures
 from app.auth import service as auth
 from app.auth.factor_models import PASSKEY
 from app.auth.mfa import challenges, gate, passkeys, recovery_codes, report
@@ -48,12 +48,12 @@ def verify_second_factor() -> Page | BaseResponse:
         answer = second_factor.answer(form, token)
         if answer is None:
             raise BadRequest(gettext("Type a code, or use your passkey."))
-        user = mfa.verify_sign_in(token, answer)
+        user, challenge = mfa.verify_sign_in(token, answer)
     except AppError as error:
         if error.error == "invalid_mfa_token":
             return _expired(form, error)
         return second_factor.step_page(form.with_error(error))
-    return _signed_in(user, form)
+    return _signed_in(user, form, challenge.id)
 
 
 @blueprint.post("/console/second-factor/set-up")
@@ -70,7 +70,42 @@ def set_up_second_factor() -> Page | BaseResponse:
         enrolled = mfa.confirm_totp(user, form["code"][:100], challenge)
     except AppError as error:
         return second_factor.set_up_page(form.with_error(error), user)
-    signed_in = _signed_in(user, form)
+    return _signed_in_with_codes(user, form, enrolled, challenge.id)
+
+
+@blueprint.post("/console/second-factor/set-up/passkey")
+@public
+@guard.allow_anonymous
+def set_up_passkey() -> Page | BaseResponse:
+    """Register the first factor of a user whose account requires one, a passkey, and sign in."""
+    form = second_factor.submitted()
+    try:
+        user, challenge = mfa.enrolling_user(form["mfa_token"])
+    except AppError as error:
+        return _expired(form, error)
+    try:
+        sent = second_factor.credential(form["assertion"])
+        new = (sent["token"], gettext("Passkey"), sent["credential"])
+        enrolled = mfa.add_passkey(user, *new, challenge)
+    except AppError as error:
+        return second_factor.set_up_page(form.with_error(error), user)
+    return _signed_in_with_codes(user, form, enrolled, challenge.id)
+
+
+@blueprint.post("/console/second-factor/set-up/options")
+@public
+@guard.allow_anonymous
+def enrolment_passkey_options() -> BaseResponse:
+    """Options for registering a passkey as the first factor."""
+    user, _ = mfa.enrolling_user(second_factor.submitted()["mfa_token"])
+    token, options = mfa.start_passkey(user)
+    return jsonify(token=token, options=options)
+
+
+def _signed_in_with_codes(
+    user: User, form: Form, enrolled: mfa.Enrolled, session_id: str
+) -> BaseResponse:
+    signed_in = _signed_in(user, form, session_id)
     page = _codes_page(enrolled.recovery_codes or [], signed_in.headers["Location"])
     response = html.add_security_headers(make_response(page))
     for cookie in signed_in.headers.getlist("Set-Cookie"):
@@ -102,11 +137,11 @@ def sign_in_with_passkey() -> Page | BaseResponse:
     return _signed_in(user, form)
 
 
-def _signed_in(user: User, form: Form) -> BaseResponse:
+def _signed_in(user: User, form: Form, session_id: str | None = None) -> BaseResponse:
     going = resubmit.target_path(form[resubmit.FIELD])
     target = guard.safe_target(form["next"]) or url_for("console.show_home")
     status = 307 if going else 303
-    response = guard.start_session(user, going or target, Proof.MFA, status)
+    response = guard.start_session(user, going or target, Proof.MFA, status, session_id=session_id)
     last_account.remember(response, user.account.slug)
     return response
 
@@ -215,6 +250,16 @@ def reauthentication_options() -> BaseResponse:
     token = challenges.issue(challenges.REAUTHENTICATION, user)
     keys = [factor for factor in gate.factors_of(user) if factor.kind == PASSKEY]
     return jsonify(token=token, options=passkeys.request_options(token, keys))
+
+
+@blueprint.post("/console/passkeys/signature-options")
+@public
+def signature_options() -> BaseResponse:
+    """Options for signing the submitted reason with a passkey."""
+    guard.require_caller()
+    form = forms.submitted("es_reason")
+    reason = form.validated(("es_reason",), es_reason=signatures.LONGEST)["es_reason"]
+    return jsonify(signatures.options(reason))
 
 
 @account_route("GET", "/team/second-factors")

@@ -243,14 +243,20 @@ def own_account_id() -> str:
 
 
 def start_session(
-    user: User | LoginUser, target: str, proof: Proof, status: int = 303, flow: Flow | None = None
+    user: User | LoginUser,
+    target: str,
+    proof: Proof,
+    status: int = 303,
+    flow: Flow | None = None,
+    session_id: str | None = None,
 ) -> BaseResponse:
     """Sign a user in to the console in this browser, by a flow of a provider or not, and redirect.
 
     The browser's previous session ends. Raises MfaRequired or EnrolmentRequired.
     """
     g.after_sign_in = target if status == 303 else ""
-    secret = sessions.start_in_console(user, origin(), proof)
+    with one_time_codes.attaching_challenge(flow):
+        secret = sessions.start_in_console(user, origin(), proof, session_id)
     end_current_session()
     started = credentials.console_principal(secret) if flow else None
     if flow and started:

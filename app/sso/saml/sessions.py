@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from app import db
+from app import db, events
 from app.auth import sessions
+from app.auth.mfa import challenges
 from app.auth.models import SignInSession
 from app.sso.connections import Connection
 from app.sso.models import Flow, SamlSession
@@ -52,6 +53,24 @@ def attach(flow: Flow, user_id: str, session_id: str) -> None:
         raise StateRefused("logout", "The identity provider ended the session.")
 
 
+def attach_challenge(flow: Flow, challenge_id: str) -> None:
+    """Note the challenge of the second factor that will start the session of a flow."""
+    own = (SamlSession.account_id == flow.account_id, SamlSession.id == flow.id)
+    with db.transaction() as session:
+        session.execute(sa.update(SamlSession).where(*own).values(challenge_id=challenge_id))
+
+
+@events.subscribe(events.MfaSessionStarted)
+def _attach_started(event: events.MfaSessionStarted) -> None:
+    statement = (
+        sa.update(SamlSession)
+        .where(SamlSession.account_id == event.account_id)
+        .where(SamlSession.challenge_id == event.session_id, SamlSession.session_id.is_(None))
+        .values(session_id=event.session_id)
+    )
+    db.db.session.execute(statement)
+
+
 def find(account_id: str, session_id: str) -> SamlSession | None:
     """Find how the identity provider names a session."""
     own = (SamlSession.account_id == account_id, SamlSession.session_id == session_id)
@@ -85,6 +104,8 @@ def end(connection: Connection, subject: str, session_indexes: Collection[str]) 
 def _end(row: SamlSession, user_id: str | None) -> None:
     if user_id and row.session_id:
         sessions.end(row.account_id, user_id, row.session_id)
+    elif row.challenge_id:
+        challenges.void(row.challenge_id, row.account_id)
     same_flow = (Flow.account_id == row.account_id, Flow.id == row.id)
     db.db.session.execute(sa.update(Flow).where(*same_flow).values(code_hash=None))
     db.db.session.delete(row)
