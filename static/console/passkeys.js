@@ -1,8 +1,10 @@
 // Buttons with `data-passkey` (`get` or `create`) use a passkey, and submit its form with the result as `assertion`.
+// In an electronic signature the passkey replaces the password, and is bound to the reason.
 async function fetchOptions(button) {
   const { form, dataset } = button;
   if (dataset.options) return { token: "", options: JSON.parse(dataset.options) };
   const body = new URLSearchParams({ csrf_token: form.elements.csrf_token.value });
+  for (const name of ["mfa_token", "es_reason"]) if (form.elements[name]) body.set(name, form.elements[name].value);
   const answer = await fetch(dataset.url, { method: "POST", body });
   if (answer.status === 403) return null; // a sign-in that is not recent: the form says so
   if (!answer.ok || answer.redirected) throw new Error(answer.status);
@@ -17,6 +19,8 @@ const use = {
 
 async function submit(button) {
   const { form } = button;
+  const { es_username: signer, es_reason: reason, es_password: password } = form.elements;
+  if (reason && !(signer.reportValidity() && reason.reportValidity())) return;
   const found = await fetchOptions(button);
   if (found) {
     const credential = await use[button.dataset.passkey](found.options);
@@ -26,7 +30,8 @@ async function submit(button) {
     form.action = button.dataset.action;
     form.noValidate = true;
   }
-  form.requestSubmit();
+  if (password) password.required = false;
+  form.requestSubmit(reason ? form.querySelector("[type=submit]:not([hidden])") : null);
 }
 
 const works = window.PublicKeyCredential?.parseRequestOptionsFromJSON !== undefined;

@@ -99,20 +99,30 @@ def test_the_pages_of_second_factors_suit_everybody(
     look("second step")
 
 
+def at_authenticator(visit: Visit, user: Caller) -> str:
+    """Give the browser an authenticator; returns the origin at which it works."""
+    devtools = visit.page.context.new_cdp_session(visit.page)
+    devtools.send("WebAuthn.enable")
+    devtools.send("WebAuthn.addVirtualAuthenticator", {"options": AUTHENTICATOR})
+    base_url: str = user.app.extensions["atrium.config"].base_url
+    return base_url.replace("127.0.0.1", "localhost")
+
+
+def add_passkey(visit: Visit, origin: str) -> None:
+    """Add the first passkey of whoever is signed in."""
+    visit.page.goto(f"{origin}/console/profile/second-factors")
+    fill(visit, passkey_name="Laptop")
+    press(visit, "Add a passkey")
+    expect(visit.page.locator("#codes")).to_be_visible()
+    press(visit, "I have stored them")
+
+
 def test_a_passkey_confirms_a_sign_in_and_signs_in_alone(
     visit: Visit, user: Caller, look: Callable[[str], None]
 ) -> None:
-    page = visit.page
-    devtools = page.context.new_cdp_session(page)
-    devtools.send("WebAuthn.enable")
-    devtools.send("WebAuthn.addVirtualAuthenticator", {"options": AUTHENTICATOR})
-    origin = user.app.extensions["atrium.config"].base_url.replace("127.0.0.1", "localhost")
+    page, origin = visit.page, at_authenticator(visit, user)
     start_sign_in(visit, user, origin)
-    page.goto(f"{origin}/console/profile/second-factors")
-    fill(visit, passkey_name="Laptop")
-    press(visit, "Add a passkey")
-    expect(page.locator("#codes")).to_be_visible()
-    press(visit, "I have stored them")
+    add_passkey(visit, origin)
     expect(page.get_by_role("rowheader", name="Laptop")).to_be_visible()
     page.context.clear_cookies()
     start_sign_in(visit, user, origin)
@@ -134,6 +144,46 @@ def test_where_there_are_no_passkeys_the_page_says_so(visit: Visit, user: Caller
     visit.page.goto("/console/profile/second-factors")
     press(visit, "Add a passkey")
     expect(visit.page.get_by_role("alert")).to_contain_text("They need HTTPS and a host name")
+
+
+def test_a_passkey_signs_a_record_instead_of_a_password(visit: Visit, live_cast: Cast) -> None:
+    root, page = live_cast.root, visit.page
+    name = f"signed_{clock.now():%H%M%S%f}"
+    body = {"schema": [{"name": "title", "type": "text"}], "options": {"require_signature": True}}
+    builders.make_collection(root, name, **body)
+    app = live_cast.alice.app
+    admin = builders.make_user(
+        app, live_cast.alice.account_id, f"{clock.now():%H%M%S%f}@acme.example", "admin"
+    )
+    signer = Caller(app, admin)
+    origin = at_authenticator(visit, signer)
+    start_sign_in(visit, signer, origin)
+    add_passkey(visit, origin)
+    page.goto(f"{origin}/console/records/{signer.account_id}/{name}/new")
+    fill(visit, f_title="first")
+    press(visit, "Sign with a passkey")  # without a reason the browser asks for one
+    expect(page.get_by_label("Reason")).to_be_focused()
+    page.get_by_label("Reason").fill("Checked ✓")
+    press(visit, "Sign with a passkey")
+    expect(page.get_by_role("heading", name="first")).to_be_visible()
+    entry = root.get(f"audit-logs?table_name=col_{name}&limit=1").json["items"][0]
+    assert (entry["es_username"], entry["es_reason"]) == (signer.email, "Checked ✓")
+    assert entry["extra_metadata"] == {"es_method": "passkey"}
+
+
+def test_a_passkey_is_the_first_factor_at_the_sign_in(visit: Visit, live_cast: Cast) -> None:
+    app, page = live_cast.alice.app, visit.page
+    account_id = builders.make_account(app, f"keys-{clock.now():%H%M%S%f}")
+    admin = Caller(app, builders.make_user(app, account_id, "ann@keys.example", "admin"))
+    assert admin.patch("account", {"mfa": "required"}).status_code == 200
+    origin = at_authenticator(visit, admin)
+    start_sign_in(visit, admin, origin)
+    press(visit, "Use a passkey instead")
+    expect(page.locator("#codes")).to_be_visible()
+    press(visit, "I have stored them")
+    expect(page).to_have_url(f"{origin}/console")
+    page.goto(f"{origin}/console/team/second-factors")
+    expect(page.get_by_role("row", name="ann@keys.example")).to_contain_text("Passkey")
 
 
 def test_an_account_that_requires_one_sets_it_up_at_the_sign_in(
