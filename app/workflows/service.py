@@ -133,6 +133,22 @@ def preview(
     return Workflow(account_id=by.require_account_id(), id=new_id(), kind=kind, **values)
 
 
+def restore_version(
+    workflow_id: str, number: int, *, by: Principal, kind: str = WORKFLOW
+) -> Workflow:
+    """Save the steps of an earlier version as the newest; the caller becomes their owner.
+
+    Header values come along, each to the address that it was saved for. Raises NotFound,
+    InvalidValues, Forbidden.
+    """
+    workflow = get(workflow_id, by=by, kind=kind)
+    version = versions.get(workflow.account_id, workflow.id, number)
+    if version is None:
+        raise NotFound("There is no such version.")
+    steps = step_headers.comparable(version.steps)
+    return change(workflow_id, {"steps": steps}, by=by, kind=kind)
+
+
 def toggle(
     workflow_id: str, enabled: bool | None, *, by: Principal, kind: str = WORKFLOW
 ) -> Workflow:

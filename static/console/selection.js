@@ -1,34 +1,34 @@
 // Selects all rows of a page, and says how many are selected.
 import { translate } from "./texts.js";
-const form = document.getElementById("selection");
-const all = document.querySelector("[data-select-all]");
 
-function boxes() {
-  return [...document.querySelectorAll("[form=selection][name=id]")];
-}
+const ROWS = "[form=selection][type=checkbox]";
+const getForm = () => document.getElementById("selection");
+const getAll = () => document.querySelector("[data-select-all]");
+const getBoxes = () => [...document.querySelectorAll(ROWS)];
 
 function show() {
-  const every = boxes();
-  const count = every.filter(box => box.checked).length;
-  form.querySelector("[data-selected]").textContent = count ? translate("{count} selected:", { count }) : "";
+  const form = getForm();
+  const all = getAll();
+  if (!form || !all) return;
+  const boxes = getBoxes();
+  const count = boxes.filter((box) => box.checked).length;
+  const text = count ? translate("{count} selected:", { count }) : "";
+  const label = form.querySelector("[data-selected]");
+  if (label.textContent !== text) label.textContent = text;
   for (const control of form.querySelectorAll("button, select")) control.hidden = !count;
-  all.checked = count > 0 && count === every.length;
-  all.indeterminate = count > 0 && count < every.length;
+  all.hidden = !boxes.length;
+  all.checked = count > 0 && count === boxes.length;
+  all.indeterminate = count > 0 && count < boxes.length;
 }
 
-if (form && all) {
-  all.hidden = false;
-  all.addEventListener("change", () => {
-    for (const box of boxes()) box.checked = all.checked;
-    show();
-  });
-  document.addEventListener("change", event => {
-    if (event.target.matches("[form=selection]")) show();
-  });
-  // A file leaves the page as it is, ready for the next action.
-  form.addEventListener("submit", event => {
-    if (event.submitter?.value === "export") setTimeout(() => delete form.dataset.sent);
-  });
-  new MutationObserver(show).observe(document.getElementById("records"), { childList: true, subtree: true });
-  show();
-}
+document.addEventListener("change", (event) => {
+  if (event.target.matches("[data-select-all]")) for (const box of getBoxes()) box.checked = event.target.checked;
+  if (event.target.matches(`[data-select-all], ${ROWS}`)) show();
+});
+// A file leaves the page as it is, ready for the next action.
+getForm()?.addEventListener("submit", (event) => {
+  if (event.submitter?.value === "export") setTimeout(() => delete event.target.dataset.sent);
+});
+const observer = new MutationObserver(show);
+for (const part of document.querySelectorAll("[data-live]")) observer.observe(part, { childList: true, subtree: true });
+show();

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import sqlalchemy as sa
 from flask import Flask
 
 from app import clock, db
 from app.accounts.models import User
 from app.auth import mail_tokens as mailed_links
 from app.auth import principal as principals
+from app.jobs import Job
 from app.outbound import mail
 from app.workflows import instances
 from tests import builders, mailbox
@@ -106,6 +108,7 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
         "reset_token": links[alice.email].rpartition("=")[2],
         "undo_token": undo,
         "explain_id": cast.bob.get("records/closed").json["explain_id"],
+        "job_id": _job(app, alice.account_id),
         "entry_id": str(cast.root.get("audit-logs?limit=1").json["items"][0]["id"]),
     }
 
@@ -114,6 +117,13 @@ def setup_token(owner: Caller) -> str:
     """The token of a new setup link."""
     url = owner.post("account/setup-links", {"name": "IT"}).json["url"]
     return str(url.rpartition("/")[2])
+
+
+def _job(app: Flask, account_id: str) -> str:
+    """A job of an account."""
+    with app.app_context():
+        query = sa.select(Job.id).where(Job.account_id == account_id)
+        return str(db.db.session.scalars(query.limit(1)).one())
 
 
 def _outside(app: Flask, owner: Caller) -> dict[str, str]:

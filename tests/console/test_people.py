@@ -50,6 +50,8 @@ OWNED_BY_ACME = (
     "team/users/{bob}/deactivate",
     "team/users/{bob}/reset-link",
     "team/users/{bob}/remove",
+    "team/users/{bob}/groups",
+    "team/users/{bob}/groups/{group}/remove",
     "team/invitations/{invitation}/resend",
     "team/invitations/{invitation}/cancel",
     "groups/{group}/members",
@@ -553,3 +555,35 @@ def test_a_role_shows_the_rules_that_name_it_and_its_users(app: Flask, cast: Cas
     assert "@has_role" in pages["editor"]
     found = browser.get(f"users?role={ids['viewer']}").text
     assert ["bob@acme" in found, "alice@acme" in found] == [True, False]
+
+
+def test_groups_of_a_user_change_on_the_users_page(
+    cast: Cast, admin: Browser, superadmin: Browser
+) -> None:
+    group = cast.alice.post("groups", {"name": "finance"}).json["id"]
+    for browser, page in ((admin, "team/users"), (superadmin, "users")):
+        one = f"{page}/{cast.bob.id}"
+        assert "In no group." in browser.get(one).text
+        assert "is in finance now." in browser.done(f"{one}/groups", group=group)
+        assert cast.alice.get(f"account/users/{cast.bob.id}").json["groups"] == ["finance"]
+        assert "Remove from finance" in browser.get(one).text
+        for _ in range(2):  # pressed twice
+            assert "is removed from the group" in browser.done(f"{one}/groups/{group}/remove")
+    foreign = cast.charlie.post("groups", {"name": "theirs"}).json["id"]
+    assert admin.send(f"team/users/{cast.bob.id}/groups", group=foreign).status_code == 404
+    empty = admin.send(f"team/users/{cast.bob.id}/groups", group="")
+    assert (empty.status_code, beside(empty, "group")) == (400, "Required.")
+
+
+def test_only_members_add_to_pii_access_on_the_users_page(cast: Cast, admin: Browser) -> None:
+    groups = cast.alice.get("groups").json["items"]
+    pii = next(group["id"] for group in groups if group["name"] == "pii_access")
+    other = Browser(cast.alice.app, _second_admin(cast))
+    refused = other.send(f"team/users/{cast.bob.id}/groups", group=pii)
+    assert refused.status_code == 403
+    assert "is in pii_access now." in admin.done(f"team/users/{cast.bob.id}/groups", group=pii)
+
+
+def _second_admin(cast: Cast) -> Caller:
+    app = cast.alice.app
+    return Caller(app, builders.make_user(app, cast.alice.account_id, "erin@acme.example", "admin"))

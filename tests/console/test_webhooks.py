@@ -24,6 +24,7 @@ from tests.parallel import at_once
 from tests.receivers import receiving
 from tests.webhooks.delivering import deliver, deliveries, make_webhook
 
+NO_JOB = f"{jobs.INSTANCE}/{jobs.INSTANCE}"
 NOWHERE = "http://127.0.0.1:9/hook"
 SECRET = re.compile(r'id="secret" class="[^"]*" value="(\w+)" readonly')
 SIGNING = re.compile(r'id="signing_secret" class="[^"]*" value="(whsec_[\w+/=]+)" readonly')
@@ -319,7 +320,7 @@ def test_superadmins_see_the_jobs_and_retry_what_was_given_up(app: Flask, cast: 
         assert len(re.findall(r'<th scope="row">', page)) == number, status
     page = root.get("jobs?kind=jobs.purge").text
     assert "SMTPException" in page
-    assert re.search("Removal of old jobs<br><code[^>]*>jobs.purge</code>", page)
+    assert re.search("Removal of old jobs</a><br><code[^>]*>jobs.purge</code>", page)
     retry = f"jobs/{jobs.INSTANCE}/{failed}/retry"
     assert "queued again" in root.done(retry)
     assert root.send(retry).status_code == 404
@@ -333,8 +334,24 @@ def test_every_kind_of_job_has_a_name(app: Flask) -> None:
     assert len(set(map(str, job_names.NAMES.values()))) == len(job_names.NAMES)
 
 
-@pytest.mark.parametrize("path", ["jobs", f"jobs/{jobs.INSTANCE}/{jobs.INSTANCE}/retry"])
+def test_a_job_has_a_page_without_its_secrets(app: Flask, cast: Cast, superadmin: Browser) -> None:
+    invited = cast.alice.post("invitations", {"email": "dora@acme.example"}).json["id"]
+    with app.app_context():
+        job = db.db.session.scalars(sa.select(Job).where(Job.kind == "auth.send_invitation")).one()
+        token = job.payload["token"]
+        path = f"jobs/{job.account_id}/{job.id}"
+    assert f'href="/console/{path}"' in superadmin.get("jobs").text
+    page = superadmin.get(path).text
+    assert invited in page
+    assert token not in page
+    assert "Invitation mail" in page
+    assert superadmin.get(f"jobs/{cast.charlie.account_id}/{path[-36:]}").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "path", ["jobs", f"jobs/{NO_JOB}", f"jobs/{NO_JOB}/retry"], ids=["list", "one", "retry"]
+)
 def test_jobs_are_for_superadmins(app: Flask, cast: Cast, path: str) -> None:
     alice = Browser(app, cast.alice)
-    answer = alice.send(path) if "/" in path else alice.get(path)
+    answer = alice.send(path) if path.endswith("retry") else alice.get(path)
     assert answer.status_code == 403

@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 from flask import Flask
 
+from app import db
 from app.console.automation import version_changes
 from app.console.automation.version_changes import compare
+from app.outbound import header_values
+from app.workflows.models import Workflow
 from tests.builders import OPEN, Cast, make_collection
 from tests.console.browser import HOSTILE, Browser
 from tests.workflows.running import MANUAL, action, create, instance, make_workflow, start, work
@@ -76,6 +79,9 @@ def test_versions_are_compared_on_a_page(app: Flask, cast: Cast) -> None:
     assert "first" in "".join(re.findall(r"<ins>[^<]+</ins>", back))
     assert "Choose two versions." in admin.get(f"{one}/versions?old=2&new=2").text
     assert Browser(app, cast.charlie).get(f"{one}/versions").status_code == 404
+    for number, status in ((1, 404), (9, 404)):
+        stranger = Browser(app, cast.charlie)
+        assert stranger.send(f"{one}/versions/{number}/restore").status_code == status
     assert Browser(app, cast.bob).get(f"{one}/versions").status_code == 403
 
 
@@ -152,3 +158,23 @@ def test_a_sample_is_sent_as_it_was_changed_and_kept_with_its_errors(
     assert answer.status_code == 400
     assert "Line 2, column 6: expected &#39;:&#39; after key." in answer.text
     assert "\n{\n &#34;a&#34; 1}</textarea>" in answer.text
+
+
+def test_an_earlier_version_is_restored_with_its_header_values(app: Flask, cast: Cast) -> None:
+    admin, headers = Browser(app, cast.alice), {"X-Token": "very secret"}
+    sent = {"url": "http://127.0.0.1:9/", "headers": headers}
+    flow = make_workflow(cast.alice, [action("tell", "send_webhook", **sent)])
+    start(cast.alice, flow)  # a version is kept while it has instances
+    other = {"steps": [create("make", "second")]}
+    assert cast.alice.put(f"workflows/{flow['id']}", other).status_code == 200
+    one = f"workflows/{cast.alice.account_id}/workflow/{flow['id']}"
+    assert "Restore version 1" in admin.get(f"{one}/versions").text
+    assert "The steps of version 1 are restored." in admin.done(f"{one}/versions/1/restore")
+    stored = cast.alice.get(f"workflows/{flow['id']}").json
+    assert (stored["version"], stored["steps"][0]["name"]) == (3, "tell")
+    assert stored["steps"][0]["config"]["headers"] == {"X-Token": "***"}
+    with app.app_context():
+        row = db.db.session.get_one(Workflow, (cast.alice.account_id, flow["id"]))
+        value = row.steps[0]["config"]["headers"]["X-Token"]
+        assert header_values.decrypt(value) == "very secret"
+    assert admin.send(f"{one}/versions/9/restore").status_code == 404

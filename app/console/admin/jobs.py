@@ -19,12 +19,14 @@ from app.console.shell.forms import redirect_with_notice
 from app.console.shell.lists import Listing
 from app.db import counts
 from app.db.functions import database_now
+from app.errors import NotFound
 from app.http.languages import gettext
 from app.jobs import TABLE, workers
 from app.rest.access import public
 from app.webhooks.models import DELIVERIES
 
 JOBS = "/console/jobs"
+JOB = f"{JOBS}/<uuid:account_id>/<uuid:job_id>"
 PENDING, FAILED, DONE = STATUSES = ("pending", "failed", "done")
 STATES = ("waiting", "running", "failed", "done")
 
@@ -50,7 +52,28 @@ def show_jobs() -> str:
     )
 
 
-@blueprint.post(f"{JOBS}/<uuid:account_id>/<uuid:job_id>/retry")
+@blueprint.get(JOB)
+@public
+@guard.superadmins_only
+def show_job(account_id: str, job_id: str) -> str:
+    """One job: what it is about, its attempts and its last error."""
+    query = sa.select(TABLE, _state().label("state"), Account.name)
+    query = query.outerjoin(Account, Account.id == TABLE.c.account_id)
+    key = (TABLE.c.account_id == account_id.lower(), TABLE.c.id == job_id.lower())
+    job = db.connection().execute(query.where(*key)).first()
+    if job is None:
+        raise NotFound(gettext("No such job. Jobs are removed seven days after their end."))
+    return render_template(
+        "console/jobs/one.html",
+        job=job,
+        title=job_names.of_kind(job.kind),
+        # Ids only: other values may be secrets or personal data.
+        about={name: value for name, value in job.payload.items() if name.endswith("_id")},
+        attempts=jobs.KINDS[job.kind].attempts if job.kind in jobs.KINDS else None,
+    )
+
+
+@blueprint.post(f"{JOB}/retry")
 @public
 @guard.superadmins_only
 def retry_job(account_id: str, job_id: str) -> BaseResponse:

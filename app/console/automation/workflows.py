@@ -219,6 +219,25 @@ def show_workflow_versions(account_id: str, kind: str, workflow_id: str) -> str:
     )
 
 
+@blueprint.post(f"{WORKFLOW}/versions/<integer:number>/restore")
+@public
+@guard.admins_only
+def restore_workflow_version(
+    account_id: str, kind: str, workflow_id: str, number: int
+) -> Page | BaseResponse:
+    """Save the steps of an earlier version as the newest."""
+    scope = scopes.account_scope(account_id)
+    workflow = service.get(workflow_id, by=scope.by, kind=kind)
+    try:
+        service.restore_version(workflow_id, number, by=scope.by, kind=kind)
+    except AppError as error:
+        form = workflow_form.from_workflow(workflow)
+        return _page(scope, workflow, workflow_form.with_error(form, error))
+    url_args = {**scope.url_args, "kind": kind, "workflow_id": workflow_id}
+    notice = gettext("The steps of version %(number)s are restored.", number=number)
+    return redirect_with_notice(notice, "console.show_workflow_versions", **url_args)
+
+
 def _version_number(name: str, numbers: Sequence[int]) -> int | None:
     text = request.args.get(name, "")
     return next((number for number in numbers if str(number) == text), None)

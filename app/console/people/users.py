@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any
@@ -10,10 +11,10 @@ from typing import Any
 from flask import url_for
 from werkzeug.wrappers import Response as BaseResponse
 
-from app.accounts import roles
+from app.accounts import groups, roles
 from app.accounts import users as users
 from app.accounts.models import Role
-from app.auth import password_resets, sessions
+from app.auth import enrolment, password_resets, sessions
 from app.auth.mfa import gate
 from app.auth.mfa import service as mfa
 from app.console.shell import forms, guard, idempotent_forms
@@ -25,12 +26,12 @@ from app.console.shell.forms import (
     TemplateContext,
     redirect_with_notice,
 )
-from app.errors import AppError
+from app.errors import AppError, NotFound
 from app.http import user_agents
 from app.http.languages import gettext, lazy_gettext
 from app.rest.access import public
 
-MAX_ROLES, MAX_SESSIONS, MAX_LABEL_LENGTH = 100, 20, 80
+MAX_ROLES, MAX_GROUPS, MAX_SESSIONS, MAX_LABEL_LENGTH = 100, 100, 20, 80
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,29 @@ def set_password(pages: UserPages, user_id: str) -> Page | BaseResponse:
     return redirect_with_notice(notice, pages.endpoint, user_id=user_id)
 
 
+def add_group(pages: UserPages, user_id: str) -> Page | BaseResponse:
+    """Add a user to a group."""
+    form, by = forms.submitted("group"), guard.require_caller()
+    user = users.get(pages.scope, user_id)
+    try:
+        group_id = form.validated(("group",))["group"]
+        enrolment.check_group_assignment(user.account_id, [group_id], by=by)
+        group = groups.add_member(user.account_id, group_id, user.id, by=by.user_id)
+    except AppError as error:
+        return _page(pages, user_id, form.with_error(error))
+    notice = gettext("%(email)s is in %(group)s now.", email=user.email, group=group.name)
+    return redirect_with_notice(notice, pages.endpoint, user_id=user_id)
+
+
+def leave_group(pages: UserPages, user_id: str, group_id: str) -> BaseResponse:
+    """Remove a user from a group."""
+    user = users.get(pages.scope, user_id)
+    with suppress(NotFound):  # pressed twice
+        groups.remove_member(user.account_id, group_id, user.id)
+    notice = gettext("The user is removed from the group.")
+    return redirect_with_notice(notice, pages.endpoint, user_id=user_id)
+
+
 def act(pages: UserPages, user_id: str, action: str) -> Page | BaseResponse:
     """Activate, deactivate, verify or remove a user, or mail a reset link."""
     try:
@@ -162,10 +186,14 @@ def _perform(action: str, scope: str | None, user_id: str) -> str:
 def _page(pages: UserPages, user_id: str, form: Form) -> Page:
     user, (title, parent) = users.get(pages.scope, user_id), pages.parent
     form.values = {"role": user.role.name, **form.values}
+    others, total = groups.page(user.account_id, 0, MAX_GROUPS, None)
+    own = {group.id for group in user.groups}
     return form.render(
         "console/users/one.html",
         user=user,
         factors=gate.factors_of(user),
+        other_groups={group.id: group.name for group in others if group.id not in own},
+        more_groups=total > MAX_GROUPS,
         **choices(),
         user_url=url_for(pages.endpoint, user_id=user.id),
         sessions=sessions.page(user.account_id, user.id, 0, MAX_SESSIONS),
@@ -184,6 +212,8 @@ def _add_route(pages: UserPages, method: str, path: str, view: Callable[..., obj
 for _pages in (TEAM, ALL_USERS):
     _add_route(_pages, "GET", "", show)
     _add_route(_pages, "POST", "/role", change_role)
+    _add_route(_pages, "POST", "/groups", add_group)
+    _add_route(_pages, "POST", "/groups/<uuid:group_id>/remove", leave_group)
     _add_route(_pages, "POST", "/sessions/<uuid:session_id>/end", end_session)
     _add_route(_pages, "POST", f"/<any({_pages.actions}):action>", act)
 _add_route(ALL_USERS, "POST", "/password", set_password)
