@@ -47,6 +47,7 @@ def test_from_a_new_collection_to_a_record_and_back(visit: Visit, live_cast: Cas
     fill(visit, name_1="years")
     expect(page.locator("[name=min_1]")).to_be_hidden()
     page.locator("[name=type_1]").select_option("number")
+    page.locator("#field-1").get_by_text("Default and limits").click()
     expect(page.locator("[name=min_1]")).to_be_visible()
     press(visit, "Add a field")
     fill(visit, name_2="sequel", collection_name="films")
@@ -293,7 +294,7 @@ def test_new_pages_fit_and_keep_nobody_out(
         if name == "schema":
             press(visit, "Add a field")
             expect(page.locator("[name=name_12]")).to_be_in_viewport()
-            page.locator("#field-11 summary").click()
+            page.locator("#field-11 > summary").click()
             fill(visit, name_11="code")
             page.locator("[name=unique_11]").check()
             press(visit, "Show plan")

@@ -75,7 +75,7 @@ def test_the_page_links_each_collection(app: Flask, cast: Cast) -> None:
     superadmin = Browser(app, cast.root)
     assert 'href="/console/collections/diagram"' in superadmin.get("collections").text
     page = superadmin.get("collections/diagram").text
-    (svg,) = re.findall(r'<svg class="diagram" .*?</svg>', page, re.DOTALL)
+    (svg,) = re.findall(r'<svg class="diagram fits" .*?</svg>', page, re.DOTALL)
     for id in (people, books):
         assert f'<a href="/console/collections/{id}">' in svg
     assert svg.count('class="line" ') == 1
@@ -85,3 +85,19 @@ def test_the_page_links_each_collection(app: Flask, cast: Cast) -> None:
     shown = superadmin.get(f"collections/{people}").text
     assert "books.author" in shown
     assert "books.editor" in shown
+
+
+def test_a_box_lists_fields_with_their_types_and_reference_rows_first() -> None:
+    fields = {"a": [("id_number", "Text"), *((f"x{n}", "Number") for n in range(20)), ("f", "")]}
+    found = diagram.draw(["a", "b"], [Reference("a", "f", "b", required=True)], fields)
+    box = next(box for box in found.boxes if box.name == "a")
+    assert [row.name for row in box.rows] == ["id_number", *(f"x{n}" for n in range(9)), "f"]
+    assert (len(box.rows), box.hidden, len(found.lines)) == (11, 11, 1)
+
+
+def test_boxes_without_references_do_not_overlap() -> None:
+    fields = {name: [(f"f{n}", "") for n in range(size)] for name, size in zip("abcdef", range(6), strict=True)}
+    found = diagram.draw(list("abcdef"), [], fields)
+    first = [box for box in found.boxes if box.name in "abcd"]
+    second = [box for box in found.boxes if box.name in "ef"]
+    assert max(box.y + box.height for box in first) < min(box.y for box in second)

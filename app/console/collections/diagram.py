@@ -11,12 +11,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-MAX_ROWS = 12  # references that a box shows
-WIDTH, HEAD, ROW = 210, 32, 22
+MAX_ROWS = 12  # fields that a box shows
+WIDTH, HEAD, ROW = 230, 32, 22
 GAP_X, GAP_Y, MARGIN = 110, 24, 12
 LEFT = MARGIN + GAP_X // 2  # room for lines that turn back
 COLUMNS = 4  # of the collections without references
-MAX_TEXT = 22  # characters that fit in a box
+MAX_TEXT, MAX_FIELD = 24, 17  # characters that fit in a box, and beside a type
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,24 @@ class Reference:
 
 
 @dataclass(frozen=True)
+class Row:
+    """A field in a box; `reference` if it refers to a collection."""
+
+    name: str
+    type: str = ""
+    reference: Reference | None = None
+
+
+@dataclass(frozen=True)
 class Box:
     """A collection at its place."""
 
     name: str
     x: int
     y: int
-    rows: Sequence[Reference]
+    rows: Sequence[Row]
     hidden: int
-    """The number of further references."""
+    """The number of further fields."""
 
     @property
     def height(self) -> int:
@@ -64,25 +73,34 @@ class Diagram:
     height: int
 
 
-def draw(names: Sequence[str], references: Iterable[Reference]) -> Diagram:
-    """The diagram of collections and the references between them."""
+def draw(
+    names: Sequence[str],
+    references: Iterable[Reference],
+    fields: Mapping[str, Sequence[tuple[str, str]]] | None = None,
+) -> Diagram:
+    """The diagram of collections, with names and types of their fields, and references."""
     known, outgoing = set(names), defaultdict[str, list[Reference]](list)
     for one in references:
         if {one.source, one.target} <= known:
             outgoing[one.source].append(one)
     linked = {end for rows in outgoing.values() for one in rows for end in (one.source, one.target)}
+    rows = {name: _rows((fields or {}).get(name, ()), outgoing[name]) for name in names}
     layers = _layers([name for name in names if name in linked], outgoing)
     boxes: dict[str, Box] = {}
     for number, layer in enumerate(layers):
         x, y = LEFT + number * (WIDTH + GAP_X), MARGIN
         for name in _ordered(layer, outgoing, boxes):
-            boxes[name] = _box(name, x, y, outgoing[name])
+            boxes[name] = _box(name, x, y, rows[name])
             y += boxes[name].height + GAP_Y
     bottom = max((box.y + box.height + GAP_Y for box in boxes.values()), default=MARGIN)
-    for place, name in enumerate(name for name in names if name not in linked):
-        row, column = divmod(place, COLUMNS)
-        x, y = LEFT + column * (WIDTH + GAP_Y), bottom + row * (HEAD + GAP_Y)
-        boxes[name] = _box(name, x, y, [])
+    alone = [name for name in names if name not in linked]
+    for start in range(0, len(alone), COLUMNS):
+        line = [
+            _box(name, LEFT + column * (WIDTH + GAP_Y), bottom, rows[name])
+            for column, name in enumerate(alone[start : start + COLUMNS])
+        ]
+        boxes |= {box.name: box for box in line}
+        bottom += max(box.height for box in line) + GAP_Y
     right = max((box.x + WIDTH for box in boxes.values()), default=0)
     low = max((box.y + box.height for box in boxes.values()), default=0)
     return Diagram(list(boxes.values()), list(_lines(boxes)), right + MARGIN, low + MARGIN)
@@ -135,9 +153,20 @@ def _ordered(
     return sorted(layer, key=height)
 
 
-def _box(name: str, x: int, y: int, references: Sequence[Reference]) -> Box:
-    shown = references if len(references) <= MAX_ROWS else references[: MAX_ROWS - 1]
-    return Box(name, x, y, shown, len(references) - len(shown))
+def _rows(fields: Sequence[tuple[str, str]], references: Sequence[Reference]) -> list[Row]:
+    by_field = {one.field: one for one in references}
+    named = [Row(name, type, by_field.get(name)) for name, type in fields]
+    listed = {row.name for row in named}
+    return named + [Row(one.field, reference=one) for one in references if one.field not in listed]
+
+
+def _box(name: str, x: int, y: int, rows: Sequence[Row]) -> Box:
+    if len(rows) <= MAX_ROWS:
+        return Box(name, x, y, rows, 0)
+    # References first, as their lines need a row; then in the order of the definition.
+    wanted = sorted(range(len(rows)), key=lambda n: rows[n].reference is None)[: MAX_ROWS - 1]
+    shown = [rows[n] for n in sorted(wanted)]
+    return Box(name, x, y, shown, len(rows) - len(shown))
 
 
 def _height(rows: int) -> int:
@@ -146,7 +175,10 @@ def _height(rows: int) -> int:
 
 def _lines(boxes: Mapping[str, Box]) -> Iterable[Line]:
     for box in boxes.values():
-        for number, reference in enumerate(box.rows):
+        for number, row in enumerate(box.rows):
+            reference = row.reference
+            if reference is None:
+                continue
             target = boxes[reference.target]
             x, y = box.x, box.y + HEAD + ROW * number + ROW // 2
             is_left = target.x < box.x
@@ -156,6 +188,6 @@ def _lines(boxes: Mapping[str, Box]) -> Iterable[Line]:
             yield Line(reference, f"M{x} {y}C{x - bend} {y} {control} {end_y} {end_x} {end_y}")
 
 
-def cut(text: str) -> str:
+def cut(text: str, most: int = MAX_TEXT) -> str:
     """A text that fits in a box."""
-    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1]}…"
+    return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -15,7 +15,7 @@ from app.collections.models import Collection
 from app.console.collections import diagram, rules_form
 from app.console.collections.diagram import Reference
 from app.console.records.operation_names import OPERATION_NAMES
-from app.console.shell import guard, lists, switcher
+from app.console.shell import guard, lists, names, switcher
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page
 from app.console.shell.switcher import RecentAccount
@@ -65,12 +65,19 @@ def show_diagram() -> str:
     references = _references(collections)
     return render_template(
         "console/collections/diagram.html",
-        diagram=diagram.draw(list(shown), references),
+        diagram=diagram.draw(list(shown), references, _fields(collections[:MAX_DRAWN])),
         ids=shown,
         references=references[:MAX_LISTED],
         hidden=len(collections) - len(shown),
         layout=diagram,
     )
+
+
+def _fields(collections: Sequence[Definition]) -> dict[str, list[tuple[str, str]]]:
+    return {
+        one.name: [(field["name"], names.of_type(field["type"])) for field in one.schema]
+        for one in collections
+    }
 
 
 @blueprint.get(COLLECTION)

@@ -183,6 +183,12 @@ class SchemaForm(Form):
         blank = [one for one in self.order if not self.exists(one) and not self._is_filled(one)]
         return not self.existing and n in blank[:1]
 
+    def shows_limits(self, n: int) -> bool:
+        """Whether a row shows its default and limits: with errors, or as typed for a new field."""
+        names = [f"{key}_{n}" for key in ("default", *COUNTS, *NUMBERS, "pattern")]
+        is_new = not self.exists(n)
+        return any(name in self.errors or (is_new and self[name]) for name in names)
+
     def faults(self, n: int) -> list[str]:
         """The inputs of a row that have errors."""
         return [name for key in INPUTS if (name := f"{key}_{n}") in self.errors]
