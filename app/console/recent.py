@@ -25,21 +25,23 @@ from app.http.languages import gettext, lazy_gettext
 MAX_SHOWN, MAX_SCANNED = 8, 60
 VERBS = {CREATE: lazy_gettext("created"), DELETE: lazy_gettext("deleted")}
 CHANGED = lazy_gettext("changed")
-# By table: the label of a row, and the page that lists it, if any.
 LIST_PAGES = {
-    "webhooks": (lazy_gettext("Webhook"), "console.show_webhooks"),
-    "workflows": (lazy_gettext("Workflow"), "console.show_workflows"),
-    "users": (lazy_gettext("User"), "console.show_team"),
-    "groups": (lazy_gettext("Group"), "console.show_groups"),
-    "group_members": (lazy_gettext("Group member"), "console.show_groups"),
-    "invitations": (lazy_gettext("Invitation"), "console.show_invitations"),
-    "api_keys": (lazy_gettext("API key"), "console.show_keys"),
-    "accounts": (lazy_gettext("Account"), None),
-    "provider_settings": (lazy_gettext("Identity provider"), "console.show_sso"),
-    "identities": (lazy_gettext("User identity"), None),
+    "webhooks": "console.show_webhooks",
+    "workflows": "console.show_workflows",
+    "users": "console.show_team",
+    "groups": "console.show_groups",
+    "group_members": "console.show_groups",
+    "invitations": "console.show_invitations",
+    "api_keys": "console.show_keys",
+    "provider_settings": "console.show_providers",
+    "account_domains": "console.show_domains",
+    "setup_links": "console.show_setup_links",
+    "scim_tokens": "console.show_scim",
 }
-WITHOUT_URL_ARGS = ("provider_settings",)
-NAMED = {"webhooks", "workflows", "users", "groups", "invitations", "api_keys"}
+"""The page that lists the rows of a table."""
+NAMES_ACCOUNT = {"provider_settings", "account_domains", "setup_links", "scim_tokens"}
+"""Tables with pages that name the account also in one's own."""
+NAMED = {table for table, kind in KINDS.items() if kind.name is not None} - {"accounts"}
 Row = tuple[str, str]  # table, id
 
 
@@ -134,7 +136,9 @@ def _name_query(table: str, ids: Sequence[str], account_id: str) -> sa.Select[An
 
 def _list_link(scope: AccountScope, row: Any) -> tuple[str, str | None]:
     table: str = row.table_name
-    label, endpoint = LIST_PAGES.get(table, (table.replace("_", " ").capitalize(), None))
-    if endpoint is None or (table in WITHOUT_URL_ARGS and scope.by.is_superadmin):
-        return str(label), None
-    return str(label), url_for(endpoint, **({} if table in WITHOUT_URL_ARGS else scope.url_args))
+    kind, endpoint = KINDS.get(table), LIST_PAGES.get(table)
+    label = str(kind.label) if kind else table.replace("_", " ").capitalize()
+    if endpoint is None:
+        return label, None
+    own = {"account_id": scope.account.id} if table in NAMES_ACCOUNT else {}
+    return label, url_for(endpoint, **{**scope.url_args, **own})

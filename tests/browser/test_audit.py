@@ -107,7 +107,8 @@ def test_fields_are_moved_and_faults_are_found_by_keyboard(
     page.goto(pages["schema"])
     first = page.locator("details.declared").first
     name = first.locator("strong").inner_text()
-    first.locator("summary").press("Enter")
+    first.locator("> summary").press("Enter")
+    first.locator(".of-limited > summary").press("Enter")
     first.get_by_label("Default").fill("x")
     down = page.get_by_role("button", name=f"Move {name} down")
     down.press("Enter")

@@ -16,7 +16,7 @@ from app.accounts.models import Account, Group, Role, User
 from app.audit.append import DELETE, HIDDEN
 from app.audit.service import Change
 from app.auth import principal as principals
-from app.auth.models import ApiKey, Invitation
+from app.auth.models import ApiKey, Invitation, SetupLink
 from app.auth.principal import Principal
 from app.collections import definition as definitions
 from app.collections import table as tables
@@ -29,6 +29,7 @@ from app.console.records.writers import ACTORS
 from app.console.shell.excerpts import Excerpt, differences
 from app.console.shell.lists import UrlArgs
 from app.db import Base
+from app.domains.models import AccountDomain
 from app.http.languages import gettext, lazy_gettext
 from app.records.history.audit_view import read_json
 from app.sso.models import ProviderSetting
@@ -77,7 +78,8 @@ KINDS: Mapping[str, Kind] = {
     "api_keys": Kind(
         lazy_gettext("API key"), lazy_gettext("API keys"), ApiKey.name, "console.show_keys"
     ),
-    "setup_links": Kind(lazy_gettext("Setup link"), lazy_gettext("Setup links")),
+    "account_domains": Kind(lazy_gettext("Domain"), lazy_gettext("Domains"), AccountDomain.domain),
+    "setup_links": Kind(lazy_gettext("Setup link"), lazy_gettext("Setup links"), SetupLink.name),
     "scim_tokens": Kind(lazy_gettext("SCIM token"), lazy_gettext("SCIM tokens")),
     "directory_users": Kind(lazy_gettext("Directory user"), lazy_gettext("Directory users")),
     "directory_groups": Kind(lazy_gettext("Directory group"), lazy_gettext("Directory groups")),
