@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from functools import lru_cache
+from typing import Any
 
 import structlog
 from flask import Flask, Request, Response
@@ -14,10 +15,19 @@ from app import rest
 from app.auth import cors, guard, idempotency
 from app.ops import metrics
 from app.rest.current_request import get_g, get_request
+from app.security import reads
 
 CORRELATION_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 VARY = "Authorization, X-API-Key, X-Account-ID"
 READING = ("GET", "HEAD")
+PATHS = {
+    "get_record": "get",
+    "list_records": "list",
+    "export_records": "export",
+    "aggregate_records": "aggregate",
+    "list_changes": "changes",
+    **dict.fromkeys(("create_record", "replace_record", "patch_record"), "write"),
+}
 
 log = structlog.get_logger()
 
@@ -26,7 +36,7 @@ def init_app(app: Flask) -> None:
     """Register the hooks."""
     app.before_request(_before)
     app.after_request(_after)
-    app.teardown_request(lambda error: guard.reset_context())
+    app.teardown_request(_reset_context)
 
 
 def _before() -> Response | None:
@@ -35,6 +45,7 @@ def _before() -> Response | None:
     is_valid = CORRELATION_ID.fullmatch(correlation_id)
     g.correlation_id = correlation_id if is_valid else str(uuid4())
     g.started = time.perf_counter()
+    reads.collector.set(reads.Collector(_read_path(request.endpoint or "")))
     if request.method == "OPTIONS":
         preflight = cors.answer_preflight(request)
         if preflight is not None:
@@ -42,8 +53,14 @@ def _before() -> Response | None:
     return guard.check(request, g)
 
 
+def _reset_context(error: BaseException | None) -> None:
+    reads.collector.set(None)
+    guard.reset_context()
+
+
 def _after(response: Response) -> Response:
     request, g = get_request(), get_g()
+    _store_reads(request, g, response)
     claim = g.pop("claim", None)
     if claim is not None:
         response = idempotency.finish(claim, request, response)
@@ -55,6 +72,27 @@ def _after(response: Response) -> Response:
     response.headers.add("X-Content-Type-Options", "nosniff")
     _record(request, response, time.perf_counter() - g.started)
     return response
+
+
+def _read_path(endpoint: str) -> str:
+    """How a request reads personal data, as the security log names it."""
+    if endpoint.startswith("console."):
+        return "console"
+    view = endpoint.rpartition(".")[2]
+    return PATHS.get(view, view)
+
+
+def _store_reads(request: Request, g: Any, response: Response) -> None:
+    """Record what the answer shows, before it is sent: who is not recorded is not answered."""
+    collector, by = reads.collector.get(), g.get("principal")
+    if collector is None:
+        return
+    if response.status_code >= 300:
+        collector.clear()
+        return
+    collector.store()
+    if by is not None and by.is_superadmin and not collector.has_stored:
+        reads.note_request(by, request.method, request.url_rule.rule if request.url_rule else "")
 
 
 def _set_caching(request: Request, response: Response) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from app import config
+from app import config, events
 from app.accounts.models import User
 from app.accounts.service import email_key
 from app.auth.principal import Principal, find_account
@@ -33,6 +33,22 @@ def limit_guesses(account: str, email: str, address: str | None) -> Iterator[Non
         record_guess(allowances, right=error.error != "authentication_failed")
         raise
     record_guess(allowances, right=True)
+
+
+@contextmanager
+def publishing_failures(account_id: str | None, user_id: str | None, email: str) -> Iterator[None]:
+    """Publish refused sign-ins of a known account in the block."""
+    try:
+        yield
+    except (Unauthorized, TooManyRequests) as error:
+        if account_id is not None:
+            events.publish(events.SignInFailed(account_id, user_id, email, error.error))
+        raise
+
+
+def publish_failure(user: User, reason: str) -> None:
+    """Publish that a known user's credential was refused."""
+    events.publish(events.SignInFailed(user.account_id, user.id, user.email, reason))
 
 
 def record_guess(allowances: Sequence[Allowance], *, right: bool) -> None:

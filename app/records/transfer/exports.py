@@ -17,6 +17,7 @@ from app.records.transfer import formats, imports, stream
 from app.records.transfer.archives import Archive
 from app.records.transfer.sources import Source
 from app.records.transfer.stream import Stream
+from app.security import reads
 
 Parameters = Mapping[str, Sequence[str]]
 # Parameters of a list that an export does not have.
@@ -35,7 +36,7 @@ class Export:
     def text(self) -> Iterator[bytes]:
         """Yield the file in chunks; closes the export at the end."""
         try:
-            yield from self._text
+            yield from reads.before_each(self._text)
         finally:
             self.close()
 
