@@ -74,6 +74,7 @@ from app.rest.openapi import api
 from app.rest.serialization import Json
 from app.scim import routes as scim
 from app.scim import token_routes as scim_tokens
+from app.security import erasing as security_erasing
 from app.security import routes as security_log
 from app.security import sealing as security_sealing
 from app.security import subscribers as security_events
@@ -152,7 +153,7 @@ SUBSCRIBERS = (
     *(cleanup, tracking, audited_records, dispatch, sso_roles),
     *(workflow_dispatch, record_events, upkeep, workflow_erasure, token_upkeep),
     *(feed_upkeep, file_upkeep, webhook_uses, workflow_uses, saved_views),
-    *(domain_checks, security_events, security_sealing),
+    *(domain_checks, security_events, security_sealing, security_erasing),
 )
 # Not in the API description.
 PAGES = (console.blueprint, docs_pages.blueprint, scim.blueprint)

@@ -20,14 +20,7 @@ from app.security import reads
 CORRELATION_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 VARY = "Authorization, X-API-Key, X-Account-ID"
 READING = ("GET", "HEAD")
-PATHS = {
-    "get_record": "get",
-    "list_records": "list",
-    "export_records": "export",
-    "aggregate_records": "aggregate",
-    "list_changes": "changes",
-    **dict.fromkeys(("create_record", "replace_record", "patch_record"), "write"),
-}
+FIRST_REDIRECT = 300
 
 log = structlog.get_logger()
 
@@ -45,7 +38,7 @@ def _before() -> Response | None:
     is_valid = CORRELATION_ID.fullmatch(correlation_id)
     g.correlation_id = correlation_id if is_valid else str(uuid4())
     g.started = time.perf_counter()
-    reads.collector.set(reads.Collector(_read_path(request.endpoint or "")))
+    reads.endpoint.set(request.endpoint or "")
     if request.method == "OPTIONS":
         preflight = cors.answer_preflight(request)
         if preflight is not None:
@@ -54,6 +47,7 @@ def _before() -> Response | None:
 
 
 def _reset_context(error: BaseException | None) -> None:
+    reads.endpoint.set(None)
     reads.collector.set(None)
     guard.reset_context()
 
@@ -74,24 +68,15 @@ def _after(response: Response) -> Response:
     return response
 
 
-def _read_path(endpoint: str) -> str:
-    """How a request reads personal data, as the security log names it."""
-    if endpoint.startswith("console."):
-        return "console"
-    view = endpoint.rpartition(".")[2]
-    return PATHS.get(view, view)
-
-
 def _store_reads(request: Request, g: Any, response: Response) -> None:
     """Record what the answer shows, before it is sent: who is not recorded is not answered."""
     collector, by = reads.collector.get(), g.get("principal")
-    if collector is None:
-        return
-    if response.status_code >= 300:
+    is_shown = response.status_code < FIRST_REDIRECT
+    if collector is not None and is_shown:
+        collector.store()
+    elif collector is not None:
         collector.clear()
-        return
-    collector.store()
-    if by is not None and by.is_superadmin and not collector.has_stored:
+    elif by is not None and by.is_superadmin and is_shown:
         reads.note_request(by, request.method, request.url_rule.rule if request.url_rule else "")
 
 

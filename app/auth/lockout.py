@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from app import config, events
-from app.accounts.models import User
+from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.accounts.service import email_key
 from app.auth.principal import Principal, find_account
 from app.errors import TooManyRequests, Unauthorized
@@ -37,12 +37,15 @@ def limit_guesses(account: str, email: str, address: str | None) -> Iterator[Non
 
 @contextmanager
 def publishing_failures(account_id: str | None, user_id: str | None, email: str) -> Iterator[None]:
-    """Publish refused sign-ins of a known account in the block."""
+    """Publish refused sign-ins in the block; of an unknown account to the system account.
+
+    So both take the same time.
+    """
     try:
         yield
     except (Unauthorized, TooManyRequests) as error:
-        if account_id is not None:
-            events.publish(events.SignInFailed(account_id, user_id, email, error.error))
+        chain = account_id or SYSTEM_ACCOUNT_ID
+        events.publish(events.SignInFailed(chain, user_id, email, error.error))
         raise
 
 

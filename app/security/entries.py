@@ -22,6 +22,7 @@ EVENTS, HEADS = (
 )
 BATCH_SIZE = 500
 COLUMN = "details"
+ERASURE = "log.erased"  # how the API names it
 ERASED = ("UPDATE", "audit_log")  # what a verifier takes as the entry of an erasure
 Row = Mapping[str, Any]
 

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from app import clock
 from app.db import Base
 from app.db.types import Id, Text, UtcDateTime
+from app.ids import new_id
 
 
 class _Event:
@@ -53,7 +54,7 @@ class SecurityEvent(_Event, Base):
     __tablename__ = "security_events"
     __table_args__ = (
         sa.Index("ix_security_events_kind", "account_id", "kind", "number"),
-        sa.Index("ix_security_events_user", "account_id", "user_id", "number"),
+        sa.Index("ix_security_events_user", "user_id", "account_id", "number"),
         sa.Index("ix_security_events_target", "account_id", "target_type", "target_id", "number"),
         sa.Index("ix_security_events_time", "account_id", "occurred_at"),
     )
@@ -70,10 +71,12 @@ class SecurityStream(Base):
     """Where an account's security log is sent, and how far it has been."""
 
     __tablename__ = "security_streams"
+    __table_args__ = (sa.UniqueConstraint("account_id", name="uq_security_streams_account_id"),)
 
     account_id: Mapped[str] = mapped_column(
         Id, sa.ForeignKey("accounts.id", name="fk_security_streams_account_id"), primary_key=True
     )
+    id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
     url: Mapped[str] = mapped_column(Text)
     secret: Mapped[str] = mapped_column(Text)  # encrypted
     is_enabled: Mapped[bool] = mapped_column(default=True)

@@ -28,6 +28,14 @@ PII_READ, OPERATOR_READ, OPERATOR_REQUEST = (
     "operator.request",
 )
 MAX_IDS = 1000  # of an event
+PATHS = {
+    "get_record": "get",
+    "list_records": "list",
+    "export_records": "export",
+    "aggregate_records": "aggregate",
+    "list_changes": "changes",
+    **dict.fromkeys(("create_record", "replace_record", "patch_record"), "write"),
+}
 DEFAULT_PATH = "get"
 
 
@@ -46,7 +54,7 @@ class Collector:
     """The reads of a request that are not stored yet."""
 
     def __init__(self, path: str) -> None:
-        self.path, self.has_stored = path, False
+        self.path = path
         self._ids: dict[_Key, dict[str, None]] = {}
 
     def add(self, key: _Key, ids: Iterable[str]) -> None:
@@ -63,9 +71,10 @@ class Collector:
             events = [event for key, ids in self._ids.items() for event in _events(key, ids)]
             self._ids.clear()
             record(*events)
-            self.has_stored = True
 
 
+endpoint: ContextVar[str | None] = ContextVar("endpoint", default=None)
+"""The endpoint of the current request, whose reads are collected."""
 collector: ContextVar[Collector | None] = ContextVar("reads", default=None)
 _path: ContextVar[str | None] = ContextVar("path", default=None)
 
@@ -94,8 +103,8 @@ def collected(path: str) -> Iterator[Collector]:
 
 def before_each(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """The pieces of a stream; what each shows is stored before it is sent."""
-    own = collector.get()
     for piece in pieces:
+        own = collector.get()
         if own is not None:
             own.store()
         yield piece
@@ -128,7 +137,7 @@ def note(
     fields = tuple(sorted(fields))
     if not fields and (by.home is None or by.home.id == account_id):
         return
-    current = collector.get()
+    current = _collector()
     path = path or _path.get() or (current.path if current else DEFAULT_PATH)
     who = (by.user_id, by.email, by.name, by.api_key_id)
     key = _Key(account_id, definition.table_name, path, fields, *who)
@@ -136,6 +145,20 @@ def note(
         record(*_events(key, dict.fromkeys(ids)))
     else:
         current.add(key, ids)
+
+
+def _collector() -> Collector | None:
+    current, view = collector.get(), endpoint.get()
+    if current is None and view is not None:
+        collector.set(current := Collector(_path_of(view)))
+    return current
+
+
+def _path_of(view: str) -> str:
+    if view.startswith("console."):
+        return "console"
+    name = view.rpartition(".")[2]
+    return PATHS.get(name, name)
 
 
 def note_request(by: Principal | None, method: str, route: str) -> None:

@@ -97,8 +97,10 @@ def lock_head(account_id: str) -> tuple[int, str]:
     return row.number, row.checksum
 
 
-def append(account_id: str, events: list[JSONObject], number: int, checksum: str) -> None:
-    """Link events to the chain, whose head is locked, and move the head."""
+def append(
+    account_id: str, events: list[JSONObject], number: int, checksum: str
+) -> tuple[int, str]:
+    """Link events to the chain, whose head is locked, and move the head. Returns its new end."""
     operators = _operators(account_id, {event["user_id"] for event in events})
     rows = []
     for event in events:
@@ -117,6 +119,7 @@ def append(account_id: str, events: list[JSONObject], number: int, checksum: str
     db.connection().execute(sa.insert(EVENTS), rows)
     moved = sa.update(HEADS).where(HEADS.c.account_id == account_id)
     db.connection().execute(moved.values(number=number, checksum=checksum))
+    return number, checksum
 
 
 def _operators(account_id: str, user_ids: set[str]) -> set[str]:

@@ -45,6 +45,8 @@ def view(event: entries.Row) -> JSONObject:
     """An event as the API and the console show it."""
     details: JSONObject | None = orjson.loads(event["details"] or "null")
     shown = {name: event[name] for name in SHOWN}
+    if shown["kind"] == entries.ERASED[0]:
+        shown["kind"] = entries.ERASURE
     return {**shown, "occurred_at": clock.iso(event["occurred_at"]), "details": details}
 
 
@@ -101,6 +103,8 @@ def access_report(account_id: str, query: Query) -> JSONObject:
 
 def conditions(query: Query) -> list[sa.ColumnElement[bool]]:
     """The conditions of the filters."""
+    if query.get("kind") == entries.ERASURE:
+        query = {**query, "kind": entries.ERASED[0]}
     found = [EVENTS.c[name] == query[name] for name in FILTERS if query.get(name)]
     if query.get("from_date"):
         found.append(EVENTS.c.occurred_at >= query["from_date"])

@@ -9,6 +9,7 @@ from app.context import actor
 from app.errors import TooManyRequests
 from app.http import rate_limits
 from app.http.rate_limits import Limit
+from app.security import entries
 from app.security.recording import Event, record
 
 # Guesses must not fill an account's log: beyond these, failures are not recorded.
@@ -38,7 +39,7 @@ PASSWORD, PASSWORD_CHANGED = "password_hash", "password.changed"
 KINDS = (
     *("sign_in.succeeded", "sign_in.failed", "sign_in.locked"),
     *("sessions.ended", "refresh_token.reused", PASSWORD_CHANGED),
-    *("personal_data.read", "operator.records_read", "operator.request"),
+    *("personal_data.read", "operator.records_read", "operator.request", entries.ERASURE),
     *(f"{noun}.{verb}" for noun in NOUNS.values() for verb in (*VERBS.values(), "changed")),
 )
 

@@ -46,7 +46,7 @@ class Revealed:
 
 def get(account_id: str) -> SecurityStream:
     """The account's stream. Raises NotFound."""
-    found = db.db.session.get(SecurityStream, account_id)
+    found = _find(account_id)
     if found is None:
         raise NotFound(NO_STREAM)
     return found
@@ -60,7 +60,7 @@ def put(account_id: str, body: JSONMapping, *, by: Principal) -> Revealed:
         raise InvalidValues([problem("url", "invalid_url", wrong)])
     secret = None
     with db.transaction() as session:
-        stream = session.get(SecurityStream, account_id, with_for_update=True)
+        stream = _find(account_id)
         if stream is None:
             secret = signing.new_secret()
             encrypted = crypto.encrypt(secret)
@@ -89,6 +89,10 @@ def delete(account_id: str, *, by: Principal) -> None:
     by.require_recent_sign_in()
     with db.transaction() as session:
         session.delete(get(account_id))
+
+
+def _find(account_id: str) -> SecurityStream | None:
+    return db.db.session.scalar(sa.select(SecurityStream).where(_of(account_id)))
 
 
 @jobs.periodic(EVERY_SECONDS, "webhooks.start_security_streams")

@@ -52,12 +52,13 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("account_id", name=op.f("pk_security_heads")),
     )
     for name, columns in {
-        "kind": ["kind", "number"],
-        "user": ["user_id", "number"],
-        "target": ["target_type", "target_id", "number"],
-        "time": ["occurred_at"],
+        "kind": ["account_id", "kind", "number"],
+        # The user first: an erasure looks in all accounts.
+        "user": ["user_id", "account_id", "number"],
+        "target": ["account_id", "target_type", "target_id", "number"],
+        "time": ["account_id", "occurred_at"],
     }.items():
-        op.create_index(f"ix_security_events_{name}", "security_events", ["account_id", *columns])
+        op.create_index(f"ix_security_events_{name}", "security_events", columns)
     if op.get_bind().dialect.name == "postgresql":
         _protect_postgresql()
     else:

@@ -21,6 +21,7 @@ def upgrade() -> None:
     op.create_table(
         "security_streams",
         sa.Column("account_id", Id, nullable=False),
+        sa.Column("id", Id, nullable=False),
         sa.Column("url", Text, nullable=False),
         sa.Column("secret", Text, nullable=False),
         sa.Column("is_enabled", sa.Boolean(), nullable=False),
@@ -35,7 +36,8 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(
             ["account_id"], ["accounts.id"], name=op.f("fk_security_streams_account_id")
         ),
-        sa.PrimaryKeyConstraint("account_id", name=op.f("pk_security_streams")),
+        sa.UniqueConstraint("account_id", name=op.f("uq_security_streams_account_id")),
+        sa.PrimaryKeyConstraint("account_id", "id", name=op.f("pk_security_streams")),
     )
 
 
