@@ -13,7 +13,9 @@ from contextvars import ContextVar
 from itertools import islice
 from typing import Any, NamedTuple
 
-from app import db
+from flask import Flask
+
+from app import config, db
 from app.auth.principal import Principal
 from app.collections.access import Access
 from app.collections.definition import Definition
@@ -51,15 +53,18 @@ class _Key(NamedTuple):
 
 
 class Collector:
-    """The reads of a request that are not stored yet."""
+    """The reads of a request or a stream that are not stored yet."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, path: str, *, is_stream: bool = False) -> None:
+        self.path, self.is_stream = path, is_stream
         self._ids: dict[_Key, dict[str, None]] = {}
 
     def add(self, key: _Key, ids: Iterable[str]) -> None:
         """Add reads of records."""
         self._ids.setdefault(key, {}).update(dict.fromkeys(ids))
+
+    def __bool__(self) -> bool:
+        return bool(self._ids)
 
     def clear(self) -> None:
         """Forget what was not answered."""
@@ -102,11 +107,27 @@ def collected(path: str) -> Iterator[Collector]:
 
 
 def before_each(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The pieces of a stream; what each shows is stored before it is sent."""
-    for piece in pieces:
-        own = collector.get()
-        if own is not None:
-            own.store()
+    """The pieces of a stream, which outlives its request.
+
+    What each shows is stored before it is sent.
+    """
+    current = _collector()
+    own = Collector(DEFAULT_PATH if current is None else current.path, is_stream=True)
+    return _stored(iter(pieces), own, config.running(), actor.current())
+
+
+def _stored(pieces: Iterator[bytes], own: Collector, app: Flask, acting: Actor) -> Iterator[bytes]:
+    while True:
+        token = collector.set(own)
+        try:
+            piece = next(pieces, None)
+        finally:
+            collector.reset(token)
+        if own:
+            with app.app_context(), actor.acting(acting):
+                own.store()
+        if piece is None:
+            return
         yield piece
 
 
@@ -138,10 +159,10 @@ def note(
     if not fields and (by.home is None or by.home.id == account_id):
         return
     current = _collector()
-    path = path or _path.get() or (current.path if current else DEFAULT_PATH)
+    path = path or _path.get() or (DEFAULT_PATH if current is None else current.path)
     who = (by.user_id, by.email, by.name, by.api_key_id)
     key = _Key(account_id, definition.table_name, path, fields, *who)
-    if db.in_transaction() or current is None:
+    if current is None or (not current.is_stream and db.in_transaction()):
         record(*_events(key, dict.fromkeys(ids)))
     else:
         current.add(key, ids)

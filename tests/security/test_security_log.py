@@ -10,24 +10,8 @@ import pytest
 from flask import Flask
 
 from tests.audit.chains import stand_alone
-from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
-
-CUSTOMERS = [
-    {"name": "name", "type": "text"},
-    {"name": "email", "type": "text", "pii": True, "mask_type": "email"},
-]
-
-
-def events(caller: Caller, **filters: Any) -> list[dict[str, Any]]:
-    """The events that match, the oldest first."""
-    answer = caller.get("account/security-log", query_string={"limit": 500, **filters})
-    assert answer.status_code == 200, answer.json
-    return list(reversed(answer.json["items"]))
-
-
-def reads(caller: Caller, **filters: Any) -> list[dict[str, Any]]:
-    """The reads of personal data."""
-    return events(caller, kind="personal_data.read", **filters)
+from tests.builders import PASSWORD, Cast, make_collection, make_record
+from tests.security.reading import CUSTOMERS, events, reads
 
 
 @pytest.fixture
