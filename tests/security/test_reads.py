@@ -15,6 +15,8 @@ from app import db
 from app.security.recording import PENDING
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.console.browser import Browser
+from tests.realtime.clients import Events
+from tests.realtime.conftest import serving
 from tests.receivers import receiving
 from tests.security.reading import CUSTOMERS, events, reads
 from tests.webhooks.delivering import make_webhook
@@ -183,3 +185,17 @@ def test_a_batch_of_reads_has_at_most_a_thousand_ids() -> None:
     actor.source.set(actor.system)
     ids = dict.fromkeys(map(str, range(2500)))
     assert [len(one.details["records"]) for one in _events(key, ids)] == [1000, 1000, 500]
+
+
+def test_a_stream_of_changes_is_recorded_for_each_listener(
+    app: Flask, cast: Cast, customer: dict[str, Any]
+) -> None:
+    with serving(app) as port:
+        masked = Events(port, "collections=customers", headers=cast.bob.headers)
+        plain = Events(port, "collections=customers", headers=cast.alice.headers)
+        cast.bob.patch(f"records/customers/{customer['id']}", {"name": "Zed"})
+        for client in (masked, plain):
+            while client.next()["event"] != "message":
+                pass
+    (event,) = reads(cast.alice, path="realtime")
+    assert (event["user_id"], event["target_id"]) == (cast.alice.id, customer["id"])
