@@ -22,6 +22,7 @@ from app.console.admin import (
     jobs,
     operation,
     scim,
+    security_log,
     sso,
     sso_saml,
 )
@@ -95,6 +96,7 @@ PAGES = (
         sso_saml,
         scim,
         domains,
+        security_log,
     ),
     *(listing, schemas, rules, explain, candidates, api_examples, manifest),
     *(table, files, downloads, uploads, pages, options, bulk, view_pages, row_pages),

@@ -13,6 +13,7 @@ from app import clock, db
 from app.accounts.types import Query
 from app.audit import digest, verify
 from app.context import tenancy
+from app.db import counts
 from app.security import entries, reads, sealing
 from app.security.entries import EVENTS, HEADS
 from app.types import JSONObject
@@ -39,6 +40,21 @@ def page(account_id: str, query: Query) -> JSONObject:
         "has_more": has_more,
         "next_before": items[-1]["number"] if has_more else None,
     }
+
+
+def numbered_page(
+    account_id: str, query: Query, skip: int, limit: int, max_total: int | None
+) -> tuple[list[JSONObject], int]:
+    """The newest matching events after the first `skip`, and how many match.
+
+    The number is at most `max_total` + 1.
+    """
+    sealing.seal(account_id)
+    where = (EVENTS.c.account_id == account_id, *conditions(query))
+    total = counts.count_up_to(EVENTS, where, max_total)
+    newest = sa.select(EVENTS).where(*where).order_by(EVENTS.c.number.desc())
+    rows = db.connection().execute(newest.offset(skip).limit(limit)).mappings()
+    return [{**view(dict(row)), "moment": row["occurred_at"]} for row in rows], total
 
 
 def view(event: entries.Row) -> JSONObject:
