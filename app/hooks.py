@@ -20,7 +20,7 @@ from app.security import reads
 CORRELATION_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 VARY = "Authorization, X-API-Key, X-Account-ID"
 READING = ("GET", "HEAD")
-FIRST_REDIRECT = 300
+FIRST_REDIRECT, FIRST_ERROR = 300, 400
 
 log = structlog.get_logger()
 
@@ -70,14 +70,17 @@ def _after(response: Response) -> Response:
 
 def _store_reads(request: Request, g: Any, response: Response) -> None:
     """Record what the answer shows, before it is sent: who is not recorded is not answered."""
-    collector, by = reads.collector.get(), g.get("principal")
-    is_shown = response.status_code < FIRST_REDIRECT
-    if collector is not None and is_shown:
+    collector, status = reads.collector.get(), response.status_code
+    if collector is not None and status < FIRST_REDIRECT:
         collector.store()
-    elif collector is not None:
+        return
+    if collector is not None:
         collector.clear()
-    elif by is not None and by.is_superadmin and is_shown:
-        reads.note_request(by, request.method, request.url_rule.rule if request.url_rule else "")
+    by = g.get("principal") or g.get("console_caller")
+    if by is not None and by.is_superadmin and status < FIRST_ERROR:
+        named = (request.view_args or {}).get("account_id")
+        route = request.url_rule.rule if request.url_rule else ""
+        reads.note_request(by, named, request.method, route)
 
 
 def _set_caching(request: Request, response: Response) -> None:

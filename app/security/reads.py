@@ -182,11 +182,13 @@ def _path_of(view: str) -> str:
     return PATHS.get(name, name)
 
 
-def note_request(by: Principal | None, method: str, route: str) -> None:
-    """Record that a superadmin's request acted in another account."""
-    if by is not None and by.is_superadmin and by.account and by.account != by.home:
-        details = {"method": method, "route": route}
-        record(Event(by.account.id, OPERATOR_REQUEST, details=details))
+def note_request(by: Principal, named: str | None, method: str, route: str) -> None:
+    """Record a superadmin's request in another account: acted in, or named in the path."""
+    home, _ = by.home_and_user()
+    acted_in = by.account.id if by.account else home.id
+    account_id = named.lower() if named and acted_in == home.id else acted_in
+    if account_id != home.id:
+        record(Event(account_id, OPERATOR_REQUEST, details={"method": method, "route": route}))
 
 
 def _events(key: _Key, ids: Mapping[str, None]) -> Iterator[Event]:

@@ -94,6 +94,13 @@ def verify_chain(account_id: str) -> JSONObject:
     return {**asdict(report), "checkpoint": signed}
 
 
+def account_ids(account_id: str | None) -> list[str]:
+    """The accounts with a security log, or the one with this id."""
+    if account_id is not None:
+        return [account_id.lower()]
+    return list(db.connection().scalars(sa.select(HEADS.c.account_id).order_by(HEADS.c.account_id)))
+
+
 def access_report(account_id: str, query: Query) -> JSONObject:
     """Who was shown a record's, a collection's or which personal data a user was shown.
 

@@ -27,7 +27,7 @@ from app.security.models import SecurityStream
 from app.types import JSONMapping, JSONObject
 from app.webhooks import delivery, signing
 
-EVERY_SECONDS = 10
+EVERY_SECONDS = 30  # each run that sends something leaves a job in the list
 MAX_EVENTS, MAX_BYTES = 500, 1_000_000  # of a batch; a larger event is a batch of its own
 RUN_SECONDS, LEASE_SECONDS = 60, 180
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 10, 3600

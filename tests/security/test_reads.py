@@ -82,6 +82,17 @@ def test_a_superadmins_read_is_the_platform_operators(cast: Cast, customer: dict
     assert by_root[-1]["details"] == {"method": "GET", "route": "/api/v1/account/users"}
 
 
+def test_a_superadmins_pages_about_an_account_are_recorded(app: Flask, cast: Cast) -> None:
+    browser = Browser(app, cast.root)
+    browser.get(f"security-log/{cast.alice.account_id}")
+    cast.root.get(f"accounts/{cast.alice.account_id}")
+    routes = [one["details"]["route"] for one in events(cast.alice, kind="operator.request")]
+    assert routes == [
+        "/console/security-log/<uuid:account_id>",
+        "/api/v1/accounts/<uuid:account_id>",
+    ]
+
+
 def test_a_read_across_all_accounts_is_in_each_of_them(
     cast: Cast, customer: dict[str, Any]
 ) -> None:
