@@ -75,6 +75,10 @@ from app.rest.openapi import api
 from app.rest.serialization import Json
 from app.scim import routes as scim
 from app.scim import token_routes as scim_tokens
+from app.security import erasing as security_erasing
+from app.security import routes as security_log
+from app.security import sealing as security_sealing
+from app.security import subscribers as security_events
 from app.sso import config_routes as sso_config
 from app.sso import discovery_routes as sso_discovery
 from app.sso import overview_routes as sso_overview
@@ -85,7 +89,7 @@ from app.sso import saml_key_routes as saml_keys
 from app.sso import saml_logout_routes as saml_logout
 from app.sso import saml_metadata_routes as saml_metadata
 from app.types import JSONObject
-from app.webhooks import delivery_routes, dispatch
+from app.webhooks import delivery_routes, dispatch, security_stream_routes
 from app.webhooks import routes as webhooks
 from app.webhooks import uses as webhook_uses
 from app.workflows import dispatch as workflow_dispatch
@@ -143,13 +147,14 @@ ADDITIONS = (
     second_factor_routes,
     *(sso_overview, saml_keys, saml_logout, saml_metadata),
     *(domain_routes, setup_link_routes, sso_discovery),
+    *(security_log, security_stream_routes),
 )
 # Imported for their event subscriptions and jobs.
 SUBSCRIBERS = (
     *(cleanup, tracking, audited_records, dispatch, sso_roles),
     *(workflow_dispatch, record_events, upkeep, workflow_erasure, token_upkeep),
     *(feed_upkeep, file_upkeep, webhook_uses, workflow_uses, saved_views),
-    domain_checks,
+    *(domain_checks, security_events, security_sealing, security_erasing),
 )
 # Not in the API description.
 PAGES = (console.blueprint, docs_pages.blueprint, scim.blueprint)

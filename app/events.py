@@ -112,6 +112,51 @@ class MfaSessionStarted:
 
 
 @dataclass(frozen=True)
+class SignedIn:
+    """A session started."""
+
+    account_id: str
+    user_id: str
+    email: str
+    name: str | None
+    session_id: str
+    application: str
+    """`api` or `console`."""
+    mfa: bool
+
+
+@dataclass(frozen=True)
+class SignInFailed:
+    """A credential was refused; published outside of the transaction, which rolls back."""
+
+    account_id: str
+    user_id: str | None
+    email: str | None
+    reason: str
+    provider: str | None = None
+
+
+@dataclass(frozen=True)
+class SessionsEnded:
+    """Sessions of a user were ended before they expired."""
+
+    account_id: str
+    user_id: str
+    count: int
+
+
+@dataclass(frozen=True)
+class RowChanged:
+    """An audited row was created, changed or deleted; `columns` are those that changed."""
+
+    account_id: str
+    operation: str
+    table_name: str
+    row_id: str
+    columns: frozenset[str]
+
+
+@dataclass(frozen=True)
 class AccountClosed:
     """An account was closed for good; its data must be removed."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from functools import lru_cache
+from typing import Any
 
 import structlog
 from flask import Flask, Request, Response
@@ -14,10 +15,12 @@ from app import rest
 from app.auth import cors, guard, idempotency
 from app.ops import metrics
 from app.rest.current_request import get_g, get_request
+from app.security import reads
 
 CORRELATION_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 VARY = "Authorization, X-API-Key, X-Account-ID"
 READING = ("GET", "HEAD")
+FIRST_REDIRECT, FIRST_ERROR = 300, 400
 
 log = structlog.get_logger()
 
@@ -26,7 +29,7 @@ def init_app(app: Flask) -> None:
     """Register the hooks."""
     app.before_request(_before)
     app.after_request(_after)
-    app.teardown_request(lambda error: guard.reset_context())
+    app.teardown_request(_reset_context)
 
 
 def _before() -> Response | None:
@@ -35,6 +38,7 @@ def _before() -> Response | None:
     is_valid = CORRELATION_ID.fullmatch(correlation_id)
     g.correlation_id = correlation_id if is_valid else str(uuid4())
     g.started = time.perf_counter()
+    reads.endpoint.set(request.endpoint or "")
     if request.method == "OPTIONS":
         preflight = cors.answer_preflight(request)
         if preflight is not None:
@@ -42,8 +46,15 @@ def _before() -> Response | None:
     return guard.check(request, g)
 
 
+def _reset_context(error: BaseException | None) -> None:
+    reads.endpoint.set(None)
+    reads.collector.set(None)
+    guard.reset_context()
+
+
 def _after(response: Response) -> Response:
     request, g = get_request(), get_g()
+    _store_reads(request, g, response)
     claim = g.pop("claim", None)
     if claim is not None:
         response = idempotency.finish(claim, request, response)
@@ -55,6 +66,21 @@ def _after(response: Response) -> Response:
     response.headers.add("X-Content-Type-Options", "nosniff")
     _record(request, response, time.perf_counter() - g.started)
     return response
+
+
+def _store_reads(request: Request, g: Any, response: Response) -> None:
+    """Record what the answer shows, before it is sent: who is not recorded is not answered."""
+    collector, status = reads.collector.get(), response.status_code
+    if collector is not None and status < FIRST_REDIRECT:
+        collector.store()
+        return
+    if collector is not None:
+        collector.clear()
+    by = g.get("principal") or g.get("console_caller")
+    if by is not None and by.is_superadmin and status < FIRST_ERROR:
+        named = (request.view_args or {}).get("account_id")
+        route = request.url_rule.rule if request.url_rule else ""
+        reads.note_request(by, named, request.method, route)
 
 
 def _set_caching(request: Request, response: Response) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 from app import db
 from app.context import tenancy
 
-GUARDED = ("audit_changes",)
+GUARDED = ("audit_changes", "security_events")
 
 
 @contextmanager
@@ -31,7 +31,8 @@ def _without_triggers(connection: Connection) -> Iterator[None]:
         for table in GUARDED:
             connection.execute(sa.text(f"ALTER TABLE {table} ENABLE TRIGGER USER"))
         return
-    which = "FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'audit_changes'"
+    names = ", ".join(f"'{name}'" for name in GUARDED)
+    which = f"FROM sqlite_master WHERE type = 'trigger' AND tbl_name IN ({names})"
     triggers = connection.execute(sa.text(f"SELECT name, sql {which}")).all()
     for name, _ in triggers:
         connection.execute(sa.text(f"DROP TRIGGER {name}"))

@@ -35,6 +35,7 @@ ORDER = [
     ("records",),
     ("files",),
     ("webhooks",),
+    ("security",),
     ("audit",),
     ("collections",),
     ("admin_api",),

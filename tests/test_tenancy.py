@@ -224,6 +224,7 @@ PEOPLE: dict[Route, Case] = {
     ("DELETE", ROLE): Superadmin(),
 }
 DOMAIN = "/account/domains/<uuid:domain_id>"
+STREAM = "/account/security-log/stream"
 MEMBER, ONE_MEMBER = "/account/users/<uuid:user_id>", "account/users/{id}"
 OWN_ACCOUNT: dict[Route, Case] = {
     ("GET", "/account"): Own(),
@@ -236,6 +237,16 @@ OWN_ACCOUNT: dict[Route, Case] = {
     ("POST", f"{DOMAIN}/verify"): Owned(a_domain, "account/domains", part="domain_id"),
     ("PATCH", DOMAIN): Owned(a_domain, "account/domains", {"auto_join": True}, "domain_id"),
     ("DELETE", DOMAIN): Owned(a_domain, "account/domains", part="domain_id"),
+    ("GET", "/account/audit-logs"): Own(),
+    ("GET", "/account/audit-logs/export"): Own(),
+    ("GET", "/account/security-log"): Own(),
+    ("GET", "/account/security-log/export"): Own(),
+    ("GET", "/account/security-log/verify"): Own(),
+    ("GET", "/account/security-log/access-report"): Own(),
+    ("GET", STREAM): Own(None, (404,)),
+    ("PUT", STREAM): Own(lambda cast: {"url": "http://127.0.0.1:9/"}),
+    ("POST", f"{STREAM}/rotate-secret"): Own(None, (404,)),
+    ("DELETE", STREAM): Own(None, (404,)),
     ("GET", "/account/second-factors"): Own(),
     ("GET", "/account/users"): Own(),
     ("POST", "/account/users"): Own(lambda cast: {"email": "dora@x.example"}, (201,)),

@@ -78,9 +78,9 @@ def create_due() -> int:
 def create(account_id: str) -> bool:
     """Create a checkpoint of a chain, if it has grown and its last entry matches the head."""
     with db.transaction() as session:
-        keys, heads = _keys(), sa.select(AuditHead).with_for_update()
+        heads = sa.select(AuditHead).with_for_update()
         head = session.scalar(heads.where(AuditHead.account_id == account_id))
-        if not keys or head is None or head.last_id <= head.checkpoint_id:
+        if head is None or head.last_id <= head.checkpoint_id:
             return False
         mine = sa.select(AuditChange).where(AuditChange.account_id == account_id)
         last = session.scalar(mine.order_by(AuditChange.first_id.desc()).limit(1))
@@ -88,7 +88,9 @@ def create(account_id: str) -> bool:
         if stored != (head.last_id, head.checksum):
             log.error("audit chain broken", account=account_id, entry=head.last_id)
             return False
-        checkpoint = _signed(keys[0], head)
+        checkpoint = _signed(head)
+        if checkpoint is None:
+            return False
         session.add(checkpoint)
         head.checkpoint_id = head.last_id
         session.flush()
@@ -134,14 +136,23 @@ def _message(checkpoint: Checkpoint) -> bytes:
     return digest.canonical({name: checkpoint[name] for name in SIGNED})
 
 
-def _signed(key: Ed25519PrivateKey, head: AuditHead) -> AuditCheckpoint:
-    checkpoint = AuditCheckpoint(
-        account_id=head.account_id,
-        entry_id=head.last_id,
-        checksum=head.checksum,
-        created_at=clock.now(),
-        public_key=_public(key),
-        signature="",
-    )
-    checkpoint.signature = key.sign(_message(to_dict(checkpoint))).hex()
-    return checkpoint
+def sign(account_id: str, entry_id: int, checksum: str) -> dict[str, object] | None:
+    """A checkpoint of a chain, signed with the newest key; None without a key."""
+    keys = _keys()
+    if not keys:
+        return None
+    checkpoint: dict[str, object] = {
+        "account_id": account_id,
+        "entry_id": entry_id,
+        "checksum": checksum,
+        "created_at": clock.iso(clock.now()),
+        "public_key": _public(keys[0]),
+    }
+    return checkpoint | {"signature": keys[0].sign(_message(checkpoint)).hex()}
+
+
+def _signed(head: AuditHead) -> AuditCheckpoint | None:
+    signed = sign(head.account_id, head.last_id, head.checksum)
+    if signed is None:
+        return None
+    return AuditCheckpoint(**{**signed, "created_at": clock.parse(str(signed["created_at"]))})

@@ -58,6 +58,19 @@ def page(
     return list(map(Mask(by), _on_page(query))), total
 
 
+def page_of_account(
+    account_id: str, query: Query, *, by: Principal
+) -> tuple[list[Entry], int | None]:
+    """The same of one account's chain, with values as far as the caller may see them."""
+    query, total = {**query, "account_id": account_id}, None
+    if query["include_total"]:
+        counts = sa.select(sa.func.sum(CHANGES.c.entries)).where(*_conditions(query, CHANGES))
+        total = int(db.connection().scalar(counts) or 0)
+    found, mask = _on_page(query), Mask(by)
+    mask.load({**entry, "occurred_at": clock.parse(entry["occurred_at"])} for entry in found)
+    return list(map(mask, found)), total
+
+
 def _on_page(query: Query) -> list[Entry]:
     name, ascending = _sort_column(query), query["sort_order"] == "asc"
     if name not in CHANGES.c:

@@ -84,6 +84,12 @@ TRACKED: dict[str, Tracked] = {
         ignored=frozenset({"failing_since"}),
         hidden=frozenset({"secret", "previous_secret", "headers"}),
     ),
+    "security_streams": Tracked(
+        ignored=frozenset(
+            ("sent_number", "attempts", "due_at", "failing_since", "last_error", "last_sent_at")
+        ),
+        hidden=frozenset({"secret"}),
+    ),
     # Headers and URLs in steps may contain secrets.
     "workflows": Tracked(hidden=frozenset({"steps", "token", "token_key"})),
     "account_domains": Tracked(
@@ -131,6 +137,9 @@ EXEMPT: dict[str, str] = {
     "audit_heads": "the log itself",
     "feed_changes": "changes of records while auditing is off",
     "audit_checkpoints": "the log itself",
+    "security_pending": "a log itself",
+    "security_events": "a log itself",
+    "security_heads": "a log itself",
 }
 
 
@@ -140,7 +149,11 @@ def record_row(table: sa.Table, operation: str, old: Row, new: Row) -> None:
     row = new or old
     chain = row[tracked.chain] if tracked.chain else SYSTEM_ACCOUNT_ID
     key = "/".join(str(row[c.name]) for c in table.primary_key if c.name != "account_id")
-    append.record(chain, operation, table.name, key, list(_values(tracked, table, old, new)))
+    values = list(_values(tracked, table, old, new))
+    append.record(chain, operation, table.name, key, values)
+    if values:
+        columns = frozenset(column for column, *_ in values)
+        events.publish(events.RowChanged(chain, operation, table.name, key, columns))
 
 
 def _values(tracked: Tracked, table: sa.Table, old: Row, new: Row) -> Iterator[Value]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from app import config
-from app.accounts.models import User
+from app import config, events
+from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.accounts.service import email_key
 from app.auth.principal import Principal, find_account
 from app.errors import TooManyRequests, Unauthorized
@@ -33,6 +33,25 @@ def limit_guesses(account: str, email: str, address: str | None) -> Iterator[Non
         record_guess(allowances, right=error.error != "authentication_failed")
         raise
     record_guess(allowances, right=True)
+
+
+@contextmanager
+def publishing_failures(account_id: str | None, user_id: str | None, email: str) -> Iterator[None]:
+    """Publish refused sign-ins in the block; of an unknown account to the system account.
+
+    So both take the same time.
+    """
+    try:
+        yield
+    except (Unauthorized, TooManyRequests) as error:
+        chain = account_id or SYSTEM_ACCOUNT_ID
+        events.publish(events.SignInFailed(chain, user_id, email, error.error))
+        raise
+
+
+def publish_failure(user: User, reason: str) -> None:
+    """Publish that a known user's credential was refused."""
+    events.publish(events.SignInFailed(user.account_id, user.id, user.email, reason))
 
 
 def record_guess(allowances: Sequence[Allowance], *, right: bool) -> None:

@@ -62,7 +62,10 @@ def check_password(account: str | None, email: str, password: str, origin: Origi
     account = require_account(account)
     account_id, user = login_users.find(account, email)
     # Counts under the id: slug, code and id together must not allow three times the tries.
-    with lockout.limit_guesses(account_id or account, email, origin.ip_address):
+    with (
+        lockout.publishing_failures(account_id, user.id if user else None, email),
+        lockout.limit_guesses(account_id or account, email, origin.ip_address),
+    ):
         return _authenticate(user, password)
 
 
@@ -172,6 +175,8 @@ def current_password_problems(user: User, password: str, field: str) -> list[Pro
     limits = lockout.own_password_limits(user)
     rate_limits.check(*limits)
     matches = passwords.verify(password, user.password_hash)
+    if not matches:
+        lockout.publish_failure(user, "wrong_password")
     lockout.record_guess(limits, right=matches)
     wrong = problem(field, "invalid_option", "The current password is wrong.")
     return [] if matches else [wrong]

@@ -291,6 +291,8 @@ def _insert(
             events.publish(events.MfaSessionStarted(user.account_id, id))
         if needs_mail:
             devices.enqueue_mail(user, origin, now)
+        who = (user.account_id, user.id, user.email, user.name)
+        events.publish(events.SignedIn(*who, session_id=id, application=kind, mfa=mfa))
     if isinstance(user, LoginUser):
         user.last_login = now
 
@@ -332,6 +334,8 @@ def _revoke(account_id: str, user_id: str, *conditions: Condition) -> bool:
         # The user first, in the lock order of all changes to users, to avoid deadlocks.
         session.execute(bump)
         result: Any = session.execute(revocation)
+        if result.rowcount:
+            events.publish(events.SessionsEnded(account_id, user_id, result.rowcount))
     return bool(result.rowcount)
 
 

@@ -57,8 +57,11 @@ def verify(values: Mapping[str, str], caller: Principal, address: str | None) ->
             message = f"A signature has {USERNAME}, {REASON}, and {PASSWORD} or {PASSKEY}."
             raise Malformed.at("header", name, msg=message, type="signature")
     account_id = caller.require_account_id()
-    with lockout.limit_guesses(account_id, values[USERNAME], address):
-        user = login_users.find(account_id, values[USERNAME]).user
+    user = login_users.find(account_id, values[USERNAME]).user
+    with (
+        lockout.publishing_failures(account_id, user.id if user else None, values[USERNAME]),
+        lockout.limit_guesses(account_id, values[USERNAME], address),
+    ):
         signer = user if user and user.is_active and user.email_verified else None
         prove = _by_passkey if by_passkey else _by_password
         if not prove(values, signer) or signer is None:

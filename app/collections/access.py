@@ -90,6 +90,11 @@ class Access:
         return {name: field for name, field in self.readable.items() if name not in self.masked}
 
     @cached_property
+    def exposed(self) -> frozenset[str]:
+        """The readable fields with personal data that the caller sees unmasked."""
+        return (self.definition.personal & self.readable.keys()) - self.masked
+
+    @cached_property
     def follows(self) -> frozenset[tuple[str, ...]]:
         """The dotted names of the rule; their values must be loaded before `allows`."""
         return dotted_names(self.condition) if self.condition else frozenset()

@@ -6,7 +6,8 @@ is written. Without a source the service itself acts: `system`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
 from typing import NamedTuple
@@ -45,6 +46,16 @@ def act_as(user_id: str, email: str | None, name: str | None) -> None:
     """Set a user as the actor, such as the recipient of a mailed link."""
     replaced, name = source.get(), name or email
     source.set(lambda: replaced()._replace(user_id=user_id, user_email=email, user_name=name))
+
+
+@contextmanager
+def acting(as_: Actor) -> Iterator[None]:
+    """Run the block as an actor."""
+    token = source.set(lambda: as_)
+    try:
+        yield
+    finally:
+        source.reset(token)
 
 
 def current() -> Actor:

@@ -16,6 +16,7 @@ COLUMNS = (
     ("provider_settings", "secrets"),
     ("saml_keys", "private_key"),
     ("second_factors", "secret"),
+    ("security_streams", "secret"),
     ("webhooks", "secret"),
     ("webhooks", "previous_secret"),
     ("workflows", "token"),

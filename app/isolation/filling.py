@@ -27,7 +27,8 @@ from app.records.store import writes
 
 ROLES = (ADMIN, EDITOR, VIEWER)
 # Append-only, or changed by activity of the whole instance.
-AUDIT = frozenset({"audit_changes", "audit_heads", "audit_checkpoints"})
+SECURITY = frozenset({"security_pending", "security_events", "security_heads"})
+AUDIT = frozenset({"audit_changes", "audit_heads", "audit_checkpoints"}) | SECURITY
 
 
 def tenant_tables() -> list[sa.Table]:
@@ -95,6 +96,9 @@ def digest_tables(tenant: Tenant) -> dict[str, str]:
     }
     # Checkpoints cover all chains and may be created at any moment.
     del digests["audit_checkpoints"], digests["audit_heads"]
+    # Refused sign-ins in the account are events of its log.
+    for name in SECURITY:
+        del digests[name]
     account: Any = Account.__table__
     return digests | {"accounts": _digest(account, account.c.id == tenant.account_id)}
 

@@ -108,6 +108,11 @@ COLUMN_VALUES: dict[str, dict[str, object]] = {
         "secret": lambda t: crypto.encrypt(t.mark),
         "previous_secret": None,
     },
+    "security_streams": {
+        "url": lambda t: f"https://{t.mark}.example/",
+        "secret": lambda t: crypto.encrypt(t.mark),
+        "is_enabled": False,
+    },
     "webhook_deliveries": {
         "payload": _json,
         "status": "failed",

@@ -10,6 +10,7 @@ import orjson
 
 from app.audit import checkpoints, exports, verify
 from app.ops import command, progress
+from app.security import service as security_log
 from app.types import JSONObject
 
 audit = command.Group(
@@ -59,6 +60,19 @@ def _verified(
         entries = (item for item in exports.read(file) if account in (None, item["account_id"]))
         return verify.verify_export(entries, expected, show)
     return verify.require_chain(account, verify.verify_all(account, expected, show))
+
+
+@audit.command("verify-security")
+@click.option("--account", help="Only the security log of the account with this id.")
+def verify_security_logs(account: str | None) -> None:
+    """Verify the security log of every account; exits with status 1 if one is broken."""
+    reports = [security_log.verify_chain(id) for id in security_log.account_ids(account)]
+    for report in reports:
+        state = "valid up to" if report["valid"] else f"BROKEN ({report['reason']}) at"
+        number = report["checked"] if report["valid"] else report["first_broken_id"]
+        click.echo(f"{report['account_id']}: {state} {number}")
+    if not all(report["valid"] for report in reports):
+        raise SystemExit(1)
 
 
 @audit.command("checkpoint")

@@ -22,6 +22,7 @@ from app.realtime.outbox import Outbox
 from app.realtime.stream import Stream
 from app.realtime.subscriptions import Subscription, key_of
 from app.rest.serialization import dumps
+from app.security import reads
 
 RELOADS = 5  # rights may change again while they are read
 TURN_SECONDS = 0.2  # then other accounts have their turn
@@ -175,7 +176,7 @@ class Audience:
         linked = Linked(found, [one.view for own in listeners.values() for one in own])
         deadline = time.monotonic() + TURN_SECONDS
         for transition in found:
-            frames = Frames(transition, linked)
+            frames, ready = Frames(transition, linked), list[tuple[Stream, bytes]]()
             by_stream: dict[Stream, list[Listener]] = {}
             for one in listeners.get(transition.definition, ()):
                 if one.stream.stopped_at is None and one.subscription.position < transition.change:
@@ -186,10 +187,12 @@ class Audience:
                     stream.stopped_at = transition.change - 1
                     continue
                 # Two subscriptions that include a change in the same way are sent it once.
-                for frame in dict.fromkeys(map(frames.of, own)):
-                    if frame is not None:
-                        outbox.add(stream, frame)
-                        stream.sent = transition.change
+                with reads.collected("realtime"):
+                    shown = dict.fromkeys(map(frames.of, own))
+                ready += [(stream, frame) for frame in shown if frame is not None]
+            for stream, frame in ready:
+                outbox.add(stream, frame)
+                stream.sent = transition.change
 
 
 def _tables(following: Sequence[tuple[Stream, Subscription]]) -> set[str]:
@@ -241,6 +244,8 @@ class Frames:
         key = (event.operation, event.hidden, shown)
         if key not in self._payloads:
             self._payloads[key] = _payload(event, view)
+        if event.record is not None:  # rendered once, and seen by each listener
+            reads.note_rows(view.access, [event.record], view.names)
         protocol = stream.connection.protocol
         if (key, protocol) not in self._frames:
             payload = self._payloads[key]

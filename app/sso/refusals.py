@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import sqlalchemy as sa
 import structlog
 
-from app import clock, db
+from app import clock, db, events
 from app.auth import lockout, pii_notices
 from app.errors import AppError
 from app.http import rate_limits
@@ -130,6 +130,7 @@ def record(
     log.warning("sign-in refused", account=account_id, **fields)
     if account_id is not None:
         _save(account_id, category, provider, error, ip)
+        events.publish(events.SignInFailed(account_id, None, None, error.check, provider))
         if isinstance(error, MemberRefused):
             pii_notices.notify_of_refusal(account_id, provider)
 

@@ -11,6 +11,7 @@ import orjson
 from app import clock
 from app.collections import masking
 from app.events import RecordChanged
+from app.security import reads
 from app.types import JSONMapping, JSONObject
 from app.webhooks.models import OPERATIONS
 from app.webhooks.visibility import View
@@ -84,6 +85,10 @@ def _visible_values(event: RecordChanged, row: JSONMapping | None, view: View) -
     access = view.access_to(event, row)
     if row is None or access is None:
         return None
+    exposed = access.exposed - view.masked
+    if exposed:
+        ids = [row["id"]]
+        reads.note(event.definition, view.by, event.account_id, ids, exposed, path="webhook")
     return {
         name: _value(field, row.get(name), name in view.masked)
         for name, field in event.definition.columns.items()

@@ -21,6 +21,7 @@ LIST_OF_ACCOUNT = (401, 403, 200, 200, 200, 200)
 LIST_OF_ANYBODY = (401, 200, 200, 200, 200, 200)
 Statuses = tuple[int, ...]
 
+NO_STREAM = (401, 403, 404, 404, 404, 404)
 TABLE: list[tuple[str, str, Any, Statuses]] = [
     ("GET", "accounts", None, ANY_SUPERADMIN),
     ("POST", "accounts", {"name": "{new}"}, ANY_SUPERADMIN),
@@ -57,6 +58,16 @@ TABLE: list[tuple[str, str, Any, Statuses]] = [
     ("POST", "account/domains/{domain}/verify", None, OF_ACCOUNT),
     ("PATCH", "account/domains/{domain}", {"auto_join": False}, OF_ACCOUNT),
     ("DELETE", "account/domains/{domain}", None, OF_ACCOUNT),
+    ("GET", "account/audit-logs", None, LIST_OF_ACCOUNT),
+    ("GET", "account/audit-logs/export", None, LIST_OF_ACCOUNT),
+    ("GET", "account/security-log", None, LIST_OF_ACCOUNT),
+    ("GET", "account/security-log/export", None, LIST_OF_ACCOUNT),
+    ("GET", "account/security-log/verify", None, LIST_OF_ACCOUNT),
+    ("GET", "account/security-log/access-report", None, LIST_OF_ACCOUNT),
+    ("PUT", "account/security-log/stream", {"url": "http://127.0.0.1:9/"}, LIST_OF_ACCOUNT),
+    ("GET", "account/security-log/stream", None, NO_STREAM),
+    ("POST", "account/security-log/stream/rotate-secret", None, NO_STREAM),
+    ("DELETE", "account/security-log/stream", None, NO_STREAM),
     ("GET", "account/second-factors", None, LIST_OF_ACCOUNT),
     ("DELETE", "account/users/{user}/second-factors", None, OF_ACCOUNT),
     ("GET", "account/users/{user}/sessions", None, OF_ACCOUNT),
@@ -200,6 +211,7 @@ def test_rights(
     for (name, caller), status in zip(callers.items(), expected, strict=True):
         stage.begin()
         answer = caller(method, stage.fill(path), stage.fill(body))
+        answer.get_data()  # all of an export
         found = answer.status_code
         assert (200 if found in (201, 204) and status == 200 else found) == status, name
         if status == 403:

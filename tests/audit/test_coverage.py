@@ -209,6 +209,8 @@ def prepared(cast: Cast, route: Route, posts_id: str) -> tuple[Caller, str, Any]
         own = (
             cast.alice if route[1] in ("/auth/logout", "/auth/send-verification") else cast.charlie
         )
+        if route[1].startswith(tenancy.STREAM) and route[0] != "PUT":
+            own.put("account/security-log/stream", {"url": "http://127.0.0.1:9/"})
         if route[1] in ("/auth/reauthenticate", "/auth/saml/logout"):
             own = signed_in(own)
         return own, tenancy.address(route), body

@@ -76,6 +76,7 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
     key = cast.bob.post("api-keys", {"name": "finance"}).json["id"]
     assert made["name"] == STRANGE
     setting = alice.post("admin/configuration", PROVIDER).json["id"]
+    alice.put("account/security-log/stream", {"url": REFUSING})
     domain = alice.post("account/domains", {"domain": "acme.example"}).json["id"]
     charlie.post("account/domains", {"domain": f"{STRANGE}.example"})
     alice.patch(f"records/books/{record}", {"title": f"{LONG}!"})

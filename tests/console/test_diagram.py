@@ -96,7 +96,10 @@ def test_a_box_lists_fields_with_their_types_and_reference_rows_first() -> None:
 
 
 def test_boxes_without_references_do_not_overlap() -> None:
-    fields = {name: [(f"f{n}", "") for n in range(size)] for name, size in zip("abcdef", range(6), strict=True)}
+    fields = {
+        name: [(f"f{n}", "") for n in range(size)]
+        for name, size in zip("abcdef", range(6), strict=True)
+    }
     found = diagram.draw(list("abcdef"), [], fields)
     first = [box for box in found.boxes if box.name in "abcd"]
     second = [box for box in found.boxes if box.name in "ef"]

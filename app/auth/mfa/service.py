@@ -62,9 +62,12 @@ def verify_passkey(token: str, assertion: JSONMapping) -> User:
     if sign_in_settings.mode(user.account.settings) == sign_in_settings.OFF:
         raise _wrong()
     with db.transaction():
-        if passkeys.accept(user, token, assertion, alone=True) is None:
-            raise _wrong()
-        challenges.use(challenge, user.account_id)
+        is_right = passkeys.accept(user, token, assertion, alone=True) is not None
+        if is_right:
+            challenges.use(challenge, user.account_id)
+    if not is_right:
+        lockout.publish_failure(user, "invalid_passkey")
+        raise _wrong()
     return user
 
 
@@ -74,13 +77,16 @@ def prove(user: User, answer: Answer, challenge: Challenge | None = None) -> Non
     Raises Unauthorized `invalid_code`, or TooManyRequests after too many wrong ones.
     """
     limits = lockout.second_factor_limits(user)
-    rate_limits.check(*limits)
+    with lockout.publishing_failures(user.account_id, user.id, user.email):
+        rate_limits.check(*limits)
     with db.transaction():
         right = _ACCEPT[answer.method](user, answer)
         if right and challenge is not None:
             challenges.use(challenge, user.account_id)
         if right and answer.method == RECOVERY_CODE:
             _notify(user, "recovery_code_used")
+    if not right:
+        lockout.publish_failure(user, "invalid_code")
     lockout.record_guess(limits, right=right)
     if not right:
         raise _wrong()

@@ -49,9 +49,12 @@ FILTERS = {
     "event": lazy_gettext("Event"),
     "kind": lazy_gettext("Kind"),
     "operation": lazy_gettext("Operation"),
+    "path": lazy_gettext("How"),
     "role": lazy_gettext("Role"),
     "state": lazy_gettext("State"),
     "status": lazy_gettext("Status"),
+    "target_type": lazy_gettext("Object"),
+    "user_id": lazy_gettext("Person"),
     "webhook": lazy_gettext("Webhook"),
     "workflow": lazy_gettext("Workflow"),
 }

@@ -97,6 +97,9 @@ def _account_groups(caller: Principal) -> Iterator[Group]:
     entries = [_entry(gettext("Settings"), "settings", settings, "/console/settings", **args)]
     if not caller.is_superadmin:
         entries.append(_entry(gettext("Audit log"), "history", "show_audit_log"))
+    if args:
+        log = "/console/security-log"
+        entries.append(_entry(gettext("Security log"), "shield", "show_security_log", log, **args))
     yield Group(gettext("Account"), entries)
 
 

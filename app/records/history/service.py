@@ -32,6 +32,7 @@ from app.records.history import audit_view as pasts
 from app.records.read import query, views
 from app.records.store import references
 from app.records.store.sizes import Octets, SizeLimit
+from app.security import reads
 from app.types import JSONMapping, JSONObject
 
 ENTRY_COLUMNS = (
@@ -98,7 +99,12 @@ def page(
     entries = sa.select(*columns).select_from(on_page).where(*conditions)
     rows = db.connection().execute(entries.order_by(query.c.newest.desc(), LOG.c.id))
     groups = groupby(rows, key=attrgetter("newest"))
-    return [_render_change(view, list(group)) for _, group in groups], total or 0
+    changes_shown = [_render_change(view, list(group)) for _, group in groups]
+    if view is not None:
+        shown = {one["field"] for change in changes_shown for one in change["changes"]}
+        place = (definition, by, by.require_account_id(), [record_id])
+        reads.note(*place, view.exposed & shown, path="history")
+    return changes_shown, total or 0
 
 
 def restore(
@@ -204,6 +210,8 @@ def _allows(access: Access, state: JSONMapping) -> bool:
 
 
 def _render_state(access: Access, names: Sequence[str], state: JSONMapping) -> View:
+    with reads.by_path("history"):
+        reads.note_rows(access, [state], names)
     fields = {name: access.readable[name] for name in names}
     return {
         name: _masked(access, name, None if state[name] is None else field.shown(state[name]))

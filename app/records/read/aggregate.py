@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -27,6 +27,7 @@ from app.records.read.query import Conditions
 from app.records.store import sizes
 from app.rules import sql
 from app.rules.elements import CodePoints
+from app.security import reads
 from app.types import JSONMapping, JSONObject
 
 OWN_PARAMETERS = {"functions", "group_by", "filter", "having", "skip", "limit"}
@@ -53,6 +54,8 @@ class Result:
 
     field: Field
     expression: Any
+    source: str = ""
+    """The field that it is computed from."""
 
     @property
     def name(self) -> str:
@@ -90,6 +93,9 @@ def aggregate(
     rows, width = _rows(definition, where, parsed, skip, limit, version_checks, bound_values)
     version_checks.check(rows[0][width:])
     # Where the page has no group, one row carries the total alone.
+    if by.account_id is not None and rows[0][0]:
+        sources = {result.source for result in parsed.results}
+        reads.note(definition, by, by.account_id, (), access.exposed & sources)
     results = [_group_view(row[2:width], parsed.results) for row in rows if row[1] is not None]
     return {"results": results, "total_groups": rows[0][0]}
 
@@ -153,7 +159,7 @@ def _groups(access: Access, text: str, problems: Problems) -> list[Result]:
             message = f"A {field.type} cannot be grouped by."
             problems.append(problem("group_by", "invalid_option", message))
         elif field is not None:
-            groups.append(Result(field, access.definition.expressions[name]))
+            groups.append(Result(field, access.definition.expressions[name], name))
     return groups
 
 
@@ -188,7 +194,7 @@ def _value(access: Access, call: str, problems: Problems) -> Result | None:
         message = f"There is no {function} of a {field.type}."
         problems.append(problem("functions", "invalid_option", message))
         return None
-    return _build_result(access.definition, function, field)
+    return replace(_build_result(access.definition, function, field), source=name)
 
 
 def _field(access: Access, name: str, parameter: str, problems: Problems) -> Field | None:

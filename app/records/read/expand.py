@@ -22,6 +22,7 @@ from app.records import store
 from app.records.store import Row, reads
 from app.records.store.sizes import SizeLimit
 from app.rest.serialization import dumps
+from app.security.reads import by_path
 from app.types import JSONObject
 
 NAME = "expand"
@@ -204,7 +205,9 @@ def _attach(
         if key in rendered:
             item[NAME][name] = rendered[key]
             continue
-        rendered[key] = view = render(target, list(branch.access.readable), branch.access)
+        with by_path(NAME):
+            view = render(target, list(branch.access.readable), branch.access)
+        rendered[key] = view
         item[NAME][name] = view
         if branch.below:
             yield branch.below, target, view

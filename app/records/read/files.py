@@ -16,6 +16,7 @@ from app.errors import NotFound, Unauthorized
 from app.files import service as files
 from app.files.service import NO_FILE, File
 from app.records.store import reads
+from app.security import reads as personal_reads
 
 
 def readable(file_id: str, *, by: Principal) -> File:
@@ -53,6 +54,10 @@ def _is_viewable(file: File, by: Principal) -> bool:
         definition, file.account_id, file.record_id, version_checks, access.where, access.parameters
     )
     shown = definition.files.keys() & access.comparable.keys()
-    return row is not None and any(
-        one["id"] == file.id for field in shown for one in files_in(row[field])
-    )
+    if row is None:
+        return False
+    having = {field for field in shown if file.id in [one["id"] for one in files_in(row[field])]}
+    if having:
+        with personal_reads.by_path("file"):
+            personal_reads.note_rows(access, [row], having)
+    return bool(having)

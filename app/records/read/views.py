@@ -15,6 +15,7 @@ from app.collections.fields import SYSTEM_FIELDS, encoders_of
 from app.records import store
 from app.records.store import Row, references
 from app.rest.serialization import dumps
+from app.security import reads
 from app.types import JSONMapping, JSONObject
 
 SYSTEM_COLUMNS = {name: one.like for name, one in SYSTEM_FIELDS.items()}
@@ -136,6 +137,8 @@ def render_all(
         for name, field in masked.items():
             item[name] = masking.masked(field, item[name])
         items.append(item)
+    if access is not None and (access.exposed or access.caller.is_superadmin):
+        reads.note_rows(access, rows, names)
     return items
 
 

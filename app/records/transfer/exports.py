@@ -17,6 +17,7 @@ from app.records.transfer import formats, imports, stream
 from app.records.transfer.archives import Archive
 from app.records.transfer.sources import Source
 from app.records.transfer.stream import Stream
+from app.security import reads
 
 Parameters = Mapping[str, Sequence[str]]
 # Parameters of a list that an export does not have.
@@ -68,6 +69,8 @@ def export(collection: str, format: str, parameters: Parameters, *, by: Principa
         else:
             views_ = (views.render(row, parsed.names, access) for row in rows)
             text = formats.write(format, parsed.names, views_)
+        if access.exposed or by.is_superadmin:
+            text = reads.before_each(text)
         failed.pop_all()
     masked = [name for name in parsed.names if name in access.masked]
     return Export(definition.name, text, rows, masked)

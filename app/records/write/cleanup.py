@@ -16,8 +16,12 @@ from app.records.store import writes
 from app.types import JSONMapping
 
 PIECE = 500
-# The audit log stays; jobs are forgotten when they are over, and this is one.
-KEPT = {"audit_changes", "audit_heads", "audit_checkpoints", jobs.TABLE.name}
+# The logs stay; jobs are forgotten when they are over, and this is one.
+KEPT = {
+    *("audit_changes", "audit_heads", "audit_checkpoints"),
+    *("security_pending", "security_events", "security_heads"),
+    jobs.TABLE.name,
+}
 
 
 @events.subscribe(events.AccountClosed)

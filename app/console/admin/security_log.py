@@ -1,0 +1,205 @@
+"""The security log of an account: its events, who read personal data, and its receiver."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from flask import Response, render_template
+from werkzeug.wrappers import Response as BaseResponse
+
+from app import db
+from app.accounts.models import User
+from app.console.admin import audit_names, security_names
+from app.console.records import writers
+from app.console.shell import forms, guard, lists, one_time_secrets, scopes
+from app.console.shell.blueprint import blueprint
+from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.lists import Listing
+from app.console.shell.scopes import AccountScope
+from app.errors import AppError, NotFound
+from app.http.languages import gettext, lazy_gettext
+from app.outbound.address_policy import LONGEST_URL
+from app.rest.access import public
+from app.security import routes, service, subscribers
+from app.security.models import SecurityStream
+from app.types import JSONObject
+from app.webhooks import security_streams
+
+LOG = "/console/security-log/<uuid:account_id>"
+RECEIVER = f"{LOG}/receiver"
+FORMATS = {"csv": "CSV", "json": "JSON", "jsonl": "JSON lines", "ocsf": "OCSF"}
+MAX_PEOPLE = 200
+TEXTS = {"record_id": lazy_gettext("Id of a record or user")}
+
+
+@blueprint.get(LOG)
+@public
+@guard.admins_only
+def show_security_log(account_id: str) -> str:
+    """The matching events, the newest first."""
+    scope = scopes.account_scope(account_id)
+    listing = _listing(scope, "console.show_security_log")
+    if not listing.errors:
+        page = (listing.skip, lists.PAGE_SIZE, listing.count_limit)
+        found = service.numbered_page(scope.account.id, dict(listing.filter_values), *page)
+        listing.with_page(found)
+    return render_template(
+        "console/security/log.html", scope=scope, listing=listing, formats=FORMATS, **_names(scope)
+    )
+
+
+@blueprint.get(f"{LOG}/readers")
+@public
+@guard.admins_only
+def show_readers(account_id: str) -> str:
+    """Who was shown personal data."""
+    scope = scopes.account_scope(account_id)
+    listing = _listing(scope, "console.show_readers", without=("kind",))
+    report: JSONObject = {"items": [], "is_complete": True}
+    if not listing.errors:
+        report = service.access_report(scope.account.id, dict(listing.filter_values))
+    return render_template(
+        "console/security/readers.html",
+        scope=scope,
+        listing=listing,
+        report=report,
+        **_names(scope),
+    )
+
+
+@blueprint.get(f"{LOG}/export/<any(csv, json, jsonl, ocsf):format>")
+@public
+@guard.admins_only
+def export_security_events(account_id: str, format: str) -> Response:
+    """The matching events as a file."""
+    scope = scopes.account_scope(account_id)
+    listing = _listing(scope, "console.show_security_log")
+    if listing.errors:
+        raise NotFound
+    return routes.exported(scope.account.id, format, dict(listing.filter_values))
+
+
+@blueprint.post(f"{LOG}/verify")
+@public
+@guard.admins_only
+def verify_security_events(account_id: str) -> BaseResponse:
+    """Verify the chain, and say what was found."""
+    scope = scopes.account_scope(account_id)
+    found = service.verify_chain(scope.account.id)
+    if found["valid"]:
+        notice = gettext("The log is complete and unchanged: %(n)s events.", n=found["checked"])
+    else:
+        values = {"number": found["first_broken_id"], "reason": found["reason"]}
+        notice = gettext("The log is broken at event %(number)s: %(reason)s.", **values)
+    return redirect_with_notice(notice, "console.show_security_log", **scope.url_args)
+
+
+@blueprint.get(RECEIVER)
+@public
+@guard.admins_only
+def show_receiver(account_id: str) -> Page:
+    """Where the log is sent, with the form that changes it."""
+    scope = scopes.account_scope(account_id)
+    return _receiver_page(scope, Form(_values(_stream(scope))))
+
+
+@blueprint.post(RECEIVER)
+@public
+@guard.admins_only
+def save_receiver(account_id: str) -> Page | BaseResponse:
+    """Send the log to a receiver; a new one gets a secret."""
+    scope, form = scopes.account_scope(account_id), forms.submitted("url", "is_enabled")
+    try:
+        url = form.validated(("url",), url=LONGEST_URL)["url"]
+        body = {"url": url, "is_enabled": bool(form["is_enabled"])}
+        revealed = security_streams.put(scope.account.id, body, by=scope.by)
+    except AppError as error:
+        return _receiver_page(scope, form.with_error(error))
+    return _saved(scope, revealed)
+
+
+@blueprint.post(f"{RECEIVER}/rotate")
+@public
+@guard.admins_only
+def rotate_receiver_secret(account_id: str) -> BaseResponse:
+    """Replace the secret."""
+    scope = scopes.account_scope(account_id)
+    return _saved(scope, security_streams.rotate_secret(scope.account.id, by=scope.by))
+
+
+@blueprint.get(f"{RECEIVER}/secret")
+@public
+@guard.admins_only
+def show_receiver_secret(account_id: str) -> str | BaseResponse:
+    """The new secret, shown once."""
+    scope = scopes.account_scope(account_id)
+    secret = one_time_secrets.pop(security_streams.get(scope.account.id).id)
+    if secret is None:
+        notice = gettext("The secret has already been shown. Replace it if you did not copy it.")
+        return redirect_with_notice(notice, "console.show_receiver", **scope.url_args)
+    return render_template("console/security/secret.html", scope=scope, secret=secret)
+
+
+@blueprint.post(f"{RECEIVER}/remove")
+@public
+@guard.admins_only
+def remove_receiver(account_id: str) -> BaseResponse:
+    """Stop sending; doing it twice succeeds."""
+    scope = scopes.account_scope(account_id)
+    if _stream(scope) is not None:
+        security_streams.delete(scope.account.id, by=scope.by)
+    notice = gettext("The log is no longer sent.")
+    return redirect_with_notice(notice, "console.show_receiver", **scope.url_args)
+
+
+def _saved(scope: AccountScope, revealed: security_streams.Revealed) -> BaseResponse:
+    if revealed.secret is None:
+        return redirect_with_notice(gettext("Saved."), "console.show_receiver", **scope.url_args)
+    one_time_secrets.store(revealed.stream.id, revealed.secret)
+    notice = gettext("The log is sent from now on.")
+    return redirect_with_notice(notice, "console.show_receiver_secret", **scope.url_args)
+
+
+def _listing(scope: AccountScope, endpoint: str, without: tuple[str, ...] = ()) -> Listing:
+    kinds = {kind: security_names.of_kind(kind) for kind in subscribers.KINDS}
+    choices = {
+        "kind": kinds,
+        "user_id": _people(scope.account.id),
+        "target_type": audit_names.choices(scope.by),
+        "path": {path: str(name) for path, name in security_names.PATHS.items()},
+    }
+    kept = {name: values for name, values in choices.items() if name not in without}
+    return lists.from_request(endpoint, kept, TEXTS, lists.TIME_FILTERS, **scope.url_args)
+
+
+def _people(account_id: str) -> dict[str, str]:
+    """The users of the account by id, and who acts without being one."""
+    shown = sa.select(User.id, User.email).where(User.account_id == account_id)
+    rows = db.db.session.execute(shown.order_by(User.email_key).limit(MAX_PEOPLE))
+    actors = {id: str(name) for id, name in writers.ACTORS.items()}
+    return {row.id: row.email for row in rows} | actors
+
+
+def _names(scope: AccountScope) -> JSONObject:
+    return {
+        "name_of": security_names.of_kind,
+        "path_name": security_names.of_path,
+        "objects": audit_names.choices(scope.by),
+    }
+
+
+def _stream(scope: AccountScope) -> SecurityStream | None:
+    try:
+        return security_streams.get(scope.account.id)
+    except NotFound:
+        return None
+
+
+def _values(stream: SecurityStream | None) -> dict[str, str]:
+    if stream is None:
+        return {"url": "", "is_enabled": "true"}
+    return {"url": stream.url, "is_enabled": "true" if stream.is_enabled else ""}
+
+
+def _receiver_page(scope: AccountScope, form: Form) -> Page:
+    stream = _stream(scope)
+    return form.render("console/security/receiver.html", scope=scope, stream=stream)

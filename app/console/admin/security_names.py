@@ -1,0 +1,69 @@
+"""Names for the events of the security log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from app.http.languages import gettext, lazy_gettext
+
+VERBS: Mapping[str, object] = {
+    "created": lazy_gettext("created"),
+    "changed": lazy_gettext("changed"),
+    "deleted": lazy_gettext("deleted"),
+}
+NOUNS: Mapping[str, object] = {
+    "api_key": lazy_gettext("API key"),
+    "scim_token": lazy_gettext("SCIM token"),
+    "second_factor": lazy_gettext("Second factor"),
+    "provider": lazy_gettext("Sign-in provider"),
+    "saml_key": lazy_gettext("SAML key"),
+    "identity": lazy_gettext("Sign-in identity"),
+    "domain": lazy_gettext("Domain"),
+    "group_member": lazy_gettext("Group member"),
+    "group": lazy_gettext("Group"),
+    "invitation": lazy_gettext("Invitation"),
+    "user": lazy_gettext("User"),
+    "account": lazy_gettext("Account"),
+    "webhook": lazy_gettext("Webhook"),
+    "security_stream": lazy_gettext("Receiver of the security log"),
+}
+KINDS: Mapping[str, object] = {
+    "sign_in.succeeded": lazy_gettext("Signed in"),
+    "sign_in.failed": lazy_gettext("Sign-in failed"),
+    "sign_in.locked": lazy_gettext("Sign-in locked after too many tries"),
+    "sessions.ended": lazy_gettext("Sessions ended"),
+    "refresh_token.reused": lazy_gettext("Refresh token used twice"),
+    "password.changed": lazy_gettext("Password changed"),
+    "personal_data.read": lazy_gettext("Personal data read"),
+    "operator.records_read": lazy_gettext("Records read by the operator"),
+    "operator.request": lazy_gettext("Request by the operator"),
+    "log.erased": lazy_gettext("Personal data erased from this log"),
+}
+PATHS: Mapping[str, object] = {
+    "get": lazy_gettext("one record"),
+    "list": lazy_gettext("list"),
+    "expand": lazy_gettext("reference"),
+    "export": lazy_gettext("export"),
+    "aggregate": lazy_gettext("aggregation"),
+    "history": lazy_gettext("history"),
+    "changes": lazy_gettext("change feed"),
+    "realtime": lazy_gettext("live stream"),
+    "write": lazy_gettext("answer to a change"),
+    "webhook": lazy_gettext("webhook"),
+    "workflow": lazy_gettext("workflow"),
+    "file": lazy_gettext("file"),
+    "console": lazy_gettext("console"),
+}
+
+
+def of_kind(kind: str) -> str:
+    """The name of a kind of event."""
+    if kind in KINDS:
+        return str(KINDS[kind])
+    noun, _, verb = kind.rpartition(".")
+    return gettext("%(noun)s %(verb)s", noun=NOUNS.get(noun, noun), verb=VERBS.get(verb, verb))
+
+
+def of_path(path: str | None) -> str:
+    """How personal data was read."""
+    return str(PATHS.get(path or "", path or ""))

@@ -1,0 +1,104 @@
+"""Events of the security log, before and after they are sealed (docs/security-log.md).
+
+A request inserts into `security_pending` without waiting for anybody. Sealing numbers the events
+and links them to the chain (`app/security/sealing.py`). The log outlives what it describes, so
+there are no foreign keys.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app import clock
+from app.db import Base
+from app.db.types import Id, Text, UtcDateTime
+from app.ids import new_id
+
+
+class _Event:
+    """What a pending and a sealed event have in common."""
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    kind: Mapped[str] = mapped_column(Text)
+    target_type: Mapped[str] = mapped_column(Text)
+    """The table of what the event is about: `users`, `api_keys`, `col_posts`."""
+    target_id: Mapped[str] = mapped_column(Text)
+    """Its id; empty if there are several, or none."""
+    path: Mapped[str | None] = mapped_column(Text)
+    """How personal data was read: `list`, `export`, `webhook` and so on."""
+    user_id: Mapped[str] = mapped_column(Text)
+    occurred_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    user_email: Mapped[str | None] = mapped_column(Text)
+    user_name: Mapped[str | None] = mapped_column(Text)
+    ip_address: Mapped[str | None] = mapped_column(Text)
+    user_agent: Mapped[str | None] = mapped_column(Text)
+    request_id: Mapped[str | None] = mapped_column(Text)
+    details: Mapped[str | None] = mapped_column(Text)
+    """A JSON object; null if it was erased."""
+
+
+class PendingEvent(_Event, Base):
+    """An event without a place in the chain."""
+
+    __tablename__ = "security_pending"
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+
+
+class SecurityEvent(_Event, Base):
+    """A sealed event. The database itself refuses UPDATE and DELETE, but for erasures."""
+
+    __tablename__ = "security_events"
+    __table_args__ = (
+        sa.Index("ix_security_events_kind", "account_id", "kind", "number"),
+        sa.Index("ix_security_events_user", "user_id", "account_id", "number"),
+        sa.Index("ix_security_events_target", "account_id", "target_type", "target_id", "number"),
+        sa.Index("ix_security_events_time", "account_id", "occurred_at"),
+    )
+
+    number: Mapped[int] = mapped_column(sa.BigInteger, primary_key=True, autoincrement=False)
+    salt: Mapped[str | None] = mapped_column(Text)
+    values_digest: Mapped[str] = mapped_column(Text)
+    actor_salt: Mapped[str | None] = mapped_column(Text)
+    actor_digest: Mapped[str] = mapped_column(Text)
+    checksum: Mapped[str] = mapped_column(Text)
+
+
+class SecurityStream(Base):
+    """Where an account's security log is sent, and how far it has been."""
+
+    __tablename__ = "security_streams"
+    __table_args__ = (sa.UniqueConstraint("account_id", name="uq_security_streams_account_id"),)
+
+    account_id: Mapped[str] = mapped_column(
+        Id, sa.ForeignKey("accounts.id", name="fk_security_streams_account_id"), primary_key=True
+    )
+    id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
+    url: Mapped[str] = mapped_column(Text)
+    secret: Mapped[str] = mapped_column(Text)  # encrypted
+    is_enabled: Mapped[bool] = mapped_column(default=True)
+    sent_number: Mapped[int] = mapped_column(sa.BigInteger, default=0)
+    """The receiver has confirmed all events up to this one."""
+    attempts: Mapped[int] = mapped_column(default=0)
+    """Failed requests since the last success."""
+    due_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
+    failing_since: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    last_error: Mapped[str | None] = mapped_column(Text)
+    last_sent_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
+    updated_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
+
+
+class SecurityHead(Base):
+    """The end of an account's chain; its row lock orders the sealing of events."""
+
+    __tablename__ = "security_heads"
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    number: Mapped[int] = mapped_column(sa.BigInteger, default=0)
+    checksum: Mapped[str] = mapped_column(Text)
+    checkpoint: Mapped[str | None] = mapped_column(Text)
+    """The newest signed checkpoint, a JSON object."""

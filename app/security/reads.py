@@ -1,0 +1,218 @@
+"""Reads of personal data: one event for each request, collection and path.
+
+Whatever renders records notes which personal fields it shows unmasked. In a transaction the note
+becomes an event there. Else the request collects its notes and stores them before it answers, and a
+stream before each piece that it sends. A masked read notes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from itertools import islice
+from typing import Any, NamedTuple
+
+from flask import Flask
+
+from app import config, db
+from app.auth.principal import Principal
+from app.collections.access import Access
+from app.collections.definition import Definition
+from app.context import actor
+from app.context.actor import Actor
+from app.security.recording import Event, record
+from app.types import JSONObject
+
+PII_READ, OPERATOR_READ, OPERATOR_REQUEST = (
+    "personal_data.read",
+    "operator.records_read",
+    "operator.request",
+)
+MAX_IDS = 1000  # of an event
+PATHS = {
+    "get_record": "get",
+    "list_records": "list",
+    "export_records": "export",
+    "aggregate_records": "aggregate",
+    "list_changes": "changes",
+    **dict.fromkeys(("create_record", "replace_record", "patch_record"), "write"),
+}
+DEFAULT_PATH = "get"
+
+
+class _Key(NamedTuple):
+    account_id: str
+    table_name: str
+    path: str
+    fields: tuple[str, ...]
+    user_id: str | None
+    email: str | None
+    name: str | None
+    api_key_id: str | None
+
+
+class Collector:
+    """The reads of a request or a stream that are not stored yet."""
+
+    def __init__(self, path: str, *, is_stream: bool = False) -> None:
+        self.path, self.is_stream = path, is_stream
+        self._ids: dict[_Key, dict[str, None]] = {}
+
+    def add(self, key: _Key, ids: Iterable[str]) -> None:
+        """Add reads of records."""
+        self._ids.setdefault(key, {}).update(dict.fromkeys(ids))
+
+    def __bool__(self) -> bool:
+        return bool(self._ids)
+
+    def clear(self) -> None:
+        """Forget what was not answered."""
+        self._ids.clear()
+
+    def store(self) -> None:
+        """Store what was collected."""
+        if self._ids:
+            events = [event for key, ids in self._ids.items() for event in _events(key, ids)]
+            self._ids.clear()
+            record(*events)
+
+
+endpoint: ContextVar[str | None] = ContextVar("endpoint", default=None)
+"""The endpoint of the current request, whose reads are collected."""
+collector: ContextVar[Collector | None] = ContextVar("reads", default=None)
+_path: ContextVar[str | None] = ContextVar("path", default=None)
+
+
+@contextmanager
+def by_path(path: str) -> Iterator[None]:
+    """Say how records are read inside the block."""
+    token = _path.set(path)
+    try:
+        yield
+    finally:
+        _path.reset(token)
+
+
+@contextmanager
+def collected(path: str) -> Iterator[Collector]:
+    """Collect the reads inside the block, and store them at its end unless it fails."""
+    found = Collector(path)
+    token = collector.set(found)
+    try:
+        yield found
+    finally:
+        collector.reset(token)
+    found.store()
+
+
+def before_each(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The pieces of a stream, which outlives its request.
+
+    What each shows is stored before it is sent.
+    """
+    current = _collector()
+    own = Collector(DEFAULT_PATH if current is None else current.path, is_stream=True)
+    return _stored(iter(pieces), own, config.running(), actor.current())
+
+
+def _stored(pieces: Iterator[bytes], own: Collector, app: Flask, acting: Actor) -> Iterator[bytes]:
+    while True:
+        token = collector.set(own)
+        try:
+            piece = next(pieces, None)
+        finally:
+            collector.reset(token)
+        if own:
+            with app.app_context(), actor.acting(acting):
+                own.store()
+        if piece is None:
+            return
+        yield piece
+
+
+def note_rows(access: Access, rows: Sequence[Mapping[str, Any]], names: Iterable[str]) -> None:
+    """Note that a caller is shown these fields of records."""
+    fields = access.exposed.intersection(names)
+    if not rows or not (fields or access.caller.is_superadmin):
+        return
+    by_account: dict[str, list[str]] = {}
+    for row in rows:
+        account_id = row.get("account_id") or access.caller.account_id
+        if account_id is not None:
+            by_account.setdefault(account_id, []).append(row["id"])
+    for account_id, ids in by_account.items():
+        note(access.definition, access.caller, account_id, ids, fields)
+
+
+def note(
+    definition: Definition,
+    by: Principal,
+    account_id: str,
+    ids: Iterable[str],
+    fields: Iterable[str],
+    *,
+    path: str | None = None,
+) -> None:
+    """Note that a caller is shown fields of an account's records; without ids, of many."""
+    fields = tuple(sorted(fields))
+    if not fields and (by.home is None or by.home.id == account_id):
+        return
+    current = _collector()
+    path = path or _path.get() or (DEFAULT_PATH if current is None else current.path)
+    who = (by.user_id, by.email, by.name, by.api_key_id)
+    key = _Key(account_id, definition.table_name, path, fields, *who)
+    if current is None or (not current.is_stream and db.in_transaction()):
+        record(*_events(key, dict.fromkeys(ids)))
+    else:
+        current.add(key, ids)
+
+
+def _collector() -> Collector | None:
+    current, view = collector.get(), endpoint.get()
+    if current is None and view is not None:
+        collector.set(current := Collector(_path_of(view)))
+    return current
+
+
+def _path_of(view: str) -> str:
+    if view.startswith("console."):
+        return "console"
+    name = view.rpartition(".")[2]
+    return PATHS.get(name, name)
+
+
+def note_request(by: Principal, named: str | None, method: str, route: str) -> None:
+    """Record a superadmin's request in another account: acted in, or named in the path."""
+    home, _ = by.home_and_user()
+    acted_in = by.account.id if by.account else home.id
+    account_id = named.lower() if named and acted_in == home.id else acted_in
+    if account_id != home.id:
+        record(Event(account_id, OPERATOR_REQUEST, details={"method": method, "route": route}))
+
+
+def _events(key: _Key, ids: Mapping[str, None]) -> Iterator[Event]:
+    remaining, is_first = iter(ids), True
+    while (piece := list(islice(remaining, MAX_IDS))) or is_first:
+        is_first = False
+        shared: JSONObject = {"fields": list(key.fields), "records": piece, "count": len(piece)}
+        if key.api_key_id:
+            shared["api_key_id"] = key.api_key_id
+        yield Event(
+            key.account_id,
+            PII_READ if key.fields else OPERATOR_READ,
+            key.table_name,
+            piece[0] if len(piece) == 1 else "",
+            shared,
+            key.path,
+            _reader(key),
+        )
+
+
+def _reader(key: _Key) -> Actor:
+    acting = actor.current()
+    if key.user_id in (None, acting.user_id):
+        return acting
+    # Somebody else's change is shown to this user, such as the owner of a webhook.
+    name = key.name or key.email
+    return Actor(str(key.user_id), key.email, name, request_id=acting.request_id)

@@ -1,0 +1,77 @@
+"""Recording events: in the open transaction, else in one of their own, and without a lock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import groupby
+from operator import attrgetter
+
+import sqlalchemy as sa
+
+from app import clock, db
+from app.audit import digest
+from app.context import actor, tenancy
+from app.context.actor import Actor
+from app.db import Base
+from app.ids import new_id
+from app.security.models import PendingEvent
+from app.types import JSONMapping
+
+LONGEST_TEXT = 500
+PENDING = Base.metadata.tables[PendingEvent.__tablename__]
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something to record: what happened, to what, and who did it."""
+
+    account_id: str
+    kind: str
+    target_type: str = ""
+    target_id: str = ""
+    details: JSONMapping = field(default_factory=dict)
+    path: str | None = None
+    by: Actor = field(default_factory=actor.current)
+    occurred_at: datetime = field(default_factory=clock.now)
+
+
+def record(*recorded: Event) -> None:
+    """Store events; a rollback of the open transaction discards them."""
+    with db.transaction():
+        db.before_commit(_insert, *recorded)
+
+
+def _insert(recorded: list[Event]) -> None:
+    account_of = attrgetter("account_id")
+    recorded.sort(key=account_of)  # stable: in order within an account
+    for account_id, own in groupby(recorded, account_of):
+        with tenancy.in_account(account_id):
+            db.connection().execute(sa.insert(PENDING), list(_rows(own)))
+
+
+def _rows(recorded: Iterable[Event]) -> Iterable[dict[str, object]]:
+    for event in recorded:
+        by = event.by
+        yield {
+            "account_id": event.account_id,
+            "id": new_id(),
+            "kind": event.kind,
+            "target_type": event.target_type,
+            "target_id": event.target_id,
+            "path": event.path,
+            "user_id": by.user_id,
+            "occurred_at": event.occurred_at,
+            "user_email": _text(by.user_email),
+            "user_name": _text(by.user_name),
+            "ip_address": by.ip_address,
+            "user_agent": _text(by.user_agent),
+            "request_id": by.request_id,
+            "details": digest.canonical(dict(event.details)).decode(),
+        }
+
+
+def _text(value: str | None) -> str | None:
+    # PostgreSQL stores no NUL.
+    return None if value is None else value.replace("\0", "\ufffd")[:LONGEST_TEXT]

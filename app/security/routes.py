@@ -1,0 +1,337 @@
+"""`/account/security-log` and `/account/audit-logs`, for admins of the account (contract 19)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import marshmallow as ma
+import orjson
+from flask import Response, stream_with_context
+
+from app.accounts.types import Query
+from app.admin_api.own_account_routes import blueprint
+from app.audit import append, checkpoints, exports
+from app.audit import routes as audit
+from app.audit import service as audit_log
+from app.auth.guard import principal
+from app.rest import fields
+from app.rest.access import account_admin
+from app.rest.paging import page_body
+from app.rest.schemas import TEXT, Schema
+from app.rest.serialization import json_response
+from app.security import ocsf, sealing, service, subscribers
+from app.types import JSONObject
+
+NEWLINES = "application/x-ndjson"
+LINES = 500
+LARGEST = 2**63 - 1
+OCSF = "ocsf"
+EVENT = {
+    "number": 12,
+    "kind": "personal_data.read",
+    "target_type": "col_customers",
+    "target_id": "",
+    "path": "list",
+    "user_id": "019a9f00-0000-7000-8000-00000000000b",
+    "user_email": "alice@acme.example",
+    "user_name": "Alice",
+    "ip_address": "203.0.113.7",
+    "user_agent": "curl/8.5.0",
+    "request_id": "6f9d7f0e-3a52-4b8a-9d43-0b8f3f1d1c55",
+    "occurred_at": "2026-11-20T12:00:00.123456Z",
+    "details": {"fields": ["email"], "records": [], "count": 2},
+    "checksum": "23" * 32,
+}
+READER = {
+    "user_id": EVENT["user_id"],
+    "user_email": "alice@acme.example",
+    "user_name": "Alice",
+    "target_type": "col_customers",
+    "path": "list",
+    "fields": ["email"],
+    "reads": 3,
+    "records": 90,
+    "first_read_at": "2026-11-20T12:00:00.123456Z",
+    "last_read_at": "2026-11-20T13:00:00.123456Z",
+}
+VERIFIED = {
+    "account_id": f"{audit.ACCOUNT_ID}/security",
+    "valid": True,
+    "checked": 12,
+    "first_broken_id": None,
+    "reason": None,
+    "head": {"id": 12, "checksum": "23" * 32},
+    "values_masked": 0,
+    "values_erased": 0,
+    "checkpoint": None,
+}
+
+
+class SecurityFilter(Schema):
+    """Filters of the security log."""
+
+    kind = fields.Choice(subscribers.KINDS, metadata={"description": "The kind of event."})
+    user_id = fields.Text(metadata={"description": "Who acted; also `system` or `anonymous`."})
+    target_type = fields.Text(
+        metadata={"description": "What it is about: `users`, `api_keys`, `col_posts`, ..."}
+    )
+    record_id = fields.Text(
+        metadata={"description": "The id of what it is about; also a record that was read."}
+    )
+    path = fields.Text(
+        metadata={"description": "How personal data was read: `list`, `export`, `webhook`, ..."}
+    )
+    from_date = fields.DateTime(metadata={"description": "Not before this moment."})
+    to_date = fields.DateTime(metadata={"description": "Not after this moment."})
+
+
+class SecurityLogArgs(SecurityFilter):
+    """Filters, and the place in the log."""
+
+    limit = fields.Integer(
+        1, 500, load_default=50, metadata={"description": "Number of events to return."}
+    )
+    before = fields.Integer(
+        1, LARGEST, metadata={"description": "Only events below this number: `next_before`."}
+    )
+
+
+class SecurityExportArgs(SecurityFilter):
+    """Filters and format of an export."""
+
+    format = ma.fields.String(
+        load_default="jsonl",
+        validate=ma.validate.OneOf([*exports.FORMATS, OCSF]),
+        metadata={"description": "csv, json, jsonl, or ocsf (JSON lines of OCSF events)."},
+    )
+
+
+class SecurityEventView(Schema):
+    """An event of the security log."""
+
+    number = ma.fields.Integer(required=True, metadata={"description": "From 1, without gaps."})
+    kind = fields.Choice(subscribers.KINDS, required=True)
+    target_type = ma.fields.String(required=True)
+    target_id = ma.fields.String(
+        required=True, metadata={"description": "Empty if there are several, or none."}
+    )
+    path = ma.fields.String(required=True, allow_none=True)
+    user_id = ma.fields.String(required=True)
+    user_email = ma.fields.String(
+        required=True,
+        allow_none=True,
+        metadata={"description": "null if erased, or of the platform's operator."},
+    )
+    user_name = ma.fields.String(required=True, allow_none=True)
+    ip_address = ma.fields.String(required=True, allow_none=True)
+    user_agent = ma.fields.String(required=True, allow_none=True)
+    request_id = ma.fields.String(required=True, allow_none=True)
+    occurred_at = fields.Timestamp(required=True)
+    details = ma.fields.Dict(
+        required=True, allow_none=True, metadata={"description": "null if erased."}
+    )
+    checksum = ma.fields.String(required=True)
+
+
+class SecurityLogPage(Schema):
+    """A page of the security log, the newest event first."""
+
+    items = ma.fields.List(ma.fields.Nested(SecurityEventView), required=True)
+    limit = ma.fields.Integer(required=True)
+    has_more = ma.fields.Boolean(required=True)
+    next_before = ma.fields.Integer(
+        required=True, allow_none=True, metadata={"description": "`before` of the next page."}
+    )
+
+
+class PersonalDataReader(Schema):
+    """Who was shown personal data, and how often."""
+
+    user_id = ma.fields.String(required=True)
+    user_email = ma.fields.String(required=True, allow_none=True)
+    user_name = ma.fields.String(required=True, allow_none=True)
+    target_type = ma.fields.String(required=True)
+    path = ma.fields.String(required=True)
+    fields_ = ma.fields.List(ma.fields.String(), required=True, data_key="fields")
+    reads = ma.fields.Integer(required=True)
+    records = ma.fields.Integer(
+        required=True, metadata={"description": "How many records were shown, repeats included."}
+    )
+    first_read_at = fields.Timestamp(required=True)
+    last_read_at = fields.Timestamp(required=True)
+
+
+class AccessReport(Schema):
+    """Who was shown which personal data."""
+
+    items = ma.fields.List(ma.fields.Nested(PersonalDataReader), required=True)
+    is_complete = ma.fields.Boolean(
+        required=True, metadata={"description": "false if older reads are left out."}
+    )
+
+
+class SecurityVerification(Schema):
+    """The verification result of the security log's chain."""
+
+    account_id = ma.fields.String(
+        required=True, metadata={"description": "The chain: the account's id and `/security`."}
+    )
+    valid = ma.fields.Boolean(required=True)
+    checked = ma.fields.Integer(required=True)
+    first_broken_id = ma.fields.Integer(required=True, allow_none=True)
+    reason = ma.fields.String(required=True, allow_none=True)
+    head = ma.fields.Nested(audit.ChainHead, required=True, allow_none=True)
+    values_masked = ma.fields.Integer(required=True)
+    values_erased = ma.fields.Integer(required=True)
+    checkpoint = ma.fields.Nested(audit.Checkpoint, required=True, allow_none=True)
+
+
+class OwnAuditArgs(audit.EntryArgs):
+    """Filters, sort order and paging of the account's audit entries."""
+
+    class Meta:
+        """The account is the caller's."""
+
+        exclude = ("account_id",)
+
+
+class OwnExportArgs(audit.ExportArgs):
+    """Filters and format of an export of the account's audit entries."""
+
+    class Meta:
+        """The account is the caller's."""
+
+        exclude = ("account_id",)
+
+
+@blueprint.route("/audit-logs", methods=["GET"])
+@blueprint.arguments(OwnAuditArgs, location="query")
+@blueprint.response(
+    200, audit.AuditEntryPage, example={**audit.PAGE, "audit_logging_enabled": True}
+)
+@blueprint.fails(400)
+@account_admin
+def list_own_audit_logs(args: Query) -> Response:
+    """List your account's audit entries, the newest first.
+
+    Values are masked as in the history of the record: of fields and records that you may not view,
+    and personal ones unless you are in the group `pii_access`.
+    """
+    found = audit_log.page_of_account(_own(), args, by=principal())
+    page = page_body(*found, args)
+    return json_response({**page, "audit_logging_enabled": append.enabled()})
+
+
+@blueprint.route("/audit-logs/export", methods=["GET"])
+@blueprint.arguments(OwnExportArgs, location="query")
+@blueprint.response(200, audit.AuditEntry, example=audit.EXAMPLE, content_type=NEWLINES)
+@blueprint.alt_response(
+    200, schema=audit.ExportedLog, example=audit.EXPORTED, description="The entries."
+)
+@blueprint.alt_response(
+    200, schema=TEXT, content_type="text/csv", example="id,...", description="The entries."
+)
+@account_admin
+def export_own_audit_logs(args: Query) -> Response:
+    """Export your account's audit entries in the order of their chain.
+
+    Masked as in the list; without filters the export verifies with docs/verify_audit.py.
+    """
+    format, query = args["format"], {**args, "account_id": _own()}
+    found = audit_log.export(query, by=principal())
+    text = exports.serialize(format, found, checkpoints.for_account(_own()))
+    return _file(text, exports.FORMATS[format], f"audit-log.{format}")
+
+
+@blueprint.route("/security-log", methods=["GET"])
+@blueprint.arguments(SecurityLogArgs, location="query")
+@blueprint.response(
+    200,
+    SecurityLogPage,
+    example={"items": [EVENT], "limit": 50, "has_more": False, "next_before": None},
+)
+@blueprint.fails(400)
+@account_admin
+def list_security_log(args: Query) -> Response:
+    """List the events of your account's security log, the newest first.
+
+    Sign-ins and failures, ended sessions, changes of credentials and providers, and who was shown
+    personal data unmasked.
+    """
+    return json_response(service.page(_own(), args))
+
+
+@blueprint.route("/security-log/export", methods=["GET"])
+@blueprint.arguments(SecurityExportArgs, location="query")
+@blueprint.response(200, audit.AuditEntry, example=audit.EXAMPLE, content_type=NEWLINES)
+@blueprint.alt_response(
+    200, schema=audit.ExportedLog, example=audit.EXPORTED, description="The entries."
+)
+@blueprint.alt_response(
+    200, schema=TEXT, content_type="text/csv", example="id,...", description="The entries."
+)
+@account_admin
+def export_security_log(args: Query) -> Response:
+    """Export your account's security log in the order of its numbers.
+
+    Entries have the form of the audit log's, so docs/verify_audit.py verifies an export without
+    filters. `ocsf` has JSON lines of OCSF events instead.
+    """
+    return exported(_own(), args["format"], args)
+
+
+@blueprint.route("/security-log/verify", methods=["GET"])
+@blueprint.response(200, SecurityVerification, example=VERIFIED)
+@account_admin
+def verify_security_log() -> Response:
+    """Verify the chain of your account's security log.
+
+    `checkpoint` is a signed statement of its end; keep it where the operator cannot change it.
+    """
+    return json_response(service.verify_chain(_own()))
+
+
+@blueprint.route("/security-log/access-report", methods=["GET"])
+@blueprint.arguments(SecurityFilter, location="query")
+@blueprint.response(200, AccessReport, example={"items": [READER], "is_complete": True})
+@blueprint.fails(400)
+@account_admin
+def get_access_report(args: Query) -> Response:
+    """Get who was shown personal data of a record, or what a user was shown.
+
+    Filter by `record_id` and `target_type`, or by `user_id`. It has the newest 10,000 matching
+    reads.
+    """
+    return json_response(service.access_report(_own(), args))
+
+
+def exported(account_id: str, format: str, query: Query) -> Response:
+    """The response with an export of the security log."""
+    if format == OCSF:
+        views = service.export_views(account_id, query)
+        text = _lines(ocsf.event(view, account_id) for view in views)
+        return _file(text, NEWLINES, "security-log.ocsf.jsonl")
+    found = service.export(account_id, query)
+    signed = sealing.sign(account_id) if format == "json" else None
+    text = exports.serialize(format, found, [signed] if signed else [])
+    return _file(text, exports.FORMATS[format], f"security-log.{format}")
+
+
+def _file(text: Iterable[bytes], mimetype: str, name: str) -> Response:
+    headers = {"Content-Disposition": f"attachment; filename={name}"}
+    streamed = stream_with_context(iter(text))
+    return Response(streamed, headers=headers, mimetype=mimetype, direct_passthrough=True)
+
+
+def _lines(found: Iterable[JSONObject]) -> Iterator[bytes]:
+    chunk: list[bytes] = []
+    for one in found:
+        chunk.append(orjson.dumps(one, option=orjson.OPT_APPEND_NEWLINE))
+        if len(chunk) == LINES:
+            yield b"".join(chunk)
+            chunk.clear()
+    yield b"".join(chunk)
+
+
+def _own() -> str:
+    return principal().require_account_id()

@@ -1,0 +1,165 @@
+"""Reading an account's security log: pages, exports, verification and the access report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import orjson
+import sqlalchemy as sa
+
+from app import clock, db
+from app.accounts.types import Query
+from app.audit import digest, verify
+from app.context import tenancy
+from app.db import counts
+from app.security import entries, reads, sealing
+from app.security.entries import EVENTS, HEADS
+from app.types import JSONObject
+
+READS = (reads.PII_READ, reads.OPERATOR_READ)
+MAX_REPORTED = 10_000  # events of an access report
+FILTERS = ("kind", "user_id", "target_type", "path")
+SHOWN = (
+    *("number", "kind", "target_type", "target_id", "path", "user_id", "user_email"),
+    *("user_name", "ip_address", "user_agent", "request_id", "checksum"),
+)
+
+
+def page(account_id: str, query: Query) -> JSONObject:
+    """The newest matching events before a number, as the API shows them."""
+    sealing.seal(account_id)
+    limit = query["limit"]
+    found = list(_newest(account_id, query, limit + 1, before=query.get("before")))
+    items = [view(event) for event in found[:limit]]
+    has_more = len(found) > limit
+    return {
+        "items": items,
+        "limit": limit,
+        "has_more": has_more,
+        "next_before": items[-1]["number"] if has_more else None,
+    }
+
+
+def numbered_page(
+    account_id: str, query: Query, skip: int, limit: int, max_total: int | None
+) -> tuple[list[JSONObject], int]:
+    """The newest matching events after the first `skip`, and how many match.
+
+    The number is at most `max_total` + 1.
+    """
+    sealing.seal(account_id)
+    where = (EVENTS.c.account_id == account_id, *conditions(query))
+    total = counts.count_up_to(EVENTS, where, max_total)
+    newest = sa.select(EVENTS).where(*where).order_by(EVENTS.c.number.desc())
+    rows = db.connection().execute(newest.offset(skip).limit(limit)).mappings()
+    return [{**view(dict(row)), "moment": row["occurred_at"]} for row in rows], total
+
+
+def view(event: entries.Row) -> JSONObject:
+    """An event as the API and the console show it."""
+    details: JSONObject | None = orjson.loads(event["details"] or "null")
+    shown = {name: event[name] for name in SHOWN}
+    if shown["kind"] == entries.ERASED[0]:
+        shown["kind"] = entries.ERASURE
+    return {**shown, "occurred_at": clock.iso(event["occurred_at"]), "details": details}
+
+
+def export(account_id: str, query: Query) -> Iterator[JSONObject]:
+    """The matching events as entries of the chain, in its order."""
+    sealing.seal(account_id)
+    return entries.iter_entries(account_id, *conditions(query), until=_last(account_id))
+
+
+def export_views(account_id: str, query: Query) -> Iterator[JSONObject]:
+    """The matching events as `view` shows them, in the order of the chain."""
+    sealing.seal(account_id)
+    found = entries.iter_events(account_id, *conditions(query), until=_last(account_id))
+    return map(view, found)
+
+
+def verify_chain(account_id: str) -> JSONObject:
+    """The verification result of the chain, with its signed checkpoint."""
+    sealing.seal(account_id)
+    signed = sealing.sign(account_id)
+    number, checksum = _head(account_id)
+    chain = verify.Chain(verify.Report(entries.chain_id(account_id)))
+    chain.checkpoints = {signed["entry_id"]: signed["checksum"]} if signed else {}
+    for entry in entries.iter_entries(account_id, until=number):
+        chain.take(entry)
+    report = chain.close()
+    if (chain.last_id, chain.last_checksum) != (number, checksum):
+        report.fail(number, "the end of the chain is missing")
+    return {**asdict(report), "checkpoint": signed}
+
+
+def account_ids(account_id: str | None) -> list[str]:
+    """The accounts with a security log, or the one with this id."""
+    if account_id is not None:
+        return [account_id.lower()]
+    return list(db.connection().scalars(sa.select(HEADS.c.account_id).order_by(HEADS.c.account_id)))
+
+
+def access_report(account_id: str, query: Query) -> JSONObject:
+    """Who was shown a record's, a collection's or which personal data a user was shown.
+
+    One item for each reader, collection, path and set of fields, the latest first.
+    """
+    sealing.seal(account_id)
+    groups: dict[tuple[object, ...], JSONObject] = {}
+    found = list(_newest(account_id, query, MAX_REPORTED + 1, EVENTS.c.kind.in_(READS)))
+    for event in found[:MAX_REPORTED]:
+        details = orjson.loads(event["details"] or '{"fields": []}')
+        key = (*(event[name] for name in ("user_id", "target_type", "path")), *details["fields"])
+        moment = clock.iso(event["occurred_at"])
+        group = groups.setdefault(key, {"last_read_at": moment, "reads": 0, "records": 0})
+        group |= {name: event[name] for name in ("user_id", "target_type", "path")}
+        for name in ("user_email", "user_name"):
+            group[name] = group.get(name) or event[name]
+        group["fields"] = details["fields"]
+        group["first_read_at"] = moment
+        group["reads"] += 1
+        group["records"] += details.get("count", 0)
+    return {"items": list(groups.values()), "is_complete": len(found) <= MAX_REPORTED}
+
+
+def conditions(query: Query) -> list[sa.ColumnElement[bool]]:
+    """The conditions of the filters."""
+    if query.get("kind") == entries.ERASURE:
+        query = {**query, "kind": entries.ERASED[0]}
+    found = [EVENTS.c[name] == query[name] for name in FILTERS if query.get(name)]
+    if query.get("from_date"):
+        found.append(EVENTS.c.occurred_at >= query["from_date"])
+    if query.get("to_date"):
+        found.append(EVENTS.c.occurred_at <= query["to_date"])
+    if query.get("record_id"):
+        # Ids of several records stand in the details only.
+        id = query["record_id"]
+        quoted = orjson.dumps(id).decode()
+        among = sa.and_(
+            EVENTS.c.kind.in_(READS), EVENTS.c.details.contains(quoted, autoescape=True)
+        )
+        found.append(sa.or_(EVENTS.c.target_id == id, among))
+    return found
+
+
+def _newest(
+    account_id: str, query: Query, limit: int, *where: Any, before: int | None = None
+) -> Iterator[JSONObject]:
+    place = [EVENTS.c.account_id == account_id, *where]
+    if before is not None:
+        place.append(EVENTS.c.number < before)
+    newest = sa.select(EVENTS).where(*place, *conditions(query))
+    rows = db.connection().execute(newest.order_by(EVENTS.c.number.desc()).limit(limit))
+    return (dict(row) for row in rows.mappings())
+
+
+def _last(account_id: str) -> int:
+    return int(_head(account_id)[0])
+
+
+def _head(account_id: str) -> Any:
+    query = sa.select(HEADS.c.number, HEADS.c.checksum).where(HEADS.c.account_id == account_id)
+    with tenancy.in_account(account_id):
+        return db.connection().execute(query).first() or (0, digest.FIRST_PREVIOUS)

@@ -1,0 +1,105 @@
+"""What becomes an event: sign-ins, failures, ended sessions, and changes of what gives access."""
+
+from __future__ import annotations
+
+from app import config, events
+from app.accounts.models import SYSTEM_ACCOUNT_ID
+from app.audit.append import CREATE, DELETE
+from app.context import actor
+from app.errors import TooManyRequests
+from app.http import rate_limits
+from app.http.rate_limits import Limit
+from app.security import entries
+from app.security.recording import Event, record
+
+# Guesses must not fill an account's log: beyond these, failures are not recorded.
+FAILURES = Limit("security-log", 1000, 3600)
+FAILURES_OF_ADDRESS = Limit("security-log-address", 60, 3600)
+LONGEST_ADDRESS = 320
+LOCKED = "rate_limited"
+
+NOUNS = {
+    "api_keys": "api_key",
+    "scim_tokens": "scim_token",
+    "second_factors": "second_factor",
+    "provider_settings": "provider",
+    "saml_keys": "saml_key",
+    "identities": "identity",
+    "account_domains": "domain",
+    "group_members": "group_member",
+    "groups": "group",
+    "invitations": "invitation",
+    "users": "user",
+    "accounts": "account",
+    "webhooks": "webhook",
+    "security_streams": "security_stream",
+}
+VERBS = {CREATE: "created", DELETE: "deleted"}
+PASSWORD, PASSWORD_CHANGED = "password_hash", "password.changed"
+KINDS = (
+    *("sign_in.succeeded", "sign_in.failed", "sign_in.locked"),
+    *("sessions.ended", "refresh_token.reused", PASSWORD_CHANGED),
+    *("personal_data.read", "operator.records_read", "operator.request", entries.ERASURE),
+    *(f"{noun}.{verb}" for noun in NOUNS.values() for verb in (*VERBS.values(), "changed")),
+)
+
+
+@events.subscribe(events.SignedIn)
+def _on_sign_in(event: events.SignedIn) -> None:
+    by = actor.current()._replace(
+        user_id=event.user_id, user_email=event.email, user_name=event.name
+    )
+    details = {
+        "session_id": event.session_id,
+        "application": event.application,
+        "mfa": event.mfa,
+    }
+    target = ("users", event.user_id)
+    record(Event(event.account_id, "sign_in.succeeded", *target, details, by=by))
+
+
+@events.subscribe(events.SignInFailed)
+def _on_failure(event: events.SignInFailed) -> None:
+    email = (event.email or "")[:LONGEST_ADDRESS].lower()
+    if not _has_room(event, email):
+        return
+    details = {"reason": event.reason}
+    details |= {"email": email} if email else {}
+    details |= {"provider": event.provider} if event.provider else {}
+    kind = "sign_in.locked" if event.reason == LOCKED else "sign_in.failed"
+    record(Event(event.account_id, kind, "users", event.user_id or "", details))
+
+
+def _has_room(event: events.SignInFailed, email: str) -> bool:
+    if config.current().login_rate_limit == "off":
+        return True
+    by_address = FAILURES_OF_ADDRESS.of(event.account_id, event.user_id or email)
+    try:
+        rate_limits.consume(by_address, FAILURES.of(event.account_id))
+    except TooManyRequests:
+        return False
+    return True
+
+
+@events.subscribe(events.SessionsEnded)
+def _on_end(event: events.SessionsEnded) -> None:
+    details = {"count": event.count}
+    record(Event(event.account_id, "sessions.ended", "users", event.user_id, details))
+
+
+@events.subscribe(events.RefreshTokenReused)
+def _on_reuse(event: events.RefreshTokenReused) -> None:
+    record(Event(event.account_id, "refresh_token.reused", "sessions", event.session_id))
+
+
+@events.subscribe(events.RowChanged)
+def _on_change(event: events.RowChanged) -> None:
+    noun = NOUNS.get(event.table_name)
+    if noun is None or (noun == "account" and event.account_id == SYSTEM_ACCOUNT_ID):
+        return
+    verb = VERBS.get(event.operation, "changed")
+    kind = f"{noun}.{verb}"
+    if event.table_name == "users" and verb == "changed" and PASSWORD in event.columns:
+        kind = PASSWORD_CHANGED
+    details = {"fields": sorted(event.columns)} if verb == "changed" else {}
+    record(Event(event.account_id, kind, event.table_name, event.row_id, details))

@@ -1,0 +1,135 @@
+"""`/account/security-log/stream`: where an account's security log is sent (contract 19)."""
+
+from __future__ import annotations
+
+import marshmallow as ma
+from flask import Response
+
+from app.accounts.types import Body
+from app.admin_api.own_account_routes import blueprint
+from app.auth.guard import principal
+from app.outbound.address_policy import LONGEST_URL
+from app.rest import fields
+from app.rest.access import account_admin
+from app.rest.schemas import Schema
+from app.security.models import SecurityStream
+from app.types import JSONObject
+from app.webhooks import security_streams, signing
+from app.webhooks.security_streams import Revealed
+
+LARGEST = 2**63 - 1
+EXAMPLE = {
+    "url": "https://siem.example.com/atrium",
+    "is_enabled": True,
+    "sent_number": 12,
+    "failing_since": None,
+    "last_error": None,
+    "last_sent_at": "2026-11-20T12:00:00.123456Z",
+    "created_at": "2026-11-20T11:00:00.123456Z",
+    "updated_at": "2026-11-20T11:00:00.123456Z",
+}
+SECRET = {"secret": "4f" * 32, "signing_secret": signing.signing_secret("4f" * 32)}
+
+
+class SecurityStreamBody(Schema):
+    """The receiver of a security log."""
+
+    url = fields.Text(
+        required=True,
+        longest=LONGEST_URL,
+        metadata={"description": "HTTPS in production."},
+    )
+    is_enabled = fields.StrictBoolean(metadata={"description": "true by default."})
+    after = fields.Integer(
+        0,
+        LARGEST,
+        metadata={"description": "Of a new stream: send events above this number, by default all."},
+    )
+
+
+class SecurityStreamView(Schema):
+    """Where a security log is sent, and how far."""
+
+    url = ma.fields.String(required=True)
+    is_enabled = ma.fields.Boolean(required=True)
+    sent_number = ma.fields.Integer(
+        required=True, metadata={"description": "The receiver has confirmed events up to this one."}
+    )
+    failing_since = fields.Timestamp(required=True, allow_none=True)
+    last_error = ma.fields.String(required=True, allow_none=True)
+    last_sent_at = fields.Timestamp(required=True, allow_none=True)
+    created_at = fields.Timestamp(required=True)
+    updated_at = fields.Timestamp(required=True)
+
+
+class SecurityStreamSecret(SecurityStreamView):
+    """The same with its secret, which is shown once."""
+
+    secret = ma.fields.String(
+        required=True, allow_none=True, metadata={"description": "null unless it is new."}
+    )
+    signing_secret = ma.fields.String(
+        required=True,
+        allow_none=True,
+        metadata={"description": "The same in the form of Standard Webhooks libraries."},
+    )
+
+
+@blueprint.route("/security-log/stream", methods=["GET"])
+@blueprint.response(200, SecurityStreamView, example=EXAMPLE)
+@account_admin
+def get_security_stream() -> SecurityStream:
+    """Get where your account's security log is sent, and how far.
+
+    A 404 means that it is not sent anywhere.
+    """
+    return security_streams.get(_own())
+
+
+@blueprint.route("/security-log/stream", methods=["PUT"])
+@blueprint.arguments(SecurityStreamBody, example={"url": EXAMPLE["url"]})
+@blueprint.response(200, SecurityStreamSecret, example={**EXAMPLE, **SECRET})
+@blueprint.fails(400)
+@account_admin
+def put_security_stream(body: Body) -> JSONObject:
+    """Send your account's security log to a receiver.
+
+    In signed batches, in order, each with its first and last number and the checksums before and
+    after. Needs a recent sign-in (403 `recent_sign_in_required`). A new stream's response has the
+    secret; another URL keeps secret and position.
+    """
+    return _shown(security_streams.put(_own(), body, by=principal()))
+
+
+@blueprint.route("/security-log/stream/rotate-secret", methods=["POST"])
+@blueprint.response(200, SecurityStreamSecret, example={**EXAMPLE, **SECRET})
+@account_admin
+def rotate_security_stream_secret() -> JSONObject:
+    """Replace the secret of your security log's stream at once.
+
+    Needs a recent sign-in (403 `recent_sign_in_required`).
+    """
+    return _shown(security_streams.rotate_secret(_own(), by=principal()))
+
+
+@blueprint.route("/security-log/stream", methods=["DELETE"])
+@blueprint.response(204)
+@account_admin
+def delete_security_stream() -> Response:
+    """Stop sending your account's security log.
+
+    Needs a recent sign-in (403 `recent_sign_in_required`).
+    """
+    security_streams.delete(_own(), by=principal())
+    return Response(status=204)
+
+
+def _shown(revealed: Revealed) -> JSONObject:
+    stream, secret = revealed.stream, revealed.secret
+    shown: JSONObject = {name: getattr(stream, name) for name in EXAMPLE}
+    signing_secret = signing.signing_secret(secret) if secret else None
+    return {**shown, "secret": secret, "signing_secret": signing_secret}
+
+
+def _own() -> str:
+    return principal().require_account_id()

@@ -1,0 +1,206 @@
+"""Sends an account's security log to its receiver: in order, signed, and without gaps.
+
+A batch states its first and last number and the checksums before and after, so the receiver can
+prove that nothing is missing. The stream moves on once the receiver has confirmed a batch: after an
+outage or a killed worker the same events are sent again, with the same numbers.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+
+import orjson
+import sqlalchemy as sa
+from cryptography.fernet import InvalidToken
+
+from app import clock, config, crypto, db, events, jobs
+from app.auth.principal import Principal
+from app.context import tenancy
+from app.db import Base
+from app.errors import InvalidValues, NotFound, problem
+from app.outbound import address_policy, client
+from app.security import entries, sealing
+from app.security.entries import HEADS
+from app.security.models import SecurityStream
+from app.types import JSONMapping, JSONObject
+from app.webhooks import delivery, signing
+
+EVERY_SECONDS = 30  # each run that sends something leaves a job in the list
+MAX_EVENTS, MAX_BYTES = 500, 1_000_000  # of a batch; a larger event is a batch of its own
+RUN_SECONDS, LEASE_SECONDS = 60, 180
+FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 10, 3600
+USER_AGENT = "Atrium-Security-Log/1"
+STREAMS = Base.metadata.tables[SecurityStream.__tablename__]
+NO_STREAM = "The security log is not sent anywhere."
+
+
+@dataclass(frozen=True)
+class Revealed:
+    """A stream with its secret, for the response that shows it."""
+
+    stream: SecurityStream
+    secret: str | None
+
+
+def get(account_id: str) -> SecurityStream:
+    """The account's stream. Raises NotFound."""
+    found = _find(account_id)
+    if found is None:
+        raise NotFound(NO_STREAM)
+    return found
+
+
+def put(account_id: str, body: JSONMapping, *, by: Principal) -> Revealed:
+    """Set the receiver; a new one gets a secret. Raises InvalidValues, RecentSignInRequired."""
+    by.require_recent_sign_in()
+    wrong = client.url_problem(body["url"], delivery.rules(config.current()))
+    if wrong:
+        raise InvalidValues([problem("url", "invalid_url", wrong)])
+    secret = None
+    with db.transaction() as session:
+        stream = _find(account_id)
+        if stream is None:
+            secret = signing.new_secret()
+            encrypted = crypto.encrypt(secret)
+            stream = SecurityStream(account_id=account_id, url="", secret=encrypted)
+            stream.sent_number = body.get("after", 0)
+            session.add(stream)
+        stream.url = body["url"]
+        stream.is_enabled = body.get("is_enabled", True)
+        stream.updated_at = clock.now()
+        stream.due_at = clock.now()
+        session.flush()
+    return Revealed(stream, secret)
+
+
+def rotate_secret(account_id: str, *, by: Principal) -> Revealed:
+    """Replace the secret at once. Raises NotFound, RecentSignInRequired."""
+    by.require_recent_sign_in()
+    with db.transaction():
+        stream, secret = get(account_id), signing.new_secret()
+        stream.secret, stream.updated_at = crypto.encrypt(secret), clock.now()
+    return Revealed(stream, secret)
+
+
+def delete(account_id: str, *, by: Principal) -> None:
+    """Stop sending. Raises NotFound, RecentSignInRequired."""
+    by.require_recent_sign_in()
+    with db.transaction() as session:
+        session.delete(get(account_id))
+
+
+def _find(account_id: str) -> SecurityStream | None:
+    return db.db.session.scalar(sa.select(SecurityStream).where(_of(account_id)))
+
+
+@jobs.periodic(EVERY_SECONDS, "webhooks.start_security_streams")
+def start_due(payload: JSONMapping) -> None:
+    """Enqueue a job for each stream that has something to send."""
+    has_more = HEADS.c.number > STREAMS.c.sent_number
+    joined = STREAMS.join(HEADS, HEADS.c.account_id == STREAMS.c.account_id)
+    due = sa.select(STREAMS.c.account_id).select_from(joined).where(*_is_due(), has_more)
+    for account_id in db.connection().scalars(due).all():
+        with tenancy.in_account(account_id), db.transaction() as session:
+            # The lease keeps others off, and ends by itself if the worker is killed.
+            own = (STREAMS.c.account_id == account_id, *_is_due())
+            lease = clock.now() + timedelta(seconds=LEASE_SECONDS)
+            claimed = sa.update(STREAMS).where(*own).values(due_at=lease)
+            if session.execute(claimed.returning(STREAMS.c.account_id)).first():
+                jobs.enqueue("webhooks.send_security_log", {}, account_id=account_id)
+
+
+def _is_due() -> tuple[sa.ColumnElement[bool], ...]:
+    return STREAMS.c.is_enabled, STREAMS.c.due_at <= clock.now()
+
+
+@jobs.job("webhooks.send_security_log", attempts=1)
+def send_log(payload: JSONMapping) -> None:
+    """Send an account's sealed events until none are left, or for a minute."""
+    account_id, end = payload["account_id"], time.monotonic() + RUN_SECONDS
+    while time.monotonic() < end and send_batch(account_id):
+        pass
+
+
+def send_batch(account_id: str) -> bool:
+    """Send the next events. Returns whether there may be more."""
+    sealing.seal(account_id)
+    query = sa.select(STREAMS).where(STREAMS.c.account_id == account_id)
+    stream = db.connection().execute(query).mappings().first()
+    if stream is None or not stream["is_enabled"]:
+        return False
+    batch = _next_batch(account_id, stream["sent_number"])
+    if batch is None:
+        _move(account_id, stream["sent_number"], due_at=clock.now())
+        return False
+    error = _send(stream["url"], stream["secret"], batch)
+    now = clock.now()
+    if error is None:
+        sent = {"attempts": 0, "failing_since": None, "last_error": None, "last_sent_at": now}
+        lease = now + timedelta(seconds=LEASE_SECONDS)
+        number = batch["last_number"]
+        return _move(account_id, stream["sent_number"], sent_number=number, due_at=lease, **sent)
+    attempts = stream["attempts"] + 1
+    wait = min(FIRST_RETRY_SECONDS * 2 ** min(attempts - 1, 20), LAST_RETRY_SECONDS)
+    failed = {"attempts": attempts, "failing_since": stream["failing_since"] or now}
+    due_at = now + timedelta(seconds=wait)
+    _move(account_id, stream["sent_number"], last_error=error, due_at=due_at, **failed)
+    return False
+
+
+def _next_batch(account_id: str, after: int) -> JSONObject | None:
+    found, size = list[JSONObject](), 0
+    for event in entries.read(account_id, after=after, limit=MAX_EVENTS):
+        entry = entries.to_entry(event, event["previous"])
+        size += len(orjson.dumps(entry))
+        if found and size > MAX_BYTES:
+            break
+        found.append(entry)
+    if not found:
+        return None
+    return {
+        "account_id": account_id,
+        "first_number": found[0]["id"],
+        "last_number": found[-1]["id"],
+        "previous_checksum": found[0]["previous_hash"],
+        "checksum": found[-1]["checksum"],
+        "entries": found,
+    }
+
+
+def _send(url: str, secret: str, batch: JSONObject) -> str | None:
+    """Send a batch; returns the error, or None if the receiver has confirmed it."""
+    try:
+        key = crypto.decrypt(secret)
+    except InvalidToken:
+        return "The secret cannot be decrypted with the configured keys."
+    body = orjson.dumps(batch)
+    id = f"{batch['account_id']}-{batch['first_number']}-{batch['last_number']}"
+    timestamp = int(clock.now().timestamp())
+    signed = signing.headers([key], delivery_id=id, timestamp=timestamp, body=body)
+    headers = {"Content-Type": "application/json", "User-Agent": USER_AGENT, **signed}
+    try:
+        response = client.send("POST", url, headers, body, delivery.rules(config.current()))
+    except (address_policy.RequestRefused, address_policy.RequestFailed) as error:
+        return str(error)
+    if not 200 <= response.status < 300:
+        return f"The receiver responded with {response.status}."
+    return None
+
+
+def _move(account_id: str, from_number: int, **values: object) -> bool:
+    """Change the stream unless another worker has moved it on. Returns whether it did."""
+    same = (STREAMS.c.account_id == account_id, STREAMS.c.sent_number == from_number)
+    moved = sa.update(STREAMS).where(*same).values(**values).returning(STREAMS.c.account_id)
+    with db.transaction() as session:
+        return session.execute(moved).first() is not None
+
+
+@events.subscribe(events.AccountClosed)
+def _stop(event: events.AccountClosed) -> None:
+    db.db.session.execute(sa.delete(SecurityStream).where(_of(event.account_id)))
+
+
+def _of(account_id: str) -> sa.ColumnElement[bool]:
+    return SecurityStream.account_id == account_id

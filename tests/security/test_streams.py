@@ -1,0 +1,209 @@
+"""Streams of the security log: signed batches without gaps, whatever fails (contract 19)."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import os
+import time
+from collections.abc import Iterable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+import time_machine
+from flask import Flask
+
+from app import clock, create_app, db
+from app.config import Config
+from app.context import tenancy
+from app.jobs import worker
+from app.security import sealing
+from app.webhooks import security_streams
+from tests import builders
+from tests.audit.chains import stand_alone
+from tests.builders import Caller, Cast
+from tests.conftest import make_app, settings_for
+from tests.processes import forked
+from tests.receivers import Receiver, Request, receiving
+from tests.security.reading import events
+
+STREAM = "account/security-log/stream"
+ZEROS = "0" * 64
+
+
+def start(owner: Caller, url: str, **changes: Any) -> dict[str, Any]:
+    """A stream to a receiver, with its secret."""
+    answer = owner.put(STREAM, {"url": url, **changes})
+    assert answer.status_code == 200, answer.text
+    made: dict[str, Any] = answer.json
+    return made
+
+
+def send(app: Flask, *, later: int = 0) -> None:
+    """Do what a worker does, some seconds later."""
+    with app.app_context(), time_machine.travel(clock.now() + timedelta(seconds=later), tick=True):
+        sealing.seal_periodically({})
+        security_streams.start_due({})
+        worker.run_due()
+        db.db.session.remove()
+
+
+def proved(requests: Iterable[Request], *, after: int = 0, checksum: str = ZEROS) -> list[Any]:
+    """The entries that a receiver has, each once; it proves that none is missing."""
+    found = list[Any]()
+    for request in requests:
+        batch = request.json
+        if batch["last_number"] <= after:
+            continue  # sent again
+        fresh = [entry for entry in batch["entries"] if entry["id"] > after]
+        assert batch["first_number"] == batch["entries"][0]["id"]
+        assert fresh[0]["id"] == after + 1
+        assert fresh[0]["previous_hash"] == checksum
+        assert batch["checksum"] == fresh[-1]["checksum"]
+        after, checksum = batch["last_number"], batch["checksum"]
+        found += fresh
+    return found
+
+
+def test_a_receiver_proves_that_it_has_the_whole_log(app: Flask, cast: Cast) -> None:
+    with receiving() as receiver:
+        made = start(cast.alice, receiver.url)
+        cast.alice.post("api-keys", {"name": "nightly"})
+        send(app)
+        cast.alice.post("groups", {"name": "finance"})
+        send(app, later=200)
+        found = proved(receiver.requests)
+        assert [entry["id"] for entry in found] == [one["number"] for one in events(cast.alice)]
+        (chain,) = stand_alone().verify(found).values()
+        assert chain.fault is None
+        request = receiver.requests[0]
+        signed = f"{request.headers['webhook-id']}.{request.headers['webhook-timestamp']}."
+        expected = hmac.new(made["secret"].encode(), signed.encode() + request.body, hashlib.sha256)
+        signature = f"v1,{base64.b64encode(expected.digest()).decode()}"
+        assert request.headers["webhook-signature"] == signature
+        assert cast.alice.get(STREAM).json["sent_number"] == found[-1]["id"]
+
+
+def test_a_receiver_that_is_down_misses_nothing(app: Flask, cast: Cast) -> None:
+    with receiving(lambda request: (503, "no")) as receiver:
+        start(cast.alice, receiver.url)
+        send(app)
+        shown = cast.alice.get(STREAM).json
+        assert shown["last_error"] == "The receiver responded with 503."
+        assert (shown["sent_number"], shown["failing_since"] is None) == (0, False)
+        asked = len(receiver.requests)
+        send(app)
+        assert len(receiver.requests) == asked, "it waits before it tries again"
+        cast.alice.post("groups", {"name": "finance"})
+        receiver.answer = lambda request: (200, "ok")
+        send(app, later=4000)
+        found = proved(receiver.requests[asked:])
+        assert [entry["id"] for entry in found] == [one["number"] for one in events(cast.alice)]
+        assert cast.alice.get(STREAM).json["failing_since"] is None
+
+
+def test_a_stream_of_much_is_sent_in_batches(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(security_streams, "MAX_EVENTS", 2)
+    with receiving() as receiver:
+        start(cast.alice, receiver.url)
+        for name in range(5):
+            cast.alice.post("groups", {"name": str(name)})
+        send(app)
+        assert all(len(request.json["entries"]) <= 2 for request in receiver.requests)
+        assert len(proved(receiver.requests)) == len(events(cast.alice))
+
+
+def test_a_new_stream_begins_where_it_is_told(app: Flask, cast: Cast) -> None:
+    cast.alice.post("groups", {"name": "finance"})
+    last = events(cast.alice)[-1]
+    with receiving() as receiver:
+        start(cast.alice, receiver.url, after=last["number"])
+        send(app)
+        proved(receiver.requests, after=last["number"], checksum=last["checksum"])
+        assert receiver.requests[0].json["first_number"] == last["number"] + 1
+
+
+def test_a_stream_that_is_off_or_gone_sends_nothing(app: Flask, cast: Cast) -> None:
+    with receiving() as receiver:
+        start(cast.alice, receiver.url, is_enabled=False)
+        send(app)
+        start(cast.alice, receiver.url)
+        assert cast.alice.delete(STREAM).status_code == 204
+        send(app)
+        assert receiver.requests == []
+
+
+def test_a_secret_is_shown_once_and_encrypted(app: Flask, cast: Cast) -> None:
+    made = start(cast.alice, "http://127.0.0.1:9/")
+    assert len(made["secret"]) == 64
+    assert start(cast.alice, "http://127.0.0.1:10/")["secret"] is None
+    assert "secret" not in cast.alice.get(STREAM).json
+    rotated = cast.alice.post(f"{STREAM}/rotate-secret").json["secret"]
+    with app.app_context():
+        rows = db.connection().execute(sa.text("SELECT * FROM security_streams")).all()
+        log = db.connection().execute(sa.text("SELECT * FROM audit_changes")).all()
+    for secret in (made["secret"], rotated):
+        assert secret not in f"{rows} {log}"
+
+
+@pytest.mark.parametrize("url", ["ftp://127.0.0.1/", "http://", "nonsense"])
+def test_a_url_that_cannot_be_sent_to_is_refused(cast: Cast, url: str) -> None:
+    answer = cast.alice.put(STREAM, {"url": url})
+    assert (answer.status_code, answer.json["details"][0]["code"]) == (400, "invalid_url")
+
+
+def work(environ: dict[str, str], account_id: str) -> None:
+    """Send the log until somebody kills the process."""
+    os.environ.update(environ)
+    app = create_app(Config.from_env(environ))
+    with app.app_context(), tenancy.in_account(account_id):
+        while True:
+            security_streams.send_batch(account_id)
+
+
+def wait_for(receiver: Receiver, count: int) -> None:
+    deadline = time.monotonic() + 60
+    while len(receiver.requests) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_a_killed_worker_leaves_no_gap(database: str, tmp_path: Path) -> None:
+    settings = settings_for(database, tmp_path)
+    app = make_app(settings)
+    cast = builders.make_cast(app)
+    environ = {
+        "SERVICE_ENV": "test",
+        "SERVICE_INSTANCE_DIR": str(tmp_path),
+        "SERVICE_DATABASE_URL": settings.database_url,
+        "SERVICE_BASE_URL": "http://atrium.test",
+    }
+
+    def slow(request: Request) -> tuple[int, str]:
+        time.sleep(0.5)
+        return 200, "ok"
+
+    with receiving(slow) as receiver:
+        start(cast.alice, receiver.url)
+        for kill in range(3):
+            cast.alice.post("groups", {"name": str(kill)})
+            asked = len(receiver.requests)
+            process = forked(work, environ, cast.alice.account_id)
+            wait_for(receiver, asked + 1)
+            process.kill()  # before it has noted that the receiver confirmed
+            process.join()
+        receiver.answer = lambda request: (200, "ok")
+        send(app, later=4000)
+        found = proved(receiver.requests)
+        assert [entry["id"] for entry in found] == [one["number"] for one in events(cast.alice)]
+        assert cast.alice.get("account/security-log/verify").json["valid"]
+    with app.app_context():
+        db.db.session.remove()
+        db.db.engine.dispose()
