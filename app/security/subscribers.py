@@ -21,6 +21,7 @@ LOCKED = "rate_limited"
 NOUNS = {
     "api_keys": "api_key",
     "scim_tokens": "scim_token",
+    "setup_links": "setup_link",
     "second_factors": "second_factor",
     "provider_settings": "provider",
     "saml_keys": "saml_key",

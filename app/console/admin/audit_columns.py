@@ -49,6 +49,7 @@ LABELS: Mapping[str, str] = {
     "ip_addresses": lazy_gettext("IP addresses"),
     "is_active": lazy_gettext("Is active"),
     "is_created": lazy_gettext("Is created by the directory"),
+    "is_enabled": lazy_gettext("Is enabled"),
     "is_revoked": lazy_gettext("Is revoked"),
     "is_trusted": lazy_gettext("Is trusted"),
     "issuer": lazy_gettext("Issuer"),
