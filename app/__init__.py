@@ -73,6 +73,7 @@ from app.rest.access import public
 from app.rest.converters import IntegerPath, LargeIntegerPath, UuidPath
 from app.rest.openapi import api
 from app.rest.serialization import Json
+from app.retention import routes as retention
 from app.scim import routes as scim
 from app.scim import token_routes as scim_tokens
 from app.security import erasing as security_erasing
@@ -146,7 +147,7 @@ ADDITIONS = (
     magic_link_routes,
     second_factor_routes,
     *(sso_overview, saml_keys, saml_logout, saml_metadata),
-    *(domain_routes, setup_link_routes, sso_discovery),
+    *(domain_routes, setup_link_routes, sso_discovery, retention),
     *(security_log, security_stream_routes),
 )
 # Imported for their event subscriptions and jobs.

@@ -29,7 +29,7 @@ ORDER = [
     ("console",),
     ("ops",),
     ("realtime",),
-    ("manifest", "scim"),
+    ("manifest", "scim", "retention"),
     ("workflows",),
     ("feed",),
     ("records",),

@@ -311,6 +311,12 @@ KEYS |= {
         posted("account/setup-links", {"name": "IT"}), "account/setup-links", part="setup_link_id"
     ),
 }
+RETENTION = "/account/retention"
+KEYS |= {
+    ("GET", RETENTION): Own(),
+    ("PUT", RETENTION): Own(lambda cast: {"deliveries_days": 7}, (200,)),
+    ("POST", f"{RETENTION}/plan"): Own(lambda cast: {"deliveries_days": 7}, (200,)),
+}
 WEBHOOK, ONE_WEBHOOK = "/webhooks/<uuid:webhook_id>", "webhooks/{id}"
 DELIVERY = f"{WEBHOOK}/deliveries/<uuid:delivery_id>"
 LISTENER = {"url": "http://127.0.0.1:9/", "collection": "posts", "events": ["create"]}

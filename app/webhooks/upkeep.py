@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -90,12 +90,22 @@ def _remove(payload: JSONMapping) -> None:
 @jobs.periodic(3600, "webhooks.purge")
 def purge(payload: JSONMapping) -> None:
     """Delete deliveries that completed long ago."""
-    old = DELIVERIES.c.id < first_id(clock.now() - timedelta(days=RETENTION_DAYS))
+    cutoff = clock.now() - timedelta(days=RETENTION_DAYS)
     accounts = sa.select(Account.id).order_by(Account.id)
     for account_id in db.db.session.scalars(accounts).all():
-        completed = (DELIVERIES.c.account_id == account_id, DELIVERIES.c.due_at.is_(None))
-        _remove_deliveries(*completed, old)
+        remove_completed(account_id, cutoff)
         _remove_stray_attempts(account_id)
+
+
+def completed_before(account_id: str, cutoff: datetime) -> list[sa.ColumnElement[bool]]:
+    """Conditions for the account's completed deliveries that were created before a moment."""
+    mine = DELIVERIES.c.account_id == account_id
+    return [mine, DELIVERIES.c.due_at.is_(None), DELIVERIES.c.id < first_id(cutoff)]
+
+
+def remove_completed(account_id: str, cutoff: datetime) -> None:
+    """Delete these deliveries with their attempts, in short transactions."""
+    _remove_deliveries(*completed_before(account_id, cutoff))
 
 
 def _remove_stray_attempts(account_id: str) -> None:

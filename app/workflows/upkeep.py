@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -32,14 +32,23 @@ def _remove(payload: JSONMapping) -> None:
 @jobs.periodic(3600, "workflows.purge")
 def purge(payload: JSONMapping) -> None:
     """Delete instances that finished long ago, and versions that none uses."""
-    days = config.current().workflow_retention_days
-    cutoff = clock.now() - timedelta(days=days)
-    # Instances created later cannot have completed before: the primary key excludes them.
-    old = sa.and_(INSTANCES.c.id < first_id(cutoff), INSTANCES.c.completed_at < cutoff)
+    cutoff = clock.now() - timedelta(days=config.current().workflow_retention_days)
     for account_id in db.db.session.scalars(sa.select(Account.id).order_by(Account.id)).all():
-        same_account = INSTANCES.c.account_id == account_id
-        _remove_instances(same_account, INSTANCES.c.due_at.is_(None), old)
+        remove_finished(account_id, cutoff)
         _remove_versions(account_id)
+
+
+def finished_before(account_id: str, cutoff: datetime) -> list[sa.ColumnElement[bool]]:
+    """Conditions for the account's instances that finished before a moment."""
+    table = INSTANCES.c
+    finished = (table.account_id == account_id, table.due_at.is_(None))
+    # Instances created later cannot have completed before: the primary key excludes them.
+    return [*finished, table.id < first_id(cutoff), table.completed_at < cutoff]
+
+
+def remove_finished(account_id: str, cutoff: datetime) -> None:
+    """Delete these instances with their logs, in short transactions."""
+    _remove_instances(*finished_before(account_id, cutoff))
 
 
 def _remove_versions(account_id: str) -> None:

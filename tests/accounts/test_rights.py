@@ -44,6 +44,9 @@ TABLE: list[tuple[str, str, Any, Statuses]] = [
     # Superadmins are not provisioned.
     ("POST", "account/scim/tokens", None, (401, 403, 200, 200, 403, 200)),
     ("DELETE", "account/scim/tokens/{scim_token}", None, OF_ACCOUNT),
+    ("GET", "account/retention", None, LIST_OF_ACCOUNT),
+    ("PUT", "account/retention", {"deliveries_days": 7}, LIST_OF_ACCOUNT),
+    ("POST", "account/retention/plan", {"deliveries_days": 7}, LIST_OF_ACCOUNT),
     ("GET", "account/setup-links", None, LIST_OF_ACCOUNT),
     ("POST", "account/setup-links", {"name": "IT"}, (401, 403, 200, 200, 403, 200)),
     ("DELETE", "account/setup-links/{setup_link}", None, OF_ACCOUNT),

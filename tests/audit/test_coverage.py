@@ -76,6 +76,7 @@ UNTOLD: dict[Route, str] = {
     ("POST", "/admin/configuration/test-connection"): "nothing: it only tries",
     ("POST", "/admin/configuration/<uuid:configuration_id>/metadata"): "nothing without an address",
     ("POST", "/account/sso/plan"): "nothing: it only plans",
+    ("POST", "/account/retention/plan"): "nothing: it only plans",
     ("POST", "/account/sso/keys/<uuid:saml_key_id>/activate"): "nothing where it is active",
     ("POST", "/rules/validate"): "nothing: it only judges",
     ("POST", "/rules/test"): "nothing: it only tries",

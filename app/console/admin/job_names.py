@@ -38,6 +38,8 @@ NAMES = {
     "records.remove_account": lazy_gettext("Removal of an account's records"),
     "security.checkpoint": lazy_gettext("Checkpoint of the security logs"),
     "security.seal": lazy_gettext("Numbering of security events"),
+    "retention.apply": lazy_gettext("Search for accounts with a retention policy"),
+    "retention.apply_account": lazy_gettext("Deletion by an account's retention policy"),
     "sso.purge": lazy_gettext("Removal of unfinished single sign-ons"),
     "sso.read_metadata": lazy_gettext("Read of identity providers' metadata"),
     "users.erase": lazy_gettext("Erasure of a user's personal data"),

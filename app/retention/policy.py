@@ -1,0 +1,177 @@
+"""An account's retention policy, stored in its settings (contract section 19)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import sqlalchemy as sa
+
+from app import clock, config, db
+from app.accounts import service as accounts
+from app.accounts import tenants
+from app.accounts.models import Account
+from app.auth.principal import Principal
+from app.collections import access as accesses
+from app.collections import definition as definitions
+from app.collections.definition import Definition
+from app.errors import InvalidValues, NotFound, problem
+from app.rules import Type
+from app.types import JSONMapping, JSONObject
+from app.webhooks.upkeep import RETENTION_DAYS as MAX_DELIVERY_DAYS
+
+SETTING = "retention"
+MAX_DAYS, MAX_RULES = 36_500, 100
+LOGS = AUDIT, DELIVERIES, INSTANCES = "audit_days", "deliveries_days", "instances_days"
+CREATED = "created_at"
+DATES = (Type.DATE, Type.DATETIME)
+SYSTEM_DATES = (CREATED, "updated_at")
+NO_KEYS = "API keys cannot change what is deleted."
+
+
+@dataclass(frozen=True)
+class RecordRule:
+    """Records of a collection that go this many days after the date in a field."""
+
+    collection_id: str
+    days: int
+    field: str = CREATED
+
+    @property
+    def cutoff(self) -> datetime:
+        """The moment before which records go."""
+        return clock.now() - timedelta(days=self.days)
+
+    def find(self) -> Definition | None:
+        """The collection; None if it is gone or no longer has the field."""
+        found = next((one for one in definitions.get_all() if one.id == self.collection_id), None)
+        return found if found and self.field in date_fields(found) else None
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How many days things stay; None: as long as the service keeps them."""
+
+    audit_days: int | None = None
+    deliveries_days: int | None = None
+    instances_days: int | None = None
+    records: tuple[RecordRule, ...] = ()
+    saved_by: str | None = None
+    """The admin with whose rights records are deleted."""
+
+
+def date_fields(definition: Definition) -> list[str]:
+    """The fields by which records may expire."""
+    dates = [name for name, one in definition.fields.items() if one.rule_type in DATES]
+    return [*SYSTEM_DATES, *dates]
+
+
+def bounds() -> dict[str, tuple[int, int]]:
+    """The fewest and most days of each log."""
+    settings = config.current()
+    return {
+        AUDIT: (settings.audit_retention_min_days, MAX_DAYS),
+        DELIVERIES: (1, MAX_DELIVERY_DAYS),
+        INSTANCES: (1, settings.workflow_retention_days),
+    }
+
+
+def load(settings: Mapping[str, object]) -> Policy:
+    """The policy in an account's settings."""
+    stored = settings.get(SETTING)
+    if not isinstance(stored, dict):
+        return Policy()
+    records = tuple(RecordRule(**rule) for rule in stored.get("records", ()))
+    logs = {name: stored.get(name) for name in LOGS}
+    return Policy(**logs, records=records, saved_by=stored.get("saved_by"))
+
+
+def of_account(account_id: str) -> Policy:
+    """The policy of an account."""
+    return load(tenants.get(account_id).settings)
+
+
+def accounts_with_policy() -> list[str]:
+    """The ids of the active accounts that have a policy."""
+    has_one = sa.cast(Account.settings, sa.Text).contains(f'"{SETTING}"')
+    query = sa.select(Account.id).where(Account.is_active, has_one).order_by(Account.id)
+    return list(db.db.session.scalars(query))
+
+
+def check(body: JSONMapping, *, by: Principal) -> Policy:
+    """The policy that a body describes. Raises InvalidValues, or Forbidden for API keys."""
+    by.refuse_key(NO_KEYS)
+    problems = [_log_problem(name, body.get(name)) for name in LOGS]
+    rules, seen = list[RecordRule](), set[str]()
+    for place, given in enumerate(body.get("records") or ()):
+        rule, wrong = _record_rule(f"records[{place}]", given, by)
+        if rule is not None and rule.collection_id in seen:
+            message = "This collection is listed twice."
+            wrong = problem(f"records[{place}].collection", "duplicate", message)
+        problems.append(wrong)
+        if rule is not None:
+            seen.add(rule.collection_id)
+            rules.append(rule)
+    if found := [one for one in problems if one]:
+        raise InvalidValues(found)
+    logs = {name: body.get(name) for name in LOGS}
+    return Policy(**logs, records=tuple(rules), saved_by=by.home_and_user()[1])
+
+
+def save(policy: Policy, *, by: Principal) -> Policy:
+    """Store a policy, which takes effect within the hour. Raises Forbidden."""
+    by.require_recent_sign_in()
+    account_id = by.require_account_id()
+    stored: JSONObject = {name: getattr(policy, name) for name in LOGS}
+    stored["records"] = [
+        {"collection_id": one.collection_id, "days": one.days, "field": one.field}
+        for one in policy.records
+    ]
+    with db.transaction() as session:
+        accounts.get_for_update(account_id)
+        account = tenants.get(account_id)
+        rest = {name: value for name, value in account.settings.items() if name != SETTING}
+        is_set = bool(policy.records) or any(stored[name] for name in LOGS)
+        added = {SETTING: stored | {"saved_by": policy.saved_by}} if is_set else {}
+        account.settings = rest | added
+        account.version += 1
+        session.flush()
+    return policy
+
+
+def _log_problem(name: str, days: int | None) -> JSONObject | None:
+    least, most = bounds()[name]
+    if days is None or least <= days <= most:
+        return None
+    message = f"Must be between {least} and {most} days here."
+    return problem(name, "number_out_of_range", message)
+
+
+def _record_rule(
+    place: str, given: JSONMapping, by: Principal
+) -> tuple[RecordRule | None, JSONObject | None]:
+    name, field = str(given["collection"]), str(given.get("field") or CREATED)
+    try:
+        definition = definitions.get(name)
+    except NotFound:
+        message = f"There is no collection {name[:60]}."
+        return None, problem(f"{place}.collection", "invalid_reference", message)
+    wrong = _rule_problem(place, definition, field, by)
+    return RecordRule(definition.id, int(given["days"]), field), wrong
+
+
+def _rule_problem(
+    place: str, definition: Definition, field: str, by: Principal
+) -> JSONObject | None:
+    if not accesses.is_open(by, definition, "delete"):
+        message = "You may not delete records of this collection."
+        return problem(f"{place}.collection", "forbidden", message)
+    if definition.options.get("require_signature"):
+        message = "Records of this collection are deleted with an electronic signature only."
+        return problem(f"{place}.collection", "invalid_option", message)
+    if field not in date_fields(definition):
+        choices: Sequence[str] = date_fields(definition)
+        message = f"Choose one of {', '.join(choices)[:300]}."
+        return problem(f"{place}.field", "invalid_option", message)
+    return None

@@ -1,0 +1,148 @@
+"""`/account/retention`: how long the account keeps what it has (contract section 19)."""
+
+from __future__ import annotations
+
+import marshmallow as ma
+
+from app.accounts.types import Body
+from app.admin_api.own_account_routes import blueprint
+from app.auth.guard import principal
+from app.rest import fields
+from app.rest.access import account_admin
+from app.rest.schemas import Schema
+from app.retention import policy as policies
+from app.retention import service
+from app.retention.policy import CREATED, MAX_DAYS, MAX_RULES, Policy
+from app.types import JSONObject
+
+DELIVERIES = "Days that completed deliveries stay; null: 30."
+INSTANCES = "Days that finished workflow instances stay; null: as long as the service keeps them."
+AUDIT = (
+    "Days that the audit log stays; null: for ever. At least SERVICE_AUDIT_RETENTION_MIN_DAYS. What"
+    " is left begins with a signed start, and verifies."
+)
+FIELD = "`created_at`, `updated_at`, or a field of the type date or datetime."
+RULE = {"collection": "visits", "days": 365, "field": "created_at"}
+EXAMPLE = {"audit_days": None, "deliveries_days": 7, "instances_days": None, "records": [RULE]}
+
+
+class RecordRetention(Schema):
+    """Records that are deleted so many days after a date."""
+
+    collection = fields.Text(longest=100, required=True)
+    days = fields.Integer(1, MAX_DAYS, required=True)
+    field = fields.Text(longest=100, load_default=CREATED, metadata={"description": FIELD})
+
+
+class RetentionBody(Schema):
+    """A retention policy; what is missing or null stays as long as the service keeps it."""
+
+    audit_days = fields.Integer(1, MAX_DAYS, allow_none=True, metadata={"description": AUDIT})
+    deliveries_days = fields.Integer(
+        1, MAX_DAYS, allow_none=True, metadata={"description": DELIVERIES}
+    )
+    instances_days = fields.Integer(
+        1, MAX_DAYS, allow_none=True, metadata={"description": INSTANCES}
+    )
+    records = ma.fields.List(
+        ma.fields.Nested(RecordRetention), validate=ma.validate.Length(max=MAX_RULES)
+    )
+
+
+class RetentionView(RetentionBody):
+    """The retention policy of an account."""
+
+    is_paused = ma.fields.Boolean(
+        required=True,
+        metadata={
+            "description": "Whether records stay because the admin who saved the policy is no"
+            " longer one: save it again."
+        },
+    )
+
+
+class PlannedRecords(Schema):
+    """How many records of a collection would be deleted."""
+
+    collection = ma.fields.String(required=True)
+    count = ma.fields.Integer(required=True)
+
+
+class RetentionPlan(Schema):
+    """What a policy would delete now; numbers stop at 100,000."""
+
+    records = ma.fields.List(ma.fields.Nested(PlannedRecords), required=True)
+    deliveries = ma.fields.Integer(required=True)
+    instances = ma.fields.Integer(required=True)
+    audit_entries = ma.fields.Integer(required=True)
+
+
+PLAN = {
+    "records": [{"collection": "visits", "count": 1203}],
+    "deliveries": 40,
+    "instances": 0,
+    "audit_entries": 0,
+}
+
+
+@blueprint.route("/retention", methods=["GET"])
+@blueprint.response(200, RetentionView, example=EXAMPLE | {"is_paused": False})
+@account_admin
+def get_retention() -> JSONObject:
+    """Get the retention policy of your account.
+
+    For admins.
+    """
+    return _view(policies.of_account(principal().require_account_id()))
+
+
+@blueprint.route("/retention", methods=["PUT"])
+@blueprint.arguments(RetentionBody, example=EXAMPLE)
+@blueprint.response(200, RetentionView, example=EXAMPLE | {"is_paused": False})
+@blueprint.fails(400, 403)
+@account_admin
+def replace_retention(body: Body) -> JSONObject:
+    """Replace the retention policy of your account.
+
+    For admins with a recent sign-in (403 `recent_sign_in_required`), not for API keys. Applied
+    every hour, up to 5,000 records of a collection at once. Records are deleted with your rights,
+    as you would delete them: rules, `on_delete` and webhooks apply, and the audit log names
+    `retention`. Records that others refer to by `restrict` stay until these are gone. Plan it
+    first.
+    """
+    by = principal()
+    return _view(policies.save(policies.check(body, by=by), by=by))
+
+
+@blueprint.route("/retention/plan", methods=["POST"])
+@blueprint.arguments(RetentionBody, example=EXAMPLE)
+@blueprint.response(200, RetentionPlan, example=PLAN)
+@blueprint.fails(400, 403)
+@account_admin
+def plan_retention(body: Body) -> JSONObject:
+    """Count what a retention policy would delete now.
+
+    For admins. Nothing is saved or deleted.
+    """
+    by = principal()
+    found = service.plan(policies.check(body, by=by), by=by)
+    records = [{"collection": name, "count": count} for name, count in found.records]
+    return {
+        "records": records,
+        "deliveries": found.deliveries,
+        "instances": found.instances,
+        "audit_entries": found.audit_entries,
+    }
+
+
+def _view(policy: Policy) -> JSONObject:
+    account_id = principal().require_account_id()
+    rules = ((rule, rule.find()) for rule in policy.records)
+    records = [
+        {"collection": found.name, "days": rule.days, "field": rule.field}
+        for rule, found in rules
+        if found
+    ]
+    logs = {name: getattr(policy, name) for name in policies.LOGS}
+    is_paused = bool(records) and service.holder(account_id, policy) is None
+    return {**logs, "records": records, "is_paused": is_paused}

@@ -1,0 +1,173 @@
+"""What a retention policy deletes, and what it would delete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import sqlalchemy as sa
+import structlog
+
+from app import clock, db, jobs
+from app.auth import principal as principals
+from app.auth.principal import Principal
+from app.collections import access as accesses
+from app.collections.access import Access
+from app.collections.definition import Definition
+from app.context import actor, tenancy
+from app.context.actor import Actor
+from app.db import counts, versioned_cache
+from app.errors import AppError, Forbidden
+from app.records import batch
+from app.retention import policy as policies
+from app.retention.policy import Policy, RecordRule
+from app.rules import Type
+from app.types import JSONMapping
+from app.webhooks import upkeep as deliveries
+from app.webhooks.models import DELIVERIES
+from app.workflows import upkeep as instances
+from app.workflows.models import INSTANCES
+
+log = structlog.get_logger()
+PIECE = 100
+"""Records that are deleted in one transaction."""
+MAX_IN_A_RUN = 5_000
+"""Records of a rule that go at once: the rest waits for the next hour."""
+MAX_COUNTED = 100_000
+ACTOR = Actor("retention", "retention", "retention")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much a policy would delete now; numbers stop at `MAX_COUNTED`."""
+
+    records: list[tuple[str, int]]
+    deliveries: int
+    instances: int
+    audit_entries: int
+
+
+def plan(policy: Policy, *, by: Principal) -> Plan:
+    """What a policy would delete if it were saved now."""
+    account_id = by.require_account_id()
+    records = []
+    for rule, definition, access in _rules(policy, by):
+        due = sa.select(definition.table.c.id).where(*_due(rule, definition, access, account_id))
+        records.append((definition.name, _count(due, access)))
+    completed = finished = 0
+    if policy.deliveries_days:
+        old = deliveries.completed_before(account_id, _cutoff(policy.deliveries_days))
+        completed = counts.count_up_to(DELIVERIES, old, MAX_COUNTED)
+    if policy.instances_days:
+        old = instances.finished_before(account_id, _cutoff(policy.instances_days))
+        finished = counts.count_up_to(INSTANCES, old, MAX_COUNTED)
+    return Plan(records, completed, finished, 0)
+
+
+@jobs.periodic(3600, "retention.apply")
+def apply_all(payload: JSONMapping) -> None:
+    """Enqueue a run for each account with a policy."""
+    with db.transaction():
+        for account_id in policies.accounts_with_policy():
+            jobs.enqueue("retention.apply_account", {}, account_id=account_id)
+
+
+@jobs.job("retention.apply_account")
+def _apply_account(payload: JSONMapping) -> None:
+    account_id = payload["account_id"]
+    with versioned_cache.reloading():
+        policy = policies.of_account(account_id)
+        _delete_records(account_id, policy)
+    if policy.deliveries_days:
+        deliveries.remove_completed(account_id, _cutoff(policy.deliveries_days))
+    if policy.instances_days:
+        instances.remove_finished(account_id, _cutoff(policy.instances_days))
+
+
+def holder(account_id: str, policy: Policy) -> Principal | None:
+    """The admin with whose rights records are deleted; None if they are no longer admin."""
+    found = principals.for_user_in_account(account_id, policy.saved_by)
+    return found if found is not None and found.is_admin else None
+
+
+def _delete_records(account_id: str, policy: Policy) -> None:
+    by = holder(account_id, policy) if policy.records else None
+    if by is None:
+        if policy.records:
+            log.warning("retention paused", account=account_id, reason="its admin lost the role")
+        return
+    before = actor.source.get()
+    actor.source.set(lambda: ACTOR)
+    try:
+        with tenancy.in_account(account_id):
+            for rule, definition, access in _rules(policy, by):
+                number, held = _delete_due(rule, definition, access, by)
+                names = {"account": account_id, "collection": definition.name}
+                log.info("retention", deleted=number, held=held, **names)
+    finally:
+        actor.source.set(before)
+
+
+def _rules(policy: Policy, by: Principal) -> Iterator[tuple[RecordRule, Definition, Access]]:
+    """The rules that still hold, with what `by` may delete."""
+    for rule in policy.records:
+        definition = rule.find()
+        if definition is None or definition.options.get("require_signature"):
+            continue
+        try:
+            yield rule, definition, accesses.for_operation(by, definition, "delete")
+        except Forbidden:
+            continue
+
+
+def _due(
+    rule: RecordRule, definition: Definition, access: Access, account_id: str
+) -> list[sa.ColumnElement[bool]]:
+    table = definition.table
+    field = definition.columns[rule.field]
+    cutoff = rule.cutoff.date() if field.rule_type is Type.DATE else rule.cutoff
+    where = [table.c.account_id == account_id, table.c[rule.field] < cutoff]
+    return where if access.where is None else [*where, access.where]
+
+
+def _count(query: sa.Select[str], access: Access) -> int:
+    some = query.limit(MAX_COUNTED).subquery()
+    counted = sa.select(sa.func.count()).select_from(some)
+    return db.connection().scalar(counted, access.parameters) or 0
+
+
+def _delete_due(
+    rule: RecordRule, definition: Definition, access: Access, by: Principal
+) -> tuple[int, int]:
+    """Delete what is due, oldest first; returns the number, and that of records others need."""
+    table, number, held = definition.table, 0, set[str]()
+    order = (table.c[rule.field], table.c.id)
+    due = sa.select(table.c.id).where(*_due(rule, definition, access, by.require_account_id()))
+    while number + len(held) < MAX_IN_A_RUN:
+        query = due.where(table.c.id.not_in(held)).order_by(*order).limit(PIECE)
+        ids = list(db.connection().scalars(query, access.parameters))
+        if not ids:
+            break
+        try:
+            batch.delete(definition.name, ids, by=by)
+            number += len(ids)
+        except (AppError, versioned_cache.Stale):
+            gone, refused = _delete_singly(definition.name, ids, by)
+            number, held = number + gone, held | refused
+    return number, len(held)
+
+
+def _delete_singly(collection: str, ids: list[str], by: Principal) -> tuple[int, set[str]]:
+    gone, refused = 0, set[str]()
+    for id in ids:
+        try:
+            batch.delete(collection, [id], by=by)
+            gone += 1
+        except (AppError, versioned_cache.Stale):  # referred to, or changed meanwhile
+            refused.add(id)
+    return gone, refused
+
+
+def _cutoff(days: int) -> datetime:
+    return clock.now() - timedelta(days=days)
