@@ -13,6 +13,7 @@ from app.admin_api import (
     own_account_routes,
     role_routes,
     second_factor_routes,
+    usage_routes,
     user_routes,
 )
 from app.audit import records as audited_records
@@ -84,6 +85,7 @@ from app.sso import saml_key_routes as saml_keys
 from app.sso import saml_logout_routes as saml_logout
 from app.sso import saml_metadata_routes as saml_metadata
 from app.types import JSONObject
+from app.usage import upkeep as usage_upkeep
 from app.webhooks import delivery_routes, dispatch
 from app.webhooks import routes as webhooks
 from app.webhooks import uses as webhook_uses
@@ -140,6 +142,7 @@ ADDITIONS = (
     *(email_routes, mfa_routes, password_routes, session_routes, explain_routes, permission_routes),
     magic_link_routes,
     second_factor_routes,
+    usage_routes,
     *(sso_overview, saml_keys, saml_logout, saml_metadata),
     *(domain_routes, sso_discovery),
 )
@@ -149,6 +152,7 @@ SUBSCRIBERS = (
     *(workflow_dispatch, record_events, upkeep, workflow_erasure, token_upkeep),
     *(feed_upkeep, file_upkeep, webhook_uses, workflow_uses, saved_views),
     domain_checks,
+    usage_upkeep,
 )
 # Not in the API description.
 PAGES = (console.blueprint, docs_pages.blueprint, scim.blueprint)

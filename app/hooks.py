@@ -26,7 +26,7 @@ def init_app(app: Flask) -> None:
     """Register the hooks."""
     app.before_request(_before)
     app.after_request(_after)
-    app.teardown_request(lambda error: guard.reset_context())
+    app.teardown_request(_teardown)
 
 
 def _before() -> Response | None:
@@ -53,8 +53,14 @@ def _after(response: Response) -> Response:
         cors.allow_origin(origin, request, response)
     response.headers.add("X-Correlation-ID", g.correlation_id)
     response.headers.add("X-Content-Type-Options", "nosniff")
+    guard.meter(g, response.status_code)
     _record(request, response, time.perf_counter() - g.started)
     return response
+
+
+def _teardown(error: BaseException | None) -> None:
+    guard.leave(get_g())
+    guard.reset_context()
 
 
 def _set_caching(request: Request, response: Response) -> None:

@@ -41,6 +41,7 @@ ORDER = [
     ("sso",),
     ("auth",),
     ("domains",),
+    ("usage",),
     ("accounts",),
     ("http",),
     ("jobs",),
