@@ -26,7 +26,7 @@ def init_app(app: Flask) -> None:
     """Register the hooks."""
     app.before_request(_before)
     app.after_request(_after)
-    app.teardown_request(_teardown)
+    app.teardown_request(lambda error: guard.reset_context())
 
 
 def _before() -> Response | None:
@@ -56,11 +56,6 @@ def _after(response: Response) -> Response:
     guard.meter(g, response.status_code)
     _record(request, response, time.perf_counter() - g.started)
     return response
-
-
-def _teardown(error: BaseException | None) -> None:
-    guard.leave(get_g())
-    guard.reset_context()
 
 
 def _set_caching(request: Request, response: Response) -> None:

@@ -37,7 +37,7 @@ from app.http.idempotency import HEADER as IDEMPOTENCY_KEY
 from app.rest.access import LARGEST_PUBLIC_BODY, Access, access_of, max_body_of
 from app.rest.current_request import environ_key, get_g, get_request
 from app.rest.parsing import check_path, check_query
-from app.usage import fair_share, quotas, request_counter
+from app.usage import quotas, request_counter
 from app.usage.quotas import QuotaExceeded
 
 P = ParamSpec("P")
@@ -46,6 +46,8 @@ RERUNS = 10
 LONGEST_AGENT = 500
 READ_METHODS = ("GET", "HEAD", "OPTIONS")
 CONSOLE = "console"
+ACCOUNT = "atrium.account_id"
+"""In the WSGI environment: the account of a checked credential, for deploy/fair_pool.py."""
 # Headers that few requests have, as in the WSGI environment.
 DEPTH, ROOT = environ_key(trigger_depth.HEADER), environ_key(trigger_depth.ROOT_HEADER)
 KEY = environ_key(IDEMPOTENCY_KEY)
@@ -250,12 +252,11 @@ def _count(request: Request, caller: Principal | None) -> None:
 def _admit(
     request: Request, g: Any, view: Callable[..., object] | None, caller: Principal, access: Access
 ) -> Principal:
-    """Refuse a request beyond its account's share or quota (docs/usage.md)."""
+    """Refuse a request beyond its account's quota (docs/usage.md)."""
     account = caller.metered_account
     if account is None:
         return caller
-    fair_share.enter(account.id)
-    g.entered = account.id
+    request.environ[ACCOUNT] = account.id
     g.metered = account.id
     try:
         _check_requests(g, view, caller)
@@ -284,13 +285,6 @@ def meter(g: Any, status: int) -> None:
     account_id: str | None = g.get("metered")
     if account_id is not None and (g.principal.signed_in or status < 400):
         request_counter.current().add(account_id)
-
-
-def leave(g: Any) -> None:
-    """Give up the request's part of the share of its account."""
-    account_id: str | None = g.pop("entered", None)
-    if account_id is not None:
-        fair_share.leave(account_id)
 
 
 def _is_exempt(request: Request) -> bool:

@@ -122,11 +122,6 @@ class Config:
     quotas: tuple[tuple[str, int], ...] = _setting(
         parsing.quotas, (), "hard limits of accounts without their own, such as requests=100000"
     )
-    account_concurrency: int = _setting(
-        parsing.integer(1, 1000),
-        2,
-        "requests of one account that a process serves at once while others have some",
-    )
     dns_servers: tuple[str, ...] = _setting(
         parsing.dns_servers, (), "DNS servers that prove domains; default: the system's"
     )

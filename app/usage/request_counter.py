@@ -198,8 +198,13 @@ def current() -> RequestCounter:
     return of(config.running())
 
 
-def start_flushing(app: Flask) -> None:
-    """Store this machine's counts every second, in a thread of this process."""
+def start_flushing(app: object) -> None:
+    """Store this machine's counts every second, in a thread of this process.
+
+    Does nothing for an application that is not this one.
+    """
+    if not isinstance(app, Flask) or "atrium.config" not in app.extensions:
+        return
     threading.Thread(target=_flush, args=[app], name="usage", daemon=True).start()
 
 

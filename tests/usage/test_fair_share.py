@@ -2,78 +2,133 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import NamedTuple
 
 import pytest
-from flask import Flask
 
-from app.accounts.models import SYSTEM_ACCOUNT_ID
-from app.usage import fair_share
-from app.usage.fair_share import Shares
-from app.usage.quotas import QuotaExceeded
-from tests.builders import Cast, make_collection
+from deploy import fair_pool
+from deploy.fair_pool import Callers, FairPool
+
+SECONDS = 20
 
 
-@pytest.fixture(autouse=True)
-def shares(monkeypatch: pytest.MonkeyPatch) -> Iterator[Shares]:
-    """The shares of a process that serves nobody yet."""
-    made = Shares()
-    monkeypatch.setattr(fair_share, "_shares", made)
+class Request(NamedTuple):
+    """A request that lasts until it is let go."""
+
+    caller: str
+    released: threading.Event
+
+
+class Desk:
+    """A pool, and the order in which it served."""
+
+    def __init__(self, threads: int = 4) -> None:
+        self.pool = FairPool(threads, lambda request: request.caller)
+        self.served = list[str]()
+        self.under_way = list[tuple[Request, Future[object]]]()
+
+    def send(self, caller: str) -> threading.Event:
+        """Send a request; returns what lets it go."""
+        request = Request(caller, threading.Event())
+        self.under_way.append((request, self.pool.submit(self._serve, request)))
+        return request.released
+
+    def _serve(self, request: Request) -> None:
+        self.served.append(request.caller)
+        assert request.released.wait(SECONDS)
+
+    def wait(self, count: int) -> None:
+        """Wait until so many requests have begun."""
+        end = time.monotonic() + SECONDS
+        while len(self.served) < count:
+            assert time.monotonic() < end, self.served
+            time.sleep(0.005)
+        time.sleep(0.05)
+        assert len(self.served) == count, self.served
+
+    def close(self) -> None:
+        """Let all go."""
+        for request, _ in self.under_way:
+            request.released.set()
+        for _, future in self.under_way:
+            future.result(SECONDS)
+        self.pool.shutdown()
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    made = Desk()
     yield made
-    assert not made._active  # whoever has entered leaves
+    made.close()
 
 
-def test_an_account_alone_may_have_all_threads(shares: Shares) -> None:
-    assert all(shares.enter("a", 2) for _ in range(4))
-    for _ in range(4):
-        shares.leave("a")
+def test_an_account_alone_has_all_threads(desk: Desk) -> None:
+    for _ in range(6):
+        desk.send("noisy")
+    desk.wait(4)
 
 
-def test_beside_others_it_has_its_share_only(shares: Shares) -> None:
-    assert [shares.enter(id, 2) for id in "abaaba"] == [True, True, True, False, True, False]
-    shares.leave("a")
-    assert shares.enter("a", 2)
-    for id in "aabb":
-        shares.leave(id)
+def test_one_thread_stays_free_beside_others(desk: Desk) -> None:
+    desk.send("quiet").set()
+    for _ in range(6):
+        desk.send("noisy")
+    desk.wait(1 + 3)
+    desk.send("quiet")
+    desk.wait(1 + 3 + 1)
 
 
-def test_a_second_after_the_last_request_of_others_it_has_all_again(
-    shares: Shares, monkeypatch: pytest.MonkeyPatch
+def test_accounts_are_served_in_turn(desk: Desk) -> None:
+    first = [desk.send("noisy") for _ in range(4)]
+    desk.wait(4)
+    for _ in range(5):
+        desk.send("noisy")
+    desk.send("quiet")
+    for released in first:
+        released.set()
+    desk.wait(8)
+    assert "quiet" in desk.served[4:6]  # and not behind the five
+
+
+def test_a_second_after_the_last_request_of_others_it_has_all_threads_again(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun = [shares.enter(id, 2) for id in "baaa"]
-    assert begun == [True, True, True, False]
-    later = time.monotonic() + fair_share.RECENT_SECONDS + 0.1
-    monkeypatch.setattr(time, "monotonic", lambda: later)
-    assert shares.enter("a", 2)
-    for id in "baaa":
-        shares.leave(id)
+    desk.send("quiet").set()
+    sent = [desk.send("noisy") for _ in range(6)]
+    desk.wait(1 + 3)
+    later = time.monotonic() + fair_pool.RECENT_SECONDS
+    while time.monotonic() < later:
+        time.sleep(0.05)
+    sent[0].set()
+    desk.wait(1 + 5)
 
 
-def test_a_request_beyond_the_share_is_refused(app: Flask, cast: Cast, shares: Shares) -> None:
-    make_collection(cast.root)
-    account = cast.alice.account_id
-    for _ in range(2):
-        shares.enter(account, 2)
-    assert cast.charlie.get("records/posts").status_code == 200
-    answer = cast.alice.get("records/posts")
-    assert (answer.status_code, answer.headers["Retry-After"]) == (429, "1")
-    assert answer.json["quota"] == "concurrent_requests"
-    assert cast.charlie.get("records/posts").status_code == 200
-    for _ in range(2):
-        shares.leave(account)
-    assert cast.alice.get("records/posts").status_code == 200
+def test_too_many_waiting_requests_are_refused_beside_others_only(desk: Desk) -> None:
+    for _ in range(4 + fair_pool.MAX_WAITING):
+        desk.send("noisy")
+    desk.wait(4)
+    noisy = Request("noisy", threading.Event())
+    assert not desk.pool.is_full(noisy)
+    desk.send("quiet")
+    assert desk.pool.is_full(noisy)
+    assert not desk.pool.is_full(Request("quiet", threading.Event()))
 
 
-def test_superadmins_always_get_in(app: Flask, shares: Shares) -> None:
-    with app.app_context():
-        shares.enter("a", 2)
-        for _ in range(9):
-            fair_share.enter(SYSTEM_ACCOUNT_ID)
-        for _ in range(9):
-            fair_share.leave(SYSTEM_ACCOUNT_ID)
-        shares.enter("a", 2)
-        with pytest.raises(QuotaExceeded, match="concurrent_requests"):
-            fair_share.enter("a")
-        for _ in range(2):
-            shares.leave("a")
+def test_errors_reach_whoever_waits_for_the_result(desk: Desk) -> None:
+    future = desk.pool.submit(lambda request: 1 // 0, Request("a", threading.Event()))
+    assert isinstance(future.exception(SECONDS), ZeroDivisionError)
+    assert desk.pool.submit(lambda request: 7, Request("a", threading.Event())).result(SECONDS) == 7
+
+
+def test_credentials_are_known_once_the_application_has_checked_them() -> None:
+    """Who makes up credentials has one turn for all of them."""
+    callers = Callers()
+    assert callers.of(b"made up") is None
+    callers.learn(b"Bearer x", "acme")
+    assert callers.of(b"Bearer x") == "acme"
+    for n in range(Callers.MOST):
+        callers.learn(str(n).encode(), "acme")
+    assert callers.of(b"Bearer x") is None
