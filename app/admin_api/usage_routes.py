@@ -121,8 +121,8 @@ class ChangedQuotas(Schema):
 def get_own_usage(args: Query) -> Usage | Response:
     """Get what your account used, day by day, and its quotas.
 
-    For admins. By default the last 30 days, at most 366. Works even if the account has used up its
-    requests.
+    For admins. The oldest day first; by default the last 30 days, at most 366. Works even if the
+    account has used up its requests.
     """
     return _answer(principal().require_account_id(), args)
 
@@ -138,7 +138,7 @@ def get_own_usage(args: Query) -> Usage | Response:
 def get_usage(args: Query, account_id: str) -> Usage | Response:
     """Get what an account used, day by day, and its quotas.
 
-    For superadmins; admins use `GET /account/usage`.
+    For superadmins; admins use `GET /account/usage`. The oldest day first.
     """
     return _answer(account_id, args)
 

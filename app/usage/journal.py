@@ -13,7 +13,6 @@ import mmap
 import os
 import struct
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
@@ -22,9 +21,9 @@ from app.ids import new_id
 
 SUFFIX = ".requests"
 # The day as an ordinal, 0 in unused entries; the account; the count.
-ENTRY = struct.Struct("<q16sQ")
-COUNT = struct.Struct("<Q")
-COUNT_OFFSET = ENTRY.size - COUNT.size
+ENTRY = struct.Struct("=q16sQ")
+COUNT_SIZE = 8
+COUNT_OFFSET = ENTRY.size - COUNT_SIZE
 MAX_ENTRIES = 2048
 
 
@@ -41,10 +40,10 @@ class Full(Exception):
 
 
 class Journal:
-    """The counts of one process; not thread-safe."""
+    """The counts of one process on one day; not thread-safe."""
 
-    def __init__(self, folder: Path) -> None:
-        """Create a file in the folder. Raises OSError."""
+    def __init__(self, folder: Path, day: int) -> None:
+        """Create the file of a day in the folder. Raises OSError."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.id = new_id()
         self._path = folder / f"{self.id}{SUFFIX}"
@@ -54,38 +53,37 @@ class Journal:
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
         os.ftruncate(self._descriptor, MAX_ENTRIES * ENTRY.size)
         self._map = mmap.mmap(self._descriptor, MAX_ENTRIES * ENTRY.size)
+        self._numbers = memoryview(self._map).cast("Q")
         draft.rename(self._path)
-        self._offsets: dict[tuple[int, str], int] = {}
+        self.day, self._places = day, dict[str, int]()
 
-    def add(self, day: int, account_id: str) -> None:
+    def add(self, account_id: str) -> None:
         """Count a request. Raises Full."""
-        offset = self._offsets.get((day, account_id))
-        if offset is None:
-            self._insert(day, account_id)
-            return
-        offset += COUNT_OFFSET
-        COUNT.pack_into(self._map, offset, COUNT.unpack_from(self._map, offset)[0] + 1)
+        place = self._places.get(account_id)
+        if place is None:
+            self._insert(account_id)
+        else:
+            self._numbers[place] += 1
 
-    def _insert(self, day: int, account_id: str) -> None:
-        if len(self._offsets) == MAX_ENTRIES:
+    def _insert(self, account_id: str) -> None:
+        number = len(self._places)
+        if number == MAX_ENTRIES:
             raise Full
-        offset = len(self._offsets) * ENTRY.size
+        offset = number * ENTRY.size
         # The day last: an entry counts once it is whole.
         ENTRY.pack_into(self._map, offset, 0, UUID(account_id).bytes, 1)
-        struct.pack_into("<q", self._map, offset, day)
-        self._offsets[day, account_id] = offset
+        struct.pack_into("=q", self._map, offset, self.day)
+        self._places[account_id] = (offset + COUNT_OFFSET) // COUNT_SIZE
 
-    def count(self, day: int, account_id: str) -> int:
-        """Return how many requests of an account this journal has counted on a day."""
-        offset = self._offsets.get((day, account_id))
-        if offset is None:
-            return 0
-        return int(COUNT.unpack_from(self._map, offset + COUNT_OFFSET)[0])
+    def count(self, account_id: str) -> int:
+        """Return how many requests of an account this journal has counted."""
+        place = self._places.get(account_id)
+        return 0 if place is None else self._numbers[place]
 
     def close(self) -> None:
         """Leave the file to whoever collects it."""
-        with suppress(BufferError):
-            self._map.close()
+        self._numbers.release()
+        self._map.close()
         os.close(self._descriptor)
 
 

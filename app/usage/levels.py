@@ -18,7 +18,7 @@ RECORD_COUNTS: Any = sa.table(
 COLUMNS = {RECORDS: RECORD_COUNTS.c.records, ROW_BYTES: RECORD_COUNTS.c.bytes}
 
 
-def today() -> str:
+def current_day() -> str:
     """Return today's date in UTC, as in the table."""
     return clock.now().date().isoformat()
 
@@ -29,7 +29,7 @@ def current(account_id: str, meter: str) -> int:
         of_account = RECORD_COUNTS.c.account_id == account_id
         query = sa.select(sa.func.sum(COLUMNS[meter])).where(of_account)
     else:
-        day = LIVE if meter == FILE_BYTES else today()
+        day = LIVE if meter == FILE_BYTES else current_day()
         query = sa.select(sa.func.sum(COUNTS.c.amount)).where(
             COUNTS.c.account_id == account_id, COUNTS.c.meter == meter, COUNTS.c.day == day
         )
@@ -38,9 +38,9 @@ def current(account_id: str, meter: str) -> int:
 
 def all_current(account_id: str | None) -> Mapping[tuple[str, str], int]:
     """Return what an account (None: each account) uses now, by account and meter."""
-    day = sa.case((COUNTS.c.meter == FILE_BYTES, LIVE), else_=today())
+    day = sa.case((COUNTS.c.meter == FILE_BYTES, LIVE), else_=current_day())
     counted = sa.select(COUNTS.c.account_id, COUNTS.c.meter, COUNTS.c.amount)
-    counted = counted.where(COUNTS.c.day.in_((LIVE, today())), COUNTS.c.day == day)
+    counted = counted.where(COUNTS.c.day.in_((LIVE, current_day())), COUNTS.c.day == day)
     parts = [counted]
     for meter, column in COLUMNS.items():
         parts.append(sa.select(RECORD_COUNTS.c.account_id, sa.literal(meter), column))

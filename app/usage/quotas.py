@@ -78,7 +78,7 @@ def check_requests(account_id: str, quotas: Quotas) -> None:
     Requests of other processes count as of a second ago (docs/usage.md).
     """
     limit = hard_limit(quotas, REQUESTS)
-    if limit is not None and request_counter.current().today(account_id) >= limit:
+    if limit is not None and request_counter.current().count_of_today(account_id) >= limit:
         raise exceeded(REQUESTS, limit)
 
 

@@ -17,6 +17,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
 from app import clock, config, db
+from app.accounts.models import Account
 from app.context import tenancy
 from app.db import engine
 from app.usage import journal
@@ -26,6 +27,7 @@ from app.usage.models import COUNTS
 
 log = structlog.get_logger()
 FLUSH_SECONDS = 1
+RETRY_SECONDS = 10  # after a file could not be created
 STALE_SECONDS = 10  # without a flusher, a quota costs a statement this often
 OLDEST_DAYS = 30  # journals of earlier days are dropped: their days may be folded
 ROWS = 500
@@ -45,43 +47,38 @@ class RequestCounter:
     def __init__(self, folder: Path) -> None:
         self._folder, self._lock = folder, threading.Lock()
         self._journal: Journal | None = None
-        self._pid, self._day = 0, 0
+        self._pid, self._retry_at = 0, 0.0
         self._stored: dict[tuple[str, int, str], int] = {}
         self._known: dict[str, _Known] = {}
-        self._is_broken = False
 
     def add(self, account_id: str) -> None:
         """Count a request of an account."""
         day = clock.now().toordinal()
         with self._lock:
-            current = self._current(day)
-            if current is None:
+            if self._retry_at and time.monotonic() < self._retry_at:
                 return
             try:
-                current.add(day, account_id)
+                self._current(day).add(account_id)
             except Full:
-                self._open()
-                if self._journal is not None:
-                    self._journal.add(day, account_id)
+                self._open(day).add(account_id)
+            except OSError as error:  # the response matters more
+                self._retry_at = time.monotonic() + RETRY_SECONDS
+                log.warning("requests are not metered", reason=error.strerror)
 
-    def _current(self, day: int) -> Journal | None:
+    def _current(self, day: int) -> Journal:
         # A fork must not add to its parent's file, and a new day begins a new one.
-        if self._pid != os.getpid() or day != self._day:
-            self._day = day
-            self._open()
+        if self._journal is None or self._pid != os.getpid() or self._journal.day != day:
+            return self._open(day)
         return self._journal
 
-    def _open(self) -> None:
+    def _open(self, day: int) -> Journal:
         if self._journal is not None and self._pid == os.getpid():
             self._journal.close()
-        self._pid = os.getpid()
-        try:
-            self._journal = Journal(self._folder)
-        except OSError as error:  # the response matters more
-            self._journal = None
-            log.warning("requests are not metered", reason=error.strerror)
+        self._journal, self._pid = None, os.getpid()
+        self._journal = Journal(self._folder, day)
+        return self._journal
 
-    def today(self, account_id: str) -> int:
+    def count_of_today(self, account_id: str) -> int:
         """Return the requests of an account today; those of other processes as last read."""
         day = clock.now().toordinal()
         known = self._known.get(account_id)
@@ -89,7 +86,8 @@ class RequestCounter:
             self._read_others(day, [account_id])
             known = self._known[account_id]
         with self._lock:
-            return known.others + (self._journal.count(day, account_id) if self._journal else 0)
+            own = self._journal if self._journal and self._journal.day == day else None
+            return known.others + (own.count(account_id) if own else 0)
 
     def collect(self) -> None:
         """Store what this process has counted, and what killed ones have left on this machine."""
@@ -160,6 +158,8 @@ def _iso(day: int) -> str:
 def _store(journal_id: str, entries: Sequence[Entry]) -> None:
     is_sqlite = engine.current_engine().dialect.name == "sqlite"
     insert = sqlite.insert if is_sqlite else postgresql.insert
+    with tenancy.across_accounts():
+        open_ids = _open_ids({entry.account_id for entry in entries})
     # In one order, so that two processes that store the same journal do not deadlock.
     rows = [
         {
@@ -170,6 +170,7 @@ def _store(journal_id: str, entries: Sequence[Entry]) -> None:
             "amount": entry.requests,
         }
         for entry in sorted(entries, key=lambda entry: (entry.account_id, entry.day))
+        if entry.account_id in open_ids
     ]
     with tenancy.across_accounts():
         for first in range(0, len(rows), ROWS):
@@ -182,6 +183,16 @@ def _store(journal_id: str, entries: Sequence[Entry]) -> None:
             )
             with db.transaction() as session:
                 session.execute(stored)
+
+
+def _open_ids(account_ids: set[str]) -> set[str]:
+    """Those of the accounts that are not closed: their counts are removed with them."""
+    ids, found = sorted(account_ids), set[str]()
+    for first in range(0, len(ids), ROWS):
+        some = Account.id.in_(ids[first : first + ROWS])
+        query = sa.select(Account.id).where(some, Account.closed_at.is_(None))
+        found.update(db.connection().scalars(query))
+    return found
 
 
 def of(app: Flask) -> RequestCounter:

@@ -31,7 +31,7 @@ BATCH = 500
 @events.subscribe(events.MailSent)
 def _count_mail(event: events.MailSent) -> None:
     """Count a mail for the account that it was sent for."""
-    own = {"account_id": event.account_id, "meter": MAILS, "day": levels.today(), "slot": "0"}
+    own = {"account_id": event.account_id, "meter": MAILS, "day": levels.current_day(), "slot": "0"}
     new = _insert()(COUNTS).values(**own, amount=1)
     counted = new.on_conflict_do_update(
         index_elements=[*COUNTS.primary_key], set_={"amount": COUNTS.c.amount + 1}
@@ -52,7 +52,7 @@ def record_levels(payload: JSONMapping) -> None:
         {
             "account_id": account_id,
             "meter": meter,
-            "day": levels.today(),
+            "day": levels.current_day(),
             "slot": LEVEL,
             "amount": n,
         }
@@ -96,7 +96,7 @@ def check_quotas(payload: JSONMapping) -> None:
 def _notices(
     limits: Mapping[str, quotas.Quotas], used: Mapping[tuple[str, str], int]
 ) -> Iterable[Notice]:
-    today = levels.today()
+    today = levels.current_day()
     for account_id, own in limits.items():
         for meter, soft, hard in own:
             limit = soft if soft is not None else hard
