@@ -1,8 +1,9 @@
 """Threads that serve callers in turn: one caller's backlog delays others by a request, not by all.
 
 Requests wait in a queue per caller, and a free thread takes the first of the next caller. While
-others have requests, one caller gets all threads but one, and has at most MAX_WAITING requests
-waiting. A caller alone gets everything.
+others have requests, one caller gets half of the threads, as each more that is busy makes all wait
+longer for the interpreter, and has at most MAX_WAITING requests waiting. A caller alone gets
+everything.
 """
 
 import threading
@@ -49,7 +50,7 @@ class FairPool:
 
     def __init__(self, threads: int, caller_of: Callable[[Any], Hashable]) -> None:
         """Start the threads. `caller_of` returns whom the argument of a call is for."""
-        self._most = max(1, threads - 1)
+        self._most = max(1, threads // 2)
         self._caller_of = caller_of
         self._lock = threading.Lock()
         self._waiting: OrderedDict[Hashable, deque[_Task]] = OrderedDict()
@@ -138,7 +139,7 @@ class FairPool:
             self._running[caller] -= 1
             if not self._running[caller]:
                 del self._running[caller]
-            # For the place of this one, and for the last thread in case the others are gone.
+            # For the place of this one, and for a free thread in case the others are gone.
             for _ in range(min(2, self._postponed)):
                 self._postponed -= 1
                 self._tokens.put(True)
