@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import date
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +20,7 @@ from app import clock, config, db
 from app.accounts.models import Account
 from app.context import tenancy
 from app.db import engine
+from app.errors import Unavailable
 from app.usage import journal
 from app.usage.journal import Entry, Full, Journal
 from app.usage.meters import REQUESTS
@@ -228,11 +229,22 @@ def _flush(app: Flask) -> None:
 
 
 def flush(counter: RequestCounter) -> None:
-    """Store the counts of this machine, unless the database is away: the journals stay."""
+    """Store the counts of this process and of killed ones, and read those of others."""
     try:
-        counter.collect()
-        counter.refresh()
-    except (SQLAlchemyError, OSError) as error:
-        log.warning("usage is not stored", reason=type(error).__name__)
+        _try(counter.collect)
+        _try(counter.refresh)
     finally:
         db.db.session.remove()
+
+
+def collect_all() -> None:
+    """Store the counts of all processes of this machine."""
+    _try(current().collect_all)
+
+
+def _try(step: Callable[[], None]) -> None:
+    # Without the database, or room on its disk, the journals stay for the next time.
+    try:
+        step()
+    except (SQLAlchemyError, OSError, Unavailable) as error:
+        log.warning("usage is not stored", reason=type(error).__name__)

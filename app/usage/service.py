@@ -56,7 +56,7 @@ def usage(account_id: str, from_date: date | None, to_date: date | None) -> Usag
     last = to_date or clock.now().date()
     first = from_date or last - timedelta(days=DEFAULT_DAYS - 1)
     _check_range(first, last)
-    request_counter.current().collect_all()
+    request_counter.collect_all()
     by_day = _by_day(account_id, first, last)
     now = levels.all_current(account_id)
     today = clock.now().date()
@@ -110,7 +110,7 @@ def _meters(account: Account, now: Mapping[tuple[str, str], int]) -> dict[str, M
 def meters(account_id: str) -> dict[str, MeterState]:
     """Return what an account uses now, with the limits, by meter."""
     account = get_account(account_id)
-    request_counter.current().collect_all()
+    request_counter.collect_all()
     return _meters(account, levels.all_current(account_id))
 
 

@@ -7,7 +7,9 @@ from datetime import timedelta
 from typing import NamedTuple
 
 import sqlalchemy as sa
+import structlog
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import SQLAlchemyError
 
 from app import clock, config, db, events, jobs
 from app.accounts import users
@@ -21,6 +23,7 @@ from app.usage.meters import FLOWS, MAILS, STOCKS
 from app.usage.models import COUNTS, NOTICES
 from app.usage.service import LEVEL
 
+log = structlog.get_logger()
 PERCENTS = (80, 100)
 FOLDED = "folded"
 FOLDED_AFTER = timedelta(days=35)  # later than any journal is collected
@@ -36,8 +39,11 @@ def _count_mail(event: events.MailSent) -> None:
     counted = new.on_conflict_do_update(
         index_elements=[*COUNTS.primary_key], set_={"amount": COUNTS.c.amount + 1}
     )
-    with tenancy.in_account(event.account_id), db.transaction() as session:
-        session.execute(counted)
+    try:
+        with tenancy.in_account(event.account_id), db.transaction() as session:
+            session.execute(counted)
+    except SQLAlchemyError as error:  # or the mail would be sent again
+        log.warning("a mail is not metered", reason=type(error).__name__)
 
 
 def _insert() -> type[postgresql.Insert] | type[sqlite.Insert]:
