@@ -14,6 +14,7 @@ from app.admin_api import (
     role_routes,
     second_factor_routes,
     setup_link_routes,
+    usage_routes,
     user_routes,
 )
 from app.audit import records as audited_records
@@ -90,6 +91,7 @@ from app.sso import saml_key_routes as saml_keys
 from app.sso import saml_logout_routes as saml_logout
 from app.sso import saml_metadata_routes as saml_metadata
 from app.types import JSONObject
+from app.usage import upkeep as usage_upkeep
 from app.webhooks import delivery_routes, dispatch, security_stream_routes
 from app.webhooks import routes as webhooks
 from app.webhooks import uses as webhook_uses
@@ -146,6 +148,7 @@ ADDITIONS = (
     *(email_routes, mfa_routes, password_routes, session_routes, explain_routes, permission_routes),
     magic_link_routes,
     second_factor_routes,
+    usage_routes,
     *(sso_overview, saml_keys, saml_logout, saml_metadata),
     *(domain_routes, setup_link_routes, sso_discovery, retention),
     *(security_log, security_stream_routes),
@@ -155,7 +158,7 @@ SUBSCRIBERS = (
     *(cleanup, tracking, audited_records, dispatch, sso_roles),
     *(workflow_dispatch, record_events, upkeep, workflow_erasure, token_upkeep),
     *(feed_upkeep, file_upkeep, webhook_uses, workflow_uses, saved_views),
-    *(domain_checks, security_events, security_sealing, security_erasing),
+    *(domain_checks, security_events, security_sealing, security_erasing, usage_upkeep),
 )
 # Not in the API description.
 PAGES = (console.blueprint, docs_pages.blueprint, scim.blueprint)

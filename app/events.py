@@ -157,6 +157,13 @@ class RowChanged:
 
 
 @dataclass(frozen=True)
+class MailSent:
+    """A mail server has taken a mail; published outside of a transaction."""
+
+    account_id: str
+
+
+@dataclass(frozen=True)
 class AccountClosed:
     """An account was closed for good; its data must be removed."""
 

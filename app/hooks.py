@@ -64,6 +64,7 @@ def _after(response: Response) -> Response:
         cors.allow_origin(origin, request, response)
     response.headers.add("X-Correlation-ID", g.correlation_id)
     response.headers.add("X-Content-Type-Options", "nosniff")
+    guard.meter(g, response.status_code)
     _record(request, response, time.perf_counter() - g.started)
     return response
 

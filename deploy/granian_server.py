@@ -80,11 +80,13 @@ def load(target: str) -> exchange.Application:
     serving.share_freed_memory()
     from app.context import tracing  # not needed in the parent
     from app.db import engine
+    from app.usage import request_counter
 
     for close in (engine.close, tracing.close):
         Finalize(None, close, exitpriority=0)  # worker processes skip atexit
     module, _, name = target.partition(":")
     application: exchange.Application = getattr(import_module(module), name)
+    request_counter.start_flushing(application)
     return application
 
 

@@ -84,7 +84,10 @@ REFUSALS = (
 
 
 def _refusal(status, message):
-    headers, body = serving.error_response(status, message)
+    return _response(status, *serving.error_response(status, message))
+
+
+def _response(status, headers, body):
     head = (f"HTTP/1.1 {status}", *map(": ".join, headers), "", "")
     return "\r\n".join(head).encode("latin1") + body
 
@@ -164,6 +167,11 @@ class Worker(intake.Intake):
         with suppress(OSError):
             util.write_nonblock(conn.sock, _refusal(*serving.timeout_response()))
 
+    def refuse_busy(self, conn):
+        """Send the response to an account with too many requests waiting."""
+        with suppress(OSError):
+            util.write_nonblock(conn.sock, _response(*serving.busy_response()))
+
     def set_accept_enabled(self, enabled):
         """Start or stop accepting connections; closes the sockets when stopping."""
         super().set_accept_enabled(enabled)
@@ -217,10 +225,12 @@ def _drop_new_connections(listener):
 def post_fork(server, worker):
     """Dispose of the master's database connections; leave the worker time to exit."""
     from app.db import dispose_after_fork
+    from app.usage import request_counter
 
     worker.cfg.set("graceful_timeout", max(0, worker.cfg.graceful_timeout - END_SECONDS))
     worker.earlier_signals = server.SIG_QUEUE
     dispose_after_fork(server.app.wsgi())
+    request_counter.start_flushing(server.app.wsgi())
 
 
 def worker_exit(server, worker):

@@ -18,6 +18,7 @@ from gunicorn.http import errors, unreader
 from gunicorn.workers.gthread import STOP_KEEPALIVE_LINGER, ThreadWorker
 
 from deploy import serving
+from deploy.fair_pool import Callers, FairPool
 
 BUFFER_BYTES = 64 * 1024
 PIECE = 64 * 1024
@@ -25,14 +26,43 @@ LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,18})[ \t]*(?=\r\n)", re
 NEEDS_THREAD = re.compile(rb"\r\n(transfer-encoding|expect)[ \t]*:", re.IGNORECASE)
 
 
+CREDENTIAL = re.compile(rb"\r\n(?:authorization|x-api-key|cookie)[ \t]*:([^\r]*)", re.IGNORECASE)
+CREDENTIALS = ("HTTP_AUTHORIZATION", "HTTP_X_API_KEY", "HTTP_COOKIE")
+ACCOUNT = "atrium.account_id"
+
+
 class Intake(ThreadWorker):
-    """Threads handle requests that have arrived; slow requests are refused."""
+    """Threads handle requests that have arrived, accounts in turn; slow requests are refused."""
 
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
         self.half_sent = {}  # connections that the poller watches
         self.unread = deque()  # connections that wait for a thread to read the rest
         self.reading = set()  # connections whose rest a thread is reading
+        self.callers = Callers()
+
+    def get_thread_pool(self):
+        """Return the pool, whose threads serve accounts in turn."""
+        return FairPool(self.cfg.threads, self._caller_of)
+
+    def _caller_of(self, conn):
+        found = CREDENTIAL.search(conn.arrived) if hasattr(conn, "arrived") else None
+        return self.callers.of(found[1].strip()) if found else None
+
+    def load_wsgi(self):
+        """Load the application; learns the accounts of credentials from its answers."""
+        super().load_wsgi()
+        application = self.wsgi
+
+        def serve(environ, start_response):
+            answer = application(environ, start_response)
+            account_id = environ.get(ACCOUNT)
+            if account_id is not None:
+                credential = next(filter(None, map(environ.get, CREDENTIALS)), "")
+                self.callers.learn(credential.encode("latin1"), account_id)
+            return answer
+
+        self.wsgi = serve
 
     def enqueue_req(self, conn):
         """Hand the next request of a connection to a thread once it has arrived."""
@@ -60,6 +90,9 @@ class Intake(ThreadWorker):
             conn.idle_at = time.monotonic() + serving.READ_SECONDS
         self._forget(conn)
         if ended and not conn.arrived:
+            self._close(conn)
+        elif self.tpool.is_full(conn):
+            self.refuse_busy(conn)
             self._close(conn)
         elif ended or _is_whole(conn.arrived):
             super().enqueue_req(conn)
@@ -131,6 +164,9 @@ class Intake(ThreadWorker):
 
     def refuse_slow(self, conn):
         """Send the timeout response."""
+
+    def refuse_busy(self, conn):
+        """Send the response to a caller with too many requests waiting."""
 
     def _forget(self, conn):
         if conn in self.half_sent:

@@ -20,6 +20,8 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
+from deploy import fair_pool
+
 THREADS = 4
 # Timeouts for receiving a request: without a byte, and in all; the same as in nginx.conf.
 READ_SECONDS, REQUEST_SECONDS = 10, 30
@@ -43,13 +45,15 @@ def timeout_response() -> tuple[str, str]:
     return "408 Request Timeout", message
 
 
-def error_response(status: str, message: str) -> tuple[list[tuple[str, str]], bytes]:
+def error_response(
+    status: str, message: str, **others: object
+) -> tuple[list[tuple[str, str]], bytes]:
     """Return headers and body of an error response for requests that the application never sees."""
     from app.http.error_handlers import HTTP_ERRORS
 
     code = int(status.partition(" ")[0])
     error = HTTP_ERRORS.get(code, "internal_error" if code == 500 else "http_error")
-    body = json.dumps({"error": error, "message": message}).encode()
+    body = json.dumps({"error": error, "message": message, **others}).encode()
     headers = [
         ("Connection", "close"),
         ("Content-Type", "application/json"),
@@ -57,6 +61,19 @@ def error_response(status: str, message: str) -> tuple[list[tuple[str, str]], by
         ("X-Correlation-ID", str(uuid.uuid4())),
     ]
     return headers, body
+
+
+def busy_response() -> tuple[str, list[tuple[str, str]], bytes]:
+    """Return status, headers and body for a caller with too many requests waiting."""
+    status = "429 Too Many Requests"
+    quota = {"quota": "concurrent_requests", "limit": fair_pool.MAX_WAITING}
+    headers, body = error_response(
+        status,
+        "Too many requests of this account wait to be served, while others send some, too.",
+        error="quota_exceeded",
+        **quota,
+    )
+    return status, [*headers, ("Retry-After", "1")], body
 
 
 def host() -> str:

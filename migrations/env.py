@@ -49,7 +49,7 @@ def run() -> None:
             context.run_migrations()
     if postgres and config.current().row_security_enabled:
         row_security.install(engine)
-    if sa.inspect(engine).has_table("record_counts"):
+    if sa.inspect(engine).has_table("usage_counts"):
         collections.ensure_totals()
 
 

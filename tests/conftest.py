@@ -25,6 +25,7 @@ from app.auth import passwords, principal
 from app.config import Config
 from app.db import versioned_cache
 from app.ops import cli
+from app.usage import request_counter
 from tests import builders, databases, services, states
 from tests.builders import Caller, Cast
 from tests.databases import DATABASES
@@ -134,7 +135,9 @@ class Made:
             (self.peopled if peopled else self.empty).restore()
             for key, caller in self._principals.items() if peopled else ():
                 versioned_cache.cache("principals").put(key, caller)
-        for name in ("outbox", "files"):
+        request_counter.of(self.app).close()
+        del self.app.extensions["atrium.usage"]
+        for name in ("outbox", "files", "usage"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
 

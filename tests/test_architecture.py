@@ -42,6 +42,7 @@ ORDER = [
     ("sso",),
     ("auth",),
     ("domains",),
+    ("usage",),
     ("accounts",),
     ("http",),
     ("jobs",),

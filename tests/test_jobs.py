@@ -172,6 +172,20 @@ def test_one_failure_keeps_no_other_job_waiting(app: Flask, define: Define) -> N
     assert sorted(done) == [1, 2, 3, 4]
 
 
+def test_an_account_with_many_jobs_does_not_hold_up_the_others(app: Flask, define: Define) -> None:
+    done = list[str]()
+    define(lambda payload: done.append(payload["account_id"]))
+    other = "019a9f00-0000-7000-8000-00000000000c"
+    with app.app_context(), db.transaction():
+        for _ in range(3 * worker.BATCH_SIZE):
+            jobs.enqueue("test", {}, account_id=SYSTEM_ACCOUNT_ID)
+    with app.app_context(), db.transaction():
+        jobs.enqueue("test", {}, account_id=other)
+    run_jobs(app)
+    assert done.count(SYSTEM_ACCOUNT_ID) == 3 * worker.BATCH_SIZE
+    assert done.index(other) <= worker.BATCH_SIZE
+
+
 def test_a_kind_that_only_a_newer_release_knows_is_kept_for_it(
     app: Flask, define: Define, monkeypatch: pytest.MonkeyPatch
 ) -> None:

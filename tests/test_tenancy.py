@@ -195,6 +195,7 @@ ACCOUNT, USER = "/accounts/<uuid:account_id>", "/users/<uuid:user_id>"
 ROLE = "/roles/<integer:role_id>"
 DEMOTED = {"role": "viewer"}
 LINK = {"send_reset_link": True}
+QUOTA = {"records": {"hard": 100_000}}
 PEOPLE: dict[Route, Case] = {
     ("GET", "/accounts"): Superadmin(),
     ("POST", "/accounts"): Superadmin({"name": "Initech"}),
@@ -209,6 +210,10 @@ PEOPLE: dict[Route, Case] = {
     ("PUT", USER): Superadmin(RENAMED),
     ("PATCH", USER): Superadmin(DEMOTED),
     ("DELETE", USER): Superadmin(),
+    ("GET", f"{ACCOUNT}/usage"): Superadmin(),
+    ("GET", f"{ACCOUNT}/quotas"): Superadmin(),
+    ("PUT", f"{ACCOUNT}/quotas"): Superadmin(QUOTA),
+    ("PATCH", f"{ACCOUNT}/quotas"): Superadmin(QUOTA),
     ("DELETE", f"{USER}/second-factors"): Superadmin(),
     ("PUT", f"{USER}/password"): Superadmin(LINK),
     ("POST", f"{USER}/password"): Superadmin(LINK),
@@ -248,6 +253,7 @@ OWN_ACCOUNT: dict[Route, Case] = {
     ("POST", f"{STREAM}/rotate-secret"): Own(None, (404,)),
     ("DELETE", STREAM): Own(None, (404,)),
     ("GET", "/account/second-factors"): Own(),
+    ("GET", "/account/usage"): Own(),
     ("GET", "/account/users"): Own(),
     ("POST", "/account/users"): Own(lambda cast: {"email": "dora@x.example"}, (201,)),
     ("GET", MEMBER): Owned(a_user, ONE_MEMBER, part="user_id"),

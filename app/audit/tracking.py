@@ -131,6 +131,8 @@ EXEMPT: dict[str, str] = {
     "files": "values of records, whose changes are audited",
     "saved_views": "settings of the console's lists, which change no data",
     "record_counts": "numbers of records, whose changes are audited",
+    "usage_counts": "counts of what is logged or audited elsewhere",
+    "usage_notices": "mails about quotas; the quotas are in the account's entries",
     "account_code_counter": "a counter; the account's entries contain its code",
     "collection_revisions": "the DDL of changes that are in their collection's entries",
     "audit_changes": "the log itself; erasures write entries of their own",

@@ -37,6 +37,8 @@ from app.http.idempotency import HEADER as IDEMPOTENCY_KEY
 from app.rest.access import LARGEST_PUBLIC_BODY, Access, access_of, max_body_of
 from app.rest.current_request import environ_key, get_g, get_request
 from app.rest.parsing import check_path, check_query
+from app.usage import quotas, request_counter
+from app.usage.quotas import QuotaExceeded
 
 P = ParamSpec("P")
 Returned = TypeVar("Returned")
@@ -44,6 +46,8 @@ RERUNS = 10
 LONGEST_AGENT = 500
 READ_METHODS = ("GET", "HEAD", "OPTIONS")
 CONSOLE = "console"
+ACCOUNT = "atrium.account_id"
+"""In the WSGI environment: the account of a checked credential, for deploy/fair_pool.py."""
 # Headers that few requests have, as in the WSGI environment.
 DEPTH, ROOT = environ_key(trigger_depth.HEADER), environ_key(trigger_depth.ROOT_HEADER)
 KEY = environ_key(IDEMPOTENCY_KEY)
@@ -110,6 +114,7 @@ def optimistic(view: Callable[P, Returned]) -> Callable[P, Returned]:
             try:
                 with versioned_cache.reloading():
                     g.principal = _identify(get_request(), access_of(view))
+                    _check_requests(get_g(), view, g.principal)
                     return view(*args, **kwargs)
             except (versioned_cache.Stale, DBAPIError) as error:
                 _raise_unless_outdated(error)
@@ -227,6 +232,7 @@ def _authorize(
         _count(request, None)
         raise
     _count(request, caller)
+    g.principal = caller = _admit(request, g, view, caller, access)
     if not getattr(view, "checks_versions", False):
         g.principal = caller = _verified(request, caller, access)
     _check_access(caller, access)
@@ -241,6 +247,44 @@ def _authorize(
 def _count(request: Request, caller: Principal | None) -> None:
     if config.current().rate_limit != "off":
         lockout.count_request(caller, request.remote_addr)
+
+
+def _admit(
+    request: Request, g: Any, view: Callable[..., object] | None, caller: Principal, access: Access
+) -> Principal:
+    """Refuse a request beyond its account's quota (docs/usage.md)."""
+    account = caller.metered_account
+    if account is None:
+        return caller
+    request.environ[ACCOUNT] = account.id
+    g.metered = account.id
+    try:
+        _check_requests(g, view, caller)
+    except QuotaExceeded:  # unless it has more by now
+        g.metered, caller = account.id, _verified(request, caller, access)
+        _check_requests(g, view, caller)
+    return caller
+
+
+def _check_requests(g: Any, view: Callable[..., object] | None, caller: Principal) -> None:
+    account = caller.metered_account
+    if account is None or not account.quotas or getattr(view, "beyond_quota", False):
+        return
+    try:
+        quotas.check_requests(account.id, account.quotas)
+    except QuotaExceeded:
+        g.metered = None  # what is refused does not count
+        raise
+
+
+def meter(g: Any, status: int) -> None:
+    """Count an answered request for the caller's account.
+
+    Without a credential only success counts: strangers could use up the quota of any account.
+    """
+    account_id: str | None = g.get("metered")
+    if account_id is not None and (g.principal.signed_in or status < 400):
+        request_counter.current().add(account_id)
 
 
 def _is_exempt(request: Request) -> bool:

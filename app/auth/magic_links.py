@@ -14,6 +14,7 @@ from app.accounts.tenants import UNTRUSTED_REDIRECTS
 from app.auth import lockout, mail_tokens
 from app.auth import principal as principals
 from app.auth import service as auth
+from app.context import tenancy
 from app.domains import service as domains
 from app.errors import BadRequest, InvalidValues, problem
 from app.http import urls
@@ -124,4 +125,5 @@ def _mail_link(payload: Mapping[str, str | None]) -> None:
         token = mail_tokens.issue(user, PURPOSE, redirect_uri=redirect_uri)
     page = redirect_uri or f"{config.current().base_url}/console/magic-link"
     values = {"link": urls.with_query(page, {"token": token}), "account": user.account.name}
-    mail.send(user.email, "magic_link", language=user.language, **values)
+    with tenancy.in_account(user.account_id):  # whose mail it is
+        mail.send(user.email, "magic_link", language=user.language, **values)

@@ -18,6 +18,8 @@ from app.db import db, versioned_cache
 from app.db.versioned_cache import VersionCheck
 from app.errors import BadRequest, Forbidden, NotFound, RecentSignInRequired, Unauthorized
 from app.ids import first_id
+from app.usage import quotas
+from app.usage.quotas import Quotas
 
 ALL_ACCOUNTS = "*"
 RECENT_SIGN_IN = timedelta(minutes=15)
@@ -34,7 +36,7 @@ NOBODY_ID = "00000000-0000-0000-0000-000000000001"  # no user has this id
 
 @dataclass(frozen=True)
 class AccountRef:
-    """The cached identifiers, CORS origins and session lifetimes of an account."""
+    """The cached identifiers, CORS origins, session lifetimes and quotas of an account."""
 
     id: str
     slug: str
@@ -43,6 +45,7 @@ class AccountRef:
     version_check: VersionCheck
     cors_origins: tuple[str, ...] = ()
     session_limits: SessionLimits = SERVICE_LIMITS
+    quotas: Quotas = ()
 
     def matches(self, reference: str) -> bool:
         """Whether this is the slug, code or id of the account."""
@@ -115,6 +118,11 @@ class Principal:
         if self.is_superadmin or self.account is None:
             return tenancy.ALL_ACCOUNTS
         return self.account.id
+
+    @property
+    def metered_account(self) -> AccountRef | None:
+        """The account that the caller's requests count for: the caller's own."""
+        return self.home or self.account
 
     def home_and_user(self) -> tuple[AccountRef, str]:
         """The account and id of the signed-in user. Raises Unauthorized."""
@@ -304,4 +312,5 @@ def _ref(account: Account) -> AccountRef:
     origins = tuple(account.settings.get("cors_origins", ()))
     names = (account.id, account.slug, account.account_code, account.name)
     limits = sign_in_settings.session_limits(account.settings)
-    return AccountRef(*names, version_check, origins, limits)
+    own_quotas = quotas.of_account(account.id, account.settings)
+    return AccountRef(*names, version_check, origins, limits, own_quotas)

@@ -36,7 +36,7 @@ class Collection(Base):
 
 
 class RecordCount(Base):
-    """A part of the number of an account's records in a collection (`record_counts`)."""
+    """A part of the number and bytes of an account's records in a collection (`record_counts`)."""
 
     __tablename__ = "record_counts"
     __table_args__ = (sa.Index("ix_record_counts_collection_id", "collection_id"),)
@@ -45,6 +45,7 @@ class RecordCount(Base):
     collection_id: Mapped[str] = mapped_column(Id, primary_key=True)
     slot: Mapped[str] = mapped_column(Text, primary_key=True)
     records: Mapped[int] = mapped_column(sa.BigInteger)
+    bytes: Mapped[int] = mapped_column(sa.BigInteger, server_default=sa.text("0"))
 
 
 class Revision(Base):

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from app import clock, db, rules
+from app import clock, db, jobs, rules
 from app.auth.principal import Principal
 from app.collections import access, definition, indexes, revisions, schema, table, totals
 from app.collections.definition import ALL_FIELDS, FIELD_LISTS, Definition
@@ -222,6 +222,16 @@ def _ensure_total(collection_id: str) -> None:
     row = db.connection().execute(sa.select(*columns).where(Collection.id == collection_id)).first()
     if row is not None:
         totals.ensure(table.build_table(row.table_name, ()), row.id)
+
+
+@jobs.job(totals.MEASURE)
+def measure(payload: JSONMapping) -> None:
+    """Measure the rows of a collection again, as a changed schema changes their size."""
+    same = Collection.id == payload["collection_id"]
+    with db.transaction() as session:
+        name = session.scalar(sa.select(Collection.table_name).where(same))
+        if name is not None:
+            totals.measure(table.build_table(name, ()), payload["collection_id"])
 
 
 def _name_problems(row: Collection, name: str | None) -> list[JSONObject]:

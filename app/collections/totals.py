@@ -4,15 +4,19 @@ Triggers count in the transaction that inserts or deletes, whoever sends the sta
 PostgreSQL concurrent writers use different rows, so none waits for another; a number is the sum of
 its rows. A table without triggers, as processes of an older release create it, has no rows here:
 its records are counted one by one until `ensure` adds the triggers.
+
+The triggers also add up the bytes of the rows. On PostgreSQL the size of a row is that of its text,
+which a changed schema changes for all rows: a job then measures them again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import sqlalchemy as sa
 
-from app import db
+from app import db, jobs
 from app.accounts.models import Account
 from app.collections import table as tables
 from app.collections.models import RecordCount
@@ -20,18 +24,36 @@ from app.context import tenancy
 
 COUNTS: sa.FromClause = RecordCount.__table__
 EVENTS = {"insert": ("NEW", 1), "delete": ("OLD", -1)}
+NAMES = (*EVENTS, "update")
 TRIGGER = "count_{event}_{id}"
 ON_POSTGRES = """
 CREATE OR REPLACE TRIGGER "{trigger}" AFTER {event} ON {table}
 REFERENCING {row} TABLE AS changed
 FOR EACH STATEMENT EXECUTE FUNCTION count_records('{id}', '{step}')
 """
+UPDATE_ON_POSTGRES = """
+CREATE OR REPLACE TRIGGER "{trigger}" AFTER UPDATE ON {table}
+REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows
+FOR EACH STATEMENT EXECUTE FUNCTION measure_records('{id}')
+"""
 ON_SQLITE = """
-CREATE TRIGGER IF NOT EXISTS "{trigger}" AFTER {event} ON {table} BEGIN
-  INSERT INTO record_counts (account_id, collection_id, slot, records)
-  VALUES ({row}.account_id, '{id}', '0', {step})
-  ON CONFLICT (account_id, collection_id, slot) DO UPDATE SET records = records + {step};
+CREATE TRIGGER "{trigger}" AFTER {event} ON {table} BEGIN
+  INSERT INTO record_counts (account_id, collection_id, slot, records, bytes)
+  VALUES ({row}.account_id, '{id}', '0', {step}, {size})
+  ON CONFLICT (account_id, collection_id, slot) DO UPDATE
+  SET records = records + excluded.records, bytes = bytes + excluded.bytes;
 END
+"""
+MEASURE = "collections.measure"
+CORRECT = """
+INSERT INTO record_counts (account_id, collection_id, slot, records, bytes)
+SELECT account_id, :id, '0', 0, sum(bytes) FROM (
+  SELECT account_id, octet_length(t::text) AS bytes FROM {table} AS t
+  UNION ALL
+  SELECT account_id, -bytes FROM record_counts WHERE collection_id = :id
+) AS both_ GROUP BY account_id HAVING sum(bytes) <> 0
+ON CONFLICT (account_id, collection_id, slot)
+DO UPDATE SET bytes = record_counts.bytes + excluded.bytes
 """
 FOUND = {
     "postgresql": "SELECT tgname FROM pg_trigger WHERE tgname IN :names AND tgenabled = 'O'",
@@ -42,30 +64,81 @@ FOUND = {
 def ensure(table: sa.Table, collection_id: str) -> None:
     """Create the triggers if they are missing, and count the records; in a schema change."""
     if _is_counted(collection_id):
+        if not db.has_one_writer() and by_collection([collection_id]).get(collection_id):
+            jobs.enqueue(MEASURE, {"collection_id": collection_id}, account_id=jobs.INSTANCE)
         return
     on_sqlite = db.has_one_writer()
     name = db.connection().dialect.identifier_preparer.format_table(table)
     if not on_sqlite:
         tables.run([f"LOCK TABLE {name} IN SHARE ROW EXCLUSIVE MODE"])
-    tables.run(
-        (ON_SQLITE if on_sqlite else ON_POSTGRES).format(
-            trigger=TRIGGER.format(event=event, id=collection_id),
-            event=event.upper(),
-            table=name,
-            row=row,
-            id=collection_id,
-            step=step,
-        )
-        for event, (row, step) in EVENTS.items()
-    )
+    size = _add_on_sqlite(name, collection_id) if on_sqlite else _add(name, collection_id)
     with tenancy.as_owner():
         forget(collection_id)
         account, records = table.c.account_id, sa.func.count()
-        counted = sa.select(account, sa.literal(collection_id), sa.literal("0"), records)
-        names = ["account_id", "collection_id", "slot", "records"]
+        bytes_: Any = sa.func.coalesce(sa.func.sum(sa.literal_column(size)), 0)
+        counted = sa.select(account, sa.literal(collection_id), sa.literal("0"), records, bytes_)
+        names = ["account_id", "collection_id", "slot", "records", "bytes"]
         db.connection().execute(
             sa.insert(COUNTS).from_select(names, counted.group_by(account))  # type: ignore[arg-type]
         )
+
+
+def _add(table: str, collection_id: str) -> str:
+    """Add the triggers on PostgreSQL; returns the size of a row in SQL."""
+    values = {"table": table, "id": collection_id}
+    statements = [
+        ON_POSTGRES.format(
+            trigger=TRIGGER.format(event=event, id=collection_id),
+            event=event.upper(),
+            row=row,
+            step=step,
+            **values,
+        )
+        for event, (row, step) in EVENTS.items()
+    ]
+    trigger = TRIGGER.format(event="update", id=collection_id)
+    tables.run([*statements, UPDATE_ON_POSTGRES.format(trigger=trigger, **values)])
+    return f"octet_length({table}::text)"
+
+
+def _add_on_sqlite(table: str, collection_id: str) -> str:
+    """Replace the triggers on SQLite; returns the size of a row in SQL."""
+    columns = db.connection().exec_driver_sql(f"PRAGMA table_info({table})").all()
+    quote = db.connection().dialect.identifier_preparer.quote_identifier
+    names = [quote(column.name) for column in columns]
+    old, new = (_size_on_sqlite(names, f"{row}.") for row in ("OLD", "NEW"))
+    sizes = {"insert": new, "delete": f"-({old})", "update": f"({new}) - ({old})"}
+    for event in NAMES:
+        row, step = EVENTS.get(event, ("NEW", 0))
+        trigger = TRIGGER.format(event=event, id=collection_id)
+        statement = ON_SQLITE.format(
+            trigger=trigger,
+            event=event.upper(),
+            table=table,
+            row=row,
+            id=collection_id,
+            step=step,
+            size=sizes[event],
+        )
+        # A former release's counts no bytes.
+        tables.run([f'DROP TRIGGER IF EXISTS "{trigger}"', statement])
+    return _size_on_sqlite(names, "")
+
+
+def _size_on_sqlite(names: Sequence[str], prefix: str) -> str:
+    # `octet_length` came with SQLite 3.43.
+    return " + ".join(f"ifnull(length(CAST({prefix}{name} AS BLOB)), 0)" for name in names)
+
+
+def measure(table: sa.Table, collection_id: str) -> None:
+    """Correct the bytes of a collection on PostgreSQL, in the open transaction.
+
+    One statement reads rows and counts in one snapshot, and adds the difference: writers that it
+    does not see add theirs.
+    """
+    name = db.connection().dialect.identifier_preparer.format_table(table)
+    with tenancy.as_owner():
+        db.connection().execute(sa.text(CORRECT.format(table=name)), {"id": collection_id})
 
 
 def forget(collection_id: str) -> None:
@@ -115,7 +188,7 @@ def _summed() -> sa.Cast[int]:
 
 
 def _is_counted(collection_id: str) -> bool:
-    names = [TRIGGER.format(event=event, id=collection_id) for event in EVENTS]
+    names = [TRIGGER.format(event=event, id=collection_id) for event in NAMES]
     query = sa.text(FOUND[db.connection().dialect.name])
     found = db.connection().execute(query.bindparams(sa.bindparam("names", names, expanding=True)))
-    return len(found.all()) == len(EVENTS)
+    return len(found.all()) == len(NAMES)

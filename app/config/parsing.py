@@ -23,6 +23,7 @@ HOST = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*", re.IGNORECASE | re.ASCII)
 DIGITS = re.compile(r"[0-9]{1,20}")
 TOKEN = re.compile(r"[!-~]+")
 RATE = re.compile(r"[1-9][0-9]{0,8}/(second|minute|hour|day)")
+NUMBER = re.compile("[0-9]{1,18}")
 
 
 def utf8(value: str) -> str:
@@ -215,6 +216,25 @@ def token(value: str) -> str:
     if not TOKEN.fullmatch(value):
         raise ValueError("must contain only visible ASCII characters")
     return value
+
+
+METERS = (
+    "requests",
+    "deliveries",
+    "workflow_steps",
+    "mails",
+    "records",
+    "row_bytes",
+    "file_bytes",
+)
+
+
+def quotas(value: str) -> tuple[tuple[str, int], ...]:
+    """Parse limits such as `requests=100000,file_bytes=10737418240`."""
+    limits = dict(item.partition("=")[::2] for item in _items(value))
+    if not all(name in METERS and NUMBER.fullmatch(limit) for name, limit in limits.items()):
+        raise ValueError(f"must be name=number, comma-separated, of {', '.join(METERS)}")
+    return tuple((name, int(limit)) for name, limit in limits.items())
 
 
 def rate(value: str) -> str:

@@ -119,6 +119,9 @@ class Config:
     rate_limit: str = _setting(
         parsing.rate, "off", "requests per user or key, or per address if anonymous"
     )
+    quotas: tuple[tuple[str, int], ...] = _setting(
+        parsing.quotas, (), "hard limits of accounts without their own, such as requests=100000"
+    )
     dns_servers: tuple[str, ...] = _setting(
         parsing.dns_servers, (), "DNS servers that prove domains; default: the system's"
     )

@@ -28,6 +28,7 @@ from app.console.admin import (
     setup_links,
     sso,
     sso_saml,
+    usage,
 )
 from app.console.automation import (
     deliveries,
@@ -107,7 +108,7 @@ PAGES = (
     *(listing, schemas, rules, explain, candidates, api_examples, manifest),
     *(table, files, downloads, uploads, pages, options, bulk, view_pages, row_pages),
     *(webhooks, deliveries, workflows, workflow_instances, workflow_steps, jobs),
-    *(dashboard, search, account_settings, operation, streams, checks),
+    *(dashboard, search, account_settings, operation, streams, checks, usage),
 )
 
 

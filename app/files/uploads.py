@@ -19,6 +19,8 @@ from app.files import content, storage
 from app.files.models import FILES, StoredFile
 from app.files.storage import Storage
 from app.ids import new_id
+from app.usage import quotas
+from app.usage.meters import FILE_BYTES
 
 TAKEN_WITHIN = timedelta(hours=24)
 MAX_UNTAKEN = 1000  # uploads of an account that no record has taken
@@ -109,8 +111,14 @@ def start(name: str | None) -> Upload:
 
 
 def store(uploads: Sequence[Upload], by: Principal) -> list[StoredFile]:
-    """Store uploads of the caller, which records may take from now on. Raises TooManyRequests."""
+    """Store uploads of the caller, which records may take from now on.
+
+    Raises TooManyRequests and QuotaExceeded.
+    """
     account_id, now = by.require_account_id(), clock.now()
+    if by.account is not None:
+        size = sum(one.size for one in uploads)
+        quotas.check(account_id, by.account.quotas, FILE_BYTES, size)
     _check_untaken(account_id, sum(one.size for one in uploads), len(uploads))
     files = [
         StoredFile(

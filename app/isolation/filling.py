@@ -24,6 +24,7 @@ from app.files import storage, upkeep
 from app.isolation import records, rows
 from app.isolation.tenants import Tenant
 from app.records.store import writes
+from app.usage import request_counter
 
 ROLES = (ADMIN, EDITOR, VIEWER)
 # Append-only, or changed by activity of the whole instance.
@@ -90,6 +91,7 @@ def _make_user(tenant: Tenant, role: str) -> None:
 
 def digest_tables(tenant: Tenant) -> dict[str, str]:
     """Return a digest of the account's rows for each table."""
+    request_counter.current().collect_all()  # or any request would store what was counted before
     tables = [*tenant_tables(), *(definition.table for definition in definitions.get_all())]
     digests = {
         table.name: _digest(table, table.c.account_id == tenant.account_id) for table in tables

@@ -32,6 +32,7 @@ VOLATILE = re.compile(
     rb'(?<=name="csrf_token" value=")[^"]+|(?<=name="as" value=")[^"]+'
     rb'|unique\d{7}|(state|nonce|code_challenge)=[^&"]+'
     rb"|\d\d:\d\d(:\d\d(\.\d+)?)?|\d+ (second|minute)s? ago"
+    rb'|(?<="requests":)(\d+|\{[^}]*\})'  # which every request changes
 )
 VOLATILE_HEADERS = {"X-Correlation-ID", "Date", "Set-Cookie", "Content-Length", "ETag"}
 # Routes about the whole instance, not about accounts.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
@@ -83,11 +83,15 @@ def loop(name: str, queue_name: str | None = None) -> Callable[[Work], Work]:
 def run_due(where: leases.Where = None, stop: threading.Event | None = None) -> int:
     """Run due jobs, or those that match, until none is left or `stop` is set.
 
+    Accounts take turns by batches: one with many jobs does not hold up the others.
+
     Returns the number of attempts.
     """
     attempts, stop = 0, stop or threading.Event()
+    served = set[str]()  # accounts that have had a batch in this round
     try:
-        while due := _find_due(where):
+        while (due := _find_due(where, served)) or served:
+            served = served | {job.account_id for job in due} if due else set()
             for job in due:
                 if stop.is_set():  # a job started now would be cut off
                     return attempts
@@ -124,8 +128,13 @@ def run_job(account_id: str, id: str) -> None:
         db.db.session.remove()
 
 
-def _find_due(where: leases.Where) -> Sequence[sa.Row[Any]]:
-    return leases.find_due(QUEUE, BATCH_SIZE, where=where)
+def _find_due(where: leases.Where, served: Collection[str]) -> Sequence[sa.Row[Any]]:
+    others = Job.account_id.not_in(sorted(served)) if served else sa.true()
+    return leases.find_due(QUEUE, BATCH_SIZE, where=sa.and_(others, *_given(where)))
+
+
+def _given(where: leases.Where) -> list[sa.ColumnElement[bool]]:
+    return [] if where is None else [where]
 
 
 def _claim(account_id: str, id: str) -> sa.Row[Any] | None:

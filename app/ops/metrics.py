@@ -30,6 +30,7 @@ from app.rest.access import across_accounts, public
 from app.rest.blueprint import Blueprint
 from app.rest.current_request import get_header
 from app.rest.schemas import TEXT
+from app.usage import quotas
 from app.webhooks import metrics as deliveries
 from app.webhooks import models as webhooks
 from app.workflows import models as workflows
@@ -46,7 +47,13 @@ _requests = prometheus_client.Counter(
 _seconds = prometheus_client.Histogram(
     "atrium_request_seconds", "Time to the response.", ("method", "route"), registry=_own
 )
-for _metric in (*streams.METRICS, *pool.METRICS, *deliveries.METRICS, rate_limits.REFUSED):
+for _metric in (
+    *streams.METRICS,
+    *pool.METRICS,
+    *deliveries.METRICS,
+    rate_limits.REFUSED,
+    quotas.EXCEEDED,
+):
     _own.register(_metric)
 
 

@@ -22,11 +22,13 @@ import structlog
 from email_validator import EmailNotValidError, validate_email
 from flask import render_template
 
-from app import clock, config
+from app import clock, config, events
+from app.context import tenancy
 from app.types import JSONObject
 
 log = structlog.get_logger()
 TIMEOUT_SECONDS = 20
+INSTANCE = "00000000-0000-0000-0000-000000000000"  # the account of mails of the whole instance
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,9 @@ def _deliver(message: EmailMessage, key: str | None) -> None:
     else:
         with _connect(url) as smtp:
             smtp.send_message(message)
+    scope = tenancy.current()
+    of_instance = scope in (tenancy.ALL_ACCOUNTS, tenancy.NO_ACCOUNT, tenancy.OWNER)
+    events.publish(events.MailSent(INSTANCE if of_instance else scope))
 
 
 @dataclass(frozen=True)

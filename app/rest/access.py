@@ -53,6 +53,12 @@ def query_credentials(view: View) -> View:
     return view
 
 
+def beyond_quota(view: View) -> View:
+    """Mark a view that works even if its account has used up its requests."""
+    view.__dict__["beyond_quota"] = True
+    return view
+
+
 def max_body(limit: int) -> Callable[[View], View]:
     """Mark the largest body, in bytes, of a public view."""
 

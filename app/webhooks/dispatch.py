@@ -2,15 +2,17 @@
 
 With RQ, it claims deliveries of accounts that a job runs for (`app/jobs/turns.py`), else those of
 all. Each webhook has a lane (`receiver_queues.py`). Slow and unknown receivers together never use
-all threads, so a hanging receiver delays no others. A thread continues with the next delivery
-of a lane whose receiver responds well; results are written in batches. The target and secret of
-a delivery are read again before each attempt, so changes by an admin apply to the next one.
+all threads, so a hanging receiver delays no others, and no account has all of them. A thread
+continues with the next delivery of a lane whose receiver responds well; results are written in
+batches. The target and secret of a delivery are read again before each attempt, so changes by an
+admin apply to the next one.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -34,6 +36,7 @@ log = structlog.get_logger()
 
 THREADS = 64
 UNPROVEN_THREADS = 48
+ACCOUNT_THREADS = 48  # of one account, however many receivers it has
 PAGE_SIZE = 200
 MAX_CLAIMED_CHARACTERS = 16 * 2**20  # bytes of payloads, about
 MAX_PAGES_PER_TURN = 50
@@ -202,10 +205,16 @@ class Dispatcher:
             running = sum(len(lane.running) for lane in self._lanes.values())
             unproven_lanes = [lane for lane in self._lanes.values() if not lane.is_good(now)]
             unproven = sum(len(lane.running) for lane in unproven_lanes)
+            by_account = Counter[str]()
+            for lane in self._lanes.values():
+                by_account[lane.account_id] += len(lane.running)
             ready = [lane for lane in self._lanes.values() if lane.waiting]
             while ready and running < THREADS:
-                # Round-robin, least served first.
-                lane = min(ready, key=lambda candidate: len(candidate.running))
+                # Round-robin, least served account and receiver first.
+                lane = min(ready, key=lambda one: (by_account[one.account_id], len(one.running)))
+                if by_account[lane.account_id] >= ACCOUNT_THREADS:
+                    ready = []  # the accounts of all others have as many
+                    break
                 is_good = lane.is_good(now)
                 work = (
                     lane.take(now, self._needed) if is_good or unproven < UNPROVEN_THREADS else None
@@ -214,6 +223,7 @@ class Dispatcher:
                     ready.remove(lane)
                     continue
                 running, unproven = running + 1, unproven + (not is_good)
+                by_account[lane.account_id] += 1
                 # A daemon thread, which does not block the exit of the process.
                 threading.Thread(target=self._serve, args=[lane, work], daemon=True).start()
             self._one_each = bool(ready)

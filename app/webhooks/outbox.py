@@ -7,6 +7,7 @@ together with its other cached versions: accounts without webhooks pay nothing.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +25,7 @@ from app.db.versioned_cache import VersionCheck
 from app.ids import new_id
 from app.jobs.rq_queues import WEBHOOKS
 from app.types import JSONMapping, JSONObject
+from app.usage import meters, quotas
 from app.webhooks import filters, payload
 from app.webhooks.models import DELIVERIES, Webhook, WebhookVersion
 from app.webhooks.visibility import View, maker_now, maker_version_checks
@@ -139,10 +141,19 @@ def _bytes(text: str) -> int:
 
 
 def write(rows: Sequence[JSONMapping]) -> None:
-    """Store deliveries that are due at once, in the open transaction."""
-    # A list would use the slower executemany.
-    db.connection().execute(_INSERT, list(rows) if len(rows) > 1 else rows[0])
-    for account_id in {row["account_id"] for row in rows}:
+    """Store deliveries that are due at once, in the open transaction.
+
+    Those beyond the account's quota are due when the next day begins.
+    """
+    for account_id, number in Counter(row["account_id"] for row in rows).items():
+        own = [row for row in rows if row["account_id"] == account_id]
+        insert = _INSERT
+        if quotas.is_used_up(account_id, meters.DELIVERIES, number):
+            insert = sa.insert(DELIVERIES).values(
+                due_at=database_now(quotas.seconds_until_midnight())
+            )
+        # A list would use the slower executemany.
+        db.connection().execute(insert, own if number > 1 else own[0])
         jobs.announce_on_commit(WEBHOOKS, account_id)
 
 

@@ -21,6 +21,7 @@ from app.errors import Conflict
 from app.ids import first_id
 from app.jobs.rq_queues import WEBHOOKS
 from app.types import JSONMapping, JSONObject
+from app.usage import meters, quotas
 from app.webhooks import delivery, log, outbox, payload, redaction, visibility
 from app.webhooks.models import (
     ATTEMPTS,
@@ -102,6 +103,7 @@ def redeliver(
     Conflict.
     """
     _check_enabled(webhook)
+    quotas.check_stored(webhook.account_id, meters.DELIVERIES)
     with db.transaction():
         _lock(webhook)
         row = log.get(webhook, delivery_id, by=by)
@@ -138,6 +140,7 @@ def resend_selected(
     Of a delivery and its replays only one is sent, and none while another one is under way.
     """
     _check_enabled(webhook)
+    quotas.check_stored(webhook.account_id, meters.DELIVERIES)
     selected = [TABLE.id.in_(ids), *_receivable(webhook), *_unsent_since(rendered)]
     under_way, later = DELIVERIES.alias(), DELIVERIES.alias()
     unfinished = under_way.c.status.in_((PENDING, RETRYING))

@@ -22,6 +22,7 @@ from app.errors import Conflict, Forbidden, InvalidValues, NotFound, TooManyRequ
 from app.ids import new_id
 from app.outbound import client
 from app.types import JSONMapping, JSONObject
+from app.usage import meters, quotas
 from app.webhooks import (
     delivery,
     filters,
@@ -228,6 +229,7 @@ def test(webhook_id: str, *, by: Principal) -> Result:
     """Send a test now, and log it. Raises TooManyRequests while too many others run."""
     by.require_account_id()
     webhook = get(webhook_id, by=by)
+    quotas.check_stored(webhook.account_id, meters.DELIVERIES)
     work = _test_work(webhook, replace(queue.target(webhook), enabled=True))
     # Hold no database connection while waiting for the receiver.
     db.db.session.remove()

@@ -739,6 +739,33 @@ def _work(app: Flask, stop: threading.Event, woken: threading.Event) -> None:
         dispatch.work(stop, woken)
 
 
+def test_an_account_never_has_all_threads(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "ACCOUNT_THREADS", 6)
+    lock, under_way, seen = threading.Lock(), [0], list[int]()
+
+    def slowly(request: Request) -> tuple[int, str]:
+        with lock:
+            under_way[0] += 1
+            seen.append(under_way[0])
+        time.sleep(0.05)
+        with lock:
+            under_way[0] -= 1
+        return 200, "ok"
+
+    with receiving(slowly) as busy, receiving() as quiet:
+        for _ in range(3):
+            make_webhook(cast.alice, busy.url)
+        make_webhook(cast.charlie, quiet.url)
+        make_records(cast.alice, 40)
+        make_record(cast.charlie, title="x")
+        deliver(app)
+    assert len(seen) == 3 * 40
+    assert 4 < max(seen) <= 6
+    assert len(quiet.requests) == 1
+
+
 def test_lanes_widen_for_the_good_and_narrow_for_the_slow() -> None:
     work = queue.Work("a", "d", 1, "w", "records.create", "{}", 0, None)
 

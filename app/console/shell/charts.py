@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from functools import cached_property
@@ -18,12 +18,13 @@ from app.collections.definition import Definition
 from app.db import daily
 from app.db.daily import Row
 from app.http.languages import gettext
+from app.usage.meters import STOCKS
 from app.webhooks.models import DELIVERED, DELIVERIES, FAILED
 
 DAYS = 30
 # Charts count at most this many of the newest rows unless `?count=all` asks for all.
 MAX_RECORDS, MAX_OTHERS = 10_000, 2_000
-CREATED = "created"
+CREATED, USED = "created", "used"
 KIND_BY_OPERATION = {append.CREATE: CREATED, append.UPDATE: "updated", append.DELETE: "deleted"}
 WIDTH, HEIGHT = 12, 80  # of a day's column; of the highest bar
 SESSIONS: Any = SignInSession.__table__
@@ -53,13 +54,17 @@ class Chart:
     counts: Counts
     partial: bool
     """Whether older rows are left out to limit the work."""
+    is_level: bool = False
+    """Whether the counts are levels, which do not add up."""
 
     def count(self, day: date, kind: str) -> int:
         """The count of one kind on a day."""
         return self.counts[day.isoformat(), kind]
 
     def total(self, kind: str) -> int:
-        """The count of one kind on all days."""
+        """The count of one kind on all days; of a level, the last one."""
+        if self.is_level:
+            return self.count(self.days[-1], kind)
         return sum(self.count(day, kind) for day in self.days)
 
     def day_total(self, day: date) -> int:
@@ -129,6 +134,14 @@ def sign_ins_chart(accounts: Sequence[str], *, count_all: bool) -> Chart:
     limit = _limit_per_source(MAX_OTHERS, accounts, count_all)
     rows = _newest_rows(SESSIONS.c, SESSIONS.c.kind, accounts, limit)
     return _chart("sign-ins", gettext("Sign-ins"), ["api", "console"], rows, limit)
+
+
+def usage_chart(meter: str, title: str, items: Sequence[Mapping[str, Any]]) -> Chart:
+    """What an account used of a meter, by day."""
+    counts = Counts({(item["day"].isoformat(), USED): item[meter] or 0 for item in items})
+    days = [item["day"] for item in items]
+    is_level = meter in STOCKS
+    return Chart(f"usage-{meter}", title, [USED], days, counts, partial=False, is_level=is_level)
 
 
 def _limit_per_source(limit: int, sources: Sequence[object], count_all: bool) -> int | None:

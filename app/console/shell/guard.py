@@ -20,7 +20,7 @@ from app.accounts.sign_in_settings import SERVICE_LIMITS
 from app.auth import credentials, magic_links, sessions, setup_links
 from app.auth import service as auth
 from app.auth.factor_models import PASSKEY
-from app.auth.guard import limit_body
+from app.auth.guard import ACCOUNT, limit_body
 from app.auth.login_users import LoginUser
 from app.auth.mfa import gate
 from app.auth.mfa.gate import Proof
@@ -193,6 +193,8 @@ def load_caller() -> None:
         records_use=request.headers.get("X-Requested-With") != "XMLHttpRequest",
     )
     g.console_caller, g.console_session_id = session_caller or _setup_holder() or (None, None)
+    if g.console_caller is not None:
+        request.environ[ACCOUNT] = g.console_caller.metered_account.id
 
 
 def _cookie(name: str) -> str:

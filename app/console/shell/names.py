@@ -24,6 +24,7 @@ STATES = {
     "running": lazy_gettext("running"),
     "skipped": lazy_gettext("skipped"),
     "updated": lazy_gettext("updated"),
+    "used": lazy_gettext("used"),
     "waiting": lazy_gettext("waiting"),
 }
 # Of fields; rules know texts, lists and their like, too.

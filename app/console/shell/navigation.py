@@ -94,7 +94,11 @@ def _account_groups(caller: Principal) -> Iterator[Group]:
     ]
     yield Group(gettext("People and access"), people)
     settings = "show_settings" if args else "show_settings_home"
-    entries = [_entry(gettext("Settings"), "settings", settings, "/console/settings", **args)]
+    usage = "show_usage" if args else "show_usage_home"
+    entries = [
+        _entry(gettext("Settings"), "settings", settings, "/console/settings", **args),
+        _entry(gettext("Usage"), "heart-rate-monitor", usage, "/console/usage", **args),
+    ]
     if not caller.is_superadmin:
         entries.append(_entry(gettext("Audit log"), "history", "show_audit_log"))
     if args:

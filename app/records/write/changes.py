@@ -28,6 +28,8 @@ from app.records.store import Row, reads, writes
 from app.records.store.reads import UniqueKey
 from app.records.write import conflicts, values
 from app.records.write.values import Body, Problems, Values
+from app.usage import quotas
+from app.usage.meters import RECORDS, ROW_BYTES
 
 NO_RECORD = "There is no such record."
 
@@ -56,11 +58,19 @@ def prepare_create(
     """
     access = accesses.for_operation(by, definition, "create")
     access.check_open()
+    _check_quotas(by, len(bodies))
     system = new_system_values(_accounts_to_write(by, bodies, problems), by.user_id)
     if record_id is not None:
         system[0]["id"] = record_id
     rows = values.clean_creates(access, bodies, system, problems)
     return Change(access, (), rows, values.rule_inputs(access, bodies), problems)
+
+
+def _check_quotas(by: Principal, new: int) -> None:
+    """Raise QuotaExceeded if the caller's account may not store so many more records."""
+    if by.account is not None and by.account.quotas:
+        quotas.check(by.account.id, by.account.quotas, RECORDS, new)
+        quotas.check(by.account.id, by.account.quotas, ROW_BYTES)
 
 
 def prepare_update(
@@ -71,6 +81,7 @@ def prepare_update(
     absent: Body = views.EMPTY,
 ) -> Change:
     """Validates changes of locked records; adds to `problems`."""
+    _check_quotas(access.caller, 0)
     changes = values.clean_updates(access, rows, bodies, absent, problems)
     stamp = {"updated_at": clock.now(), "updated_by": access.caller.user_id}
     stamped = [{**one, **stamp} for one in changes]

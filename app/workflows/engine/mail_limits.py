@@ -14,6 +14,8 @@ from app.errors import TooManyRequests
 from app.http import rate_limits
 from app.http.rate_limits import Allowance, Limit
 from app.types import JSONMapping
+from app.usage import meters, quotas
+from app.usage.quotas import QuotaExceeded
 from app.workflows.engine import external_steps
 from app.workflows.engine.control_steps import Failed
 
@@ -42,6 +44,10 @@ def admit(account_id: str, input: JSONMapping) -> None:
         raise Failed(str(error)) from error
     if config.current().workflow_mail_recipients == MEMBERS:
         _refuse_strangers(account_id, addresses)
+    try:
+        quotas.check_stored(account_id, meters.MAILS, len(addresses))
+    except QuotaExceeded as error:
+        raise Failed(f"{error.message} Resume the instance tomorrow.") from error
     for address in addresses:
         _count(account_id, address)
 

@@ -15,6 +15,7 @@ from app.errors import InvalidValues, problem
 from app.ids import new_id
 from app.jobs.rq_queues import WORKFLOWS
 from app.types import JSONObject
+from app.usage import meters, quotas
 from app.workflows.models import INSTANCES, LARGEST_CONTEXT, PENDING
 from app.workflows.triggers import start_limits
 
@@ -91,6 +92,8 @@ def start(row: Row | None) -> str:
 
     Raises LimitReached, or InvalidValues if the trigger data is too large.
     """
+    if row is not None and row["error_message"] == start_limits.NO_STEPS:
+        quotas.check_stored(row["account_id"], meters.STEPS)
     if row is None or row["over_bound"]:
         raise start_limits.LimitReached(row["error_message"] if row else start_limits.TOO_MUCH)
     if row["error_message"] == TOO_LARGE:

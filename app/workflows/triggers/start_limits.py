@@ -17,6 +17,7 @@ from app.db.prepared import PreparedStatement
 from app.errors import AppError
 from app.http import rate_limits
 from app.http.rate_limits import Limit
+from app.usage import meters, quotas
 from app.workflows.models import CANCELLED, INSTANCES, PENDING, WAITING
 
 MAX_PER_EVENT = 1000  # instances in the chain of one event
@@ -28,6 +29,7 @@ TOO_MUCH = (
     f"One request may start instances of {MAX_TRANSACTION_BYTES} bytes. The instance did not run."
 )
 TOO_WIDE = f"The event has started {MAX_PER_EVENT} further instances. The instance did not run."
+NO_STEPS = "The account has used up its quota of workflow_steps. The instance did not run."
 Row = Mapping[str, Any]
 
 
@@ -49,6 +51,7 @@ class Room:
     is_waiting_full: bool
     bytes: int
     notes: int
+    steps_used_up: bool
 
     def refusal(self) -> str | None:
         """Why no more instances may start, if so."""
@@ -59,6 +62,8 @@ class Room:
         if self.is_waiting_full:
             limit = settings.workflow_waiting_max
             return TOO_MANY.format(limit, WAITING, "SERVICE_WORKFLOW_WAITING_MAX")
+        if self.steps_used_up:
+            return NO_STEPS
         return TOO_MUCH if self.bytes <= 0 else None
 
     def take(self, size: int) -> None:
@@ -82,7 +87,11 @@ def room(account_id: str) -> Room:
         ((pending_count, waiting_count),) = _active_counts().all(parameters)
         is_full = waiting_count >= waiting
         rooms[account_id] = Room(
-            pending - pending_count, is_full, MAX_TRANSACTION_BYTES, MAX_REFUSED_PER_HOUR
+            pending - pending_count,
+            is_full,
+            MAX_TRANSACTION_BYTES,
+            MAX_REFUSED_PER_HOUR,
+            quotas.is_used_up(account_id, meters.STEPS),
         )
     return rooms[account_id]
 

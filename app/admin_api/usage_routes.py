@@ -1,0 +1,185 @@
+"""What accounts use, and their quotas (contract section 19)."""
+
+from __future__ import annotations
+
+import marshmallow as ma
+from flask import Response
+
+from app.accounts.types import Body, Query
+from app.admin_api import account_routes, own_account_routes
+from app.auth.guard import principal
+from app.rest import fields
+from app.rest.access import account_admin, beyond_quota, superadmin
+from app.rest.schemas import TEXT, Schema
+from app.usage import service
+from app.usage.meters import FLOWS, METERS, STOCKS
+from app.usage.service import Limits, MeterState, Usage
+
+FORMATS = ("json", "csv")
+COLUMNS = ("day", *METERS)
+HIGHEST = 10**15
+USED = {"used": 1200, "soft": 80_000, "hard": 100_000}
+DAY = {
+    "day": "2026-11-20",
+    **dict.fromkeys(FLOWS, 120),
+    **dict.fromkeys(STOCKS, 4500),
+}
+EXAMPLE_METERS = dict.fromkeys(METERS, USED)
+EXAMPLE = {
+    "from_date": "2026-11-20",
+    "to_date": "2026-11-20",
+    "items": [DAY],
+    "meters": EXAMPLE_METERS,
+}
+LEVEL = "The level as the day ended; of today, now. Null for days without a measurement."
+
+
+class UsageOfDay(Schema):
+    """What an account used on a day (UTC)."""
+
+    day = ma.fields.Date(required=True)
+    requests = ma.fields.Integer(required=True)
+    deliveries = ma.fields.Integer(required=True)
+    workflow_steps = ma.fields.Integer(required=True)
+    mails = ma.fields.Integer(required=True)
+    records = ma.fields.Integer(required=True, allow_none=True, metadata={"description": LEVEL})
+    row_bytes = ma.fields.Integer(required=True, allow_none=True, metadata={"description": LEVEL})
+    file_bytes = ma.fields.Integer(required=True, allow_none=True, metadata={"description": LEVEL})
+
+
+class MeterView(Schema):
+    """What an account uses now (of flows: today), and its limits; null for no limit."""
+
+    used = ma.fields.Integer(required=True)
+    soft = ma.fields.Integer(required=True, allow_none=True)
+    hard = ma.fields.Integer(required=True, allow_none=True)
+
+
+class QuotasView(Schema):
+    """What an account uses now, with its limits, by meter."""
+
+    requests = ma.fields.Nested(MeterView, required=True)
+    deliveries = ma.fields.Nested(MeterView, required=True)
+    workflow_steps = ma.fields.Nested(MeterView, required=True)
+    mails = ma.fields.Nested(MeterView, required=True)
+    records = ma.fields.Nested(MeterView, required=True)
+    row_bytes = ma.fields.Nested(MeterView, required=True)
+    file_bytes = ma.fields.Nested(MeterView, required=True)
+
+
+class UsageView(Schema):
+    """What an account used day by day, and uses now."""
+
+    from_date = ma.fields.Date(required=True)
+    to_date = ma.fields.Date(required=True)
+    items = ma.fields.List(ma.fields.Nested(UsageOfDay), required=True)
+    meters = ma.fields.Nested(QuotasView, required=True)
+
+
+class UsageArgs(Schema):
+    """Range of days and format of usage."""
+
+    from_date = ma.fields.Date(
+        metadata={"description": "The first day; by default 29 days before the last one."}
+    )
+    to_date = ma.fields.Date(metadata={"description": "The last day; today by default."})
+    format = ma.fields.String(
+        load_default="json",
+        validate=ma.validate.OneOf(FORMATS),
+        metadata={"description": "json or csv."},
+    )
+
+
+class LimitsBody(Schema):
+    """The limits of a meter: `hard` refuses, `soft` sends mails. Null or absent: no limit."""
+
+    soft = fields.Integer(0, HIGHEST, allow_none=True)
+    hard = fields.Integer(0, HIGHEST, allow_none=True)
+
+
+class ChangedQuotas(Schema):
+    """The limits to set, by meter; null removes those of the account: the service's apply."""
+
+    requests = ma.fields.Nested(LimitsBody, allow_none=True)
+    deliveries = ma.fields.Nested(LimitsBody, allow_none=True)
+    workflow_steps = ma.fields.Nested(LimitsBody, allow_none=True)
+    mails = ma.fields.Nested(LimitsBody, allow_none=True)
+    records = ma.fields.Nested(LimitsBody, allow_none=True)
+    row_bytes = ma.fields.Nested(LimitsBody, allow_none=True)
+    file_bytes = ma.fields.Nested(LimitsBody, allow_none=True)
+
+
+@own_account_routes.blueprint.route("/usage", methods=["GET"])
+@own_account_routes.blueprint.arguments(UsageArgs, location="query")
+@own_account_routes.blueprint.response(200, UsageView, example=EXAMPLE)
+@own_account_routes.blueprint.alt_response(
+    200, schema=TEXT, content_type="text/csv", example="day,...", description="The days."
+)
+@own_account_routes.blueprint.fails(400)
+@beyond_quota
+@account_admin
+def get_own_usage(args: Query) -> Usage | Response:
+    """Get what your account used, day by day, and its quotas.
+
+    For admins. The oldest day first; by default the last 30 days, at most 366. Works even if the
+    account has used up its requests.
+    """
+    return _answer(principal().require_account_id(), args)
+
+
+@account_routes.blueprint.route("/<uuid:account_id>/usage", methods=["GET"])
+@account_routes.blueprint.arguments(UsageArgs, location="query")
+@account_routes.blueprint.response(200, UsageView, example=EXAMPLE)
+@account_routes.blueprint.alt_response(
+    200, schema=TEXT, content_type="text/csv", example="day,...", description="The days."
+)
+@account_routes.blueprint.fails(400)
+@superadmin
+def get_usage(args: Query, account_id: str) -> Usage | Response:
+    """Get what an account used, day by day, and its quotas.
+
+    For superadmins; admins use `GET /account/usage`. The oldest day first.
+    """
+    return _answer(account_id, args)
+
+
+def _answer(account_id: str, args: Query) -> Usage | Response:
+    usage = service.usage(account_id, args.get("from_date"), args.get("to_date"))
+    return csv_response(usage) if args["format"] == "csv" else usage
+
+
+def csv_response(usage: Usage) -> Response:
+    """Return the days as a CSV file."""
+    lines = [",".join(COLUMNS)]
+    for item in usage.items:
+        lines.append(",".join("" if item[name] is None else str(item[name]) for name in COLUMNS))
+    name = f"usage-{usage.from_date}-{usage.to_date}.csv"
+    headers = {"Content-Disposition": f"attachment; filename={name}"}
+    return Response("\r\n".join([*lines, ""]), headers=headers, mimetype="text/csv")
+
+
+@account_routes.blueprint.route("/<uuid:account_id>/quotas", methods=["GET"])
+@account_routes.blueprint.response(200, QuotasView, example=EXAMPLE_METERS)
+@superadmin
+def get_quotas(account_id: str) -> dict[str, MeterState]:
+    """Get the quotas of an account, and what it uses now.
+
+    For superadmins; admins find them in `GET /account/usage`.
+    """
+    return service.meters(account_id)
+
+
+@account_routes.blueprint.route("/<uuid:account_id>/quotas", methods=["PUT", "PATCH"])
+@account_routes.blueprint.arguments(ChangedQuotas, example={"requests": {"hard": 100_000}})
+@account_routes.blueprint.response(200, QuotasView, example=EXAMPLE_METERS)
+@account_routes.blueprint.fails(400, 409)
+@superadmin
+def update_quotas(body: Body, account_id: str) -> dict[str, MeterState]:
+    """Set quotas of an account.
+
+    Meters that are not sent keep theirs; null removes them. Beyond a hard limit requests are
+    refused with 429 `quota_exceeded`, which names the quota; at 80 and 100 % of a soft one (else of
+    the hard one) the account's admins get a mail. The system account has none (409).
+    """
+    quotas: dict[str, Limits | None] = dict(body)
+    return service.change_quotas(account_id, quotas)

@@ -1,0 +1,160 @@
+"""What an account uses by day, and for superadmins its quotas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flask import Response, redirect, url_for
+from werkzeug.wrappers import Response as BaseResponse
+
+from app.accounts.models import SYSTEM_ACCOUNT_ID
+from app.admin_api import usage_routes
+from app.console.shell import charts, forms, guard, lists, scopes
+from app.console.shell.blueprint import blueprint
+from app.console.shell.charts import Chart
+from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.scopes import AccountScope
+from app.errors import AppError, InvalidValues, problem
+from app.http.languages import gettext, lazy_gettext
+from app.rest.access import public
+from app.usage import service
+from app.usage.meters import FILE_BYTES, FLOWS, METERS, ROW_BYTES
+from app.usage.service import Limits, MeterState, Usage
+
+USAGE = "/console/usage"
+ACCOUNT_USAGE = f"{USAGE}/<uuid:account_id>"
+NAMES = {
+    "requests": lazy_gettext("Requests"),
+    "deliveries": lazy_gettext("Deliveries"),
+    "workflow_steps": lazy_gettext("Workflow steps"),
+    "mails": lazy_gettext("Mails"),
+    "records": lazy_gettext("Records"),
+    "row_bytes": lazy_gettext("Bytes of records"),
+    "file_bytes": lazy_gettext("Bytes of files"),
+}
+LIMITS = ("soft", "hard")
+FIELDS = tuple(f"{meter}_{limit}" for meter in METERS for limit in LIMITS)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A meter of the table."""
+
+    meter: str
+    name: str
+    is_daily: bool
+    used: str
+    soft: str
+    hard: str
+    percent: int | None
+
+
+@blueprint.get(USAGE)
+@public
+@guard.admins_only
+def show_usage_home() -> BaseResponse:
+    """Redirect to the usage of the own account."""
+    return redirect(url_for("console.show_usage", account_id=guard.own_account_id()))
+
+
+@blueprint.get(ACCOUNT_USAGE)
+@public
+@guard.admins_only
+def show_usage(account_id: str) -> Page:
+    """The usage of an account, with its quotas."""
+    scope = scopes.account_scope(account_id)
+    usage = service.usage(scope.account.id, None, None)
+    return _page(scope, usage, Form(_values(usage.meters)))
+
+
+@blueprint.get(f"{ACCOUNT_USAGE}/csv")
+@public
+@guard.admins_only
+def export_usage(account_id: str) -> Response:
+    """The usage of an account as a CSV file."""
+    scope = scopes.account_scope(account_id)
+    return usage_routes.csv_response(service.usage(scope.account.id, None, None))
+
+
+@blueprint.post(ACCOUNT_USAGE)
+@public
+@guard.superadmins_only
+def change_quotas(account_id: str) -> Page | BaseResponse:
+    """Save the quotas of an account."""
+    scope = scopes.account_scope(account_id)
+    form = forms.submitted(*FIELDS)
+    try:
+        service.change_quotas(scope.account.id, _limits(form))
+    except AppError as error:
+        usage = service.usage(scope.account.id, None, None)
+        return _page(scope, usage, form.with_error(error))
+    notice = gettext("The quotas are saved.")
+    return redirect_with_notice(notice, "console.show_usage", **scope.url_args)
+
+
+def _values(meters: Mapping[str, MeterState]) -> dict[str, str]:
+    return {
+        f"{meter}_{limit}": str(value)
+        for meter, state in meters.items()
+        for limit, value in (("soft", state.soft), ("hard", state.hard))
+        if value is not None
+    }
+
+
+def _limits(form: Form) -> dict[str, Limits | None]:
+    problems, result = list[Any](), dict[str, Limits | None]()
+    for meter in METERS:
+        soft, hard = (_number(form, f"{meter}_{limit}", problems) for limit in LIMITS)
+        is_set = soft is not None or hard is not None
+        result[meter] = {"soft": soft, "hard": hard} if is_set else None
+    if problems:
+        raise InvalidValues(problems)
+    return result
+
+
+def _number(form: Form, name: str, problems: list[Any]) -> int | None:
+    text = form[name].strip()
+    if not text:
+        return None
+    if text.isascii() and text.isdigit() and int(text[:20]) <= usage_routes.HIGHEST:
+        return int(text)
+    problems.append(problem(name, "invalid_type", gettext("Not a whole number.")))
+    return None
+
+
+def _page(scope: AccountScope, usage: Usage, form: Form) -> Page:
+    return form.render(
+        "console/usage.html",
+        scope=scope,
+        rows=_rows(usage.meters),
+        charts=_charts(usage),
+        may_change=scope.by.is_superadmin and scope.account.id != SYSTEM_ACCOUNT_ID,
+    )
+
+
+def _rows(meters: Mapping[str, MeterState]) -> Sequence[Row]:
+    return [
+        Row(
+            meter,
+            str(NAMES[meter]),
+            meter in FLOWS,
+            _text(meter, state.used),
+            _text(meter, state.soft),
+            _text(meter, state.hard),
+            min(100, state.used * 100 // state.hard) if state.hard else None,
+        )
+        for meter, state in meters.items()
+    ]
+
+
+def _text(meter: str, number: int | None) -> str:
+    if number is None:
+        return ""
+    is_size = meter in (ROW_BYTES, FILE_BYTES)
+    return lists.format_size(number) if is_size else lists.format_number(number)
+
+
+def _charts(usage: Usage) -> Sequence[Chart]:
+    return [charts.usage_chart(meter, str(NAMES[meter]), usage.items) for meter in METERS]

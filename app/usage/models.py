@@ -1,0 +1,45 @@
+"""The tables of the meters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.db import Base
+from app.db.types import Id, Text
+
+LIVE = "now"
+"""In place of a day: the current level of a stock that triggers count."""
+
+
+class UsageCount(Base):
+    """A part of an account's count on a day (`YYYY-MM-DD`); the parts of all slots add up.
+
+    Concurrent writers use different slots. A process has one of its own for requests.
+    """
+
+    __tablename__ = "usage_counts"
+    __table_args__ = (sa.Index("ix_usage_counts_day", "day", "meter"),)
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    meter: Mapped[str] = mapped_column(Text, primary_key=True)
+    day: Mapped[str] = mapped_column(Text, primary_key=True)
+    slot: Mapped[str] = mapped_column(Text, primary_key=True)
+    amount: Mapped[int] = mapped_column(sa.BigInteger)
+
+
+class UsageNotice(Base):
+    """A mail about a quota that was sent in a period: a day, or a month for stocks."""
+
+    __tablename__ = "usage_notices"
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    meter: Mapped[str] = mapped_column(Text, primary_key=True)
+    period: Mapped[str] = mapped_column(Text, primary_key=True)
+    percent: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+
+
+COUNTS: Any = UsageCount.__table__
+NOTICES: Any = UsageNotice.__table__

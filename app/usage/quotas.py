@@ -1,0 +1,132 @@
+"""Quotas: limits of what an account uses, set by superadmins.
+
+An account's quotas are in its settings and travel with the cached caller: a check of an account
+without one costs nothing, and a change takes effect with the next request of every process.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import NamedTuple
+
+import prometheus_client
+import sqlalchemy as sa
+
+from app import clock, config, db
+from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
+from app.context import metrics
+from app.errors import AppError
+from app.types import JSONMapping
+from app.usage import levels, request_counter
+from app.usage.meters import METERS, REQUESTS, STOCKS
+
+SETTING = "quotas"
+STOCK_RETRY_SECONDS = 3600
+EXCEEDED = prometheus_client.Counter(
+    "atrium_quota_exceeded_total", "Refusals for a quota of an account.", ("quota",), registry=None
+)
+
+
+class Quota(NamedTuple):
+    """The limits of one meter: a hard one refuses, a soft one only sends mails."""
+
+    meter: str
+    soft: int | None
+    hard: int | None
+
+
+Quotas = tuple[Quota, ...]
+
+
+class QuotaExceeded(AppError):
+    """An account that has used up a quota."""
+
+    status = 429
+    error = "quota_exceeded"
+
+    def __init__(self, quota: str, limit: int, seconds: int) -> None:
+        message = f"This account has used up its quota of {quota}: {limit:,}."
+        super().__init__(message, headers={"Retry-After": str(seconds)}, quota=quota, limit=limit)
+        metrics.count(EXCEEDED, quota)
+
+
+def of_account(account_id: str, settings: JSONMapping) -> Quotas:
+    """Return the quotas of an account: its own, else the instance's."""
+    if account_id == SYSTEM_ACCOUNT_ID:
+        return ()  # superadmins must get in
+    own: Mapping[str, JSONMapping] = settings.get(SETTING, {})
+    defaults = dict(config.current().quotas)
+    quotas = []
+    for meter in METERS:
+        limits = own.get(meter) or {"hard": defaults.get(meter)}
+        soft, hard = limits.get("soft"), limits.get("hard")
+        if soft is not None or hard is not None:
+            quotas.append(Quota(meter, soft, hard))
+    return tuple(quotas)
+
+
+def hard_limit(quotas: Quotas, meter: str) -> int | None:
+    """Return the hard limit of a meter; None if there is none."""
+    return next((quota.hard for quota in quotas if quota.meter == meter), None)
+
+
+def check_requests(account_id: str, quotas: Quotas) -> None:
+    """Raise QuotaExceeded if the account may send no more requests today.
+
+    Requests of other processes count as of a second ago (docs/usage.md).
+    """
+    limit = hard_limit(quotas, REQUESTS)
+    if limit is not None and request_counter.current().count_of_today(account_id) >= limit:
+        raise exceeded(REQUESTS, limit)
+
+
+def check(account_id: str, quotas: Quotas, meter: str, adding: int = 1) -> None:
+    """Raise QuotaExceeded if `adding` would pass the hard limit of a meter."""
+    limit = hard_limit(quotas, meter)
+    if limit is not None and levels.current(account_id, meter) + adding > limit:
+        raise exceeded(meter, limit)
+
+
+def check_stored(account_id: str, meter: str, adding: int = 1) -> None:
+    """The same with the account's stored quotas, for what happens seldom."""
+    check(account_id, load(account_id), meter, adding)
+
+
+def exceeded(meter: str, limit: int) -> QuotaExceeded:
+    """Return the refusal of a meter's hard limit."""
+    seconds = STOCK_RETRY_SECONDS if meter in STOCKS else seconds_until_midnight()
+    return QuotaExceeded(meter, limit, seconds)
+
+
+def remember(account_id: str, quotas: Quotas) -> None:
+    """Note the quotas of the open transaction's account, whose version it checks."""
+    _notes()[account_id] = quotas
+
+
+def load(account_id: str) -> Quotas:
+    """Return the quotas of an account: those that the open transaction has noted, else stored."""
+    noted = _notes().get(account_id) if db.in_transaction() else None
+    if noted is not None:
+        return noted
+    query = sa.select(Account.settings).where(Account.id == account_id)
+    return of_account(account_id, db.connection().scalar(query) or {})
+
+
+def _notes() -> dict[str, Quotas]:
+    notes: dict[str, Quotas] = db.notes().setdefault("quotas", {})
+    return notes
+
+
+def is_used_up(account_id: str, meter: str, adding: int = 1) -> bool:
+    """Whether `adding` would pass the hard limit of a meter."""
+    limit = hard_limit(load(account_id), meter)
+    return limit is not None and levels.current(account_id, meter) + adding > limit
+
+
+def seconds_until_midnight() -> int:
+    """Return the seconds until the next day in UTC begins."""
+    now = clock.now()
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
+    return max(1, math.ceil((midnight - now).total_seconds()))

@@ -1,0 +1,250 @@
+"""Counts the requests of a process, and stores the counts of all processes of the machine."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import date
+from pathlib import Path
+from typing import NamedTuple
+
+import sqlalchemy as sa
+import structlog
+from flask import Flask
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import SQLAlchemyError
+
+from app import clock, config, db
+from app.accounts.models import Account
+from app.context import tenancy
+from app.db import engine
+from app.errors import Unavailable
+from app.usage import journal
+from app.usage.journal import Entry, Full, Journal
+from app.usage.meters import REQUESTS
+from app.usage.models import COUNTS
+
+log = structlog.get_logger()
+FLUSH_SECONDS = 1
+RETRY_SECONDS = 10  # after a file could not be created
+STALE_SECONDS = 10  # without a flusher, a quota costs a statement this often
+OLDEST_DAYS = 30  # journals of earlier days are dropped: their days may be folded
+ROWS = 500
+
+
+class _Known(NamedTuple):
+    """The requests of an account that others have counted on a day."""
+
+    day: int
+    others: int
+    read_at: float
+
+
+class RequestCounter:
+    """The requests of this process, by account and day."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._lock = folder, threading.Lock()
+        self._journal: Journal | None = None
+        self._pid, self._retry_at = 0, 0.0
+        self._stored: dict[tuple[str, int, str], int] = {}
+        self._known: dict[str, _Known] = {}
+
+    def add(self, account_id: str) -> None:
+        """Count a request of an account."""
+        day = clock.now().toordinal()
+        with self._lock:
+            if self._retry_at and time.monotonic() < self._retry_at:
+                return
+            try:
+                self._current(day).add(account_id)
+            except Full:
+                self._open(day).add(account_id)
+            except OSError as error:  # the response matters more
+                self._retry_at = time.monotonic() + RETRY_SECONDS
+                log.warning("requests are not metered", reason=error.strerror)
+
+    def _current(self, day: int) -> Journal:
+        # A fork must not add to its parent's file, and a new day begins a new one.
+        if self._journal is None or self._pid != os.getpid() or self._journal.day != day:
+            return self._open(day)
+        return self._journal
+
+    def _open(self, day: int) -> Journal:
+        if self._journal is not None and self._pid == os.getpid():
+            self._journal.close()
+        self._journal, self._pid = None, os.getpid()
+        self._journal = Journal(self._folder, day)
+        return self._journal
+
+    def count_of_today(self, account_id: str) -> int:
+        """Return the requests of an account today; those of other processes as last read."""
+        day = clock.now().toordinal()
+        known = self._known.get(account_id)
+        if known is None or known.day != day or known.read_at < time.monotonic() - STALE_SECONDS:
+            self._read_others(day, [account_id])
+            known = self._known[account_id]
+        with self._lock:
+            own = self._journal if self._journal and self._journal.day == day else None
+            return known.others + (own.count(account_id) if own else 0)
+
+    def collect(self) -> None:
+        """Store what this process has counted, and what killed ones have left on this machine."""
+        self._collect(everything=False)
+
+    def collect_all(self) -> None:
+        """Store what all processes of this machine have counted."""
+        self._collect(everything=True)
+
+    def _collect(self, *, everything: bool) -> None:
+        oldest = clock.now().toordinal() - OLDEST_DAYS
+        with self._lock:
+            own_id = self._journal.id if self._journal else ""
+        for id, entries, is_left_over in journal.read_all(self._folder):
+            if not (everything or is_left_over or id == own_id):
+                continue
+            recent = [entry for entry in entries if entry.day >= oldest]
+            changed = [
+                entry for entry in recent if self._stored.get(_key(id, entry)) != entry.requests
+            ]
+            if changed:
+                _store(id, changed)
+                self._stored |= {_key(id, entry): entry.requests for entry in changed}
+            if is_left_over:
+                journal.remove(self._folder, id)
+                self._stored = {key: n for key, n in self._stored.items() if key[0] != id}
+
+    def close(self) -> None:
+        """Leave the journal to whoever collects it."""
+        with self._lock:
+            if self._journal is not None and self._pid == os.getpid():
+                self._journal.close()
+            self._journal, self._pid = None, 0
+
+    def refresh(self) -> None:
+        """Read again what others have counted today for the accounts that quotas are checked of."""
+        day = clock.now().toordinal()
+        account_ids = [id for id, known in self._known.items() if known.day == day]
+        if account_ids:
+            self._read_others(day, account_ids)
+
+    def _read_others(self, day: int, account_ids: Sequence[str]) -> None:
+        with self._lock:
+            own = self._journal.id if self._journal and self._pid == os.getpid() else ""
+        of_day = (COUNTS.c.meter == REQUESTS, COUNTS.c.day == _iso(day))
+        counts = dict.fromkeys(account_ids, 0)
+        with tenancy.across_accounts():
+            for first in range(0, len(account_ids), ROWS):
+                some = COUNTS.c.account_id.in_(account_ids[first : first + ROWS])
+                query = sa.select(COUNTS.c.account_id, sa.func.sum(COUNTS.c.amount))
+                query = query.where(some, *of_day, COUNTS.c.slot != own)
+                for account_id, count in db.connection().execute(
+                    query.group_by(COUNTS.c.account_id)
+                ):
+                    counts[account_id] = int(count)
+        now = time.monotonic()
+        self._known |= {id: _Known(day, count, now) for id, count in counts.items()}
+
+
+def _key(journal_id: str, entry: Entry) -> tuple[str, int, str]:
+    return (journal_id, entry.day, entry.account_id)
+
+
+def _iso(day: int) -> str:
+    return date.fromordinal(day).isoformat()
+
+
+def _store(journal_id: str, entries: Sequence[Entry]) -> None:
+    is_sqlite = engine.current_engine().dialect.name == "sqlite"
+    insert = sqlite.insert if is_sqlite else postgresql.insert
+    with tenancy.across_accounts():
+        open_ids = _open_ids({entry.account_id for entry in entries})
+    # In one order, so that two processes that store the same journal do not deadlock.
+    rows = [
+        {
+            "account_id": entry.account_id,
+            "meter": REQUESTS,
+            "day": _iso(entry.day),
+            "slot": journal_id,
+            "amount": entry.requests,
+        }
+        for entry in sorted(entries, key=lambda entry: (entry.account_id, entry.day))
+        if entry.account_id in open_ids
+    ]
+    with tenancy.across_accounts():
+        for first in range(0, len(rows), ROWS):
+            new = insert(COUNTS).values(rows[first : first + ROWS])
+            # Another process may have read the journal later, and stored it earlier.
+            stored = new.on_conflict_do_update(
+                index_elements=[*COUNTS.primary_key],
+                set_={"amount": new.excluded.amount},
+                where=COUNTS.c.amount < new.excluded.amount,
+            )
+            with db.transaction() as session:
+                session.execute(stored)
+
+
+def _open_ids(account_ids: set[str]) -> set[str]:
+    """Those of the accounts that are not closed: their counts are removed with them."""
+    ids, found = sorted(account_ids), set[str]()
+    for first in range(0, len(ids), ROWS):
+        some = Account.id.in_(ids[first : first + ROWS])
+        query = sa.select(Account.id).where(some, Account.closed_at.is_(None))
+        found.update(db.connection().scalars(query))
+    return found
+
+
+def of(app: Flask) -> RequestCounter:
+    """Return the application's counter."""
+    counter: RequestCounter | None = app.extensions.get("atrium.usage")
+    if counter is None:
+        folder = app.extensions["atrium.config"].instance_dir / "usage"
+        counter = app.extensions.setdefault("atrium.usage", RequestCounter(folder))
+    return counter
+
+
+def current() -> RequestCounter:
+    """Return the running application's counter."""
+    return of(config.running())
+
+
+def start_flushing(app: object) -> None:
+    """Store this machine's counts every second, in a thread of this process.
+
+    Does nothing for an application that is not this one.
+    """
+    if not isinstance(app, Flask) or "atrium.config" not in app.extensions:
+        return
+    threading.Thread(target=_flush, args=[app], name="usage", daemon=True).start()
+
+
+def _flush(app: Flask) -> None:
+    counter = of(app)
+    while True:
+        time.sleep(FLUSH_SECONDS)
+        with app.app_context():
+            flush(counter)
+
+
+def flush(counter: RequestCounter) -> None:
+    """Store the counts of this process and of killed ones, and read those of others."""
+    try:
+        _try(counter.collect)
+        _try(counter.refresh)
+    finally:
+        db.db.session.remove()
+
+
+def collect_all() -> None:
+    """Store the counts of all processes of this machine."""
+    _try(current().collect_all)
+
+
+def _try(step: Callable[[], None]) -> None:
+    # Without the database, or room on its disk, the journals stay for the next time.
+    try:
+        step()
+    except (SQLAlchemyError, OSError, Unavailable) as error:
+        log.warning("usage is not stored", reason=type(error).__name__)

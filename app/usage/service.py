@@ -1,0 +1,151 @@
+"""What an account uses, day by day, and changes of its quotas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import TypedDict
+
+import sqlalchemy as sa
+
+from app import clock, db
+from app.accounts import service as accounts
+from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
+from app.errors import Conflict, InvalidValues, NotFound, problem
+from app.types import JSONObject
+from app.usage import levels, quotas, request_counter
+from app.usage.meters import FLOWS, METERS, STOCKS
+from app.usage.models import COUNTS
+
+DEFAULT_DAYS, MAX_DAYS = 30, 366
+LEVEL = "level"
+"""The slot of a stock's level on a day."""
+SYSTEM = "The system account has no quotas."
+
+
+class Limits(TypedDict, total=False):
+    """The limits of a meter, as stored."""
+
+    soft: int | None
+    hard: int | None
+
+
+@dataclass(frozen=True)
+class MeterState:
+    """What an account uses of a meter now, and its limits."""
+
+    used: int
+    soft: int | None
+    hard: int | None
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What an account used on each day of a range, and uses now."""
+
+    from_date: date
+    to_date: date
+    items: Sequence[Mapping[str, object]]
+    meters: Mapping[str, MeterState]
+
+
+def usage(account_id: str, from_date: date | None, to_date: date | None) -> Usage:
+    """Return an account's usage on these days, by default the last 30. Raises InvalidValues."""
+    account = get_account(account_id)
+    last = to_date or clock.now().date()
+    first = from_date or last - timedelta(days=DEFAULT_DAYS - 1)
+    _check_range(first, last)
+    request_counter.collect_all()
+    by_day = _by_day(account_id, first, last)
+    now = levels.all_current(account_id)
+    today = clock.now().date()
+    items = list[JSONObject]()
+    for day in _days(first, min(last, today)):
+        counted = by_day.get(day.isoformat(), {})
+        flows = {meter: counted.get(meter, 0) for meter in FLOWS}
+        of_day = {meter: counted.get(meter) for meter in STOCKS}
+        current = {meter: now.get((account_id, meter), 0) for meter in STOCKS}
+        items.append({"day": day, **flows, **(current if day == today else of_day)})
+    return Usage(first, last, items, _meters(account, now))
+
+
+def _check_range(first: date, last: date) -> None:
+    if first > last:
+        message = "from_date is after to_date."
+    elif (last - first).days >= MAX_DAYS:
+        message = f"A range has at most {MAX_DAYS} days."
+    else:
+        return
+    raise InvalidValues([problem("from_date", "invalid_range", message)])
+
+
+def _days(first: date, last: date) -> Iterator[date]:
+    return (first + timedelta(days=n) for n in range((last - first).days + 1))
+
+
+def _by_day(account_id: str, first: date, last: date) -> dict[str, dict[str, int]]:
+    columns = (COUNTS.c.day, COUNTS.c.meter)
+    query = sa.select(*columns, sa.func.sum(COUNTS.c.amount)).where(
+        COUNTS.c.account_id == account_id,
+        COUNTS.c.day.between(first.isoformat(), last.isoformat()),
+    )
+    result: dict[str, dict[str, int]] = {}
+    for day, meter, amount in db.connection().execute(query.group_by(*columns)):
+        result.setdefault(day, {})[meter] = int(amount)
+    return result
+
+
+def _meters(account: Account, now: Mapping[tuple[str, str], int]) -> dict[str, MeterState]:
+    limits = {
+        quota.meter: (quota.soft, quota.hard)
+        for quota in quotas.of_account(account.id, account.settings)
+    }
+    return {
+        meter: MeterState(now.get((account.id, meter), 0), *limits.get(meter, (None, None)))
+        for meter in METERS
+    }
+
+
+def meters(account_id: str) -> dict[str, MeterState]:
+    """Return what an account uses now, with the limits, by meter."""
+    account = get_account(account_id)
+    request_counter.collect_all()
+    return _meters(account, levels.all_current(account_id))
+
+
+def get_account(account_id: str) -> Account:
+    """Return the account with this id, unless it is closed. Raises NotFound."""
+    return _open(db.db.session.get(Account, account_id.lower()))
+
+
+def _open(account: Account | None) -> Account:
+    if account is None or account.closed_at is not None:
+        raise NotFound("There is no such account.")
+    return account
+
+
+def change_quotas(account_id: str, changes: Mapping[str, Limits | None]) -> dict[str, MeterState]:
+    """Set limits of these meters, or remove them (None). Raises InvalidValues and Conflict."""
+    problems = [
+        problem(meter, "invalid_quota", "The soft limit is higher than the hard one.")
+        for meter, limits in changes.items()
+        if limits and _contradict(limits)
+    ]
+    if problems:
+        raise InvalidValues(problems)
+    with db.transaction() as session:
+        account = _open(accounts.get_for_update(account_id.lower()))
+        if account.id == SYSTEM_ACCOUNT_ID:
+            raise Conflict(SYSTEM)
+        own = {**account.settings.get(quotas.SETTING, {}), **changes}
+        kept = {meter: limits for meter, limits in own.items() if limits}
+        account.settings = {**account.settings, quotas.SETTING: kept}
+        account.version += 1
+        session.flush()
+    return meters(account_id.lower())
+
+
+def _contradict(limits: Limits) -> bool:
+    soft, hard = limits.get("soft"), limits.get("hard")
+    return soft is not None and hard is not None and soft > hard

@@ -1,0 +1,54 @@
+"""The page about what an account uses, and its quotas."""
+
+from __future__ import annotations
+
+import pytest
+from flask import Flask
+
+from tests.builders import Cast, make_collection, make_record
+from tests.console.browser import Browser
+
+
+@pytest.fixture
+def furnished(app: Flask, cast: Cast) -> Cast:
+    """The cast, with records."""
+    make_collection(cast.root)
+    for n in range(3):
+        make_record(cast.alice, title=str(n))
+    return cast
+
+
+def test_admins_see_what_their_account_uses(furnished: Cast, admin: Browser) -> None:
+    account_id = furnished.alice.account_id
+    furnished.root.patch(f"accounts/{account_id}/quotas", {"records": {"hard": 4000}})
+    assert admin.get("usage").location == f"/console/usage/{account_id}"
+    page = admin.get(f"usage/{account_id}")
+    assert page.status_code == 200
+    assert page.text.count("<svg viewBox") >= 2
+    assert "4,000" in page.text
+    assert 'name="records_hard"' not in page.text  # superadmins set the quotas
+    exported = admin.get(f"usage/{account_id}/csv")
+    assert exported.mimetype == "text/csv"
+    assert exported.text.splitlines()[-1].split(",")[5] == "3"
+
+
+def test_members_and_other_accounts_do_not(app: Flask, furnished: Cast) -> None:
+    path = f"usage/{furnished.alice.account_id}"
+    for caller, status in ((furnished.bob, 403), (furnished.charlie, 404)):
+        browser = Browser(app, caller)
+        assert browser.get(path).status_code == status
+        assert browser.get(f"{path}/csv").status_code == status
+        assert browser.send(path, records_hard="1").status_code == 403
+
+
+def test_superadmins_set_quotas(furnished: Cast, superadmin: Browser) -> None:
+    path = f"usage/{furnished.alice.account_id}"
+    quotas = f"accounts/{furnished.alice.account_id}/quotas"
+    superadmin.done(path, records_soft="5", records_hard=" 10 ")
+    assert furnished.root.get(quotas).json["records"] == {"used": 3, "soft": 5, "hard": 10}
+    assert 'name="records_hard" value="10"' in superadmin.get(path).text
+    for value in ("many", "-1", "²", "9" * 400):
+        refused = superadmin.send(path, records_hard=value)
+        assert (refused.status_code, "aria-invalid" in refused.text) == (400, True)
+    assert "quotas are saved" in superadmin.done(path)
+    assert furnished.root.get(quotas).json["records"]["hard"] is None

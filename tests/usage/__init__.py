@@ -1,0 +1,1 @@
+"""Tests of meters, quotas and fair share."""

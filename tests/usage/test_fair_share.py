@@ -1,0 +1,141 @@
+"""One account's load does not take all threads of a process while others have requests."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import NamedTuple
+
+import pytest
+
+from bench import fair_share
+from deploy import fair_pool
+from deploy.fair_pool import Callers, FairPool
+
+SECONDS = 20
+
+
+class Request(NamedTuple):
+    """A request that lasts until it is let go."""
+
+    caller: str
+    released: threading.Event
+
+
+class Desk:
+    """A pool, and the order in which it served."""
+
+    def __init__(self, threads: int = 4) -> None:
+        self.pool = FairPool(threads, lambda request: request.caller)
+        self.served = list[str]()
+        self.under_way = list[tuple[Request, Future[object]]]()
+
+    def send(self, caller: str) -> threading.Event:
+        """Send a request; returns what lets it go."""
+        request = Request(caller, threading.Event())
+        self.under_way.append((request, self.pool.submit(self._serve, request)))
+        return request.released
+
+    def _serve(self, request: Request) -> None:
+        self.served.append(request.caller)
+        assert request.released.wait(SECONDS)
+
+    def wait(self, count: int) -> None:
+        """Wait until so many requests have begun."""
+        end = time.monotonic() + SECONDS
+        while len(self.served) < count:
+            assert time.monotonic() < end, self.served
+            time.sleep(0.005)
+        time.sleep(0.05)
+        assert len(self.served) == count, self.served
+
+    def close(self) -> None:
+        """Let all go."""
+        for request, _ in self.under_way:
+            request.released.set()
+        for _, future in self.under_way:
+            future.result(SECONDS)
+        self.pool.shutdown()
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    made = Desk()
+    yield made
+    made.close()
+
+
+def test_an_account_alone_has_all_threads(desk: Desk) -> None:
+    for _ in range(6):
+        desk.send("noisy")
+    desk.wait(4)
+
+
+def test_half_of_the_threads_stay_free_beside_others(desk: Desk) -> None:
+    desk.send("quiet").set()
+    for _ in range(6):
+        desk.send("noisy")
+    desk.wait(1 + 2)
+    desk.send("quiet")
+    desk.wait(1 + 2 + 1)
+
+
+def test_accounts_are_served_in_turn(desk: Desk) -> None:
+    first = [desk.send("noisy") for _ in range(4)]
+    desk.wait(4)
+    for _ in range(5):
+        desk.send("noisy")
+    desk.send("quiet")
+    for released in first:
+        released.set()
+    desk.wait(4 + 2 + 1)
+    assert "quiet" in desk.served[4:7]  # and not behind the five
+
+
+def test_a_second_after_the_last_request_of_others_it_has_all_threads_again(desk: Desk) -> None:
+    desk.send("quiet").set()
+    sent = [desk.send("noisy") for _ in range(6)]
+    desk.wait(1 + 2)
+    time.sleep(fair_pool.RECENT_SECONDS)
+    sent[0].set()
+    desk.wait(1 + 2 + 2)  # two in place of one
+    sent[1].set()
+    desk.wait(1 + 2 + 2 + 2)
+
+
+def test_too_many_waiting_requests_are_refused_beside_others_only(desk: Desk) -> None:
+    for _ in range(4 + fair_pool.MAX_WAITING):
+        desk.send("noisy")
+    desk.wait(4)
+    noisy = Request("noisy", threading.Event())
+    assert not desk.pool.is_full(noisy)
+    desk.send("quiet")
+    assert desk.pool.is_full(noisy)
+    assert not desk.pool.is_full(Request("quiet", threading.Event()))
+
+
+def test_errors_reach_whoever_waits_for_the_result(desk: Desk) -> None:
+    future = desk.pool.submit(lambda request: 1 // 0, Request("a", threading.Event()))
+    assert isinstance(future.exception(SECONDS), ZeroDivisionError)
+    assert desk.pool.submit(lambda request: 7, Request("a", threading.Event())).result(SECONDS) == 7
+
+
+def test_credentials_are_known_once_the_application_has_checked_them() -> None:
+    """Who makes up credentials has one turn for all of them."""
+    callers = Callers()
+    assert callers.of(b"made up") is None
+    callers.learn(b"Bearer x", "acme")
+    assert callers.of(b"Bearer x") == "acme"
+    for n in range(Callers.MOST):
+        callers.learn(str(n).encode(), "acme")
+    assert callers.of(b"Bearer x") is None
+
+
+@pytest.mark.timing
+def test_a_noisy_account_moves_the_p95_of_a_quiet_one_by_less_than_a_fifth_of_a_second() -> None:
+    """At ten times as many connections as there are threads (docs/usage.md)."""
+    found = fair_share.run(2, 80)
+    alone, beside = (min(times.p95 for times in found[start::2]) for start in (0, 1))
+    assert beside < alone + 200

@@ -1,0 +1,263 @@
+"""The meters say what the logs and the rows say, whatever is killed meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+from datetime import date, timedelta
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from flask import Flask
+
+from app import clock, create_app, db
+from app.config import Config
+from app.context import tenancy
+from app.usage import request_counter, upkeep
+from tests.builders import Caller, Cast, make_collection, make_record
+from tests.conftest import WHOLE
+from tests.mailbox import run_jobs
+from tests.processes import forked
+from tests.webhooks.delivering import make_webhook
+from tests.workflows.running import create, make_workflow, start, work
+
+FIELDS = [
+    {"name": "title", "type": "text"},
+    {"name": "done", "type": "boolean"},
+    {"name": "file", "type": "file"},
+]
+PROCESSES = 4
+# What the tables have of an account, by meter.
+STORED = {
+    "records": "SELECT count(*) FROM {table} t WHERE account_id = :id",
+    "row_bytes": "SELECT coalesce(sum({size}), 0) FROM {table} t WHERE account_id = :id",
+    "file_bytes": "SELECT coalesce(sum(size), 0) FROM files WHERE account_id = :id"
+    " AND removed_at IS NULL",
+    "deliveries": "SELECT count(*) FROM webhook_deliveries WHERE account_id = :id",
+    "workflow_steps": "SELECT count(*) FROM workflow_step_logs WHERE account_id = :id",
+}
+
+
+def used(caller: Caller) -> dict[str, int]:
+    """What the caller's account uses now, by meter."""
+    answer = caller.get("account/usage")
+    assert answer.status_code == 200, answer.json
+    return {meter: state["used"] for meter, state in answer.json["meters"].items()}
+
+
+def upload(caller: Caller, size: int = 1000) -> str:
+    """Upload a file of so many bytes; returns its id."""
+    answer = caller.post("files/upload", data={"file": (BytesIO(b"x" * size), "x.txt")})
+    assert answer.status_code == 201, answer.json
+    return str(answer.json["file"]["id"])
+
+
+def stored(app: Flask, caller: Caller) -> dict[str, int]:
+    """What the tables have of the caller's account."""
+    with app.app_context(), tenancy.as_owner():
+        engine = db.db.engine
+        table = db.connection().scalar(sa.text("SELECT table_name FROM collections"))
+        names = [column["name"] for column in sa.inspect(engine).get_columns(table)]
+        lengths = (f'coalesce(length(CAST("{name}" AS BLOB)), 0)' for name in names)
+        is_sqlite = engine.dialect.name == "sqlite"
+        size = " + ".join(lengths) if is_sqlite else "octet_length(t::text)"
+        parameters = {"id": caller.account_id}
+        return {
+            meter: int(
+                db.connection().scalar(sa.text(query.format(table=table, size=size)), parameters)
+                or 0
+            )
+            for meter, query in STORED.items()
+        }
+
+
+@pytest.fixture
+def busy(cast: Cast) -> Cast:
+    """The cast, with a collection that a webhook and a workflow follow."""
+    make_collection(cast.root, schema=FIELDS)
+    make_webhook(cast.alice, "http://127.0.0.1:9/")
+    return cast
+
+
+def test_requests_count_for_the_account_of_the_caller(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root)
+    before = {caller.id: used(caller)["requests"] for caller in (cast.alice, cast.charlie)}
+    for _ in range(3):
+        assert cast.bob.get("records/posts").status_code == 200
+    assert cast.bob.get("account").status_code == 403  # an answer like any other
+    assert cast.root.acting_in("globex").get("records/posts").status_code == 200
+    assert Caller(app).get("records/posts").status_code == 401
+    assert Caller(app, Authorization="Bearer x").get("records/posts").status_code == 401
+    # Each look counts itself for the next one.
+    assert used(cast.alice)["requests"] == before[cast.alice.id] + 4 + 1
+    assert used(cast.charlie)["requests"] == before[cast.charlie.id] + 1
+
+
+def test_strangers_count_only_where_they_may_read(app: Flask, cast: Cast) -> None:
+    """Else anybody could use up the requests of any account."""
+    make_collection(cast.root, "news", list_rule="true", view_rule="@request.auth.id != ''")
+    stranger, before = Caller(app, **{"X-Account-ID": "acme"}), used(cast.alice)["requests"]
+    cast.root.patch("collections/news/rules", {"list_rule": "public"})
+    statuses = [stranger.get(path).status_code for path in ("records/none", "records/news/x")]
+    assert all(status >= 400 for status in statuses)
+    assert used(cast.alice)["requests"] == before + 1
+
+
+def test_rows_and_files_are_counted_as_they_change(app: Flask, busy: Cast) -> None:
+    alice, before = busy.alice, used(busy.charlie)
+    first = make_record(alice, title="x" * 300)
+    second = make_record(alice, title="é" * 10, done=True)
+    assert stored(app, alice).items() <= used(alice).items()
+    file = upload(alice)
+    assert used(alice)["file_bytes"] == 1000
+    assert (
+        alice.patch(f"records/posts/{first['id']}", {"title": "short", "file": [file]}).status_code
+        == 200
+    )
+    assert alice.delete(f"records/posts/{second['id']}").status_code == 204
+    now = used(alice)
+    assert stored(app, alice).items() <= now.items()
+    assert (now["records"], now["deliveries"]) == (1, 4)
+    assert used(busy.charlie).items() >= {**before, "requests": before["requests"] + 1}.items()
+
+
+def test_a_changed_schema_is_measured_again(app: Flask, busy: Cast) -> None:
+    alice = busy.alice
+    made = [make_record(alice, title=f"{n}" * 20, done=True) for n in range(3)]
+    posts = busy.root.get("collections/posts").json
+    schema = [field for field in posts["schema"] if field["name"] != "done"]
+    schema.append({"name": "note", "type": "text", "default": "as new"})
+    answer = busy.root.patch(f"collections/{posts['id']}", {"schema": schema})
+    assert answer.status_code == 200, answer.json
+    alice.delete(f"records/posts/{made[0]['id']}")
+    run_jobs(app)
+    make_record(alice, title="later")
+    assert stored(app, alice).items() <= used(alice).items()
+
+
+def test_steps_and_mails_are_counted(app: Flask, busy: Cast) -> None:
+    alice = busy.alice
+    flow = make_workflow(alice, [create("one", "a", next="two"), create("two", "b")])
+    start(alice, flow)
+    work(app)
+    alice.post("account/users", {"email": "dora@acme.example", "role": "viewer"})
+    run_jobs(app)
+    now = used(alice)
+    assert stored(app, alice).items() <= now.items()
+    assert (now["workflow_steps"], now["records"], now["mails"]) == (2, 2, 1)
+    assert used(busy.charlie)["mails"] == 0
+
+
+def run_calls(settings: Config, number: int, count: int, log: Path, token: dict[str, str]) -> None:
+    """Send mixed calls, log each answer, and die by SIGKILL after the last."""
+    app = create_app(settings)
+    alice, made = Caller(app, **token), list[str]()
+    with log.open("ab", buffering=0) as lines:
+        for i in range(count):
+            match i % 5:
+                case 0 | 1:
+                    answer = alice.post("records/posts", {"title": f"{number} {i}" * (i % 7)})
+                    made += [answer.json["id"]] if answer.status_code == 201 else []
+                case 2:
+                    answer = alice.get(f"records/posts/{made[-1]}")
+                case 3:
+                    answer = alice.patch(f"records/posts/{made[-1]}", {"title": "y" * (i % 50)})
+                case _:
+                    answer = alice.delete(f"records/posts/{made.pop()}")
+            lines.write(f"{answer.status_code}\n".encode())
+            if i == count // 2 and number == 0:
+                with app.app_context():
+                    request_counter.current().collect_all()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@WHOLE
+def test_the_meter_equals_the_log_of_killed_processes(
+    app: Flask, busy: Cast, tmp_path: Path, whole: bool
+) -> None:
+    alice, settings = busy.alice, app.extensions["atrium.config"]
+    log, count = tmp_path / "log", 2500 if whole else 40
+    before = used(alice)["requests"]
+    for _ in range(2):  # the second half begins where the first was killed
+        workers = [
+            forked(run_calls, settings, n, count // 2, log, alice.headers) for n in range(PROCESSES)
+        ]
+        for worker in workers:
+            worker.join()
+        assert [worker.exitcode for worker in workers] == [-signal.SIGKILL] * PROCESSES
+    lines = log.read_text().split()
+    assert len(lines) == count * PROCESSES
+    assert set(lines) <= {"200", "201", "204", "503"}
+    now = used(alice)
+    assert now["requests"] == before + len(lines) + 1
+    assert stored(app, alice).items() <= now.items()
+    assert used(alice)["requests"] == before + len(lines) + 2  # collected once only
+    with app.app_context():
+        folder = settings.instance_dir / "usage"
+        assert len([*folder.glob("*.requests")]) == 1  # this process's own
+
+
+def move_back(app: Flask, days: int) -> date:
+    """Make what was counted today a count of an earlier day; returns that day."""
+    day = (clock.now() - timedelta(days=days)).date()
+    with app.app_context():
+        request_counter.current().collect_all()
+        moved = sa.text("UPDATE usage_counts SET day = :day WHERE day <> 'now'")
+        with db.transaction() as session:
+            session.execute(moved, {"day": day.isoformat()})
+    return day
+
+
+def test_days_are_listed_with_the_level_of_each(app: Flask, busy: Cast) -> None:
+    alice = busy.alice
+    make_record(alice, title="x")
+    with app.app_context():
+        upkeep.record_levels({})
+    day = move_back(app, 1)
+    make_record(alice, title="y")
+    days = alice.get("account/usage").json["items"]
+    assert len(days) == 30
+    assert [item["records"] for item in days[-2:]] == [1, 2]
+    assert [item["deliveries"] for item in days[-2:]] == [1, 1]
+    assert days[0]["records"] is None
+    lines = alice.get(f"account/usage?format=csv&from_date={day}").text.splitlines()
+    assert lines[0].startswith("day,requests,deliveries,")
+    assert len(lines) == 3
+
+
+def test_parts_of_past_days_are_added_up(app: Flask, busy: Cast) -> None:
+    alice = busy.alice
+    make_record(alice, title="x")
+    day = move_back(app, 40)
+    query = f"account/usage?from_date={day}&to_date={day}"
+    before = alice.get(query).json["items"]
+    with app.app_context():
+        upkeep.fold({})
+        upkeep.fold({})
+    assert alice.get(query).json["items"] == before
+    assert (before[0]["requests"], before[0]["deliveries"]) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [
+        ("from_date=2026-11-02&to_date=2026-11-01", 400),
+        ("from_date=2020-01-01", 400),
+        ("from_date=soon", 422),
+        ("format=xml", 422),
+    ],
+)
+def test_ranges_are_checked(alice: Caller, query: str, status: int) -> None:
+    assert alice.get(f"account/usage?{query}").status_code == status
+
+
+def test_a_closed_account_leaves_nothing(app: Flask, busy: Cast) -> None:
+    make_record(busy.alice, title="x")
+    used(busy.alice)
+    assert busy.root.delete(f"accounts/{busy.alice.account_id}").status_code == 204
+    run_jobs(app)
+    with app.app_context():
+        left = sa.text("SELECT count(*) FROM usage_counts WHERE account_id = :id AND amount <> 0")
+        assert db.connection().scalar(left, {"id": busy.alice.account_id}) == 0
