@@ -80,6 +80,8 @@ BODIES: dict[tuple[str, str], Callable[[Tenant], object]] = {
     ("POST", "/webhooks"): _webhook,
     ("POST", "/workflows"): _workflow,
     ("POST", "/hooks"): _hook,
+    ("PUT", "/account/retention"): lambda tenant: {"deliveries_days": 7},
+    ("POST", "/account/retention/plan"): lambda tenant: {"deliveries_days": 7},
     ("POST", "/scim/v2/.search"): _scim_search,
     ("POST", "/scim/v2/Users/.search"): _scim_search,
     ("POST", "/scim/v2/Groups/.search"): _scim_search,

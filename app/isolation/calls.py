@@ -38,6 +38,7 @@ FIXED_VALUES = {
     "filename": "x",
     "token": "x",
     "explain_id": "x",
+    "number": "1",
     "resource_type": "User",
     "schema_id": "urn:ietf:params:scim:schemas:core:2.0:User",
 }

@@ -109,7 +109,6 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
         "reset_token": links[alice.email].rpartition("=")[2],
         "undo_token": undo,
         "explain_id": cast.bob.get("records/closed").json["explain_id"],
-        "owner_id": alice.account_id,
         "job_id": _job(app, alice.account_id),
         "entry_id": str(cast.root.get("audit-logs?limit=1").json["items"][0]["id"]),
     }

@@ -26,7 +26,7 @@ from app.rest.access import public
 from app.webhooks.models import DELIVERIES
 
 JOBS = "/console/jobs"
-JOB = f"{JOBS}/<uuid:owner_id>/<uuid:job_id>"
+JOB = f"{JOBS}/<uuid:account_id>/<uuid:job_id>"
 PENDING, FAILED, DONE = STATUSES = ("pending", "failed", "done")
 STATES = ("waiting", "running", "failed", "done")
 
@@ -55,11 +55,11 @@ def show_jobs() -> str:
 @blueprint.get(JOB)
 @public
 @guard.superadmins_only
-def show_job(owner_id: str, job_id: str) -> str:
+def show_job(account_id: str, job_id: str) -> str:
     """One job: what it is about, its attempts and its last error."""
     query = sa.select(TABLE, _state().label("state"), Account.name)
     query = query.outerjoin(Account, Account.id == TABLE.c.account_id)
-    key = (TABLE.c.account_id == owner_id.lower(), TABLE.c.id == job_id.lower())
+    key = (TABLE.c.account_id == account_id.lower(), TABLE.c.id == job_id.lower())
     job = db.connection().execute(query.where(*key)).first()
     if job is None:
         raise NotFound(gettext("No such job. Jobs are removed seven days after their end."))
@@ -76,9 +76,9 @@ def show_job(owner_id: str, job_id: str) -> str:
 @blueprint.post(f"{JOB}/retry")
 @public
 @guard.superadmins_only
-def retry_job(owner_id: str, job_id: str) -> BaseResponse:
+def retry_job(account_id: str, job_id: str) -> BaseResponse:
     """Enqueue a failed job again."""
-    jobs.retry(owner_id.lower(), job_id.lower())
+    jobs.retry(account_id.lower(), job_id.lower())
     return redirect_with_notice(gettext("The job is queued again."), "console.show_jobs")
 
 

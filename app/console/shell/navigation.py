@@ -15,6 +15,7 @@ from app.console.shell.switcher import RecentAccount
 from app.http.languages import gettext
 
 HOME = "/console"
+JOB = "console.show_job"
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,8 @@ class Shell:
     @property
     def is_instance_wide(self) -> bool:
         """Whether a superadmin's page is about the instance, and not about an account."""
-        if not self._caller.is_superadmin or "account_id" in (request.view_args or {}):
+        of_account = "account_id" in (request.view_args or {}) and request.endpoint != JOB
+        if not self._caller.is_superadmin or of_account:
             return False
         pages = (*self.groups[0].entries, *self.groups[-1].entries)
         return any(self.current is entry for entry in pages)
