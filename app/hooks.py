@@ -14,6 +14,7 @@ from app import rest
 from app.auth import cors, guard, idempotency
 from app.ops import metrics
 from app.rest.current_request import get_g, get_request
+from app.usage import request_counter
 
 CORRELATION_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 VARY = "Authorization, X-API-Key, X-Account-ID"
@@ -26,7 +27,7 @@ def init_app(app: Flask) -> None:
     """Register the hooks."""
     app.before_request(_before)
     app.after_request(_after)
-    app.teardown_request(lambda error: guard.reset_context())
+    app.teardown_request(guard.reset_context)
 
 
 def _before() -> Response | None:
@@ -44,6 +45,11 @@ def _before() -> Response | None:
 
 def _after(response: Response) -> Response:
     request, g = get_request(), get_g()
+    account_id = g.get("metered")
+    # Without a credential only success counts: strangers could use up the quota of any account.
+    # Before the log: whatever is killed meanwhile, what it says is counted.
+    if account_id is not None and (response.status_code < 400 or g.principal.signed_in):
+        request_counter.add(account_id)
     claim = g.pop("claim", None)
     if claim is not None:
         response = idempotency.finish(claim, request, response)
@@ -53,7 +59,6 @@ def _after(response: Response) -> Response:
         cors.allow_origin(origin, request, response)
     response.headers.add("X-Correlation-ID", g.correlation_id)
     response.headers.add("X-Content-Type-Options", "nosniff")
-    guard.meter(g, response.status_code)
     _record(request, response, time.perf_counter() - g.started)
     return response
 

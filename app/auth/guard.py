@@ -37,7 +37,7 @@ from app.http.idempotency import HEADER as IDEMPOTENCY_KEY
 from app.rest.access import LARGEST_PUBLIC_BODY, Access, access_of, max_body_of
 from app.rest.current_request import environ_key, get_g, get_request
 from app.rest.parsing import check_path, check_query
-from app.usage import quotas, request_counter
+from app.usage import quotas
 from app.usage.quotas import QuotaExceeded
 
 P = ParamSpec("P")
@@ -162,7 +162,7 @@ def _is_essential() -> bool:
     return disk.is_essential(get_request().method, get_request().path)
 
 
-def reset_context() -> None:
+def reset_context(error: BaseException | None = None) -> None:
     """After a request: whatever the thread does next, the caller of this one does not do it."""
     db.write_limit.set(None)
     actor.source.set(actor.system)
@@ -253,7 +253,7 @@ def _admit(
     request: Request, g: Any, view: Callable[..., object] | None, caller: Principal, access: Access
 ) -> Principal:
     """Refuse a request beyond its account's quota (docs/usage.md)."""
-    account = caller.metered_account
+    account = caller.home or caller.account
     if account is None:
         return caller
     request.environ[ACCOUNT] = account.id
@@ -267,7 +267,7 @@ def _admit(
 
 
 def _check_requests(g: Any, view: Callable[..., object] | None, caller: Principal) -> None:
-    account = caller.metered_account
+    account = caller.home or caller.account
     if account is None or not account.quotas or getattr(view, "beyond_quota", False):
         return
     try:
@@ -275,16 +275,6 @@ def _check_requests(g: Any, view: Callable[..., object] | None, caller: Principa
     except QuotaExceeded:
         g.metered = None  # what is refused does not count
         raise
-
-
-def meter(g: Any, status: int) -> None:
-    """Count an answered request for the caller's account.
-
-    Without a credential only success counts: strangers could use up the quota of any account.
-    """
-    account_id: str | None = g.get("metered")
-    if account_id is not None and (g.principal.signed_in or status < 400):
-        request_counter.current().add(account_id)
 
 
 def _is_exempt(request: Request) -> bool:
