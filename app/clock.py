@@ -1,6 +1,6 @@
 """The clock, and the text form of timestamps (contract section 1)."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from app.rules import values
 
@@ -10,6 +10,13 @@ OFFSET = len("+00:00")
 def now() -> datetime:
     """Return the current time in UTC."""
     return datetime.now(UTC)
+
+
+def seconds_until_midnight() -> float:
+    """Return the seconds until the next day in UTC begins."""
+    today = now()
+    midnight = today.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
+    return (midnight - today).total_seconds()
 
 
 def iso(moment: datetime) -> str:

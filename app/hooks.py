@@ -16,6 +16,7 @@ from app.auth import cors, guard, idempotency
 from app.ops import metrics
 from app.rest.current_request import get_g, get_request
 from app.security import reads
+from app.usage import request_counter
 
 CORRELATION_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 VARY = "Authorization, X-API-Key, X-Account-ID"
@@ -55,6 +56,11 @@ def _reset_context(error: BaseException | None) -> None:
 def _after(response: Response) -> Response:
     request, g = get_request(), get_g()
     _store_reads(request, g, response)
+    account_id = g.get("metered")
+    # Without a credential only success counts: strangers could use up the quota of any account.
+    # Before the log: whatever is killed meanwhile, what it says is counted.
+    if account_id is not None and (response.status_code < 400 or g.principal.signed_in):
+        request_counter.add(account_id)
     claim = g.pop("claim", None)
     if claim is not None:
         response = idempotency.finish(claim, request, response)
@@ -64,7 +70,6 @@ def _after(response: Response) -> Response:
         cors.allow_origin(origin, request, response)
     response.headers.add("X-Correlation-ID", g.correlation_id)
     response.headers.add("X-Content-Type-Options", "nosniff")
-    guard.meter(g, response.status_code)
     _record(request, response, time.perf_counter() - g.started)
     return response
 

@@ -136,7 +136,7 @@ class Made:
             for key, caller in self._principals.items() if peopled else ():
                 versioned_cache.cache("principals").put(key, caller)
         request_counter.of(self.app).close()
-        del self.app.extensions["atrium.usage"]
+        del self.app.extensions[request_counter.KEY]
         for name in ("outbox", "files", "usage"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
 

@@ -7,7 +7,7 @@ Deny by default: a view without an access marker requires a signed-in caller. `a
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, wraps
+from functools import lru_cache, partial, wraps
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 
@@ -37,7 +37,7 @@ from app.http.idempotency import HEADER as IDEMPOTENCY_KEY
 from app.rest.access import LARGEST_PUBLIC_BODY, Access, access_of, max_body_of
 from app.rest.current_request import environ_key, get_g, get_request
 from app.rest.parsing import check_path, check_query
-from app.usage import quotas, request_counter
+from app.usage import quotas
 from app.usage.quotas import QuotaExceeded
 
 P = ParamSpec("P")
@@ -129,9 +129,8 @@ def _raise_unless_outdated(error: versioned_cache.Stale | DBAPIError) -> None:
         raise error
 
 
-def _actor() -> actor.Actor:
+def _actor(request: Request, context: Any) -> actor.Actor:
     # The caller is set by this guard or by the console's.
-    request, context = get_request(), get_g()
     caller: Principal | None = context.get("principal") or context.get("console_caller")
     acting = actor.ANONYMOUS
     if caller and caller.user_id:
@@ -150,8 +149,7 @@ def _actor() -> actor.Actor:
     )
 
 
-def _tenancy() -> tenancy.Scope:
-    context = get_g()
+def _tenancy(context: Any) -> tenancy.Scope:
     if context.get("of_any_account"):
         return tenancy.ALL_ACCOUNTS
     caller: Principal | None = context.get("principal") or context.get("console_caller")
@@ -162,7 +160,7 @@ def _is_essential() -> bool:
     return disk.is_essential(get_request().method, get_request().path)
 
 
-def reset_context() -> None:
+def reset_context(error: BaseException | None = None) -> None:
     """After a request: whatever the thread does next, the caller of this one does not do it."""
     db.write_limit.set(None)
     actor.source.set(actor.system)
@@ -172,8 +170,9 @@ def reset_context() -> None:
 
 def check(request: Request, g: Any) -> Response | None:
     """Refuse what the caller may not do; returns the stored response of a repeated request."""
-    actor.source.set(_actor)
-    tenancy.source.set(_tenancy)
+    # Bound to this request: looking it up again would take a call for each statement.
+    actor.source.set(partial(_actor, request, g))
+    tenancy.source.set(partial(_tenancy, g))
     db.write_limit.set(_is_essential)
     environ, chain = request.environ, trigger_depth.NO_CHAIN
     if DEPTH in environ or ROOT in environ:
@@ -187,7 +186,7 @@ def check(request: Request, g: Any) -> Response | None:
         _authorize(request, g, view, access)
     elif not _is_exempt(request):
         _count(request, None)
-    _limit_body(request, view, access)
+    _limit_body(request, g, view, access)
     if view is not None:
         check_path(request)
         check_query(request, view)
@@ -196,11 +195,13 @@ def check(request: Request, g: Any) -> Response | None:
     return None
 
 
-def _limit_body(request: Request, view: Callable[..., object] | None, access: Access) -> None:
+def _limit_body(
+    request: Request, g: Any, view: Callable[..., object] | None, access: Access
+) -> None:
     # Before anything reads the body. The console sets its own limit for callers with a cookie.
     if access is Access.PUBLIC and request.blueprint != CONSOLE:
         limit_body(max_body_of(view) if view else LARGEST_PUBLIC_BODY)
-    elif access is Access.ANONYMOUS and not principal().signed_in:
+    elif access is Access.ANONYMOUS and not g.principal.signed_in:
         limit_body(config.current().max_anonymous_body_bytes)
 
 
@@ -253,7 +254,7 @@ def _admit(
     request: Request, g: Any, view: Callable[..., object] | None, caller: Principal, access: Access
 ) -> Principal:
     """Refuse a request beyond its account's quota (docs/usage.md)."""
-    account = caller.metered_account
+    account = caller.home or caller.account
     if account is None:
         return caller
     request.environ[ACCOUNT] = account.id
@@ -267,7 +268,7 @@ def _admit(
 
 
 def _check_requests(g: Any, view: Callable[..., object] | None, caller: Principal) -> None:
-    account = caller.metered_account
+    account = caller.home or caller.account
     if account is None or not account.quotas or getattr(view, "beyond_quota", False):
         return
     try:
@@ -275,16 +276,6 @@ def _check_requests(g: Any, view: Callable[..., object] | None, caller: Principa
     except QuotaExceeded:
         g.metered = None  # what is refused does not count
         raise
-
-
-def meter(g: Any, status: int) -> None:
-    """Count an answered request for the caller's account.
-
-    Without a credential only success counts: strangers could use up the quota of any account.
-    """
-    account_id: str | None = g.get("metered")
-    if account_id is not None and (g.principal.signed_in or status < 400):
-        request_counter.current().add(account_id)
 
 
 def _is_exempt(request: Request) -> bool:

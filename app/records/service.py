@@ -30,7 +30,6 @@ from app.records.store.sizes import SizeLimit
 from app.records.write import cascade, changes, conflicts
 from app.records.write.values import Problems
 from app.types import JSONMapping, JSONObject
-from app.usage import quotas
 from app.webhooks import outbox as webhooks
 
 Body = JSONMapping
@@ -204,9 +203,8 @@ def unverified_transaction(
     try:
         with db.transaction():
             definition = definitions.get(collection)
-            listeners = webhooks.version_checks(by.account_id)
-            if by.account is not None:
-                quotas.remember(by.account.id, by.account.quotas)
+            quotas = by.account.quotas if by.account else ()
+            listeners = webhooks.version_checks(by.account_id, quotas)
             yield (
                 definition,
                 versioned_cache.combine(*by.version_checks, *definition.version_checks, *listeners),

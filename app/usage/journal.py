@@ -53,36 +53,31 @@ class Journal:
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
         os.ftruncate(self._descriptor, MAX_ENTRIES * ENTRY.size)
         self._map = mmap.mmap(self._descriptor, MAX_ENTRIES * ENTRY.size)
-        self._numbers = memoryview(self._map).cast("Q")
+        self.numbers = memoryview(self._map).cast("Q")
         draft.rename(self._path)
-        self.day, self._places = day, dict[str, int]()
+        self.day = day
+        self.places = dict[str, int]()
+        """Where in `numbers` the count of each account is."""
 
-    def add(self, account_id: str) -> None:
-        """Count a request. Raises Full."""
-        place = self._places.get(account_id)
-        if place is None:
-            self._insert(account_id)
-        else:
-            self._numbers[place] += 1
-
-    def _insert(self, account_id: str) -> None:
-        number = len(self._places)
+    def insert(self, account_id: str) -> None:
+        """Count the first request of an account. Raises Full."""
+        number = len(self.places)
         if number == MAX_ENTRIES:
             raise Full
         offset = number * ENTRY.size
         # The day last: an entry counts once it is whole.
         ENTRY.pack_into(self._map, offset, 0, UUID(account_id).bytes, 1)
         struct.pack_into("=q", self._map, offset, self.day)
-        self._places[account_id] = (offset + COUNT_OFFSET) // COUNT_SIZE
+        self.places[account_id] = (offset + COUNT_OFFSET) // COUNT_SIZE
 
     def count(self, account_id: str) -> int:
         """Return how many requests of an account this journal has counted."""
-        place = self._places.get(account_id)
-        return 0 if place is None else self._numbers[place]
+        place = self.places.get(account_id)
+        return 0 if place is None else self.numbers[place]
 
     def close(self) -> None:
         """Leave the file to whoever collects it."""
-        self._numbers.release()
+        self.numbers.release()
         self._map.close()
         os.close(self._descriptor)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import NamedTuple
 
 import prometheus_client
@@ -22,7 +21,7 @@ from app.types import JSONMapping
 from app.usage import levels, request_counter
 from app.usage.meters import METERS, REQUESTS, STOCKS
 
-SETTING = "quotas"
+SETTING = NOTED_KEY = "quotas"
 STOCK_RETRY_SECONDS = 3600
 EXCEEDED = prometheus_client.Counter(
     "atrium_quota_exceeded_total", "Refusals for a quota of an account.", ("quota",), registry=None
@@ -100,23 +99,14 @@ def exceeded(meter: str, limit: int) -> QuotaExceeded:
     return QuotaExceeded(meter, limit, seconds)
 
 
-def remember(account_id: str, quotas: Quotas) -> None:
-    """Note the quotas of the open transaction's account, whose version it checks."""
-    _notes()[account_id] = quotas
-
-
 def load(account_id: str) -> Quotas:
     """Return the quotas of an account: those that the open transaction has noted, else stored."""
-    noted = _notes().get(account_id) if db.in_transaction() else None
+    noted = db.notes().get(NOTED_KEY, {}).get(account_id) if db.in_transaction() else None
     if noted is not None:
-        return noted
+        own: Quotas = noted
+        return own
     query = sa.select(Account.settings).where(Account.id == account_id)
     return of_account(account_id, db.connection().scalar(query) or {})
-
-
-def _notes() -> dict[str, Quotas]:
-    notes: dict[str, Quotas] = db.notes().setdefault("quotas", {})
-    return notes
 
 
 def is_used_up(account_id: str, meter: str, adding: int = 1) -> bool:
@@ -127,6 +117,4 @@ def is_used_up(account_id: str, meter: str, adding: int = 1) -> bool:
 
 def seconds_until_midnight() -> int:
     """Return the seconds until the next day in UTC begins."""
-    now = clock.now()
-    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
-    return max(1, math.ceil((midnight - now).total_seconds()))
+    return max(1, math.ceil(clock.seconds_until_midnight()))

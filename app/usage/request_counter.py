@@ -27,7 +27,9 @@ from app.usage.meters import REQUESTS
 from app.usage.models import COUNTS
 
 log = structlog.get_logger()
+KEY = "atrium.usage"
 FLUSH_SECONDS = 1
+RECHECK_SECONDS = 10  # of the day, as the clock may be set
 RETRY_SECONDS = 10  # after a file could not be created
 STALE_SECONDS = 10  # without a flusher, a quota costs a statement this often
 OLDEST_DAYS = 30  # journals of earlier days are dropped: their days may be folded
@@ -48,29 +50,45 @@ class RequestCounter:
     def __init__(self, folder: Path) -> None:
         self._folder, self._lock = folder, threading.Lock()
         self._journal: Journal | None = None
-        self._pid, self._retry_at = 0, 0.0
+        self._pid, self._retry_at, self._valid_until = 0, 0.0, 0.0
         self._stored: dict[tuple[str, int, str], int] = {}
         self._known: dict[str, _Known] = {}
 
     def add(self, account_id: str) -> None:
         """Count a request of an account."""
-        day = clock.now().toordinal()
         with self._lock:
-            if self._retry_at and time.monotonic() < self._retry_at:
-                return
-            try:
-                self._current(day).add(account_id)
-            except Full:
-                self._open(day).add(account_id)
-            except OSError as error:  # the response matters more
-                self._retry_at = time.monotonic() + RETRY_SECONDS
-                log.warning("requests are not metered", reason=error.strerror)
+            current = self._journal
+            if current is not None and time.monotonic() < self._valid_until:
+                place = current.places.get(account_id)
+                if place is not None and self._pid == os.getpid():
+                    current.numbers[place] += 1
+                    return
+            self._add(account_id)
+
+    def _add(self, account_id: str) -> None:
+        if self._retry_at and time.monotonic() < self._retry_at:
+            return
+        day = clock.now().toordinal()
+        try:
+            current = self._current(day)
+            place = current.places.get(account_id)
+            if place is None:
+                current.insert(account_id)
+            else:
+                current.numbers[place] += 1
+        except Full:
+            self._open(day).insert(account_id)
+        except OSError as error:  # the response matters more
+            self._retry_at = time.monotonic() + RETRY_SECONDS
+            log.warning("requests are not metered", reason=error.strerror)
 
     def _current(self, day: int) -> Journal:
         # A fork must not add to its parent's file, and a new day begins a new one.
-        if self._journal is None or self._pid != os.getpid() or self._journal.day != day:
-            return self._open(day)
-        return self._journal
+        current = self._journal
+        if current is None or self._pid != os.getpid() or current.day != day:
+            current = self._open(day)
+        self._valid_until = time.monotonic() + min(RECHECK_SECONDS, clock.seconds_until_midnight())
+        return current
 
     def _open(self, day: int) -> Journal:
         if self._journal is not None and self._pid == os.getpid():
@@ -198,11 +216,17 @@ def _open_ids(account_ids: set[str]) -> set[str]:
 
 def of(app: Flask) -> RequestCounter:
     """Return the application's counter."""
-    counter: RequestCounter | None = app.extensions.get("atrium.usage")
+    counter: RequestCounter | None = app.extensions.get(KEY)
     if counter is None:
         folder = app.extensions["atrium.config"].instance_dir / "usage"
-        counter = app.extensions.setdefault("atrium.usage", RequestCounter(folder))
+        counter = app.extensions.setdefault(KEY, RequestCounter(folder))
     return counter
+
+
+def add(account_id: str) -> None:
+    """Count a request of an account."""
+    counter: RequestCounter | None = config.context().app.extensions.get(KEY)
+    (counter or current()).add(account_id)
 
 
 def current() -> RequestCounter:

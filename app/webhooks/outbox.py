@@ -26,6 +26,7 @@ from app.ids import new_id
 from app.jobs.rq_queues import WEBHOOKS
 from app.types import JSONMapping, JSONObject
 from app.usage import meters, quotas
+from app.usage.quotas import Quotas
 from app.webhooks import filters, payload
 from app.webhooks.models import DELIVERIES, Webhook, WebhookVersion
 from app.webhooks.visibility import View, maker_now, maker_version_checks
@@ -64,12 +65,17 @@ class Listeners:
         return frozenset(filter(None, owner_ids))
 
 
-def version_checks(account_id: str | None) -> list[VersionCheck]:
-    """The versions that the open transaction must check before it changes records."""
+def version_checks(account_id: str | None, own_quotas: Quotas = ()) -> list[VersionCheck]:
+    """The versions that the open transaction must check before it changes records.
+
+    It also notes the quotas of the account, whose version is checked with the caller's.
+    """
     if account_id is None:
         return []
     listeners = _cached(account_id)
-    db.notes().setdefault(CHECKED_KEY, {})[account_id] = listeners
+    notes = db.notes()
+    notes.setdefault(CHECKED_KEY, {})[account_id] = listeners
+    notes.setdefault(quotas.NOTED_KEY, {})[account_id] = own_quotas
     if not listeners.makers:
         return [listeners.version_check]
     return [listeners.version_check, *maker_version_checks(account_id, listeners.makers)]

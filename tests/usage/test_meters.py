@@ -261,3 +261,11 @@ def test_a_closed_account_leaves_nothing(app: Flask, busy: Cast) -> None:
     with app.app_context():
         left = sa.text("SELECT count(*) FROM usage_counts WHERE account_id = :id AND amount <> 0")
         assert db.connection().scalar(left, {"id": busy.alice.account_id}) == 0
+
+
+def test_wide_rows_are_measured(app: Flask, cast: Cast) -> None:
+    """SQLite's functions take 100 arguments only."""
+    make_collection(cast.root, schema=[{"name": f"f{n}", "type": "text"} for n in range(120)])
+    record = make_record(cast.alice, f0="é", f119="x" * 50)
+    cast.alice.patch(f"records/posts/{record['id']}", {"f100": "%s"})
+    assert stored(app, cast.alice).items() <= used(cast.alice).items()
