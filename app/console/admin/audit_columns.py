@@ -32,6 +32,7 @@ LABELS: Mapping[str, str] = {
     "email_verified": lazy_gettext("Email verified"),
     "email_verified_at": lazy_gettext("Email verified at"),
     "enabled": lazy_gettext("Enabled"),
+    "is_enabled": lazy_gettext("Enabled"),
     "events": lazy_gettext("Events"),
     "expires_at": lazy_gettext("Expires at"),
     "external_id": lazy_gettext("External id"),
