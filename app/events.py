@@ -149,6 +149,11 @@ class RowChanged:
 
 
 @dataclass(frozen=True)
+class ViewRunsAgain:
+    """A view failed on outdated rows; what it has rendered is not answered."""
+
+
+@dataclass(frozen=True)
 class PersonalDataShown:
     """The audit log shows somebody personal values of an account's records."""
 

@@ -92,6 +92,13 @@ def _on_reuse(event: events.RefreshTokenReused) -> None:
     record(Event(event.account_id, "refresh_token.reused", "sessions", event.session_id))
 
 
+@events.subscribe(events.ViewRunsAgain)
+def _on_rerun(event: events.ViewRunsAgain) -> None:
+    current = reads.collector.get()
+    if current is not None:
+        current.clear()
+
+
 @events.subscribe(events.PersonalDataShown)
 def _on_audit(event: events.PersonalDataShown) -> None:
     place = (event.definition, event.by, event.account_id, event.record_ids)
