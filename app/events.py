@@ -164,6 +164,22 @@ class MailSent:
 
 
 @dataclass(frozen=True)
+class ViewRunsAgain:
+    """A view failed on outdated rows; what it has rendered is not answered."""
+
+
+@dataclass(frozen=True)
+class PersonalDataShown:
+    """The audit log shows somebody personal values of an account's records."""
+
+    definition: Any  # collections.definition.Definition
+    account_id: str
+    record_ids: tuple[str, ...]
+    fields: frozenset[str]
+    by: Any  # auth.principal.Principal
+
+
+@dataclass(frozen=True)
 class AccountClosed:
     """An account was closed for good; its data must be removed."""
 

@@ -47,9 +47,13 @@ def _before() -> Response | None:
     return guard.check(request, g)
 
 
-def _reset_context(error: BaseException | None) -> None:
+def _stop_collecting() -> None:
     reads.endpoint.set(None)
     reads.collector.set(None)
+
+
+def _reset_context(error: BaseException | None) -> None:
+    _stop_collecting()
     guard.reset_context()
 
 
@@ -77,6 +81,8 @@ def _after(response: Response) -> Response:
 def _store_reads(request: Request, g: Any, response: Response) -> None:
     """Record what the answer shows, before it is sent: who is not recorded is not answered."""
     collector, status = reads.collector.get(), response.status_code
+    # What a stream shows from now on is stored at once.
+    _stop_collecting()
     if collector is not None and status < FIRST_REDIRECT:
         collector.store()
         return

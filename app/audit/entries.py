@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import sqlalchemy as sa
 
-from app import clock, db
+from app import clock, db, events
 from app.accounts.models import PII_GROUP
 from app.audit import digest
 from app.audit.append import HIDDEN
@@ -252,13 +252,16 @@ class Mask:
     def __init__(self, by: Principal) -> None:
         self._by, self._off = by, PII_GROUP in by.groups
         self._visibility: RecordVisibility | None = None
+        self._shown: dict[tuple[str, Definition], tuple[dict[str, None], set[str]]] = {}
 
     def entries(self, changes: Iterable[Mapping[str, Any]]) -> Iterator[Entry]:
         """The masked entries of changes, which are read in batches."""
         remaining = iter(changes)
         while batch := list(islice(remaining, BATCH_SIZE)):
             self.load(batch)
-            yield from (self(entry) for change in batch for entry in readable(change))
+            found = [self(entry) for change in batch for entry in readable(change)]
+            self.publish()
+            yield from found
 
     def load(self, changes: Iterable[Mapping[str, Any]]) -> None:
         """Find out which records of these changes the caller may see."""
@@ -272,11 +275,31 @@ class Mask:
         place = (entry["table_name"], entry["column_name"], entry["occurred_at"])
         mask = _hide if self._is_hidden(entry) else self._mask_of(*place)
         if mask is None:
+            self._note(entry)
             return entry
         for name in ("old_value", "new_value"):
             entry[name] = None if entry[name] is None else mask(entry[name])
         entry["salt"], entry["masked"] = None, True
         return entry
+
+    def publish(self) -> None:
+        """Publish which personal values of records the entries so far show."""
+        for (account_id, definition), (ids, fields) in self._shown.items():
+            shown = (definition, account_id, tuple(ids), frozenset(fields))
+            events.publish(events.PersonalDataShown(*shown, self._by))
+        self._shown.clear()
+
+    def _note(self, entry: Entry) -> None:
+        if not self._off or not entry["table_name"].startswith(tables.PREFIX):
+            return
+        moment = _moment(entry["occurred_at"])
+        definition = self._by_former_name.find(entry["table_name"], moment)
+        name = definition and definition.era_at(moment).present_name(entry["column_name"])
+        if definition is not None and name in definition.personal:
+            key = (entry["account_id"], definition)
+            ids, fields = self._shown.setdefault(key, ({}, set()))
+            ids[entry["record_id"]] = None
+            fields.add(name)
 
     def _is_hidden(self, entry: Entry) -> bool:
         if self._by.is_superadmin:

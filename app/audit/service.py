@@ -55,7 +55,13 @@ def page(
             counts = counts.limit(max_total + 1)  # changes, which have at least one entry each
         changes = counts.subquery()
         total = int(db.connection().scalar(sa.select(sa.func.sum(changes.c.entries))) or 0)
-    return list(map(Mask(by), _on_page(query))), total
+    return _masked(_on_page(query), Mask(by)), total
+
+
+def _masked(found: Iterable[Entry], mask: Mask) -> list[Entry]:
+    masked = list(map(mask, found))
+    mask.publish()
+    return masked
 
 
 def page_of_account(
@@ -68,7 +74,7 @@ def page_of_account(
         total = int(db.connection().scalar(counts) or 0)
     found, mask = _on_page(query), Mask(by)
     mask.load({**entry, "occurred_at": clock.parse(entry["occurred_at"])} for entry in found)
-    return list(map(mask, found)), total
+    return _masked(found, mask), total
 
 
 def _on_page(query: Query) -> list[Entry]:
@@ -176,7 +182,9 @@ def list_changes(
     rows = db.connection().execute(page.offset(query["skip"]).limit(query["limit"]))
     found, mask = [row._asdict() for row in rows], Mask(by)
     mask.load(found)
-    return [_change(row, mask) for row in found], total or 0
+    changes = [_change(row, mask) for row in found]
+    mask.publish()
+    return changes, total or 0
 
 
 def _columns_within(size: int) -> list[sa.ColumnElement[Any]]:

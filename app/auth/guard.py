@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from flask import Request, Response, g
 from sqlalchemy.exc import DBAPIError
 
-from app import config, db
+from app import config, db, events
 from app.auth import (
     api_keys,
     credentials,
@@ -111,6 +111,7 @@ def optimistic(view: Callable[P, Returned]) -> Callable[P, Returned]:
         except (versioned_cache.Stale, DBAPIError) as error:
             _raise_unless_outdated(error)
         for _ in range(RERUNS):  # concurrent schema changes may outdate even reloaded definitions
+            events.publish(events.ViewRunsAgain())
             try:
                 with versioned_cache.reloading():
                     g.principal = _identify(get_request(), access_of(view))

@@ -56,8 +56,8 @@ def _erase(
         while numbers := session.scalars(query).all():
             own = (EVENTS.c.account_id == account_id, EVENTS.c.number.in_(numbers))
             session.execute(sa.update(EVENTS).where(*own).values(emptied))
-            told = [_erasure(account_id, number, salt) for number in numbers]
-            head = sealing.append(account_id, told, *head)
+            erasures = [_erasure(account_id, number, salt) for number in numbers]
+            head = sealing.append(account_id, erasures, *head)
 
 
 def _erasure(account_id: str, number: int, salt: str) -> JSONObject:

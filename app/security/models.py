@@ -21,7 +21,7 @@ from app.ids import new_id
 class _Event:
     """What a pending and a sealed event have in common."""
 
-    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True, sort_order=-1)
     kind: Mapped[str] = mapped_column(Text)
     target_type: Mapped[str] = mapped_column(Text)
     """The table of what the event is about: `users`, `api_keys`, `col_posts`."""

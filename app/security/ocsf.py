@@ -41,8 +41,15 @@ CLASSES = {
     "second_factor.deleted": Class(*ACCOUNT_CHANGE, 11, "MFA Factor Disable"),
     "personal_data.read": Class(*DATASTORE, 1, "Read"),
     "operator.records_read": Class(*DATASTORE, 1, "Read"),
-    "operator.request": Class(*API, 99, "Request"),
 }
+REQUESTS = {
+    "POST": Class(*API, 1, "Create"),
+    "GET": Class(*API, 2, "Read"),
+    "PUT": Class(*API, 3, "Update"),
+    "PATCH": Class(*API, 3, "Update"),
+    "DELETE": Class(*API, 4, "Delete"),
+}
+OTHER = Class(*API, 99, "Other")
 ENTITY_VERBS = {
     CREATED: Class(*ENTITY, 1, "Create"),
     CHANGED: Class(*ENTITY, 3, "Update"),
@@ -53,9 +60,7 @@ ENTITY_VERBS = {
 def event(shown: JSONMapping, account_id: str) -> JSONObject:
     """An event, as `service.view` shows it, in OCSF."""
     kind: str = shown["kind"]
-    found = CLASSES.get(kind) or ENTITY_VERBS.get(
-        kind.rpartition(".")[2], Class(*ENTITY, 99, "Other")
-    )
+    found = _class_of(kind, shown["details"] or {})
     category = found.uid // 1000
     user = {"uid": shown["user_id"], "email_addr": shown["user_email"], "name": shown["user_name"]}
     user = {name: value for name, value in user.items() if value is not None}
@@ -91,6 +96,13 @@ def event(shown: JSONMapping, account_id: str) -> JSONObject:
     if shown["user_agent"]:
         result["http_request"] = {"user_agent": shown["user_agent"]}
     return result | _about(shown, found, user)
+
+
+def _class_of(kind: str, details: JSONMapping) -> Class:
+    if kind == "operator.request":
+        return REQUESTS.get(details.get("method", ""), OTHER)
+    other = Class(*ENTITY, 99, "Other")
+    return CLASSES.get(kind) or ENTITY_VERBS.get(kind.rpartition(".")[2], other)
 
 
 def _about(shown: JSONMapping, found: Class, user: JSONMapping) -> JSONObject:

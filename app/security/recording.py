@@ -15,12 +15,17 @@ from app.audit import digest
 from app.context import actor, tenancy
 from app.context.actor import Actor
 from app.db import Base
+from app.db.prepared import PreparedStatement
 from app.ids import new_id
 from app.security.models import PendingEvent
 from app.types import JSONMapping
 
 LONGEST_TEXT = 500
 PENDING = Base.metadata.tables[PendingEvent.__tablename__]
+_NEW_ROWS = sa.insert(PENDING).values(
+    {column: sa.bindparam(f"_{column.name}") for column in PENDING.c}
+)
+_NEW = PreparedStatement(_NEW_ROWS, keyed=True)
 
 
 @dataclass(frozen=True)
@@ -47,28 +52,33 @@ def _insert(recorded: list[Event]) -> None:
     account_of = attrgetter("account_id")
     recorded.sort(key=account_of)  # stable: in order within an account
     for account_id, own in groupby(recorded, account_of):
-        with tenancy.in_account(account_id):
-            db.connection().execute(sa.insert(PENDING), list(_rows(own)))
+        rows = list(_rows(own))
+        if len(rows) == 1 and tenancy.current() in (account_id, tenancy.ALL_ACCOUNTS):
+            # The statement may travel with the commit, in the scope of then.
+            _NEW.run(rows[0])
+        else:
+            with tenancy.in_account(account_id):
+                db.connection().execute(_NEW_ROWS, rows)
 
 
 def _rows(recorded: Iterable[Event]) -> Iterable[dict[str, object]]:
     for event in recorded:
         by = event.by
         yield {
-            "account_id": event.account_id,
-            "id": new_id(),
-            "kind": event.kind,
-            "target_type": event.target_type,
-            "target_id": event.target_id,
-            "path": event.path,
-            "user_id": by.user_id,
-            "occurred_at": event.occurred_at,
-            "user_email": _text(by.user_email),
-            "user_name": _text(by.user_name),
-            "ip_address": by.ip_address,
-            "user_agent": _text(by.user_agent),
-            "request_id": by.request_id,
-            "details": digest.canonical(dict(event.details)).decode(),
+            "_account_id": event.account_id,
+            "_id": new_id(),
+            "_kind": event.kind,
+            "_target_type": event.target_type,
+            "_target_id": event.target_id,
+            "_path": event.path,
+            "_user_id": by.user_id,
+            "_occurred_at": event.occurred_at,
+            "_user_email": _text(by.user_email),
+            "_user_name": _text(by.user_name),
+            "_ip_address": by.ip_address,
+            "_user_agent": _text(by.user_agent),
+            "_request_id": by.request_id,
+            "_details": digest.canonical(dict(event.details)).decode(),
         }
 
 

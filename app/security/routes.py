@@ -26,6 +26,16 @@ NEWLINES = "application/x-ndjson"
 LINES = 500
 LARGEST = 2**63 - 1
 OCSF = "ocsf"
+CHAIN = "The chain: the account's id and `/security`."
+ENTRY = {
+    **audit.EXAMPLE,
+    "account_id": f"{audit.ACCOUNT_ID}/security",
+    "operation": "sign_in.succeeded",
+    "table_name": "users",
+    "column_name": "details",
+    "old_value": None,
+    "new_value": '{"application":"api"}',
+}
 EVENT = {
     "number": 12,
     "kind": "personal_data.read",
@@ -170,12 +180,65 @@ class AccessReport(Schema):
     )
 
 
+class SecurityEntry(Schema):
+    """An event of the security log as an entry of its chain, in the form of the audit log."""
+
+    id = ma.fields.Integer(required=True, metadata={"description": "The number."})
+    account_id = ma.fields.String(required=True, metadata={"description": CHAIN})
+    operation = ma.fields.String(required=True, metadata={"description": "The kind of event."})
+    table_name = ma.fields.String(required=True)
+    record_id = ma.fields.String(required=True)
+    column_name = ma.fields.String(required=True)
+    old_value = ma.fields.String(required=True, allow_none=True)
+    new_value = ma.fields.String(
+        required=True, allow_none=True, metadata={"description": "The details, as JSON."}
+    )
+    user_id = ma.fields.String(required=True)
+    user_email = ma.fields.String(required=True, allow_none=True)
+    user_name = ma.fields.String(required=True, allow_none=True)
+    es_username = ma.fields.String(required=True, allow_none=True)
+    es_reason = ma.fields.String(required=True, allow_none=True)
+    es_timestamp = fields.Timestamp(required=True, allow_none=True)
+    ip_address = ma.fields.String(required=True, allow_none=True)
+    user_agent = ma.fields.String(required=True, allow_none=True)
+    request_id = ma.fields.String(required=True, allow_none=True)
+    occurred_at = fields.Timestamp(required=True)
+    extra_metadata = ma.fields.Dict(required=True, allow_none=True)
+    salt = ma.fields.String(required=True, allow_none=True)
+    values_digest = ma.fields.String(required=True)
+    actor_salt = ma.fields.String(required=True, allow_none=True)
+    actor_digest = ma.fields.String(required=True)
+    entry_digest = ma.fields.String(required=True)
+    previous_hash = ma.fields.String(required=True)
+    checksum = ma.fields.String(required=True)
+    masked = ma.fields.Boolean(required=True)
+
+
+class SecurityCheckpoint(Schema):
+    """A signed statement that the chain had this checksum at this number (Ed25519, in hex)."""
+
+    account_id = ma.fields.String(required=True, metadata={"description": CHAIN})
+    entry_id = ma.fields.Integer(required=True)
+    checksum = ma.fields.String(required=True)
+    created_at = fields.Timestamp(required=True)
+    public_key = ma.fields.String(required=True)
+    signature = ma.fields.String(required=True)
+
+
+class ExportedSecurityLog(Schema):
+    """An export of the security log as one JSON document."""
+
+    items = ma.fields.List(ma.fields.Nested(SecurityEntry), required=True)
+    checkpoints = ma.fields.List(ma.fields.Nested(SecurityCheckpoint), required=True)
+    exported = ma.fields.Integer(required=True)
+    values_masked = ma.fields.Integer(required=True)
+    values_erased = ma.fields.Integer(required=True)
+
+
 class SecurityVerification(Schema):
     """The verification result of the security log's chain."""
 
-    account_id = ma.fields.String(
-        required=True, metadata={"description": "The chain: the account's id and `/security`."}
-    )
+    account_id = ma.fields.String(required=True, metadata={"description": CHAIN})
     valid = ma.fields.Boolean(required=True)
     checked = ma.fields.Integer(required=True)
     first_broken_id = ma.fields.Integer(required=True, allow_none=True)
@@ -183,7 +246,7 @@ class SecurityVerification(Schema):
     head = ma.fields.Nested(audit.ChainHead, required=True, allow_none=True)
     values_masked = ma.fields.Integer(required=True)
     values_erased = ma.fields.Integer(required=True)
-    checkpoint = ma.fields.Nested(audit.Checkpoint, required=True, allow_none=True)
+    checkpoint = ma.fields.Nested(SecurityCheckpoint, required=True, allow_none=True)
 
 
 class OwnAuditArgs(audit.EntryArgs):
@@ -263,9 +326,12 @@ def list_security_log(args: Query) -> Response:
 
 @blueprint.route("/security-log/export", methods=["GET"])
 @blueprint.arguments(SecurityExportArgs, location="query")
-@blueprint.response(200, audit.AuditEntry, example=audit.EXAMPLE, content_type=NEWLINES)
+@blueprint.response(200, SecurityEntry, example=ENTRY, content_type=NEWLINES)
 @blueprint.alt_response(
-    200, schema=audit.ExportedLog, example=audit.EXPORTED, description="The entries."
+    200,
+    schema=ExportedSecurityLog,
+    example={**audit.EXPORTED, "items": [ENTRY]},
+    description="The entries.",
 )
 @blueprint.alt_response(
     200, schema=TEXT, content_type="text/csv", example="id,...", description="The entries."

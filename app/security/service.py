@@ -16,6 +16,7 @@ from app.context import tenancy
 from app.db import counts
 from app.security import entries, reads, sealing
 from app.security.entries import EVENTS, HEADS
+from app.security.recording import PENDING
 from app.types import JSONObject
 
 READS = (reads.PII_READ, reads.OPERATOR_READ)
@@ -98,7 +99,8 @@ def account_ids(account_id: str | None) -> list[str]:
     """The accounts with a security log, or the one with this id."""
     if account_id is not None:
         return [account_id.lower()]
-    return list(db.connection().scalars(sa.select(HEADS.c.account_id).order_by(HEADS.c.account_id)))
+    found = sa.union(sa.select(HEADS.c.account_id), sa.select(PENDING.c.account_id))
+    return sorted(db.connection().scalars(found))
 
 
 def access_report(account_id: str, query: Query) -> JSONObject:

@@ -9,7 +9,7 @@ from app.context import actor
 from app.errors import TooManyRequests
 from app.http import rate_limits
 from app.http.rate_limits import Limit
-from app.security import entries
+from app.security import entries, reads
 from app.security.recording import Event, record
 
 # Guesses must not fill an account's log: beyond these, failures are not recorded.
@@ -91,6 +91,19 @@ def _on_end(event: events.SessionsEnded) -> None:
 @events.subscribe(events.RefreshTokenReused)
 def _on_reuse(event: events.RefreshTokenReused) -> None:
     record(Event(event.account_id, "refresh_token.reused", "sessions", event.session_id))
+
+
+@events.subscribe(events.ViewRunsAgain)
+def _on_rerun(event: events.ViewRunsAgain) -> None:
+    current = reads.collector.get()
+    if current is not None:
+        current.clear()
+
+
+@events.subscribe(events.PersonalDataShown)
+def _on_audit(event: events.PersonalDataShown) -> None:
+    place = (event.definition, event.by, event.account_id, event.record_ids)
+    reads.note(*place, event.fields, path="audit")
 
 
 @events.subscribe(events.RowChanged)

@@ -10,7 +10,7 @@ from app.admin_api.own_account_routes import blueprint
 from app.auth.guard import principal
 from app.outbound.address_policy import LONGEST_URL
 from app.rest import fields
-from app.rest.access import account_admin
+from app.rest.access import account_admin, shows_secret
 from app.rest.schemas import Schema
 from app.security.models import SecurityStream
 from app.types import JSONObject
@@ -104,6 +104,7 @@ def put_security_stream(body: Body) -> JSONObject:
 @blueprint.route("/security-log/stream/rotate-secret", methods=["POST"])
 @blueprint.response(200, SecurityStreamSecret, example={**EXAMPLE, **SECRET})
 @account_admin
+@shows_secret
 def rotate_security_stream_secret() -> JSONObject:
     """Replace the secret of your security log's stream at once.
 

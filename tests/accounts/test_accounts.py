@@ -309,7 +309,7 @@ def test_the_job_removes_what_a_closed_account_had(
 
 
 def left_of(account_id: str) -> set[str]:
-    """The tables that hold anything of an account, but the audit log's."""
+    """The tables that hold anything of an account, but its logs'."""
     inspected = sa.inspect(connection())
     tables = [
         sa.table(name, sa.column("account_id"))
@@ -318,7 +318,8 @@ def left_of(account_id: str) -> set[str]:
     ]
     chosen = {one.name: sa.select(one).where(one.c.account_id == account_id) for one in tables}
     found = {name for name, rows in chosen.items() if connection().execute(rows).first()}
-    return {name for name in found if not name.startswith("audit_")}
+    logs = ("audit_", "security_events", "security_heads", "security_pending")
+    return {name for name in found if not name.startswith(logs)}
 
 
 def let_an_hour_pass() -> None:

@@ -345,6 +345,10 @@ def test_a_page_is_one_statement(root: Caller, alice: Caller) -> None:
     for way in ("", token):
         with statements(alice.app) as sent:
             walked(alice, cursor=way, **query)
-        assert [one.split()[0] for one in sent] == ["SELECT"]
+        # Alice sees a personal field unmasked, of which the security log gets one event.
+        # On PostgreSQL it travels with the commit.
+        recorded = [one for one in sent if one.startswith("INSERT INTO security_pending")]
+        assert len(recorded) <= 1
+        assert [one.split()[0] for one in sent if one not in recorded] == ["SELECT"]
     with alice.app.app_context():
         assert not db.in_transaction()

@@ -99,7 +99,10 @@ def test_one_statement_reads_a_level_of_a_collection(
         alice.get(path)
         with statements(app) as sent:
             assert alice.get(path).status_code == 200
-        assert len(sent) == most, sent
+        # Alice sees personal fields unmasked, which the security log gets at once.
+        recorded = [one for one in sent if one.startswith("INSERT INTO security_pending")]
+        assert len(recorded) <= 1
+        assert len(sent) - len(recorded) == most, sent
 
 
 def test_the_targets_rule_fields_and_masks_hold(

@@ -307,6 +307,22 @@ def test_the_database_refuses_changes(app: Flask, cast: Cast, edit: str) -> None
         db.connection().execute(sa.text(EDITS[edit]))
 
 
+def test_the_command_verifies_every_log(app: Flask, cast: Cast) -> None:
+    cast.alice.post("groups", {"name": "finance"})
+    run = app.test_cli_runner().invoke
+    found = run(args=["audit", "verify-security"])
+    assert found.exit_code == 0, found.output
+    assert f"{cast.alice.account_id}/security: valid" in found.output
+    with app.app_context(), db.transaction(), unguarded():
+        own = (EVENTS.c.account_id == cast.alice.account_id, EVENTS.c.number == 1)
+        db.connection().execute(sa.update(EVENTS).where(*own).values(kind="x"))
+    found = run(args=["audit", "verify-security"])
+    assert found.exit_code == 1
+    assert "BROKEN" in found.output
+    other = ["audit", "verify-security", "--account", cast.charlie.account_id]
+    assert run(args=other).exit_code == 0
+
+
 def test_a_checkpoint_is_of_this_chain_only(app: Flask, cast: Cast, tmp_path: Path) -> None:
     key = Ed25519PrivateKey.generate().private_bytes_raw()
     settings = app.extensions["atrium.config"]

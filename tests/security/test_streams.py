@@ -95,13 +95,13 @@ def test_a_receiver_that_is_down_misses_nothing(app: Flask, cast: Cast) -> None:
         shown = cast.alice.get(STREAM).json
         assert shown["last_error"] == "The receiver responded with 503."
         assert (shown["sent_number"], shown["failing_since"] is None) == (0, False)
-        asked = len(receiver.requests)
+        count = len(receiver.requests)
         send(app)
-        assert len(receiver.requests) == asked, "it waits before it tries again"
+        assert len(receiver.requests) == count, "it waits before it tries again"
         cast.alice.post("groups", {"name": "finance"})
         receiver.answer = lambda request: (200, "ok")
         send(app, later=4000)
-        found = proved(receiver.requests[asked:])
+        found = proved(receiver.requests[count:])
         assert [entry["id"] for entry in found] == [one["number"] for one in events(cast.alice)]
         assert cast.alice.get(STREAM).json["failing_since"] is None
 
@@ -119,7 +119,7 @@ def test_a_stream_of_much_is_sent_in_batches(
         assert len(proved(receiver.requests)) == len(events(cast.alice))
 
 
-def test_a_new_stream_begins_where_it_is_told(app: Flask, cast: Cast) -> None:
+def test_a_new_stream_starts_after_a_given_number(app: Flask, cast: Cast) -> None:
     cast.alice.post("groups", {"name": "finance"})
     last = events(cast.alice)[-1]
     with receiving() as receiver:
@@ -194,9 +194,9 @@ def test_a_killed_worker_leaves_no_gap(database: str, tmp_path: Path) -> None:
         start(cast.alice, receiver.url)
         for kill in range(3):
             cast.alice.post("groups", {"name": str(kill)})
-            asked = len(receiver.requests)
+            count = len(receiver.requests)
             process = forked(work, environ, cast.alice.account_id)
-            wait_for(receiver, asked + 1)
+            wait_for(receiver, count + 1)
             process.kill()  # before it has noted that the receiver confirmed
             process.join()
         receiver.answer = lambda request: (200, "ok")

@@ -167,8 +167,8 @@ def _listing(scope: AccountScope, endpoint: str, without: tuple[str, ...] = ()) 
         "target_type": audit_names.choices(scope.by),
         "path": {path: str(name) for path, name in security_names.PATHS.items()},
     }
-    kept = {name: values for name, values in choices.items() if name not in without}
-    return lists.from_request(endpoint, kept, TEXTS, lists.TIME_FILTERS, **scope.url_args)
+    filtered_by = {name: values for name, values in choices.items() if name not in without}
+    return lists.from_request(endpoint, filtered_by, TEXTS, lists.TIME_FILTERS, **scope.url_args)
 
 
 def _people(account_id: str) -> dict[str, str]:

@@ -46,6 +46,7 @@ PATHS: Mapping[str, object] = {
     "export": lazy_gettext("export"),
     "aggregate": lazy_gettext("aggregation"),
     "history": lazy_gettext("history"),
+    "audit": lazy_gettext("audit log"),
     "changes": lazy_gettext("change feed"),
     "realtime": lazy_gettext("live stream"),
     "write": lazy_gettext("answer to a change"),
