@@ -109,16 +109,34 @@ def mail_checkpoint(payload: Mapping[str, object]) -> None:
 
 def fault(checkpoint: Checkpoint) -> str | None:
     """Why a checkpoint's signature is invalid, or None."""
-    public_keys = [_public(key) for key in _keys()]
-    if public_keys and checkpoint["public_key"] not in public_keys:
+    known = public_keys()
+    if known and checkpoint["public_key"] not in known:
         return "a checkpoint is signed with an unknown key"
-    try:
-        signature = bytes.fromhex(checkpoint["signature"])
-        signer = Ed25519PublicKey.from_public_bytes(bytes.fromhex(checkpoint["public_key"]))
-        signer.verify(signature, _message(checkpoint))
-    except (InvalidSignature, ValueError):
+    if not is_signed(message(checkpoint), checkpoint["public_key"], checkpoint["signature"]):
         return "a checkpoint's signature is invalid"
     return None
+
+
+def sign(message: bytes) -> tuple[str, str] | None:
+    """The public key and the signature of a message, in hex; None without a configured key."""
+    for key in _keys()[:1]:
+        return _public(key), key.sign(message).hex()
+    return None
+
+
+def is_signed(message: bytes, public_key: str, signature: str) -> bool:
+    """Whether a signature of a message, both in hex, is valid."""
+    try:
+        signer = Ed25519PublicKey.from_public_bytes(bytes.fromhex(public_key))
+        signer.verify(bytes.fromhex(signature), message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def public_keys() -> list[str]:
+    """The public keys of this instance, the newest first."""
+    return [_public(key) for key in _keys()]
 
 
 def _keys() -> list[Ed25519PrivateKey]:
@@ -130,7 +148,8 @@ def _public(key: Ed25519PrivateKey) -> str:
     return key.public_key().public_bytes_raw().hex()
 
 
-def _message(checkpoint: Checkpoint) -> bytes:
+def message(checkpoint: Checkpoint) -> bytes:
+    """What the signature of a checkpoint is of."""
     return digest.canonical({name: checkpoint[name] for name in SIGNED})
 
 
@@ -143,5 +162,5 @@ def _signed(key: Ed25519PrivateKey, head: AuditHead) -> AuditCheckpoint:
         public_key=_public(key),
         signature="",
     )
-    checkpoint.signature = key.sign(_message(to_dict(checkpoint))).hex()
+    checkpoint.signature = key.sign(message(to_dict(checkpoint))).hex()
     return checkpoint
