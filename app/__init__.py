@@ -31,6 +31,7 @@ from app.auth import (
     tokens,
 )
 from app.auth import routes as auth
+from app.bundle import routes as bundle_routes
 from app.collections import (
     open_routes,
     permission_routes,
@@ -141,7 +142,7 @@ ADDITIONS = (
     magic_link_routes,
     second_factor_routes,
     *(sso_overview, saml_keys, saml_logout, saml_metadata),
-    *(domain_routes, sso_discovery),
+    *(domain_routes, sso_discovery, bundle_routes),
 )
 # Imported for their event subscriptions and jobs.
 SUBSCRIBERS = (

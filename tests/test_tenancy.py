@@ -131,6 +131,13 @@ def a_domain(owner: Caller) -> str:
     return str(owner.post("account/domains", {"domain": "acme.example"}).json["id"])
 
 
+PASSPHRASE = {"passphrase": "a long enough passphrase"}
+
+
+def an_export(owner: Caller) -> str:
+    return str(owner.post("account/export", PASSPHRASE).json["id"])
+
+
 def a_session(owner: Caller) -> str:
     body = {"account": owner.slug, "email": owner.email, "password": PASSWORD}
     assert Caller(owner.app).post("auth/login", body).status_code == 200
@@ -224,6 +231,7 @@ PEOPLE: dict[Route, Case] = {
     ("DELETE", ROLE): Superadmin(),
 }
 DOMAIN = "/account/domains/<uuid:domain_id>"
+EXPORT = "/account/export/<uuid:export_id>"
 MEMBER, ONE_MEMBER = "/account/users/<uuid:user_id>", "account/users/{id}"
 OWN_ACCOUNT: dict[Route, Case] = {
     ("GET", "/account"): Own(),
@@ -236,6 +244,9 @@ OWN_ACCOUNT: dict[Route, Case] = {
     ("POST", f"{DOMAIN}/verify"): Owned(a_domain, "account/domains", part="domain_id"),
     ("PATCH", DOMAIN): Owned(a_domain, "account/domains", {"auto_join": True}, "domain_id"),
     ("DELETE", DOMAIN): Owned(a_domain, "account/domains", part="domain_id"),
+    ("POST", "/account/export"): Own(PASSPHRASE, (202,)),
+    ("GET", EXPORT): Owned(an_export, "account/export/{id}", part="export_id"),
+    ("GET", f"{EXPORT}/download"): Owned(an_export, "account/export/{id}", part="export_id"),
     ("GET", "/account/second-factors"): Own(),
     ("GET", "/account/users"): Own(),
     ("POST", "/account/users"): Own(lambda cast: {"email": "dora@x.example"}, (201,)),

@@ -79,6 +79,11 @@ TRACKED: dict[str, Tracked] = {
         hidden=frozenset({"user_name", "external_id", "attributes"}),
     ),
     "directory_groups": Tracked(),
+    "account_exports": Tracked(
+        ignored=frozenset(
+            {"status", "lines", "size", "sha256", "error", "finished_at", "expires_at"}
+        )
+    ),
     "webhooks": Tracked(
         ignored=frozenset({"failing_since"}),
         hidden=frozenset({"secret", "previous_secret", "headers"}),

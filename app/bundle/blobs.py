@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import takewhile
 from pathlib import Path
 
@@ -16,19 +16,15 @@ from app.types import JSONMapping
 @contextmanager
 def stored(contents: Contents, account_id: str) -> Iterator[None]:
     """Store the files for an account; deletes them again if the block fails."""
-    keys: list[str] = []
-    try:
+    with ExitStack() as cleanup:
         events = contents.events()
         event = next((one for one in events if one.kind == "blob"), None)
         while event is not None:
             following: list[Event] = []
-            _store(account_id, event.value, _pieces(events, following), keys)
+            _store(account_id, event.value, _pieces(events, following), cleanup)
             event = next((one for one in following if one.kind == "blob"), None)
         yield
-    except BaseException:
-        for key in keys:
-            storage.current().delete(key)
-        raise
+        cleanup.pop_all()
 
 
 def _pieces(events: Iterator[Event], following: list[Event]) -> Iterator[bytes]:
@@ -42,7 +38,7 @@ def _pieces(events: Iterator[Event], following: list[Event]) -> Iterator[bytes]:
     yield from (event.value for event in takewhile(is_piece, events))
 
 
-def _store(account_id: str, blob: JSONMapping, pieces: Iterable[bytes], keys: list[str]) -> None:
+def _store(account_id: str, blob: JSONMapping, pieces: Iterable[bytes], cleanup: ExitStack) -> None:
     key = storage.key_of(account_id, blob["blob"])
     with tempfile.NamedTemporaryFile(dir=storage.incoming(), delete=False) as file:
         path = Path(file.name)
@@ -52,7 +48,7 @@ def _store(account_id: str, blob: JSONMapping, pieces: Iterable[bytes], keys: li
             size = file.tell()
             file.flush()
             if size:
-                keys.append(key)
+                cleanup.callback(storage.current().delete, key)
                 headers = {
                     "Content-Type": blob["mime_type"],
                     "Content-Disposition": content.disposition(blob["mime_type"], blob["name"]),

@@ -28,6 +28,7 @@ from app.types import JSONMapping, JSONObject
 
 VERSION = 1
 PIECE = 500
+ROLE_NAMES = sa.select(Role.id, Role.name)
 BLOB_BYTES = 192 * 1024
 Progress = Callable[[int], None]
 UNREADABLE = "A stored secret cannot be decrypted. Run bin/atrium doctor for details."
@@ -75,7 +76,7 @@ class _Export:
     def run(self) -> JSONObject:
         """Write everything."""
         account = self._account()
-        roles = dict(self._connection.execute(sa.select(Role.id, Role.name)).tuples().all())
+        roles = {row.id: row.name for row in self._connection.execute(ROLE_NAMES)}
         used = self._definitions()
         self._writer.write({"bundle": self._bundle(account)})
         names = {name for name in roles.values() if self._uses_role(roles, name)}
@@ -171,7 +172,7 @@ class _Export:
     def _table(
         self, table: sa.Table, roles: Mapping[int, str], collection: str | None = None
     ) -> None:
-        name = f"records/{collection}" if collection else table.name
+        name = f"records/{collection}" if collection else str(table.name)
         self._writer.write({"table": name, "columns": tables.names_of(table)})
         coders = tables.encoders(table, roles)
         count = 0

@@ -13,13 +13,13 @@ import sqlalchemy as sa
 from app import clock, db, jobs
 from app.accounts import codes
 from app.accounts import service as accounts
-from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, Role, User
+from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
 from app.audit import append, checkpoints
 from app.audit.models import AuditChange, AuditHead, FeedChange
 from app.auth.principal import Principal
 from app.bundle import blobs, tables
 from app.bundle.contents import Contents
-from app.bundle.exporting import PIECE, Progress, ignore
+from app.bundle.exporting import PIECE, ROLE_NAMES, Progress, ignore
 from app.collections import definition as definitions
 from app.context import tenancy
 from app.db import engine, errors, versioned_cache
@@ -151,7 +151,6 @@ class _Import:
                     self._stop_deletion()
                     stack.enter_context(blobs.stored(self._contents, target.account_id))
                 self._write()
-            stack.pop_all()  # the blobs stay
         return Imported(target.account_id, target.slug, target.is_same, self._rows)
 
     def _stop_deletion(self) -> None:
@@ -176,8 +175,7 @@ class _Import:
             db.connection().exec_driver_sql("PRAGMA defer_foreign_keys = ON")
         else:
             db.connection().exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
-        roles = db.connection().execute(sa.select(Role.name, Role.id)).tuples()
-        self._roles = dict(roles.all())
+        self._roles = {row.name: row.id for row in db.connection().execute(ROLE_NAMES)}
         self._write_account()
         newest = self._newest_change()
         for name, columns, rows in self._pieces():

@@ -48,6 +48,7 @@ INCLUDED = (
 )
 CHAIN = ("audit_changes", "audit_checkpoints")
 EXCLUDED: dict[str, str] = {
+    "account_exports": "exports of the account",
     "accounts": "the account itself, which has a line of its own",
     "roles": "shared by all accounts; a bundle has their definitions",
     "collections": "shared by all accounts; a bundle has their definitions",
@@ -106,7 +107,7 @@ def core_table(name: str) -> sa.Table:
 
 def names_of(table: sa.Table) -> list[str]:
     """The columns that a bundle has of a table: all but the account."""
-    return [column.name for column in table.columns if column.name != "account_id"]
+    return [str(column.name) for column in table.columns if column.name != "account_id"]
 
 
 def plain(table: sa.Table, name: str | None = None) -> sa.TableClause:
@@ -120,11 +121,8 @@ def plain(table: sa.Table, name: str | None = None) -> sa.TableClause:
 
 def selected(table: sa.Table) -> list[sa.ColumnElement[Any]]:
     """The columns to read, in the order of `names_of`."""
-    return [
-        sa.cast(column, sa.Text) if isinstance(column.type, sa.JSON) else plain(table).c[name]
-        for name in names_of(table)
-        for column in (table.c[name],)
-    ]
+    columns = (table.c[name] for name in names_of(table))
+    return [sa.cast(one, sa.Text) if isinstance(one.type, sa.JSON) else one for one in columns]
 
 
 def encoders(table: sa.Table, roles: Mapping[int, str]) -> list[Coder | None]:

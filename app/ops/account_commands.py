@@ -126,7 +126,7 @@ def _account_id(slug: str) -> str:
 
 def _passphrase(file: Path | None, *, confirm: bool = False) -> str:
     if file is not None:
-        passphrase = (file.read_text().splitlines() or [""])[0]
+        passphrase = (file.read_text(errors="replace").splitlines() or [""])[0]
     else:
         passphrase = click.prompt("Passphrase", hide_input=True, confirmation_prompt=confirm)
     if len(passphrase) < frames.SHORTEST_PASSPHRASE:

@@ -7,6 +7,8 @@ from app.http.languages import lazy_gettext
 NAMES = {
     "audit.checkpoint": lazy_gettext("Checkpoint of the audit log"),
     "audit.mail_checkpoint": lazy_gettext("Mail with an audit checkpoint"),
+    "accounts.expire_exports": lazy_gettext("Removal of expired exports"),
+    "accounts.export": lazy_gettext("Export of an account"),
     "auth.forgot_password": lazy_gettext("Request for a new password"),
     "auth.known_already": lazy_gettext("Mail about a repeated registration"),
     "auth.purge": lazy_gettext("Removal of expired sessions and links"),
