@@ -31,6 +31,7 @@ from app.auth import (
     tokens,
 )
 from app.auth import routes as auth
+from app.bundle import certificates
 from app.bundle import routes as bundle_routes
 from app.collections import (
     open_routes,
@@ -149,7 +150,7 @@ SUBSCRIBERS = (
     *(cleanup, tracking, audited_records, dispatch, sso_roles),
     *(workflow_dispatch, record_events, upkeep, workflow_erasure, token_upkeep),
     *(feed_upkeep, file_upkeep, webhook_uses, workflow_uses, saved_views),
-    domain_checks,
+    *(domain_checks, certificates),
 )
 # Not in the API description.
 PAGES = (console.blueprint, docs_pages.blueprint, scim.blueprint)

@@ -17,7 +17,7 @@ from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
 from app.audit import append, checkpoints
 from app.audit.models import AuditChange, AuditHead, FeedChange
 from app.auth.principal import Principal
-from app.bundle import blobs, tables
+from app.bundle import blobs, certificates, tables
 from app.bundle.contents import Contents
 from app.bundle.exporting import PIECE, ROLE_NAMES, Progress, ignore
 from app.collections import definition as definitions
@@ -166,6 +166,7 @@ class _Import:
             if db.connection().execute(sa.select(1).select_from(table).where(own).limit(1)).first():
                 raise Conflict(STILL_DELETING)
         db.connection().execute(sa.delete(jobs.TABLE).where(mine))
+        certificates.forget(self._target.account_id)
 
     def _core(self) -> Iterator[sa.Table]:
         return map(tables.core_table, tables.INCLUDED)

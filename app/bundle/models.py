@@ -1,4 +1,4 @@
-"""The table of exports that admins have started."""
+"""Exports that admins have started, and certificates of deleted accounts."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from app import clock
 from app.db import Base
 from app.db.types import Id, Text, UtcDateTime
 from app.ids import new_id
+from app.types import JSONObject
 
 STATES = PENDING, RUNNING, READY, FAILED = ("pending", "running", "ready", "failed")
 
@@ -35,3 +36,18 @@ class AccountExport(Base):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
     finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class DeletionCertificate(Base):
+    """What a closed account had, and once nothing of it is left, the signed certificate.
+
+    It belongs to the instance: the deletion of the account leaves it.
+    """
+
+    __tablename__ = "deletion_certificates"
+
+    closed_account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    counts: Mapped[JSONObject] = mapped_column(sa.JSON)
+    closed_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    closed_by: Mapped[str] = mapped_column(Id)
+    certificate: Mapped[JSONObject | None] = mapped_column(sa.JSON(none_as_null=True))

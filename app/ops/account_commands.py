@@ -9,19 +9,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import click
+import orjson
 import sqlalchemy as sa
 from flask.cli import with_appcontext
 
 from app import db
 from app.accounts.models import Account
-from app.bundle import contents, exporting, frames, importing
+from app.bundle import certificates, contents, exporting, frames, importing
 from app.bundle.importing import Imported
 from app.ops import command, progress
 from app.ops.manifest_commands import AS, readable_problems, superadmin
 
 account = command.Group(
     "account",
-    help="Export, import and clone an account.",
+    help="Export, import and clone an account; certify a deletion.",
     epilog="Example: atrium account export acme acme.bundle",
 )
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -89,6 +90,14 @@ def clone(slug: str, new_slug: str, email: str | None) -> None:
             file, passphrase, new_slug, email, trusted=contents.UNSIGNED, as_copy=True
         )
     click.echo(f"Cloned {slug} to {imported.slug} ({imported.account_id}).")
+
+
+@account.command("certificate", epilog="Example: atrium account certificate 019a9f00-... > it")
+@click.argument("account_id")
+@with_appcontext
+def certificate(account_id: str) -> None:
+    """Print the signed certificate of the deletion of the account ACCOUNT_ID."""
+    click.echo(orjson.dumps(certificates.get(account_id)))
 
 
 def _import(

@@ -1,4 +1,4 @@
-"""add exports of accounts
+"""add exports of accounts, and certificates of deletion
 
 Revision ID: 0052
 Revises: 0046
@@ -37,8 +37,18 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("account_id", "id", name=op.f("pk_account_exports")),
     )
     op.create_index("ix_account_exports_expires_at", "account_exports", ["expires_at"])
+    op.create_table(
+        "deletion_certificates",
+        sa.Column("closed_account_id", Id, nullable=False),
+        sa.Column("counts", sa.JSON(), nullable=False),
+        sa.Column("closed_at", UtcDateTime(), nullable=False),
+        sa.Column("closed_by", Id, nullable=False),
+        sa.Column("certificate", sa.JSON(), nullable=True),
+        sa.PrimaryKeyConstraint("closed_account_id", name=op.f("pk_deletion_certificates")),
+    )
 
 
 def downgrade() -> None:
     """Revert the revision."""
+    op.drop_table("deletion_certificates")
     op.drop_table("account_exports")
