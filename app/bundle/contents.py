@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -78,8 +77,8 @@ def _events(path: Path, passphrase: str) -> Iterator[Event]:
         for line in reader.lines():
             if isinstance(line, list):
                 yield Event("row", line)
-            elif isinstance(line, str):
-                yield Event("piece", base64.b64decode(line))
+            elif isinstance(line, bytes):
+                yield Event("piece", line)
             elif isinstance(line, dict):
                 kind = next((name for name in KINDS if name in line), "")
                 yield Event(kind, {**line, "read": reader.digest} if kind == "end" else line)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, BinaryIO
@@ -29,7 +28,6 @@ from app.types import JSONMapping, JSONObject
 VERSION = 1
 PIECE = 500
 ROLE_NAMES = sa.select(Role.id, Role.name)
-BLOB_BYTES = 192 * 1024
 Progress = Callable[[int], None]
 UNREADABLE = "A stored secret cannot be decrypted. Run bin/atrium doctor for details."
 
@@ -218,12 +216,12 @@ class _Export:
         pending = bytearray()
         for piece in place.read(key, 0, size):
             pending += piece
-            while len(pending) >= BLOB_BYTES:
-                self._writer.write(base64.b64encode(pending[:BLOB_BYTES]).decode())
-                del pending[:BLOB_BYTES]
+            while len(pending) >= frames.FRAME_BYTES:
+                self._writer.write_bytes(bytes(pending[: frames.FRAME_BYTES]))
+                del pending[: frames.FRAME_BYTES]
                 self._step()
         if pending:
-            self._writer.write(base64.b64encode(pending).decode())
+            self._writer.write_bytes(bytes(pending))
 
     def _step(self) -> None:
         self._done += 1

@@ -1,10 +1,13 @@
-"""The file format of bundles: JSON lines, compressed, in numbered frames that are each encrypted.
+"""The file format of bundles: JSON lines and bytes, in numbered frames that are each encrypted.
 
 A file begins with a line that names the format, and a line of JSON that says how the key follows
 from the passphrase. Each frame is its length (4 bytes, big endian) and its text under AES-256-GCM.
 Its nonce is the frame's number and whether it is the last one, so frames that are missing, moved or
 cut off do not decrypt (the construction is known as STREAM). The header is authenticated with each
 frame. As the salt is new for each file, so is the key: no nonce repeats.
+
+The first byte of a frame's text says what follows: a piece of the zlib stream of all lines, or
+bytes as they are, between two lines.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ FRAME_BYTES = 256 * 1024
 TAG_BYTES = 16
 LONGEST_HEADER, LONGEST_LINE = 4096, 64 * 2**20
 LEVEL = 3
+LINES, BYTES = b"\0", b"\1"
 SHORTEST_PASSPHRASE = 12
 # 32 MiB of memory; as hard to guess as OWASP's first choice for scrypt.
 SCRYPT = {"n": 2**15, "r": 8, "p": 3}
@@ -72,18 +76,30 @@ class Writer:
         self._digest.update(line)
         self._pending += self._compressor.compress(line)
         while len(self._pending) > FRAME_BYTES:
-            self._write_frame(FRAME_BYTES)
+            self._write_lines(FRAME_BYTES)
+
+    def write_bytes(self, piece: bytes) -> None:
+        """Write bytes behind the last line, at most `FRAME_BYTES`."""
+        self._digest.update(piece)
+        self._pending += self._compressor.flush(zlib.Z_SYNC_FLUSH)
+        while self._pending:
+            self._write_lines(FRAME_BYTES)
+        self._write_frame(BYTES + piece)
 
     def close(self) -> None:
         """Write what is pending, and the last frame."""
         self._pending += self._compressor.flush()
         while len(self._pending) > FRAME_BYTES:
-            self._write_frame(FRAME_BYTES)
-        self._write_frame(FRAME_BYTES, is_last=True)
+            self._write_lines(FRAME_BYTES)
+        self._write_lines(FRAME_BYTES, is_last=True)
 
-    def _write_frame(self, size: int, *, is_last: bool = False) -> None:
-        sealed = self._frames.seal(bytes(self._pending[:size]), is_last=is_last)
+    def _write_lines(self, size: int, *, is_last: bool = False) -> None:
+        text = LINES + bytes(self._pending[:size])
         del self._pending[:size]
+        self._write_frame(text, is_last=is_last)
+
+    def _write_frame(self, text: bytes, *, is_last: bool = False) -> None:
+        sealed = self._frames.seal(text, is_last=is_last)
         self._target.write(len(sealed).to_bytes(4, "big") + sealed)
 
 
@@ -102,22 +118,23 @@ class Reader:
             raise Conflict(NO_BUNDLE)
         self._source, self._frames = source, _Frames(derive_key(passphrase, header), line)
         self._digest = hashlib.sha256()
-        self._read = 0
 
     @property
     def digest(self) -> str:
         """The SHA-256 of all lines before the one read last."""
         return self._digest.hexdigest()
 
-    @property
-    def read_bytes(self) -> int:
-        """The bytes of the file read so far."""
-        return self._read
-
     def lines(self) -> Iterator[object]:
-        """The values of all lines, to the last frame."""
+        """The values of all lines and the bytes between them, to the last frame."""
         pending, last = bytearray(), b""
-        for piece in self._pieces():
+        for kind, piece in self._pieces():
+            if kind == BYTES:
+                if pending:
+                    raise Conflict(CUT)
+                self._digest.update(last)
+                last = piece
+                yield piece
+                continue
             pending += piece
             *lines, rest = bytes(pending).split(b"\n")
             pending = bytearray(rest)
@@ -130,26 +147,29 @@ class Reader:
         if pending:
             raise Conflict(CUT)
 
-    def _pieces(self) -> Iterator[bytes]:
+    def _pieces(self) -> Iterator[tuple[bytes, bytes]]:
         inflater, is_last = zlib.decompressobj(), False
         while not is_last:
-            compressed, is_last = self._frame()
+            text, is_last = self._frame()
+            kind, content = text[:1], text[1:]
+            if kind == BYTES and not is_last:
+                yield kind, content
+                continue
             try:
-                while compressed:
-                    yield inflater.decompress(compressed, FRAME_BYTES)
-                    compressed = inflater.unconsumed_tail
+                while content:
+                    yield LINES, inflater.decompress(content, FRAME_BYTES)
+                    content = inflater.unconsumed_tail
             except zlib.error:
                 raise Conflict(CUT) from None
-        yield inflater.flush()
+        yield LINES, inflater.flush()
         if not inflater.eof or inflater.unused_data or self._source.read(1):
             raise Conflict(CUT)
 
     def _frame(self) -> tuple[bytes, bool]:
         size = int.from_bytes(self._source.read(4), "big")
-        sealed = self._source.read(size) if size <= FRAME_BYTES + TAG_BYTES else b""
+        sealed = self._source.read(size) if size <= 1 + FRAME_BYTES + TAG_BYTES else b""
         if not size or len(sealed) != size:
             raise Conflict(CUT)
-        self._read += 4 + size
         return self._frames.open(sealed)
 
 

@@ -41,6 +41,20 @@ def written(lines: list[Any] = LINES) -> bytes:
     return target.getvalue()
 
 
+def test_bytes_stand_between_lines() -> None:
+    target, header = io.BytesIO(), frames.new_header()
+    writer = frames.Writer(target, header, frames.derive_key(PASSPHRASE, header))
+    whole = os.urandom(frames.FRAME_BYTES)
+    for line in (["a" * frames.FRAME_BYTES], {"blob": 1}):
+        writer.write(line)
+    writer.write_bytes(whole)
+    writer.write_bytes(b"\n")
+    writer.write("end")
+    writer.close()
+    found = read(target.getvalue())
+    assert found == [["a" * frames.FRAME_BYTES], {"blob": 1}, whole, b"\n", "end"]
+
+
 def read(data: bytes, passphrase: str = PASSPHRASE) -> list[object]:
     return list(frames.Reader(io.BytesIO(data), passphrase).lines())
 
