@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -112,8 +114,7 @@ def run(payload: JSONMapping) -> None:
     if not _change(account_id, export_id, status=RUNNING, lines=0):
         return
     try:
-        with tempfile.TemporaryDirectory(dir=storage.incoming()) as folder:
-            path = Path(folder, export_id)
+        with _incoming() as path:
             _write(path, payload)
             stored = {"size": path.stat().st_size, "sha256": _sha256(path)}
             storage.current().put(storage.key_of(account_id, export_id), path, {})
@@ -125,6 +126,17 @@ def run(payload: JSONMapping) -> None:
     now = clock.now()
     done = {"status": READY, "finished_at": now, "expires_at": now + LIFETIME, **stored}
     _change(account_id, export_id, **done)
+
+
+@contextmanager
+def _incoming() -> Iterator[Path]:
+    """A file beside the uploads under way; what a kill leaves is removed with them."""
+    with tempfile.NamedTemporaryFile(dir=storage.incoming(), delete=False) as file:
+        path = Path(file.name)
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def _write(path: Path, payload: JSONMapping) -> None:

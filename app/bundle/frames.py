@@ -32,8 +32,8 @@ LONGEST_HEADER, LONGEST_LINE = 4096, 64 * 2**20
 LEVEL = 3
 LINES, BYTES = b"\0", b"\1"
 SHORTEST_PASSPHRASE = 12
-# 32 MiB of memory; as hard to guess as OWASP's first choice for scrypt.
-SCRYPT = {"n": 2**15, "r": 8, "p": 3}
+# One of OWASP's equal choices for scrypt: that with the least memory, as a command has 150 MiB.
+SCRYPT = {"n": 2**13, "r": 8, "p": 10}
 NO_BUNDLE = "The file is no bundle of this format."
 UNREADABLE = "The passphrase is wrong, or the bundle was altered."
 CUT = "The bundle is incomplete or was altered."
