@@ -13,16 +13,17 @@ import orjson
 import sqlalchemy as sa
 from flask.cli import with_appcontext
 
-from app import db
+from app import clock, db
 from app.accounts.models import Account
-from app.bundle import certificates, contents, exporting, frames, importing
+from app.auth import principal as principals
+from app.bundle import certificates, contents, exporting, frames, importing, restoring
 from app.bundle.importing import Imported
 from app.ops import command, progress
 from app.ops.manifest_commands import AS, readable_problems, superadmin
 
 account = command.Group(
     "account",
-    help="Export, import and clone an account; certify a deletion.",
+    help="Export, import, clone and restore an account; certify a deletion.",
     epilog="Example: atrium account export acme acme.bundle",
 )
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -90,6 +91,31 @@ def clone(slug: str, new_slug: str, email: str | None) -> None:
             file, passphrase, new_slug, email, trusted=contents.UNSIGNED, as_copy=True
         )
     click.echo(f"Cloned {slug} to {imported.slug} ({imported.account_id}).")
+
+
+@account.command("restore", epilog="Example: atrium account restore acme --at 2026-11-26T12:00Z")
+@click.argument("slug")
+@click.option("--at", required=True, metavar="TIME", help="In ISO 8601; UTC without an offset.")
+@click.option("--yes", is_flag=True, help="Change the records; else only show what would change.")
+@AS
+@with_appcontext
+def restore(slug: str, at: str, yes: bool, email: str | None) -> None:
+    """Make the records of the account SLUG what they were at a moment, as audited changes."""
+    try:
+        moment = clock.parse(at)
+    except ValueError:
+        raise click.ClickException(f"{at} is no time, such as 2026-11-26T12:00Z.") from None
+    account_id = _account_id(slug)
+    with readable_problems(), superadmin(email) as root:
+        by = principals.choose_account(root, account_id)
+        run = restoring.apply if yes else restoring.plan
+        steps = run(moment, by=by)
+    for (collection, action), count in restoring.counts(steps).items():
+        click.echo(f"{collection}: {action} {count}")
+    if steps and not yes:
+        click.echo("Nothing was changed. Restore them with --yes.")
+    if not steps:
+        click.echo("All records are what they were.")
 
 
 @account.command("certificate", epilog="Example: atrium account certificate 019a9f00-... > it")
