@@ -12,8 +12,12 @@ from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.auth import principal
 from app.bundle.tables import CHAIN, EXCLUDED, INCLUDED
 from app.context import tenancy
-from app.db import Base, db
-from tests.builders import Caller, Cast, make_record, make_user
+from app.db import Base, db, reencryption
+from app.webhooks import headers
+from app.webhooks.models import Webhook
+from app.workflows.language import step_headers
+from app.workflows.models import Workflow
+from tests.builders import PASSWORD, Caller, Cast, make_record, make_user
 from tests.bundle.accounts import PAPER, export, furnish, hashes, import_, run, view
 from tests.conftest import make_app, settings_for
 from tests.databases import DATABASES
@@ -95,6 +99,14 @@ def test_an_account_moves_to_the_other_database_and_back(
     there = caller_of(other, cast.alice.account_id, cast.alice.email)
     assert view(there) == before
     assert paper_of(there) == PAPER
+    with other.app_context(), tenancy.across_accounts():
+        assert reencryption.undecryptable() == []  # the other instance has another key
+        stored = db.session.query(Webhook).one().headers
+        assert headers.decrypted(stored) == {"X-Token": "secret header"}
+        steps = step_headers.comparable(db.session.query(Workflow).one().steps)
+        assert steps[0]["config"]["headers"] == {"X-Token": "secret header"}
+    sign_in = {"account": "acme", "email": cast.alice.email, "password": PASSWORD}
+    assert Caller(other).post("auth/login", sign_in).status_code == 200
     make_record(there, title="third")
     assert run(other, "audit", "verify").exit_code == 0
     moved = view(there)
