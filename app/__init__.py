@@ -33,6 +33,8 @@ from app.auth import (
     tokens,
 )
 from app.auth import routes as auth
+from app.bundle import certificates
+from app.bundle import routes as bundle_routes
 from app.collections import (
     open_routes,
     permission_routes,
@@ -151,7 +153,7 @@ ADDITIONS = (
     usage_routes,
     *(sso_overview, saml_keys, saml_logout, saml_metadata),
     *(domain_routes, setup_link_routes, sso_discovery, retention),
-    *(security_log, security_stream_routes),
+    *(security_log, security_stream_routes, bundle_routes),
 )
 # Imported for their event subscriptions and jobs.
 SUBSCRIBERS = (
@@ -159,6 +161,7 @@ SUBSCRIBERS = (
     *(workflow_dispatch, record_events, upkeep, workflow_erasure, token_upkeep),
     *(feed_upkeep, file_upkeep, webhook_uses, workflow_uses, saved_views),
     *(domain_checks, security_events, security_sealing, security_erasing, usage_upkeep),
+    certificates,
 )
 # Not in the API description.
 PAGES = (console.blueprint, docs_pages.blueprint, scim.blueprint)

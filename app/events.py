@@ -180,6 +180,13 @@ class PersonalDataShown:
 
 
 @dataclass(frozen=True)
+class AccountClosing:
+    """An account is about to be closed for good; it still has all its rows."""
+
+    account_id: str
+
+
+@dataclass(frozen=True)
 class AccountClosed:
     """An account was closed for good; its data must be removed."""
 

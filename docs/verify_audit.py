@@ -154,14 +154,14 @@ def _point(data):
     return (x, y, 1, x * y % P) if x & 1 == sign else (P - x, y, 1, -x * y % P)
 
 
-def signed(checkpoint):
-    """Whether a checkpoint bears the signature of the key that it names."""
+def signed(checkpoint, names=SIGNED):
+    """Whether a checkpoint bears the signature, of these values, of the key that it names."""
     try:
         key, signature = (bytes.fromhex(checkpoint[n]) for n in ("public_key", "signature"))
         a, r, s = _point(key), _point(signature[:32]), int.from_bytes(signature[32:], "little")
     except ValueError:
         return False
-    text = signature[:32] + key + j({name: checkpoint[name] for name in SIGNED})
+    text = signature[:32] + key + j({name: checkpoint[name] for name in names})
     k = int.from_bytes(hashlib.sha512(text).digest(), "little") % Q
     base = _point((4 * pow(5, P - 2, P) % P).to_bytes(32, "little"))
     left, right = _times(s, base), _add(r, _times(k, a))

@@ -9,6 +9,7 @@ from app.audit import append
 from app.auth import invitations
 from app.auth.models import KINDS
 from app.auth.tokens import BEARER
+from app.bundle import models as bundles
 from app.collections import changes, masking, transfer
 from app.collections import fields as field_types
 from app.collections.schema import ON_DELETE
@@ -29,6 +30,7 @@ ENUMS: Mapping[str, Collection[str]] = {
     "DeliveryView.event": payload.EVENTS,
     "DeliveryView.status": deliveries.STATES,
     "DomainView.state": domains.STATES,
+    "ExportView.status": bundles.STATES,
     "ExecutionView.status": hooks.STATES,
     "ExecutionView.trigger_type": hooks.TRIGGERS,
     "Explanation.operation": rules.OPERATIONS,

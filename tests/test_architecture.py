@@ -29,6 +29,7 @@ ORDER = [
     ("console",),
     ("ops",),
     ("realtime",),
+    ("bundle",),
     ("manifest", "scim", "retention"),
     ("workflows",),
     ("feed",),

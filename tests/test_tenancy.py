@@ -131,6 +131,13 @@ def a_domain(owner: Caller) -> str:
     return str(owner.post("account/domains", {"domain": "acme.example"}).json["id"])
 
 
+PASSPHRASE = {"passphrase": "a long enough passphrase"}
+
+
+def an_export(owner: Caller) -> str:
+    return str(owner.post("account/export", PASSPHRASE).json["id"])
+
+
 def a_session(owner: Caller) -> str:
     body = {"account": owner.slug, "email": owner.email, "password": PASSWORD}
     assert Caller(owner.app).post("auth/login", body).status_code == 200
@@ -230,6 +237,7 @@ PEOPLE: dict[Route, Case] = {
 }
 DOMAIN = "/account/domains/<uuid:domain_id>"
 STREAM = "/account/security-log/stream"
+EXPORT = "/account/export/<uuid:export_id>"
 MEMBER, ONE_MEMBER = "/account/users/<uuid:user_id>", "account/users/{id}"
 OWN_ACCOUNT: dict[Route, Case] = {
     ("GET", "/account"): Own(),
@@ -252,6 +260,9 @@ OWN_ACCOUNT: dict[Route, Case] = {
     ("PUT", STREAM): Own(lambda cast: {"url": "http://127.0.0.1:9/"}),
     ("POST", f"{STREAM}/rotate-secret"): Own(None, (404,)),
     ("DELETE", STREAM): Own(None, (404,)),
+    ("POST", "/account/export"): Own(PASSPHRASE, (202,)),
+    ("GET", EXPORT): Owned(an_export, "account/export/{id}", part="export_id"),
+    ("GET", f"{EXPORT}/download"): Owned(an_export, "account/export/{id}", part="export_id"),
     ("GET", "/account/second-factors"): Own(),
     ("GET", "/account/usage"): Own(),
     ("GET", "/account/users"): Own(),

@@ -150,6 +150,7 @@ def close(account_id: str) -> None:
         account = _get_for_update(account_id)
         if account.id == SYSTEM_ACCOUNT_ID:
             raise Conflict("The system account cannot be deleted.")
+        events.publish(events.AccountClosing(account.id))
         account.is_active, account.closed_at = False, clock.now()
         # The slug becomes available again; the code is never reused.
         account.slug = f"closed-{account.id}"

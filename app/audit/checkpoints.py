@@ -111,16 +111,34 @@ def mail_checkpoint(payload: Mapping[str, object]) -> None:
 
 def fault(checkpoint: Checkpoint) -> str | None:
     """Why a checkpoint's signature is invalid, or None."""
-    public_keys = [_public(key) for key in _keys()]
-    if public_keys and checkpoint["public_key"] not in public_keys:
+    known = public_keys()
+    if known and checkpoint["public_key"] not in known:
         return "a checkpoint is signed with an unknown key"
-    try:
-        signature = bytes.fromhex(checkpoint["signature"])
-        signer = Ed25519PublicKey.from_public_bytes(bytes.fromhex(checkpoint["public_key"]))
-        signer.verify(signature, _message(checkpoint))
-    except (InvalidSignature, ValueError):
+    if not is_signed(message(checkpoint), checkpoint["public_key"], checkpoint["signature"]):
         return "a checkpoint's signature is invalid"
     return None
+
+
+def sign(message: bytes) -> tuple[str, str] | None:
+    """The public key and the signature of a message, in hex; None without a configured key."""
+    for key in _keys()[:1]:
+        return _public(key), key.sign(message).hex()
+    return None
+
+
+def is_signed(message: bytes, public_key: str, signature: str) -> bool:
+    """Whether a signature of a message, both in hex, is valid."""
+    try:
+        signer = Ed25519PublicKey.from_public_bytes(bytes.fromhex(public_key))
+        signer.verify(bytes.fromhex(signature), message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def public_keys() -> list[str]:
+    """The public keys of this instance, the newest first."""
+    return [_public(key) for key in _keys()]
 
 
 def _keys() -> list[Ed25519PrivateKey]:
@@ -132,27 +150,27 @@ def _public(key: Ed25519PrivateKey) -> str:
     return key.public_key().public_bytes_raw().hex()
 
 
-def _message(checkpoint: Checkpoint) -> bytes:
+def message(checkpoint: Checkpoint) -> bytes:
+    """What the signature of a checkpoint is of."""
     return digest.canonical({name: checkpoint[name] for name in SIGNED})
 
 
-def sign(account_id: str, entry_id: int, checksum: str) -> dict[str, object] | None:
+def sign_chain(account_id: str, entry_id: int, checksum: str) -> dict[str, object] | None:
     """A checkpoint of a chain, signed with the newest key; None without a key."""
-    keys = _keys()
-    if not keys:
-        return None
     checkpoint: dict[str, object] = {
         "account_id": account_id,
         "entry_id": entry_id,
         "checksum": checksum,
         "created_at": clock.iso(clock.now()),
-        "public_key": _public(keys[0]),
     }
-    return checkpoint | {"signature": keys[0].sign(_message(checkpoint)).hex()}
+    signed = sign(message(checkpoint))
+    return (
+        None if signed is None else checkpoint | {"public_key": signed[0], "signature": signed[1]}
+    )
 
 
 def _signed(head: AuditHead) -> AuditCheckpoint | None:
-    signed = sign(head.account_id, head.last_id, head.checksum)
+    signed = sign_chain(head.account_id, head.last_id, head.checksum)
     if signed is None:
         return None
     return AuditCheckpoint(**{**signed, "created_at": clock.parse(str(signed["created_at"]))})

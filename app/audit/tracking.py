@@ -80,6 +80,11 @@ TRACKED: dict[str, Tracked] = {
         hidden=frozenset({"user_name", "external_id", "attributes"}),
     ),
     "directory_groups": Tracked(),
+    "account_exports": Tracked(
+        ignored=frozenset(
+            {"status", "lines", "size", "sha256", "error", "finished_at", "expires_at"}
+        )
+    ),
     "webhooks": Tracked(
         ignored=frozenset({"failing_since"}),
         hidden=frozenset({"secret", "previous_secret", "headers"}),
@@ -128,6 +133,7 @@ EXEMPT: dict[str, str] = {
     "workflow_instances": "runs with their logs; their changes are audited",
     "workflow_step_logs": "a log itself",
     "workflow_subscriptions": "events that instances wait for",
+    "deletion_certificates": "signed themselves; the deletion is in the account's entries",
     "files": "values of records, whose changes are audited",
     "saved_views": "settings of the console's lists, which change no data",
     "record_counts": "numbers of records, whose changes are audited",

@@ -218,7 +218,7 @@ def _verify(account_id: str, external: list[checkpoints.Checkpoint]) -> Iterator
     checked, last = 0, LOWEST
     while chain.report.valid:
         for change in entries.iter_changes(conditions, (account_id, last)):
-            _take_change(chain, change)
+            take_change(chain, change)
             last = change["first_id"]
             if chain.report.checked // entries.BATCH_SIZE > checked // entries.BATCH_SIZE:
                 checked = chain.report.checked
@@ -234,7 +234,8 @@ def _verify(account_id: str, external: list[checkpoints.Checkpoint]) -> Iterator
     yield chain.close()
 
 
-def _take_change(chain: Chain, change: JSONObject) -> None:
+def take_change(chain: Chain, change: JSONObject) -> None:
+    """Check the next stored change."""
     try:
         found = entries.of_change(change)
         ends = (found[0]["id"], found[-1]["id"], len(found))

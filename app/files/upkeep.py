@@ -22,6 +22,8 @@ PIECE = 200
 # A blob without a row is that old before it counts as left over: its upload may be under way.
 UNDER_WAY = timedelta(hours=1)
 Item = TypeVar("Item")
+BLOB_TABLES: list[sa.Table] = [FILES]
+"""The tables that name blobs, by account and id."""
 
 
 @events.subscribe(events.RecordErased)
@@ -128,8 +130,13 @@ def sweep(payload: JSONMapping) -> None:
     with tenancy.across_accounts():
         for keys in _pieces(old):
             wanted = {key: tuple(key.split("/")) for key in keys if key.count("/") == 1}
-            known = sa.select(FILES.c.account_id, FILES.c.id).where(
-                sa.tuple_(FILES.c.account_id, FILES.c.id).in_(wanted.values())
+            known = sa.union_all(
+                *(
+                    sa.select(table.c.account_id, table.c.id).where(
+                        sa.tuple_(table.c.account_id, table.c.id).in_(wanted.values())
+                    )
+                    for table in BLOB_TABLES
+                )
             )
             present = set(map(tuple, db.connection().execute(known)))
             for key in keys:

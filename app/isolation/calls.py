@@ -50,6 +50,7 @@ EXEMPT = {
         f"{PREFIX}/admin/configuration/test-connection",
     ): "sends a request to a provider; reads no account",
     ("POST", f"{PREFIX}/account/sso/keys"): "takes no id, and works once",
+    ("POST", f"{PREFIX}/account/export"): "takes no id, and runs once at a time",
     ("POST", f"{PREFIX}/auth/saml/logout"): "ends what the check is signed in by",
     ("DELETE", f"{PREFIX}/account/security-log/stream"): "takes no id, and works once",
     ("POST", f"{PREFIX}/account/scim/tokens"): "names no object; an account has two at most",

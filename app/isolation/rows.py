@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from app import clock, crypto
 from app.accounts.models import VIEWER
 from app.auth import tokens
+from app.bundle.models import READY
 from app.collections import definition as definitions
 from app.db import Base
 from app.db.types import UtcDateTime
@@ -56,6 +57,8 @@ COLUMN_VALUES: dict[str, dict[str, object]] = {
         "groups": [],
     },
     "api_keys": {"scopes": None, "ip_addresses": None, "key_hash": lambda t: tokens.digest(t.key)},
+    # Ready, and empty, as no bundle was written.
+    "account_exports": {"status": READY, "size": 0, "expires_at": lambda t: clock.now() + LATER},
     "scim_tokens": {
         "token_hash": lambda t: tokens.digest(t.scim_token),
         "last_used_at": lambda t: clock.now() + LATER,  # or its list would change when it is used

@@ -22,6 +22,7 @@ TABLE_BY_PARAMETER = {
     "session_id": "sessions",
     "factor_id": "second_factors",
     "domain_id": "account_domains",
+    "export_id": "account_exports",
     "webhook_id": "webhooks",
     "delivery_id": "webhook_deliveries",
     "workflow_id": "workflows",

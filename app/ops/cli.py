@@ -22,6 +22,7 @@ from app.ops import backups, metrics_server, progress, readiness
 from app.ops import command as commands
 from app.ops import doctor as doctoring
 from app.ops import manifest_commands as manifest
+from app.ops.account_commands import account
 from app.ops.audit_commands import audit
 
 DB_HELP, DB_EXAMPLE = "Migrate the database.", "Example: atrium db upgrade"
@@ -30,7 +31,7 @@ DB_HELP, DB_EXAMPLE = "Migrate the database.", "Example: atrium db upgrade"
 def init_app(app: Flask) -> None:
     """Register the commands."""
     general = (setup, release, settings, doctor, create_superadmin, work, revisions, audit)
-    data = (backup, restore, reencrypt, manifest.export, manifest.plan, manifest.apply)
+    data = (backup, restore, reencrypt, account, manifest.export, manifest.plan, manifest.apply)
     for command in (*general, *data, Migrations("db", help=DB_HELP, epilog=DB_EXAMPLE)):
         app.cli.add_command(command)
 

@@ -91,7 +91,7 @@ def apply(
     manifest = _read(file)
     if plan_hash is None:
         plan_hash = _confirmed(manifest, email, yes=yes, quiet=as_json)
-    with _readable_problems(), _superadmin(email) as by:
+    with readable_problems(), superadmin(email) as by:
         result = service.apply(manifest, plan_hash, by=by)
     if reverse is not None and result["applied"]:
         reverse.write_text(document.dump(result["reverse"]))
@@ -103,14 +103,14 @@ def _read(file: Path) -> Document:
     with source:
         raw = source.read(document.MAX_BYTES + 1)
     try:
-        with _readable_problems():
+        with readable_problems():
             return document.parse(raw.decode("utf-8-sig"))
     except UnicodeDecodeError:
         raise click.ClickException("The file is not valid UTF-8.") from None
 
 
 def _plan(manifest: Document, email: str | None) -> JSONObject:
-    with _readable_problems(), _superadmin(email) as by:
+    with readable_problems(), superadmin(email) as by:
         return service.plan(manifest, by=by)
 
 
@@ -137,7 +137,7 @@ def _removes(found: JSONMapping) -> bool:
 
 
 @contextmanager
-def _superadmin(email: str | None) -> Iterator[Principal]:
+def superadmin(email: str | None) -> Iterator[Principal]:
     """The superadmin who acts, as if just signed in: who runs commands has the database."""
     conditions = [User.account_id == SYSTEM_ACCOUNT_ID, User.is_active]
     if email is not None:
@@ -156,7 +156,8 @@ def _superadmin(email: str | None) -> Iterator[Principal]:
 
 
 @contextmanager
-def _readable_problems() -> Iterator[None]:
+def readable_problems() -> Iterator[None]:
+    """List the problems of invalid values, each with its line."""
     try:
         yield
     except InvalidValues as error:

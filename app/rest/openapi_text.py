@@ -180,6 +180,7 @@ PATH_PARAMETERS = {
     "saml_key_id": "The id of the SAML key pair.",
     "configuration_id": "The id of the provider's settings.",
     "domain_id": "The domain's id.",
+    "export_id": "The export's id.",
     "delivery_id": "The delivery's id.",
     "explain_id": "The `explain_id` of a 403.",
     "entry_id": "The audit entry's id.",

@@ -61,7 +61,7 @@ def sign(account_id: str) -> JSONObject | None:
         signed: JSONObject | None = orjson.loads(head["checkpoint"] or "null")
         if signed is None or signed["entry_id"] < head["number"]:
             place = (entries.chain_id(account_id), head["number"], head["checksum"])
-            signed = checkpoints.sign(*place)
+            signed = checkpoints.sign_chain(*place)
             text = digest.canonical(signed).decode() if signed else None
             stored = sa.update(HEADS).where(HEADS.c.account_id == account_id)
             session.execute(stored.values(checkpoint=text))

@@ -10,6 +10,7 @@ from flask import Flask
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.outbound import dns_client
 from tests.builders import PASSWORD, Caller, Cast, make_user
+from tests.mailbox import run_jobs
 from tests.name_server import published_records
 
 # anonymous, viewer bob, admin alice, other admin charlie, root at home, root acting in acme.
@@ -76,6 +77,10 @@ TABLE: list[tuple[str, str, Any, Statuses]] = [
     ("GET", "account/security-log/stream", None, NO_STREAM),
     ("POST", "account/security-log/stream/rotate-secret", None, NO_STREAM),
     ("DELETE", "account/security-log/stream", None, NO_STREAM),
+    # Superadmins outside pii_access may not, and the system account has none.
+    ("POST", "account/export", {"passphrase": "{new} and more"}, (401, 403, 202, 202, 403, 403)),
+    ("GET", "account/export/{export}", None, OF_ACCOUNT),
+    ("GET", "account/export/{export}/download", None, (401, 403, 200, 404, 404, 403)),
     ("GET", "account/second-factors", None, LIST_OF_ACCOUNT),
     ("DELETE", "account/users/{user}/second-factors", None, OF_ACCOUNT),
     ("GET", "account/users/{user}/sessions", None, OF_ACCOUNT),
@@ -159,6 +164,12 @@ class Stage:
     def make_domain(self) -> str:
         body = {"domain": f"domain{self.made}.example"}
         return str(self.cast.alice.post("account/domains", body).json["id"])
+
+    def make_export(self) -> str:
+        body = {"passphrase": "a long enough passphrase"}
+        export_id = str(self.cast.alice.post("account/export", body).json["id"])
+        run_jobs(self.app)
+        return export_id
 
     def make_session(self) -> str:
         signing_in = {"account": "acme", "password": PASSWORD}

@@ -71,6 +71,7 @@ LABELS: Mapping[str, str] = {
     "public_key": lazy_gettext("Public key"),
     "revoked_at": lazy_gettext("Revoked at"),
     "revoked_by": lazy_gettext("Revoked by"),
+    "requested_by": lazy_gettext("Requested by"),
     "role_id": lazy_gettext("Role"),
     "rules": lazy_gettext("Rules"),
     "schema": lazy_gettext("Schema"),

@@ -7,6 +7,9 @@ from app.http.languages import lazy_gettext
 NAMES = {
     "audit.checkpoint": lazy_gettext("Checkpoint of the audit log"),
     "audit.mail_checkpoint": lazy_gettext("Mail with an audit checkpoint"),
+    "accounts.certify_deletion": lazy_gettext("Certificate of an account's deletion"),
+    "accounts.expire_exports": lazy_gettext("Removal of expired exports"),
+    "accounts.export": lazy_gettext("Export of an account"),
     "auth.forgot_password": lazy_gettext("Request for a new password"),
     "auth.known_already": lazy_gettext("Mail about a repeated registration"),
     "auth.notify_setup_completed": lazy_gettext("Mail about a completed set-up"),

@@ -1,0 +1,1 @@
+"""One account as one file: exported, imported here or elsewhere, cloned."""

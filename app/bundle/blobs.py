@@ -1,0 +1,58 @@
+"""Stores the files of a bundle."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import takewhile
+from pathlib import Path
+
+from app.bundle.contents import Contents, Event
+from app.files import content, storage
+from app.types import JSONMapping
+
+
+@contextmanager
+def stored(contents: Contents, account_id: str) -> Iterator[None]:
+    """Store the files for an account; deletes them again if the block fails."""
+    with ExitStack() as cleanup:
+        events = contents.events()
+        event = next((one for one in events if one.kind == "blob"), None)
+        while event is not None:
+            following: list[Event] = []
+            _store(account_id, event.value, _pieces(events, following), cleanup)
+            event = next((one for one in following if one.kind == "blob"), None)
+        yield
+        cleanup.pop_all()
+
+
+def _pieces(events: Iterator[Event], following: list[Event]) -> Iterator[bytes]:
+    """The content of a blob; the event behind it goes to `following`."""
+
+    def is_piece(event: Event) -> bool:
+        if event.kind != "piece":
+            following.append(event)
+        return event.kind == "piece"
+
+    yield from (event.value for event in takewhile(is_piece, events))
+
+
+def _store(account_id: str, blob: JSONMapping, pieces: Iterable[bytes], cleanup: ExitStack) -> None:
+    key = storage.key_of(account_id, blob["blob"])
+    with tempfile.NamedTemporaryFile(dir=storage.incoming(), delete=False) as file:
+        path = Path(file.name)
+        try:
+            for piece in pieces:
+                file.write(piece)
+            size = file.tell()
+            file.flush()
+            if size:
+                cleanup.callback(storage.current().delete, key)
+                headers = {
+                    "Content-Type": blob["mime_type"],
+                    "Content-Disposition": content.disposition(blob["mime_type"], blob["name"]),
+                }
+                storage.current().put(key, path, headers)
+        finally:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,141 @@
+"""Certificates of deletion: what a closed account had, and that nothing of it is left.
+
+The rows are counted in the transaction that closes the account. When the deletion is over, a job
+looks at every table and signs what it finds. The audit log stays, and the certificate names its
+last checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import sqlalchemy as sa
+import structlog
+
+from app import clock, db, events, jobs
+from app.audit import checkpoints, digest
+from app.audit.models import AuditCheckpoint
+from app.bundle.models import DeletionCertificate
+from app.collections import definition as definitions
+from app.collections.models import RecordCount
+from app.context import actor, tenancy
+from app.db import versioned_cache
+from app.errors import Conflict, NotFound
+from app.files import storage
+from app.records.write.cleanup import KEPT
+from app.types import JSONMapping, JSONObject
+
+log = structlog.get_logger()
+KIND = "accounts.certify_deletion"
+# After the second round of the deletion, behind all that was in flight.
+AFTER_SECONDS = jobs.IN_FLIGHT_SECONDS + 300
+AGAIN_SECONDS = 300
+NO_CERTIFICATE = "No account with this id was deleted, or it was before certificates were made."
+PENDING = "The deletion is not over. The certificate is made about an hour after it began."
+UNSIGNED = "Without SERVICE_AUDIT_CHECKPOINT_KEY no certificate can be signed."
+
+
+@events.subscribe(events.AccountClosing)
+def _begin(event: events.AccountClosing) -> None:
+    values = {
+        "counts": _counts(event.account_id) | _record_counts(event.account_id),
+        "closed_at": clock.now(),
+        "closed_by": actor.current().user_id,
+        "certificate": None,
+    }
+    db.db.session.merge(DeletionCertificate(closed_account_id=event.account_id, **values))
+    payload = {"account_id": event.account_id}
+    jobs.enqueue(KIND, payload, account_id=event.account_id, after=AFTER_SECONDS)
+
+
+@jobs.job(KIND)
+def certify(payload: JSONMapping) -> None:
+    """Sign the certificate of an account of which nothing is left, or look again later."""
+    account_id = payload["account_id"]
+    if _remaining(account_id):
+        with db.transaction():
+            jobs.enqueue(KIND, payload, account_id=account_id, after=AGAIN_SECONDS)
+        return
+    checkpoints.create(account_id)
+    with tenancy.across_accounts(), db.transaction() as session:
+        row = session.get(DeletionCertificate, account_id, with_for_update=True)
+        if row is not None and row.certificate is None:
+            row.certificate = _signed(row)
+            if row.certificate:
+                log.info("deletion certificate", **row.certificate)
+
+
+def get(account_id: str) -> JSONObject:
+    """The certificate of a deleted account. Raises NotFound, or Conflict if it is not made yet."""
+    row = db.db.session.get(DeletionCertificate, account_id.lower())
+    if row is None:
+        raise NotFound(NO_CERTIFICATE)
+    if row.certificate is None:
+        raise Conflict(PENDING if checkpoints.public_keys() else UNSIGNED)
+    return row.certificate
+
+
+def forget(account_id: str) -> None:
+    """Drop what is no certificate yet, as the account has come back."""
+    mine = (
+        DeletionCertificate.closed_account_id == account_id,
+        DeletionCertificate.certificate.is_(None),
+    )
+    db.connection().execute(sa.delete(DeletionCertificate).where(*mine))
+
+
+def _signed(row: DeletionCertificate) -> JSONObject | None:
+    newest = (
+        sa.select(AuditCheckpoint)
+        .where(AuditCheckpoint.account_id == row.closed_account_id)
+        .order_by(AuditCheckpoint.entry_id.desc())
+        .limit(1)
+    )
+    checkpoint = db.db.session.scalar(newest)
+    certificate: JSONObject = {
+        "purpose": "deletion",
+        "account_id": row.closed_account_id,
+        "counts": row.counts,
+        "closed_at": clock.iso(row.closed_at),
+        "closed_by": row.closed_by,
+        "verified_at": clock.iso(clock.now()),
+        "kept": sorted(KEPT),
+        "checkpoint": checkpoints.to_dict(checkpoint) if checkpoint else None,
+    }
+    signed = checkpoints.sign(digest.canonical(certificate))
+    if signed is None:
+        return None
+    return certificate | dict(zip(("public_key", "signature"), signed, strict=True))
+
+
+def _counts(account_id: str) -> dict[str, int]:
+    """The rows of an account in each table that the deletion empties."""
+    counts = {}
+    for table in db.Base.metadata.sorted_tables:
+        if "account_id" in table.c and table.name not in KEPT:
+            mine = sa.select(sa.func.count()).where(table.c.account_id == account_id)
+            counts[str(table.name)] = db.connection().scalar(mine) or 0
+    return counts
+
+
+def _record_counts(account_id: str) -> dict[str, int]:
+    total = sa.func.sum(RecordCount.records)
+    query = sa.select(RecordCount.collection_id, total).group_by(RecordCount.collection_id)
+    rows = db.connection().execute(query.where(RecordCount.account_id == account_id))
+    counts: Mapping[str, int] = {id: int(count) for id, count in rows}
+    return {one.table_name: counts[one.id] for one in definitions.get_all() if counts.get(one.id)}
+
+
+def _remaining(account_id: str) -> bool:
+    with versioned_cache.reloading():
+        tables = [one.table for one in definitions.get_all()]
+    core = [
+        table
+        for table in db.Base.metadata.sorted_tables
+        if "account_id" in table.c and table.name not in KEPT
+    ]
+    for table in (*core, *tables):
+        mine = sa.select(1).select_from(table).where(table.c.account_id == account_id)
+        if db.connection().execute(mine.limit(1)).first() is not None:
+            return True
+    return next(iter(storage.current().blobs(f"{account_id}/")), None) is not None

@@ -1,0 +1,263 @@
+"""Writes an account to a bundle, as it is at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, BinaryIO
+
+import sqlalchemy as sa
+from cryptography.fernet import InvalidToken
+
+from app import clock
+from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, Role
+from app.audit import checkpoints, digest
+from app.audit.models import AuditHead
+from app.bundle import frames, tables
+from app.collections import definition as definitions
+from app.collections import revisions
+from app.collections.definition import Definition
+from app.context import tenancy
+from app.db.snapshots import snapshot
+from app.errors import Conflict, NotFound
+from app.files import storage
+from app.manifest import export as manifest
+from app.manifest.kinds import ROLES
+from app.types import JSONMapping, JSONObject
+
+VERSION = 1
+PIECE = 500
+ROLE_NAMES = sa.select(Role.id, Role.name)
+Progress = Callable[[int], None]
+UNREADABLE = "A stored secret cannot be decrypted. Run bin/atrium doctor for details."
+
+
+def ignore(done: int) -> None:
+    """The progress that nobody looks at."""
+
+
+def write(
+    account_id: str,
+    target: BinaryIO,
+    header: JSONMapping,
+    key: bytes,
+    progress: Progress = ignore,
+) -> JSONObject:
+    """Write an account's bundle, and return its last line.
+
+    Calls `progress` with the number of rows and pieces of files written so far. Raises NotFound,
+    or Conflict for the system account.
+    """
+    if account_id == SYSTEM_ACCOUNT_ID:
+        raise Conflict("The system account cannot be exported.")
+    with tenancy.in_account(account_id), snapshot() as connection:
+        export = _Export(connection, account_id, frames.Writer(target, header, key), progress)
+        try:
+            return export.run()
+        except InvalidToken:
+            raise Conflict(UNREADABLE) from None
+
+
+class _Export:
+    def __init__(
+        self,
+        connection: sa.Connection,
+        account_id: str,
+        writer: frames.Writer,
+        progress: Progress,
+    ) -> None:
+        self._connection, self._account_id = connection, account_id
+        self._writer, self._progress = writer, progress
+        self._counts: dict[str, int] = {}
+        self._done = 0
+
+    def run(self) -> JSONObject:
+        """Write everything."""
+        account = self._account()
+        roles = {row.id: row.name for row in self._connection.execute(ROLE_NAMES)}
+        used = self._definitions()
+        self._writer.write({"bundle": self._bundle(account)})
+        names = {name for name in roles.values() if self._uses_role(roles, name)}
+        ids = {one.name: one.id for one in used}
+        self._writer.write({"definitions": _manifest(used, names), "collection_ids": ids})
+        for name in tables.INCLUDED:
+            self._table(tables.core_table(name), roles)
+        for definition in used:
+            self._table(definition.table, {}, definition.name)
+        for name in tables.CHAIN:
+            self._table(tables.core_table(name), roles)
+        self._blobs()
+        end = self._end()
+        self._writer.write({"end": end})
+        self._writer.close()
+        return end
+
+    def _account(self) -> JSONMapping:
+        table = tables.core_table(Account.__tablename__)
+        open_ = (table.c.id == self._account_id, table.c.closed_at.is_(None))
+        row = self._connection.execute(sa.select(table).where(*open_)).mappings().first()
+        if row is None:
+            raise NotFound("There is no such account.")
+        return dict(row)
+
+    def _bundle(self, account: JSONMapping) -> JSONObject:
+        head = sa.select(AuditHead.last_id, AuditHead.checksum)
+        mine = head.where(AuditHead.account_id == self._account_id)
+        last_id, checksum = self._connection.execute(mine).first() or (0, digest.FIRST_PREVIOUS)
+        return {
+            "version": VERSION,
+            "revision": revisions.core_head(),
+            "created_at": clock.iso(clock.now()),
+            "account": {
+                "id": account["id"],
+                "slug": account["slug"],
+                "name": account["name"],
+                "is_active": account["is_active"],
+                "settings": account["settings"],
+                "created_at": clock.iso(account["created_at"]),
+            },
+            "head": {"id": last_id, "checksum": checksum},
+        }
+
+    def _definitions(self) -> list[Definition]:
+        """The collections that the account uses, and those they refer to."""
+        by_name = {one.name.lower(): one for one in definitions.get_all()}
+        named = self._named()
+        used = {
+            name for name, one in by_name.items() if {one.id, name} & named or self._has_rows(one)
+        }
+        pending = list(used)
+        while pending:
+            fields = by_name[pending.pop()].fields.values()
+            targets = {field.collection.lower() for field in fields if field.collection}
+            pending += (targets & by_name.keys()) - used
+            used |= targets & by_name.keys()
+        return [by_name[name] for name in sorted(used)]
+
+    def _has_rows(self, definition: Definition) -> bool:
+        mine = sa.select(1).where(definition.table.c.account_id == self._account_id).limit(1)
+        return self._connection.scalar(mine) is not None
+
+    def _named(self) -> set[str]:
+        """The ids and names of collections that rows of the account have."""
+        found: set[str] = set()
+        for table, column in (
+            ("files", "collection_id"),
+            ("saved_views", "collection_id"),
+            ("webhooks", "collection"),
+        ):
+            source = tables.core_table(table)
+            mine = source.c.account_id == self._account_id
+            values = self._connection.scalars(sa.select(source.c[column]).where(mine).distinct())
+            found |= {value.lower() for value in values if value}
+        workflows = tables.core_table("workflows")
+        mine = workflows.c.account_id == self._account_id
+        for row in self._connection.execute(
+            sa.select(workflows.c.trigger, workflows.c.steps).where(mine)
+        ):
+            found |= set(_collections_in(list(row)))
+        return found
+
+    def _uses_role(self, roles: Mapping[int, str], name: str) -> bool:
+        role_id = next(id for id, one in roles.items() if one == name)
+        for table in map(tables.core_table, tables.INCLUDED):
+            for column in tables.ROLE_COLUMNS & set(table.c.keys()):
+                mine = (table.c.account_id == self._account_id, table.c[column] == role_id)
+                if self._connection.scalar(sa.select(1).where(*mine).limit(1)) is not None:
+                    return True
+        return False
+
+    def _table(
+        self, table: sa.Table, roles: Mapping[int, str], collection: str | None = None
+    ) -> None:
+        name = f"records/{collection}" if collection else str(table.name)
+        self._writer.write({"table": name, "columns": tables.names_of(table)})
+        coders = tables.encoders(table, roles)
+        count = 0
+        for row in self._rows(table):
+            self._writer.write(tables.coded(coders, row))
+            count += 1
+            self._step()
+        self._counts[name] = count
+
+    def _rows(self, table: sa.Table) -> Iterator[sa.Row[Any]]:
+        names = tables.names_of(table)
+        key = [column for column in table.primary_key if column.name != "account_id"]
+        places = [names.index(column.name) for column in key]
+        query = sa.select(*tables.selected(table)).where(table.c.account_id == self._account_id)
+        query = query.order_by(*key).limit(PIECE)
+        last: list[sa.ColumnElement[Any]] | None = None
+        while True:
+            piece = query if last is None else query.where(sa.tuple_(*key) > sa.tuple_(*last))
+            rows = self._connection.execute(piece).all()
+            yield from rows
+            if len(rows) < PIECE:
+                return
+            last = [
+                sa.literal(rows[-1][place], column.type)
+                for place, column in zip(places, key, strict=True)
+            ]
+
+    def _blobs(self) -> None:
+        files = tables.core_table("files")
+        place, count = storage.current(), 0
+        for row in self._rows(files):
+            file = dict(zip(tables.names_of(files), row, strict=True))
+            if file["removed_at"] is None:
+                self._writer.write(
+                    {"blob": file["id"], "name": file["name"], "mime_type": file["mime_type"]}
+                )
+                count += 1
+                with suppress(storage.Missing):  # its row says what is missing
+                    self._blob(place, storage.key_of(self._account_id, file["id"]), file["size"])
+        self._counts["blobs"] = count
+
+    def _blob(self, place: storage.Storage, key: str, size: int) -> None:
+        pending = bytearray()
+        for piece in place.read(key, 0, size):
+            pending += piece
+            while len(pending) >= frames.FRAME_BYTES:
+                self._writer.write_bytes(bytes(pending[: frames.FRAME_BYTES]))
+                del pending[: frames.FRAME_BYTES]
+                self._step()
+        if pending:
+            self._writer.write_bytes(bytes(pending))
+
+    def _step(self) -> None:
+        self._done += 1
+        if self._done % PIECE == 0:
+            self._progress(self._done)
+
+    def _end(self) -> JSONObject:
+        end: JSONObject = {"counts": self._counts, "digest": self._writer.digest}
+        signed = checkpoints.sign(message(end))
+        return end | (dict(zip(("public_key", "signature"), signed, strict=True)) if signed else {})
+
+
+def message(end: JSONMapping) -> bytes:
+    """What the signature of a bundle is of."""
+    signed = {"purpose": "bundle", "counts": end["counts"], "digest": end["digest"]}
+    return digest.canonical(signed)
+
+
+def _manifest(used: list[Definition], roles: set[str]) -> JSONObject:
+    return {
+        "version": manifest.VERSION,
+        "roles": [
+            one for one in (ROLES.export(row) for row in ROLES.rows()) if one["name"] in roles
+        ],
+        "collections": manifest.collections([one.id for one in used]),
+    }
+
+
+def _collections_in(value: Any) -> Iterator[str]:
+    """The texts that stand under `collection` anywhere in JSON."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _collections_in(item)
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            if name == "collection" and isinstance(item, str):
+                yield item.lower()
+            else:
+                yield from _collections_in(item)

@@ -1,0 +1,375 @@
+"""Creates an account from a verified bundle, in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import sqlalchemy as sa
+
+from app import clock, db, jobs
+from app.accounts import codes
+from app.accounts import service as accounts
+from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
+from app.audit import append, checkpoints
+from app.audit.models import AuditChange, AuditHead, FeedChange
+from app.auth.principal import Principal
+from app.bundle import blobs, certificates, tables
+from app.bundle.contents import Contents
+from app.bundle.exporting import PIECE, ROLE_NAMES, Progress, ignore
+from app.collections import definition as definitions
+from app.context import tenancy
+from app.db import engine, errors, versioned_cache
+from app.errors import Conflict
+from app.ids import new_id
+from app.manifest import document
+from app.manifest import service as manifest
+from app.types import JSONMapping
+from app.webhooks import versions as webhook_versions
+
+CLASH = "Definitions of this instance differ from those of the bundle; nothing was changed: {}."
+STILL_DELETING = "The data of this account is still being deleted. Try again later."
+SYSTEM = "This bundle names the system account, which cannot be imported."
+SLUG_TAKEN = "The slug {} is taken. Import the account under another one."
+LOCAL_TO_INSTANCE = {"verified_at": None, "last_checked_at": None, "failed_checks": 0}
+# What a copy of an account has not: the credentials of programs, and what would act by itself.
+NOT_COPIED = {"api_keys", "scim_tokens", "workflow_schedules", "directory_users"}
+NOT_COPIED |= {"directory_groups"}
+SEQUENCE_MARGIN = 1_000_000
+
+
+@dataclass
+class Imported:
+    """The account that was created."""
+
+    account_id: str
+    slug: str
+    is_same: bool
+    """Whether it has the id and the audit chain of the bundle."""
+    rows: int
+
+
+def run(
+    contents: Contents,
+    *,
+    by: Principal,
+    slug: str | None = None,
+    as_copy: bool = False,
+    progress: Progress = ignore,
+) -> Imported:
+    """Create the account of a bundle, under its id if that is free.
+
+    A deleted account, the chain of which goes on where the bundle ends, gets its data back. Raises
+    Conflict, for example if the slug is taken or definitions clash; then nothing is changed.
+    """
+    if contents.account["id"] == SYSTEM_ACCOUNT_ID:
+        raise Conflict(SYSTEM)
+    slug = slug or contents.account["slug"]
+    _require_slug(slug)
+    _apply_definitions(contents.definitions, by)
+    with tenancy.as_owner():
+        target = _target(contents, slug, as_copy=as_copy)
+        with versioned_cache.reloading():
+            import_ = _Import(contents, target, progress)
+            imported = import_.run()
+    checkpoints.create(imported.account_id)
+    return imported
+
+
+@dataclass
+class _Target:
+    """Where the account goes."""
+
+    account_id: str
+    slug: str
+    is_same: bool = True
+    is_reopened: bool = False
+    user_ids: dict[str, str] = field(default_factory=dict)
+    """New ids of users, for those that are taken."""
+
+
+def _require_slug(slug: str) -> None:
+    if db.connection().scalar(sa.select(Account.id).where(Account.slug == slug)) is not None:
+        raise Conflict(SLUG_TAKEN.format(slug), field="slug")
+
+
+def _apply_definitions(content: JSONMapping, by: Principal) -> None:
+    """Create the definitions that this instance lacks. Raises Conflict if others differ."""
+    wanted = document.Document(content)
+    plan = manifest.plan(wanted, by=by)
+    clashes = [one for one in plan["operations"] if one["action"] != "create"]
+    if clashes:
+        names = ", ".join(f"{one['kind']} {one['name']}" for one in clashes)
+        raise Conflict(CLASH.format(names))
+    if plan["has_changes"]:
+        manifest.apply(wanted, plan["plan_hash"], by=by)
+
+
+def _target(contents: Contents, slug: str, *, as_copy: bool) -> _Target:
+    account_id = contents.account["id"]
+    copy = _Target(new_id(), slug, is_same=False)
+    if as_copy:
+        return copy
+    chain = sa.select(AuditHead.account_id).where(AuditHead.account_id == account_id)
+    existing = (
+        db.connection()
+        .execute(sa.select(Account.closed_at).where(Account.id == account_id))
+        .first()
+    )
+    if existing is None:
+        # A chain without its account is none to continue.
+        return copy if db.connection().scalar(chain) else _Target(account_id, slug)
+    head = (
+        AuditChange.account_id == account_id,
+        AuditChange.last_id == contents.head["id"],
+        AuditChange.checksum == bytes.fromhex(contents.head["checksum"]),
+    )
+    goes_on = db.connection().scalar(sa.select(AuditChange.last_id).where(*head))
+    if existing.closed_at is None or goes_on is None:
+        return copy
+    return _Target(account_id, slug, is_reopened=True)
+
+
+class _Import:
+    def __init__(self, contents: Contents, target: _Target, progress: Progress) -> None:
+        self._contents, self._target, self._progress = contents, target, progress
+        self._roles: dict[str, int] = {}
+        self._rows = 0
+        self._staged: list[tuple[str, sa.Table, list[str]]] = []
+
+    def run(self) -> Imported:
+        """Import everything."""
+        target = self._target
+        with ExitStack() as stack:
+            if not target.is_reopened:  # else jobs that delete its files might be under way
+                stack.enter_context(blobs.stored(self._contents, target.account_id))
+            with db.transaction():
+                if target.is_reopened:
+                    self._stop_deletion()
+                    stack.enter_context(blobs.stored(self._contents, target.account_id))
+                self._write()
+        return Imported(target.account_id, target.slug, target.is_same, self._rows)
+
+    def _stop_deletion(self) -> None:
+        mine = jobs.TABLE.c.account_id == self._target.account_id
+        running = (mine, jobs.TABLE.c.status == "pending", jobs.TABLE.c.attempts > 0)
+        under_way = (jobs.TABLE.c.last_error.is_(None), jobs.TABLE.c.finished_at.is_(None))
+        locked = sa.select(jobs.TABLE.c.id).where(mine).with_for_update()
+        db.connection().execute(locked).all()
+        if db.connection().execute(sa.select(1).where(*running, *under_way)).first():
+            raise Conflict(STILL_DELETING)
+        for table in (*self._core(), *(one.table for one in definitions.get_all())):
+            own = table.c.account_id == self._target.account_id
+            if db.connection().execute(sa.select(1).select_from(table).where(own).limit(1)).first():
+                raise Conflict(STILL_DELETING)
+        db.connection().execute(sa.delete(jobs.TABLE).where(mine))
+        certificates.forget(self._target.account_id)
+
+    def _core(self) -> Iterator[sa.Table]:
+        return map(tables.core_table, tables.INCLUDED)
+
+    def _write(self) -> None:
+        if engine.has_one_writer():
+            db.connection().exec_driver_sql("PRAGMA defer_foreign_keys = ON")
+        else:
+            db.connection().exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
+        self._roles = {row.name: row.id for row in db.connection().execute(ROLE_NAMES)}
+        self._write_account()
+        newest = self._newest_change()
+        for name, columns, rows in self._pieces():
+            self._insert(name, columns, rows)
+        self._insert_staged()
+        if self._target.is_same:
+            self._move_head(newest)
+        webhook_versions.outdate(self._target.account_id)
+        self._outdate_caches()
+        self._record()
+
+    def _write_account(self) -> None:
+        source, target = self._contents.account, self._target
+        session = db.db.session
+        with errors.conflict_on_unique("accounts", "slug", "slug", SLUG_TAKEN.format(target.slug)):
+            if target.is_reopened:
+                account = accounts.get_for_update(target.account_id)
+                if account is None or account.closed_at is None:
+                    raise Conflict(STILL_DELETING)
+                account.closed_at, account.slug = None, target.slug
+                account.name, account.settings = source["name"], source["settings"]
+                account.is_active = source["is_active"]
+                account.version += 1
+            else:
+                session.add(
+                    Account(
+                        id=target.account_id,
+                        account_code=codes.next_code(),
+                        slug=target.slug,
+                        name=source["name"],
+                        is_active=source["is_active"],
+                        settings=source["settings"],
+                        created_at=clock.parse(source["created_at"]),
+                    )
+                )
+            session.flush()
+
+    def _newest_change(self) -> int:
+        """The highest number of a change on this instance."""
+        numbers = (sa.select(sa.func.max(AuditChange.last_id)),)
+        feed = sa.select(sa.func.max(FeedChange.change))
+        return max(db.connection().scalar(one) or 0 for one in (*numbers, feed))
+
+    def _pieces(self) -> Iterator[tuple[str, list[str], list[list[Any]]]]:
+        name, columns, rows = "", list[str](), list[list[Any]]()
+        for event in self._contents.events():
+            if event.kind == "row":
+                rows.append(event.value)
+            if rows and (event.kind != "row" or len(rows) == PIECE):
+                yield name, columns, rows
+                self._rows += len(rows)
+                self._progress(self._rows)
+                rows = []
+            if event.kind == "table":
+                name, columns = event.value["table"], event.value["columns"]
+                if name.startswith("records/"):
+                    self._stage(name.removeprefix("records/"))
+            if event.kind == "blob":
+                return
+
+    def _stage(self, collection: str) -> None:
+        if engine.has_one_writer():
+            return
+        # PostgreSQL checks references when a statement ends: one statement inserts them all.
+        table = definitions.get(collection).table
+        name = f"bundle_{len(self._staged)}"
+        quoted = db.connection().dialect.identifier_preparer.format_table(table)
+        create = f"CREATE TEMP TABLE {name} (LIKE {quoted}) ON COMMIT DROP"
+        db.connection().exec_driver_sql(create)
+        self._staged.append((name, table, ["account_id", *tables.names_of(table)]))
+
+    def _insert(self, name: str, columns: Sequence[str], rows: Sequence[list[Any]]) -> None:
+        target = self._target
+        if name in tables.CHAIN and (not target.is_same or target.is_reopened):
+            return
+        if name in NOT_COPIED and not target.is_same:
+            return
+        collection = name.removeprefix("records/")
+        is_core = collection == name
+        table = tables.core_table(name) if is_core else definitions.get(collection).table
+        coders = dict(zip(tables.names_of(table), tables.decoders(table, self._roles), strict=True))
+        ordered = [coders[column] for column in columns]
+        if name == "users":
+            self._map_users(columns, rows)
+        adjusted = (
+            self._adjusted(name, dict(zip(columns, self._mapped(ordered, row), strict=True)))
+            for row in rows
+        )
+        values = [row for row in adjusted if row]
+        if values:
+            staged = None if is_core or not self._staged else self._staged[-1][0]
+            into = tables.plain(table, staged)
+            db.connection().execute(sa.insert(into), values)
+
+    def _map_users(self, columns: Sequence[str], rows: Sequence[list[Any]]) -> None:
+        ids = [row[columns.index("id")] for row in rows]
+        taken = db.connection().scalars(sa.select(User.id).where(User.id.in_(ids)).distinct())
+        self._target.user_ids |= {id: new_id() for id in taken}
+
+    def _mapped(self, coders: Sequence[tables.Coder | None], row: list[Any]) -> list[Any]:
+        ids = self._target.user_ids
+        if ids:
+            row = [ids.get(value, value) if type(value) is str else value for value in row]
+        return tables.coded(coders, row)
+
+    def _adjusted(self, name: str, row: dict[str, Any]) -> dict[str, Any] | None:
+        target = self._target
+        if name == "audit_checkpoints" and row["public_key"] not in checkpoints.public_keys():
+            return None  # it was verified; this instance makes one of its own
+        if name == "account_domains":
+            row |= LOCAL_TO_INSTANCE
+        if row.get("collection_id"):
+            row["collection_id"] = self._collection_ids.get(row["collection_id"])
+        if name == "saved_views" and not row["collection_id"]:
+            return None
+        if name in ("workflows", "workflow_versions"):
+            self._adjust_owner(row)
+        if name in ("webhooks", "workflows") and not target.is_same:
+            row["enabled"] = False
+        return {"account_id": target.account_id, **row}
+
+    def _adjust_owner(self, row: dict[str, Any]) -> None:
+        is_member = row["owner_home"] == self._contents.account["id"]
+        if is_member or not self._contents.is_own:
+            # Another instance's superadmins are nobody here.
+            row["owner_home"] = self._target.account_id
+        if not is_member and not self._contents.is_own and "enabled" in row:
+            row["enabled"] = False
+
+    @cached_property
+    def _collection_ids(self) -> Mapping[str, str]:
+        """The ids of collections here, by those in the bundle."""
+        ids = self._contents.collection_ids
+        return {id: definitions.get(name).id for name, id in ids.items()}
+
+    def _insert_staged(self) -> None:
+        if not self._staged:
+            return
+        preparer = db.connection().dialect.identifier_preparer
+        parts = []
+        for name, table, columns in self._staged:
+            names = ", ".join(map(preparer.quote, columns))
+            into = preparer.format_table(table)
+            parts.append(
+                f"{name}_rows AS (INSERT INTO {into} ({names}) SELECT {names} FROM {name})"  # noqa: S608
+            )
+        db.connection().exec_driver_sql(f"WITH {', '.join(parts)} SELECT 1")
+
+    def _move_head(self, newest: int) -> None:
+        """Let the chain go on behind its last entry, with a number that no other change has."""
+        heads, head = tables.core_table(AuditHead.__tablename__), self._contents.head
+        mine = heads.c.account_id == self._target.account_id
+        if self._target.is_reopened:
+            moved = sa.update(heads).where(mine).values(expired_change=heads.c.last_id)
+            db.connection().execute(moved)
+            return
+        signed = tables.core_table("audit_checkpoints")
+        checkpoint = sa.select(sa.func.max(signed.c.entry_id)).where(
+            signed.c.account_id == self._target.account_id
+        )
+        values = {
+            "account_id": self._target.account_id,
+            "last_id": head["id"],
+            "checksum": head["checksum"],
+            "checkpoint_id": db.connection().scalar(checkpoint) or 0,
+            "changed_at": clock.now(),
+            # Clients of the change feed load anew.
+            "expired_change": max(newest, head["id"]),
+        }
+        if head["id"]:
+            db.connection().execute(sa.insert(heads).values(**values))
+        if not engine.has_one_writer() and head["id"] > newest:
+            # Far enough that numbers drawn meanwhile are not drawn again.
+            moved_to = head["id"] + SEQUENCE_MARGIN
+            db.connection().execute(sa.select(sa.func.setval("audit_log_ids", moved_to)))
+
+    def _outdate_caches(self) -> None:
+        versions = tables.core_table("webhook_versions")
+        mine = versions.c.account_id == self._target.account_id
+        # Beyond any version that a process may still have of a deleted account.
+        later = sa.update(versions).where(mine).values(version=versions.c.version + 1000)
+        db.connection().execute(later)
+
+    def _record(self) -> None:
+        source, head = self._contents.account, self._contents.head
+        about = {"bundle_of": source["id"], "bundle_entry": head["id"]}
+        value = ("bundle", None, head["checksum"])
+        append.record(
+            self._target.account_id,
+            append.CREATE,
+            "accounts",
+            self._target.account_id,
+            [value],
+            about,
+            always=True,
+        )

@@ -1,0 +1,53 @@
+"""Exports that admins have started, and certificates of deleted accounts."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app import clock
+from app.db import Base
+from app.db.types import Id, Text, UtcDateTime
+from app.ids import new_id
+from app.types import JSONObject
+
+STATES = PENDING, RUNNING, READY, FAILED = ("pending", "running", "ready", "failed")
+
+
+class AccountExport(Base):
+    """An export of an account; its bundle is a blob, until it expires."""
+
+    __tablename__ = "account_exports"
+    __table_args__ = (
+        sa.ForeignKeyConstraint(["account_id"], ["accounts.id"]),
+        sa.Index("ix_account_exports_expires_at", "expires_at"),
+    )
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
+    status: Mapped[str] = mapped_column(Text, default=PENDING)
+    lines: Mapped[int] = mapped_column(sa.BigInteger, default=0)  # written so far
+    size: Mapped[int | None] = mapped_column(sa.BigInteger)
+    sha256: Mapped[str | None] = mapped_column(Text)
+    error: Mapped[str | None] = mapped_column(Text)
+    requested_by: Mapped[str] = mapped_column(Id)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
+    finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class DeletionCertificate(Base):
+    """What a closed account had, and once nothing of it is left, the signed certificate.
+
+    It belongs to the instance: the deletion of the account leaves it.
+    """
+
+    __tablename__ = "deletion_certificates"
+
+    closed_account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    counts: Mapped[JSONObject] = mapped_column(sa.JSON)
+    closed_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    closed_by: Mapped[str] = mapped_column(Id)
+    certificate: Mapped[JSONObject | None] = mapped_column(sa.JSON(none_as_null=True))

@@ -1,0 +1,99 @@
+"""`/account/export`: bundles of an account, for its admins (contract section 19)."""
+
+from __future__ import annotations
+
+import marshmallow as ma
+from flask import Response
+
+from app.accounts.types import Body
+from app.admin_api.own_account_routes import blueprint
+from app.auth.guard import principal
+from app.bundle import exports, frames
+from app.bundle.models import PENDING, READY, STATES, AccountExport
+from app.records.api import file_routes
+from app.rest import fields
+from app.rest.access import account_admin
+from app.rest.schemas import Schema
+
+EXAMPLE = {
+    "id": "019a9f00-0000-7000-8000-0000000000e0",
+    "status": READY,
+    "lines": 48_213,
+    "size": 7_340_032,
+    "sha256": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+    "error": None,
+    "requested_by": "019a9f00-0000-7000-8000-00000000000b",
+    "created_at": "2026-11-20T12:00:00.123456Z",
+    "finished_at": "2026-11-20T12:01:00.123456Z",
+    "expires_at": "2026-11-21T12:01:00.123456Z",
+}
+STARTED = {"lines": 0, "size": None, "sha256": None, "finished_at": None, "status": PENDING}
+BYTES = {"type": "string", "format": "binary"}
+
+
+class NewExport(Schema):
+    """The passphrase that the bundle is encrypted to."""
+
+    passphrase = fields.Text(
+        shortest=frames.SHORTEST_PASSPHRASE,
+        longest=1000,
+        required=True,
+        metadata={"description": "Not stored. Without it nobody can read the bundle."},
+    )
+
+
+class ExportView(Schema):
+    """An export of an account."""
+
+    id = fields.Id(required=True)
+    status = fields.Choice(STATES, required=True)
+    lines = ma.fields.Integer(
+        required=True, metadata={"description": "The lines written so far, in ten thousands."}
+    )
+    size = ma.fields.Integer(required=True, allow_none=True, metadata={"description": "In bytes."})
+    sha256 = ma.fields.String(required=True, allow_none=True)
+    error = ma.fields.String(required=True, allow_none=True)
+    requested_by = fields.Id(required=True)
+    created_at = fields.Timestamp(required=True)
+    finished_at = fields.Timestamp(required=True, allow_none=True)
+    expires_at = fields.Timestamp(required=True)
+
+
+@blueprint.route("/export", methods=["POST"])
+@blueprint.arguments(NewExport, example={"passphrase": "correct horse battery staple"})
+@blueprint.response(202, ExportView, example={**EXAMPLE, **STARTED})
+@blueprint.fails(400, 409)
+@account_admin
+def export_account(body: Body) -> AccountExport:
+    """Export your account to an encrypted file.
+
+    For admins in `pii_access` with a recent sign-in (403 `recent_sign_in_required`), not for API
+    keys. A job writes one file, a bundle, with everything that the account has: `flask account
+    import` creates the account from it, here or on another instance. It ends former exports; while
+    one is under way it is a 409.
+    """
+    return exports.start(body["passphrase"], by=principal())
+
+
+@blueprint.route("/export/<uuid:export_id>", methods=["GET"])
+@blueprint.response(200, ExportView, example=EXAMPLE)
+@account_admin
+def get_account_export(export_id: str) -> AccountExport:
+    """Get an export of your account.
+
+    For admins. A day after it has ended it is a 404.
+    """
+    return exports.get(export_id, by=principal())
+
+
+@blueprint.route("/export/<uuid:export_id>/download", methods=["GET"])
+@blueprint.response(200, schema=BYTES, content_type="application/octet-stream", example="(bytes)")
+@blueprint.fails(409, 503)
+@account_admin
+def download_account_export(export_id: str) -> Response:
+    """Download the bundle of an export.
+
+    For admins in `pii_access` with a recent sign-in (403 `recent_sign_in_required`), not for API
+    keys. Before it is ready it is a 409. The service may redirect to its storage.
+    """
+    return file_routes.send(exports.as_file(exports.ready(export_id, by=principal())))

@@ -1,0 +1,214 @@
+"""What a bundle has of each table, and how its values are written as JSON.
+
+Every table is in `INCLUDED` or `EXCLUDED`; a test holds that.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import date
+from functools import partial
+from typing import Any
+
+import orjson
+import sqlalchemy as sa
+from cryptography.fernet import InvalidToken
+
+from app import clock, crypto
+from app.collections.fields import JsonText
+from app.db import Base
+from app.db.types import UtcDateTime
+from app.outbound.header_values import ENCRYPTED
+
+# In this order a row follows the rows that it refers to.
+INCLUDED = (
+    "account_origins",
+    "groups",
+    "users",
+    "group_members",
+    "invitations",
+    "api_keys",
+    "second_factors",
+    "recovery_codes",
+    "identities",
+    "scim_tokens",
+    "directory_users",
+    "directory_groups",
+    "account_domains",
+    "provider_settings",
+    "saml_keys",
+    "webhooks",
+    "workflows",
+    "workflow_versions",
+    "workflow_schedules",
+    "saved_views",
+    "files",
+)
+CHAIN = ("audit_changes", "audit_checkpoints")
+EXCLUDED: dict[str, str] = {
+    "account_exports": "exports of the account",
+    "deletion_certificates": "certificates of deleted accounts, which the instance has",
+    "accounts": "the account itself, which has a line of its own",
+    "roles": "shared by all accounts; a bundle has their definitions",
+    "collections": "shared by all accounts; a bundle has their definitions",
+    "collection_revisions": "the history of shared definitions",
+    "account_code_counter": "shared by all accounts",
+    "audit_heads": "follows from the chain",
+    "feed_changes": "clients of the change feed load anew after an import",
+    "record_counts": "counted by triggers as records are inserted",
+    "rate_limits": "counters of the rate limiter",
+    "jobs": "work of the instance it was enqueued on",
+    "idempotency_keys": "responses of a day, for requests of former clients",
+    "verified_domains": "an owner of a domain proves it again on each instance",
+    "sessions": "sign-ins end with the move",
+    "saml_sessions": "sign-ins end with the move",
+    "mailed_tokens": "links of minutes, to the address of the former instance",
+    "used_mfa_tokens": "tokens of minutes",
+    "realtime_tickets": "tokens of seconds",
+    "sso_flows": "sign-ins of minutes",
+    "sso_assertions": "assertions of minutes",
+    "sso_refusals": "a log of refused sign-ins, which expires",
+    "saml_metadata_reads": "metadata is read again",
+    "webhook_versions": "versions for checking caches, set anew",
+    "webhook_deliveries": "a log; each instance delivers its own events",
+    "webhook_attempts": "a log; each instance delivers its own events",
+    "workflow_instances": "runs end where they began: moved, they would act twice",
+    "workflow_step_logs": "logs of runs",
+    "workflow_subscriptions": "what runs wait for",
+}
+# Columns with encrypted text; the bundle has the secrets, as it is encrypted itself.
+ENCRYPTED_COLUMNS = {
+    ("provider_settings", "secrets"),
+    ("saml_keys", "private_key"),
+    ("second_factors", "secret"),
+    ("webhooks", "secret"),
+    ("webhooks", "previous_secret"),
+    ("workflows", "token"),
+}
+JSON_WITH_SECRETS = {
+    ("webhooks", "headers"),
+    ("workflows", "steps"),
+    ("workflow_versions", "steps"),
+}
+ROLE_COLUMNS = {"role_id", "given_role_id"}
+"""Ids of roles, which differ between instances: a bundle has names."""
+
+OPEN = "decrypted"
+"""The property that a bundle has in the place of `ENCRYPTED`."""
+
+Coder = Callable[[Any], Any]
+
+
+def core_table(name: str) -> sa.Table:
+    """A table of the application."""
+    return Base.metadata.tables[name]
+
+
+def names_of(table: sa.Table) -> list[str]:
+    """The columns that a bundle has of a table: all but the account."""
+    return [str(column.name) for column in table.columns if column.name != "account_id"]
+
+
+def plain(table: sa.Table, name: str | None = None) -> sa.TableClause:
+    """The table, or one like it, with JSON as text, so that it is copied as it is stored."""
+    columns: list[sa.ColumnClause[Any]] = []
+    for column in table.columns:
+        is_text = isinstance(column.type, sa.JSON | JsonText)
+        columns.append(sa.column(column.name, sa.Text() if is_text else column.type))
+    return sa.table(name or table.name, *columns)
+
+
+def selected(table: sa.Table) -> list[sa.ColumnElement[Any]]:
+    """The columns to read, in the order of `names_of`."""
+    columns = (table.c[name] for name in names_of(table))
+    return [sa.cast(one, sa.Text) if isinstance(one.type, sa.JSON) else one for one in columns]
+
+
+def encoders(table: sa.Table, roles: Mapping[int, str]) -> list[Coder | None]:
+    """What turns the read values of each column into JSON."""
+    secret = (crypto.decrypt, _open_header)
+    return [_coder(table, name, ENCODERS, roles.__getitem__, secret) for name in names_of(table)]
+
+
+def decoders(table: sa.Table, roles: Mapping[str, int]) -> list[Coder | None]:
+    """What turns the JSON of each column into values to insert."""
+    secret = (crypto.encrypt, _seal_header)
+    return [_coder(table, name, DECODERS, roles.__getitem__, secret) for name in names_of(table)]
+
+
+def coded(coders: Iterable[Coder | None], values: Sequence[Any]) -> list[Any]:
+    """The values, each as its coder turns it; null stays null."""
+    return [
+        value if value is None or coder is None else coder(value)
+        for coder, value in zip(coders, values, strict=True)
+    ]
+
+
+def _coder(
+    table: sa.Table,
+    name: str,
+    by_type: Mapping[type, Coder],
+    role: Coder,
+    secrets: tuple[Coder, Coder],
+) -> Coder | None:
+    if name in ROLE_COLUMNS:
+        return role
+    of_text, of_header = secrets
+    if (table.name, name) in JSON_WITH_SECRETS:
+        return partial(_recoded, of_header, within=name != "headers")
+    if (table.name, name) in ENCRYPTED_COLUMNS:
+        return of_text
+    return by_type.get(type(table.c[name].type))
+
+
+def _recoded(change: Coder, text: str, *, within: bool) -> str:
+    value = orjson.loads(text)
+    changed = _headers_changed(value if within else {"headers": value}, change)
+    return orjson.dumps(changed if within else changed["headers"]).decode()
+
+
+def _headers_changed(value: Any, change: Coder) -> Any:
+    """JSON with every header value changed: of webhooks, the values; of steps, in `headers`."""
+    if isinstance(value, list):
+        return [_headers_changed(item, change) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: (
+            {header: change(content) for header, content in item.items()}
+            if name == "headers" and isinstance(item, dict)
+            else _headers_changed(item, change)
+        )
+        for name, item in value.items()
+    }
+
+
+def _open_header(value: Any) -> Any:
+    if isinstance(value, dict) and value.keys() == {ENCRYPTED}:
+        with suppress(InvalidToken, AttributeError):  # else a body of that form
+            return {OPEN: crypto.decrypt(value[ENCRYPTED])}
+    return value
+
+
+def _seal_header(value: Any) -> Any:
+    if isinstance(value, dict) and value.keys() == {OPEN}:
+        return {ENCRYPTED: crypto.encrypt(value[OPEN])}
+    return value
+
+
+def _base64(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+ENCODERS: dict[type, Coder] = {
+    UtcDateTime: clock.iso,
+    sa.Date: date.isoformat,
+    sa.LargeBinary: _base64,
+}
+DECODERS: dict[type, Coder] = {
+    UtcDateTime: clock.parse,
+    sa.Date: date.fromisoformat,
+    sa.LargeBinary: base64.b64decode,
+}

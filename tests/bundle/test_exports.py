@@ -1,0 +1,117 @@
+"""`/account/export`: admins export their account; nobody else gets the bundle."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import time_machine
+from flask import Flask
+
+from app import clock
+from app.accounts import service as accounts
+from app.bundle import exports
+from app.db import Base, db
+from app.errors import Unavailable
+from app.files import storage, upkeep
+from tests.builders import Cast, make_user
+from tests.bundle.accounts import PASSPHRASE, furnish, import_, run
+from tests.mailbox import run_jobs
+
+BODY = {"passphrase": PASSPHRASE}
+ROOT = ("--as", "root@system.example")
+
+
+def exported(cast: Cast, app: Flask) -> dict[str, Any]:
+    """An export that is ready."""
+    started = cast.alice.post("account/export", BODY)
+    assert (started.status_code, started.json["status"]) == (202, "pending")
+    run_jobs(app)
+    found: dict[str, Any] = cast.alice.get(f"account/export/{started.json['id']}").json
+    return found
+
+
+def test_the_bundle_of_an_export_is_imported(cast: Cast, app: Flask, tmp_path: Path) -> None:
+    furnish(cast)
+    export = exported(cast, app)
+    assert export["status"] == "ready"
+    answer = cast.alice.get(f"account/export/{export['id']}/download")
+    assert (answer.status_code, len(answer.data)) == (200, export["size"])
+    assert "attachment" in answer.headers["Content-Disposition"]
+    file = tmp_path / "fetched.bundle"
+    file.write_bytes(answer.data)
+    file.with_name("passphrase").write_text(PASSPHRASE)
+    assert PASSPHRASE.encode() not in answer.data
+    result = import_(app, file, *ROOT, "--slug", "acme-again")
+    assert result.exit_code == 0, result.output
+    assert run(app, "audit", "verify").exit_code == 0
+
+
+def test_an_export_needs_a_recent_sign_in_and_pii_access(cast: Cast, app: Flask) -> None:
+    export = exported(cast, app)
+    download = f"account/export/{export['id']}/download"
+    outsider = make_user(app, cast.alice.account_id, "eve@acme.example", "admin")
+    eve = type(cast.alice)(app, outsider)
+    refused = eve.post("account/export", BODY)
+    assert (refused.status_code, "pii_access" in refused.json["message"]) == (403, True)
+    assert eve.get(download).status_code == 403
+    key = cast.alice.post("api-keys", {"name": "k"}).json["key"]
+    robot = type(cast.alice)(app, **{"X-API-Key": key})
+    assert robot.post("account/export", BODY).status_code == 403
+    with time_machine.travel(clock.now() + timedelta(minutes=16)):
+        for answer in (cast.alice.post("account/export", BODY), cast.alice.get(download)):
+            assert answer.json["error"] in ("recent_sign_in_required", "token_expired")
+    with app.app_context():
+        accounts.join_group(db.session.merge(outsider), "pii_access")
+    assert eve.get(download).status_code == 200
+
+
+@pytest.mark.parametrize("passphrase", ["", "short", 12_345_678_901_234, None])
+def test_a_short_passphrase_is_refused(cast: Cast, passphrase: object) -> None:
+    assert cast.alice.post("account/export", {"passphrase": passphrase}).status_code == 422
+
+
+def test_one_export_runs_at_a_time_and_ends_the_former(cast: Cast, app: Flask) -> None:
+    first = exported(cast, app)
+    second = cast.alice.post("account/export", BODY).json
+    assert cast.alice.post("account/export", BODY).status_code == 409
+    assert cast.alice.get(f"account/export/{second['id']}/download").status_code == 409
+    assert cast.alice.get(f"account/export/{first['id']}").status_code == 404
+    run_jobs(app)
+    assert cast.alice.get(f"account/export/{second['id']}/download").status_code == 200
+
+
+def test_a_bundle_expires_after_a_day(cast: Cast, app: Flask) -> None:
+    export = exported(cast, app)
+    with app.app_context():
+        with time_machine.travel(clock.now() + timedelta(hours=23)):
+            upkeep.sweep({})
+            exports.expire({})
+            assert len(list(storage.current().blobs())) == 1
+        with time_machine.travel(clock.now() + timedelta(hours=25)):
+            exports.expire({})
+            assert not list(storage.current().blobs())
+    assert cast.alice.get(f"account/export/{export['id']}").status_code == 404
+
+
+def test_a_failed_export_says_so(cast: Cast, app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object) -> None:
+        raise Unavailable(storage.FULL)
+
+    monkeypatch.setattr(exports, "_write", fail)
+    export = exported(cast, app)
+    assert (export["status"], export["error"]) == ("failed", storage.FULL)
+    assert cast.alice.post("account/export", BODY).status_code == 202
+
+
+def test_the_passphrase_is_nowhere(cast: Cast, app: Flask) -> None:
+    cast.alice.post("account/export", BODY)
+    with app.app_context():
+        dump = "".join(
+            repr(db.session.connection().execute(table.select()).all())
+            for table in Base.metadata.tables.values()
+        )
+    assert "export_id" in dump
+    assert PASSPHRASE not in dump

@@ -1,0 +1,152 @@
+"""An account comes back from its bundle, here and elsewhere, and no other one notices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from flask import Flask
+
+from app.accounts.models import SYSTEM_ACCOUNT_ID, User
+from app.auth import principal
+from app.bundle.tables import CHAIN, EXCLUDED, INCLUDED
+from app.context import tenancy
+from app.db import Base, db, reencryption
+from app.webhooks import headers
+from app.webhooks.models import Webhook
+from app.workflows.language import step_headers
+from app.workflows.models import Workflow
+from tests.builders import PASSWORD, Caller, Cast, make_record, make_user
+from tests.bundle.accounts import PAPER, export, furnish, hashes, import_, run, view
+from tests.conftest import make_app, settings_for
+from tests.databases import DATABASES
+from tests.mailbox import run_jobs
+
+ROOT = ("--as", "root@system.example")
+
+
+@pytest.fixture
+def other(app: Flask, database: str, tmp_path: Path) -> Iterator[Flask]:
+    """An instance with a superadmin and the other database."""
+    kind = next(one for one in DATABASES if one != database)
+    folder = tmp_path / "other"
+    folder.mkdir()
+    made = make_app(settings_for(kind, folder))
+    make_user(made, SYSTEM_ACCOUNT_ID, "root@system.example", "admin")
+    yield made
+    with made.app_context():
+        db.session.remove()
+        db.engine.dispose()
+
+
+def caller_of(app: Flask, account_id: str, email: str) -> Caller:
+    """A user of an instance, by address."""
+    with app.app_context(), tenancy.across_accounts():
+        user = db.session.query(User).filter_by(account_id=account_id, email=email).one()
+        assert principal.for_user(user.account_id, user.id)
+        return Caller(app, user)
+
+
+def paper_of(caller: Caller) -> bytes:
+    """The file of an account's first post."""
+    post = caller.get("records/posts?sort=title").json["items"][0]
+    return caller.get(f"files/{post['paper']['id']}").data
+
+
+def trusted(refusal: str) -> str:
+    """The key that a refused import names."""
+    return refusal.split("--trust ")[1].strip().removesuffix(".")
+
+
+def remove(cast: Cast, app: Flask) -> None:
+    """Delete acme, with all its data."""
+    assert cast.root.delete(f"accounts/{cast.alice.account_id}").status_code == 204
+    run_jobs(app)
+    assert cast.alice.get("records/posts").status_code == 401
+
+
+def test_a_deleted_account_comes_back(cast: Cast, app: Flask, tmp_path: Path) -> None:
+    furnish(cast)
+    before, others = view(cast.alice), (cast.charlie.account_id, SYSTEM_ACCOUNT_ID)
+    file = export(app, tmp_path)
+    make_record(cast.alice, title="later")
+    remove(cast, app)
+    rows_of_others = hashes(app, *others)
+    result = import_(app, file, *ROOT)
+    assert result.exit_code == 0, result.output
+    assert hashes(app, *others) == rows_of_others
+    assert view(cast.alice) == before
+    assert paper_of(cast.alice) == PAPER
+    assert run(app, "audit", "verify").exit_code == 0
+    assert make_record(cast.alice, title="new")["title"] == "new"
+    run_jobs(app)  # none of the deletion is left
+    assert cast.alice.get("records/posts").json["total"] == 3
+    assert run(app, "audit", "verify").exit_code == 0
+
+
+def test_an_account_moves_to_the_other_database_and_back(
+    cast: Cast, app: Flask, other: Flask, tmp_path: Path
+) -> None:
+    furnish(cast)
+    before, file = view(cast.alice), export(app, tmp_path)
+    refused = import_(other, file)
+    assert refused.exit_code == 1
+    assert "signed by another instance" in refused.output
+    result = import_(other, file, "--trust", trusted(refused.output))
+    assert result.exit_code == 0, result.output
+    assert run(other, "audit", "verify").exit_code == 0
+    there = caller_of(other, cast.alice.account_id, cast.alice.email)
+    assert view(there) == before
+    assert paper_of(there) == PAPER
+    with other.app_context(), tenancy.across_accounts():
+        assert reencryption.undecryptable() == []  # the other instance has another key
+        stored = db.session.query(Webhook).one().headers
+        assert headers.decrypted(stored) == {"X-Token": "secret header"}
+        steps = step_headers.comparable(db.session.query(Workflow).one().steps)
+        assert steps[0]["config"]["headers"] == {"X-Token": "secret header"}
+    sign_in = {"account": "acme", "email": cast.alice.email, "password": PASSWORD}
+    assert Caller(other).post("auth/login", sign_in).status_code == 200
+    make_record(there, title="third")
+    assert run(other, "audit", "verify").exit_code == 0
+    moved = view(there)
+    back = export(other, tmp_path, name="back.bundle")
+    remove(cast, app)
+    refused = import_(app, back, *ROOT)
+    result = import_(app, back, *ROOT, "--slug", "acme-back", "--trust", trusted(refused.output))
+    assert result.exit_code == 0, result.output
+    assert "under a new id" in result.output  # the chains went apart
+    account_id = result.output.split("(")[1].split(")")[0]
+    home = caller_of(app, account_id, cast.alice.email)
+    posts, moved_posts = (one["records/posts?sort=title"]["items"] for one in (view(home), moved))
+    assert posts == [{**post, "account_id": account_id} for post in moved_posts]
+    assert run(app, "audit", "verify").exit_code == 0
+
+
+def test_a_clone_acts_on_nobody(cast: Cast, app: Flask, tmp_path: Path) -> None:
+    furnish(cast)
+    before = hashes(app, *(one.account_id for one in (cast.alice, cast.charlie)))
+    users = {one["id"] for one in cast.alice.get("account/users").json["items"]}
+    result = run(app, "account", "clone", "acme", "acme-copy", *ROOT)
+    assert result.exit_code == 0, result.output
+    assert hashes(app, *(one.account_id for one in (cast.alice, cast.charlie))) == before
+    account_id = result.output.split("(")[1].split(")")[0]
+    copy = caller_of(app, account_id, cast.alice.email)
+    assert {one["id"] for one in copy.get("account/users").json["items"]}.isdisjoint(users)
+    posts, copied = (
+        one.get("records/posts?sort=title").json["items"] for one in (cast.alice, copy)
+    )
+    for post, its_copy in zip(posts, copied, strict=True):
+        assert (its_copy["id"], its_copy["title"]) == (post["id"], post["title"])
+        assert its_copy["created_by"] == copy.id
+    for path in ("webhooks", "workflows"):
+        assert [one["enabled"] for one in copy.get(path).json["items"]] == [False]
+    assert copy.get("api-keys").json["total"] == 0
+    assert run(app, "audit", "verify").exit_code == 0
+    again = run(app, "account", "clone", "acme", "globex", *ROOT)
+    assert (again.exit_code, "The slug globex is taken" in again.output) == (1, True)
+
+
+def test_every_table_is_in_a_bundle_or_left_out_with_a_reason() -> None:
+    places = [*INCLUDED, *CHAIN, *EXCLUDED]
+    assert sorted(places) == sorted(set(Base.metadata.tables))
