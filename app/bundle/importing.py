@@ -17,7 +17,7 @@ from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
 from app.audit import append, checkpoints
 from app.audit.models import AuditChange, AuditHead, FeedChange
 from app.auth.principal import Principal
-from app.bundle import blobs, certificates, tables
+from app.bundle import blobs, certificates, frames, tables
 from app.bundle.contents import Contents
 from app.bundle.exporting import PIECE, ROLE_NAMES, Progress, ignore
 from app.collections import definition as definitions
@@ -258,6 +258,8 @@ class _Import:
         is_core = collection == name
         table = tables.core_table(name) if is_core else definitions.get(collection).table
         coders = dict(zip(tables.names_of(table), tables.decoders(table, self._roles), strict=True))
+        if coders.keys() != set(columns):
+            raise Conflict(frames.CUT)
         ordered = [coders[column] for column in columns]
         if name == "users":
             self._map_users(columns, rows)
@@ -280,7 +282,10 @@ class _Import:
         ids = self._target.user_ids
         if ids:
             row = [ids.get(value, value) if type(value) is str else value for value in row]
-        return tables.coded(coders, row)
+        try:
+            return tables.coded(coders, row)
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise Conflict(frames.CUT) from error
 
     def _adjusted(self, name: str, row: dict[str, Any]) -> dict[str, Any] | None:
         target = self._target
@@ -296,7 +301,7 @@ class _Import:
             self._adjust_owner(row)
         if name in ("webhooks", "workflows") and not target.is_same:
             row["enabled"] = False
-        return {"account_id": target.account_id, **row}
+        return {**row, "account_id": target.account_id}
 
     def _adjust_owner(self, row: dict[str, Any]) -> None:
         is_member = row["owner_home"] == self._contents.account["id"]
