@@ -49,7 +49,7 @@ MEASURE = "collections.measure"
 CORRECT = """
 INSERT INTO record_counts (account_id, collection_id, slot, records, bytes)
 SELECT account_id, :id, '0', 0, sum(bytes) FROM (
-  SELECT account_id, octet_length(t::text) AS bytes FROM {table} AS t
+  SELECT account_id, octet_length((t.*)::text) AS bytes FROM {table} AS t
   UNION ALL
   SELECT account_id, -bytes FROM record_counts WHERE collection_id = :id
 ) AS both_ GROUP BY account_id HAVING sum(bytes) <> 0
@@ -99,7 +99,7 @@ def _add(table: str, collection_id: str) -> str:
     ]
     trigger = TRIGGER.format(event="update", id=collection_id)
     tables.run([*statements, UPDATE_ON_POSTGRES.format(trigger=trigger, **values)])
-    return f"octet_length({table}::text)"
+    return f"octet_length(({table}.*)::text)"
 
 
 def _add_on_sqlite(table: str, collection_id: str) -> str:

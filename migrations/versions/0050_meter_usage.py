@@ -86,8 +86,10 @@ INSERT INTO usage_counts (account_id, meter, day, slot, amount)
 SELECT account_id, 'file_bytes', 'now', '0', sum(size) FROM files
 WHERE removed_at IS NULL GROUP BY 1
 """
+# A collection may have fields with the names of the variables.
 COUNT_RECORDS = """
 CREATE OR REPLACE FUNCTION count_records() RETURNS trigger LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
 DECLARE
   collection CONSTANT text := TG_ARGV[0];
   step CONSTANT bigint := TG_ARGV[1];
@@ -97,12 +99,12 @@ DECLARE
   size bigint;
   free int := 0;
 BEGIN
-  SELECT min(account_id), max(account_id), step * count(*), step * sum(octet_length(c::text))
+  SELECT min(account_id), max(account_id), step * count(*), step * sum(octet_length((c.*)::text))
     INTO account, last_account, number, size FROM changed AS c;
   IF account <> last_account THEN
     INSERT INTO record_counts (account_id, collection_id, slot, records, bytes)
       SELECT account_id, collection, gen_random_uuid()::text, step * count(*),
-        step * sum(octet_length(c::text))
+        step * sum(octet_length((c.*)::text))
       FROM changed AS c GROUP BY account_id;
   ELSIF number <> 0 THEN
     WHILE NOT pg_try_advisory_xact_lock(hashtext(account || collection), free) LOOP
@@ -128,13 +130,13 @@ DECLARE
   free int := 0;
 BEGIN
   SELECT min(account_id), max(account_id), sum(bytes) INTO account, last_account, size FROM (
-    SELECT account_id, octet_length(o::text) * -1 AS bytes FROM old_rows AS o
-    UNION ALL SELECT account_id, octet_length(n::text) FROM new_rows AS n) AS c;
+    SELECT account_id, octet_length((o.*)::text) * -1 AS bytes FROM old_rows AS o
+    UNION ALL SELECT account_id, octet_length((n.*)::text) FROM new_rows AS n) AS c;
   IF account <> last_account THEN
     INSERT INTO record_counts (account_id, collection_id, slot, records, bytes)
       SELECT account_id, collection, gen_random_uuid()::text, 0, sum(bytes) FROM (
-        SELECT account_id, octet_length(o::text) * -1 AS bytes FROM old_rows AS o
-        UNION ALL SELECT account_id, octet_length(n::text) FROM new_rows AS n) AS c
+        SELECT account_id, octet_length((o.*)::text) * -1 AS bytes FROM old_rows AS o
+        UNION ALL SELECT account_id, octet_length((n.*)::text) FROM new_rows AS n) AS c
       GROUP BY account_id;
   ELSIF size <> 0 THEN
     WHILE NOT pg_try_advisory_xact_lock(hashtext(account || collection), free) LOOP

@@ -26,6 +26,9 @@ from tests.workflows.running import create, make_workflow, start, work
 FIELDS = [
     {"name": "title", "type": "text"},
     {"name": "done", "type": "boolean"},
+    # Names that the triggers use, too.
+    {"name": "c", "type": "text"},
+    {"name": "step", "type": "number"},
     {"name": "file", "type": "file"},
 ]
 PROCESSES = 4
@@ -62,7 +65,7 @@ def stored(app: Flask, caller: Caller) -> dict[str, int]:
         names = [column["name"] for column in sa.inspect(engine).get_columns(table)]
         lengths = (f'coalesce(length(CAST("{name}" AS BLOB)), 0)' for name in names)
         is_sqlite = engine.dialect.name == "sqlite"
-        size = " + ".join(lengths) if is_sqlite else "octet_length(t::text)"
+        size = " + ".join(lengths) if is_sqlite else "octet_length((t.*)::text)"
         parameters = {"id": caller.account_id}
         return {
             meter: int(
