@@ -77,6 +77,13 @@ EXCLUDED: dict[str, str] = {
     "workflow_instances": "runs end where they began: moved, they would act twice",
     "workflow_step_logs": "logs of runs",
     "workflow_subscriptions": "what runs wait for",
+    "setup_links": "links of days, with the address of the former instance",
+    "security_events": "the security log is the instance's; it has an export of its own",
+    "security_heads": "follows from the security log",
+    "security_pending": "events that are not in the security log yet",
+    "usage_counts": "what the instance measured",
+    "usage_notices": "mails about usage that were sent",
+    "security_streams": "a receiver proves the numbers of one log",
 }
 # Columns with encrypted text; the bundle has the secrets, as it is encrypted itself.
 ENCRYPTED_COLUMNS = {
