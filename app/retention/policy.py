@@ -23,7 +23,7 @@ from app.webhooks.upkeep import RETENTION_DAYS as MAX_DELIVERY_DAYS
 
 SETTING = "retention"
 MAX_DAYS, MAX_RULES = 36_500, 100
-LOGS = AUDIT, DELIVERIES, INSTANCES = "audit_days", "deliveries_days", "instances_days"
+LOGS = DELIVERIES, INSTANCES = "deliveries_days", "instances_days"
 CREATED = "created_at"
 DATES = (Type.DATE, Type.DATETIME)
 SYSTEM_DATES = (CREATED, "updated_at")
@@ -53,7 +53,6 @@ class RecordRule:
 class Policy:
     """How many days things stay; None: as long as the service keeps them."""
 
-    audit_days: int | None = None
     deliveries_days: int | None = None
     instances_days: int | None = None
     records: tuple[RecordRule, ...] = ()
@@ -69,12 +68,8 @@ def date_fields(definition: Definition) -> list[str]:
 
 def bounds() -> dict[str, tuple[int, int]]:
     """The fewest and most days of each log."""
-    settings = config.current()
-    return {
-        AUDIT: (settings.audit_retention_min_days, MAX_DAYS),
-        DELIVERIES: (1, MAX_DELIVERY_DAYS),
-        INSTANCES: (1, settings.workflow_retention_days),
-    }
+    instances = config.current().workflow_retention_days
+    return {DELIVERIES: (1, MAX_DELIVERY_DAYS), INSTANCES: (1, instances)}
 
 
 def load(settings: Mapping[str, object]) -> Policy:

@@ -45,7 +45,6 @@ class Plan:
     records: list[tuple[str, int]]
     deliveries: int
     instances: int
-    audit_entries: int
 
 
 def plan(policy: Policy, *, by: Principal) -> Plan:
@@ -62,7 +61,7 @@ def plan(policy: Policy, *, by: Principal) -> Plan:
     if policy.instances_days:
         old = instances.finished_before(account_id, _cutoff(policy.instances_days))
         finished = counts.count_up_to(INSTANCES, old, MAX_COUNTED)
-    return Plan(records, completed, finished, 0)
+    return Plan(records, completed, finished)
 
 
 @jobs.periodic(3600, "retention.apply")
