@@ -178,6 +178,7 @@ def create_app(settings: Config | None = None) -> Flask:
         static_folder="static",
     )
     app.extensions["atrium.config"] = settings
+    app.extensions["atrium.factory"] = create_app  # for a second one, such as beside a backup
     _configure(app, settings)
     is_traced = bool(settings.otel_exporter_otlp_endpoint)
     logging.configure(as_text=settings.logs_as_text, with_trace=is_traced)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 import os
 import secrets
 import shutil
@@ -285,3 +287,66 @@ def test_uploaded_files_come_back_with_the_records(
     elsewhere = run(app, "backup", str(tmp_path / "other.backup"))
     assert "NOT included" in elsewhere.output
     assert not (tmp_path / "other.backup.files.tar").exists()
+
+
+def databases(app: Flask) -> set[str]:
+    """The databases of the server, or nothing on SQLite."""
+    if on_sqlite(app):
+        return set()
+    with closing(connected(app)) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT datname FROM pg_database")
+        return {row[0] for row in cursor.fetchall()}
+
+
+def test_a_backup_is_proved_by_restoring_it_elsewhere(
+    kept: tuple[Flask, Cast], tmp_path: Path
+) -> None:
+    app, cast = kept
+    file, before = tmp_path / "atrium.backup", databases(app)
+    made = run(app, "backup", str(file), "--verify")
+    assert made.exit_code == 0, made.output
+    proof = json.loads((tmp_path / "atrium.backup.proof.json").read_text())
+    assert proof["tables"]["col_posts"] == 1
+    assert proof["tables"]["users"] >= 4
+    assert proof["audit_entries"] > 0
+    assert proof["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert databases(app) == before
+    assert cast.alice.get("records/posts").json["items"][0]["title"] == "kept"
+
+
+def test_what_changes_on_the_way_leaves_no_proof(
+    kept: tuple[Flask, Cast], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, _ = kept
+    create, before = backups.create, databases(app)
+
+    def lose(path: Path) -> dict[str, int]:
+        rows = create(path)
+        return rows | {"users": rows["users"] + 1}
+
+    def cut(path: Path) -> dict[str, int]:
+        rows = create(path)
+        path.write_bytes(path.read_bytes()[: path.stat().st_size * 9 // 10])
+        return rows
+
+    def empty(path: Path) -> dict[str, int]:
+        rows = create(path)
+        path.write_bytes(b"")
+        return rows
+
+    for number, change in enumerate((lose, cut, empty)):
+        file = tmp_path / f"{number}.backup"
+        monkeypatch.setattr(backups, "create", change)
+        refused = run(app, "backup", str(file), "--verify")
+        assert refused.exit_code != 0, refused.output
+        assert not (tmp_path / f"{number}.backup.proof.json").exists()
+    assert databases(app) == before
+
+
+def test_a_backup_of_a_broken_log_is_not_proved(kept: tuple[Flask, Cast], tmp_path: Path) -> None:
+    app, _ = kept
+    with app.app_context(), db.transaction() as session:
+        session.execute(sa.text("UPDATE audit_heads SET checksum = '00'"))
+    refused = run(app, "backup", str(tmp_path / "x.backup"), "--verify")
+    assert refused.exit_code != 0
+    assert "audit log is broken" in refused.output

@@ -46,8 +46,11 @@ FILE_KEY = re.compile(r"[0-9a-f-]{36}/[0-9a-f-]{36}")
 ROLE_LINE = re.compile(r"\d+; \d+ \d+ (ACL|DEFAULT ACL|POLICY|ROW SECURITY) ")
 
 
-def create(path: Path) -> None:
-    """Write the database into a new file, and uploaded files beside it. Raises BackupError."""
+def create(path: Path) -> dict[str, int]:
+    """Write the database into a new file, and uploaded files beside it. Raises BackupError.
+
+    Returns the rows of each table in the snapshot that was written.
+    """
     try:
         for new in (path, archive_of(path)):
             if new.exists():
@@ -55,8 +58,9 @@ def create(path: Path) -> None:
         if not _tables() >= REQUIRED_TABLES:
             raise BackupError("the database has no tables of Atrium: check SERVICE_DATABASE_URL")
         with _draft(path) as draft:
-            _write(draft)
+            rows = _write(draft)
             _write_files(archive_of(path))
+        return rows
     except (OSError, sqlite3.Error) as error:
         raise BackupError(f"{path} cannot be written: {error}") from error
 
@@ -116,19 +120,33 @@ def _draft(path: Path) -> Iterator[Path]:
         Path(name).unlink(missing_ok=True)
 
 
-def _write(draft: Path) -> None:
+def _write(draft: Path) -> dict[str, int]:
     if _on_sqlite():
         with closing(sqlite3.connect(draft)) as copy, closing(_sqlite()) as source:
             # One snapshot: otherwise the copy would restart with every commit.
             source.execute("BEGIN")
             source.execute("SELECT name FROM sqlite_master").fetchone()
             _copy(source, copy, "Pages saved")
-    else:
+        reader = sa.create_engine("sqlite://", creator=lambda: sqlite3.connect(draft))
+        with reader.connect() as connection:
+            return _count(connection)
+    # By the login itself, as pg_dump reads: row-level security would hide rows from the service.
+    reader = sa.create_engine(engine.current_engine().url, poolclass=sa.NullPool)
+    with reader.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
+        snapshot = connection.scalar(sa.select(sa.func.pg_export_snapshot()))
         lock_timeout = f"--lock-wait-timeout={_lock_milliseconds()}"
         # `row_security` recreates the views.
         what = ("--format=custom", "--no-owner", f"--exclude-schema={row_security.VIEWS}")
-        options = (*what, lock_timeout, f"--file={draft}", _address())
+        options = (*what, lock_timeout, f"--snapshot={snapshot}", f"--file={draft}", _address())
         pg_programs.run_verbosely("pg_dump", *options, label="Tables saved", total=len(_tables()))
+        return _count(connection)
+
+
+def _count(connection: sa.Connection) -> dict[str, int]:
+    """The rows of each table."""
+    count = sa.select(sa.func.count())
+    names = sorted(sa.inspect(connection).get_table_names())
+    return {name: connection.scalar(count.select_from(sa.table(name))) or 0 for name in names}
 
 
 def restore(path: Path, *, replacing: bool) -> None:
@@ -140,6 +158,11 @@ def restore(path: Path, *, replacing: bool) -> None:
     if _tables() and not replacing:
         raise BackupError("the database is not empty: use --replace to overwrite it")
     _restore_files(path)  # first: a restored record must not name what is not there
+    restore_database(path)
+
+
+def restore_database(path: Path) -> None:
+    """Replace the database by that of a backup. Raises BackupError."""
     (_restore_sqlite if _on_sqlite() else _restore_postgres)(path)
 
 

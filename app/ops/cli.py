@@ -18,7 +18,7 @@ from app.collections import revision_files
 from app.collections import revisions as core
 from app.db import reencryption
 from app.jobs import worker
-from app.ops import backups, metrics_server, progress, readiness
+from app.ops import backup_proofs, backups, metrics_server, progress, readiness
 from app.ops import command as commands
 from app.ops import doctor as doctoring
 from app.ops import manifest_commands as manifest
@@ -152,10 +152,11 @@ def reencrypt() -> None:
 
 @click.command(cls=commands.Command, epilog="Example: atrium backup /backups/2026-11-26.atrium")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--verify", is_flag=True, help="Prove it: restore it elsewhere, count and verify.")
 @with_appcontext
-def backup(file: Path) -> None:
+def backup(file: Path, verify: bool) -> None:
     """Back up the database to a new FILE, uploaded files beside it; the service may run."""
-    backups.create(file)
+    rows = backups.create(file)
     click.echo(
         f"Saved the database to {file}. Keep SERVICE_ENCRYPTION_KEY, too: the file holds no keys."
     )
@@ -163,6 +164,12 @@ def backup(file: Path) -> None:
         click.echo(f"Saved the uploaded files to {backups.archive_of(file)}.")
     elif config.current().files_url:
         click.echo("Uploaded files are NOT included: they are in the bucket of SERVICE_FILES_URL.")
+    if verify:
+        proof = backup_proofs.prove(file, rows)
+        click.echo(
+            f"Proved: {proof['rows']} rows and {proof['audit_entries']} audit entries are as they"
+            f" were. {backup_proofs.proof_of(file)} says so."
+        )
 
 
 @click.command(
