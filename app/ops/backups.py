@@ -127,7 +127,10 @@ def _write(draft: Path) -> dict[str, int]:
             source.execute("BEGIN")
             source.execute("SELECT name FROM sqlite_master").fetchone()
             _copy(source, copy, "Pages saved")
-        reader = sa.create_engine("sqlite://", creator=lambda: sqlite3.connect(draft))
+        address = _read_only_uri(draft)  # which leaves nothing beside the file
+        reader = sa.create_engine(
+            "sqlite://", creator=lambda: sqlite3.connect(address, uri=True), poolclass=sa.NullPool
+        )
         with reader.connect() as connection:
             return _count(connection)
     # By the login itself, as pg_dump reads: row-level security would hide rows from the service.
