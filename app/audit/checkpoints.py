@@ -16,14 +16,18 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from app import clock, config, db, jobs
 from app.audit import digest
-from app.audit.models import AuditChange, AuditCheckpoint, AuditHead
+from app.audit.models import AuditChange, AuditCheckpoint, AuditHead, AuditStart
+from app.db import Base
 from app.outbound import mail
-from app.types import JSONMapping
+from app.types import JSONMapping, JSONObject
 
 log = structlog.get_logger()
 Checkpoint = JSONMapping
 EVERY_SECONDS = 600
 SIGNED = ("account_id", "checksum", "created_at", "entry_id")
+STORED_START = (*SIGNED, "removed", "public_key", "signature")
+START = "start"
+"""The `kind` of a start, which is part of what is signed: no checkpoint passes as a start."""
 
 
 def page(account_id: str | None, skip: int, limit: int) -> tuple[list[dict[str, object]], int]:
@@ -112,14 +116,16 @@ def mail_checkpoint(payload: Mapping[str, object]) -> None:
 def fault(checkpoint: Checkpoint) -> str | None:
     """Why a checkpoint's signature is invalid, or None."""
     public_keys = [_public(key) for key in _keys()]
-    if public_keys and checkpoint["public_key"] not in public_keys:
-        return "a checkpoint is signed with an unknown key"
+    # Without a key nobody can have cut the log.
+    must_be_known = public_keys or is_start(checkpoint)
+    if must_be_known and checkpoint["public_key"] not in public_keys:
+        return f"{_name(checkpoint)} is signed with an unknown key"
     try:
         signature = bytes.fromhex(checkpoint["signature"])
         signer = Ed25519PublicKey.from_public_bytes(bytes.fromhex(checkpoint["public_key"]))
         signer.verify(signature, _message(checkpoint))
     except (InvalidSignature, ValueError):
-        return "a checkpoint's signature is invalid"
+        return f"{_name(checkpoint)}'s signature is invalid"
     return None
 
 
@@ -133,11 +139,41 @@ def _public(key: Ed25519PrivateKey) -> str:
 
 
 def _message(checkpoint: Checkpoint) -> bytes:
-    return digest.canonical({name: checkpoint[name] for name in SIGNED})
+    names = (*SIGNED, "kind", "removed") if is_start(checkpoint) else SIGNED
+    return digest.canonical({name: checkpoint[name] for name in names})
 
 
-def sign(account_id: str, entry_id: int, checksum: str) -> dict[str, object] | None:
-    """A checkpoint of a chain, signed with the newest key; None without a key."""
+def is_start(checkpoint: Checkpoint) -> bool:
+    """Whether the statement says that the chain begins after its entry."""
+    return checkpoint.get("kind") == START
+
+
+def _name(checkpoint: Checkpoint) -> str:
+    return "a start" if is_start(checkpoint) else "a checkpoint"
+
+
+def start_of(account_id: str) -> JSONObject | None:
+    """The start of an account's chain; None if it was never cut."""
+    return next(starts(account_id), None)
+
+
+def starts(account_id: str | None = None) -> Iterator[JSONObject]:
+    """The start of an account's chain (None: of all), where it was cut."""
+    table = Base.metadata.tables[AuditStart.__tablename__]
+    conditions = [table.c.account_id == account_id] if account_id else []
+    query = sa.select(table).where(*conditions).order_by(table.c.account_id)
+    for row in db.connection().execute(query).all():
+        values = {"checksum": row.checksum.hex(), "created_at": clock.iso(row.created_at)}
+        yield {**row._mapping, **values, "kind": START}
+
+
+def sign(
+    account_id: str, entry_id: int, checksum: str, removed: int | None = None
+) -> dict[str, object] | None:
+    """A checkpoint of a chain, signed with the newest key; None without a key.
+
+    With `removed`, the number of entries removed, it is a start.
+    """
     keys = _keys()
     if not keys:
         return None
@@ -148,6 +184,8 @@ def sign(account_id: str, entry_id: int, checksum: str) -> dict[str, object] | N
         "created_at": clock.iso(clock.now()),
         "public_key": _public(keys[0]),
     }
+    if removed is not None:
+        checkpoint |= {"kind": START, "removed": removed}
     return checkpoint | {"signature": keys[0].sign(_message(checkpoint)).hex()}
 
 
