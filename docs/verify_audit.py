@@ -5,6 +5,7 @@
 
 EXPORT is what `GET /api/v1/audit-logs/export` gave (.jsonl, .json or .csv), filtered by account at
 most: by ID, if FILE tells of more. It holds checkpoints, one in each line, signed by a given key.
+Of a log that was cut, FILE or a .json export has the signed start, which needs --key.
 docs/audit.md says in words what is done here. The exit status is 1 where anything is wrong.
 """
 
@@ -31,21 +32,6 @@ def j(value):
     return text.encode("utf-8")
 
 
-def salted(salt, values):
-    """The digest of values that may be erased later."""
-    return h(salt.encode() + b"\n" + j(values))
-
-
-def entry_digest(entry):
-    """The digest of all of an entry but its place."""
-    return h(j({name: entry[name] for name in CHAINED}))
-
-
-def checksum(previous_hash, id, digest):
-    """The link of the chain."""
-    return h(f"{previous_hash}:{id}:{digest}".encode())
-
-
 class Chain:
     """The chain of one account, while its entries are read in order."""
 
@@ -53,6 +39,15 @@ class Chain:
         self.account_id, self.last_id, self.last = account_id, 0, "0" * 64
         self.checked = self.masked = self.erased = 0
         self.fault, self.open, self.checkpoints = None, {}, {}
+
+    def begin(self, start, key):
+        """Begin after the signed start of a log that was cut."""
+        self.last_id, self.last = start["entry_id"], start["checksum"]
+        if not key or key != start["public_key"] or not signed(start):
+            self.fault = "the signature of the start is wrong, or --key is missing"
+        if self.checkpoints.get(self.last_id, self.last) != self.last:
+            self.fault = "a checkpoint contradicts the start"
+        self.checkpoints = {i: c for i, c in self.checkpoints.items() if i > self.last_id}
 
     def take(self, entry):
         """Check the next entry; after the first fault nothing more is looked at."""
@@ -80,9 +75,9 @@ class Chain:
             return "is of another account"
         if e["previous_hash"] != self.last:
             return "does not follow the one before"
-        if e["entry_digest"] != entry_digest(e):
+        if e["entry_digest"] != h(j({name: e[name] for name in CHAINED})):
             return "was changed"
-        if e["checksum"] != checksum(self.last, e["id"], e["entry_digest"]):
+        if e["checksum"] != h(f"{self.last}:{e['id']}:{e['entry_digest']}".encode()):
             return "has a wrong checksum"
         known = self.checkpoints.pop(e["id"], e["checksum"])
         return None if known == e["checksum"] else "is not what a checkpoint tells"
@@ -101,7 +96,8 @@ class Chain:
         if e[salt] is None:
             self.open[salt, str(e["id"])] = e["id"]
             return any(value is not None for value in values)
-        return salted(e[salt], values) != e["values_digest" if salt == "salt" else "actor_digest"]
+        expected = e["values_digest" if salt == "salt" else "actor_digest"]
+        return h(e[salt].encode() + b"\n" + j(values)) != expected
 
 
 def uncell(name, cell):
@@ -119,7 +115,8 @@ def read(path):
             csv.field_size_limit(sys.maxsize)
             yield from ({n: uncell(n, cell) for n, cell in r.items()} for r in csv.DictReader(file))
         elif path.endswith(".json"):
-            yield from json.load(file)["items"]
+            export = json.load(file)
+            yield from (*export.get("starts", ()), *export["items"])
         else:
             yield from (json.loads(line) for line in file if line.strip())
 
@@ -161,6 +158,7 @@ def signed(checkpoint, names=SIGNED):
         a, r, s = _point(key), _point(signature[:32]), int.from_bytes(signature[32:], "little")
     except ValueError:
         return False
+    names = (*SIGNED, "kind", "removed") if checkpoint.get("kind") == "start" else names
     text = signature[:32] + key + j({name: checkpoint[name] for name in names})
     k = int.from_bytes(hashlib.sha512(text).digest(), "little") % Q
     base = _point((4 * pow(5, P - 2, P) % P).to_bytes(32, "little"))
@@ -171,14 +169,16 @@ def signed(checkpoint, names=SIGNED):
 def verify(entries, checkpoints=(), key=None, account=None):
     """The chains by account, each with its fault, if any."""
     chains = {}
-    for one in (c for c in checkpoints if account in (None, c["account_id"])):
+    starts = [c for c in checkpoints if c.get("kind") == "start"]
+    for one in (c for c in checkpoints if c not in starts and account in (None, c["account_id"])):
         chain = chains.setdefault(one["account_id"], Chain(one["account_id"]))
         if not signed(one) or key not in (None, one["public_key"]):
             chain.fault = "the signature of a checkpoint is wrong"
         if chain.checkpoints.setdefault(one["entry_id"], one["checksum"]) != one["checksum"]:
             chain.fault = "checkpoints contradict each other"
-    for entry in (e for e in entries if account in (None, e["account_id"])):
-        chains.setdefault(entry["account_id"], Chain(entry["account_id"])).take(entry)
+    for entry in (e for p in (starts, entries) for e in p if account in (None, e["account_id"])):
+        chain = chains.setdefault(entry["account_id"], Chain(entry["account_id"]))
+        chain.begin(entry, key) if entry.get("kind") == "start" else chain.take(entry)
     for chain in chains.values():
         chain.close()
     return chains

@@ -16,14 +16,18 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from app import clock, config, db, jobs
 from app.audit import digest
-from app.audit.models import AuditChange, AuditCheckpoint, AuditHead
+from app.audit.models import AuditChange, AuditCheckpoint, AuditHead, AuditStart
+from app.db import Base
 from app.outbound import mail
-from app.types import JSONMapping
+from app.types import JSONMapping, JSONObject
 
 log = structlog.get_logger()
 Checkpoint = JSONMapping
 EVERY_SECONDS = 600
 SIGNED = ("account_id", "checksum", "created_at", "entry_id")
+STORED_START = (*SIGNED, "removed", "public_key", "signature")
+START = "start"
+"""The `kind` of a start, which is part of what is signed: no checkpoint passes as a start."""
 
 
 def page(account_id: str | None, skip: int, limit: int) -> tuple[list[dict[str, object]], int]:
@@ -112,10 +116,11 @@ def mail_checkpoint(payload: Mapping[str, object]) -> None:
 def fault(checkpoint: Checkpoint) -> str | None:
     """Why a checkpoint's signature is invalid, or None."""
     known = public_keys()
-    if known and checkpoint["public_key"] not in known:
-        return "a checkpoint is signed with an unknown key"
+    # Without a key nobody can have cut the log.
+    if (known or is_start(checkpoint)) and checkpoint["public_key"] not in known:
+        return f"{_name(checkpoint)} is signed with an unknown key"
     if not is_signed(message(checkpoint), checkpoint["public_key"], checkpoint["signature"]):
-        return "a checkpoint's signature is invalid"
+        return f"{_name(checkpoint)}'s signature is invalid"
     return None
 
 
@@ -151,22 +156,67 @@ def _public(key: Ed25519PrivateKey) -> str:
 
 
 def message(checkpoint: Checkpoint) -> bytes:
-    """What the signature of a checkpoint is of."""
-    return digest.canonical({name: checkpoint[name] for name in SIGNED})
+    """What the signature of a checkpoint or start is of."""
+    names = (*SIGNED, "kind", "removed") if is_start(checkpoint) else SIGNED
+    return digest.canonical({name: checkpoint[name] for name in names})
 
 
-def sign_chain(account_id: str, entry_id: int, checksum: str) -> dict[str, object] | None:
-    """A checkpoint of a chain, signed with the newest key; None without a key."""
+def is_start(checkpoint: Checkpoint) -> bool:
+    """Whether the statement says that the chain begins after its entry."""
+    return checkpoint.get("kind") == START
+
+
+def _name(checkpoint: Checkpoint) -> str:
+    return "a start" if is_start(checkpoint) else "a checkpoint"
+
+
+def start_of(account_id: str) -> JSONObject | None:
+    """The start of an account's chain; None if it was never cut."""
+    return next(starts(account_id), None)
+
+
+def starts(account_id: str | None = None) -> Iterator[JSONObject]:
+    """The start of an account's chain (None: of all), where it was cut."""
+    table = Base.metadata.tables[AuditStart.__tablename__]
+    conditions = [table.c.account_id == account_id] if account_id else []
+    query = sa.select(table).where(*conditions).order_by(table.c.account_id)
+    for row in db.connection().execute(query).all():
+        yield stored_start(row._mapping)
+
+
+def stored_start(row: Mapping[str, Any]) -> JSONObject:
+    """The statement in a row of `audit_starts`."""
+    values = {"checksum": row["checksum"].hex(), "created_at": clock.iso(row["created_at"])}
+    return {**row, **values, "kind": START}
+
+
+def start_row(start: Mapping[str, Any]) -> dict[str, Any]:
+    """The row of `audit_starts` for a statement."""
+    values: dict[str, Any] = {name: start[name] for name in STORED_START}
+    values["checksum"] = bytes.fromhex(values["checksum"])
+    values["created_at"] = clock.parse(values["created_at"])
+    return values
+
+
+def sign_chain(
+    account_id: str, entry_id: int, checksum: str, removed: int | None = None
+) -> dict[str, object] | None:
+    """A checkpoint of a chain, signed with the newest key; None without a key.
+
+    With `removed`, the number of entries removed, it is a start.
+    """
     checkpoint: dict[str, object] = {
         "account_id": account_id,
         "entry_id": entry_id,
         "checksum": checksum,
         "created_at": clock.iso(clock.now()),
     }
+    if removed is not None:
+        checkpoint |= {"kind": START, "removed": removed}
     signed = sign(message(checkpoint))
-    return (
-        None if signed is None else checkpoint | {"public_key": signed[0], "signature": signed[1]}
-    )
+    if signed is None:
+        return None
+    return checkpoint | dict(zip(("public_key", "signature"), signed, strict=True))
 
 
 def _signed(head: AuditHead) -> AuditCheckpoint | None:

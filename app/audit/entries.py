@@ -15,7 +15,7 @@ from app import clock, db, events
 from app.accounts.models import PII_GROUP
 from app.audit import digest
 from app.audit.append import HIDDEN
-from app.audit.models import AuditChange, AuditHead
+from app.audit.models import AuditChange, AuditHead, AuditStart
 from app.audit.visibility import RecordVisibility
 from app.auth.principal import Principal
 from app.collections import definition as definitions
@@ -30,7 +30,9 @@ from app.types import JSONObject
 
 Entry = JSONObject
 BATCH_SIZE = 1000
-CHANGES, HEADS = (Base.metadata.tables[model.__tablename__] for model in (AuditChange, AuditHead))
+CHANGES, HEADS, STARTS = (
+    Base.metadata.tables[model.__tablename__] for model in (AuditChange, AuditHead, AuditStart)
+)
 # A view (migration 0030), so that SQL reads single values. It has no digests.
 LOG = sa.table(
     "audit_log",
@@ -89,7 +91,9 @@ def columns(changes: sa.FromClause = CHANGES) -> list[sa.ColumnElement[Any]]:
     earlier = CHANGES.alias("earlier")
     place = (earlier.c.account_id == changes.c.account_id, earlier.c.first_id < changes.c.first_id)
     before = sa.select(earlier.c.checksum).where(*place).order_by(earlier.c.first_id.desc())
-    return [*changes.c, before.limit(1).scalar_subquery().label("previous")]
+    start = sa.select(STARTS.c.checksum).where(STARTS.c.account_id == changes.c.account_id)
+    previous = sa.func.coalesce(before.limit(1).scalar_subquery(), start.scalar_subquery())
+    return [*changes.c, previous.label("previous")]
 
 
 def of_change(change: Mapping[str, Any]) -> list[Entry]:

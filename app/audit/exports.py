@@ -34,14 +34,17 @@ def headers(format: str, counts: Mapping[str, int]) -> dict[str, str]:
 
 
 def serialize(
-    format: str, entries: Iterable[Entry], checkpoints: Iterable[object]
+    format: str,
+    entries: Iterable[Entry],
+    checkpoints: Iterable[object],
+    starts: Iterable[object] = (),
 ) -> Iterator[bytes]:
     """The export in this format, in chunks."""
     if format == "csv":
         return CELLS.write(NAMES, entries, LINES)
     if format == "jsonl":
         return _chunks(orjson.dumps(entry) + b"\n" for entry in entries)
-    return _chunks(_json(entries, checkpoints))
+    return _chunks(_json(entries, checkpoints, starts))
 
 
 def _chunks(lines: Iterable[bytes]) -> Iterator[bytes]:
@@ -54,7 +57,9 @@ def _chunks(lines: Iterable[bytes]) -> Iterator[bytes]:
     yield b"".join(chunk)
 
 
-def _json(entries: Iterable[Entry], checkpoints: Iterable[object]) -> Iterator[bytes]:
+def _json(
+    entries: Iterable[Entry], checkpoints: Iterable[object], starts: Iterable[object]
+) -> Iterator[bytes]:
     exported = masked = erased = 0
     yield b'{"items":[\n'
     for exported, entry in enumerate(entries, 1):
@@ -63,17 +68,20 @@ def _json(entries: Iterable[Entry], checkpoints: Iterable[object]) -> Iterator[b
         yield (b",\n" if exported > 1 else b"") + orjson.dumps(entry)
     totals = {"exported": exported, "values_masked": masked, "values_erased": erased}
     yield b'\n],"checkpoints":' + orjson.dumps(list(checkpoints))
+    if found := list(starts):
+        yield b',"starts":' + orjson.dumps(found)
     yield b"," + orjson.dumps(totals)[1:] + b"\n"
 
 
 def read(path: Path) -> Iterator[Entry]:
-    """The entries of an exported file; the suffix decides the format. Raises ValueError."""
+    """The starts and entries of an exported file of this suffix. Raises ValueError."""
     if path.suffix == ".csv":
         csv.field_size_limit(sys.maxsize)
         with path.open(newline="", encoding="utf-8") as file:
             yield from map(_parse_row, csv.DictReader(file))
     elif path.suffix == ".json":
-        yield from orjson.loads(path.read_bytes())["items"]
+        export = orjson.loads(path.read_bytes())
+        yield from (*export.get("starts", ()), *export["items"])
     else:
         with path.open("rb") as file:
             yield from (orjson.loads(line) for line in file if line.strip())

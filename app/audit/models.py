@@ -136,3 +136,18 @@ class AuditCheckpoint(Base):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
     public_key: Mapped[str] = mapped_column(Text)
     signature: Mapped[str] = mapped_column(Text)
+
+
+class AuditStart(Base):
+    """A signed statement that older entries were removed: the chain begins after this one."""
+
+    __tablename__ = "audit_starts"
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    entry_id: Mapped[int] = mapped_column(sa.BigInteger)
+    checksum: Mapped[bytes] = mapped_column(sa.LargeBinary)
+    removed: Mapped[int] = mapped_column(sa.BigInteger)
+    """The number of entries removed so far."""
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    public_key: Mapped[str] = mapped_column(Text)
+    signature: Mapped[str] = mapped_column(Text)

@@ -69,6 +69,7 @@ VERIFIED = {
     "first_broken_id": None,
     "reason": None,
     "head": {"id": 41, "checksum": "23" * 32},
+    "start": None,
     "values_masked": 0,
     "values_erased": 0,
 }
@@ -156,6 +157,21 @@ class ChainHead(Schema):
     checksum = ma.fields.String(required=True)
 
 
+class ChainStart(Schema):
+    """A signed statement that the chain begins after this entry."""
+
+    account_id = fields.Id(required=True)
+    entry_id = ma.fields.Integer(required=True)
+    checksum = ma.fields.String(required=True)
+    created_at = ma.fields.String(required=True)
+    kind = ma.fields.String(required=True)
+    removed = ma.fields.Integer(
+        required=True, metadata={"description": "The number of entries removed so far."}
+    )
+    public_key = ma.fields.String(required=True)
+    signature = ma.fields.String(required=True)
+
+
 class ChainReport(Schema):
     """The verification result of one chain, up to its first fault."""
 
@@ -169,6 +185,12 @@ class ChainReport(Schema):
     first_broken_id = ma.fields.Integer(required=True, allow_none=True)
     reason = _nullable("A description of the fault.")
     head = ma.fields.Nested(ChainHead, required=True, allow_none=True)
+    start = ma.fields.Nested(
+        ChainStart,
+        required=True,
+        allow_none=True,
+        metadata={"description": "Where the chain begins, if older entries were removed."},
+    )
     values_masked = ma.fields.Integer(required=True)
     values_erased = ma.fields.Integer(required=True)
 
@@ -282,14 +304,14 @@ def export_audit_logs(args: Query) -> Response:
     """Export audit entries, chain by chain in order of their ids.
 
     `X-Service-Values-Masked` and `X-Service-Values-Erased` are the numbers of such entries when the
-    export began. CSV and JSON lines contain the entries; JSON adds the checkpoints and the final
-    numbers. In CSV an apostrophe escapes cells that a spreadsheet would execute; docs/audit.md
-    explains how to read them back.
+    export began. CSV and JSON lines contain the entries; JSON adds the checkpoints, the final
+    numbers and, of logs that were cut, the starts. In CSV an apostrophe escapes cells that a
+    spreadsheet would execute; docs/audit.md explains how to read them back.
     """
     format, by = args["format"], principal()
-    text = exports.serialize(
-        format, service.export(args, by=by), checkpoints.for_account(args.get("account_id"))
-    )
+    account_id = args.get("account_id")
+    signed = (checkpoints.for_account(account_id), checkpoints.starts(account_id))
+    text = exports.serialize(format, service.export(args, by=by), *signed)
     headers = exports.headers(format, service.count_hidden(args, by=by))
     mimetype = exports.FORMATS[format]
     text = stream_with_context(text)

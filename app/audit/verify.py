@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
+from operator import itemgetter
 
 import sqlalchemy as sa
 
@@ -34,6 +35,8 @@ class Report:
     checked: int = 0
     first_broken_id: int | None = None
     reason: str | None = None
+    start: JSONObject | None = None
+    """Where the log was cut: the signed start."""
     head: JSONObject | None = None
     values_masked: int = 0
     values_erased: int = 0
@@ -54,6 +57,16 @@ class Chain:
     last_id: int = 0
     last_checksum: str = digest.FIRST_PREVIOUS
     erased: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def start_after(self, start: Entry) -> None:
+        """Begin after a signed start; checkpoints of what was removed no longer count."""
+        id, checksum = start["entry_id"], start["checksum"]
+        if fault := checkpoints.fault(start):
+            self.report.fail(id, fault)
+        if self.checkpoints.get(id, checksum) != checksum:
+            self.report.fail(id, "a checkpoint contradicts the start")
+        self.checkpoints = {other: sum for other, sum in self.checkpoints.items() if other > id}
+        self.last_id, self.last_checksum, self.report.start = id, checksum, dict(start)
 
     def take(self, entry: Entry) -> None:
         """Check the next entry."""
@@ -163,6 +176,9 @@ def verify_export(
     chains: dict[str, Chain] = {}
     for count, entry in enumerate(exported, 1):
         account_id = str(entry.get("account_id"))
+        if checkpoints.is_start(entry):  # before the entries of a JSON export
+            chains[account_id] = _begin(account_id, [*external, entry])
+            continue
         if account_id not in chains:
             chains[account_id] = _begin(account_id, external)
         chains[account_id].take(entry)
@@ -182,6 +198,7 @@ def summarize(reports: list[Report], *, alone: bool) -> Summary:
     single = reports[0] if alone and reports else None
     summary["account_id"] = broken.account_id if broken else single and single.account_id
     summary["head"] = single and single.head
+    summary["start"] = single and single.start
     return summary | {"chains": [asdict(report) for report in reports]}
 
 
@@ -197,8 +214,11 @@ def _accounts(external: Iterable[checkpoints.Checkpoint]) -> list[str]:
 
 def _begin(account_id: str, external: Iterable[checkpoints.Checkpoint]) -> Chain:
     chain = Chain(Report(account_id))
+    starts = []
     for checkpoint in external:
-        if checkpoint["account_id"] == account_id:
+        if checkpoint["account_id"] == account_id and checkpoints.is_start(checkpoint):
+            starts.append(checkpoint)
+        elif checkpoint["account_id"] == account_id:
             fault = checkpoints.fault(checkpoint)
             if (
                 fault
@@ -209,11 +229,26 @@ def _begin(account_id: str, external: Iterable[checkpoints.Checkpoint]) -> Chain
                     checkpoint["entry_id"], fault or "checkpoints contradict each other"
                 )
             chain.checkpoints[checkpoint["entry_id"]] = checkpoint["checksum"]
+    if starts:
+        chain.start_after(max(starts, key=itemgetter("entry_id")))
     return chain
 
 
+def chain_of(
+    account_id: str,
+    start: Entry | None,
+    external: Iterable[checkpoints.Checkpoint] = (),
+) -> Chain:
+    """The chain of an account at its stored start, with stored and external checkpoints."""
+    # No external start counts: the database must have all that its own does not cover.
+    others = [other for other in external if not checkpoints.is_start(other)]
+    starts = [start] if start else []
+    return _begin(account_id, [*checkpoints.for_account(account_id), *others, *starts])
+
+
 def _verify(account_id: str, external: list[checkpoints.Checkpoint]) -> Iterator[int | Report]:
-    chain = _begin(account_id, [*checkpoints.for_account(account_id), *external])
+    start = checkpoints.start_of(account_id)
+    chain = chain_of(account_id, start, external)
     conditions = [AuditChange.account_id == account_id]
     checked, last = 0, LOWEST
     while chain.report.valid:
@@ -227,11 +262,15 @@ def _verify(account_id: str, external: list[checkpoints.Checkpoint]) -> Iterator
                 break
         newest, head = _ends(account_id)
         if (
-            newest == chain.last_id or not chain.report.valid
+            newest <= chain.last_id or not chain.report.valid
         ):  # else changes were appended meanwhile
             _check_head(chain, head)
             break
-    yield chain.close()
+    report = chain.close()
+    if not report.valid and checkpoints.start_of(account_id) != start:
+        yield from _verify(account_id, external)  # it was cut meanwhile
+    else:
+        yield report
 
 
 def take_change(chain: Chain, change: JSONObject) -> None:

@@ -154,10 +154,23 @@ class _Check:
         if self._table == "files":
             file = dict(zip(self._columns, row, strict=True))
             self._files[file["id"]] = (file["size"], file["sha256"])
+        elif self._table == "audit_starts":
+            self._take_start(row)
         elif self._table == "audit_changes":
             self._take_change(row)
         elif self._table == "audit_checkpoints":
             self._take_checkpoint(row)
+
+    def _take_start(self, row: list[Any]) -> None:
+        values = tables.coded(tables.decoders(tables.core_table(self._table), {}), row)
+        stored = dict(zip(self._columns, values, strict=True))
+        start = checkpoints.stored_start({**stored, "account_id": self._contents.account["id"]})
+        signature, key = start["signature"], start["public_key"]
+        if not checkpoints.is_signed(checkpoints.message(start), key, signature):
+            raise Conflict("A checkpoint of the bundle has an invalid signature.")
+        if self._chain is not None:
+            self._chain.last_id, self._chain.last_checksum = start["entry_id"], start["checksum"]
+        self._previous = stored["checksum"]
 
     def _take_change(self, row: list[Any]) -> None:
         values = tables.coded(tables.decoders(tables.core_table(self._table), {}), row)

@@ -291,6 +291,8 @@ class _Import:
         target = self._target
         if name == "audit_checkpoints" and row["public_key"] not in checkpoints.public_keys():
             return None  # it was verified; this instance makes one of its own
+        if name == "audit_starts":
+            return self._signed_start(row)
         if name == "account_domains":
             row |= LOCAL_TO_INSTANCE
         if row.get("collection_id"):
@@ -302,6 +304,16 @@ class _Import:
         if name in ("webhooks", "workflows") and not target.is_same:
             row["enabled"] = False
         return {**row, "account_id": target.account_id}
+
+    def _signed_start(self, row: dict[str, Any]) -> dict[str, Any]:
+        """The verified start of a log that was cut, signed by this instance. Raises Conflict."""
+        start = checkpoints.stored_start({**row, "account_id": self._target.account_id})
+        if row["public_key"] not in checkpoints.public_keys():
+            place = (start["account_id"], start["entry_id"], start["checksum"], start["removed"])
+            start = checkpoints.sign_chain(*place) or {}
+        if not start:
+            raise Conflict("Set SERVICE_AUDIT_CHECKPOINT_KEY to import an audit log that was cut.")
+        return checkpoints.start_row(start)
 
     def _adjust_owner(self, row: dict[str, Any]) -> None:
         is_member = row["owner_home"] == self._contents.account["id"]

@@ -46,7 +46,7 @@ INCLUDED = (
     "saved_views",
     "files",
 )
-CHAIN = ("audit_changes", "audit_checkpoints")
+CHAIN = ("audit_starts", "audit_changes", "audit_checkpoints")
 EXCLUDED: dict[str, str] = {
     "account_exports": "exports of the account",
     "deletion_certificates": "certificates of deleted accounts, which the instance has",

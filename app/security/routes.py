@@ -302,7 +302,8 @@ def export_own_audit_logs(args: Query) -> Response:
     """
     format, query = args["format"], {**args, "account_id": _own()}
     found = audit_log.export(query, by=principal())
-    text = exports.serialize(format, found, checkpoints.for_account(_own()))
+    signed = (checkpoints.for_account(_own()), checkpoints.starts(_own()))
+    text = exports.serialize(format, found, *signed)
     return _file(text, exports.FORMATS[format], f"audit-log.{format}")
 
 

@@ -1,7 +1,7 @@
 """add exports of accounts, and certificates of deletion
 
 Revision ID: 0052
-Revises: 0050
+Revises: 0051
 Create Date: 2026-11-27 00:40:00.000000
 """
 
@@ -11,7 +11,7 @@ from alembic import op
 from app.db.types import Id, Text, UtcDateTime
 
 revision = "0052"
-down_revision = "0050"
+down_revision = "0051"
 branch_labels = None
 depends_on = None
 

@@ -111,10 +111,11 @@ def export_audit_log(format: str) -> Response:
     listing, filters = _listing(by)
     if listing.errors:
         raise NotFound
-    signed = checkpoints.for_account(filters.get("account_id"))
+    account_id = filters.get("account_id")
+    signed = (checkpoints.for_account(account_id), checkpoints.starts(account_id))
     # Counting what an admin may not see would read the whole log twice.
     counts = service.count_hidden(filters, by=by) if by.is_superadmin else {}
-    text = exports.serialize(format, service.export(filters, by=by), signed)
+    text = exports.serialize(format, service.export(filters, by=by), *signed)
     return Response(
         stream_with_context(text),
         headers=exports.headers(format, counts),
