@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64decode
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import sqlalchemy as sa
 import structlog
@@ -181,7 +182,7 @@ def starts(account_id: str | None = None) -> Iterator[JSONObject]:
     conditions = [table.c.account_id == account_id] if account_id else []
     query = sa.select(table).where(*conditions).order_by(table.c.account_id)
     for row in db.connection().execute(query).all():
-        yield stored_start(row._mapping)
+        yield stored_start(row._asdict())
 
 
 def stored_start(row: Mapping[str, Any]) -> JSONObject:

@@ -146,6 +146,9 @@ class Config:
     feed_retention_days: int = _setting(
         parsing.integer(1, 36500), 30, "days that changes stay in the change feed without auditing"
     )
+    audit_retention_min_days: int = _setting(
+        parsing.integer(1, 36500), 365, "fewest days that an account may keep its audit log"
+    )
     row_security_enabled: bool = _setting(
         parsing.boolean, True, "row-level security: PostgreSQL isolates accounts, too"
     )

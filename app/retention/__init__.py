@@ -1,1 +1,1 @@
-"""Retention: how long an account keeps records, deliveries and workflow instances."""
+"""Retention: how long an account keeps records, deliveries, instances and its audit log."""

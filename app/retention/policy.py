@@ -23,7 +23,7 @@ from app.webhooks.upkeep import RETENTION_DAYS as MAX_DELIVERY_DAYS
 
 SETTING = "retention"
 MAX_DAYS, MAX_RULES = 36_500, 100
-LOGS = DELIVERIES, INSTANCES = "deliveries_days", "instances_days"
+LOGS = AUDIT, DELIVERIES, INSTANCES = "audit_days", "deliveries_days", "instances_days"
 CREATED = "created_at"
 DATES = (Type.DATE, Type.DATETIME)
 SYSTEM_DATES = (CREATED, "updated_at")
@@ -53,6 +53,7 @@ class RecordRule:
 class Policy:
     """How many days things stay; None: as long as the service keeps them."""
 
+    audit_days: int | None = None
     deliveries_days: int | None = None
     instances_days: int | None = None
     records: tuple[RecordRule, ...] = ()
@@ -68,8 +69,12 @@ def date_fields(definition: Definition) -> list[str]:
 
 def bounds() -> dict[str, tuple[int, int]]:
     """The fewest and most days of each log."""
-    instances = config.current().workflow_retention_days
-    return {DELIVERIES: (1, MAX_DELIVERY_DAYS), INSTANCES: (1, instances)}
+    settings = config.current()
+    return {
+        AUDIT: (settings.audit_retention_min_days, MAX_DAYS),
+        DELIVERIES: (1, MAX_DELIVERY_DAYS),
+        INSTANCES: (1, settings.workflow_retention_days),
+    }
 
 
 def load(settings: Mapping[str, object]) -> Policy:
@@ -98,6 +103,9 @@ def check(body: JSONMapping, *, by: Principal) -> Policy:
     """The policy that a body describes. Raises InvalidValues, or Forbidden for API keys."""
     by.refuse_key(NO_KEYS)
     problems = [_log_problem(name, body.get(name)) for name in LOGS]
+    if body.get(AUDIT) and not config.current().audit_checkpoint_key:
+        message = "The operator has to set SERVICE_AUDIT_CHECKPOINT_KEY first."
+        problems.append(problem(AUDIT, "invalid_option", message))
     rules, seen = list[RecordRule](), set[str]()
     for place, given in enumerate(body.get("records") or ()):
         rule, wrong = _record_rule(f"records[{place}]", given, by)

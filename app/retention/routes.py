@@ -17,9 +17,13 @@ from app.types import JSONObject
 
 DELIVERIES = "Days that completed deliveries stay; null: 30."
 INSTANCES = "Days that finished workflow instances stay; null: as long as the service keeps them."
+AUDIT = (
+    "Days that the audit log stays; null: for ever. At least SERVICE_AUDIT_RETENTION_MIN_DAYS. What"
+    " is left begins with a signed start, and verifies."
+)
 FIELD = "`created_at`, `updated_at`, or a field of the type date or datetime."
 RULE = {"collection": "visits", "days": 365, "field": "created_at"}
-EXAMPLE = {"deliveries_days": 7, "instances_days": None, "records": [RULE]}
+EXAMPLE = {"audit_days": None, "deliveries_days": 7, "instances_days": None, "records": [RULE]}
 
 
 class RecordRetention(Schema):
@@ -33,6 +37,7 @@ class RecordRetention(Schema):
 class RetentionBody(Schema):
     """A retention policy; what is missing or null stays as long as the service keeps it."""
 
+    audit_days = fields.Integer(1, MAX_DAYS, allow_none=True, metadata={"description": AUDIT})
     deliveries_days = fields.Integer(
         1, MAX_DAYS, allow_none=True, metadata={"description": DELIVERIES}
     )
@@ -69,12 +74,14 @@ class RetentionPlan(Schema):
     records = ma.fields.List(ma.fields.Nested(PlannedRecords), required=True)
     deliveries = ma.fields.Integer(required=True)
     instances = ma.fields.Integer(required=True)
+    audit_entries = ma.fields.Integer(required=True)
 
 
 PLAN = {
     "records": [{"collection": "visits", "count": 1203}],
     "deliveries": 40,
     "instances": 0,
+    "audit_entries": 0,
 }
 
 
@@ -124,6 +131,7 @@ def plan_retention(body: Body) -> JSONObject:
         "records": records,
         "deliveries": found.deliveries,
         "instances": found.instances,
+        "audit_entries": found.audit_entries,
     }
 
 

@@ -9,7 +9,8 @@ from datetime import datetime, timedelta
 import sqlalchemy as sa
 import structlog
 
-from app import clock, db, jobs
+from app import clock, config, db, jobs
+from app.audit import cut
 from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.collections import access as accesses
@@ -18,7 +19,7 @@ from app.collections.definition import Definition
 from app.context import actor, tenancy
 from app.context.actor import Actor
 from app.db import counts, versioned_cache
-from app.errors import AppError, Forbidden
+from app.errors import AppError, Conflict, Forbidden
 from app.records import batch
 from app.retention import policy as policies
 from app.retention.policy import Policy, RecordRule
@@ -45,6 +46,7 @@ class Plan:
     records: list[tuple[str, int]]
     deliveries: int
     instances: int
+    audit_entries: int
 
 
 def plan(policy: Policy, *, by: Principal) -> Plan:
@@ -61,7 +63,8 @@ def plan(policy: Policy, *, by: Principal) -> Plan:
     if policy.instances_days:
         old = instances.finished_before(account_id, _cutoff(policy.instances_days))
         finished = counts.count_up_to(INSTANCES, old, MAX_COUNTED)
-    return Plan(records, completed, finished)
+    entries = cut.count(account_id, _cutoff(policy.audit_days)) if policy.audit_days else 0
+    return Plan(records, completed, finished, entries)
 
 
 @jobs.periodic(3600, "retention.apply")
@@ -82,6 +85,18 @@ def _apply_account(payload: JSONMapping) -> None:
         deliveries.remove_completed(account_id, _cutoff(policy.deliveries_days))
     if policy.instances_days:
         instances.remove_finished(account_id, _cutoff(policy.instances_days))
+    if policy.audit_days:
+        _cut_audit_log(account_id, policy.audit_days)
+
+
+def _cut_audit_log(account_id: str, days: int) -> None:
+    before = max(days, config.current().audit_retention_min_days)
+    try:
+        removed = cut.cut(account_id, _cutoff(before))
+    except Conflict as error:
+        log.warning("audit log not cut", account=account_id, reason=error.message)
+        return
+    log.info("retention", account=account_id, audit_entries=removed)
 
 
 def holder(account_id: str, policy: Policy) -> Principal | None:

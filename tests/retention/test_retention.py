@@ -152,6 +152,7 @@ def test_deliveries_go_earlier_than_the_service_lets_them(app: Flask, cast: Cast
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"deliveries_days": 31}, "deliveries_days"),
     ({"instances_days": 31}, "instances_days"),
+    ({"audit_days": 364}, "audit_days"),
     ({"records": [{"collection": "nowhere", "days": 1}]}, "records[0].collection"),
     ({"records": [{"collection": "closed", "days": 1}]}, "records[0].collection"),
     ({"records": [{"collection": "signed", "days": 1}]}, "records[0].collection"),
@@ -195,3 +196,19 @@ def test_a_renamed_collection_keeps_its_rule_and_a_dropped_one_loses_it(
     assert cast.root.delete(f"collections/{visits['id']}").status_code == 200
     assert cast.alice.get(PATH).json["records"] == []
     apply(app)
+
+
+def test_the_audit_log_is_cut_by_age_and_what_is_left_verifies(
+    app: Flask, cast: Cast, visits: Any
+) -> None:
+    make_record(cast.alice, "visits", title="old")
+    before = cast.root.get(f"audit-logs?account_id={cast.alice.account_id}").json["total"]
+    save(cast.alice, audit_days=365)
+    later = clock.now() + timedelta(days=366)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clock, "now", lambda: later)
+        apply(app)
+    after = cast.root.get(f"audit-logs?account_id={cast.alice.account_id}").json["total"]
+    assert after < before
+    verified = app.test_cli_runner().invoke(args=["audit", "verify"])
+    assert verified.exit_code == 0, verified.output
