@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from flask import Flask
 
+from app import clock
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
+from app.audit import cut
 from app.auth import principal
 from app.bundle.tables import CHAIN, EXCLUDED, INCLUDED
 from app.context import tenancy
@@ -120,6 +122,26 @@ def test_an_account_moves_to_the_other_database_and_back(
     home = caller_of(app, account_id, cast.alice.email)
     posts, moved_posts = (one["records/posts?sort=title"]["items"] for one in (view(home), moved))
     assert posts == [{**post, "account_id": account_id} for post in moved_posts]
+    assert run(app, "audit", "verify").exit_code == 0
+
+
+def test_an_account_whose_log_was_cut_moves_and_comes_back(
+    cast: Cast, app: Flask, other: Flask, tmp_path: Path
+) -> None:
+    furnish(cast)
+    with app.app_context():
+        assert cut.cut(cast.alice.account_id, clock.now()) > 0
+    make_record(cast.alice, title="later")
+    before, file = view(cast.alice), export(app, tmp_path)
+    refused = import_(other, file)
+    result = import_(other, file, "--trust", trusted(refused.output))
+    assert result.exit_code == 0, result.output
+    assert view(caller_of(other, cast.alice.account_id, cast.alice.email)) == before
+    for instance in (app, other):
+        assert run(instance, "audit", "verify").exit_code == 0
+    remove(cast, app)
+    result = import_(app, file, *ROOT)
+    assert result.exit_code == 0, result.output
     assert run(app, "audit", "verify").exit_code == 0
 
 
