@@ -190,7 +190,7 @@ def test_what_is_made_to_leak_is_found(
 ) -> None:
     plant, only, told = PLANTED[leak]
     # PostgreSQL's own lock would hide what the application lets through.
-    monkeypatch.setattr(api_guard, "_tenancy", lambda: tenancy.ALL_ACCOUNTS)
+    monkeypatch.setattr(api_guard, "_tenancy", lambda context: tenancy.ALL_ACCOUNTS)
     plant(monkeypatch, furnished)
     result = furnished.test_cli_runner().invoke(args=["isolation-check", "--only", only])
     leaks = [line for line in result.output.splitlines() if line.startswith("leak ")]

@@ -42,6 +42,9 @@ CHANGING_ROUTES = (
     *INSTANCE_ROUTES,
     f"{PREFIX}/account/security-log",
     "/console/security-log",
+    # Counts what the check itself sends.
+    f"{PREFIX}/account/usage",
+    "/console/usage",
 )
 EXCERPT_CHARACTERS = 60
 
