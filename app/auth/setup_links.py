@@ -161,6 +161,7 @@ def record_test(holder: Principal) -> None:
     """Note that a test sign-in worked: the provider identified its user."""
     account, link_id = holder.home_and_user()
     with db.transaction():
+        lock(holder)
         _for_update(account.id, link_id).tested_at = clock.now()
 
 
@@ -168,6 +169,7 @@ def complete(holder: Principal) -> None:
     """End the set-up, and mail the admin who created the link. Raises Conflict without a test."""
     account, link_id = holder.home_and_user()
     with db.transaction():
+        lock(holder)
         link = _for_update(account.id, link_id)
         if SSO in link.features and link.tested_at is None:
             raise Conflict(NOT_TESTED)

@@ -143,6 +143,15 @@ def save(policy: Policy, *, by: Principal) -> Policy:
     return policy
 
 
+def _visible_dates(definition: Definition, by: Principal) -> Sequence[str]:
+    """The fields whose dates the caller may see: counting by others would reveal them."""
+    access = accesses.if_open(by, definition, "view")
+    if access is None:
+        return []
+    seen = access.readable.keys() - access.masked
+    return [name for name in date_fields(definition) if name in seen]
+
+
 def _log_problem(name: str, days: int | None) -> JSONObject | None:
     least, most = bounds()[name]
     if days is None or least <= days <= most:
@@ -173,8 +182,8 @@ def _rule_problem(
     if definition.options.get("require_signature"):
         message = "Records of this collection are deleted with an electronic signature only."
         return problem(f"{place}.collection", "invalid_option", message)
-    if field not in date_fields(definition):
-        choices: Sequence[str] = date_fields(definition)
+    choices = _visible_dates(definition, by)
+    if field not in choices:
         message = f"Choose one of {', '.join(choices)[:300]}."
         return problem(f"{place}.field", "invalid_option", message)
     return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 import sqlalchemy as sa
 import structlog
@@ -35,6 +36,8 @@ PIECE = 100
 """Records that are deleted in one transaction."""
 MAX_IN_A_RUN = 5_000
 """Records of a rule that go at once: the rest waits for the next hour."""
+MAX_HELD = 10_000
+"""Records that others refer to, which a run passes over."""
 MAX_COUNTED = 100_000
 ACTOR = Actor("retention", "retention", "retention")
 
@@ -155,31 +158,48 @@ def _delete_due(
     rule: RecordRule, definition: Definition, access: Access, by: Principal
 ) -> tuple[int, int]:
     """Delete what is due, oldest first; returns the number, and that of records others need."""
-    table, number, held = definition.table, 0, set[str]()
-    order = (table.c[rule.field], table.c.id)
-    due = sa.select(table.c.id).where(*_due(rule, definition, access, by.require_account_id()))
-    while number + len(held) < MAX_IN_A_RUN:
-        query = due.where(table.c.id.not_in(held)).order_by(*order).limit(PIECE)
-        ids = list(db.connection().scalars(query, access.parameters))
-        if not ids:
+    table, number, held = definition.table, 0, 0
+    key = (table.c[rule.field], table.c.id)
+    due = sa.select(*key).where(*_due(rule, definition, access, by.require_account_id()))
+    after: list[sa.ColumnElement[bool]] = []  # where the last piece ended
+    while number < MAX_IN_A_RUN and held < MAX_HELD:
+        query = due.where(*after).order_by(*key).limit(PIECE)
+        rows = db.connection().execute(query, access.parameters).all()
+        if not rows:
             break
+        places = (sa.literal(rows[-1][0], key[0].type), sa.literal(rows[-1][1], key[1].type))
+        after = [sa.tuple_(*key) > sa.tuple_(*places)]
+        ids = [row[1] for row in rows]
         try:
-            batch.delete(definition.name, ids, by=by)
-            number += len(ids)
+            number += _delete(definition, due, access, ids, by)
         except (AppError, versioned_cache.Stale):
-            gone, refused = _delete_singly(definition.name, ids, by)
-            number, held = number + gone, held | refused
-    return number, len(held)
+            gone, refused = _delete_singly(definition, due, access, ids, by)
+            number, held = number + gone, held + refused
+    return number, held
 
 
-def _delete_singly(collection: str, ids: list[str], by: Principal) -> tuple[int, set[str]]:
-    gone, refused = 0, set[str]()
+def _delete(
+    definition: Definition, due: sa.Select[Any], access: Access, ids: list[str], by: Principal
+) -> int:
+    """Delete those of the records that are still due."""
+    table = definition.table
+    with db.transaction() as session:
+        locked = due.where(table.c.id.in_(ids)).with_for_update()
+        still = [row[1] for row in session.execute(locked, access.parameters).all()]
+        if still:
+            batch.delete(definition.name, still, by=by)
+    return len(still)
+
+
+def _delete_singly(
+    definition: Definition, due: sa.Select[Any], access: Access, ids: list[str], by: Principal
+) -> tuple[int, int]:
+    gone = refused = 0
     for id in ids:
         try:
-            batch.delete(collection, [id], by=by)
-            gone += 1
+            gone += _delete(definition, due, access, [id], by)
         except (AppError, versioned_cache.Stale):  # referred to, or changed meanwhile
-            refused.add(id)
+            refused += 1
     return gone, refused
 
 

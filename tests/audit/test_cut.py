@@ -136,7 +136,7 @@ def test_a_start_cannot_be_forged(acme: str, forgery: str) -> None:
     mine = STARTS.c.account_id == acme
     start = checkpoints.start_of(acme) or {}
     signer = Ed25519PrivateKey.generate()
-    signature = signer.sign(checkpoints._message(start)).hex()
+    signature = signer.sign(checkpoints.message(start)).hex()
     public = signer.public_key().public_bytes_raw().hex()
     forged: dict[str, dict[str, Any]] = {
         "key": {"signature": signature, "public_key": public},

@@ -29,6 +29,9 @@ def test_a_policy_is_previewed_and_saved(app: Flask, cast: Cast, admin: Browser)
     for wrong in ("visits", "visits = many", "visits = 0", "nowhere = 1", "visits = 99999"):
         refused = admin.send(path, records=wrong)
         assert (refused.status_code, bool(beside(refused, "records"))) == (400, True), wrong
+    long = f"visits = {'3000':>9994}"
+    assert len(long) > 10_000
+    assert admin.send(path, records=long).status_code == 400, "cut off, it could be 300 days"
     refused = admin.send(path, deliveries_days="many")
     assert beside(refused, "deliveries_days") == "A whole number."
     assert Browser(app, cast.charlie).get(path).status_code == 404

@@ -9,7 +9,7 @@ from html import unescape
 from flask import Flask
 
 from tests.auth.test_second_factors import key
-from tests.builders import Caller, Cast
+from tests.builders import Caller, Cast, make_collection
 from tests.console.browser import Browser, is_out, sign_in
 from tests.passkeys import Authenticator
 
@@ -40,6 +40,14 @@ def test_the_passkey_of_the_step_signs_in(
     sent = {"token": "", "credential": key[0].get(json.loads(unescape(options)))}
     browser.send("second-factor", mfa_token=mfa_token, assertion=json.dumps(sent))
     assert not is_out(browser.client)
+
+
+def test_half_a_character_in_an_assertion_is_no_fault_of_the_server(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root, "docs", options={"require_signature": True})
+    sent = {"token": "\ud800", "credential": {"id": "\ud800"}}
+    form = {"f_title": "a", "do": "save", "es_reason": "Because.", "assertion": json.dumps(sent)}
+    refused = Browser(app, cast.alice).send(f"records/{cast.alice.account_id}/docs/new", **form)
+    assert refused.status_code in (400, 401), refused.text
 
 
 def test_a_page_shows_no_secret_that_another_page_showed(app: Flask, cast: Cast) -> None:

@@ -101,6 +101,23 @@ def test_what_restricts_stays_and_the_rest_goes(app: Flask, cast: Cast, visits: 
     assert titles(cast.alice) == ["v1"]
 
 
+def test_what_is_held_does_not_stop_what_is_younger(
+    app: Flask, cast: Cast, visits: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    visit = {"name": "visit", "type": "reference", "collection": "visits", "on_delete": "restrict"}
+    make_collection(cast.root, "notes", [{"name": "title", "type": "text"}, visit])
+    ids = [make_record(cast.alice, "visits", title=f"v{n}")["id"] for n in range(4)]
+    for n, id in enumerate(ids):
+        age(app, id, 40 - n)
+    for id in ids[:2]:
+        make_record(cast.alice, "notes", title="n", visit=id)
+    save(cast.alice, rule(30))
+    monkeypatch.setattr(service, "PIECE", 1)
+    monkeypatch.setattr(service, "MAX_IN_A_RUN", 1)
+    apply(app)
+    assert titles(cast.alice) == ["v0", "v1", "v3"]
+
+
 def test_records_go_with_the_rights_of_the_admin_who_saved_the_policy(
     app: Flask, cast: Cast
 ) -> None:
@@ -171,6 +188,18 @@ def test_what_a_policy_may_not_say(
         answer = getattr(cast.alice, method)(path, body)
         assert (answer.status_code, answer.json["details"][0]["field"]) == (400, field)
     assert cast.alice.get(PATH).json["records"] == []
+
+
+def test_nobody_counts_by_dates_that_are_hidden_from_them(app: Flask, cast: Cast) -> None:
+    secret = {"name": "born", "type": "date", "pii": True}
+    make_collection(cast.root, "visits", [*VISITS, secret])
+    other = Caller(app, make_user(app, cast.alice.account_id, "erin@acme.example", "admin"))
+    for field in ("on", "created_at"):
+        assert other.post(f"{PATH}/plan", {"records": [rule(1, field=field)]}).json["records"]
+    refused = other.post(f"{PATH}/plan", {"records": [rule(1, field="born")]})
+    (detail,) = refused.json["details"]
+    assert (refused.status_code, detail["field"]) == (400, "records[0].field")
+    assert "born" not in detail["message"]
 
 
 def test_only_a_recent_sign_in_of_an_admin_switches_it_on(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from werkzeug.test import TestResponse
 
+from app.auth.mfa import challenges
 from tests.auth.test_second_factors import set_up_in
 from tests.builders import PASSWORD, Caller
 from tests.console.browser import Browser
@@ -108,6 +109,26 @@ def test_a_sign_in_that_our_second_factor_completes_ends_as_well(stage: Stage, w
     else:
         late = phone.verify(asked["mfa_token"], phone.code(1))
         assert (late.status_code, late.json["error"]) == (401, "invalid_mfa_token")
+
+
+def test_a_logout_while_the_second_factor_is_being_asked_for_wins(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.saml(stage.cast.root, idp_slo_url=SLO)
+    stage.cast.alice.patch("account", {"sso_provisioning": True})
+    phone = set_up_in(first := sign_in(stage), first)
+    code = query_of(stage.assert_in().headers["Location"])
+    issue, issued = challenges.issue, list[str]()
+
+    def with_a_logout(*args: Any) -> str:
+        assert stage.browser().get(Message().query()).status_code == 302
+        issued.append(issue(*args))
+        return issued[0]
+
+    monkeypatch.setattr(challenges, "issue", with_a_logout)
+    refused = stage.anyone.post("auth/exchange", {"code": code["code"]})
+    assert (refused.status_code, len(issued)) == (400, 1), refused.json
+    assert phone.verify(issued[0], phone.code(1)).status_code == 401
 
 
 def changed(**changes: Any) -> Callable[[Stage], TestResponse]:

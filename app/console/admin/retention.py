@@ -63,7 +63,8 @@ def _form(policy: Policy) -> Form:
 
 def _body(form: Form) -> JSONObject:
     logs = {name: _days(name, form[name]) for name in policies.LOGS}
-    lines = [line.strip() for line in form["records"][:MAX_TEXT].splitlines() if line.strip()]
+    form.validated(records=MAX_TEXT)  # cut off, a line could be another rule
+    lines = [line.strip() for line in form["records"].splitlines() if line.strip()]
     matches = [LINE.fullmatch(line) for line in lines[:MAX_RULES]]
     found = [match for match in matches if match and 1 <= int(match[2]) <= MAX_DAYS]
     if len(found) < len(lines):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from base64 import urlsafe_b64encode
 
-import orjson
 from flask import g, request
 
 from app.auth import signatures
@@ -44,5 +44,5 @@ def sign(scope: CollectionScope, form: Form) -> None:
 def _passkey_header(assertion: str) -> str:
     """The header of the API with what the browser's script sends. Raises InvalidValues."""
     sent = second_factor.credential(assertion)
-    value = orjson.dumps({"token": sent["token"], "assertion": sent["credential"]})
-    return urlsafe_b64encode(value).decode()
+    value = json.dumps({"token": sent["token"], "assertion": sent["credential"]})
+    return urlsafe_b64encode(value.encode()).decode()

@@ -54,10 +54,19 @@ def attach(flow: Flow, user_id: str, session_id: str) -> None:
 
 
 def attach_challenge(flow: Flow, challenge_id: str) -> None:
-    """Note the challenge of the second factor that will start the session of a flow."""
+    """Note the challenge of the second factor that will start the session of a flow.
+
+    Raises StateRefused, and voids the challenge, if the identity provider has ended it meanwhile.
+    """
     own = (SamlSession.account_id == flow.account_id, SamlSession.id == flow.id)
     with db.transaction() as session:
-        session.execute(sa.update(SamlSession).where(*own).values(challenge_id=challenge_id))
+        result: Any = session.execute(
+            sa.update(SamlSession).where(*own).values(challenge_id=challenge_id)
+        )
+        if not result.rowcount:
+            challenges.void(challenge_id, flow.account_id)
+    if not result.rowcount:
+        raise StateRefused("logout", "The identity provider ended the session.")
 
 
 @events.subscribe(events.MfaSessionStarted)
@@ -90,14 +99,16 @@ def end(connection: Connection, subject: str, session_indexes: Collection[str]) 
     ]
     if session_indexes:
         conditions.append(SamlSession.session_index.in_(session_indexes))
-    same_session = sa.and_(
-        SignInSession.account_id == SamlSession.account_id,
-        SignInSession.id == SamlSession.session_id,
+    # Locked before their sessions are looked up: another request may be attaching one.
+    query = sa.select(SamlSession).where(*conditions).with_for_update()
+    rows = db.db.session.scalars(query.execution_options(populate_existing=True)).all()
+    sessions_of = sa.select(SignInSession.id, SignInSession.user_id).where(
+        SignInSession.account_id == connection.account.id,
+        SignInSession.id.in_([row.session_id for row in rows if row.session_id]),
     )
-    query = sa.select(SamlSession, SignInSession.user_id).outerjoin(SignInSession, same_session)
-    rows = db.db.session.execute(query.where(*conditions)).all()
-    for row, user_id in rows:
-        _end(row, user_id)
+    user_ids = {found.id: found.user_id for found in db.db.session.execute(sessions_of)}
+    for row in rows:
+        _end(row, user_ids.get(row.session_id or ""))
     return len(rows)
 
 
