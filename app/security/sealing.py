@@ -59,6 +59,9 @@ def sign(account_id: str) -> JSONObject | None:
         if head is None or not head["number"]:
             return None
         signed: JSONObject | None = orjson.loads(head["checkpoint"] or "null")
+        if signed and not _has(account_id, signed):
+            log.error("security log checkpoint contradicts the log", **signed)
+            return signed  # a new one would hide that the log was rewritten
         if signed is None or signed["entry_id"] < head["number"]:
             place = (entries.chain_id(account_id), head["number"], head["checksum"])
             signed = checkpoints.sign_chain(*place)
@@ -68,6 +71,13 @@ def sign(account_id: str) -> JSONObject | None:
             if signed:
                 log.info("security log checkpoint", **signed)
         return signed
+
+
+def _has(account_id: str, checkpoint: JSONObject) -> bool:
+    """Whether the entry of a checkpoint is stored with the checksum that was signed."""
+    place = (EVENTS.c.account_id == account_id, EVENTS.c.number == checkpoint["entry_id"])
+    stored = db.connection().scalar(sa.select(EVENTS.c.checksum).where(*place))
+    return bool(stored == checkpoint["checksum"])
 
 
 def _seal_batch(account_id: str) -> int:

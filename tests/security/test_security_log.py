@@ -16,6 +16,8 @@ from flask import Flask
 from sqlalchemy.exc import DBAPIError
 
 from app import db
+from app.audit.digest import FIRST_PREVIOUS
+from app.context import tenancy
 from app.security import sealing
 from app.security.entries import EVENTS
 from app.security.recording import Event, record
@@ -296,6 +298,21 @@ def test_tampering_is_noticed(app: Flask, cast: Cast, edit: str) -> None:
         assert db.connection().execute(sa.text(statement)).rowcount
     found = cast.alice.get("account/security-log/verify").json
     assert not found["valid"]
+
+
+def test_a_rewritten_log_is_not_signed_anew(app: Flask, cast: Cast) -> None:
+    account_id = cast.alice.account_id
+    cast.alice.post("groups", {"name": "first"})
+    assert cast.alice.get("account/security-log/verify").json["valid"]
+    with app.app_context(), tenancy.in_account(account_id), db.transaction(), unguarded():
+        own = EVENTS.c.account_id == account_id
+        query = sa.select(EVENTS).where(own).order_by(EVENTS.c.number)
+        rows = [dict(row) for row in db.connection().execute(query).mappings()]
+        db.connection().execute(sa.delete(EVENTS).where(own))
+        sealing.append(account_id, [row | {"path": "/other"} for row in rows], 0, FIRST_PREVIOUS)
+    cast.alice.post("groups", {"name": "second"})
+    for _ in range(2):
+        assert not cast.alice.get("account/security-log/verify").json["valid"]
 
 
 @pytest.mark.parametrize("edit", [edit for edit in EDITS if edit != "emptied without a trace"])
