@@ -289,12 +289,15 @@ def test_uploaded_files_come_back_with_the_records(
     assert not (tmp_path / "other.backup.files.tar").exists()
 
 
-def databases(app: Flask) -> set[str]:
-    """The databases of the server, or nothing on SQLite."""
+def scratch_databases(app: Flask) -> set[str]:
+    """Those that proofs of this database left on the server; on SQLite nothing."""
     if on_sqlite(app):
         return set()
     with closing(connected(app)) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT datname FROM pg_database")
+        query = (
+            "SELECT datname FROM pg_database WHERE datname LIKE current_database() || '_proof_%'"
+        )
+        cursor.execute(query)
         return {row[0] for row in cursor.fetchall()}
 
 
@@ -302,7 +305,7 @@ def test_a_backup_is_proved_by_restoring_it_elsewhere(
     kept: tuple[Flask, Cast], tmp_path: Path
 ) -> None:
     app, cast = kept
-    file, before = tmp_path / "atrium.backup", databases(app)
+    file = tmp_path / "atrium.backup"
     made = run(app, "backup", str(file), "--verify")
     assert made.exit_code == 0, made.output
     proof = json.loads((tmp_path / "atrium.backup.proof.json").read_text())
@@ -310,15 +313,19 @@ def test_a_backup_is_proved_by_restoring_it_elsewhere(
     assert proof["tables"]["users"] >= 4
     assert proof["audit_entries"] > 0
     assert proof["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
-    assert databases(app) == before
+    assert scratch_databases(app) == set()
     assert cast.alice.get("records/posts").json["items"][0]["title"] == "kept"
+    file.unlink()
+    again = run(app, "backup", str(file))
+    assert again.exit_code != 0, "an old proof would stand beside a new backup"
+    assert not file.exists()
 
 
 def test_what_changes_on_the_way_leaves_no_proof(
     kept: tuple[Flask, Cast], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, _ = kept
-    create, before = backups.create, databases(app)
+    create = backups.create
 
     def lose(path: Path) -> dict[str, int]:
         rows = create(path)
@@ -340,7 +347,7 @@ def test_what_changes_on_the_way_leaves_no_proof(
         refused = run(app, "backup", str(file), "--verify")
         assert refused.exit_code != 0, refused.output
         assert not (tmp_path / f"{number}.backup.proof.json").exists()
-    assert databases(app) == before
+    assert scratch_databases(app) == set()
 
 
 def test_a_backup_of_a_broken_log_is_not_proved(kept: tuple[Flask, Cast], tmp_path: Path) -> None:

@@ -32,11 +32,6 @@ Counts = Mapping[str, int]
 CHUNK = 2**20
 
 
-def proof_of(path: Path) -> Path:
-    """The file that says that a backup is proved."""
-    return path.with_name(f"{path.name}.proof.json")
-
-
 def prove(path: Path, expected: Counts) -> dict[str, object]:
     """Prove a backup whose snapshot had so many rows in each table; returns what is stored.
 
@@ -60,7 +55,8 @@ def prove(path: Path, expected: Counts) -> dict[str, object]:
         "tables": dict(expected),
         "audit_entries": entries,
     }
-    proof_of(path).write_bytes(orjson.dumps(proof, option=orjson.OPT_INDENT_2))
+    with backups.draft_of(backups.proof_of(path)) as draft:
+        draft.write_bytes(orjson.dumps(proof, option=orjson.OPT_INDENT_2))
     return proof
 
 
@@ -94,7 +90,7 @@ def _scratch() -> Iterator[Config]:
             yield replace(own, database_url=f"sqlite:///{Path(folder) / 'scratch.db'}")
             return
         url = engine.current_engine().url
-        name = f"atrium_proof_{secrets.token_hex(6)}"
+        name = f"{str(url.database)[:40]}_proof_{secrets.token_hex(6)}"
         _execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
         try:
             yield replace(own, database_url=url.set(database=name).render_as_string(False))

@@ -52,12 +52,12 @@ def create(path: Path) -> dict[str, int]:
     Returns the rows of each table in the snapshot that was written.
     """
     try:
-        for new in (path, archive_of(path)):
+        for new in (path, archive_of(path), proof_of(path)):
             if new.exists():
                 raise BackupError(f"{new} exists already: choose another file")
         if not _tables() >= REQUIRED_TABLES:
             raise BackupError("the database has no tables of Atrium: check SERVICE_DATABASE_URL")
-        with _draft(path) as draft:
+        with draft_of(path) as draft:
             rows = _write(draft)
             _write_files(archive_of(path))
         return rows
@@ -68,6 +68,11 @@ def create(path: Path) -> dict[str, int]:
 def archive_of(path: Path) -> Path:
     """The archive of uploaded files that belongs to a backup."""
     return path.with_name(f"{path.name}.files.tar")
+
+
+def proof_of(path: Path) -> Path:
+    """The file that says that a backup is proved."""
+    return path.with_name(f"{path.name}.proof.json")
 
 
 def has_files(path: Path) -> bool:
@@ -81,7 +86,7 @@ def _write_files(archive: Path) -> None:
         return
     blobs = list(place.blobs())
     with (
-        _draft(archive) as draft,
+        draft_of(archive) as draft,
         tarfile.open(draft, "w") as target,
         progress.shown("Files saved") as show,
     ):
@@ -109,7 +114,7 @@ def _restore_files(path: Path) -> None:
 
 
 @contextmanager
-def _draft(path: Path) -> Iterator[Path]:
+def draft_of(path: Path) -> Iterator[Path]:
     """A new file that gets its name at the end of the block."""
     number, name = tempfile.mkstemp(".part", f"{path.name}.", path.parent)
     os.close(number)

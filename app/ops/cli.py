@@ -168,7 +168,7 @@ def backup(file: Path, verify: bool) -> None:
         proof = backup_proofs.prove(file, rows)
         click.echo(
             f"Proved: {proof['rows']} rows and {proof['audit_entries']} audit entries are as they"
-            f" were. {backup_proofs.proof_of(file)} says so."
+            f" were. {backups.proof_of(file)} says so."
         )
 
 
