@@ -150,33 +150,33 @@ def authenticate(secret: str) -> Principal | None:
     )
 
 
-def lock(holder: Principal) -> None:
-    """Lock the holder's link, so that it stays valid until the commit. Raises Unauthorized."""
+def lock(holder: Principal) -> SetupLink:
+    """The holder's link, locked so that it stays valid until the commit. Raises Unauthorized."""
     account, link_id = holder.home_and_user()
-    if not _is_open(_for_update(account.id, link_id)):
+    link = _for_update(account.id, link_id)
+    if not _is_open(link):
         raise Unauthorized
+    return link
 
 
 def record_test(holder: Principal) -> None:
-    """Note that a test sign-in worked: the provider identified its user."""
-    account, link_id = holder.home_and_user()
+    """Note that a test sign-in worked: the provider identified its user. Raises Unauthorized."""
     with db.transaction():
-        lock(holder)
-        _for_update(account.id, link_id).tested_at = clock.now()
+        lock(holder).tested_at = clock.now()
 
 
 def complete(holder: Principal) -> None:
-    """End the set-up, and mail the admin who created the link. Raises Conflict without a test."""
-    account, link_id = holder.home_and_user()
+    """End the set-up, and mail the admin who created the link.
+
+    Raises Conflict without a test, Unauthorized if it has ended already.
+    """
     with db.transaction():
-        lock(holder)
-        link = _for_update(account.id, link_id)
+        link = lock(holder)
         if SSO in link.features and link.tested_at is None:
             raise Conflict(NOT_TESTED)
-        if link.completed_at is None:
-            link.completed_at = clock.now()
-            payload = {"setup_link_id": link.id}
-            jobs.enqueue("auth.notify_setup_completed", payload, account_id=account.id)
+        link.completed_at = clock.now()
+        payload = {"setup_link_id": link.id}
+        jobs.enqueue("auth.notify_setup_completed", payload, account_id=link.account_id)
 
 
 def _account(by: Principal) -> AccountRef:
