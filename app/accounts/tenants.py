@@ -62,7 +62,8 @@ def _open(account: Account | None) -> Account:
     return account
 
 
-def _get_for_update(account_id: str) -> Account:
+def get_for_update(account_id: str) -> Account:
+    """The account as stored now, locked until the transaction ends. Raises NotFound if closed."""
     return _open(accounts.get_for_update(account_id))
 
 
@@ -86,7 +87,7 @@ def change(account_id: str, body: Body) -> Account:
         body = {**body, "name": body["name"].strip()}
         _refuse([accounts.label_problem(body["name"])])
     with db.transaction() as session:
-        account = _get_for_update(account_id)
+        account = get_for_update(account_id)
         if account.id == SYSTEM_ACCOUNT_ID and body.get("is_active") is False:
             raise Conflict("The system account cannot be suspended.")
         for name, value in body.items():
@@ -105,7 +106,7 @@ def change_own(account_id: str, body: Settings, *, by: str | None) -> Account:
     problems = [accounts.label_problem(name)] if name is not None else []
     problems += [_uri_problem(*uri) for uri in _uris(body)]
     with db.transaction() as session:
-        account = _get_for_update(account_id)
+        account = get_for_update(account_id)
         problems += sso_settings.problems(body, account.settings)
         _refuse([*problems, *sign_in_settings.problems(body)])
         account.name = account.name if name is None else name
@@ -147,7 +148,7 @@ def _replace_origins(account_id: str, origins: Sequence[str]) -> None:
 def close(account_id: str) -> None:
     """Close an account at once; a job deletes its data in batches."""
     with db.transaction() as session:
-        account = _get_for_update(account_id)
+        account = get_for_update(account_id)
         if account.id == SYSTEM_ACCOUNT_ID:
             raise Conflict("The system account cannot be deleted.")
         events.publish(events.AccountClosing(account.id))

@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 import sqlalchemy as sa
 
 from app import clock, config, db
-from app.accounts import service as accounts
 from app.accounts import tenants
 from app.accounts.models import Account
 from app.auth.principal import Principal
@@ -132,8 +131,7 @@ def save(policy: Policy, *, by: Principal) -> Policy:
         for one in policy.records
     ]
     with db.transaction() as session:
-        accounts.get_for_update(account_id)
-        account = tenants.get(account_id)
+        account = tenants.get_for_update(account_id)
         rest = {name: value for name, value in account.settings.items() if name != SETTING}
         is_set = bool(policy.records) or any(stored[name] for name in LOGS)
         added = {SETTING: stored | {"saved_by": policy.saved_by}} if is_set else {}

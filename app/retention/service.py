@@ -35,7 +35,7 @@ log = structlog.get_logger()
 PIECE = 100
 """Records that are deleted in one transaction."""
 MAX_IN_A_RUN = 5_000
-"""Records of a rule that go at once: the rest waits for the next hour."""
+"""Records of a rule that a run deletes: the rest waits for the next hour."""
 MAX_HELD = 10_000
 """Records that others refer to, which a run passes over."""
 MAX_COUNTED = 100_000
@@ -114,16 +114,11 @@ def _delete_records(account_id: str, policy: Policy) -> None:
         if policy.records:
             log.warning("retention paused", account=account_id, reason="its admin lost the role")
         return
-    before = actor.source.get()
-    actor.source.set(lambda: ACTOR)
-    try:
-        with tenancy.in_account(account_id):
-            for rule, definition, access in _rules(policy, by):
-                number, held = _delete_due(rule, definition, access, by)
-                names = {"account": account_id, "collection": definition.name}
-                log.info("retention", deleted=number, held=held, **names)
-    finally:
-        actor.source.set(before)
+    with actor.acting(ACTOR), tenancy.in_account(account_id):
+        for rule, definition, access in _rules(policy, by):
+            number, held = _delete_due(rule, definition, access, by)
+            names = {"account": account_id, "collection": definition.name}
+            log.info("retention", deleted=number, held=held, **names)
 
 
 def _rules(policy: Policy, by: Principal) -> Iterator[tuple[RecordRule, Definition, Access]]:

@@ -10,9 +10,9 @@ from typing import TypedDict
 import sqlalchemy as sa
 
 from app import clock, db
-from app.accounts import service as accounts
+from app.accounts import tenants
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
-from app.errors import Conflict, InvalidValues, NotFound, problem
+from app.errors import Conflict, InvalidValues, problem
 from app.types import JSONObject
 from app.usage import levels, quotas, request_counter
 from app.usage.meters import FLOWS, METERS, STOCKS
@@ -52,7 +52,7 @@ class Usage:
 
 def usage(account_id: str, from_date: date | None, to_date: date | None) -> Usage:
     """Return an account's usage on these days, by default the last 30. Raises InvalidValues."""
-    account = get_account(account_id)
+    account = tenants.get(account_id)
     last = to_date or clock.now().date()
     first = from_date or last - timedelta(days=DEFAULT_DAYS - 1)
     _check_range(first, last)
@@ -109,20 +109,9 @@ def _meters(account: Account, now: Mapping[tuple[str, str], int]) -> dict[str, M
 
 def meters(account_id: str) -> dict[str, MeterState]:
     """Return what an account uses now, with the limits, by meter."""
-    account = get_account(account_id)
+    account = tenants.get(account_id)
     request_counter.collect_all()
     return _meters(account, levels.all_current(account_id))
-
-
-def get_account(account_id: str) -> Account:
-    """Return the account with this id, unless it is closed. Raises NotFound."""
-    return _open(db.db.session.get(Account, account_id.lower()))
-
-
-def _open(account: Account | None) -> Account:
-    if account is None or account.closed_at is not None:
-        raise NotFound("There is no such account.")
-    return account
 
 
 def change_quotas(account_id: str, changes: Mapping[str, Limits | None]) -> dict[str, MeterState]:
@@ -135,12 +124,12 @@ def change_quotas(account_id: str, changes: Mapping[str, Limits | None]) -> dict
     if problems:
         raise InvalidValues(problems)
     with db.transaction() as session:
-        account = _open(accounts.get_for_update(account_id.lower()))
+        account = tenants.get_for_update(account_id)
         if account.id == SYSTEM_ACCOUNT_ID:
             raise Conflict(SYSTEM)
         own = {**account.settings.get(quotas.SETTING, {}), **changes}
-        kept = {meter: limits for meter, limits in own.items() if limits}
-        account.settings = {**account.settings, quotas.SETTING: kept}
+        limited = {meter: limits for meter, limits in own.items() if limits}
+        account.settings = {**account.settings, quotas.SETTING: limited}
         account.version += 1
         session.flush()
     return meters(account_id.lower())
