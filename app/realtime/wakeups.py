@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache, lru_cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 import structlog
@@ -25,11 +25,14 @@ from app import config, db, events
 from app.db import has_one_writer, owner_connection
 from app.jobs import rq_queues
 
+if TYPE_CHECKING:
+    from redis import Redis
+
 log = structlog.get_logger()
 
 OnChange = Callable[[set[str] | None], None]
 """Called with the accounts that have changes; None for all."""
-REDIS_CHANNEL, POSTGRES_CHANNEL = "atrium:changes", "atrium_changes"
+POSTGRES_CHANNEL = "atrium_changes"
 COMBINE_SECONDS = 0.005
 IDLE_SECONDS = 10  # then the sender closes its connection to PostgreSQL
 RETRY_SECONDS = 1
@@ -132,7 +135,8 @@ def _publisher() -> Iterator[Callable[[str], bool]]:
         connect = cache(lambda: stack.enter_context(owner_connection.connect()))
         if url:
             redis = rq_queues.redis_client(url)
-            yield lambda message: bool(redis.publish(REDIS_CHANNEL, message))
+            channel = _redis_channel(redis)
+            yield lambda message: bool(redis.publish(channel, message))
         elif has_one_writer():
             yield lambda message: False
         else:
@@ -154,10 +158,16 @@ def _listen(app: Flask, sender: Sender, on_change: OnChange) -> None:
             pause.wait(RETRY_SECONDS)
 
 
+def _redis_channel(redis: Redis) -> str:
+    """With the number of the database, as channels are of the whole server."""
+    return f"atrium:changes:{redis.get_connection_kwargs().get('db', 0)}"
+
+
 def _redis_messages(url: str) -> Iterator[str]:
     """Yield messages; an empty one once it listens, as others may have been lost before."""
-    with rq_queues.redis_client(url).pubsub() as channel:  # type: ignore[no-untyped-call]
-        channel.subscribe(REDIS_CHANNEL)
+    redis = rq_queues.redis_client(url)
+    with redis.pubsub() as channel:  # type: ignore[no-untyped-call]
+        channel.subscribe(_redis_channel(redis))
         while True:
             message = channel.get_message(timeout=IDLE_SECONDS)
             if message is not None:
