@@ -49,7 +49,6 @@ from app.console import routes as console
 from app.console.records import saved_views
 from app.console.shell.guard import csrf
 from app.context import tenancy
-from app.db import pre_ping
 from app.domains import checks as domain_checks
 from app.feed import routes as feed
 from app.feed import upkeep as feed_upkeep
@@ -188,7 +187,6 @@ def create_app(settings: Config | None = None) -> Flask:
         extension.init_app(app)
     tokens.init_app(app, settings.base_url)
     db.init_app(app, settings)
-    pre_ping.init_app(app)
     csrf.init_app(app)
     languages.init_app(app)
     api.init_app(app)

@@ -525,6 +525,35 @@ class Postgres(Server):
         return f"{folder}/{name}"
 
 
+class Replica(Postgres):
+    """A hot standby of a PostgreSQL server; `promote` makes it a primary."""
+
+    def __init__(self, primary: Postgres, **settings: str) -> None:
+        """Follow a server; these settings go to the replica."""
+        super().__init__(private=True)
+        self._primary, self._settings = urlsplit(primary.url), settings
+
+    def promote(self) -> None:
+        """End its recovery, and wait until it accepts writes."""
+        self._execute(sql.SQL("SELECT pg_promote()"))
+
+    def pause(self, *, paused: bool = True) -> None:
+        """Let it replay nothing more, or go on."""
+        name = "pause" if paused else "resume"
+        self._execute(sql.SQL("SELECT pg_wal_replay_{}()").format(sql.SQL(name)))
+
+    def _prepare(self, folder: Path) -> None:
+        primary = self._primary
+        command = [self._program("pg_basebackup"), "--pgdata", str(folder / "data")]
+        command += ["--dbname", urlunsplit(primary._replace(path="/postgres"))]
+        command += ["--write-recovery-conf", "--checkpoint=fast", "--no-sync"]
+        subprocess.run(command, cwd=folder, check=True, **_run_as())
+
+    def _command(self, folder: Path, port: int) -> list[str]:
+        settings = (f"{name}={value}" for name, value in self._settings.items())
+        return [*super()._command(folder, port), *(f"-c{setting}" for setting in settings)]
+
+
 class PgBouncer(Server):
     """PgBouncer before a PostgreSQL server."""
 

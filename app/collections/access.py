@@ -22,6 +22,7 @@ from app.collections import masking
 from app.collections.columns import TableColumns
 from app.collections.definition import ALL_FIELDS, Definition, is_expression
 from app.collections.fields import SYSTEM_FIELDS, Field
+from app.db import replica
 from app.errors import Forbidden, Unauthorized, problem
 from app.rules import depth, sql
 from app.types import JSONMapping, JSONObject
@@ -95,6 +96,12 @@ class Access:
         return (self.definition.personal & self.readable.keys()) - self.masked
 
     @cached_property
+    def named(self) -> frozenset[tuple[str, ...]]:
+        """The names of the rule."""
+        parts = rules.walk(self.condition) if self.condition else ()
+        return frozenset(part.path for part in parts if isinstance(part, rules.Name))
+
+    @cached_property
     def follows(self) -> frozenset[tuple[str, ...]]:
         """The dotted names of the rule; their values must be loaded before `allows`."""
         return dotted_names(self.condition) if self.condition else frozenset()
@@ -125,7 +132,10 @@ class Access:
 
 def for_operation(caller: Principal, definition: Definition, operation: str) -> Access:
     """The caller's access for an operation. Raises Unauthorized or Forbidden if it is closed."""
-    return definition.access_memo.get(_compute, caller, definition, operation)
+    access = definition.access_memo.get(_compute, caller, definition, operation)
+    if access.condition is not None:
+        replica.require_lasting(access.named)
+    return access
 
 
 def _compute(caller: Principal, definition: Definition, operation: str) -> Access:

@@ -48,6 +48,12 @@ class Config:
     database_url: str = _setting(
         urls.database, "", "default: SQLite in the instance folder", unprefixed=True, secret=True
     )
+    database_replica_url: str = _setting(
+        urls.postgres,
+        "",
+        "a replica of PostgreSQL, for reads whose caller accepts its lag",
+        secret=True,
+    )
     redis_url: str = _setting(
         urls.redis,
         "",
@@ -390,6 +396,8 @@ def _unsafe(config: Config) -> list[str]:
         problems.append("SERVICE_AUDIT_CHECKPOINT_KEY must list keys of 32 bytes in base64")
     if bool(config.superadmin_email) != bool(config.superadmin_password):
         problems.append("SERVICE_SUPERADMIN_EMAIL and SERVICE_SUPERADMIN_PASSWORD go together")
+    if config.database_replica_url and not config.database_url.startswith("postgresql"):
+        problems.append("SERVICE_DATABASE_REPLICA_URL needs PostgreSQL as SERVICE_DATABASE_URL")
     return problems + (_unfit_for_production(config) if config.production else [])
 
 

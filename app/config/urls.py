@@ -35,6 +35,14 @@ def database(text: str) -> str:
     return text
 
 
+def postgres(text: str) -> str:
+    """Return the URL of a PostgreSQL database with its driver. Raises ValueError without it."""
+    url = database(text)
+    if not url.startswith("postgresql"):
+        raise ValueError("must start with postgresql://")
+    return url
+
+
 def _check_database(url: sa.URL) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", SAWarning)  # for SQLite options that it ignores

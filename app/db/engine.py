@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import re
 import sqlite3
+from contextvars import ContextVar
 from weakref import WeakSet
 
 import sqlalchemy as sa
@@ -32,10 +33,17 @@ UNUSABLE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 IDLE_SECONDS = 60
 
 _prepared: WeakSet[sa.Engine] = WeakSet()
+reads_from: ContextVar[sa.Engine | None] = ContextVar("reads_from", default=None)
+"""The replica's engine in a context that reads there."""
 
 
 def current_engine() -> sa.Engine:
-    """Return the running application's engine."""
+    """Return the engine that statements go to: the primary's, or inside `replica.reading` its."""
+    return reads_from.get() or primary()
+
+
+def primary() -> sa.Engine:
+    """Return the engine of the running application's database."""
     engine: sa.Engine = config.context().app.extensions["atrium.engine"]
     return engine
 

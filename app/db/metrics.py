@@ -13,4 +13,10 @@ WAITS = Counter("atrium_db_pool_waits_total", "Waits for a connection.", registr
 WAIT_SECONDS = Counter(
     "atrium_db_pool_wait_seconds_total", "Time spent waiting for a connection.", registry=None
 )
-METRICS = (LIMIT, OPEN, WAITS, WAIT_SECONDS)
+REPLICA_LAG = Gauge(
+    "atrium_db_replica_lag_seconds",
+    "Age of what the replica has, while somebody reads there.",
+    registry=None,
+    multiprocess_mode="livemax",
+)
+METRICS = (LIMIT, OPEN, WAITS, WAIT_SECONDS, REPLICA_LAG)

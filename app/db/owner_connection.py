@@ -18,10 +18,13 @@ LOCK_MILLISECONDS = 30_000
 
 
 @contextmanager
-def connect() -> Iterator[sa.Connection]:
-    """A connection of its own, in autocommit, that waits LOCK_MILLISECONDS at most for a lock."""
+def connect(url: sa.URL | None = None) -> Iterator[sa.Connection]:
+    """A connection of its own, in autocommit, that waits LOCK_MILLISECONDS at most for a lock.
+
+    By default to the primary.
+    """
     own_engine = sa.create_engine(
-        engine.current_engine().url,
+        url or engine.primary().url,
         isolation_level="AUTOCOMMIT",
         hide_parameters=True,
         poolclass=NullPool,

@@ -76,3 +76,10 @@ class Pool(QueuePool):
     def release(self, entry: ConnectionPoolEntry) -> None:
         """Check an entry in."""
         self._do_return_conn(entry)
+
+
+class UncountedPool(Pool):
+    """The pool of a replica: the figures of `/metrics` are the primary's."""
+
+    def _count_open(self) -> None:
+        pass

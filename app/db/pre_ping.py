@@ -10,21 +10,15 @@ import select
 
 import psycopg2
 import sqlalchemy as sa
-from flask import Flask
 from psycopg2.extensions import connection as Connection
 from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from app.db.engine import current_engine
 
-
-def init_app(app: Flask) -> None:
-    """Check each connection at checkout."""
-    with app.app_context():
-        engine = current_engine()
-        if engine.dialect.name == "postgresql":
-            sa.event.listen(engine, "connect", _mark_new)
-            sa.event.listen(engine, "checkout", _replace_broken)
+def listen(engine: sa.Engine) -> None:
+    """Check each connection of an engine at checkout."""
+    sa.event.listen(engine, "connect", _mark_new)
+    sa.event.listen(engine, "checkout", _replace_broken)
 
 
 def _mark_new(connection: Connection, record: ConnectionPoolEntry) -> None:

@@ -82,7 +82,7 @@ class Session(BoundSession):
         """Return the connection that a statement runs on."""
         work = self.work
         if work is None:
-            return super().get_bind(*args, **options)
+            return engine.reads_from.get() or super().get_bind(*args, **options)
         if work.connection is None:
             pooled = work.begun()  # calls what was deferred, which may set the connection
             work.connection = work.connection or Connection(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sqlalchemy as sa
 from flask import Flask
 
 from app import config
-from app.db import engine, row_security
+from app.db import engine, pre_ping, row_security
+from app.db.pool import UncountedPool
 from app.db.session import db
 
 
@@ -18,13 +20,24 @@ def init_app(app: Flask, settings: config.Config) -> None:
         # Objects stay readable after the commit; those read outside a transaction expire as the
         # next one begins.
         db.session.session_factory.configure(expire_on_commit=False)
-        engine.prepare(db.engine)
-        if db.engine.dialect.name == "postgresql" and settings.row_security_enabled:
-            row_security.enforce(db.engine)
-        app.extensions["atrium.engine"] = db.engine
+        app.extensions["atrium.engine"] = _prepared(db.engine, settings)
+        if settings.database_replica_url:
+            options = {**engine.options(settings), "poolclass": UncountedPool}
+            replica = sa.create_engine(settings.database_replica_url, **options)
+            app.extensions["atrium.replica_engine"] = _prepared(replica, settings)
+
+
+def _prepared(made: sa.Engine, settings: config.Config) -> sa.Engine:
+    engine.prepare(made)
+    if made.dialect.name == "postgresql":
+        pre_ping.listen(made)
+        if settings.row_security_enabled:
+            row_security.enforce(made)
+    return made
 
 
 def dispose_after_fork(app: Flask) -> None:
     """Drop connections inherited from the parent process, without closing the parent's."""
-    with app.app_context():
-        db.engine.dispose(close=False)
+    for name in ("atrium.engine", "atrium.replica_engine"):
+        if name in app.extensions:
+            app.extensions[name].dispose(close=False)

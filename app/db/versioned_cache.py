@@ -209,6 +209,11 @@ def reloading() -> Iterator[None]:
         _loaded.reset(token)
 
 
+def is_reloading() -> bool:
+    """Whether this is inside `reloading`."""
+    return _loaded.get() is not None
+
+
 def cache(name: str) -> Cache:
     """Return the application's cache of this name."""
     caches: dict[str, Cache] = config.context().app.extensions.setdefault("atrium.caches", {})

@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from app import clock, config, db
 from app.audit.models import AuditChange, AuditHead
 from app.collections import revisions
-from app.db import disk, postgres_session, reencryption, row_security
+from app.db import disk, postgres_session, reencryption, replica, row_security
 from app.db.errors import error_summary
 from app.db.functions import database_now
 from app.db.types import UtcDateTime
@@ -26,7 +26,7 @@ from app.realtime import limits
 
 OLDEST_SQLITE, OLDEST_POSTGRES = (3, 37), (15,)
 OTHER_FILES = 200  # of a process
-MAX_DRIFT_SECONDS, MAX_NAMED = 2, 5
+MAX_DRIFT_SECONDS, MAX_NAMED, MAX_REPLICA_SECONDS = 2, 5, 5
 
 
 class Finding(NamedTuple):
@@ -122,6 +122,22 @@ def _database(migrations: str) -> Iterator[Finding]:
         )
     for part, check in (("secrets", _secrets), ("audit", _chains), ("worker", _workers)):
         yield _run_check(part, check)
+    if config.current().database_replica_url:
+        yield _replica()
+
+
+def _replica() -> Finding:
+    primary_only = "; all reads go to the primary"
+    try:
+        seconds = replica.catch_up(MAX_REPLICA_SECONDS)
+    except SQLAlchemyError as error:
+        message = f"does not answer ({error_summary(error)}): check SERVICE_DATABASE_REPLICA_URL"
+        return Finding("replica", "warn", message + primary_only)
+    except replica.NoReplica as error:
+        return Finding("replica", "fail", f"SERVICE_DATABASE_REPLICA_URL: {error}{primary_only}")
+    except TimeoutError as error:
+        return Finding("replica", "warn", f"{error}: look at pg_stat_replication on the primary")
+    return Finding("replica", "ok", f"has what the primary has after {seconds * 1000:.0f} ms")
 
 
 def _logged() -> str:

@@ -7,6 +7,7 @@ from flask import Response, request
 
 from app import rest
 from app.auth.guard import optimistic, principal
+from app.records.api import stale_reads
 from app.records.read import aggregate
 from app.records.store.sizes import limit_size
 from app.rest import fields
@@ -86,7 +87,9 @@ EXAMPLE = {"results": [{"status": "open", "count": 2, "sum_price": 30.5}], "tota
 @blueprint.arguments(AggregateArgs, location="query", unknown=ma.EXCLUDE)
 @blueprint.response(200, Aggregates, example=EXAMPLE)
 @blueprint.fails(400, 403, 413)
+@blueprint.doc(parameters=[stale_reads.HEADER])
 @optimistic
+@stale_reads.may_be_stale
 @allow(Access.ANONYMOUS)
 def aggregate_records(args: JSONObject, collection: str) -> Response:
     """Aggregate records.

@@ -8,6 +8,7 @@ from flask import Response
 from app import rest
 from app.auth.guard import optimistic, principal
 from app.records import service as records
+from app.records.api import stale_reads
 from app.records.api.uploads import record_body
 from app.records.history import service
 from app.records.read import etags
@@ -198,7 +199,9 @@ def tagged(record: RecordView, status: int = 200) -> Response:
 @blueprint.arguments(RecordListArgs, location="query", unknown=ma.EXCLUDE)
 @blueprint.response(200, RecordPage, example=page_body([EXAMPLE], 1, {"skip": 0, "limit": 30}))
 @blueprint.fails(400, 403, 413)
+@blueprint.doc(parameters=[stale_reads.HEADER])
 @optimistic
+@stale_reads.may_be_stale
 @allow(Access.ANONYMOUS)
 def list_records(args: JSONObject, collection: str) -> Response:
     """List records.

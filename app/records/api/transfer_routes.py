@@ -13,7 +13,7 @@ from app.auth.guard import optimistic, principal
 from app.collections import access as accesses
 from app.collections import definition as definitions
 from app.errors import PayloadTooLarge, UnsupportedMediaType
-from app.records.api import uploads
+from app.records.api import stale_reads, uploads
 from app.records.api.routes import EXAMPLE, RecordBody, RecordObject
 from app.records.transfer import exports, formats
 from app.records.transfer.archive_imports import ArchiveSource
@@ -142,7 +142,9 @@ class RecordImport(Schema):
     description="The records, with the bytes of their files.",
 )
 @blueprint.fails(400, 403, 503)
+@blueprint.doc(parameters=[stale_reads.HEADER])
 @optimistic
+@stale_reads.may_be_stale
 @allow(Access.ANONYMOUS)
 def export_records(args: JSONObject, collection: str) -> Response:
     """Export all records of a list.
