@@ -6,6 +6,7 @@ longer for the interpreter, and has at most MAX_WAITING requests waiting. A call
 everything.
 """
 
+import hashlib
 import threading
 import time
 from collections import OrderedDict, deque
@@ -158,11 +159,17 @@ class Callers:
 
         These wait in one queue: who makes up credentials must not have a turn for each.
         """
-        return self._accounts.get(credential)
+        return self._accounts.get(_digest(credential))
 
     def learn(self, credential: bytes, account_id: str) -> None:
         """Remember the account of a credential that the application has checked."""
-        if self._accounts.get(credential) != account_id:
+        key = _digest(credential)
+        if credential and self._accounts.get(key) != account_id:
             if len(self._accounts) >= self.MOST:
                 self._accounts.clear()
-            self._accounts[credential] = account_id
+            self._accounts[key] = account_id
+
+
+def _digest(credential: bytes) -> bytes:
+    # A header may have 8 KiB, and a caller may spell a credential in many ways.
+    return hashlib.blake2b(credential, digest_size=16).digest()

@@ -59,7 +59,7 @@ class Intake(ThreadWorker):
             account_id = environ.get(ACCOUNT)
             if account_id is not None:
                 credential = next(filter(None, map(environ.get, CREDENTIALS)), "")
-                self.callers.learn(credential.encode("latin1"), account_id)
+                self.callers.learn(credential.strip().encode("latin1"), account_id)
             return answer
 
         self.wsgi = serve

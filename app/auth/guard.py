@@ -47,6 +47,7 @@ LONGEST_AGENT = 500
 READ_METHODS = ("GET", "HEAD", "OPTIONS")
 CONSOLE = "console"
 ACCOUNT = "atrium.account_id"
+AUTHORIZATION, API_KEY = "HTTP_AUTHORIZATION", "HTTP_X_API_KEY"
 """In the WSGI environment: the account of a checked credential, for deploy/fair_pool.py."""
 # Headers that few requests have, as in the WSGI environment.
 DEPTH, ROOT = environ_key(trigger_depth.HEADER), environ_key(trigger_depth.ROOT_HEADER)
@@ -258,7 +259,9 @@ def _admit(
     account = caller.home or caller.account
     if account is None:
         return caller
-    request.environ[ACCOUNT] = account.id
+    # Fair turns go by headers with a credential: anybody may name an account.
+    if caller.signed_in and any(map(request.environ.get, (AUTHORIZATION, API_KEY))):
+        request.environ[ACCOUNT] = account.id
     g.metered = account.id
     try:
         _check_requests(g, view, caller)
@@ -329,12 +332,12 @@ def _identify(request: Request, access: Access) -> Principal:
 
 def _credential(request: Request) -> str | None:
     environ = request.environ
-    scheme, _, value = environ.get("HTTP_AUTHORIZATION", "").strip().partition(" ")
+    scheme, _, value = environ.get(AUTHORIZATION, "").strip().partition(" ")
     if scheme.lower() == "bearer":
         return str(value.strip())
     if scheme:
         raise Unauthorized("Only the Bearer scheme is supported.")
-    key: str | None = environ.get("HTTP_X_API_KEY")
+    key: str | None = environ.get(API_KEY)
     if key is None and get_g().get("query_credentials") and "ticket" not in request.args:
         return request.args.get("token")
     return key

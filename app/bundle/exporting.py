@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import sqlalchemy as sa
 from cryptography.fernet import InvalidToken
 
-from app import clock
+from app import clock, db
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, Role
 from app.audit import checkpoints, digest
 from app.audit.models import AuditHead
@@ -56,6 +56,19 @@ def write(
             return export.run()
         except InvalidToken:
             raise Conflict(UNREADABLE) from None
+
+
+def personal_collections(account_id: str) -> list[Definition]:
+    """The collections with personal data of which an account has records."""
+    personal = {one.name: one for one in definitions.get_all() if one.personal}
+    if not personal:
+        return []
+    has_rows = [
+        sa.select(sa.literal(name)).where(sa.exists().where(one.table.c.account_id == account_id))
+        for name, one in personal.items()
+    ]
+    found = db.connection().scalars(sa.union_all(*has_rows)).all()
+    return [personal[name] for name in sorted(found)]
 
 
 class _Export:

@@ -20,6 +20,7 @@ from app.bundle import exporting, frames
 from app.bundle.models import FAILED, PENDING, READY, RUNNING, AccountExport
 from app.errors import AppError, Conflict, Forbidden, NotFound
 from app.files import storage, upkeep
+from app.security import reads
 from app.types import JSONMapping
 
 log = structlog.get_logger()
@@ -59,6 +60,7 @@ def start(passphrase: str, *, by: Principal) -> AccountExport:
         )
         session.add(export)
         session.flush()
+        _note_read(account_id, by)
         payload = {"export_id": export.id, "header": header, "key": crypto.encrypt(key.hex())}
         jobs.enqueue(KIND, {"account_id": account_id, **payload}, account_id=account_id)
         return export
@@ -76,9 +78,10 @@ def get(export_id: str, *, by: Principal) -> AccountExport:
 def ready(export_id: str, *, by: Principal) -> AccountExport:
     """An export whose bundle can be fetched. Raises NotFound, Conflict, Forbidden."""
     export = get(export_id, by=by)
-    _authorized(by)
+    account_id = _authorized(by)
     if export.status != READY:
         raise Conflict(NOT_READY)
+    _note_read(account_id, by)
     return export
 
 
@@ -105,6 +108,12 @@ def _authorized(by: Principal) -> str:
     if PII_GROUP not in by.groups:
         raise Forbidden(NEEDS_PII)
     return by.require_account_id()
+
+
+def _note_read(account_id: str, by: Principal) -> None:
+    # Both as it is ordered and as it is fetched: in between, records and people may change.
+    for one in exporting.personal_collections(account_id):
+        reads.note(one, by, account_id, (), one.personal, path="bundle")
 
 
 @jobs.job(KIND, attempts=3)

@@ -131,6 +131,13 @@ def _stored(pieces: Iterator[bytes], own: Collector, app: Flask, acting: Actor) 
         yield piece
 
 
+def store_now() -> None:
+    """Store what the request has shown so far: another service sends what it redirects to."""
+    current = collector.get()
+    if current is not None:
+        current.store()
+
+
 def note_rows(access: Access, rows: Sequence[Mapping[str, Any]], names: Iterable[str]) -> None:
     """Note that a caller is shown these fields of records."""
     fields = access.exposed.intersection(names)

@@ -16,9 +16,10 @@ from app.bundle import exports
 from app.db import Base, db
 from app.errors import Unavailable
 from app.files import storage, upkeep
-from tests.builders import Cast, make_user
+from tests.builders import Cast, make_collection, make_record, make_user
 from tests.bundle.accounts import PASSPHRASE, furnish, import_, run
 from tests.mailbox import run_jobs
+from tests.security.reading import CUSTOMERS, reads
 
 BODY = {"passphrase": PASSPHRASE}
 ROOT = ("--as", "root@system.example")
@@ -47,6 +48,24 @@ def test_the_bundle_of_an_export_is_imported(cast: Cast, app: Flask, tmp_path: P
     result = import_(app, file, *ROOT, "--slug", "acme-again")
     assert result.exit_code == 0, result.output
     assert run(app, "audit", "verify").exit_code == 0
+
+
+def test_who_orders_and_fetches_a_bundle_is_recorded(cast: Cast, app: Flask) -> None:
+    """A bundle has personal data unmasked."""
+    for name in ("customers", "leads"):
+        make_collection(cast.root, name, CUSTOMERS)
+    make_collection(cast.root, "posts")
+    for name, fields in (("customers", {"email": "zoe@example.org"}), ("posts", {})):
+        make_record(cast.alice, name, **fields)
+    make_record(cast.charlie, "leads", email="max@example.org")
+    export = exported(cast, app)
+    assert len(reads(cast.alice, path="bundle")) == 1
+    answer = cast.alice.get(f"account/export/{export['id']}/download")
+    assert answer.status_code == 200
+    found = reads(cast.alice, path="bundle")
+    shown = [(one["user_id"], one["target_type"], one["details"]["fields"]) for one in found]
+    assert shown == [(cast.alice.id, "col_customers", ["email"])] * 2
+    assert not reads(cast.charlie, path="bundle")
 
 
 def test_an_export_needs_a_recent_sign_in_and_pii_access(cast: Cast, app: Flask) -> None:

@@ -14,8 +14,9 @@ from flask import Flask
 from app import clock
 from app.files import storage, upkeep
 from app.files.upkeep import UNDER_WAY
-from tests.builders import Caller, Cast, make_collection
+from tests.builders import Caller, Cast, make_collection, make_record
 from tests.files.test_files import PNG, SCHEMA, blobs, image, names, run, upload
+from tests.security.reading import reads
 from tests.services import S3
 
 pytestmark = pytest.mark.one_database
@@ -75,6 +76,22 @@ def test_a_redirect_has_the_service_send_the_file(
     sent = requests.get(answer.headers["Location"], timeout=10)
     assert (sent.content, sent.headers["Content-Type"]) == (PNG, "image/png")
     assert sent.headers["Content-Disposition"].startswith("inline;")
+
+
+def test_a_redirect_to_a_file_of_a_personal_field_is_recorded(
+    cast: Cast, app: Flask, in_bucket: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(app.extensions["atrium.config"], files_redirect=True)
+    monkeypatch.setitem(app.extensions, "atrium.config", settings)
+    make_collection(cast.root, "people", [{"name": "passport", "type": "file", "pii": True}])
+    made = make_record(cast.alice, "people", passport=upload(cast.alice)["id"])
+    path = f"files/{made['passport']['id']}"
+    answer = cast.alice.get(path)
+    assert answer.status_code == 302
+    assert [event["target_id"] for event in reads(cast.alice, path="file")] == [made["id"]]
+    current = {"If-None-Match": answer.headers["ETag"]}
+    assert cast.alice.get(path, headers=current).status_code == 304
+    assert len(reads(cast.alice, path="file")) == 1
 
 
 @pytest.mark.usefixtures("cast")

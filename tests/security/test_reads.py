@@ -108,6 +108,18 @@ def test_a_read_across_all_accounts_is_in_each_of_them(
         assert event["details"]["count"] == 1
 
 
+def test_an_aggregate_across_all_accounts_is_in_each_of_them(
+    app: Flask, cast: Cast, customer: dict[str, Any]
+) -> None:
+    make_record(cast.charlie, "customers", name="Max", email="max@example.org")
+    path = "records/customers/aggregate?functions=count()&group_by=email&filter=name='Zoe'"
+    answer = cast.root.get(path, headers={"X-Account-ID": "*"})
+    assert "zoe@example.org" in answer.text
+    (event,) = reads(cast.alice, user_id=cast.root.id)
+    assert (event["path"], event["details"]["fields"]) == ("aggregate", ["email"])
+    assert not reads(cast.charlie, user_id=cast.root.id)
+
+
 def test_a_webhook_with_personal_data_is_recorded(
     app: Flask, cast: Cast, customer: dict[str, Any]
 ) -> None:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import Future
-from typing import NamedTuple
+from io import BytesIO
+from typing import Any, NamedTuple
 
 import pytest
+from flask import Flask
 
 from bench import fair_share
 from deploy import fair_pool
 from deploy.fair_pool import Callers, FairPool
+from tests.builders import Caller, Cast, make_collection
+
+ACCOUNT = "atrium.account_id"
 
 SECONDS = 20
 
@@ -139,3 +145,54 @@ def test_a_noisy_account_moves_the_p95_of_a_quiet_one_by_less_than_a_fifth_of_a_
     found = fair_share.run(2, 80)
     alone, beside = (min(times.p95 for times in found[start::2]) for start in (0, 1))
     assert beside < alone + 200
+
+
+class Captured:
+    """What the application says of whom each request is from, as the server sees it."""
+
+    def __init__(self, app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.account_id: str | None = None
+        inner = app.wsgi_app
+
+        def capture(environ: dict[str, Any], start_response: Any) -> Any:
+            answer = inner(environ, start_response)
+            self.account_id = environ.get(ACCOUNT)
+            return answer
+
+        monkeypatch.setattr(app, "wsgi_app", capture)
+
+
+def test_only_who_has_signed_in_takes_the_turns_of_an_account(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or strangers, who can name any account, would use them up under a cookie of their own."""
+    make_collection(cast.root, list_rule="")
+    captured, named = Captured(app, monkeypatch), {"X-Account-ID": "acme"}
+    for headers in (named, {**named, "Cookie": "a=b"}):
+        assert Caller(app).get("records/posts", headers=headers).status_code == 200
+        assert captured.account_id is None
+    assert cast.alice.get("records/posts", headers={"Cookie": "a=b"}).status_code == 200
+    assert captured.account_id == cast.alice.account_id
+
+
+def test_a_cookie_beside_a_token_in_the_address_takes_no_turns(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured = Captured(app, monkeypatch)
+    file = cast.alice.post("files/upload", data={"file": (BytesIO(b"x"), "x.txt")}).json["file"]
+    token = cast.alice.headers["Authorization"].removeprefix("Bearer ")
+    path = f"files/{file['id']}?token={token}"
+    assert Caller(app).get(path, headers={"Cookie": "theme=dark"}).status_code == 200
+    assert captured.account_id is None
+
+
+def test_long_credentials_take_no_more_memory() -> None:
+    callers = Callers()
+    tracemalloc.start()
+    for n in range(2000):
+        callers.learn(b"Bearer %d" % n + b" " * 8000, "acme")
+    taken = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert taken < 2**20
+    callers.learn(b"", "acme")
+    assert callers.of(b"") is None

@@ -47,6 +47,7 @@ PATHS: Mapping[str, object] = {
     "aggregate": lazy_gettext("aggregation"),
     "history": lazy_gettext("history"),
     "audit": lazy_gettext("audit log"),
+    "bundle": lazy_gettext("bundle"),
     "changes": lazy_gettext("change feed"),
     "realtime": lazy_gettext("live stream"),
     "write": lazy_gettext("answer to a change"),

@@ -32,6 +32,7 @@ from app.rest.blueprint import Blueprint
 from app.rest.current_request import get_header, get_request
 from app.rest.schemas import Schema
 from app.rest.serialization import json_response
+from app.security import reads
 from app.sockets.handover import Handover, find_socket
 from app.types import JSONObject
 
@@ -351,6 +352,7 @@ def send(file: File, thumb: str | None = None) -> Response:
         return Response(status=304, headers=headers)
     if config.current().files_redirect:
         moved = storage.current().redirect(storage.key_of(file.account_id, file.id))
+        reads.store_now()
         return Response(status=302 if "Location" in moved else 200, headers={**headers, **moved})
     first, length, status = _part(file, etag)
     headers["Content-Length"] = str(length)

@@ -93,11 +93,23 @@ def aggregate(
     rows, width = _rows(definition, where, parsed, skip, limit, version_checks, bound_values)
     version_checks.check(rows[0][width:])
     # Where the page has no group, one row carries the total alone.
-    if by.account_id is not None and rows[0][0]:
-        sources = {result.source for result in parsed.results}
-        reads.note(definition, by, by.account_id, (), access.exposed & sources)
+    if rows[0][0]:
+        shown = access.exposed & {result.source for result in parsed.results}
+        for account_id in _account_ids(definition, by, where, bound_values):
+            reads.note(definition, by, account_id, (), shown)
     results = [_group_view(row[2:width], parsed.results) for row in rows if row[1] is not None]
     return {"results": results, "total_groups": rows[0][0]}
+
+
+def _account_ids(
+    definition: Definition, by: Principal, where: Sequence[Any], bound_values: JSONMapping
+) -> Sequence[str]:
+    """The accounts of which records are aggregated."""
+    if by.account_id is not None:
+        return [by.account_id]
+    query = sa.select(definition.table.c.account_id).where(*where).distinct()
+    with tenancy.through_views():
+        return db.connection().scalars(query, bound_values).all()
 
 
 def _rows(
