@@ -47,8 +47,8 @@ LONGEST_AGENT = 500
 READ_METHODS = ("GET", "HEAD", "OPTIONS")
 CONSOLE = "console"
 ACCOUNT = "atrium.account_id"
-AUTHORIZATION, API_KEY = "HTTP_AUTHORIZATION", "HTTP_X_API_KEY"
 """In the WSGI environment: the account of a checked credential, for deploy/fair_pool.py."""
+AUTHORIZATION, API_KEY = "HTTP_AUTHORIZATION", "HTTP_X_API_KEY"
 # Headers that few requests have, as in the WSGI environment.
 DEPTH, ROOT = environ_key(trigger_depth.HEADER), environ_key(trigger_depth.ROOT_HEADER)
 KEY = environ_key(IDEMPOTENCY_KEY)
