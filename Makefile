@@ -3,6 +3,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 8000
+CLUSTER ?= instance/cluster
 # One more than the usual two cores: tests wait for a quarter of their time.
 TEST_WORKERS ?= 3
 SERVICE_BASE_URL ?= http://127.0.0.1:$(PORT)
@@ -31,7 +32,7 @@ $(UV_COMPILE) requirements-$(1).in -o requirements-$(1).txt \
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help run test coverage lint slow faults clean lock servers translations description
+.PHONY: help run test coverage lint slow faults clean lock servers translations description cluster
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 8
@@ -57,6 +58,9 @@ slow: servers ## Run slow tests, and those that `test` runs on one database on t
 
 faults: servers ## Kill, cut and restart everything under load, 200 times
 	$(BIN)/pytest -m slow tests/webhooks/test_faults.py tests/workflows/test_faults.py
+
+cluster: $(VENV)/.runtime ## Start several machines on this one, in the folder CLUSTER (docs/scaling.md)
+	$(BIN)/python -m deploy.cluster $(CLUSTER)
 
 lint: $(VENV)/.dev ## Check style and types
 	$(BIN)/ruff check .

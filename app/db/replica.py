@@ -30,11 +30,14 @@ log = structlog.get_logger()
 
 LASTING = frozenset({"id", "account_id", "created_at", "created_by"})
 """Fields that no write changes."""
+ACCEPTS_WRITES = "it is no replica: it accepts writes"
 PAUSE_SECONDS, IDLE_SECONDS, RETRY_SECONDS = 0.25, 60, 2
 MAX_POSITIONS = 4_000  # of a replica that is behind: the oldest 1,000 seconds count
 IDENTITY = sa.text("SELECT system_identifier::text, pg_is_in_recovery() FROM pg_control_system()")
 WRITTEN = sa.text("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
-REPLAYED = sa.text("SELECT pg_last_wal_replay_lsn() - '0/0'::pg_lsn")
+REPLAYED = sa.text(
+    "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() - '0/0'::pg_lsn END"
+)
 
 
 class PrimaryRequired(Exception):
@@ -90,7 +93,7 @@ def catch_up(seconds: float) -> float:
     with owner_connection.connect() as primary, _connect() as replica:
         _check_identity(primary, replica)
         begun, position = time.monotonic(), int(primary.scalar(WRITTEN))
-        while (missing := position - int(replica.scalar(REPLAYED))) > 0:
+        while (missing := position - _replayed(replica)) > 0:
             if time.monotonic() - begun > seconds:
                 raise TimeoutError(f"{missing:,} bytes behind after {seconds:.0f} s")
             time.sleep(0.01)
@@ -111,9 +114,16 @@ def _connect() -> Iterator[sa.Connection]:
 def _check_identity(primary: sa.Connection, replica: sa.Connection) -> None:
     identity, is_replica = replica.execute(IDENTITY).one()
     if not is_replica:
-        raise NoReplica("it is no replica: it accepts writes")
+        raise NoReplica(ACCEPTS_WRITES)
     if primary.execute(IDENTITY).one()[0] != identity:
         raise NoReplica("it follows another server")
+
+
+def _replayed(replica: sa.Connection) -> int:
+    position = replica.scalar(REPLAYED)
+    if position is None:
+        raise NoReplica(ACCEPTS_WRITES)
+    return int(position)
 
 
 @lru_cache
@@ -154,11 +164,13 @@ class _Follower:
         positions = deque[tuple[float, int]]()
         with owner_connection.connect() as primary, _connect() as replica:
             _check_identity(primary, replica)
+            # The address may have led to another server before: all read from this one now.
+            _engine().dispose()
             while time.monotonic() - self._wanted_at < IDLE_SECONDS:
                 now = time.monotonic()  # before the position: what it has is no older
                 if len(positions) < MAX_POSITIONS:
                     positions.append((now, int(primary.scalar(WRITTEN))))
-                replayed = int(replica.scalar(REPLAYED))
+                replayed = _replayed(replica)
                 while positions and positions[0][1] <= replayed:
                     self._current_at = positions.popleft()[0]
                 set_gauge(metrics.REPLICA_LAG, time.monotonic() - self._current_at)
