@@ -1,22 +1,24 @@
-"""How the cost of requests grows with records and with accounts, as ratios within one run.
+"""How costs grow with records, accounts and collections, as ratios within one run.
 
-    python -m bench.growth [--records N ...] [--accounts N ...] [--rounds N]
-    python -m bench.growth --records 1000 20000 --accounts 10 50 --rounds 10  # in seconds
+    python -m bench.growth [--records N ...] [--accounts N ...] [--collections N ...] [--rounds N]
+    python -m bench.growth --records 1000 20000 --accounts 10 50 --collections 1 20 --rounds 10
 
 On PostgreSQL the login is that of docs/deployment.md: no superuser, so that row-level security
 holds. One account has a collection for each number of records; the instances for each number of
-accounts have a hundred records in each of them. What is compared is asked in turn, by one client
-within this process; lower quartiles count, as whatever else runs there only adds. A ratio is to
-the first number.
+accounts have a hundred records in each of them. Requests and the looks of workers run in turn,
+by one client within this process; lower quartiles count, as whatever else runs there only adds. A
+ratio is to the first number. Start and memory are those of a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import os
 import secrets
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -31,19 +33,41 @@ import psycopg2
 from flask import Flask
 from werkzeug.test import TestResponse
 
-from app import db
+from app import db, jobs
 from app.accounts import service as accounts
 from app.context import tenancy
+from app.jobs import leases
+from app.webhooks import models as webhooks
+from app.workflows import models as workflows
 from bench.product import application
 from tests import builders, conftest, services
+from tests.processes import PROJECT, environment
 
 SCHEMA = [
     {"name": "title", "type": "text", "required": True},
     {"name": "number", "type": "number", "options": {"index": True}},
 ]
-RECORDS, ACCOUNTS, ROUNDS, OF_EACH = (1_000, 100_000, 500_000), (10, 1_000), 40, 100
+RECORDS, ACCOUNTS, COLLECTIONS = (1_000, 100_000, 500_000), (10, 1_000, 10_000), (1, 100, 500)
+ROUNDS, OF_EACH = 40, 100
 WARMING = 5  # what is done once only
-Request = Callable[[], TestResponse]
+Request = Callable[[], object]
+QUEUES = {"jobs": jobs.QUEUE, "deliveries": webhooks.QUEUE, "workflows": workflows.QUEUE}
+# A process of its own: its start, its memory, and its memory after it has used all collections.
+PROCESS = """
+import json, sys, time
+def memory():
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
+began = time.perf_counter()
+from wsgi import app
+client = app.test_client()
+assert client.get("/ready").status_code == 200
+seconds, started = time.perf_counter() - began, memory()
+for path in sys.argv[2:]:
+    answer = client.get(path, headers={"Authorization": "Bearer " + sys.argv[1]})
+    assert answer.status_code == 200, answer.text
+print(json.dumps([seconds, started, memory()]))
+"""
 
 
 def say(text: str) -> None:
@@ -121,6 +145,52 @@ def requests_of(cast: builders.Cast, name: str, count: int) -> Mapping[str, Requ
     }
 
 
+def requests_of_instance(app: Flask, cast: builders.Cast) -> Mapping[str, Request]:
+    """What an instance does, whatever it is about: lists, a sign-in, looks for due work."""
+
+    def look(queue: leases.Queue) -> None:
+        with app.app_context(), tenancy.across_accounts():
+            leases.find_due(queue, 100)
+
+    body = {"account": cast.alice.slug, "email": cast.alice.email, "password": builders.PASSWORD}
+    requests: dict[str, Request] = {
+        "list of collections": lambda: cast.root.get("collections"),
+        "list of accounts": lambda: cast.root.get("accounts"),
+        "API description": lambda: cast.root.get("/openapi.json"),
+        "sign-in": lambda: cast.alice.post("auth/login", body),
+    }
+    looks = {f"look for due {name}": partial(look, queue) for name, queue in QUEUES.items()}
+    return {**requests, **looks}
+
+
+def measure_process(app: Flask, cast: builders.Cast, names: Sequence[str]) -> list[float]:
+    """The start of a process in seconds, and its memory in MiB before and after it is used."""
+    settings = app.extensions["atrium.config"]
+    env = environment(
+        settings.instance_dir,
+        SERVICE_ENV="test",
+        SERVICE_INSTANCE_DIR=str(settings.instance_dir),
+        SERVICE_DATABASE_URL=settings.database_url,
+        SERVICE_SECRET_KEY=settings.secret_key,
+        SERVICE_BASE_URL=settings.base_url,
+    )
+    token = cast.root.headers["Authorization"].removeprefix("Bearer ")
+    paths = ["/api/v1/collections", *(f"/api/v1/records/{name}" for name in names)]
+    command = [sys.executable, "-c", PROCESS, token, *paths]
+    run = partial(subprocess.run, command, env=env, cwd=PROJECT, check=True, text=True)
+    found = [json.loads(run(stdout=subprocess.PIPE).stdout.splitlines()[-1]) for _ in range(3)]
+    return [min(values) for values in zip(*found, strict=True)]
+
+
+def say_processes(found: Sequence[Sequence[float]]) -> None:
+    """Print the start and the memory of processes."""
+    for name, values in zip(
+        ("start", "memory of a process", "the same, used"), zip(*found, strict=True), strict=True
+    ):
+        ratios = "".join(f"{value / values[0]:8.2f}" for value in values)
+        say(f"  {name:28}{values[0]:6.1f} {'s ' if name == 'start' else 'MiB'}{ratios}")
+
+
 def compare(of: Sequence[Mapping[str, Request]], rounds: int) -> None:
     """Print each request's cost for the further ones, in multiples of that for the first."""
     for case in of[0]:
@@ -131,7 +201,7 @@ def compare(of: Sequence[Mapping[str, Request]], rounds: int) -> None:
                 begun = time.perf_counter()
                 answer = request()
                 seconds = time.perf_counter() - begun
-                if answer.status_code >= 300:
+                if isinstance(answer, TestResponse) and answer.status_code >= 300:
                     raise LookupError(answer.text)
                 if number >= WARMING:
                     found.append(seconds)
@@ -153,17 +223,38 @@ def measure_records(database: str, records: Sequence[int], rounds: int) -> None:
 def measure_accounts(database: str, numbers: Sequence[int], rounds: int) -> None:
     """Print the ratios of instances with these numbers of accounts."""
     with ExitStack() as stack:
-        requests = []
+        requests, processes = [], []
         for count in numbers:
             app = stack.enter_context(instance(database))
             cast = builders.make_cast(app)
             with app.app_context():
                 made = [accounts.create_account(f"A {i}", f"a-{i}").id for i in range(count - 2)]
             fill(app, cast, "posts", OF_EACH, [cast.charlie.account_id, *made])
-            collections = {"list of collections": partial(cast.root.get, "collections")}
-            requests.append({**requests_of(cast, "posts", OF_EACH), **collections})
+            own = requests_of(cast, "posts", OF_EACH)
+            requests.append({**own, **requests_of_instance(app, cast)})
+            processes.append(measure_process(app, cast, ["posts"]))
         say(f"{database}, {', '.join(f'{count:,}' for count in numbers)} accounts:")
         compare(requests, rounds)
+        say_processes(processes)
+
+
+def measure_collections(database: str, numbers: Sequence[int], rounds: int) -> None:
+    """Print the ratios of instances with these numbers of collections."""
+    with ExitStack() as stack:
+        requests, processes = [], []
+        for count in numbers:
+            app = stack.enter_context(instance(database))
+            cast = builders.make_cast(app)
+            names = [f"c_{number}" for number in range(count)]
+            for name in names:
+                builders.make_collection(cast.root, name, SCHEMA)
+            builders.make_record(cast.alice, names[0], title="A record", number=0)
+            own = requests_of(cast, names[0], 0)
+            requests.append({**own, **requests_of_instance(app, cast)})
+            processes.append(measure_process(app, cast, names))
+        say(f"{database}, {', '.join(f'{count:,}' for count in numbers)} collections:")
+        compare(requests, rounds)
+        say_processes(processes)
 
 
 def main() -> None:
@@ -171,6 +262,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--records", nargs="+", type=int, default=RECORDS)
     parser.add_argument("--accounts", nargs="+", type=int, default=ACCOUNTS)
+    parser.add_argument("--collections", nargs="+", type=int, default=COLLECTIONS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     asked = parser.parse_args()
     server = services.Postgres()
@@ -180,6 +272,7 @@ def main() -> None:
         for database in conftest.DATABASES:
             measure_records(database, asked.records, asked.rounds)
             measure_accounts(database, asked.accounts, asked.rounds)
+            measure_collections(database, asked.collections, asked.rounds)
     finally:
         server.stop()
 
