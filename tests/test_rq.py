@@ -135,7 +135,7 @@ def test_rq_does_all_kinds_of_work(
         assert until(lambda: outbox(app))
         scheduled = queues(server)["default"].scheduled_job_registry
         assert until(lambda: scheduled.count == len(periodic))
-        assert until(lambda: idle_workers(server) == 4)
+        assert until(lambda: idle_workers(server) == len(rq_queues.NAMES))
         found = rq_info(server.url, "--only-queues")
         known = [line.split()[1] for line in found.splitlines() if line.startswith("queue")]
         assert sorted(known) == sorted(rq_queues.NAMES)
@@ -171,7 +171,7 @@ def test_an_emptied_redis_loses_no_work(
             connection.flushall()
         assert cast.alice.post("records/posts", {"title": "after"}).status_code == 201
         assert until(lambda: len(receiver.requests) == 2)
-        assert until(lambda: idle_workers(server) == 4)
+        assert until(lambda: idle_workers(server) == len(rq_queues.NAMES))
     receiver.close()
 
 
@@ -180,12 +180,12 @@ def test_without_redis_a_worker_goes_on_and_returns_to_it(
 ) -> None:
     receiver = hooked(app, cast)
     with forked_worker(environ, 0.5):
-        assert until(lambda: idle_workers(server) == 4)
+        assert until(lambda: idle_workers(server) == len(rq_queues.NAMES))
         server.kill()
         assert cast.alice.post("records/posts", {"title": "away"}).status_code == 201
         assert until(lambda: len(receiver.requests) == 1)
         server.start()
-        assert until(lambda: idle_workers(server) == 4)
+        assert until(lambda: idle_workers(server) == len(rq_queues.NAMES))
         assert cast.alice.post("records/posts", {"title": "back"}).status_code == 201
         assert until(lambda: len(receiver.requests) == 2)
     receiver.close()
@@ -311,7 +311,7 @@ def test_a_stopped_worker_leaves_its_jobs_to_others(
 ) -> None:
     receiver = hooked(app, cast)
     with working(environ, log) as process:
-        assert until(lambda: idle_workers(server) == 4)
+        assert until(lambda: idle_workers(server) == len(rq_queues.NAMES))
         process.stop()
         assert idle_workers(server) == 0
         assert cast.alice.post("records/posts", {"title": "x"}).status_code == 201
