@@ -26,6 +26,7 @@ from flask import Flask
 from app import create_app, db
 from app.db import engine, sqlite_driver
 from app.ops import backups
+from app.ops.backups import Saved
 from tests import builders, services
 from tests.builders import Cast
 from tests.conftest import make_app, settings_for
@@ -327,19 +328,19 @@ def test_what_changes_on_the_way_leaves_no_proof(
     app, _ = kept
     create = backups.create
 
-    def lose(path: Path) -> dict[str, int]:
-        rows = create(path)
-        return rows | {"users": rows["users"] + 1}
+    def lose(path: Path) -> Saved:
+        saved = create(path)
+        return replace(saved, rows={**saved.rows, "users": saved.rows["users"] + 1})
 
-    def cut(path: Path) -> dict[str, int]:
-        rows = create(path)
+    def cut(path: Path) -> Saved:
+        saved = create(path)
         path.write_bytes(path.read_bytes()[: path.stat().st_size * 9 // 10])
-        return rows
+        return saved
 
-    def empty(path: Path) -> dict[str, int]:
-        rows = create(path)
+    def empty(path: Path) -> Saved:
+        saved = create(path)
         path.write_bytes(b"")
-        return rows
+        return saved
 
     for number, change in enumerate((lose, cut, empty)):
         file = tmp_path / f"{number}.backup"

@@ -1,10 +1,10 @@
 """A worker process: one thread per worker loop.
 
 One loop runs jobs, one those that send mail (a mail server may be slow), one those that take long,
-and features add their own. With Redis, RQ hands out the work (`rq_worker.py`); without it, or while it is away, the
-loops look for what is due. A worker claims due jobs under a lease by the database's clock, and
-renews it as long as it lives. If it dies, the lease expires and another worker takes over: jobs run
-at least once.
+and features add their own. With Redis, RQ hands out the work (`rq_worker.py`); without it, or while
+it is away, the loops look for what is due. A worker claims due jobs under a lease by the database's
+clock, and renews it as long as it lives. If it dies, the lease expires and another worker takes
+over: jobs run at least once.
 """
 
 from __future__ import annotations

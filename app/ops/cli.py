@@ -156,7 +156,7 @@ def reencrypt() -> None:
 @with_appcontext
 def backup(file: Path, verify: bool) -> None:
     """Back up the database to a new FILE, uploaded files beside it; the service may run."""
-    rows = backups.create(file)
+    saved = backups.create(file)
     click.echo(
         f"Saved the database to {file}. Keep SERVICE_ENCRYPTION_KEY, too: the file holds no keys."
     )
@@ -165,7 +165,7 @@ def backup(file: Path, verify: bool) -> None:
     elif config.current().files_url:
         click.echo("Uploaded files are NOT included: they are in the bucket of SERVICE_FILES_URL.")
     if verify:
-        proof = backup_proofs.prove(file, rows)
+        proof = backup_proofs.prove(file, saved)
         click.echo(
             f"Proved: {proof['rows']} rows and {proof['audit_entries']} audit entries are as they"
             f" were. {backups.proof_of(file)} says so."
@@ -181,6 +181,9 @@ def backup(file: Path, verify: bool) -> None:
 @with_appcontext
 def restore(file: Path, replace: bool) -> None:
     """Restore the database from the backup FILE. Stop web and worker processes first."""
+    proof = backup_proofs.require_unaltered(file)
+    if proof:
+        click.echo(f"As it was proved on {proof['proved_at']}.")
     backups.restore(file, replacing=replace)
     click.echo("Restored. Now run atrium db upgrade, and atrium audit verify.")
 
