@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 import sqlalchemy as sa
 import structlog
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from app import clock, config, db, jobs
 from app.context import tenancy
@@ -55,6 +55,12 @@ class Overview:
         """The age of the data in the last proved backup."""
         started = self.proved and self.proved.started_at
         return clock.now() - started if started else None
+
+    @property
+    def failure_age(self) -> timedelta | None:
+        """The time since a backup failed."""
+        finished = self.failed and self.failed.finished_at
+        return clock.now() - finished if finished else None
 
     @property
     def is_late(self) -> bool:
@@ -153,6 +159,8 @@ def make(payload: JSONMapping) -> None:
     if proof is None:
         return
     log.info("backup proved", place=target.address, name=claim.name, rows=proof["rows"])
+    if proof["files"] and proof["files"]["missing"]:
+        log.warning("uploaded files are missing", files=proof["files"]["missing"])
     try:
         _remove_old(target)
     except (AppError, OSError) as error:  # the next backup tries again
@@ -237,8 +245,12 @@ def record(place: str, name: str, started_at: datetime, outcome: Proof | AppErro
         run.status, run.proved_at = PROVED, clock.parse(outcome["proved_at"])
         for column, value in _facts(outcome).items():
             setattr(run, column, value)
-    with tenancy.across_accounts(), db.transaction() as session:
-        session.add(run)
+    try:
+        with tenancy.across_accounts(), db.transaction() as session:
+            session.add(run)
+    except DBAPIError as failure:  # a backup before an upgrade: the table is yet to come
+        if not errors.is_stale_schema(failure):
+            raise
 
 
 def _remove_old(target: Target) -> None:

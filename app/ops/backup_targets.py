@@ -121,15 +121,17 @@ class Target:
             for key in (f"{name}.proof.json", f"{name}.files.tar", name):
                 self._storage.delete(key)
 
-    def fetch(self, stored: StoredBackup, folder: Path) -> Path:
-        """Copy a backup with its files and proof to a folder."""
+    def fetch(self, name: str, folder: Path) -> Path:
+        """The path of a backup; one from a bucket is copied to the folder first."""
+        if not self.is_bucket:
+            return Path(self.address) / name
         with self._usable():
             for key, size in self._sizes().items():
                 match = PART_OF_NAME.fullmatch(key)
-                if match and match[1] == stored.name:
+                if match and match[1] == name:
                     with (folder / key).open("wb") as file:
                         file.writelines(self._storage.read(key, 0, size))
-        return folder / stored.name
+        return folder / name
 
     def _put(self, path: Path, sha256: str) -> None:
         size = path.stat().st_size

@@ -10,12 +10,11 @@ import fcntl
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from app import config
+from app import clock, config
 
 PREFIX, LOCK = "atrium-backup-", "lock"
 UNLOCKED_SECONDS = 3600  # by then a folder has a lock, or its process was killed in between
@@ -59,4 +58,4 @@ def _is_abandoned(folder: Path) -> bool:
     except BlockingIOError:
         return False
     except FileNotFoundError:
-        return time.time() - folder.stat().st_mtime > UNLOCKED_SECONDS
+        return clock.now().timestamp() - folder.stat().st_mtime > UNLOCKED_SECONDS
