@@ -57,7 +57,7 @@ from app.http import assets, error_handlers, languages, logging, tracing
 from app.http.app import Application
 from app.isolation import commands as isolation
 from app.manifest import routes as manifest
-from app.ops import cli, dashboard_routes, health, metrics
+from app.ops import backup_runs, cli, dashboard_routes, health, metrics
 from app.realtime import routes as realtime
 from app.records.api import (
     aggregate_routes,
@@ -160,7 +160,7 @@ SUBSCRIBERS = (
     *(workflow_dispatch, record_events, upkeep, workflow_erasure, token_upkeep),
     *(feed_upkeep, file_upkeep, webhook_uses, workflow_uses, saved_views),
     *(domain_checks, security_events, security_sealing, security_erasing, usage_upkeep),
-    certificates,
+    *(certificates, backup_runs),
 )
 # Not in the API description.
 PAGES = (console.blueprint, docs_pages.blueprint, scim.blueprint)
@@ -177,7 +177,6 @@ def create_app(settings: Config | None = None) -> Flask:
         static_folder="static",
     )
     app.extensions["atrium.config"] = settings
-    app.extensions["atrium.factory"] = create_app  # for a second one, such as beside a backup
     _configure(app, settings)
     is_traced = bool(settings.otel_exporter_otlp_endpoint)
     logging.configure(as_text=settings.logs_as_text, with_trace=is_traced)

@@ -10,7 +10,7 @@ import secrets
 import shutil
 import sqlite3
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from io import BytesIO
@@ -24,8 +24,11 @@ from click.testing import Result
 from flask import Flask
 
 from app import create_app, db
+from app.context import tenancy
 from app.db import engine, sqlite_driver
-from app.ops import backups
+from app.ops import backup_proofs, backups
+from app.ops.backups import Saved
+from app.ops.scratch_databases import _prefix
 from tests import builders, services
 from tests.builders import Cast
 from tests.conftest import make_app, settings_for
@@ -327,19 +330,19 @@ def test_what_changes_on_the_way_leaves_no_proof(
     app, _ = kept
     create = backups.create
 
-    def lose(path: Path) -> dict[str, int]:
-        rows = create(path)
-        return rows | {"users": rows["users"] + 1}
+    def lose(path: Path) -> Saved:
+        saved = create(path)
+        return replace(saved, rows={**saved.rows, "users": saved.rows["users"] + 1})
 
-    def cut(path: Path) -> dict[str, int]:
-        rows = create(path)
+    def cut(path: Path) -> Saved:
+        saved = create(path)
         path.write_bytes(path.read_bytes()[: path.stat().st_size * 9 // 10])
-        return rows
+        return saved
 
-    def empty(path: Path) -> dict[str, int]:
-        rows = create(path)
+    def empty(path: Path) -> Saved:
+        saved = create(path)
         path.write_bytes(b"")
-        return rows
+        return saved
 
     for number, change in enumerate((lose, cut, empty)):
         file = tmp_path / f"{number}.backup"
@@ -357,3 +360,185 @@ def test_a_backup_of_a_broken_log_is_not_proved(kept: tuple[Flask, Cast], tmp_pa
     refused = run(app, "backup", str(tmp_path / "x.backup"), "--verify")
     assert refused.exit_code != 0
     assert "audit log is broken" in refused.output
+
+
+def with_file(cast: Cast) -> str:
+    """The key of an uploaded file that a record has."""
+    builders.make_collection(cast.root, "papers", [{"name": "file", "type": "file"}])
+    form = {"file": (BytesIO(b"the bytes"), "a.txt")}
+    made = cast.alice.post("records/papers", data=form).json
+    return f"{cast.alice.account_id}/{made['file']['id']}"
+
+
+def flip(file: Path, text: bytes) -> None:
+    """Alter a byte of a file, in a text that it holds, or in its middle."""
+    content = bytearray(file.read_bytes())
+    place = content.find(text)
+    content[place if place >= 0 else len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def test_a_byte_altered_before_the_proof_is_found(
+    kept: tuple[Flask, Cast], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, cast = kept
+    with_file(cast)
+    create = backups.create
+
+    def alter_value(path: Path) -> Saved:
+        saved = create(path)
+        flip(path, b"kept")  # the title of a record, which no checksum of SQLite covers
+        return saved
+
+    def alter_file(path: Path) -> Saved:
+        saved = create(path)
+        flip(backups.archive_of(path), b"the bytes")
+        return saved
+
+    for number, change in enumerate((alter_value, alter_file)):
+        file = tmp_path / f"{number}.backup"
+        monkeypatch.setattr(backups, "create", change)
+        refused = run(app, "backup", str(file), "--verify")
+        assert refused.exit_code == 1
+        assert "was altered since it was written" in refused.output
+        assert not backups.proof_of(file).exists()
+
+
+def test_an_altered_backup_is_listed_and_not_restored(
+    kept: tuple[Flask, Cast], tmp_path: Path
+) -> None:
+    app, cast = kept
+    with_file(cast)
+    file = tmp_path / "atrium.backup"
+    assert run(app, "backup", str(file)).exit_code == 0
+    assert run(app, "backup", "--list", str(file)).output == "not proved\n"
+    for part in (file, backups.archive_of(file)):
+        part.unlink()
+    assert run(app, "backup", str(file), "--verify").exit_code == 0
+    assert run(app, "backup", "--list", str(file)).output.startswith("proved on 20")
+    for part in (backups.archive_of(file), file):
+        before = part.read_bytes()
+        flip(part, b"kept")
+        for command in (["backup", "--list", str(file)], ["restore", str(file), "--replace"]):
+            refused = run(app, *command)
+            assert refused.exit_code == 1
+            assert "was altered since it was proved" in refused.output
+        part.write_bytes(before)
+    assert cast.alice.get("records/posts").json["total"] == 1
+    assert run(app, "restore", str(file), "--replace").exit_code == 0
+    backups.proof_of(file).write_text("{}")
+    assert "is not a proof" in run(app, "restore", str(file), "--replace").output
+    for wrong in (["backup"], ["backup", "--verify"], ["backup", "--list", "--verify", "x"]):
+        assert run(app, *wrong).exit_code == 2
+
+
+def test_uploaded_files_are_proved(
+    kept: tuple[Flask, Cast], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, cast = kept
+    key = with_file(cast)
+    stored, create = tmp_path / "files" / key, backups.create
+
+    def proof(name: str) -> Any:
+        return json.loads((tmp_path / f"{name}.proof.json").read_text())["files"]
+
+    assert run(app, "backup", str(tmp_path / "a"), "--verify").exit_code == 0
+    assert (proof("a")["count"], proof("a")["missing"]) == (1, 0)
+    assert (
+        proof("a")["sha256"] == hashlib.sha256((tmp_path / "a.files.tar").read_bytes()).hexdigest()
+    )
+
+    def without_file(path: Path) -> Saved:
+        stored.rename(tmp_path / "away")
+        saved = create(path)
+        (tmp_path / "away").rename(stored)
+        return saved
+
+    def with_other(path: Path) -> Saved:
+        stored.write_bytes(b"other bytes")
+        saved = create(path)
+        stored.write_bytes(b"the bytes")
+        return saved
+
+    for name, change in (("b", without_file), ("c", with_other)):
+        monkeypatch.setattr(backups, "create", change)
+        refused = run(app, "backup", str(tmp_path / name), "--verify")
+        assert refused.exit_code == 1
+        assert f"the uploaded file {key} is not in the archive as it is stored" in refused.output
+
+    def removed_meanwhile(path: Path) -> Saved:
+        saved = without_file(path)
+        with db.transaction() as session:
+            session.execute(sa.text("UPDATE files SET removed_at = created_at"))
+        return saved
+
+    monkeypatch.setattr(backups, "create", removed_meanwhile)
+    assert run(app, "backup", str(tmp_path / "d"), "--verify").exit_code == 0
+    assert (proof("d")["count"], proof("d")["missing"]) == (0, 0)
+    with app.app_context(), db.transaction() as session:
+        session.execute(sa.text("UPDATE files SET removed_at = NULL"))
+    stored.unlink()  # which no backup can repair
+    monkeypatch.setattr(backups, "create", create)
+    told = run(app, "backup", str(tmp_path / "e"), "--verify")
+    assert told.exit_code == 0, told.output
+    assert "1 uploaded files are missing in the service, too" in told.output
+    assert (proof("e")["count"], proof("e")["missing"]) == (0, 1)
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_scratch_databases_of_killed_proofs_go_and_none_in_use(
+    kept: tuple[Flask, Cast], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, _ = kept
+    count, seen = backup_proofs._count, set[str]()
+
+    def prove_another(rows: Mapping[str, int]) -> None:
+        count(rows)
+        if not seen:
+            seen.update(scratch_databases(app))
+            another = run(app, "backup", str(tmp_path / "b"), "--verify")
+            assert another.exit_code == 0, another.output
+            assert scratch_databases(app) == seen
+
+    with closing(connected(app)) as connection:
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT current_database()")
+            name = cursor.fetchone()[0]
+            abandoned = f"{_prefix(name)}0123456789ab"
+            used = f"{name}_proof_of_something_else"
+            for other in (abandoned, used):
+                cursor.execute(f'CREATE DATABASE "{other}"')
+    monkeypatch.setattr(backup_proofs, "_count", prove_another)
+    made = run(app, "backup", str(tmp_path / "a"), "--verify")
+    assert made.exit_code == 0, made.output
+    assert len(seen) == 2
+    assert abandoned not in seen
+    assert scratch_databases(app) == {used}
+    with closing(connected(app)) as connection:
+        connection.autocommit = True
+        connection.cursor().execute(f'DROP DATABASE "{used}"')
+
+
+def test_rows_are_counted_as_the_owner_whatever_the_scope(
+    kept: tuple[Flask, Cast], tmp_path: Path
+) -> None:
+    app, cast = kept
+    file = tmp_path / "atrium.backup"
+    with app.app_context():
+        users = db.connection().scalar(sa.text("SELECT count(*) FROM users"))
+        for scope in (tenancy.NO_ACCOUNT, cast.bob.account_id):
+            with tenancy.scoped_to(scope):
+                proof = backup_proofs.prove(file, backups.create(file))
+            assert proof["tables"]["users"] == users > 3
+            assert proof["tables"]["col_posts"] == 1
+            for part in (file, backups.proof_of(file)):
+                part.unlink()
+
+
+def test_a_backup_before_an_upgrade_is_proved(kept: tuple[Flask, Cast], tmp_path: Path) -> None:
+    app, _ = kept
+    with app.app_context(), tenancy.as_owner(), db.transaction() as session:
+        session.execute(sa.text("DROP TABLE backup_runs"))
+    made = run(app, "backup", str(tmp_path / "atrium.backup"), "--verify")
+    assert made.exit_code == 0, made.output

@@ -124,6 +124,10 @@ MALFORMED = {
         "-1/hour",
         "1.5/day",
     ],
+    "SERVICE_BACKUP_TARGET": ["backups", "./backups", "s3://", "s3://b?x=1", "http://b/backups"],
+    "SERVICE_BACKUP_INTERVAL_HOURS": ["0", "721", "daily"],
+    "SERVICE_BACKUP_DAILY": ["-1", "3661"],
+    "SERVICE_BACKUP_WEEKLY": ["-1", "531"],
     "SERVICE_DNS_SERVERS": [
         *("dns.example", "9.9.9.9:0", "9.9.9.9:x", "9.9.9.9/24", "2620:fe::fe"),
         *("https://9.9.9.9", "a@9.9.9.9", "9.9.9.9,dns.example", "9.9.9.9:70000"),

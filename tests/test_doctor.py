@@ -91,7 +91,7 @@ def test_a_whole_instance_is_well(used: Flask, database: str) -> None:
     assert code == 0
     assert set(parts) == {
         *("settings", "database", "migrations", "clock", "secrets", "accounts"),
-        *("audit", "worker", "queue", "streams", "mail"),
+        *("audit", "worker", "backups", "queue", "streams", "mail"),
         *(("disk",) if database == "sqlite" else ()),
     }
 

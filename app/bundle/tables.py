@@ -49,6 +49,7 @@ INCLUDED = (
 CHAIN = ("audit_starts", "audit_changes", "audit_checkpoints")
 EXCLUDED: dict[str, str] = {
     "account_exports": "exports of the account",
+    "backup_runs": "backups of the instance",
     "deletion_certificates": "certificates of deleted accounts, which the instance has",
     "accounts": "the account itself, which has a line of its own",
     "roles": "shared by all accounts; a bundle has their definitions",

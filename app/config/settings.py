@@ -229,6 +229,21 @@ class Config:
     file_history_days: int = _setting(
         parsing.integer(1, 36500), 30, "days that files of changed and deleted records are kept"
     )
+    backup_target: str = _setting(
+        urls.backup_target,
+        "",
+        "folder of scheduled backups, or s3://bucket/prefix?region=&endpoint=; default: none",
+        secret=True,
+    )
+    backup_interval_hours: int = _setting(
+        parsing.integer(1, 720), 24, "hours between scheduled backups"
+    )
+    backup_daily: int = _setting(
+        parsing.integer(0, 3660), 7, "days of which the newest scheduled backup is kept"
+    )
+    backup_weekly: int = _setting(
+        parsing.integer(0, 530), 4, "weeks of which the newest scheduled backup is kept"
+    )
     batch_max: int = _setting(parsing.integer(1, 10_000), 1000, "records in one batch")
     import_max_rows: int = _setting(
         parsing.integer(1, 1_000_000), 50_000, "records in one imported file"

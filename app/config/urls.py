@@ -87,6 +87,15 @@ def _check_redis(url: str) -> None:
         raise ValueError
 
 
+def backup_target(text: str) -> str:
+    """Return the URL of an S3 bucket, or the path of a folder. Raises ValueError without it."""
+    if urlsplit(text).scheme == "s3":
+        return bucket(text)
+    if not text.startswith("/"):
+        raise ValueError("must be a folder (/backups) or s3://key:secret@bucket/prefix?region=...")
+    return text
+
+
 def bucket(text: str) -> str:
     """Return the URL of an S3 bucket. Raises ValueError without the URL."""
     parts = urlsplit(text)

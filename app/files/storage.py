@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 CHUNK = 256 * 1024
-PART, CONCURRENT_PARTS = 8 * 2**20, 2
+PART, CONCURRENT_PARTS, MAX_PARTS = 8 * 2**20, 2, 10_000
 REDIRECT_SECONDS = 60
 INCOMING = "incoming"
 FOLDER_MODE, FILE_MODE = 0o750, 0o640  # for nginx, if it is in the group
@@ -46,6 +46,7 @@ class Blob(NamedTuple):
 
     key: str
     modified_at: datetime
+    size: int
 
 
 class Storage(Protocol):
@@ -79,8 +80,8 @@ class Storage(Protocol):
 class Folder:
     """A folder, for processes on one machine."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, file_mode: int = FILE_MODE) -> None:
+        self.root, self._file_mode = root, file_mode
 
     def put(self, key: str, source: Path, headers: dict[str, str]) -> None:
         """Rename a file; its bytes and its name are on the disk afterwards."""
@@ -88,12 +89,12 @@ class Folder:
         with _available():
             is_first = not target.parent.exists()
             target.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-            source.chmod(FILE_MODE)
-            _sync(source)
+            source.chmod(self._file_mode)
+            sync(source)
             source.rename(target)
-            _sync(target.parent)
+            sync(target.parent)
             if is_first:
-                _sync(target.parent.parent)
+                sync(target.parent.parent)
 
     def read(self, key: str, start: int, length: int) -> Iterator[bytes]:
         """The bytes of a part."""
@@ -120,7 +121,8 @@ class Folder:
             for name in names:
                 path = Path(folder, name)
                 with suppress(FileNotFoundError):
-                    yield Blob(path.relative_to(self.root).as_posix(), _modified_at(path))
+                    size = path.stat().st_size
+                    yield Blob(path.relative_to(self.root).as_posix(), _modified_at(path), size)
 
     def redirect(self, key: str) -> dict[str, str]:
         """Have nginx send it."""
@@ -145,7 +147,8 @@ def _part(file: BinaryIO, start: int, length: int) -> Iterator[bytes]:
             yield chunk
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Have a file's bytes, or a folder's names, on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -172,15 +175,16 @@ class Bucket:
         """Upload a file."""
         import obstore
 
+        size = source.stat().st_size
         with _reachable():
             obstore.put(
                 self._store,
                 key,
                 source,
                 attributes=headers,
-                chunk_size=PART,
+                chunk_size=max(PART, size // MAX_PARTS + 1),
                 max_concurrency=CONCURRENT_PARTS,
-                use_multipart=source.stat().st_size > PART,
+                use_multipart=size > PART,
             )
         source.unlink()
 
@@ -213,7 +217,7 @@ class Bucket:
         with _reachable():
             for page in obstore.list(self._store, prefix.rstrip("/") or None):
                 for one in page:
-                    yield Blob(one["path"], one["last_modified"])
+                    yield Blob(one["path"], one["last_modified"], one["size"])
 
     def redirect(self, key: str) -> dict[str, str]:
         """Send the client to a signed address."""

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-MAIL, WEBHOOKS, WORKFLOWS, DEFAULT = NAMES = ("mail", "webhooks", "workflows", "default")
+NAMES = ("mail", "webhooks", "workflows", "default", "long")
+MAIL, WEBHOOKS, WORKFLOWS, DEFAULT, LONG = NAMES
 TASK = "app.jobs.tasks.run"
 WAITING_KEY = "atrium:waiting:{}"
 WAITING_SECONDS = 10  # then a job counts as lost

@@ -1,73 +1,169 @@
 """Proved backups: restored into a scratch database, counted, and their chains verified.
 
 A backup counts as proved by `<file>.proof.json`, which is written last: with the rows of each table
-in the snapshot that was saved, and the checksum of the file.
+in the snapshot that was saved, and the checksums of the files.
 """
 
 from __future__ import annotations
 
-import hashlib
-import secrets
-import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
-from dataclasses import replace
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, TypedDict
 
 import orjson
-import psycopg2
 import sqlalchemy as sa
-from flask import current_app
-from psycopg2 import sql
+from flask import Flask
 
 from app import clock, config, db
 from app.audit import verify
 from app.config.settings import Config
+from app.context import tenancy
 from app.db import engine
-from app.ops import backups, progress
+from app.ops import archive_checks, backups, progress, scratch_databases
+from app.ops.backups import Saved
 from app.ops.pg_programs import BackupError
 from app.security import service as security_log
 
-Counts = Mapping[str, int]
-CHUNK = 2**20
+ALTERED = "{} was altered since it was proved: restore another backup"
 
 
-def prove(path: Path, expected: Counts) -> dict[str, object]:
-    """Prove a backup whose snapshot had so many rows in each table; returns what is stored.
+class FilesProof(TypedDict):
+    """The archive of uploaded files."""
+
+    sha256: str
+    size: int
+    count: int
+    missing: int
+    """Files that the database names and the folder itself had lost, or has otherwise."""
+
+
+class Proof(TypedDict):
+    """What was proved of a backup."""
+
+    proved_at: str
+    instance: str
+    """The address of the service, as several may have one place for their backups."""
+    sha256: str
+    size: int
+    rows: int
+    tables: dict[str, int]
+    audit_entries: int
+    files: FilesProof | None
+
+
+def prove(path: Path, saved: Saved) -> Proof:
+    """Prove that a backup holds what was saved; returns what is stored.
 
     Raises BackupError, and leaves no proof, if anything differs.
     """
-    digest = _checksum(path)
-    with _scratch() as settings:
-        scratch = current_app.extensions["atrium.factory"](settings)
-        try:
-            with scratch.app_context():
-                backups.restore_database(path)
-                entries = _check(expected)
-        finally:
-            with scratch.app_context():
-                db.db.session.remove()
-                engine.current_engine().dispose()
-    proof: dict[str, object] = {
+    if not _is_unaltered(path, saved.sha256, saved.files_sha256):
+        raise BackupError(f"{path} was altered since it was written")
+    archive = backups.archive_of(path)
+    with _restored(path) as service:
+        _count(saved.rows)
+        entries = _verify_chains()
+        count, missing = archive_checks.check(archive if saved.files_sha256 else None, service)
+    files: FilesProof | None = None
+    if saved.files_sha256:
+        size = archive.stat().st_size
+        files = {"sha256": saved.files_sha256, "size": size, "count": count, "missing": missing}
+    proof: Proof = {
         "proved_at": clock.iso(clock.now()),
-        "sha256": digest,
-        "rows": sum(expected.values()),
-        "tables": dict(expected),
+        "instance": config.current().base_url,
+        "sha256": saved.sha256,
+        "size": path.stat().st_size,
+        "rows": sum(saved.rows.values()),
+        "tables": dict(saved.rows),
         "audit_entries": entries,
+        "files": files,
     }
     with backups.draft_of(backups.proof_of(path)) as draft:
         draft.write_bytes(orjson.dumps(proof, option=orjson.OPT_INDENT_2))
     return proof
 
 
-def _check(expected: Counts) -> int:
-    """Compare what was restored; returns the number of verified audit entries."""
-    with progress.shown("Tables counted") as show:
+def parse(text: bytes) -> Proof | None:
+    """A stored proof; None if it is none."""
+    try:
+        proof = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(proof, dict) or not {"proved_at", "sha256"} <= proof.keys():
+        return None
+    complete: Any = {"files": None, "instance": "", "size": 0, **proof}  # of older releases
+    stored: Proof = complete
+    return stored
+
+
+def load(path: Path) -> Proof | None:
+    """The proof of a backup; None if it has none. Raises BackupError if it cannot be read."""
+    try:
+        proof = parse(backups.proof_of(path).read_bytes())
+    except FileNotFoundError:
+        return None
+    if proof is None:
+        raise BackupError(f"{backups.proof_of(path)} is not a proof")
+    return proof
+
+
+def require_unaltered(path: Path) -> Proof | None:
+    """The proof of a backup, if it has one. Raises BackupError if it proves other files."""
+    proof = load(path)
+    if proof is None:
+        return None
+    files = proof["files"]
+    if not _is_unaltered(path, proof["sha256"], files["sha256"] if files else None):
+        raise BackupError(ALTERED.format(path))
+    return proof
+
+
+def _is_unaltered(path: Path, sha256: str, files_sha256: str | None) -> bool:
+    archive = backups.archive_of(path)
+    try:
+        return backups.checksum(path) == sha256 and (
+            files_sha256 is None or backups.checksum(archive) == files_sha256
+        )
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def _restored(path: Path) -> Iterator[Flask]:
+    """Restore a backup beside the service, which is yielded, and read it in the block."""
+    service = config.running()
+    with scratch_databases.scratch() as settings:
+        app = _make_app(settings)
+        try:
+            with app.app_context(), tenancy.across_accounts():
+                backups.restore_database(path)
+                yield service
+        finally:
+            with app.app_context():
+                db.db.session.remove()
+                engine.current_engine().dispose()
+
+
+def _make_app(settings: Config) -> Flask:
+    """An application that has a database and nothing else."""
+    app = Flask("app.ops.scratch", root_path=str(settings.instance_dir))
+    app.extensions["atrium.config"] = settings
+    db.init_app(app, settings)
+    return app
+
+
+def _count(expected: Mapping[str, int]) -> None:
+    """Compare the rows of each table; as their owner, from whom no policy hides any."""
+    with progress.shown("Tables counted") as show, tenancy.as_owner():
         for number, (name, rows) in enumerate(sorted(expected.items()), 1):
             found = db.connection().scalar(sa.select(sa.func.count()).select_from(sa.table(name)))
             if found != rows:
                 raise BackupError(f"the table {name} has {found} rows after a restore, not {rows}")
             show(number, len(expected))
+
+
+def _verify_chains() -> int:
+    """Verify what was restored; returns the number of audit entries."""
     with progress.shown("Entries verified") as show:
         audit = verify.verify_all(progress=lambda count: show(count, 0))
     for fault in verify.faults(audit):
@@ -78,40 +174,3 @@ def _check(expected: Counts) -> int:
             raise BackupError(f"the restored security log of {account_id} is broken")
     checked: int = audit["checked"]
     return checked
-
-
-@contextmanager
-def _scratch() -> Iterator[Config]:
-    """The settings of an application with an empty database that goes at the end of the block."""
-    settings = replace(config.current(), redis_url="")
-    with tempfile.TemporaryDirectory(prefix="atrium-proof-") as folder:
-        own = replace(settings, instance_dir=Path(folder))
-        if engine.current_engine().dialect.name == "sqlite":
-            yield replace(own, database_url=f"sqlite:///{Path(folder) / 'scratch.db'}")
-            return
-        url = engine.current_engine().url
-        name = f"{str(url.database)[:40]}_proof_{secrets.token_hex(6)}"
-        _execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        try:
-            yield replace(own, database_url=url.set(database=name).render_as_string(False))
-        finally:
-            _execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
-
-
-def _execute(statement: sql.Composable) -> None:
-    url = engine.current_engine().url.set(drivername="postgresql")
-    try:
-        with closing(psycopg2.connect(url.render_as_string(hide_password=False))) as connection:
-            connection.autocommit = True
-            with connection.cursor() as cursor:
-                cursor.execute(statement)
-    except psycopg2.Error as error:
-        raise BackupError(f"a scratch database is needed to prove a backup: {error}") from error
-
-
-def _checksum(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()

@@ -10,16 +10,18 @@ is there, as bytes are removed only after the commit that lets go of them. A buc
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import sqlite3
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import sqlalchemy as sa
 
@@ -30,6 +32,7 @@ from app.ops import pg_programs, progress
 from app.ops.pg_programs import BackupError
 
 PAGES_PER_STEP = 1000
+CHUNK = 2**20
 # Tables that identify a backup of Atrium; others may have alembic_version, too.
 REQUIRED_TABLES = {"alembic_version", "accounts", "users", "collections"}
 TABLE_DATA_LINE = re.compile(r"^\d+; \d+ \d+ TABLE DATA public (\S+) ", re.MULTILINE)
@@ -46,11 +49,18 @@ FILE_KEY = re.compile(r"[0-9a-f-]{36}/[0-9a-f-]{36}")
 ROLE_LINE = re.compile(r"\d+; \d+ \d+ (ACL|DEFAULT ACL|POLICY|ROW SECURITY) ")
 
 
-def create(path: Path) -> dict[str, int]:
-    """Write the database into a new file, and uploaded files beside it. Raises BackupError.
+@dataclass(frozen=True)
+class Saved:
+    """What a backup holds: the rows of each table in its snapshot, and checksums of its files."""
 
-    Returns the rows of each table in the snapshot that was written.
-    """
+    rows: Mapping[str, int]
+    sha256: str
+    files_sha256: str | None
+    """None without an archive of uploaded files."""
+
+
+def create(path: Path) -> Saved:
+    """Write the database into a new file, and uploaded files beside it. Raises BackupError."""
     try:
         for new in (path, archive_of(path), proof_of(path)):
             if new.exists():
@@ -59,8 +69,8 @@ def create(path: Path) -> dict[str, int]:
             raise BackupError("the database has no tables of Atrium: check SERVICE_DATABASE_URL")
         with draft_of(path) as draft:
             rows = _write(draft)
-            _write_files(archive_of(path))
-        return rows
+            sha256 = checksum(draft)
+            return Saved(rows, sha256, _write_files(archive_of(path)))
     except (OSError, sqlite3.Error) as error:
         raise BackupError(f"{path} cannot be written: {error}") from error
 
@@ -80,20 +90,48 @@ def has_files(path: Path) -> bool:
     return archive_of(path).exists()
 
 
-def _write_files(archive: Path) -> None:
+def checksum(path: Path) -> str:
+    """The SHA-256 of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _write_files(archive: Path) -> str | None:
     place = storage.current()
     if not isinstance(place, storage.Folder) or not place.root.exists():
-        return
-    blobs = list(place.blobs())
-    with (
-        draft_of(archive) as draft,
-        tarfile.open(draft, "w") as target,
-        progress.shown("Files saved") as show,
-    ):
-        for number, blob in enumerate(blobs, 1):
-            with suppress(FileNotFoundError):  # removed meanwhile: nothing names it any more
-                target.add(place.root / blob.key, blob.key, recursive=False)
-            show(number, len(blobs))
+        return None
+    with draft_of(archive) as draft:
+        with tarfile.open(draft, "w") as target, progress.shown("Files saved") as show:
+            for number, key in enumerate(_sorted_keys(place.root), 1):
+                with suppress(FileNotFoundError):  # removed meanwhile: nothing names it any more
+                    target.add(place.root / key, key, recursive=False)
+                _forget_members(target)
+                show(number, 0)
+        return checksum(draft)
+
+
+def _sorted_keys(root: Path) -> Iterator[str]:
+    accounts = (path for path in root.iterdir() if path.is_dir() and path.name != storage.INCOMING)
+    for account in sorted(accounts):
+        names = sorted(entry.name for entry in os.scandir(account))
+        yield from (f"{account.name}/{name}" for name in names)
+
+
+def _forget_members(archive: Any) -> None:
+    archive.members.clear()  # tarfile remembers all that it has written or read
+
+
+def archived(source: tarfile.TarFile) -> Iterator[tuple[str, IO[bytes]]]:
+    """The keys of archived files, sorted, and their bytes."""
+    while member := source.next():
+        _forget_members(source)
+        content = source.extractfile(member)
+        if content and FILE_KEY.fullmatch(member.name):
+            with content:
+                yield member.name, content
 
 
 def _restore_files(path: Path) -> None:
@@ -104,23 +142,23 @@ def _restore_files(path: Path) -> None:
         raise BackupError(f"{archive_of(path)} is for a folder, but SERVICE_FILES_URL is set")
     try:
         with tarfile.open(archive_of(path)) as source, progress.shown("Files restored") as show:
-            for number, member in enumerate(source, 1):
+            for number, (key, content) in enumerate(archived(source), 1):
+                storage.put_stream(key, content)
                 show(number, 0)
-                if member.isfile() and FILE_KEY.fullmatch(member.name):
-                    with closing(source.extractfile(member)) as blob:  # type: ignore[type-var]
-                        storage.put_stream(member.name, blob)  # type: ignore[arg-type]
     except tarfile.TarError as error:
         raise BackupError(f"{archive_of(path)} cannot be read: {error}") from error
 
 
 @contextmanager
 def draft_of(path: Path) -> Iterator[Path]:
-    """A new file that gets its name at the end of the block."""
+    """A new file that gets its name at the end of the block, when it is on the disk."""
     number, name = tempfile.mkstemp(".part", f"{path.name}.", path.parent)
     os.close(number)
     try:
         yield Path(name)
+        storage.sync(Path(name))
         Path(name).rename(path)
+        storage.sync(path.parent)
     finally:
         Path(name).unlink(missing_ok=True)
 

@@ -18,12 +18,13 @@ from app.collections import revision_files
 from app.collections import revisions as core
 from app.db import reencryption
 from app.jobs import worker
-from app.ops import backup_proofs, backups, metrics_server, progress, readiness
 from app.ops import command as commands
 from app.ops import doctor as doctoring
 from app.ops import manifest_commands as manifest
+from app.ops import metrics_server, progress, readiness
 from app.ops.account_commands import account
 from app.ops.audit_commands import audit
+from app.ops.backup_commands import backup, restore
 
 DB_HELP, DB_EXAMPLE = "Migrate the database.", "Example: atrium db upgrade"
 
@@ -148,41 +149,6 @@ def reencrypt() -> None:
     if unreadable:
         locations = "\n  ".join(unreadable)
         raise click.ClickException(f"No key of SERVICE_ENCRYPTION_KEY decrypts\n  {locations}")
-
-
-@click.command(cls=commands.Command, epilog="Example: atrium backup /backups/2026-11-26.atrium")
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--verify", is_flag=True, help="Prove it: restore it elsewhere, count and verify.")
-@with_appcontext
-def backup(file: Path, verify: bool) -> None:
-    """Back up the database to a new FILE, uploaded files beside it; the service may run."""
-    rows = backups.create(file)
-    click.echo(
-        f"Saved the database to {file}. Keep SERVICE_ENCRYPTION_KEY, too: the file holds no keys."
-    )
-    if backups.has_files(file):
-        click.echo(f"Saved the uploaded files to {backups.archive_of(file)}.")
-    elif config.current().files_url:
-        click.echo("Uploaded files are NOT included: they are in the bucket of SERVICE_FILES_URL.")
-    if verify:
-        proof = backup_proofs.prove(file, rows)
-        click.echo(
-            f"Proved: {proof['rows']} rows and {proof['audit_entries']} audit entries are as they"
-            f" were. {backups.proof_of(file)} says so."
-        )
-
-
-@click.command(
-    cls=commands.Command,
-    epilog="Example: atrium restore /backups/2026-11-26.atrium --replace",
-)
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--replace", is_flag=True, help="Overwrite existing data.")
-@with_appcontext
-def restore(file: Path, replace: bool) -> None:
-    """Restore the database from the backup FILE. Stop web and worker processes first."""
-    backups.restore(file, replacing=replace)
-    click.echo("Restored. Now run atrium db upgrade, and atrium audit verify.")
 
 
 @click.command(cls=commands.Command, epilog="Example: atrium release")

@@ -20,7 +20,7 @@ from app.db.functions import database_now
 from app.db.types import UtcDateTime
 from app.files import downloads
 from app.jobs import workers
-from app.ops import readiness
+from app.ops import backup_runs, readiness
 from app.outbound import mail
 from app.realtime import limits
 
@@ -120,7 +120,12 @@ def _database(migrations: str) -> Iterator[Finding]:
             "warn",
             "the database belongs to a newer version: update and restart this process",
         )
-    for part, check in (("secrets", _secrets), ("audit", _chains), ("worker", _workers)):
+    for part, check in (
+        ("secrets", _secrets),
+        ("audit", _chains),
+        ("worker", _workers),
+        ("backups", _backups),
+    ):
         yield _run_check(part, check)
     if config.current().database_replica_url:
         yield _replica()
@@ -244,6 +249,21 @@ def _workers() -> Finding:
         message = "none has run yet: start one with bin/atrium worker"
         return Finding("worker", "warn", message)
     return Finding("worker", "ok", "no job is late")
+
+
+def _backups() -> Finding:
+    found = backup_runs.overview()
+    made = f"the last proved one is of {found.proved.created_at:%F %R} UTC" if found.proved else ""
+    if found.failed and found.has_failed_since:
+        message = f"{made or 'none is proved'}, and the last one failed: {found.failed.error}"
+        return Finding("backups", "warn", message)
+    if found.is_late:
+        advice = "start a worker, and see docs/backup.md"
+        return Finding("backups", "warn", f"{made or 'none is proved yet'}: {advice}")
+    if not found.is_scheduled and not found.proved:
+        message = "none is proved, and none are scheduled: set SERVICE_BACKUP_TARGET"
+        return Finding("backups", "warn" if config.current().production else "ok", message)
+    return Finding("backups", "ok", made)
 
 
 def _disk(state: str) -> Finding:

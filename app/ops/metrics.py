@@ -24,6 +24,7 @@ from app.db import metrics as pool
 from app.errors import NotFound, Unauthorized, Unavailable
 from app.http import rate_limits
 from app.jobs import leases
+from app.ops import backup_runs
 from app.ops.process_metrics import BuildCollector, ProcessesCollector
 from app.realtime import metrics as streams
 from app.rest.access import across_accounts, public
@@ -98,6 +99,29 @@ class _QueueCollector(Collector):
         )
 
 
+class _BackupCollector(Collector):
+    """Backups, read from the database; without samples as long as there are none."""
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the metrics of backups."""
+        state = backup_runs.overview()
+        age = GaugeMetricFamily(
+            "atrium_backup_age_seconds", "Age of the data in the last proved backup."
+        )
+        failure = GaugeMetricFamily(
+            "atrium_backup_failure_age_seconds", "Seconds since a backup failed."
+        )
+        for family, since in ((age, state.age), (failure, state.failure_age)):
+            if since is not None:
+                family.add_metric([], since.total_seconds())
+            yield family
+        yield GaugeMetricFamily(
+            "atrium_backup_failing",
+            "1 if the last backup failed, else 0.",
+            int(state.has_failed_since),
+        )
+
+
 @blueprint.route("/metrics", methods=["GET"])
 @blueprint.response(
     200,
@@ -142,5 +166,5 @@ def _bearer_token() -> bytes:
 
 
 _shared = CollectorRegistry()
-for _collector in (_QueueCollector(), ProcessesCollector(), BuildCollector()):
+for _collector in (_QueueCollector(), _BackupCollector(), ProcessesCollector(), BuildCollector()):
     _shared.register(_collector)

@@ -26,6 +26,8 @@ NAMES = {
     "auth.tell_mfa_change": lazy_gettext("Mail about a change of second factors"),
     "auth.tell_pii_expulsion": lazy_gettext("Mail about lost access to personal data"),
     "auth.tell_pii_refusal": lazy_gettext("Mail about refused access to personal data"),
+    "backups.make": lazy_gettext("Backup"),
+    "backups.schedule": lazy_gettext("Look for a backup that is due"),
     "collections.drop_unfinished_indexes": lazy_gettext("Removal of unfinished indexes"),
     "collections.measure": lazy_gettext("Measurement of a collection's rows"),
     "domains.check": lazy_gettext("Check of a domain's DNS record"),

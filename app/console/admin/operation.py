@@ -8,18 +8,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from flask import Response, render_template
+from werkzeug.wrappers import Response as BaseResponse
 
 from app import config, db, rest
 from app.audit import append
 from app.collections import revisions
 from app.console.shell import guard, lists
 from app.console.shell.blueprint import blueprint
+from app.console.shell.forms import redirect_with_notice
 from app.console.shell.lists import PAGE_SIZE
 from app.db import disk
 from app.errors import NotFound
 from app.http.languages import gettext, lazy_gettext
 from app.jobs import workers
-from app.ops import readiness
+from app.ops import backup_runs, readiness
 from app.outbound import mail
 from app.rest.access import public
 
@@ -65,13 +67,28 @@ def show_migrations() -> str:
 def show_health() -> str:
     """The health of this instance and its main settings."""
     found, worker = [*_dependencies(), _mail()], workers.find()
+    backups = backup_runs.overview()
+    is_backed_up = not backups.is_late and not backups.has_failed_since
     return render_template(
         "console/operation/health.html",
         checks=found,
         workers=worker,
-        faults=sum(bool(one.fault) for one in found) + (not worker.are_running),
+        backups=backups,
+        is_backed_up=is_backed_up,
+        faults=sum(bool(one.fault) for one in found)
+        + (not worker.are_running)
+        + (not is_backed_up),
         facts=_facts(),
     )
+
+
+@blueprint.post("/console/health/back-up")
+@public
+@guard.superadmins_only
+def back_up() -> BaseResponse:
+    """Have a worker make a backup now."""
+    backup_runs.request()
+    return redirect_with_notice(gettext("A worker makes the backup."), "console.show_health")
 
 
 def _dependencies() -> Iterator[Check]:
