@@ -12,11 +12,10 @@ import sqlalchemy as sa
 from app import clock, db, events
 from app.context import actor, tenancy
 from app.security import entries, sealing
-from app.security.entries import EVENTS
+from app.security.entries import ACTOR, EVENTS
 from app.security.recording import PENDING
 from app.types import JSONObject
 
-ACTOR = ("user_email", "user_name", "ip_address", "user_agent")
 BATCH_SIZE = 500
 
 

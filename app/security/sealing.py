@@ -58,8 +58,8 @@ def sign(account_id: str) -> JSONObject | None:
         head = session.execute(query).mappings().first()
         if head is None or not head["number"]:
             return None
-        signed: JSONObject | None = orjson.loads(head["checkpoint"] or "null")
-        if signed and not _has(account_id, signed):
+        signed = stored_checkpoint(account_id)
+        if signed and not has(account_id, signed):
             log.error("security log checkpoint contradicts the log", **signed)
             return signed  # a new one would hide that the log was rewritten
         if signed is None or signed["entry_id"] < head["number"]:
@@ -73,7 +73,14 @@ def sign(account_id: str) -> JSONObject | None:
         return signed
 
 
-def _has(account_id: str, checkpoint: JSONObject) -> bool:
+def stored_checkpoint(account_id: str) -> JSONObject | None:
+    """The newest checkpoint of a chain, as it is stored."""
+    query = sa.select(HEADS.c.checkpoint).where(HEADS.c.account_id == account_id)
+    text = db.connection().scalar(query)
+    return orjson.loads(text) if text else None
+
+
+def has(account_id: str, checkpoint: JSONObject) -> bool:
     """Whether the entry of a checkpoint is stored with the checksum that was signed."""
     place = (EVENTS.c.account_id == account_id, EVENTS.c.number == checkpoint["entry_id"])
     stored = db.connection().scalar(sa.select(EVENTS.c.checksum).where(*place))

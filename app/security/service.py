@@ -84,17 +84,20 @@ def verify_chain(account_id: str) -> JSONObject:
     """The verification result of the chain, with its signed checkpoint."""
     sealing.seal(account_id)
     signed = sealing.sign(account_id)
+    start = entries.start_of(account_id)
     number, checksum = _head(account_id)
     chain = verify.Chain(verify.Report(entries.chain_id(account_id)))
     chain.checkpoints = {signed["entry_id"]: signed["checksum"]} if signed else {}
+    if start:
+        chain.start_after(start)
     for entry in entries.iter_entries(account_id, until=number):
         chain.take(entry)
     report = chain.close()
     if (chain.last_id, chain.last_checksum) != (number, checksum):
         report.fail(number, "the end of the chain is missing")
-    answer = asdict(report)
-    del answer["start"]  # of logs that are cut, which this one never is
-    return {**answer, "checkpoint": signed}
+    if not report.valid and entries.start_of(account_id) != start:
+        return verify_chain(account_id)  # it was cut meanwhile
+    return {**asdict(report), "checkpoint": signed}
 
 
 def account_ids(account_id: str | None) -> list[str]:

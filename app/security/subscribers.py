@@ -40,7 +40,8 @@ PASSWORD, PASSWORD_CHANGED = "password_hash", "password.changed"
 KINDS = (
     *("sign_in.succeeded", "sign_in.failed", "sign_in.locked"),
     *("sessions.ended", "refresh_token.reused", PASSWORD_CHANGED),
-    *("personal_data.read", "operator.records_read", "operator.request", entries.ERASURE),
+    *("personal_data.read", "operator.records_read", "operator.request"),
+    *(entries.ERASURE, entries.CUT),
     *(f"{noun}.{verb}" for noun in NOUNS.values() for verb in (*VERBS.values(), "changed")),
 )
 

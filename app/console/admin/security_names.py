@@ -38,6 +38,7 @@ KINDS: Mapping[str, object] = {
     "operator.records_read": lazy_gettext("Records read by the operator"),
     "operator.request": lazy_gettext("Request by the operator"),
     "log.erased": lazy_gettext("Personal data erased from this log"),
+    "log.cut": lazy_gettext("Older events removed by retention"),
 }
 PATHS: Mapping[str, object] = {
     "get": lazy_gettext("one record"),
