@@ -83,6 +83,7 @@ from app.security import erasing as security_erasing
 from app.security import routes as security_log
 from app.security import sealing as security_sealing
 from app.security import subscribers as security_events
+from app.security import verifying as security_verifying
 from app.sso import config_routes as sso_config
 from app.sso import discovery_routes as sso_discovery
 from app.sso import overview_routes as sso_overview
@@ -160,7 +161,8 @@ SUBSCRIBERS = (
     *(cleanup, tracking, audited_records, dispatch, sso_roles),
     *(workflow_dispatch, record_events, upkeep, workflow_erasure, token_upkeep),
     *(feed_upkeep, file_upkeep, webhook_uses, workflow_uses, saved_views),
-    *(domain_checks, security_events, security_sealing, security_erasing, usage_upkeep),
+    *(domain_checks, security_events, security_sealing, security_erasing, security_verifying),
+    usage_upkeep,
     certificates,
 )
 # Not in the API description.

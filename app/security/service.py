@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from app import clock, db
 from app.accounts.types import Query
-from app.audit import digest, verify
+from app.audit import digest, verifications, verify
 from app.context import tenancy
 from app.db import counts
 from app.security import entries, reads, sealing
@@ -97,6 +97,8 @@ def verify_chain(account_id: str) -> JSONObject:
         report.fail(number, "the end of the chain is missing")
     if not report.valid and entries.start_of(account_id) != start:
         return verify_chain(account_id)  # it was cut meanwhile
+    if report.head or not report.valid:
+        verifications.store(verifications.SECURITY, account_id, report)
     return {**asdict(report), "checkpoint": signed}
 
 

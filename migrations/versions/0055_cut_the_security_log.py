@@ -1,4 +1,4 @@
-"""let the security log begin at a signed start
+"""let the security log begin at a signed start, and remember verifications
 
 Revision ID: 0055
 Revises: 0052
@@ -44,6 +44,17 @@ def upgrade() -> None:
         sa.Column("signature", Text, nullable=False),
         sa.PrimaryKeyConstraint("account_id", name=op.f("pk_security_starts")),
     )
+    op.create_table(
+        "chain_verifications",
+        sa.Column("account_id", Id, nullable=False),
+        sa.Column("log", Text, nullable=False),
+        sa.Column("verified_at", UtcDateTime(), nullable=False),
+        sa.Column("is_valid", sa.Boolean(), nullable=False),
+        sa.Column("checked", sa.BigInteger(), nullable=False),
+        sa.Column("broken_id", sa.BigInteger(), nullable=True),
+        sa.Column("reason", Text, nullable=True),
+        sa.PrimaryKeyConstraint("account_id", "log", name=op.f("pk_chain_verifications")),
+    )
     dialect = op.get_bind().dialect.name
     op.execute(DROP[dialect])
     if dialect == "sqlite":
@@ -58,7 +69,8 @@ def upgrade() -> None:
         "CREATE TRIGGER security_events_delete BEFORE DELETE ON security_events"
         " FOR EACH ROW EXECUTE FUNCTION refuse_security_deletion()"
     )
-    row_security.cover(op.get_bind(), "security_starts")
+    for table in ("security_starts", "chain_verifications"):
+        row_security.cover(op.get_bind(), table)
 
 
 def downgrade() -> None:
@@ -72,4 +84,5 @@ def downgrade() -> None:
         op.execute("DROP FUNCTION refuse_security_deletion")
         op.execute(DROP[dialect])
         op.execute(PROTECT.format("UPDATE OR DELETE"))
+    op.drop_table("chain_verifications")
     op.drop_table("security_starts")

@@ -14,7 +14,7 @@ from flask import Response, render_template, request, stream_with_context
 from app import clock, config, db
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
-from app.audit import append, checkpoints, exports, service, verify
+from app.audit import append, checkpoints, exports, service, verifications, verify
 from app.audit.entries import STARTS
 from app.audit.models import AuditHead
 from app.audit.service import Change
@@ -77,6 +77,7 @@ def show_audit_log() -> str:
         enabled=append.enabled(),
         name_of_day=_name_of_day,
         start=_start(account_id),
+        verified=verifications.last(verifications.AUDIT, account_id) if account_id else None,
     )
 
 
@@ -140,7 +141,11 @@ def show_chains() -> str:
     listing = lists.from_request("console.show_chains")
     listing.with_page(_chain_page(listing))
     has_key = bool(config.current().audit_checkpoint_key)
-    return render_template("console/audit/chains.html", listing=listing, has_key=has_key)
+    shown = [head.account_id for head, *_ in listing.items]
+    verified = verifications.of_accounts(verifications.AUDIT, shown)
+    return render_template(
+        "console/audit/chains.html", listing=listing, has_key=has_key, verified=verified
+    )
 
 
 @blueprint.post(f"{AUDIT}/verify")

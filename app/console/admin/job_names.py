@@ -41,6 +41,7 @@ NAMES = {
     "records.erase": lazy_gettext("Erasure of a record's history"),
     "records.remove_account": lazy_gettext("Removal of an account's records"),
     "security.checkpoint": lazy_gettext("Checkpoint of the security logs"),
+    "security.verify": lazy_gettext("Daily verification of the logs"),
     "security.seal": lazy_gettext("Numbering of security events"),
     "retention.apply": lazy_gettext("Search for accounts with a retention policy"),
     "retention.apply_account": lazy_gettext("Deletion by an account's retention policy"),

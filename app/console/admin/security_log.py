@@ -8,6 +8,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import db
 from app.accounts.models import User
+from app.audit import verifications
 from app.console.admin import audit_names, log_starts, security_names
 from app.console.records import writers
 from app.console.shell import forms, guard, lists, one_time_secrets, scopes
@@ -49,6 +50,7 @@ def show_security_log(account_id: str) -> str:
         scope=scope,
         listing=listing,
         formats=FORMATS,
+        verified=verifications.last(verifications.SECURITY, scope.account.id),
         start=log_starts.shown(entries.start_of(scope.account.id), *rule),
         **_names(scope),
     )

@@ -20,6 +20,7 @@ PIECE = 500
 KEPT = {
     *("audit_changes", "audit_heads", "audit_checkpoints", "audit_starts"),
     *("security_pending", "security_events", "security_heads", "security_starts"),
+    "chain_verifications",
     jobs.TABLE.name,
 }
 
