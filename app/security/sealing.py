@@ -17,6 +17,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from app import db, jobs
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.audit import checkpoints, digest
+from app.audit.entries import CHANGES
 from app.context import tenancy
 from app.security import entries
 from app.security.entries import EVENTS, HEADS
@@ -143,6 +144,14 @@ def _operators(account_id: str, user_ids: set[str]) -> set[str]:
     """Those of the users who are superadmins, acting in an account that is not theirs."""
     if account_id == SYSTEM_ACCOUNT_ID:
         return set()
-    of_system = (User.account_id == SYSTEM_ACCOUNT_ID, User.id.in_(user_ids))
+    known = sa.select(User.id, User.account_id).where(User.id.in_(user_ids))
+    known = known.where(User.account_id.in_((account_id, SYSTEM_ACCOUNT_ID)))
     with tenancy.across_accounts():
-        return set(db.connection().scalars(sa.select(User.id).where(*of_system)))
+        accounts = {row.id: row.account_id for row in db.connection().execute(known)}
+        found = {id for id, account in accounts.items() if account == SYSTEM_ACCOUNT_ID}
+        gone = user_ids - accounts.keys()
+        if gone:  # of users that are deleted since, the audit log knows the account
+            was = (CHANGES.c.account_id == SYSTEM_ACCOUNT_ID, CHANGES.c.table_name == "users")
+            former = sa.select(CHANGES.c.record_id).where(*was, CHANGES.c.record_id.in_(gone))
+            found |= set(db.connection().scalars(former.distinct()))
+    return found

@@ -143,13 +143,12 @@ def conditions(query: Query) -> list[sa.ColumnElement[bool]]:
     if query.get("to_date"):
         found.append(EVENTS.c.occurred_at <= query["to_date"])
     if query.get("record_id"):
-        # Ids of several records stand in the details only.
+        # Ids of several records stand in the details only: an index finds those without a target.
         id = query["record_id"]
         quoted = orjson.dumps(id).decode()
-        among = sa.and_(
-            EVENTS.c.kind.in_(READS), EVENTS.c.details.contains(quoted, autoescape=True)
-        )
-        found.append(sa.or_(EVENTS.c.target_id == id, among))
+        is_named = EVENTS.c.details.contains(quoted, autoescape=True)
+        among = sa.and_(EVENTS.c.target_id == "", EVENTS.c.kind.in_(READS), is_named)
+        found += [EVENTS.c.target_id.in_((id, "")), sa.or_(EVENTS.c.target_id == id, among)]
     return found
 
 

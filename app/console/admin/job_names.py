@@ -41,6 +41,8 @@ NAMES = {
     "records.erase": lazy_gettext("Erasure of a record's history"),
     "records.remove_account": lazy_gettext("Removal of an account's records"),
     "security.checkpoint": lazy_gettext("Checkpoint of the security logs"),
+    "security.erase_user": lazy_gettext("Erasure of a user from the security logs"),
+    "security.record_suppressed": lazy_gettext("Count of failed sign-ins that were not recorded"),
     "security.verify": lazy_gettext("Daily verification of the logs"),
     "security.seal": lazy_gettext("Numbering of security events"),
     "retention.apply": lazy_gettext("Search for accounts with a retention policy"),
