@@ -82,6 +82,7 @@ from app.security import erasing as security_erasing
 from app.security import routes as security_log
 from app.security import sealing as security_sealing
 from app.security import subscribers as security_events
+from app.security import verifying as security_verifying
 from app.sso import config_routes as sso_config
 from app.sso import discovery_routes as sso_discovery
 from app.sso import overview_routes as sso_overview
@@ -159,8 +160,8 @@ SUBSCRIBERS = (
     *(cleanup, tracking, audited_records, dispatch, sso_roles),
     *(workflow_dispatch, record_events, upkeep, workflow_erasure, token_upkeep),
     *(feed_upkeep, file_upkeep, webhook_uses, workflow_uses, saved_views),
-    *(domain_checks, security_events, security_sealing, security_erasing, usage_upkeep),
-    *(certificates, backup_runs),
+    *(domain_checks, security_events, security_sealing, security_erasing, security_verifying),
+    *(usage_upkeep, certificates, backup_runs),
 )
 # Not in the API description.
 PAGES = (console.blueprint, docs_pages.blueprint, scim.blueprint)

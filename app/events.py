@@ -232,6 +232,8 @@ class UserErased:
     account_id: str
     user_id: str
     emails: frozenset[str]
+    is_home: bool
+    """Whether it is the user's account, not one in which a superadmin acted."""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from app import rest
+from app.auth import tokens
 from tests.processes import PROJECT, procfile
 from tests.services import PREFERRED_POSTGRES
 
@@ -243,3 +244,22 @@ def test_blame_skips_commits_of_this_history() -> None:
         pytest.skip("a shallow clone has no history")
     for revision in lines:
         subprocess.run([git, "cat-file", "-e", f"{revision}^{{commit}}"], cwd=PROJECT, check=True)
+
+
+@pytest.mark.parametrize(
+    ("path", "logged"),
+    [
+        ("/console/setup/{token}", "/console/setup"),
+        ("/console/setup/{token}?x=1", "/console/setup"),
+        ("/auth/verify-email?token={token}", "/auth/verify-email"),
+        ("/api/v1/records/posts?filter=a", "/api/v1/records/posts"),
+    ],
+)
+def test_nginx_logs_no_token_of_a_path(path: str, logged: str) -> None:
+    (pattern,) = re.findall(
+        r'map \$request_uri \$atrium_path \{\s+"~(\S+)"', text("deploy/nginx.conf")
+    )
+    token = tokens.random_token("AA0001")
+    match = re.match(pattern.replace("(?<", "(?P<", 1), path.format(token=token))
+    assert match
+    assert match["atrium_short"] == logged

@@ -5,7 +5,7 @@ Without the checkpoint key nobody can make a start, not even the owner of the da
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 import sqlalchemy as sa
@@ -21,7 +21,10 @@ from app.types import JSONObject
 
 log = structlog.get_logger()
 PIECE = 500  # changes
+NO_KEY = "Set SERVICE_AUDIT_CHECKPOINT_KEY to cut a log."
 CHECKPOINTS = AuditCheckpoint.__table__
+CutPiece = Callable[[str, datetime, int], int]
+"""Cuts an account's log before a moment and an entry; returns the number of entries removed."""
 
 
 def count(account_id: str, before: datetime) -> int:
@@ -46,14 +49,23 @@ def cut(account_id: str, before: datetime) -> int:
     Returns how many. It commits in pieces, each with an audit entry, so it can be interrupted and
     run again. Raises Conflict without a key, and where the chain is broken.
     """
+    newest = sa.select(HEADS.c.last_id).where(HEADS.c.account_id == account_id)
+    return cut_in_pieces(
+        account_id, before, lambda: db.connection().scalar(newest) or 0, _cut_piece
+    )
+
+
+def cut_in_pieces(
+    account_id: str, before: datetime, end_of_log: Callable[[], int], cut_piece: CutPiece
+) -> int:
+    """Cut a log of an account until nothing before a moment is left. Raises Conflict."""
     if not config.current().audit_checkpoint_key:
-        raise Conflict("Set SERVICE_AUDIT_CHECKPOINT_KEY to cut the audit log.")
+        raise Conflict(NO_KEY)
     before, removed = min(before, clock.now()), 0
     with tenancy.in_account(account_id):
-        newest = sa.select(HEADS.c.last_id).where(HEADS.c.account_id == account_id)
         # The entries about the pieces do not make room for more.
-        end = db.connection().scalar(newest) or 0
-        while piece := _cut_piece(account_id, before, end):
+        end = end_of_log()
+        while piece := cut_piece(account_id, before, end):
             removed += piece
     return removed
 
@@ -69,7 +81,7 @@ def _cut_piece(account_id: str, before: datetime, end: int) -> int:
         last = _verified(account_id, start, changes)
         count = sum(change["entries"] for change in changes)
         removed = count + (start["removed"] if start else 0)
-        _store(checkpoints.sign_chain(account_id, last.last_id, last.last_checksum, removed))
+        store_start(STARTS, account_id, last, removed)
         _delete(account_id, last.last_id)
         value, about = ("id", str(last.last_id), None), {"count": count}
         # The log must say that it was cut even if auditing is off.
@@ -97,6 +109,13 @@ def _verified(
     chain = verify.chain_of(account_id, start)
     for change in changes:
         verify.take_change(chain, change)
+    require_valid(chain)
+    return chain
+
+
+def require_valid(chain: verify.Chain) -> None:
+    """Raise Conflict if a chain is broken up to where it has been read."""
+    account_id = chain.report.account_id
     passed = min(chain.checkpoints, default=chain.last_id + 1)
     if chain.report.valid and passed <= chain.last_id:
         chain.report.fail(passed, "a checkpoint refers to this entry, which is missing")
@@ -104,17 +123,19 @@ def _verified(
         id, reason = chain.report.first_broken_id, chain.report.reason
         log.error("audit chain broken", account=account_id, entry=id, reason=reason)
         raise Conflict(f"The audit chain is broken at entry {id}: {reason}. It was not cut.")
-    return chain
 
 
-def _store(signed: JSONObject | None) -> None:
+def store_start(starts: sa.Table, account_id: str, chain: verify.Chain, removed: int) -> None:
+    """Sign that a log begins after what has been read of its chain. Raises Conflict."""
+    place = (chain.report.account_id, chain.last_id, chain.last_checksum)
+    signed = checkpoints.sign_chain(*place, removed)
     if signed is None:
-        raise Conflict("Set SERVICE_AUDIT_CHECKPOINT_KEY to cut the audit log.")
+        raise Conflict(NO_KEY)
     log.info("audit log cut", **signed)
-    values = checkpoints.start_row(signed)
-    connection, mine = db.connection(), STARTS.c.account_id == values["account_id"]
-    if not connection.execute(sa.update(STARTS).where(mine).values(values)).rowcount:
-        connection.execute(sa.insert(STARTS).values(values))
+    values = {**checkpoints.start_row(signed), "account_id": account_id}
+    connection, mine = db.connection(), starts.c.account_id == account_id
+    if not connection.execute(sa.update(starts).where(mine).values(values)).rowcount:
+        connection.execute(sa.insert(starts).values(values))
 
 
 def _delete(account_id: str, last_id: int) -> None:

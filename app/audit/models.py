@@ -151,3 +151,19 @@ class AuditStart(Base):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     public_key: Mapped[str] = mapped_column(Text)
     signature: Mapped[str] = mapped_column(Text)
+
+
+class ChainVerification(Base):
+    """The last verification of a chain, and its result."""
+
+    __tablename__ = "chain_verifications"
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    log: Mapped[str] = mapped_column(Text, primary_key=True)
+    """`audit` or `security`."""
+    verified_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    is_valid: Mapped[bool]
+    checked: Mapped[int] = mapped_column(sa.BigInteger)
+    broken_id: Mapped[int | None] = mapped_column(sa.BigInteger)
+    """The first entry that is broken."""
+    reason: Mapped[str | None] = mapped_column(Text)

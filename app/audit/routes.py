@@ -145,6 +145,9 @@ class ExportedLog(Schema):
 
     items = ma.fields.List(ma.fields.Nested(AuditEntry), required=True)
     checkpoints = ma.fields.List(ma.fields.Nested(Checkpoint), required=True)
+    starts = ma.fields.List(
+        ma.fields.Nested(lambda: ChainStart()), metadata={"description": "Of logs that were cut."}
+    )
     exported = ma.fields.Integer(required=True)
     values_masked = ma.fields.Integer(required=True)
     values_erased = ma.fields.Integer(required=True)

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from app import db
 from app.accounts.models import Account
-from app.audit import checkpoints, digest, entries
+from app.audit import checkpoints, digest, entries, verifications
 from app.audit.models import AuditChange, AuditCheckpoint, AuditHead
 from app.errors import NotFound
 from app.types import JSONMapping, JSONObject
@@ -161,6 +161,9 @@ def iter_reports(
         for result in _verify(chain_id, external):
             if isinstance(result, Report):
                 checked += result.checked
+                # A checkpoint from elsewhere may be wrong itself.
+                if not external and (result.head or not result.valid):
+                    verifications.store(verifications.AUDIT, chain_id, result)
                 yield result
             else:
                 yield checked + result

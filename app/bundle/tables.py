@@ -81,6 +81,8 @@ EXCLUDED: dict[str, str] = {
     "setup_links": "links of days, with the address of the former instance",
     "security_events": "the security log is the instance's; it has an export of its own",
     "security_heads": "follows from the security log",
+    "chain_verifications": "what this instance verified",
+    "security_starts": "follows from the security log",
     "security_pending": "events that are not in the security log yet",
     "usage_counts": "what the instance measured",
     "usage_notices": "mails about usage that were sent",

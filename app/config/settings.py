@@ -155,6 +155,9 @@ class Config:
     audit_retention_min_days: int = _setting(
         parsing.integer(1, 36500), 365, "fewest days that an account may keep its audit log"
     )
+    security_retention_min_days: int = _setting(
+        parsing.integer(1, 36500), 365, "fewest days that an account may keep its security log"
+    )
     row_security_enabled: bool = _setting(
         parsing.boolean, True, "row-level security: PostgreSQL isolates accounts, too"
     )

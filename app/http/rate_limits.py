@@ -126,6 +126,17 @@ def increment(allowance: Allowance, amount: int) -> int:
     return int(_with_fallback(partial(_add, amount, allowance)))
 
 
+def take(allowance: Allowance) -> int:
+    """Return the count of the current window, and end it."""
+    return _with_fallback(partial(_take, allowance))
+
+
+def _take(allowance: Allowance, limiter: FixedWindowRateLimiter) -> int:
+    number = limiter.storage.get(allowance.counter)
+    limiter.storage.clear(allowance.counter)
+    return number
+
+
 def _add(amount: int, allowance: Allowance, limiter: FixedWindowRateLimiter) -> int:
     return limiter.storage.incr(allowance.counter, allowance.limit.seconds, amount=amount)
 

@@ -28,7 +28,12 @@ from app.usage import request_counter
 
 ROLES = (ADMIN, EDITOR, VIEWER)
 # Append-only, or changed by activity of the whole instance.
-SECURITY = frozenset({"security_pending", "security_events", "security_heads"})
+SECURITY = frozenset(
+    {
+        *("security_pending", "security_events", "security_heads", "security_starts"),
+        "chain_verifications",
+    }
+)
 AUDIT = frozenset({"audit_changes", "audit_heads", "audit_checkpoints", "audit_starts"}) | SECURITY
 
 

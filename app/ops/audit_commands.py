@@ -69,7 +69,8 @@ def verify_security_logs(account: str | None) -> None:
     reports = [security_log.verify_chain(id) for id in security_log.account_ids(account)]
     for report in reports:
         state = "valid up to" if report["valid"] else f"BROKEN ({report['reason']}) at"
-        number = report["checked"] if report["valid"] else report["first_broken_id"]
+        head = report["head"] or {"id": 0}
+        number = head["id"] if report["valid"] else report["first_broken_id"]
         click.echo(f"{report['account_id']}: {state} {number}")
     if not all(report["valid"] for report in reports):
         raise SystemExit(1)

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from app import clock, config, db
+from app.audit import verifications
 from app.audit.models import AuditChange, AuditHead
 from app.collections import revisions
 from app.db import disk, postgres_session, reencryption, replica, row_security
@@ -236,6 +237,12 @@ def _chains() -> Finding:
     broken = list(islice(heads, MAX_NAMED))
     if broken:
         message = f"the chain of {', '.join(broken)} is broken: run bin/atrium audit verify"
+        return Finding("audit", "fail", message)
+    for found in verifications.broken(1):
+        message = (
+            f"the {found.log} log of {found.account_id} was broken at entry {found.broken_id}"
+            f" when it was verified at {clock.iso(found.verified_at)}: {found.reason}"
+        )
         return Finding("audit", "fail", message)
     return Finding("audit", "ok", "every chain matches its head")
 

@@ -19,7 +19,8 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector, CollectorRegistry
 from prometheus_client.values import MutexValue, ValueClass
 
-from app import config, db, jobs
+from app import clock, config, db, jobs
+from app.audit import verifications
 from app.db import metrics as pool
 from app.errors import NotFound, Unauthorized, Unavailable
 from app.http import rate_limits
@@ -89,6 +90,7 @@ class _QueueCollector(Collector):
         cut = sa.select(sa.func.count()).select_from(webhooks.WebhookVersion).where(is_cut)
         yield due
         yield age
+        yield from _chains()
         yield GaugeMetricFamily(
             "atrium_webhook_payloads_cut",
             "Accounts whose deliveries store ids only, as their log is full.",
@@ -120,6 +122,21 @@ class _BackupCollector(Collector):
             "1 if the last backup failed, else 0.",
             int(state.has_failed_since),
         )
+
+
+def _chains() -> Iterator[GaugeMetricFamily]:
+    """How many chains of the logs are broken, and how old the oldest verification is."""
+    oldest = sa.func.min(verifications.TABLE.c.verified_at)
+    is_broken = verifications.TABLE.c.is_valid.is_(False)
+    query = sa.select(sa.func.count().filter(is_broken), oldest).select_from(verifications.TABLE)
+    broken, verified_at = db.connection().execute(query).one()
+    yield GaugeMetricFamily(
+        "atrium_chains_broken", "Logs that were broken when last verified.", broken
+    )
+    if verified_at is not None:
+        age = (clock.now() - verified_at).total_seconds()
+        text = "Time since the verification of the log that was verified least recently."
+        yield GaugeMetricFamily("atrium_chains_oldest_verification_seconds", text, age)
 
 
 @blueprint.route("/metrics", methods=["GET"])

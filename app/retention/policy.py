@@ -22,7 +22,10 @@ from app.webhooks.upkeep import RETENTION_DAYS as MAX_DELIVERY_DAYS
 
 SETTING = "retention"
 MAX_DAYS, MAX_RULES = 36_500, 100
-LOGS = AUDIT, DELIVERIES, INSTANCES = "audit_days", "deliveries_days", "instances_days"
+AUDIT, SECURITY, DELIVERIES = "audit_days", "security_days", "deliveries_days"
+INSTANCES = "instances_days"
+LOGS = (AUDIT, SECURITY, DELIVERIES, INSTANCES)
+CHAINS = (AUDIT, SECURITY)
 CREATED = "created_at"
 DATES = (Type.DATE, Type.DATETIME)
 SYSTEM_DATES = (CREATED, "updated_at")
@@ -53,6 +56,7 @@ class Policy:
     """How many days things stay; None: as long as the service keeps them."""
 
     audit_days: int | None = None
+    security_days: int | None = None
     deliveries_days: int | None = None
     instances_days: int | None = None
     records: tuple[RecordRule, ...] = ()
@@ -71,6 +75,7 @@ def bounds() -> dict[str, tuple[int, int]]:
     settings = config.current()
     return {
         AUDIT: (settings.audit_retention_min_days, MAX_DAYS),
+        SECURITY: (settings.security_retention_min_days, MAX_DAYS),
         DELIVERIES: (1, MAX_DELIVERY_DAYS),
         INSTANCES: (1, settings.workflow_retention_days),
     }
@@ -102,9 +107,10 @@ def check(body: JSONMapping, *, by: Principal) -> Policy:
     """The policy that a body describes. Raises InvalidValues, or Forbidden for API keys."""
     by.refuse_key(NO_KEYS)
     problems = [_log_problem(name, body.get(name)) for name in LOGS]
-    if body.get(AUDIT) and not config.current().audit_checkpoint_key:
+    if not config.current().audit_checkpoint_key:
         message = "The operator has to set SERVICE_AUDIT_CHECKPOINT_KEY first."
-        problems.append(problem(AUDIT, "invalid_option", message))
+        cut = [name for name in CHAINS if body.get(name)]
+        problems += [problem(name, "invalid_option", message) for name in cut]
     rules, seen = list[RecordRule](), set[str]()
     for place, given in enumerate(body.get("records") or ()):
         rule, wrong = _record_rule(f"records[{place}]", given, by)

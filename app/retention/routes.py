@@ -21,9 +21,19 @@ AUDIT = (
     "Days that the audit log stays; null: for ever. At least SERVICE_AUDIT_RETENTION_MIN_DAYS. What"
     " is left begins with a signed start, and verifies."
 )
+SECURITY = (
+    "Days that the security log stays; null: for ever. At least"
+    " SERVICE_SECURITY_RETENTION_MIN_DAYS. Events that an enabled stream has not sent yet stay."
+)
 FIELD = "`created_at`, `updated_at`, or a field of the type date or datetime."
 RULE = {"collection": "visits", "days": 365, "field": "created_at"}
-EXAMPLE = {"audit_days": None, "deliveries_days": 7, "instances_days": None, "records": [RULE]}
+EXAMPLE = {
+    "audit_days": None,
+    "security_days": None,
+    "deliveries_days": 7,
+    "instances_days": None,
+    "records": [RULE],
+}
 
 
 class RecordRetention(Schema):
@@ -38,6 +48,7 @@ class RetentionBody(Schema):
     """A retention policy; what is missing or null stays as long as the service keeps it."""
 
     audit_days = fields.Integer(1, MAX_DAYS, allow_none=True, metadata={"description": AUDIT})
+    security_days = fields.Integer(1, MAX_DAYS, allow_none=True, metadata={"description": SECURITY})
     deliveries_days = fields.Integer(
         1, MAX_DAYS, allow_none=True, metadata={"description": DELIVERIES}
     )
@@ -75,6 +86,7 @@ class RetentionPlan(Schema):
     deliveries = ma.fields.Integer(required=True)
     instances = ma.fields.Integer(required=True)
     audit_entries = ma.fields.Integer(required=True)
+    security_events = ma.fields.Integer(required=True)
 
 
 PLAN = {
@@ -82,6 +94,7 @@ PLAN = {
     "deliveries": 40,
     "instances": 0,
     "audit_entries": 0,
+    "security_events": 0,
 }
 
 
@@ -132,6 +145,7 @@ def plan_retention(body: Body) -> JSONObject:
         "deliveries": found.deliveries,
         "instances": found.instances,
         "audit_entries": found.audit_entries,
+        "security_events": found.security_events,
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 import structlog
 
-from app import clock, config, db, jobs
+from app import clock, db, jobs
 from app.audit import cut
 from app.auth import principal as principals
 from app.auth.principal import Principal
@@ -25,6 +25,7 @@ from app.records import batch
 from app.retention import policy as policies
 from app.retention.policy import Policy, RecordRule
 from app.rules import Type
+from app.security import cutting
 from app.types import JSONMapping
 from app.webhooks import upkeep as deliveries
 from app.webhooks.models import DELIVERIES
@@ -50,6 +51,7 @@ class Plan:
     deliveries: int
     instances: int
     audit_entries: int
+    security_events: int
 
 
 def plan(policy: Policy, *, by: Principal) -> Plan:
@@ -67,7 +69,9 @@ def plan(policy: Policy, *, by: Principal) -> Plan:
         old = instances.finished_before(account_id, _cutoff(policy.instances_days))
         finished = counts.count_up_to(INSTANCES, old, MAX_COUNTED)
     entries = cut.count(account_id, _cutoff(policy.audit_days)) if policy.audit_days else 0
-    return Plan(records, completed, finished, entries)
+    days = policy.security_days
+    security = cutting.count(account_id, _cutoff(days)) if days else 0
+    return Plan(records, completed, finished, entries, security)
 
 
 @jobs.periodic(3600, "retention.apply")
@@ -88,18 +92,22 @@ def _apply_account(payload: JSONMapping) -> None:
         deliveries.remove_completed(account_id, _cutoff(policy.deliveries_days))
     if policy.instances_days:
         instances.remove_finished(account_id, _cutoff(policy.instances_days))
-    if policy.audit_days:
-        _cut_audit_log(account_id, policy.audit_days)
+    for name, cut_log in ((policies.AUDIT, cut.cut), (policies.SECURITY, cutting.cut)):
+        days = getattr(policy, name)
+        if days:
+            _cut_log(account_id, name, days, cut_log)
 
 
-def _cut_audit_log(account_id: str, days: int) -> None:
-    before = max(days, config.current().audit_retention_min_days)
+def _cut_log(
+    account_id: str, name: str, days: int, cut_log: Callable[[str, datetime], int]
+) -> None:
+    least, _ = policies.bounds()[name]
     try:
-        removed = cut.cut(account_id, _cutoff(before))
+        removed = cut_log(account_id, _cutoff(max(days, least)))
     except Conflict as error:
-        log.warning("audit log not cut", account=account_id, reason=error.message)
+        log.warning("log not cut", account=account_id, rule=name, reason=error.message)
         return
-    log.info("retention", account=account_id, audit_entries=removed)
+    log.info("retention", account=account_id, rule=name, entries=removed)
 
 
 def holder(account_id: str, policy: Policy) -> Principal | None:

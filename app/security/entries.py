@@ -12,16 +12,20 @@ import orjson
 import sqlalchemy as sa
 
 from app import clock, db
-from app.audit import digest
+from app.audit import checkpoints, digest
+from app.context import tenancy
 from app.db import Base
-from app.security.models import SecurityEvent, SecurityHead
+from app.security.models import SecurityEvent, SecurityHead, SecurityStart
 from app.types import JSONObject
 
-EVENTS, HEADS = (
-    Base.metadata.tables[model.__tablename__] for model in (SecurityEvent, SecurityHead)
+EVENTS, HEADS, STARTS = (
+    Base.metadata.tables[model.__tablename__]
+    for model in (SecurityEvent, SecurityHead, SecurityStart)
 )
 BATCH_SIZE = 500
 COLUMN = "details"
+ACTOR = ("user_email", "user_name", "ip_address", "user_agent")
+CUT = "log.cut"
 ERASURE = "log.erased"  # how the API names it
 ERASED = ("UPDATE", "audit_log")  # what a verifier takes as the entry of an erasure
 Row = Mapping[str, Any]
@@ -97,15 +101,30 @@ def read(
     if until is not None:
         place.append(EVENTS.c.number <= until)
     query = sa.select(*columns()).where(*place, *conditions).order_by(EVENTS.c.number)
-    return [dict(row) for row in db.connection().execute(query.limit(limit)).mappings()]
+    found = [dict(row) for row in db.connection().execute(query.limit(limit)).mappings()]
+    first = [row for row in found if row["previous"] is None]
+    start = start_of(account_id) if first else None
+    for row in first:
+        follows = start is not None and start["entry_id"] == row["number"] - 1
+        row["previous"] = start["checksum"] if start and follows else digest.FIRST_PREVIOUS
+    return found
+
+
+def start_of(account_id: str) -> JSONObject | None:
+    """The signed start of an account's log; None if it was never cut."""
+    query = sa.select(STARTS).where(STARTS.c.account_id == account_id)
+    with tenancy.in_account(account_id):
+        row = db.connection().execute(query).mappings().first()
+    stored = checkpoints.stored_start(dict(row)) if row else None
+    return stored and {**stored, "account_id": chain_id(account_id)}
 
 
 def columns() -> list[sa.ColumnElement[Any]]:
-    """The columns that `to_entry` needs, and `previous`."""
+    """The columns that `to_entry` needs, and `previous`: null for the first event of a log."""
     before = EVENTS.alias("before")
     place = (before.c.account_id == EVENTS.c.account_id, before.c.number == EVENTS.c.number - 1)
     previous = sa.select(before.c.checksum).where(*place).scalar_subquery()
-    return [*EVENTS.c, sa.func.coalesce(previous, digest.FIRST_PREVIOUS).label("previous")]
+    return [*EVENTS.c, previous.label("previous")]
 
 
 def iter_entries(

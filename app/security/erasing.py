@@ -1,34 +1,96 @@
 """Erasing a user from the security log while its chain still verifies (docs/audit.md).
 
 What is personal becomes null with its salt; the digests stay. Each erasure is an event of the chain
-itself, in the form that a verifier of the audit log expects.
+itself, in the form that a verifier of the audit log expects. The first events go in the transaction
+of the erasure, the rest in short ones of a job.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
 import orjson
 import sqlalchemy as sa
+from cryptography.fernet import InvalidToken
 
-from app import clock, db, events
+from app import clock, crypto, db, events, jobs
 from app.context import actor, tenancy
 from app.security import entries, sealing
-from app.security.entries import EVENTS
+from app.security.entries import ACTOR, EVENTS
 from app.security.recording import PENDING
-from app.types import JSONObject
+from app.types import JSONMapping, JSONObject
 
-ACTOR = ("user_email", "user_name", "ip_address", "user_agent")
 BATCH_SIZE = 500
+WITH_ADDRESS = ("sign_in.failed", "sign_in.locked")
+"""The kinds of events whose details have an address."""
+
+
+@dataclass(frozen=True)
+class Erasure:
+    """Which events of an account lose which columns, with their salt."""
+
+    account_id: str
+    salt: str
+    columns: tuple[str, ...]
+    where: tuple[sa.ColumnElement[bool], ...]
 
 
 @events.subscribe(events.UserErased)
 def _erase_user(event: events.UserErased) -> None:
-    for account_id in sorted({event.account_id, *_accounts_acted_in(event.user_id)}):
-        with tenancy.in_account(account_id):
-            sealing.seal(account_id)
-            _erase(account_id, "actor_salt", ACTOR, EVENTS.c.user_id == event.user_id)
-            about = [EVENTS.c.target_id == event.user_id, *map(_mentions, event.emails)]
-            is_own = EVENTS.c.target_type != entries.ERASED[1]
-            _erase(account_id, "salt", ("details",), sa.or_(*about), is_own)
+    if not event.is_home:
+        return  # the accounts acted in are found in the logs themselves
+    sealing.seal(event.account_id)
+    room = BATCH_SIZE
+    for erasure in _erasures(event.account_id, event.user_id, event.emails):
+        room -= _erase_batch(erasure, room)
+        if room <= 0:
+            break
+    emails = crypto.encrypt(orjson.dumps(sorted(event.emails)).decode())
+    payload = {"user_id": event.user_id, "emails": emails}
+    jobs.enqueue("security.erase_user", payload, account_id=event.account_id)
+
+
+@jobs.job("security.erase_user")
+def erase_user(payload: JSONMapping) -> None:
+    """Erase a user from the logs of all accounts; it goes on where it was interrupted."""
+    home, user_id = payload["account_id"], payload["user_id"]
+    try:
+        emails: list[str] = orjson.loads(crypto.decrypt(payload["emails"]))
+    except InvalidToken:
+        emails = []
+    for account_id in sorted({home, *_accounts_acted_in(user_id)}):
+        sealing.seal(account_id)
+        for erasure in _erasures(account_id, user_id, emails):
+            _erase_all(erasure)
+    for account_id in _accounts_that_name(emails):
+        _erase_all(_of_strangers(account_id, emails))
+
+
+def _erase_all(erasure: Erasure) -> None:
+    while _erase_batch(erasure, BATCH_SIZE) == BATCH_SIZE:
+        pass
+
+
+def _erasures(account_id: str, user_id: str, emails: Collection[str]) -> Iterator[Erasure]:
+    """What is erased in an account of the user, or in which the user acted; served by indexes."""
+    details = ("details",)
+    about = (EVENTS.c.target_type == "users", EVENTS.c.target_id == user_id)
+    yield Erasure(account_id, "actor_salt", ACTOR, (EVENTS.c.user_id == user_id,))
+    yield Erasure(account_id, "salt", details, about)
+    if emails:
+        yield Erasure(account_id, "salt", details, _names(emails))
+
+
+def _of_strangers(account_id: str, emails: Collection[str]) -> Erasure:
+    """Failures of nobody known: a user of another account with this address is another one."""
+    return Erasure(account_id, "salt", ("details",), (EVENTS.c.target_id == "", *_names(emails)))
+
+
+def _names(emails: Collection[str]) -> tuple[sa.ColumnElement[bool], ...]:
+    quoted = (orjson.dumps(email.lower()).decode() for email in sorted(emails))
+    named = [EVENTS.c.details.contains(text, autoescape=True) for text in quoted]
+    return EVENTS.c.kind.in_(WITH_ADDRESS), sa.or_(*named)
 
 
 def _accounts_acted_in(user_id: str) -> set[str]:
@@ -40,27 +102,33 @@ def _accounts_acted_in(user_id: str) -> set[str]:
     return found
 
 
-def _mentions(email: str) -> sa.ColumnElement[bool]:
-    quoted = orjson.dumps(email.lower()).decode()
-    return EVENTS.c.details.contains(quoted, autoescape=True)
+def _accounts_that_name(emails: Collection[str]) -> list[str]:
+    """The accounts at whose sign-in somebody typed one of the addresses."""
+    if not emails:
+        return []
+    typed = sa.select(EVENTS.c.account_id).where(EVENTS.c.target_id == "", *_names(emails))
+    with tenancy.across_accounts():
+        return sorted(db.connection().scalars(typed.distinct()))
 
 
-def _erase(
-    account_id: str, salt: str, columns: tuple[str, ...], *where: sa.ColumnElement[bool]
-) -> None:
-    place = (EVENTS.c.account_id == account_id, EVENTS.c[salt].is_not(None), *where)
-    query = sa.select(EVENTS.c.number).where(*place).order_by(EVENTS.c.number).limit(BATCH_SIZE)
-    emptied = dict.fromkeys((*columns, salt))
-    with db.transaction() as session:
+def _erase_batch(erasure: Erasure, limit: int) -> int:
+    """Erase up to so many events in one transaction; returns the number."""
+    account_id, salt = erasure.account_id, EVENTS.c[erasure.salt]
+    place = (EVENTS.c.account_id == account_id, salt.is_not(None), *erasure.where)
+    query = sa.select(EVENTS.c.number).where(*place).order_by(EVENTS.c.number).limit(limit)
+    with tenancy.in_account(account_id), db.transaction() as session:
         head = sealing.lock_head(account_id)
-        while numbers := session.scalars(query).all():
+        numbers = session.scalars(query).all()
+        if numbers:
             own = (EVENTS.c.account_id == account_id, EVENTS.c.number.in_(numbers))
+            emptied = dict.fromkeys((*erasure.columns, erasure.salt))
             session.execute(sa.update(EVENTS).where(*own).values(emptied))
-            erasures = [_erasure(account_id, number, salt) for number in numbers]
-            head = sealing.append(account_id, erasures, *head)
+            erased = [_erased(account_id, number, erasure.salt) for number in numbers]
+            sealing.append(account_id, erased, *head)
+    return len(numbers)
 
 
-def _erasure(account_id: str, number: int, salt: str) -> JSONObject:
+def _erased(account_id: str, number: int, salt: str) -> JSONObject:
     operation, table = entries.ERASED
     return {
         "account_id": account_id,

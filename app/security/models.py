@@ -49,7 +49,7 @@ class PendingEvent(_Event, Base):
 
 
 class SecurityEvent(_Event, Base):
-    """A sealed event. The database itself refuses UPDATE and DELETE, but for erasures."""
+    """A sealed event. The database itself refuses UPDATE and DELETE, but for erasures and cuts."""
 
     __tablename__ = "security_events"
     __table_args__ = (
@@ -90,6 +90,21 @@ class SecurityStream(Base):
     last_sent_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
+
+
+class SecurityStart(Base):
+    """A signed statement that older events were removed: the log begins after this one."""
+
+    __tablename__ = "security_starts"
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    entry_id: Mapped[int] = mapped_column(sa.BigInteger)
+    checksum: Mapped[bytes] = mapped_column(sa.LargeBinary)
+    removed: Mapped[int] = mapped_column(sa.BigInteger)
+    """The number of events removed so far."""
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    public_key: Mapped[str] = mapped_column(Text)
+    signature: Mapped[str] = mapped_column(Text)
 
 
 class SecurityHead(Base):

@@ -9,7 +9,7 @@ from app.types import JSONMapping, JSONObject
 
 VERSION = "1.3.0"
 CATEGORIES = {3: "Identity & Access Management", 6: "Application Activity"}
-FAILED = ("sign_in.failed", "sign_in.locked", "refresh_token.reused")
+FAILED = ("sign_in.failed", "sign_in.locked", "sign_in.suppressed", "refresh_token.reused")
 CREATED, CHANGED, DELETED = "created", "changed", "deleted"
 
 
@@ -31,6 +31,7 @@ CLASSES = {
     "sign_in.succeeded": Class(*AUTHENTICATION, 1, "Logon"),
     "sign_in.failed": Class(*AUTHENTICATION, 1, "Logon"),
     "sign_in.locked": Class(*AUTHENTICATION, 1, "Logon"),
+    "sign_in.suppressed": Class(*AUTHENTICATION, 1, "Logon"),
     "sessions.ended": Class(*AUTHENTICATION, 2, "Logoff"),
     "refresh_token.reused": Class(*AUTHENTICATION, 99, "Refresh token reused"),
     "password.changed": Class(*ACCOUNT_CHANGE, 3, "Password Change"),

@@ -19,7 +19,7 @@ from app.rest.access import account_admin
 from app.rest.paging import page_body
 from app.rest.schemas import TEXT, Schema
 from app.rest.serialization import json_response
-from app.security import ocsf, sealing, service, subscribers
+from app.security import entries, ocsf, sealing, service, subscribers
 from app.types import JSONObject
 
 NEWLINES = "application/x-ndjson"
@@ -71,6 +71,7 @@ VERIFIED = {
     "first_broken_id": None,
     "reason": None,
     "head": {"id": 12, "checksum": "23" * 32},
+    "start": None,
     "values_masked": 0,
     "values_erased": 0,
     "checkpoint": None,
@@ -225,11 +226,23 @@ class SecurityCheckpoint(Schema):
     signature = ma.fields.String(required=True)
 
 
+class SecurityStart(SecurityCheckpoint):
+    """A signed statement that the log begins after this number."""
+
+    kind = ma.fields.String(required=True)
+    removed = ma.fields.Integer(
+        required=True, metadata={"description": "The number of events removed so far."}
+    )
+
+
 class ExportedSecurityLog(Schema):
     """An export of the security log as one JSON document."""
 
     items = ma.fields.List(ma.fields.Nested(SecurityEntry), required=True)
     checkpoints = ma.fields.List(ma.fields.Nested(SecurityCheckpoint), required=True)
+    starts = ma.fields.List(
+        ma.fields.Nested(SecurityStart), metadata={"description": "Of a log that was cut."}
+    )
     exported = ma.fields.Integer(required=True)
     values_masked = ma.fields.Integer(required=True)
     values_erased = ma.fields.Integer(required=True)
@@ -246,6 +259,9 @@ class SecurityVerification(Schema):
     head = ma.fields.Nested(audit.ChainHead, required=True, allow_none=True)
     values_masked = ma.fields.Integer(required=True)
     values_erased = ma.fields.Integer(required=True)
+    start = ma.fields.Nested(
+        SecurityStart, required=True, allow_none=True, metadata={"description": "If it was cut."}
+    )
     checkpoint = ma.fields.Nested(SecurityCheckpoint, required=True, allow_none=True)
 
 
@@ -380,7 +396,8 @@ def exported(account_id: str, format: str, query: Query) -> Response:
         return _file(text, NEWLINES, "security-log.ocsf.jsonl")
     found = service.export(account_id, query)
     signed = sealing.sign(account_id) if format == "json" else None
-    text = exports.serialize(format, found, [signed] if signed else [])
+    start = entries.start_of(account_id)
+    text = exports.serialize(format, found, [signed] if signed else [], [start] if start else [])
     return _file(text, exports.FORMATS[format], f"security-log.{format}")
 
 

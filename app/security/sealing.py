@@ -17,6 +17,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from app import db, jobs
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.audit import checkpoints, digest
+from app.audit.entries import CHANGES
 from app.context import tenancy
 from app.security import entries
 from app.security.entries import EVENTS, HEADS
@@ -58,8 +59,8 @@ def sign(account_id: str) -> JSONObject | None:
         head = session.execute(query).mappings().first()
         if head is None or not head["number"]:
             return None
-        signed: JSONObject | None = orjson.loads(head["checkpoint"] or "null")
-        if signed and not _has(account_id, signed):
+        signed = stored_checkpoint(account_id)
+        if signed and not has(account_id, signed):
             log.error("security log checkpoint contradicts the log", **signed)
             return signed  # a new one would hide that the log was rewritten
         if signed is None or signed["entry_id"] < head["number"]:
@@ -73,7 +74,14 @@ def sign(account_id: str) -> JSONObject | None:
         return signed
 
 
-def _has(account_id: str, checkpoint: JSONObject) -> bool:
+def stored_checkpoint(account_id: str) -> JSONObject | None:
+    """The newest checkpoint of a chain, as it is stored."""
+    query = sa.select(HEADS.c.checkpoint).where(HEADS.c.account_id == account_id)
+    text = db.connection().scalar(query)
+    return orjson.loads(text) if text else None
+
+
+def has(account_id: str, checkpoint: JSONObject) -> bool:
     """Whether the entry of a checkpoint is stored with the checksum that was signed."""
     place = (EVENTS.c.account_id == account_id, EVENTS.c.number == checkpoint["entry_id"])
     stored = db.connection().scalar(sa.select(EVENTS.c.checksum).where(*place))
@@ -136,6 +144,14 @@ def _operators(account_id: str, user_ids: set[str]) -> set[str]:
     """Those of the users who are superadmins, acting in an account that is not theirs."""
     if account_id == SYSTEM_ACCOUNT_ID:
         return set()
-    of_system = (User.account_id == SYSTEM_ACCOUNT_ID, User.id.in_(user_ids))
+    known = sa.select(User.id, User.account_id).where(User.id.in_(user_ids))
+    known = known.where(User.account_id.in_((account_id, SYSTEM_ACCOUNT_ID)))
     with tenancy.across_accounts():
-        return set(db.connection().scalars(sa.select(User.id).where(*of_system)))
+        accounts = {row.id: row.account_id for row in db.connection().execute(known)}
+        found = {id for id, account in accounts.items() if account == SYSTEM_ACCOUNT_ID}
+        gone = user_ids - accounts.keys()
+        if gone:  # of users that are deleted since, the audit log knows the account
+            was = (CHANGES.c.account_id == SYSTEM_ACCOUNT_ID, CHANGES.c.table_name == "users")
+            former = sa.select(CHANGES.c.record_id).where(*was, CHANGES.c.record_id.in_(gone))
+            found |= set(db.connection().scalars(former.distinct()))
+    return found

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from app import clock, db
 from app.accounts.types import Query
-from app.audit import digest, verify
+from app.audit import digest, verifications, verify
 from app.context import tenancy
 from app.db import counts
 from app.security import entries, reads, sealing
@@ -84,17 +84,22 @@ def verify_chain(account_id: str) -> JSONObject:
     """The verification result of the chain, with its signed checkpoint."""
     sealing.seal(account_id)
     signed = sealing.sign(account_id)
+    start = entries.start_of(account_id)
     number, checksum = _head(account_id)
     chain = verify.Chain(verify.Report(entries.chain_id(account_id)))
     chain.checkpoints = {signed["entry_id"]: signed["checksum"]} if signed else {}
+    if start:
+        chain.start_after(start)
     for entry in entries.iter_entries(account_id, until=number):
         chain.take(entry)
     report = chain.close()
     if (chain.last_id, chain.last_checksum) != (number, checksum):
         report.fail(number, "the end of the chain is missing")
-    answer = asdict(report)
-    del answer["start"]  # of logs that are cut, which this one never is
-    return {**answer, "checkpoint": signed}
+    if not report.valid and entries.start_of(account_id) != start:
+        return verify_chain(account_id)  # it was cut meanwhile
+    if report.head or not report.valid:
+        verifications.store(verifications.SECURITY, account_id, report)
+    return {**asdict(report), "checkpoint": signed}
 
 
 def account_ids(account_id: str | None) -> list[str]:
@@ -138,13 +143,12 @@ def conditions(query: Query) -> list[sa.ColumnElement[bool]]:
     if query.get("to_date"):
         found.append(EVENTS.c.occurred_at <= query["to_date"])
     if query.get("record_id"):
-        # Ids of several records stand in the details only.
+        # Ids of several records stand in the details only: an index finds those without a target.
         id = query["record_id"]
         quoted = orjson.dumps(id).decode()
-        among = sa.and_(
-            EVENTS.c.kind.in_(READS), EVENTS.c.details.contains(quoted, autoescape=True)
-        )
-        found.append(sa.or_(EVENTS.c.target_id == id, among))
+        is_named = EVENTS.c.details.contains(quoted, autoescape=True)
+        among = sa.and_(EVENTS.c.target_id == "", EVENTS.c.kind.in_(READS), is_named)
+        found += [EVENTS.c.target_id.in_((id, "")), sa.or_(EVENTS.c.target_id == id, among)]
     return found
 
 

@@ -9,10 +9,10 @@ from app.context import actor
 from app.errors import TooManyRequests
 from app.http import rate_limits
 from app.http.rate_limits import Limit
-from app.security import entries, reads
+from app.security import entries, reads, suppressed
 from app.security.recording import Event, record
 
-# Guesses must not fill an account's log: beyond these, failures are not recorded.
+# Guesses must not fill an account's log: beyond these, failures are only counted.
 FAILURES = Limit("security-log", 1000, 3600)
 FAILURES_OF_ADDRESS = Limit("security-log-address", 60, 3600)
 LONGEST_ADDRESS = 320
@@ -38,9 +38,10 @@ NOUNS = {
 VERBS = {CREATE: "created", DELETE: "deleted"}
 PASSWORD, PASSWORD_CHANGED = "password_hash", "password.changed"
 KINDS = (
-    *("sign_in.succeeded", "sign_in.failed", "sign_in.locked"),
+    *("sign_in.succeeded", "sign_in.failed", "sign_in.locked", suppressed.KIND),
     *("sessions.ended", "refresh_token.reused", PASSWORD_CHANGED),
-    *("personal_data.read", "operator.records_read", "operator.request", entries.ERASURE),
+    *("personal_data.read", "operator.records_read", "operator.request"),
+    *(entries.ERASURE, entries.CUT),
     *(f"{noun}.{verb}" for noun in NOUNS.values() for verb in (*VERBS.values(), "changed")),
 )
 
@@ -63,6 +64,7 @@ def _on_sign_in(event: events.SignedIn) -> None:
 def _on_failure(event: events.SignInFailed) -> None:
     email = (event.email or "")[:LONGEST_ADDRESS].lower()
     if not _has_room(event, email):
+        suppressed.count(event.account_id)
         return
     details = {"reason": event.reason}
     details |= {"email": email} if email else {}

@@ -159,7 +159,10 @@ def _next_batch(account_id: str, after: int) -> JSONObject | None:
         found.append(entry)
     if not found:
         return None
+    # What was cut before it was sent: the receiver proves the gap by the signed start.
+    has_gap = found[0]["id"] > after + 1
     return {
+        **({"start": entries.start_of(account_id)} if has_gap else {}),
         "account_id": account_id,
         "first_number": found[0]["id"],
         "last_number": found[-1]["id"],

@@ -22,7 +22,8 @@ from app.audit.entries import CHANGES, HEADS, STARTS
 from app.errors import Conflict
 from app.feed import changes as feed
 from tests.audit.chains import entries, stand_alone, verified
-from tests.builders import Cast, make_collection, make_record
+from tests.builders import Caller, Cast, make_collection, make_record
+from tests.console.browser import Browser
 from tests.logs import unguarded
 
 alone = stand_alone()
@@ -33,7 +34,7 @@ def new_key() -> str:
 
 
 @pytest.fixture
-def acme(app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def account(app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch) -> str:
     """The id of an account with a key, records, and few changes in each piece."""
     settings = replace(app.extensions["atrium.config"], audit_checkpoint_key=(new_key(),))
     monkeypatch.setitem(app.extensions, "atrium.config", settings)
@@ -41,12 +42,33 @@ def acme(app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch) -> Iterator[st
     make_collection(cast.root, schema=[{"name": "title", "type": "text"}])
     for number in range(5):
         make_record(cast.alice, title=str(number))
+    return cast.alice.account_id
+
+
+@pytest.fixture
+def acme(app: Flask, account: str) -> Iterator[str]:
+    """The same, in a context of the application."""
     with app.app_context():
-        yield cast.alice.account_id
+        yield account
 
 
 def end() -> datetime:
     return clock.now() + timedelta(days=1)
+
+
+def console(app: Flask, caller: Caller, path: str) -> str:
+    """A page of the console, which needs a context of its own."""
+    return Browser(app, caller).get(path).text
+
+
+def cut_now(app: Flask, account_id: str, before: datetime | None = None) -> int:
+    with app.app_context():
+        return cut.cut(account_id, before or end())
+
+
+def start_of(app: Flask, account_id: str) -> dict[str, Any]:
+    with app.app_context():
+        return checkpoints.start_of(account_id) or {}
 
 
 def report(account_id: str) -> dict[str, Any]:
@@ -196,6 +218,72 @@ def test_the_change_feed_says_that_changes_expired(acme: str) -> None:
     assert feed.bounds(acme)[0] >= last
     head = sa.select(HEADS.c.expired_change).where(HEADS.c.account_id == acme)
     assert db.connection().scalar(head) == last
+
+
+def test_the_history_of_a_record_says_what_was_removed(
+    app: Flask, account: str, cast: Cast
+) -> None:
+    made = make_record(cast.alice, title="one")
+    path = f"records/posts/{made['id']}"
+    (created,) = cast.alice.get(f"{path}/history").json["items"]
+    cast.alice.patch(path, {"title": "two"})
+    assert cast.alice.get(f"{path}/history").json["truncated_before"] is None
+    moment = clock.now()
+    cast.alice.patch(path, {"title": "three"})
+    cast.alice.patch(path, {"title": "four"})
+    cut_now(app, account, moment)
+    later = make_record(cast.alice, title="later")
+    assert cast.alice.get(f"records/posts/{later['id']}/history").json["truncated_before"] is None
+    found = cast.alice.get(f"{path}/history").json
+    _, three = found["items"]
+    assert (found["total"], found["truncated_before"]) == (2, three["occurred_at"])
+    gone = {"as_of": created["occurred_at"]}
+    for answer in (
+        cast.alice.get(path, query_string=gone),
+        cast.alice.post(f"{path}/restore", {"audit_id": created["audit_id"]}),
+    ):
+        assert (answer.status_code, answer.json["error"]) == (404, "history_truncated")
+        assert answer.json["truncated_before"] == three["occurred_at"]
+    was = cast.alice.get(path, query_string={"as_of": three["occurred_at"]})
+    assert was.json["title"] == "three"
+    cast.alice.delete(path)
+    assert cast.charlie.get(path, query_string=gone).json["error"] == "not_found"
+    assert cast.alice.get(path, query_string=gone).json["error"] == "history_truncated"
+    assert cast.alice.get(f"{path}/history").json["truncated_before"] == three["occurred_at"]
+    for id, is_cut in ((made["id"], True), (later["id"], False)):
+        page = console(app, cast.alice, f"records/{account}/posts/{id}/history")
+        assert ("were removed by retention" in page) == is_cut
+
+
+def test_a_state_after_the_cut_is_restored(acme: str, cast: Cast) -> None:
+    path = f"records/posts/{make_record(cast.alice, title='one')['id']}"
+    moment = clock.now()
+    cast.alice.patch(path, {"title": "two"})
+    cast.alice.patch(path, {"title": "three"})
+    cut.cut(acme, moment)
+    _, two = cast.alice.get(f"{path}/history").json["items"]
+    restored = cast.alice.post(f"{path}/restore", {"audit_id": two["audit_id"]})
+    assert (restored.status_code, restored.json["title"]) == (200, "two")
+    missing = cast.alice.post(f"{path}/restore", {"audit_id": 2**62})
+    assert (missing.status_code, missing.json["error"]) == (404, "not_found")
+
+
+def test_the_console_shows_where_a_log_begins(app: Flask, account: str, cast: Cast) -> None:
+    assert "The log begins after" not in console(app, cast.alice, "audit")
+    assert cast.alice.put("account/retention", {"audit_days": 400}).status_code == 200
+    removed = cut_now(app, account)
+    start = start_of(app, account)
+    for caller, path in ((cast.alice, "audit"), (cast.root, f"audit?account={cast.alice.slug}")):
+        page = console(app, caller, path)
+        assert f"The log begins after entry {start['entry_id']}" in page
+        assert f"{removed} older entries" in page
+        assert "after 400 days" in page
+        assert "signature valid" in page
+    assert str(start["entry_id"]) in console(app, cast.root, "audit/chains")
+    with app.app_context(), db.transaction() as session:
+        session.execute(sa.update(STARTS).values(removed=0))
+    for caller, path in ((cast.alice, "audit"), (cast.root, "audit/chains")):
+        assert "signature invalid" in console(app, caller, path)
 
 
 class unguarded_transaction:

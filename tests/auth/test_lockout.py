@@ -511,3 +511,16 @@ def test_many_logins_at_once_take_a_bounded_memory(
     assert seen == [401] * many
     assert counting.total == many
     assert counting.most * counting.memory_cost <= 80 * 1024  # KiB
+
+
+def test_setup_links_of_several_accounts_do_not_flood_a_mailbox(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit(app, monkeypatch, mail_tries_per_mailbox=3)
+    mailbox = "it@customer.example"
+    body = {"name": "IT", "email": mailbox}
+    callers = [cast.alice, cast.charlie] * 3
+    statuses = [one.post("account/setup-links", body).status_code for one in callers]
+    assert statuses == [201] * 3 + [429] * 3
+    run_jobs(app)
+    assert sum(mail["To"] == mailbox for mail in outbox(app)) == 3

@@ -15,6 +15,7 @@ from app.context import tenancy
 from app.retention import service
 from tests.builders import OPEN, Caller, Cast, make_collection, make_record, make_user
 from tests.mailbox import run_jobs
+from tests.security.reading import events
 from tests.webhooks.delivering import deliveries, make_webhook
 
 PATH = "account/retention"
@@ -170,6 +171,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"deliveries_days": 31}, "deliveries_days"),
     ({"instances_days": 31}, "instances_days"),
     ({"audit_days": 364}, "audit_days"),
+    ({"security_days": 364}, "security_days"),
     ({"records": [{"collection": "nowhere", "days": 1}]}, "records[0].collection"),
     ({"records": [{"collection": "closed", "days": 1}]}, "records[0].collection"),
     ({"records": [{"collection": "signed", "days": 1}]}, "records[0].collection"),
@@ -241,3 +243,15 @@ def test_the_audit_log_is_cut_by_age_and_what_is_left_verifies(
     assert after < before
     verified = app.test_cli_runner().invoke(args=["audit", "verify"])
     assert verified.exit_code == 0, verified.output
+
+
+def test_the_security_log_is_cut_by_age_and_what_is_left_verifies(app: Flask, cast: Cast) -> None:
+    cast.alice.post("groups", {"name": "old"})
+    before = [one["number"] for one in events(cast.alice)]
+    save(cast.alice, security_days=365)
+    later = clock.now() + timedelta(days=366)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clock, "now", lambda: later)
+        apply(app)
+    assert not set(before) & {one["number"] for one in events(cast.alice)}
+    assert cast.alice.get("account/security-log/verify").json["valid"]

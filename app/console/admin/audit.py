@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from datetime import date
-from typing import cast
+from typing import Any, cast
 
 import flask_babel
 import sqlalchemy as sa
@@ -14,14 +14,16 @@ from flask import Response, render_template, request, stream_with_context
 from app import clock, config, db
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
-from app.audit import append, checkpoints, exports, service, verify
+from app.audit import append, checkpoints, exports, service, verifications, verify
+from app.audit.entries import STARTS
 from app.audit.models import AuditHead
 from app.audit.service import Change
 from app.audit.verify import Report
 from app.auth import principal as principals
 from app.auth.principal import Principal
-from app.console.admin import audit_names
+from app.console.admin import audit_names, log_starts
 from app.console.admin.audit_names import Names
+from app.console.admin.log_starts import LogStart
 from app.console.records import writers
 from app.console.shell import guard, lists, streamed_pages
 from app.console.shell.blueprint import blueprint
@@ -30,6 +32,7 @@ from app.errors import NotFound
 from app.http.languages import gettext, lazy_gettext
 from app.rest.access import public
 from app.rest.converters import UuidPath
+from app.retention import policy as policies
 from app.types import JSONObject
 
 AUDIT = "/console/audit"
@@ -73,7 +76,14 @@ def show_audit_log() -> str:
         formats=FORMATS,
         enabled=append.enabled(),
         name_of_day=_name_of_day,
+        start=_start(account_id),
+        verified=verifications.last(verifications.AUDIT, account_id) if account_id else None,
     )
+
+
+def _start(account_id: str | None) -> LogStart | None:
+    start = checkpoints.start_of(account_id) if account_id else None
+    return log_starts.shown(start, account_id, policies.AUDIT)
 
 
 def _name_of_day(day: date) -> str:
@@ -131,7 +141,11 @@ def show_chains() -> str:
     listing = lists.from_request("console.show_chains")
     listing.with_page(_chain_page(listing))
     has_key = bool(config.current().audit_checkpoint_key)
-    return render_template("console/audit/chains.html", listing=listing, has_key=has_key)
+    shown = [head.account_id for head, *_ in listing.items]
+    verified = verifications.of_accounts(verifications.AUDIT, shown)
+    return render_template(
+        "console/audit/chains.html", listing=listing, has_key=has_key, verified=verified
+    )
 
 
 @blueprint.post(f"{AUDIT}/verify")
@@ -229,8 +243,19 @@ def _people(account_id: str) -> dict[str, str]:
 
 def _chain_page(listing: Listing) -> tuple[list[object], int]:
     total = db.db.session.scalar(sa.select(sa.func.count()).select_from(AuditHead))
-    query = sa.select(AuditHead, Account.name).outerjoin(
+    query = sa.select(AuditHead, Account.name, *STARTS.c).outerjoin(
         Account, Account.id == AuditHead.account_id
     )
+    query = query.outerjoin(STARTS, STARTS.c.account_id == AuditHead.account_id)
     page = query.order_by(AuditHead.account_id).offset(listing.skip).limit(lists.PAGE_SIZE)
-    return list(db.db.session.execute(page).all()), total or 0
+    rows = db.db.session.execute(page).all()
+    return [(row[0], row[1], _stored_start(row[2:])) for row in rows], total or 0
+
+
+def _stored_start(values: Sequence[Any]) -> JSONObject | None:
+    """The start in a row, and whether its signature is valid; None if the log was never cut."""
+    row = dict(zip(STARTS.c.keys(), values, strict=True))
+    if row["account_id"] is None:
+        return None
+    start = checkpoints.stored_start(row)
+    return {**start, "is_signed": checkpoints.fault(start) is None}

@@ -8,7 +8,8 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import db
 from app.accounts.models import User
-from app.console.admin import audit_names, security_names
+from app.audit import verifications
+from app.console.admin import audit_names, log_starts, security_names
 from app.console.records import writers
 from app.console.shell import forms, guard, lists, one_time_secrets, scopes
 from app.console.shell.blueprint import blueprint
@@ -19,7 +20,8 @@ from app.errors import AppError, NotFound
 from app.http.languages import gettext, lazy_gettext
 from app.outbound.address_policy import LONGEST_URL
 from app.rest.access import public
-from app.security import routes, service, subscribers
+from app.retention import policy as policies
+from app.security import entries, routes, service, subscribers
 from app.security.models import SecurityStream
 from app.types import JSONObject
 from app.webhooks import security_streams
@@ -42,8 +44,15 @@ def show_security_log(account_id: str) -> str:
         page = (listing.skip, lists.PAGE_SIZE, listing.count_limit)
         found = service.numbered_page(scope.account.id, dict(listing.filter_values), *page)
         listing.with_page(found)
+    rule = (scope.account.id, policies.SECURITY)
     return render_template(
-        "console/security/log.html", scope=scope, listing=listing, formats=FORMATS, **_names(scope)
+        "console/security/log.html",
+        scope=scope,
+        listing=listing,
+        formats=FORMATS,
+        verified=verifications.last(verifications.SECURITY, scope.account.id),
+        start=log_starts.shown(entries.start_of(scope.account.id), *rule),
+        **_names(scope),
     )
 
 

@@ -31,6 +31,7 @@ KINDS: Mapping[str, object] = {
     "sign_in.succeeded": lazy_gettext("Signed in"),
     "sign_in.failed": lazy_gettext("Sign-in failed"),
     "sign_in.locked": lazy_gettext("Sign-in locked after too many tries"),
+    "sign_in.suppressed": lazy_gettext("Further failed sign-ins, only counted"),
     "sessions.ended": lazy_gettext("Sessions ended"),
     "refresh_token.reused": lazy_gettext("Refresh token used twice"),
     "password.changed": lazy_gettext("Password changed"),
@@ -38,6 +39,7 @@ KINDS: Mapping[str, object] = {
     "operator.records_read": lazy_gettext("Records read by the operator"),
     "operator.request": lazy_gettext("Request by the operator"),
     "log.erased": lazy_gettext("Personal data erased from this log"),
+    "log.cut": lazy_gettext("Older events removed by retention"),
 }
 PATHS: Mapping[str, object] = {
     "get": lazy_gettext("one record"),

@@ -64,7 +64,7 @@ def _page(account_id: str, name: str, record_id: str, form: Form) -> Page:
     result = service.page(
         scope.collection.name, url_args["record_id"], listing.skip, lists.PAGE_SIZE, by=scope.by
     )
-    listing.with_page(result)
+    listing.with_page((result.changes, result.total))
     deleted = listing.page == 1 and any(
         change["operation"] == DELETE for change in listing.items[:1]
     )
@@ -74,6 +74,7 @@ def _page(account_id: str, name: str, record_id: str, form: Form) -> Page:
         "labels": _labels(scope, listing.items),
         "actor": writers.actor,
         "compared": _compared,
+        "truncation": result.truncation,
     }
     id = url_args["record_id"]
     context["title"] = references.labels(scope.collection, [id], scope.by).get(id, f"…{id[-8:]}")

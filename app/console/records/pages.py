@@ -246,7 +246,7 @@ def _record_page(
 
 def _newest_changes(scope: CollectionScope, record_id: str) -> Sequence[JSONMapping]:
     try:
-        return history.page(scope.collection.name, record_id, 0, MAX_CHANGES, by=scope.by)[0]
+        return history.page(scope.collection.name, record_id, 0, MAX_CHANGES, by=scope.by).changes
     except AppError:  # its changes are too large, or not for the caller
         return ()
 

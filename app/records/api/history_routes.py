@@ -5,7 +5,7 @@ from __future__ import annotations
 import marshmallow as ma
 from flask import Response
 
-from app import rest
+from app import clock, rest
 from app.audit import append
 from app.auth.guard import optimistic, principal
 from app.records.api.routes import EXAMPLE as RECORD
@@ -57,6 +57,7 @@ ERASED = {
     "actors_erased": 0,
     "deliveries_erased": 2,
 }
+PAGE = {**page_body([CHANGE], 1, {"skip": 0, "limit": 25}), "truncated_before": None}
 
 
 class FieldChange(Schema):
@@ -92,6 +93,14 @@ class RecordChangePage(Page):
     """A page of changes, the newest first."""
 
     items = items_field(RecordChange)
+    truncated_before = fields.Timestamp(
+        required=True,
+        allow_none=True,
+        metadata={
+            "description": "Changes before this moment were removed by retention; null if the"
+            " history is complete."
+        },
+    )
 
 
 class RestoreBody(Schema):
@@ -125,7 +134,7 @@ class HistoryArgs(PageArgs):
 
 @blueprint.route(f"{BY_ID}/history", methods=["GET"])
 @blueprint.arguments(HistoryArgs, location="query")
-@blueprint.response(200, RecordChangePage, example=page_body([CHANGE], 1, {"skip": 0, "limit": 25}))
+@blueprint.response(200, RecordChangePage, example=PAGE)
 @blueprint.fails(400, 403, 413)
 @optimistic
 @allow(Access.ANONYMOUS)
@@ -134,12 +143,12 @@ def list_record_changes(args: JSONObject, collection: str, record_id: str) -> Re
 
     Read from the audit log. Requires the update rule (for a deleted record: on its last state).
     Shows only fields that the caller may view, masked as in the record, and omits changes of other
-    fields.
+    fields. `truncated_before` says that older changes were removed by retention.
     """
-    changes, total = service.page(
-        collection, record_id, args["skip"], args["limit"], by=principal()
-    )
-    return json_response(page_body(limit_size(changes), total, args))
+    found = service.page(collection, record_id, args["skip"], args["limit"], by=principal())
+    body = page_body(limit_size(found.changes), found.total, args)
+    before = clock.iso(found.truncation.before) if found.truncation else None
+    return json_response({**body, "truncated_before": before})
 
 
 @blueprint.route(f"{BY_ID}/restore", methods=["POST"])
@@ -153,7 +162,8 @@ def restore_record(body: JSONObject, collection: str, record_id: str) -> Respons
     """Restore the state after an audit entry, as a new change.
 
     Requires the update rule, and write access to every field that differs. Returns 404 for deleted
-    records. Fields that are required now and had no value then keep their values.
+    records, and 404 `history_truncated` for entries that retention removed. Fields that are
+    required now and had no value then keep their values.
     """
     if_match = get_header("If-Match")
     audit_id, by = body["audit_id"], principal()

@@ -265,7 +265,8 @@ def get_record(args: JSONObject, collection: str, record_id: str) -> Response:
     """Get a record.
 
     `as_of` returns a former state from the audit log, also of deleted records. The view rule must
-    allow both the current (or last) state and the former one.
+    allow both the current (or last) state and the former one. For a moment before changes that
+    retention removed, the answer is 404 `history_truncated`.
     """
     if "as_of" in args:
         return json_response(service.get(collection, record_id, args, by=principal()))

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from app import clock, db, rules
 from app.audit.append import CREATE, DELETE, UPDATE
-from app.audit.entries import LOG, is_of, without_index
+from app.audit.entries import CHANGES, LOG, STARTS, is_of, without_index
 from app.auth.principal import Principal
 from app.collections.definition import Definition
 from app.collections.fields import Field, InvalidValue
@@ -29,6 +29,17 @@ AS_JSON = (rules.Type.NUMBER, rules.Type.BOOLEAN, *STORED_AS_JSON)
 CHANGE_COLUMNS = ("occurred_at", "request_id", "operation")  # shared by the entries of one change
 State = JSONObject
 Reader = Callable[[Definition, str, str], Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Truncation:
+    """What retention removed from the history of a record."""
+
+    before: datetime
+    """The moment of the oldest change that the account's log still has."""
+    removed_at: datetime
+    last_id: int
+    """The last entry that was removed."""
 
 
 @dataclass
@@ -100,6 +111,10 @@ class RecordHistory:
         if not matches:
             raise NotFound("There is no such entry in the history of this record.")
         return self.at(matches[0].occurred_at)
+
+    def has(self, audit_id: int) -> bool:
+        """Whether an entry is about this record."""
+        return any(e.id == audit_id and e.record_id == self.record_id for e in self.entries)
 
     def last(self) -> State | None:
         """The present record, or its last state before deletion."""
@@ -184,6 +199,37 @@ def load_last_entries(definition: Definition, account_id: str, record_id: str) -
     chosen = (*conditions, sa.or_(~is_update, LOG.c.id == last))
     query = sa.select(*entry_columns(definition)).where(*chosen).order_by(LOG.c.id)
     return db.connection().execute(query).all()
+
+
+def truncation_columns(
+    definition: Definition, account_id: str, record_id: str
+) -> list[sa.ColumnElement[Any]]:
+    """The columns that `truncation_of` reads, of a statement of any table."""
+    start = STARTS.c.account_id == account_id
+    own, oldest = CHANGES.c.account_id == account_id, CHANGES.c.first_id
+    account, table_name = without_index(CHANGES.c.account_id), without_index(CHANGES.c.table_name)
+    is_of_collection = is_of(definition, table_name, CHANGES.c.occurred_at)
+    mine = (CHANGES.c.record_id == record_id, account == account_id, is_of_collection)
+    found = {
+        "removed_at": sa.select(STARTS.c.created_at).where(start),
+        "last_id": sa.select(STARTS.c.entry_id).where(start),
+        "before": sa.select(CHANGES.c.occurred_at).where(own).order_by(oldest).limit(1),
+        "first": sa.select(CHANGES.c.operation).where(*mine).order_by(oldest).limit(1),
+    }
+    return [query.scalar_subquery().label(name) for name, query in found.items()]
+
+
+def truncation_of(row: Any) -> Truncation | None:
+    """What a row of `truncation_columns` says; None if the history has the record's creation."""
+    if row.last_id is None or row.first == CREATE:
+        return None
+    return Truncation(row.before, row.removed_at, row.last_id)
+
+
+def truncation(definition: Definition, account_id: str, record_id: str) -> Truncation | None:
+    """What retention removed from the history of a record; None if nothing."""
+    columns = truncation_columns(definition, account_id, record_id)
+    return truncation_of(db.connection().execute(sa.select(*columns)).one())
 
 
 def change_conditions(definition: Definition, account_id: str, record_id: str) -> list[Any]:

@@ -184,7 +184,8 @@ def _erase_traces_of_user(target: JSONMapping) -> Erased:
         emails = _emails(target) | _stored_emails(target)
         account_ids = sorted(_accounts_acted_in(user_id) | {account_id})
         for account_id_ in account_ids:
-            events.publish(events.UserErased(account_id_, user_id, frozenset(emails)))
+            is_home = account_id_ == account_id
+            events.publish(events.UserErased(account_id_, user_id, frozenset(emails), is_home))
         invitation_ids = _invitations_to(account_id, emails)
         key_ids = _api_key_ids(account_id, user_id)
         values = erase.erase_values(account_id, "users", user_id)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import orjson
 import sqlalchemy as sa
 
-from app import db
+from app import clock, db
 from app.audit.entries import LOG
 from app.auth.principal import Principal
 from app.collections import access as accesses
@@ -40,13 +41,23 @@ ENTRY_COLUMNS = (
     *("es_username", "es_reason", "es_timestamp", "request_id"),
 )
 NOT_DELETED = "This record is not deleted."
+TRUNCATED = "history_truncated"
 NOT_WRITABLE = "You may not write all fields of this state."
 View = JSONObject
 State = JSONObject
 
 
+@dataclass(frozen=True)
+class HistoryPage:
+    """A page of a record's changes, newest first, and their number."""
+
+    changes: list[View]
+    total: int
+    truncation: pasts.Truncation | None
+
+
 def get(collection: str, record_id: str, args: JSONMapping, *, by: Principal) -> View:
-    """A record's state at `as_of`. Raises NotFound if there was none, or it is hidden.
+    """A record's state at `as_of`. Raises NotFound if there was none, or it is hidden or removed.
 
     The view rule must allow both the present and the former state.
     """
@@ -59,11 +70,12 @@ def get(collection: str, record_id: str, args: JSONMapping, *, by: Principal) ->
     past = pasts.load_history(definition, record_id, by, pasts.load_all_entries)
     current_state = past.last()
     # Check the present first: only those who may view it learn that a state was erased.
-    state = (
-        past.at(args["as_of"])
-        if current_state is not None and _allows(access, current_state)
-        else None
-    )
+    state = None
+    if current_state is not None and _allows(access, current_state):
+        cut = pasts.truncation(definition, past.account_id, record_id)
+        if cut and args["as_of"] < cut.before:
+            raise _truncated(cut)
+        state = past.at(args["as_of"])
     if state is None or not _allows(access, state):
         raise NotFound("There is no such record.")
     # Ignore changes of hidden fields, which would confirm guesses of their values.
@@ -71,22 +83,23 @@ def get(collection: str, record_id: str, args: JSONMapping, *, by: Principal) ->
     return _render_state(access, names or list(access.readable), visible_state)
 
 
-def page(
-    collection: str, record_id: str, skip: int, limit: int, *, by: Principal
-) -> tuple[list[View], int]:
-    """A page of a record's changes, newest first, and their number.
+def page(collection: str, record_id: str, skip: int, limit: int, *, by: Principal) -> HistoryPage:
+    """A page of a record's changes, newest first.
 
     A change is what one transaction did to visible fields. Requires the update rule. Raises
     NotFound, Forbidden or AnswerTooLarge.
     """
     definition = _get_definition(collection, by)
     _, view = _load_visible(definition, record_id, "update", by, pasts.load_last_entries)
-    conditions = pasts.change_conditions(definition, by.require_account_id(), record_id)
+    key = (by.require_account_id(), record_id)
+    conditions = pasts.change_conditions(definition, *key)
     # Skip hidden fields: their changes would confirm guesses of their values.
     readable = view.readable if view else SYSTEM_FIELDS
     conditions.append(pasts.present_name(definition).in_(readable))
     changes = pasts.changes(conditions)
-    total = db.connection().scalar(sa.select(sa.func.count()).select_from(changes.subquery()))
+    total = sa.select(sa.func.count()).select_from(changes.subquery()).scalar_subquery()
+    about = (total.label("total"), *pasts.truncation_columns(definition, *key))
+    whole = db.connection().execute(sa.select(*about)).one()
     query = changes.order_by(sa.desc("newest")).offset(skip).limit(limit).subquery()
     same_change = (LOG.c[name].is_not_distinct_from(query.c[name]) for name in pasts.CHANGE_COLUMNS)
     on_page = LOG.join(query, sa.and_(*same_change))
@@ -104,7 +117,7 @@ def page(
         shown = {one["field"] for change in changes_shown for one in change["changes"]}
         place = (definition, by, by.require_account_id(), [record_id])
         reads.note(*place, view.exposed & shown, path="history")
-    return changes_shown, total or 0
+    return HistoryPage(changes_shown, whole.total, pasts.truncation_of(whole))
 
 
 def restore(
@@ -123,6 +136,10 @@ def restore(
     past, view = _load_visible(definition, record_id, "update", by, pasts.load_all_entries)
     if past.present is None:
         raise NotFound("This record is deleted.")
+    if not past.has(audit_id):
+        cut = pasts.truncation(definition, past.account_id, record_id)
+        if cut and audit_id <= cut.last_id:
+            raise _truncated(cut)
     state = past.after(audit_id)
     if state is None:
         raise NotFound("The record was deleted then.")
@@ -135,6 +152,12 @@ def restore(
     body = orjson.loads(orjson.dumps(body))
     with _hide_fields_in_errors(view):
         return records.patch(collection, record_id, body, if_match=if_match, by=by)
+
+
+def _truncated(cut: pasts.Truncation) -> NotFound:
+    before = clock.iso(cut.before)
+    message = f"Changes of this record before {before} were removed by retention."
+    return NotFound(message, error=TRUNCATED, truncated_before=before)
 
 
 def undelete(collection: str, record_id: str, *, by: Principal) -> views.RecordView:

@@ -19,7 +19,8 @@ PIECE = 500
 # The logs stay; jobs are forgotten when they are over, and this is one.
 KEPT = {
     *("audit_changes", "audit_heads", "audit_checkpoints", "audit_starts"),
-    *("security_pending", "security_events", "security_heads"),
+    *("security_pending", "security_events", "security_heads", "security_starts"),
+    "chain_verifications",
     jobs.TABLE.name,
 }
 

@@ -1,0 +1,78 @@
+"""When chains were last verified, and with what result.
+
+Whoever owns the database can write these rows: they say that the periodic verification runs, and
+prove nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from app import clock, db
+from app.audit.models import ChainVerification
+from app.context import tenancy
+from app.db import Base
+
+AUDIT, SECURITY = "audit", "security"
+TABLE = Base.metadata.tables[ChainVerification.__tablename__]
+KEY = ("account_id", "log")
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The last verification of a chain."""
+
+    account_id: str
+    log: str
+    verified_at: datetime
+    is_valid: bool
+    checked: int
+    broken_id: int | None
+    reason: str | None
+
+
+def store(log: str, account_id: str, report: Any) -> None:
+    """Store the result of a verification that has just ended; `report` is a `verify.Report`."""
+    found = {"is_valid": report.valid, "checked": report.checked, "reason": report.reason}
+    found |= {"broken_id": report.first_broken_id, "verified_at": clock.now()}
+    insert = sqlite.insert if db.has_one_writer() else postgresql.insert
+    row = insert(TABLE).values(account_id=account_id, log=log, **found)
+    stored = row.on_conflict_do_update(
+        index_elements=KEY, set_={name: row.excluded[name] for name in found}
+    )
+    with tenancy.in_account(account_id), db.transaction() as session:
+        session.execute(stored)
+
+
+def last(log: str, account_id: str) -> Verification | None:
+    """The last verification of an account's chain."""
+    own = (TABLE.c.account_id == account_id, TABLE.c.log == log)
+    return next(iter(_read(*own)), None)
+
+
+def of_accounts(log: str, account_ids: Iterable[str]) -> dict[str, Verification]:
+    """The last verifications of these accounts' chains, by account."""
+    own = (TABLE.c.account_id.in_(list(account_ids)), TABLE.c.log == log)
+    return {found.account_id: found for found in _read(*own)}
+
+
+def broken(limit: int) -> list[Verification]:
+    """Some chains that were broken when they were last verified."""
+    return _read(TABLE.c.is_valid.is_(False), limit=limit)
+
+
+def recent(age: timedelta) -> sa.Select[str]:
+    """The accounts with a chain of the audit log that was verified within this time."""
+    since = TABLE.c.verified_at > clock.now() - age
+    return sa.select(TABLE.c.account_id).where(TABLE.c.log == AUDIT, since)
+
+
+def _read(*where: sa.ColumnElement[bool], limit: int | None = None) -> list[Verification]:
+    query = sa.select(TABLE).where(*where).order_by(TABLE.c.account_id, TABLE.c.log).limit(limit)
+    return [Verification(**row) for row in db.connection().execute(query).mappings()]

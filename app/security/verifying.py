@@ -1,0 +1,42 @@
+"""Verifies the chains of all accounts, each once a day."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+import sqlalchemy as sa
+import structlog
+
+from app import db, jobs
+from app.audit import verifications, verify
+from app.audit.models import AuditHead
+from app.security import service
+from app.types import JSONMapping
+
+log = structlog.get_logger()
+EVERY_SECONDS, RUN_SECONDS = 600, 60
+DAY = timedelta(days=1)
+
+
+@jobs.periodic(EVERY_SECONDS, "security.verify")
+def verify_periodically(payload: JSONMapping) -> None:
+    """Verify the logs of accounts that were not verified today; for a minute, or until one ends."""
+    end = time.monotonic() + RUN_SECONDS
+    while time.monotonic() < end and (account_id := _next()):
+        verify_account(account_id)
+
+
+def verify_account(account_id: str) -> None:
+    """Verify both logs of an account, and report what is broken to the operator's log."""
+    reports = [*verify.verify_all(account_id)["chains"], service.verify_chain(account_id)]
+    for report in reports:
+        if not report["valid"]:
+            about = {"entry": report["first_broken_id"], "reason": report["reason"]}
+            log.error("audit chain broken", account=report["account_id"], **about)
+
+
+def _next() -> str | None:
+    known = sa.select(AuditHead.account_id).where(AuditHead.last_id > 0)
+    due = known.where(AuditHead.account_id.not_in(verifications.recent(DAY)))
+    return db.connection().scalar(due.order_by(AuditHead.account_id).limit(1))
