@@ -39,6 +39,7 @@ LOCAL_TO_INSTANCE = {"verified_at": None, "last_checked_at": None, "failed_check
 NOT_COPIED = {"api_keys", "scim_tokens", "workflow_schedules", "directory_users"}
 NOT_COPIED |= {"directory_groups"}
 SEQUENCE_MARGIN = 1_000_000
+MAX_LENGTH = 4_000_000  # characters of the rows that one statement inserts, unless one has more
 
 
 @dataclass
@@ -221,15 +222,16 @@ class _Import:
         return max(db.connection().scalar(one) or 0 for one in (*numbers, feed))
 
     def _pieces(self) -> Iterator[tuple[str, list[str], list[list[Any]]]]:
-        name, columns, rows = "", list[str](), list[list[Any]]()
+        name, columns, rows, length = "", list[str](), list[list[Any]](), 0
         for event in self._contents.events():
             if event.kind == "row":
                 rows.append(event.value)
-            if rows and (event.kind != "row" or len(rows) == PIECE):
+                length += sum(len(value) for value in event.value if type(value) is str)
+            if rows and (event.kind != "row" or len(rows) == PIECE or length > MAX_LENGTH):
                 yield name, columns, rows
                 self._rows += len(rows)
                 self._progress(self._rows)
-                rows = []
+                rows, length = [], 0
             if event.kind == "table":
                 name, columns = event.value["table"], event.value["columns"]
                 if name.startswith("records/"):
