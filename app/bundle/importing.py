@@ -33,6 +33,7 @@ from app.webhooks import versions as webhook_versions
 CLASH = "Definitions of this instance differ from those of the bundle; nothing was changed: {}."
 STILL_DELETING = "The data of this account is still being deleted. Try again later."
 SYSTEM = "This bundle names the system account, which cannot be imported."
+IMPORTED = "Another import has created this account meanwhile."
 SLUG_TAKEN = "The slug {} is taken. Import the account under another one."
 LOCAL_TO_INSTANCE = {"verified_at": None, "last_checked_at": None, "failed_checks": 0}
 # What a copy of an account has not: the credentials of programs, and what would act by itself.
@@ -192,7 +193,11 @@ class _Import:
     def _write_account(self) -> None:
         source, target = self._contents.account, self._target
         session = db.db.session
-        with errors.conflict_on_unique("accounts", "slug", "slug", SLUG_TAKEN.format(target.slug)):
+        slug_taken = SLUG_TAKEN.format(target.slug)
+        with (
+            errors.conflict_on_unique("accounts", "id", "id", IMPORTED),
+            errors.conflict_on_unique("accounts", "slug", "slug", slug_taken),
+        ):
             if target.is_reopened:
                 account = accounts.get_for_update(target.account_id)
                 if account is None or account.closed_at is None:
