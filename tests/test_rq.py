@@ -131,11 +131,14 @@ def test_rq_does_all_kinds_of_work(
     with working(environ, log):
         start(cast.alice, flow)
         assert anyone.post("auth/register", BODY).status_code == 201
+        export = cast.alice.post("account/export", {"passphrase": "a long enough passphrase"})
         assert until(lambda: len(receiver.requests) == 2), log.read_text()
         assert until(lambda: outbox(app))
+        path = f"account/export/{export.json['id']}"
+        assert until(lambda: cast.alice.get(path).json["status"] == "ready"), log.read_text()
         scheduled = queues(server)["default"].scheduled_job_registry
         assert until(lambda: scheduled.count == len(periodic))
-        assert until(lambda: idle_workers(server) == 4)
+        assert until(lambda: idle_workers(server) == len(rq_queues.NAMES))
         found = rq_info(server.url, "--only-queues")
         known = [line.split()[1] for line in found.splitlines() if line.startswith("queue")]
         assert sorted(known) == sorted(rq_queues.NAMES)
@@ -154,7 +157,7 @@ def test_the_stock_command_does_all_kinds_of_work(
         assert until(lambda: len(receiver.requests) == 2, 40), log.read_text()
         assert until(lambda: outbox(app), 40)
     receiver.close()
-    assert [queue.failed_job_registry.count for queue in queues(server).values()] == [0] * 4
+    assert [queue.failed_job_registry.count for queue in queues(server).values()] == [0] * len(rq_queues.NAMES)
 
 
 def test_an_emptied_redis_loses_no_work(
@@ -171,7 +174,7 @@ def test_an_emptied_redis_loses_no_work(
             connection.flushall()
         assert cast.alice.post("records/posts", {"title": "after"}).status_code == 201
         assert until(lambda: len(receiver.requests) == 2)
-        assert until(lambda: idle_workers(server) == 4)
+        assert until(lambda: idle_workers(server) == len(rq_queues.NAMES))
     receiver.close()
 
 
@@ -180,12 +183,12 @@ def test_without_redis_a_worker_goes_on_and_returns_to_it(
 ) -> None:
     receiver = hooked(app, cast)
     with forked_worker(environ, 0.5):
-        assert until(lambda: idle_workers(server) == 4)
+        assert until(lambda: idle_workers(server) == len(rq_queues.NAMES))
         server.kill()
         assert cast.alice.post("records/posts", {"title": "away"}).status_code == 201
         assert until(lambda: len(receiver.requests) == 1)
         server.start()
-        assert until(lambda: idle_workers(server) == 4)
+        assert until(lambda: idle_workers(server) == len(rq_queues.NAMES))
         assert cast.alice.post("records/posts", {"title": "back"}).status_code == 201
         assert until(lambda: len(receiver.requests) == 2)
     receiver.close()
@@ -311,14 +314,14 @@ def test_a_stopped_worker_leaves_its_jobs_to_others(
 ) -> None:
     receiver = hooked(app, cast)
     with working(environ, log) as process:
-        assert until(lambda: idle_workers(server) == 4)
+        assert until(lambda: idle_workers(server) == len(rq_queues.NAMES))
         process.stop()
         assert idle_workers(server) == 0
         assert cast.alice.post("records/posts", {"title": "x"}).status_code == 201
         process.start()
         assert until(lambda: len(receiver.requests) == 1)
     receiver.close()
-    assert [queue.failed_job_registry.count for queue in queues(server).values()] == [0] * 4
+    assert [queue.failed_job_registry.count for queue in queues(server).values()] == [0] * len(rq_queues.NAMES)
 
 
 @contextmanager

@@ -121,7 +121,7 @@ def _note_read(account_id: str, by: Principal) -> None:
         reads.note(one, by, account_id, (), one.personal, path="bundle")
 
 
-@jobs.job(KIND, attempts=3)
+@jobs.job(KIND, attempts=3, is_long=True)
 def run(payload: JSONMapping) -> None:
     """Write the bundle of an export."""
     account_id, export_id = payload["account_id"], payload["export_id"]

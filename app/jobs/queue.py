@@ -25,7 +25,7 @@ from app.db.types import Id, Text, UtcDateTime
 from app.errors import NotFound
 from app.ids import new_id
 from app.jobs import leases, rq_queues
-from app.jobs.rq_queues import DEFAULT, MAIL, Announcement, Task
+from app.jobs.rq_queues import DEFAULT, LONG, MAIL, Announcement, Task
 from app.types import JSONMapping, JSONObject
 
 ATTEMPTS = 8
@@ -42,6 +42,7 @@ class Kind(NamedTuple):
     attempts: int = ATTEMPTS
     mails: bool = False
     period: int | None = None  # seconds until the next run
+    is_long: bool = False
 
 
 class Job(db.Base):
@@ -74,12 +75,16 @@ KINDS: dict[str, Kind] = {}
 
 
 def job(
-    kind: str, *, attempts: int = ATTEMPTS, mails: bool = False
+    kind: str, *, attempts: int = ATTEMPTS, mails: bool = False, is_long: bool = False
 ) -> Callable[[Handler], Handler]:
-    """Register the handler of a kind, its maximum of attempts, and whether it sends mail."""
+    """Register the handler of a kind, its maximum of attempts, and which other jobs it delays.
+
+    Those that send mail delay each other, and so do long ones: what an account can make last for
+    minutes must not delay the jobs of others.
+    """
 
     def register(handler: Handler) -> Handler:
-        KINDS[kind] = Kind(handler, attempts, mails)
+        KINDS[kind] = Kind(handler, attempts, mails, is_long=is_long)
         return handler
 
     return register
@@ -102,7 +107,10 @@ def kinds() -> list[str]:
 
 def queue_of(kind: str) -> str:
     """Return the queue of RQ that jobs of a kind wait in."""
-    return MAIL if kind in KINDS and KINDS[kind].mails else DEFAULT
+    known = KINDS.get(kind)
+    if known is None:
+        return DEFAULT
+    return MAIL if known.mails else LONG if known.is_long else DEFAULT
 
 
 class Runner(NamedTuple):

@@ -27,7 +27,13 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-MAIL, WEBHOOKS, WORKFLOWS, DEFAULT = NAMES = ("mail", "webhooks", "workflows", "default")
+MAIL, LONG, WEBHOOKS, WORKFLOWS, DEFAULT = NAMES = (
+    "mail",
+    "long",
+    "webhooks",
+    "workflows",
+    "default",
+)
 TASK = "app.jobs.tasks.run"
 WAITING_KEY = "atrium:waiting:{}"
 WAITING_SECONDS = 10  # then a job counts as lost

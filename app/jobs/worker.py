@@ -1,10 +1,10 @@
 """A worker process: one thread per worker loop.
 
-One loop runs jobs, one runs those that send mail (a mail server may be slow), and features add
-their own. With Redis, RQ hands out the work (`rq_worker.py`); without it, or while it is away, the
-loops look for what is due. A worker claims due jobs under a lease by the database's clock, and
-renews it as long as it lives. If it dies, the lease expires and another worker takes over: jobs run
-at least once.
+One loop runs jobs, one those that send mail (a mail server may be slow), one those that take long,
+and features add their own. With Redis, RQ hands out the work (`rq_worker.py`); without it, or while
+it is away, the loops look for what is due. A worker claims due jobs under a lease by the database's
+clock, and renews it as long as it lives. If it dies, the lease expires and another worker takes
+over: jobs run at least once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from app.context import tenancy, tracing
 from app.db import engine
 from app.db.functions import database_now
 from app.jobs import INSTANCE, KINDS, QUEUE, Job, Kind, leases, queue, turns
-from app.jobs.rq_queues import DEFAULT, MAIL
+from app.jobs.rq_queues import DEFAULT, LONG, MAIL
 from app.types import JSONMapping
 
 log = structlog.get_logger()
@@ -118,6 +118,7 @@ def _due_in(queue_name: str) -> Iterable[tuple[str, ...]]:
 
 @queue.task(DEFAULT, partial(_due_in, DEFAULT))
 @queue.task(MAIL, partial(_due_in, MAIL))
+@queue.task(LONG, partial(_due_in, LONG))
 def run_job(account_id: str, id: str) -> None:
     """Run a job if it is due. Raises JobFailed if it is given up."""
     try:
@@ -250,7 +251,7 @@ def sweep_seconds() -> float:
 
 @loop("jobs")
 def work(stop: threading.Event, woken: threading.Event) -> None:
-    """Run due jobs, except those that send mail, until `stop` is set."""
+    """Run due jobs, except those that send mail or take long, until `stop` is set."""
     _work(stop, woken, DEFAULT)
 
 
@@ -260,9 +261,16 @@ def mail(stop: threading.Event, woken: threading.Event) -> None:
     _work(stop, woken, MAIL)
 
 
+@loop("long")
+def work_long(stop: threading.Event, woken: threading.Event) -> None:
+    """Run due jobs that take long until `stop` is set."""
+    _work(stop, woken, LONG)
+
+
 def _is_in(queue_name: str) -> sa.ColumnElement[bool]:
-    mailing = [name for name, kind in KINDS.items() if kind.mails]
-    return Job.kind.in_(mailing) if queue_name == MAIL else Job.kind.not_in(mailing)
+    if queue_name != DEFAULT:
+        return Job.kind.in_([name for name in KINDS if queue.queue_of(name) == queue_name])
+    return Job.kind.not_in([name for name in KINDS if queue.queue_of(name) != DEFAULT])
 
 
 def _work(stop: threading.Event, woken: threading.Event, queue_name: str) -> None:
