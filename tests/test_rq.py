@@ -131,8 +131,11 @@ def test_rq_does_all_kinds_of_work(
     with working(environ, log):
         start(cast.alice, flow)
         assert anyone.post("auth/register", BODY).status_code == 201
+        export = cast.alice.post("account/export", {"passphrase": "a long enough passphrase"})
         assert until(lambda: len(receiver.requests) == 2), log.read_text()
         assert until(lambda: outbox(app))
+        path = f"account/export/{export.json['id']}"
+        assert until(lambda: cast.alice.get(path).json["status"] == "ready"), log.read_text()
         scheduled = queues(server)["default"].scheduled_job_registry
         assert until(lambda: scheduled.count == len(periodic))
         assert until(lambda: idle_workers(server) == len(rq_queues.NAMES))

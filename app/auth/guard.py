@@ -276,7 +276,7 @@ def _check_requests(g: Any, view: Callable[..., object] | None, caller: Principa
     if account is None or not account.quotas or getattr(view, "beyond_quota", False):
         return
     try:
-        quotas.check_requests(account.id, account.quotas)
+        quotas.check_requests(account.id, account.quotas, signed_in=caller.signed_in)
     except QuotaExceeded:
         g.metered = None  # what is refused does not count
         raise

@@ -8,8 +8,12 @@ from contextlib import ExitStack, contextmanager
 from itertools import takewhile
 from pathlib import Path
 
+import sqlalchemy as sa
+
+from app import db
 from app.bundle.contents import Contents, Event
 from app.files import content, storage
+from app.files.models import FILES
 from app.types import JSONMapping
 
 
@@ -38,6 +42,13 @@ def _pieces(events: Iterator[Event], following: list[Event]) -> Iterator[bytes]:
     yield from (event.value for event in takewhile(is_piece, events))
 
 
+def _discard(account_id: str, file_id: str) -> None:
+    """Delete a blob, unless another import of the bundle has created the account meanwhile."""
+    mine = (FILES.c.account_id == account_id, FILES.c.id == file_id)
+    if db.connection().scalar(sa.select(FILES.c.id).where(*mine)) is None:
+        storage.current().delete(storage.key_of(account_id, file_id))
+
+
 def _store(account_id: str, blob: JSONMapping, pieces: Iterable[bytes], cleanup: ExitStack) -> None:
     key = storage.key_of(account_id, blob["blob"])
     with tempfile.NamedTemporaryFile(dir=storage.incoming(), delete=False) as file:
@@ -48,7 +59,7 @@ def _store(account_id: str, blob: JSONMapping, pieces: Iterable[bytes], cleanup:
             size = file.tell()
             file.flush()
             if size:
-                cleanup.callback(storage.current().delete, key)
+                cleanup.callback(_discard, account_id, blob["blob"])
                 headers = {
                     "Content-Type": blob["mime_type"],
                     "Content-Disposition": content.disposition(blob["mime_type"], blob["name"]),

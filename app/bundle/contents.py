@@ -130,6 +130,9 @@ class _Check:
         self._chain = verify.Chain(verify.Report(bundle["account"]["id"]))
 
     def _take_definitions(self, line: JSONMapping) -> None:
+        # A manifest may also say what other accounts are to have.
+        if line["definitions"].keys() != {"version", "roles", "collections"}:
+            raise Conflict(frames.CUT)
         self._contents.definitions = line["definitions"]
         self._contents.collection_ids = line["collection_ids"]
 

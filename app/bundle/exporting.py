@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, BinaryIO
 
@@ -26,7 +26,7 @@ from app.manifest.kinds import ROLES
 from app.types import JSONMapping, JSONObject
 
 VERSION = 1
-PIECE = 500
+PIECE, LONG_BYTES = 500, 16 * 1024
 ROLE_NAMES = sa.select(Role.id, Role.name)
 Progress = Callable[[int], None]
 UNREADABLE = "A stored secret cannot be decrypted. Run bin/atrium doctor for details."
@@ -193,23 +193,31 @@ class _Export:
             self._step()
         self._counts[name] = count
 
-    def _rows(self, table: sa.Table) -> Iterator[sa.Row[Any]]:
-        names = tables.names_of(table)
+    def _rows(self, table: sa.Table) -> Iterator[Sequence[Any]]:
+        """The rows of a table in pieces; rows with long values one by one, as each may be 10 MB."""
+        names, columns = tables.names_of(table), tables.selected(table)
         key = [column for column in table.primary_key if column.name != "account_id"]
         places = [names.index(column.name) for column in key]
-        query = sa.select(*tables.selected(table)).where(table.c.account_id == self._account_id)
+        mine = sa.select(*columns).where(table.c.account_id == self._account_id)
+        query = mine.with_only_columns(*tables.shortened(columns, key, LONG_BYTES))
         query = query.order_by(*key).limit(PIECE)
-        last: list[sa.ColumnElement[Any]] | None = None
+
+        def key_of(row: sa.Row[Any]) -> sa.Tuple:
+            values = zip(places, key, strict=True)
+            return sa.tuple_(*(sa.literal(row[place], column.type) for place, column in values))
+
+        piece = query
         while True:
-            piece = query if last is None else query.where(sa.tuple_(*key) > sa.tuple_(*last))
             rows = self._connection.execute(piece).all()
-            yield from rows
+            for row in rows:
+                if row.is_long:
+                    whole = mine.where(sa.tuple_(*key) == key_of(row))
+                    yield self._connection.execute(whole).one()
+                else:
+                    yield row[:-1]
             if len(rows) < PIECE:
                 return
-            last = [
-                sa.literal(rows[-1][place], column.type)
-                for place, column in zip(places, key, strict=True)
-            ]
+            piece = query.where(sa.tuple_(*key) > key_of(rows[-1]))
 
     def _blobs(self) -> None:
         files = tables.core_table("files")

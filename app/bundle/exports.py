@@ -14,12 +14,13 @@ import sqlalchemy as sa
 import structlog
 
 from app import clock, crypto, db, jobs
+from app.accounts import service as accounts
 from app.accounts.models import PII_GROUP, SYSTEM_ACCOUNT_ID
 from app.auth.principal import Principal
 from app.bundle import exporting, frames
 from app.bundle.models import FAILED, PENDING, READY, RUNNING, AccountExport
-from app.errors import AppError, Conflict, Forbidden, NotFound
-from app.files import storage, upkeep
+from app.errors import AppError, Conflict, Forbidden, NotFound, Unavailable
+from app.files import storage, upkeep, uploads
 from app.security import reads
 from app.types import JSONMapping
 
@@ -31,6 +32,7 @@ NOT_READY = "The export is not ready. Its status says how far it is."
 NEEDS_PII = "A bundle has personal data unmasked: it needs the group pii_access."
 FAILURE = "The export failed. Start another one; if it fails again, contact the operator."
 KIND = "accounts.export"
+LEFT_FREE = 4 * uploads.LEFT_FREE  # as it is looked at less often
 MIME_TYPE = "application/octet-stream"
 EXPORTS = db.Base.metadata.tables[AccountExport.__tablename__]
 upkeep.BLOB_TABLES.append(EXPORTS)
@@ -48,11 +50,12 @@ def start(passphrase: str, *, by: Principal) -> AccountExport:
     key = frames.derive_key(passphrase, header)  # before the transaction, as it takes a moment
     mine = EXPORTS.c.account_id == account_id
     with db.transaction() as session:
+        accounts.get_for_update(account_id)  # one at a time
         under_way = (EXPORTS.c.status.in_((PENDING, RUNNING)), EXPORTS.c.expires_at > clock.now())
         if session.scalar(sa.select(EXPORTS.c.id).where(mine, *under_way).limit(1)):
             raise Conflict(UNDER_WAY)
-        former = sa.update(EXPORTS).where(mine).values(expires_at=clock.now())
-        db.connection().execute(former)
+        ended = sa.update(EXPORTS).where(mine).values(expires_at=clock.now())
+        former = db.connection().scalars(ended.returning(EXPORTS.c.id)).all()
         export = AccountExport(
             account_id=account_id,
             requested_by=by.user_id or "",
@@ -63,7 +66,9 @@ def start(passphrase: str, *, by: Principal) -> AccountExport:
         _note_read(account_id, by)
         payload = {"export_id": export.id, "header": header, "key": crypto.encrypt(key.hex())}
         jobs.enqueue(KIND, {"account_id": account_id, **payload}, account_id=account_id)
-        return export
+    for former_id in former:  # now, or those of an hour could fill the disk
+        storage.current().delete(storage.key_of(account_id, former_id))
+    return export
 
 
 def get(export_id: str, *, by: Principal) -> AccountExport:
@@ -116,7 +121,7 @@ def _note_read(account_id: str, by: Principal) -> None:
         reads.note(one, by, account_id, (), one.personal, path="bundle")
 
 
-@jobs.job(KIND, attempts=3)
+@jobs.job(KIND, attempts=3, is_long=True)
 def run(payload: JSONMapping) -> None:
     """Write the bundle of an export."""
     account_id, export_id = payload["account_id"], payload["export_id"]
@@ -162,6 +167,9 @@ def _write(path: Path, payload: JSONMapping) -> None:
 
 
 def _show(account_id: str, export_id: str, lines: int) -> None:
+    free = storage.free_bytes()
+    if free is not None and free < LEFT_FREE:
+        raise Unavailable(storage.FULL)
     if lines % 10_000 == 0:
         _change(account_id, export_id, lines=lines)
 

@@ -33,12 +33,14 @@ from app.webhooks import versions as webhook_versions
 CLASH = "Definitions of this instance differ from those of the bundle; nothing was changed: {}."
 STILL_DELETING = "The data of this account is still being deleted. Try again later."
 SYSTEM = "This bundle names the system account, which cannot be imported."
+IMPORTED = "Another import has created this account meanwhile."
 SLUG_TAKEN = "The slug {} is taken. Import the account under another one."
 LOCAL_TO_INSTANCE = {"verified_at": None, "last_checked_at": None, "failed_checks": 0}
 # What a copy of an account has not: the credentials of programs, and what would act by itself.
 NOT_COPIED = {"api_keys", "scim_tokens", "workflow_schedules", "directory_users"}
 NOT_COPIED |= {"directory_groups"}
 SEQUENCE_MARGIN = 1_000_000
+MAX_LENGTH = 4_000_000  # characters of the rows that one statement inserts, unless one has more
 
 
 @dataclass
@@ -191,7 +193,11 @@ class _Import:
     def _write_account(self) -> None:
         source, target = self._contents.account, self._target
         session = db.db.session
-        with errors.conflict_on_unique("accounts", "slug", "slug", SLUG_TAKEN.format(target.slug)):
+        slug_taken = SLUG_TAKEN.format(target.slug)
+        with (
+            errors.conflict_on_unique("accounts", "id", "id", IMPORTED),
+            errors.conflict_on_unique("accounts", "slug", "slug", slug_taken),
+        ):
             if target.is_reopened:
                 account = accounts.get_for_update(target.account_id)
                 if account is None or account.closed_at is None:
@@ -221,15 +227,16 @@ class _Import:
         return max(db.connection().scalar(one) or 0 for one in (*numbers, feed))
 
     def _pieces(self) -> Iterator[tuple[str, list[str], list[list[Any]]]]:
-        name, columns, rows = "", list[str](), list[list[Any]]()
+        name, columns, rows, length = "", list[str](), list[list[Any]](), 0
         for event in self._contents.events():
             if event.kind == "row":
                 rows.append(event.value)
-            if rows and (event.kind != "row" or len(rows) == PIECE):
+                length += sum(len(value) for value in event.value if type(value) is str)
+            if rows and (event.kind != "row" or len(rows) == PIECE or length > MAX_LENGTH):
                 yield name, columns, rows
                 self._rows += len(rows)
                 self._progress(self._rows)
-                rows = []
+                rows, length = [], 0
             if event.kind == "table":
                 name, columns = event.value["table"], event.value["columns"]
                 if name.startswith("records/"):

@@ -21,6 +21,7 @@ from app.collections.fields import JsonText
 from app.db import Base
 from app.db.types import UtcDateTime
 from app.outbound.header_values import ENCRYPTED
+from app.records.store.sizes import Octets
 
 # In this order a row follows the rows that it refers to.
 INCLUDED = (
@@ -134,6 +135,23 @@ def selected(table: sa.Table) -> list[sa.ColumnElement[Any]]:
     """The columns to read, in the order of `names_of`."""
     columns = (table.c[name] for name in names_of(table))
     return [sa.cast(one, sa.Text) if isinstance(one.type, sa.JSON) else one for one in columns]
+
+
+def shortened(
+    columns: Sequence[sa.ColumnElement[Any]], key: Sequence[sa.Column[Any]], most: int
+) -> list[sa.ColumnElement[Any]]:
+    """The columns without values beyond `most` bytes, and behind them whether there are any."""
+    result, is_long = list[sa.ColumnElement[Any]](), list[sa.ColumnElement[bool]]()
+    for column in columns:
+        is_key = any(column is one for one in key)
+        if isinstance(column.type, sa.Text | JsonText) and not is_key:
+            size: sa.ColumnElement[int] = Octets(column)
+            is_long.append(sa.func.coalesce(size, 0) > most)
+            short = sa.type_coerce(sa.case((size <= most, column)), column.type)
+            result.append(short.label(None))
+        else:
+            result.append(column)
+    return [*result, (sa.or_(*is_long) if is_long else sa.false()).label("is_long")]
 
 
 def encoders(table: sa.Table, roles: Mapping[int, str]) -> list[Coder | None]:

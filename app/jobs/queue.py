@@ -84,7 +84,8 @@ def job(
 ) -> Callable[[Handler], Handler]:
     """Register the handler of a kind and its maximum of attempts.
 
-    Jobs that send mail, or take longer than others can wait, have queues of their own.
+    Jobs that send mail, and those that an account can make last for minutes, have queues of their
+    own, so that no others wait for them.
     """
 
     def register(handler: Handler) -> Handler:

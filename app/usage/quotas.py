@@ -23,6 +23,7 @@ from app.usage.meters import METERS, REQUESTS, STOCKS
 
 SETTING = NOTED_KEY = "quotas"
 STOCK_RETRY_SECONDS = 3600
+ANONYMOUS_PERCENT = 80  # of the quota of requests; the rest is for callers with a credential
 EXCEEDED = prometheus_client.Counter(
     "atrium_quota_exceeded_total", "Refusals for a quota of an account.", ("quota",), registry=None
 )
@@ -71,12 +72,15 @@ def hard_limit(quotas: Quotas, meter: str) -> int | None:
     return next((quota.hard for quota in quotas if quota.meter == meter), None)
 
 
-def check_requests(account_id: str, quotas: Quotas) -> None:
+def check_requests(account_id: str, quotas: Quotas, *, signed_in: bool) -> None:
     """Raise QuotaExceeded if the account may send no more requests today.
 
-    Requests of other processes count as of a second ago (docs/usage.md).
+    Anonymous callers are refused earlier: they may name any account, and must not lock out its own
+    callers. Requests of other processes count as of a second ago (docs/usage.md).
     """
     limit = hard_limit(quotas, REQUESTS)
+    if limit is not None and not signed_in:
+        limit = limit * ANONYMOUS_PERCENT // 100
     if limit is not None and request_counter.current().count_of_today(account_id) >= limit:
         raise exceeded(REQUESTS, limit)
 

@@ -12,7 +12,7 @@ from flask import Flask
 
 from app import clock
 from app.accounts import service as accounts
-from app.bundle import exports
+from app.bundle import exporting, exports
 from app.db import Base, db
 from app.errors import Unavailable
 from app.files import storage, upkeep
@@ -66,6 +66,25 @@ def test_who_orders_and_fetches_a_bundle_is_recorded(cast: Cast, app: Flask) -> 
     shown = [(one["user_id"], one["target_type"], one["details"]["fields"]) for one in found]
     assert shown == [(cast.alice.id, "col_customers", ["email"])] * 2
     assert not reads(cast.charlie, path="bundle")
+
+
+def test_a_new_export_removes_the_bundle_of_the_former(cast: Cast, app: Flask) -> None:
+    """Or an account's exports of an hour could fill the disk of all."""
+    for _ in range(3):
+        exported(cast, app)
+    with app.app_context():
+        stored = [*storage.current().blobs(f"{cast.alice.account_id}/")]
+    assert len(stored) == 1
+
+
+def test_an_export_leaves_room_on_the_disk(
+    cast: Cast, app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    furnish(cast)
+    monkeypatch.setattr(exporting, "PIECE", 1)
+    monkeypatch.setattr(storage, "free_bytes", lambda: 100 * 2**20)
+    export = exported(cast, app)
+    assert (export["status"], export["error"]) == ("failed", storage.FULL)
 
 
 def test_an_export_needs_a_recent_sign_in_and_pii_access(cast: Cast, app: Flask) -> None:

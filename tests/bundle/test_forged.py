@@ -76,7 +76,14 @@ def with_audit_entry(lines: Lines, cast: Cast) -> None:
     lines[place + 1][head["columns"].index("user_id")] = cast.charlie.id
 
 
+def with_webhook_elsewhere(lines: Lines, cast: Cast) -> None:
+    """A manifest may define what accounts have; the definitions of a bundle are shared ones."""
+    hook = {"collection": "posts", "url": "https://evil.example/", "events": ["create"]}
+    lines[1]["definitions"]["accounts"] = {"globex": {"webhooks": [hook]}}
+
+
 REFUSED: list[Any] = [
+    pytest.param(with_webhook_elsewhere, id="webhook of another account"),
     pytest.param(lambda it, cast: with_account(it, cast.charlie.account_id), id="other account"),
     pytest.param(lambda it, cast: with_account(it, SYSTEM_ACCOUNT_ID), id="system account"),
     pytest.param(lambda it, cast: table(it, "groups")[0].update(table="sessions"), id="table"),

@@ -6,10 +6,12 @@ import hashlib
 import os
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from flask import Flask
 
 from app import clock
 from app.db import db
@@ -17,6 +19,8 @@ from app.files import storage
 from app.files.models import FILES
 from app.ids import new_id
 from tests import builders
+from tests.builders import Cast
+from tests.bundle.accounts import export, import_
 from tests.conftest import make_app, settings_for
 from tests.processes import PROJECT
 
@@ -89,3 +93,21 @@ def test_a_gigabyte_takes_150_mib(database: str, tmp_path: Path, files: int) -> 
     exported = peak(environ, "account", "export", "acme", file, *how)
     imported = peak(environ, "account", "import", file, *how, "--slug", "copy")
     assert max(exported, imported) <= MOST_BYTES
+
+
+def test_large_records_take_no_more_than_a_few_of_them(
+    cast: Cast, app: Flask, tmp_path: Path
+) -> None:
+    """A worker writes the bundles that admins order: they must not use up its memory."""
+    builders.make_collection(cast.root)
+    for number in range(40):
+        builders.make_record(cast.alice, title=f"{number:03}" + "x" * 990_000)
+    tracemalloc.start()
+    file = export(app, tmp_path)
+    exported = tracemalloc.get_traced_memory()[1]
+    tracemalloc.reset_peak()
+    result = import_(app, file, "--as", "root@system.example", "--slug", "copy")
+    imported = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert result.exit_code == 0, result.output
+    assert max(exported, imported) < 36 * 2**20, (exported, imported)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from flask import Flask
@@ -12,6 +13,7 @@ from app import clock
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.audit import cut
 from app.auth import principal
+from app.bundle import importing
 from app.bundle.tables import CHAIN, EXCLUDED, INCLUDED
 from app.context import tenancy
 from app.db import Base, db, reencryption
@@ -66,6 +68,31 @@ def remove(cast: Cast, app: Flask) -> None:
     assert cast.root.delete(f"accounts/{cast.alice.account_id}").status_code == 204
     run_jobs(app)
     assert cast.alice.get("records/posts").status_code == 401
+
+
+def test_an_import_beside_another_of_the_same_bundle_leaves_its_files(
+    cast: Cast, app: Flask, other: Flask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    furnish(cast)
+    file = export(app, tmp_path)
+    key = trusted(import_(other, file, *ROOT).output)
+    write, results = importing._Import._write, list[int]()
+
+    def write_later(self: importing._Import) -> None:
+        if not results:
+            results.append(-1)
+            first = Thread(
+                target=lambda: results.append(import_(other, file, *ROOT, "--trust", key).exit_code)
+            )
+            first.start()
+            first.join()
+        write(self)
+
+    monkeypatch.setattr(importing._Import, "_write", write_later)
+    assert import_(other, file, *ROOT, "--trust", key).exit_code == 1
+    assert results == [-1, 0]
+    moved = caller_of(other, cast.alice.account_id, cast.alice.email)
+    assert paper_of(moved) == PAPER
 
 
 def test_a_deleted_account_comes_back(cast: Cast, app: Flask, tmp_path: Path) -> None:

@@ -51,6 +51,21 @@ def test_requests_beyond_the_quota_are_refused_until_the_next_day(app: Flask, ca
     assert cast.bob.get("records/posts").status_code == 200
 
 
+@pytest.mark.parametrize("rule", ["", "title = 'x'"])
+def test_strangers_cannot_use_up_the_quota_of_an_account(app: Flask, cast: Cast, rule: str) -> None:
+    make_collection(cast.root, list_rule=rule)
+    count = used(cast.alice)["requests"] + 1
+    limit(cast.root, cast.alice, requests=2 * count + 20)
+    strangers = Caller(app, **{"X-Account-ID": "acme"})
+    answers = [strangers.get("records/posts") for _ in range(2 * count + 20)]
+    assert answers[0].status_code == 200
+    check_refused(answers[-1], "requests", (2 * count + 20) * 8 // 10)
+    assert cast.bob.get("records/posts").status_code == 200
+    # Callers of the account may use what is left.
+    answers = [cast.bob.get("records/posts") for _ in range(2 * count + 20)]
+    check_refused(answers[-1], "requests", 2 * count + 20)
+
+
 def test_a_new_quota_applies_to_other_processes(app: Flask, cast: Cast) -> None:
     """Whose caches have the account without one."""
     make_collection(cast.root)
