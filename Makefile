@@ -48,7 +48,7 @@ test coverage slow faults: export PYTHONDONTWRITEBYTECODE :=
 
 test: lint servers ## Lint, install missing test servers, run the tests
 	$(BIN)/pytest -n $(TEST_WORKERS) --dist worksteal -m "not slow and not timing"
-	$(BIN)/pytest -m "timing and not slow"
+	$(BIN)/pytest -m "timing and not slow" $$(grep -rl "mark\.timing" tests --include="*.py")
 
 coverage: servers ## Run the tests that measure no time, and fail below the floor of setup.cfg
 	$(BIN)/pytest -n $(TEST_WORKERS) --dist worksteal -m "not slow and not timing" --cov

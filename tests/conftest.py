@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 
 if "PYTEST_VERSION" in os.environ:  # and not where a benchmark imports this
@@ -13,6 +14,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import flask_migrate
@@ -25,6 +27,7 @@ from app.auth import passwords, principal
 from app.config import Config
 from app.db import versioned_cache
 from app.ops import cli
+from app.sso.saml import keys as saml_keys
 from app.usage import request_counter
 from tests import builders, databases, services, states
 from tests.builders import Caller, Cast
@@ -33,6 +36,9 @@ from tests.databases import DATABASES
 # What a hash really costs, and what it costs where only its answer is of interest.
 REAL_HASHER = passwords._hasher
 QUICK_HASHER = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+# Tests take turns with a few key pairs: each costs as much as several tests.
+SAML_KEY_PAIRS = 6
+REAL_PAIR = saml_keys.generate
 # The short form of a test runs with `make test`, the whole one with `make slow`.
 WHOLE = pytest.mark.parametrize(
     "whole", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["", "whole"]
@@ -52,8 +58,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionstart() -> None:
-    """Use cheap password hashes: thousands of logins would take a minute."""
+    """Use cheap password hashes and a few key pairs: those of all tests would take minutes."""
     hash_with(QUICK_HASHER)
+    turns = itertools.count()
+    saml_keys.generate = lambda: _pair(next(turns) % SAML_KEY_PAIRS)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -79,6 +87,11 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         server.stop()
     for made in _made.values():
         shutil.rmtree(made.folder, ignore_errors=True)
+
+
+@lru_cache
+def _pair(number: int) -> saml_keys.NewPair:
+    return REAL_PAIR()
 
 
 def hash_with(hasher: PasswordHasher) -> None:

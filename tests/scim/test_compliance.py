@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from scim2_client.engines.wsgi import WSGISCIMClient
-from scim2_tester import Status, check_server
-
 from tests.scim.conftest import Directory
 
 
 def test_scim2_tester_finds_nothing(okta: Directory) -> None:
+    # Where they are used, as they take longer to load than all tests together.
+    from scim2_client.engines.wsgi import WSGISCIMClient
+    from scim2_tester import Status, check_server
+
     client = WSGISCIMClient(
         okta.app.wsgi_app, base_url="http://atrium.test/scim/v2", headers=okta.headers
     )
