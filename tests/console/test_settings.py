@@ -109,7 +109,9 @@ def test_settings_are_for_admins_of_the_account_and_superadmins(
     assert Browser(app, cast.bob).get("settings").status_code == 403
 
 
-CARD = re.compile(r'<h2><a href="/console/([^"]+)">([^<]+)</a></h2>.*?class="state[^"]*">([^<]+)<', re.S)
+CARD = re.compile(
+    r'<h2><a href="/console/([^"]+)">([^<]+)</a></h2>.*?class="state[^"]*">([^<]+)<', re.S
+)
 
 
 def cards(browser: Browser, account: str) -> dict[str, str]:

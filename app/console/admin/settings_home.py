@@ -95,7 +95,7 @@ def _cards(scope: AccountScope, account: Account) -> Iterator[Card]:
             gettext("Suspend or close"),
             "x",
             gettext("Stop all work in the account for a while, or delete it with its data."),
-            url_for("console.show_account", account_id=account.id, _anchor="state"),
+            url_for("console.show_account", account_id=account.id, state="open", _anchor="state"),
             gettext("active"),
             GOOD,
         )
@@ -104,10 +104,10 @@ def _cards(scope: AccountScope, account: Account) -> Iterator[Card]:
 def _numbers(account_id: str) -> Numbers:
     provider = ProviderSetting.account_id == account_id
     domain = AccountDomain.account_id == account_id
-    receiver, enabled = SecurityStream.account_id == account_id, SecurityStream.is_enabled
+    receiver, enabled = SecurityStream.account_id == account_id, SecurityStream.is_enabled.is_(True)
     sources: Sequence[tuple[type[Base], Where]] = [
         (ProviderSetting, [provider]),
-        (ProviderSetting, [provider, ProviderSetting.enabled]),
+        (ProviderSetting, [provider, ProviderSetting.enabled.is_(True)]),
         (AccountDomain, [domain]),
         (AccountDomain, [domain, AccountDomain.verified_at.is_not(None)]),
         (ScimToken, [ScimToken.account_id == account_id]),

@@ -92,6 +92,16 @@ def warnings(steps: StepList, found: Iterable[JSONMapping]) -> list[Fault]:
     return faults
 
 
+def note_warnings(steps: StepList, found: Iterable[Fault]) -> None:
+    """Put warnings beside their inputs."""
+    inputs = {
+        f"i-{one.name}": one for each in steps.walk() for row in each.rows for one in row.inputs
+    }
+    for fault in found:
+        if fault.target in inputs:
+            inputs[fault.target].warnings.append(fault.message)
+
+
 def _located(places: Places, field: str) -> tuple[str, str]:
     """The place of a problem's field, and the path of what is wrong within it."""
     parts = [part for part in re.findall(r"[^.\[\]]+", field)[1:] if part != "config"]
