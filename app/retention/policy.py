@@ -147,6 +147,15 @@ def save(policy: Policy, *, by: Principal) -> Policy:
     return policy
 
 
+def choices(*, by: Principal) -> Mapping[str, Sequence[str]]:
+    """The collections with records that a caller may let expire, each with its dates."""
+    return {
+        one.name: _visible_dates(one, by)
+        for one in definitions.get_all()
+        if accesses.is_open(by, one, "delete") and not one.options.get("require_signature")
+    }
+
+
 def _visible_dates(definition: Definition, by: Principal) -> Sequence[str]:
     """The fields whose dates the caller may see: counting by others would reveal them."""
     access = accesses.if_open(by, definition, "view")

@@ -1,4 +1,4 @@
-// What every page has: the focus, times, theme, toasts, copy buttons, the palette and shortcuts.
+// What every page has: the focus, times, theme, toasts, copy buttons, the palette, shortcuts and menus.
 import "./focus.js";
 import "./times.js";
 import "./theme.js";
@@ -6,5 +6,6 @@ import "./toasts.js";
 import "./copy.js";
 import "./palette.js";
 import "./shortcuts.js";
+import "./menus.js";
 
 for (const part of document.querySelectorAll(".with-scripts")) part.hidden = false;

@@ -84,7 +84,13 @@ class Visit:
         """Take a picture of the whole page, where pictures are wanted."""
         if folder := os.environ.get("TEST_PICTURES"):
             path = Path(folder, f"{name.replace('/', '-')}.png")
+            size = self.page.viewport_size
+            assert size is not None
+            height = self.page.evaluate("document.documentElement.scrollHeight")
+            # In a window as high as the page, what sticks to an edge is where it belongs.
+            self.page.set_viewport_size({**size, "height": max(height, size["height"])})
             self.page.screenshot(path=path, full_page=True)
+            self.page.set_viewport_size(size)
 
     def check_fits(self) -> None:
         """Nothing sticks out at the side of the window."""

@@ -311,8 +311,8 @@ def test_every_control_stands_out_from_what_is_behind_it(visit: Visit, live_cast
     page.goto("/console/sign-in")
     check_contrasts(visit)
     sign_in(visit, live_cast.alice)
-    place = f"records/{account}/posts"
-    for path in ("profile", "keys/new", "team/invite", place, f"{place}/new", "settings"):
+    place, settings = f"records/{account}/posts", f"settings/{account}/sign-in"
+    for path in ("profile", "keys/new", "team/invite", place, f"{place}/new", settings):
         page.goto(f"/console/{path}")
         check_contrasts(visit)
     page.goto(f"/console/workflows/{account}/workflow/new")
@@ -326,6 +326,32 @@ def test_every_control_stands_out_from_what_is_behind_it(visit: Visit, live_cast
     page.locator("[name=view_choice]").select_option("expression")
     expect(page.locator(".editor:visible")).to_have_count(1)
     check_contrasts(visit)
+
+
+def test_a_question_in_the_head_of_a_page_closes_without_an_answer(
+    visit: Visit, live_cast: Cast
+) -> None:
+    page = visit.page
+    group = live_cast.alice.post("groups", {"name": "questioned"}).json["id"]
+    sign_in(visit, live_cast.alice)
+    page.goto(f"/console/groups/{group}")
+    asks, sure = page.get_by_text("Delete…"), page.get_by_role("button", name="Delete the group")
+    place = page.get_by_role("heading", name="Members").bounding_box()
+    asks.click()
+    expect(sure).to_be_visible()
+    assert page.get_by_role("heading", name="Members").bounding_box() == place
+    page.keyboard.press("Escape")
+    expect(sure).to_be_hidden()
+    expect(asks).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(sure).to_be_visible()
+    page.get_by_role("heading", name="questioned").click()
+    expect(sure).to_be_hidden()
+    page.keyboard.press("Tab")
+    asks.click()
+    sure.click()
+    page.wait_for_url("**/console/groups")
+    assert live_cast.alice.get(f"groups/{group}").status_code == 404
 
 
 def test_fields_are_reordered_by_dragging(visit: Visit, live_cast: Cast) -> None:

@@ -258,7 +258,7 @@ def test_edit_a_value_in_its_row(keyboard: Keyboard, live_cast: Cast, books: str
 def test_close_a_notice(keyboard: Keyboard, live_cast: Cast) -> None:
     page = keyboard.page
     keyboard.sign_in(live_cast.alice)
-    page.goto("/console/settings")
+    page.goto(f"/console/settings/{live_cast.alice.account_id}/general")
     keyboard.skip()
     keyboard.tab_to(page.get_by_label("Name"))
     keyboard.submit()

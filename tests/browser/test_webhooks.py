@@ -108,7 +108,7 @@ def test_what_forms_of_webhooks_answer_suits_everybody(
     page.get_by_role("link", name="with/a/long").click()
     page.get_by_text("Delete…").click()
     look("one")
-    page.get_by_role("link", name="Deliveries", exact=True).first.click()
+    page.get_by_role("link", name="All deliveries").first.click()
     check_in_a_common_window(visit)
     page.get_by_role("rowheader").get_by_role("link").first.click()
     page.locator("details.sample summary").first.click()

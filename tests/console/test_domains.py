@@ -60,6 +60,7 @@ def test_an_admin_proves_a_domain(app: Flask, cast: Cast, dns: NameServer) -> No
     changed = cast.alice.get("account/domains").json["items"][0]
     assert (changed["auto_join"], changed["auto_join_role"]) == (True, "editor")
     assert "join as editor" in browser.get(pages).text
+    assert '<option value="editor" selected>' in browser.get(one).text
     for _ in range(2):
         assert browser.send(f"{one}/remove").status_code == 303
     assert cast.alice.get("account/domains").json["items"] == []

@@ -51,3 +51,29 @@ def test_labels_are_found_wherever_they_stand_and_stay_text() -> None:
     assert [named[name] for name in "abcdf"] == ["A", "B", "See", "D", "X"]
     assert page.endswith(inputs)
     assert "<script" not in page
+
+
+LABEL = re.compile(r'<label class="form-label( required)?" for="([^"]+)">')
+INPUT = re.compile(
+    r'<(?:input|select|textarea) id="([^"]+)"[^>]*?( required| aria-required="true")'
+)
+MARKED = [
+    ("webhooks/{account}/new", {"url", "collection"}, {"filter", "headers"}),
+    ("keys/new", {"name"}, {"description", "ip_addresses"}),
+    ("records/{account}/counters/new", {"f_views", "f_kind"}, {"f_note"}),
+]
+
+
+@pytest.mark.parametrize(("path", "required", "optional"), MARKED)
+def test_what_is_required_is_marked_and_said_to_screen_readers(
+    app: Flask, cast: Cast, path: str, required: set[str], optional: set[str]
+) -> None:
+    kinds = {"type": "text", "required": True, "options": {"choices": ["a", "b"]}}
+    fields = [{"name": "views", "type": "number", "required": True}, {"name": "kind", **kinds}]
+    make_collection(cast.root, "counters", [*fields, {"name": "note", "type": "text"}])
+    page = Browser(app, cast.alice).get(path.format(account=cast.alice.account_id)).text
+    labels = {name: bool(mark) for mark, name in LABEL.findall(page)}
+    told = {name for name, _ in INPUT.findall(page)}
+    assert {name for name in required | optional if labels[name]} == required
+    assert told & (required | optional) == required
+    assert "* required" in page

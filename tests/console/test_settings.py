@@ -22,36 +22,39 @@ from tests.console.browser import Browser, alert, beside
 GIVEN = {
     "name": "Acme & Sons",
     "cors_origins": "https://app.acme.example\n\n https://two.acme.example ",
-    "mfa": "optional",
-    "password_sign_in": "true",
 }
+SIGN_IN = {"mfa": "optional", "password_sign_in": "true"}
 
 
 def test_an_admin_changes_the_settings_of_the_own_account(cast: Cast, admin: Browser) -> None:
     path, client = f"settings/{cast.alice.account_id}", "https://app.acme.example/in"
     redirects = {"allowed_redirect_uris": [client], "default_redirect_uri": client}
-    cast.alice.patch("account", redirects)
+    others = {**redirects, "session_idle_hours": 9}
+    cast.alice.patch("account", others)
     assert admin.get("settings").location == f"/console/{path}"
-    page = admin.done(path, **GIVEN)
+    page = admin.done(f"{path}/general", **GIVEN)
     assert "The settings are saved." in page
     assert "https://two.acme.example" in page
     kept = cast.alice.get("account").json
     assert kept["name"] == GIVEN["name"]
     assert kept["cors_origins"] == ["https://app.acme.example", "https://two.acme.example"]
-    assert kept.items() >= redirects.items()  # which another page changes
+    assert kept.items() >= others.items()  # which other pages change
 
 
 def test_an_admin_sets_how_long_sessions_last(cast: Cast, admin: Browser) -> None:
-    path = f"settings/{cast.alice.account_id}"
+    path = f"settings/{cast.alice.account_id}/sign-in"
     for hours in ("0", "721", "1e2", "²", "9" * 400):
-        answer = admin.send(path, **GIVEN, session_idle_hours=hours)
+        answer = admin.send(path, **SIGN_IN, session_idle_hours=hours)
         assert beside(answer, "session_idle_hours") == "A number from 1 to 720."
-    admin.done(path, **GIVEN, session_idle_hours="8", session_max_hours=" 48 ")
+    admin.done(path, **SIGN_IN, session_idle_hours="8", session_max_hours=" 48 ")
     limits = {"session_idle_hours": 8, "session_max_hours": 48}
     assert cast.alice.get("account").json.items() >= limits.items()
     assert 'value="48"' in admin.get(path).text
-    admin.done(path, **GIVEN)
+    admin.done(path, **SIGN_IN)
     assert cast.alice.get("account").json.items() >= dict.fromkeys(limits).items()
+    wrong = admin.send(path, password_sign_in="true", mfa="sometimes")
+    assert (wrong.status_code, beside(wrong, "mfa")) == (400, "Choose one of these.")
+    assert cast.alice.get("account").json["mfa"] == "optional"
 
 
 def test_settings_that_were_changed_meanwhile_are_not_overwritten_unseen(
@@ -69,7 +72,8 @@ def test_settings_that_were_changed_meanwhile_are_not_overwritten_unseen(
     provider = {"display_name": "Mine", "priority": "0", "client_id": "a"}
     sign_in = {"sso_provisioning": "usual"}
     for path, body, theirs in (
-        (f"settings/{account}", GIVEN, ("account", {"name": "Theirs"})),
+        (f"settings/{account}/general", GIVEN, ("account", {"name": "Theirs"})),
+        (f"settings/{account}/sign-in", SIGN_IN, ("account", {"name": "Their own"})),
         (f"sso/{account}", sign_in, ("account", {"name": "Again"})),
         (f"sso/{account}/{made}", provider, (f"admin/configuration/{made}", {"priority": 3})),
     ):
@@ -82,7 +86,7 @@ def test_settings_that_were_changed_meanwhile_are_not_overwritten_unseen(
 
 
 def test_all_that_is_wrong_is_told_beside_its_field(cast: Cast, admin: Browser) -> None:
-    path = f"settings/{cast.alice.account_id}"
+    path = f"settings/{cast.alice.account_id}/general"
     wrong = {"name": "", "cors_origins": "x\n" * 51}
     answer = admin.send(path, **wrong)
     assert (answer.status_code, beside(answer, "name")) == (400, "Required.")
@@ -98,10 +102,92 @@ def test_settings_are_for_admins_of_the_account_and_superadmins(
     app: Flask, cast: Cast, admin: Browser, superadmin: Browser
 ) -> None:
     theirs = f"settings/{cast.charlie.account_id}"
-    assert admin.get(theirs).status_code == 404
-    assert admin.send(theirs, **GIVEN).status_code == 404
+    for path, body in ((theirs, {}), (f"{theirs}/general", GIVEN), (f"{theirs}/sign-in", SIGN_IN)):
+        assert admin.get(path).status_code == 404
+        assert not body or admin.send(path, **body).status_code == 404
+        assert "Account: Globex. Switch" in superadmin.get(path).text
     assert Browser(app, cast.bob).get("settings").status_code == 403
-    assert "Account: Globex. Switch" in superadmin.get(theirs).text
+
+
+CARD = re.compile(
+    r'<h2><a href="/console/([^"]+)">([^<]+)</a></h2>.*?class="state[^"]*">([^<]+)<', re.S
+)
+
+
+def cards(browser: Browser, account: str) -> dict[str, str]:
+    """The state of each card of the settings; each leads to a page that is there."""
+    found = CARD.findall(browser.get(f"settings/{account}").text)
+    for path, name, _ in found:
+        assert browser.get(path.partition("#")[0]).status_code == 200, name
+    return {name: state for _, name, state in found}
+
+
+def test_the_settings_show_the_state_of_each(cast: Cast, admin: Browser) -> None:
+    account = cast.alice.account_id
+    assert cards(admin, account) == {
+        "General": "no browser applications",
+        "Sign-in and sessions": "second factors optional",
+        "Single sign-on": "none",
+        "Domains": "none",
+        "Provisioning (SCIM)": "off",
+        "Retention": "no limits",
+        "Receiver of the security log": "none",
+    }
+    config = {"client_id": "a", "client_secret": "b"}
+    setting = {"category": "auth_providers", "provider_name": "github", "config": config}
+    provider = cast.alice.post("admin/configuration", setting).json["id"]
+    cast.alice.post("account/domains", {"domain": "acme.example"})
+    cast.alice.post("account/scim/tokens")
+    cast.alice.put("account/security-log/stream", {"url": "http://127.0.0.1:9/"})
+    cast.alice.put("account/retention", {"deliveries_days": 3, "instances_days": 4})
+    origins = ["https://a.example", "https://b.example"]
+    cast.alice.patch("account", {"cors_origins": origins, "mfa": "off"})
+    assert cards(admin, account) == {
+        "General": "2 browser applications",
+        "Sign-in and sessions": "second factors off",
+        "Single sign-on": "1 provider",
+        "Domains": "0 of 1 verified",
+        "Provisioning (SCIM)": "on",
+        "Retention": "2 limits",
+        "Receiver of the security log": "on",
+    }
+    cast.alice.patch(f"admin/configuration/{provider}", {"enabled": False})
+    cast.alice.put(
+        "account/security-log/stream", {"url": "http://127.0.0.1:9/", "is_enabled": False}
+    )
+    found = cards(admin, account)
+    assert (found["Single sign-on"], found["Receiver of the security log"]) == (
+        "switched off",
+        "switched off",
+    )
+
+
+def test_what_others_have_set_up_is_not_counted(cast: Cast, superadmin: Browser) -> None:
+    cast.charlie.post("account/domains", {"domain": "globex.example"})
+    assert cards(superadmin, cast.alice.account_id)["Domains"] == "none"
+    assert cards(superadmin, cast.charlie.account_id)["Domains"] == "0 of 1 verified"
+    assert "Suspend or close" in cards(superadmin, cast.charlie.account_id)
+    own = cards(superadmin, cast.root.account_id)  # of the system account, which has fewer
+    assert not own.keys() & {"Domains", "Provisioning (SCIM)", "Suspend or close"}
+
+
+AREAS = ("dashboard", "usage", "sso", "settings", "security-log")
+
+
+def test_superadmins_go_from_one_area_of_an_account_to_the_next(
+    cast: Cast, admin: Browser, superadmin: Browser
+) -> None:
+    account = cast.alice.account_id
+    pages = [f"accounts/{account}", f"accounts/{account}/dashboard"]
+    pages += [f"{area}/{account}" for area in AREAS[1:]]
+    for path in pages:
+        page = superadmin.get(path).text
+        (areas,) = re.findall(r'<nav class="areas" aria-label="Account">(.*?)</nav>', page, re.S)
+        assert sorted(re.findall(r'href="/console/([^"]+)"', areas)) == sorted(pages)
+        assert re.findall(r'href="/console/([^"]+)" aria-current="page"', areas) == [path]
+        assert "<h1>Acme</h1>" in page
+    for area in AREAS[1:]:
+        assert 'aria-label="Account"' not in admin.get(f"{area}/{account}").text
 
 
 def test_the_state_of_the_service_is_for_superadmins(

@@ -298,3 +298,32 @@ def test_hooks_have_the_form_with_actions_only(app: Flask, cast: Cast) -> None:
     for caller, refusal in ((cast.bob, 403), (cast.charlie, 404)):
         assert Browser(app, caller).send(path, **fields).status_code == refusal
     assert admin.get(path.replace("/hook/", "/workflow/")).status_code == 404
+
+
+def test_a_warning_stands_beside_its_input(app: Flask, cast: Cast) -> None:
+    missing = action("two", "create_record", collection="postz", data={"title": "x"})
+    admin, path, _ = opened(app, cast, [create("one"), missing, NAP, NAP_TOO])
+    page = admin.get(path).text
+    assert page.count('class="warned"') == 1
+    assert 'name="1.collection" value="postz"' in page
+    assert 'aria-describedby="w-1.collection"' in page
+    assert "The collection postz does not exist." in page.partition('id="w-1.collection">')[2][:80]
+    assert (
+        'id="i-1" open' in page
+    )  # of four steps, those are closed of which there is nothing to say
+    assert 'id="i-0" open' not in page
+    fields = Fields(page).values
+    wrong = admin.send(path, **{**fields, "do": "save", "1.data": "{"})
+    assert (wrong.status_code, 'class="warned"' in wrong.text) == (400, False)
+    assert 'id="e-1.data"' in wrong.text
+
+
+def test_a_workflow_is_switched_in_one_place(app: Flask, cast: Cast) -> None:
+    admin, path, _ = opened(app, cast, [NAP])
+    page = path.removesuffix("/steps")
+    for action_now, action_then in (("disable", "enable"), ("enable", "disable")):
+        text = admin.get(page).text
+        assert text.count(f'{page}/{action_now}"') == 1
+        assert f'{page}/{action_then}"' not in text
+        admin.done(f"{page}/{action_now}")
+        assert f'{page}/{action_now}"' not in admin.get(path).text

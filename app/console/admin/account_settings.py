@@ -1,4 +1,4 @@
-"""The settings of an account: its name, and the origins that it allows."""
+"""The settings of an account: its name, the origins that it allows, and how its users sign in."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock
 from app.accounts import sign_in_settings, tenants
+from app.accounts.models import Account
 from app.auth import account_settings
 from app.console.shell import forms, guard, scopes
 from app.console.shell.blueprint import blueprint
@@ -19,6 +20,7 @@ from app.types import JSONObject
 
 SETTINGS = "/console/settings"
 ACCOUNT_SETTINGS = f"{SETTINGS}/<uuid:account_id>"
+GENERAL, SIGN_IN = f"{ACCOUNT_SETTINGS}/general", f"{ACCOUNT_SETTINGS}/sign-in"
 MAX_LINES, MAX_LINE, MAX_ROLES_TEXT = 50, 300, 5000
 HOURS = {
     "session_idle_hours": sign_in_settings.MAX_IDLE_HOURS,
@@ -39,36 +41,66 @@ def show_settings_home() -> BaseResponse:
     return redirect(url_for("console.show_settings", account_id=guard.own_account_id()))
 
 
-@blueprint.get(ACCOUNT_SETTINGS)
+@blueprint.get(GENERAL)
 @public
 @guard.admins_only
-def show_settings(account_id: str) -> Page:
-    """The settings of an account."""
+def show_general_settings(account_id: str) -> Page:
+    """The name of an account, and the origins that it allows."""
     scope = scopes.account_scope(account_id)
     account = tenants.get(scope.account.id)
     origins = "\n".join(account.settings.get("cors_origins", ()))
-    seen = clock.iso(account.updated_at)
-    shown = {"name": account.name, "cors_origins": origins, "seen": seen}
-    return _page(scope, Form(shown | _sign_in_values(account.settings)))
+    shown = {"name": account.name, "cors_origins": origins, "seen": clock.iso(account.updated_at)}
+    return _general_page(scope, account, Form(shown))
 
 
-@blueprint.post(ACCOUNT_SETTINGS)
+@blueprint.post(GENERAL)
 @public
 @guard.admins_only
-def change_settings(account_id: str) -> Page | BaseResponse:
-    """Save the settings of an account."""
-    scope = scopes.account_scope(account_id)
-    form = forms.submitted("name", "cors_origins", "seen", *sign_in_settings.NAMES)
+def change_general_settings(account_id: str) -> Page | BaseResponse:
+    """Save the name and the origins."""
+    scope, form = scopes.account_scope(account_id), forms.submitted("name", "cors_origins", "seen")
     try:
-        forms.check_unchanged(form, tenants.get(scope.account.id).updated_at)
-        account_settings.change(scope.account.id, _body(form), by=scope.by)
+        _save(scope, form, _general_body(form))
     except AppError as error:
-        return _page(scope, form.with_error(error))
-    notice = gettext("The settings are saved.")
-    return redirect_with_notice(notice, "console.show_settings", **scope.url_args)
+        return _general_page(scope, tenants.get(scope.account.id), form.with_error(error))
+    return _saved("console.show_general_settings", scope)
 
 
-def _body(form: Form) -> JSONObject:
+@blueprint.get(SIGN_IN)
+@public
+@guard.admins_only
+def show_sign_in_settings(account_id: str) -> Page:
+    """How the users of an account sign in, and how long they stay signed in."""
+    scope = scopes.account_scope(account_id)
+    account = tenants.get(scope.account.id)
+    seen = {"seen": clock.iso(account.updated_at)}
+    return _sign_in_page(scope, Form(seen | _sign_in_values(account.settings)))
+
+
+@blueprint.post(SIGN_IN)
+@public
+@guard.admins_only
+def change_sign_in_settings(account_id: str) -> Page | BaseResponse:
+    """Save how users sign in."""
+    scope = scopes.account_scope(account_id)
+    form = forms.submitted("seen", *sign_in_settings.NAMES)
+    try:
+        _save(scope, form, _sign_in_body(form))
+    except AppError as error:
+        return _sign_in_page(scope, form.with_error(error))
+    return _saved("console.show_sign_in_settings", scope)
+
+
+def _save(scope: AccountScope, form: Form, body: JSONObject) -> None:
+    forms.check_unchanged(form, tenants.get(scope.account.id).updated_at)
+    account_settings.change(scope.account.id, body, by=scope.by)
+
+
+def _saved(endpoint: str, scope: AccountScope) -> BaseResponse:
+    return redirect_with_notice(gettext("The settings are saved."), endpoint, **scope.url_args)
+
+
+def _general_body(form: Form) -> JSONObject:
     checked = form.validated(("name",), name=200)
     origins = [line.strip() for line in form["cors_origins"].splitlines() if line.strip()]
     if len(origins) > MAX_LINES or any(len(line) > MAX_LINE for line in origins):
@@ -76,7 +108,7 @@ def _body(form: Form) -> JSONObject:
             "At most %(lines)s lines of %(length)s characters.", lines=MAX_LINES, length=MAX_LINE
         )
         raise InvalidValues([problem("cors_origins", "too_long", text)])
-    return {"name": checked["name"], "cors_origins": origins, **_sign_in_body(form)}
+    return {"name": checked["name"], "cors_origins": origins}
 
 
 def _sign_in_values(settings: JSONObject) -> dict[str, str]:
@@ -92,8 +124,6 @@ def _sign_in_values(settings: JSONObject) -> dict[str, str]:
 
 
 def _sign_in_body(form: Form) -> JSONObject:
-    if not form["mfa"]:  # sent by what shows no such fields
-        return {}
     if form["mfa"] not in sign_in_settings.MODES:
         raise InvalidValues([problem("mfa", "invalid_option", gettext("Choose one of these."))])
     names = [name.strip() for name in form["mfa_roles"][:MAX_ROLES_TEXT].split(",")]
@@ -119,6 +149,9 @@ def _number(form: Form, name: str, least: int, most: int) -> int | None:
     return int(text)
 
 
-def _page(scope: AccountScope, form: Form) -> Page:
-    account = tenants.get(scope.account.id)
-    return form.render("console/settings/show.html", scope=scope, account=account, modes=MODES)
+def _general_page(scope: AccountScope, account: Account, form: Form) -> Page:
+    return form.render("console/settings/general.html", scope=scope, account=account)
+
+
+def _sign_in_page(scope: AccountScope, form: Form) -> Page:
+    return form.render("console/settings/sign_in.html", scope=scope, modes=MODES)

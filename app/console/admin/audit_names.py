@@ -32,6 +32,7 @@ from app.db import Base
 from app.domains.models import AccountDomain
 from app.http.languages import gettext, lazy_gettext
 from app.records.history.audit_view import read_json
+from app.security.models import SecurityStream
 from app.sso.models import ProviderSetting
 from app.types import JSONMapping
 from app.webhooks.models import Webhook
@@ -81,6 +82,12 @@ KINDS: Mapping[str, Kind] = {
     "account_domains": Kind(lazy_gettext("Domain"), lazy_gettext("Domains"), AccountDomain.domain),
     "setup_links": Kind(lazy_gettext("Setup link"), lazy_gettext("Setup links"), SetupLink.name),
     "scim_tokens": Kind(lazy_gettext("SCIM token"), lazy_gettext("SCIM tokens")),
+    "security_streams": Kind(
+        lazy_gettext("Receiver of the security log"),
+        lazy_gettext("Receivers of the security log"),
+        SecurityStream.url,
+        "console.show_receiver",
+    ),
     "directory_users": Kind(lazy_gettext("Directory user"), lazy_gettext("Directory users")),
     "directory_groups": Kind(lazy_gettext("Directory group"), lazy_gettext("Directory groups")),
     "webhooks": Kind(

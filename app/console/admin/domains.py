@@ -6,6 +6,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app.auth import setup_links
 from app.console.admin.sso import ACCOUNT
+from app.console.people.users import choices
 from app.console.shell import forms, guard, idempotent_forms, lists, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
@@ -136,4 +137,6 @@ def _list_page(scope: AccountScope, form: Form) -> Page:
 
 def _page(scope: AccountScope, row: AccountDomain, form: Form) -> Page:
     context = {"scope": scope, "row": row, "state_names": STATE_NAMES, "days": LOST_AFTER}
+    if scope.by.setup is None:
+        context |= choices()
     return form.render("console/sso/domain.html", **context)

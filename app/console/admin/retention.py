@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 
 from flask import request
 from werkzeug.wrappers import Response as BaseResponse
@@ -22,8 +23,9 @@ from app.retention.service import Plan
 from app.types import JSONObject
 
 RETENTION = f"{ACCOUNT_SETTINGS}/retention"
-LINE = re.compile(r"(\w+)\s*=\s*([0-9]{1,5})(?:\s+(\w+))?", re.ASCII)
-MAX_TEXT = 10_000
+PLACE = re.compile(r"records\[([0-9]+)\]")
+NEW_RULES = 1
+"""Rows for further rules."""
 
 
 @blueprint.get(RETENTION)
@@ -40,9 +42,11 @@ def show_retention(account_id: str) -> Page:
 @public
 @guard.admins_only
 def change_retention(account_id: str) -> Page | BaseResponse:
-    """Save the policy, or count what it would delete."""
-    scope, form = scopes.account_scope(account_id), forms.submitted(*policies.LOGS, "records")
+    """Save the policy, count what it would delete, or show a row for a further rule."""
+    scope, form = scopes.account_scope(account_id), _submitted()
     stored = policies.of_account(scope.account.id)
+    if request.form.get("more"):
+        return _page(scope, _with_rows(form, _count(form) + NEW_RULES), stored)
     try:
         policy = policies.check(_body(form), by=scope.by)
         if request.form.get("plan"):
@@ -55,23 +59,49 @@ def change_retention(account_id: str) -> Page | BaseResponse:
 
 
 def _form(policy: Policy) -> Form:
-    logs = {name: str(getattr(policy, name) or "") for name in policies.LOGS}
-    rules = ((rule, rule.find()) for rule in policy.records)
-    lines = [f"{found.name} = {rule.days} {rule.field}" for rule, found in rules if found]
-    return Form({**logs, "records": "\n".join(lines)})
+    values = {name: str(getattr(policy, name) or "") for name in policies.LOGS}
+    rules = [(rule, found) for rule in policy.records if (found := rule.find())]
+    for number, (rule, found) in enumerate(rules):
+        values |= {f"rule_{number}": f"{found.name}/{rule.field}", f"days_{number}": str(rule.days)}
+    return _with_rows(Form(values), len(rules) + NEW_RULES)
+
+
+def _submitted() -> Form:
+    form = forms.submitted(*policies.LOGS, "rows")
+    names = [f"{name}_{number}" for number in range(_count(form)) for name in ("rule", "days")]
+    return Form({**form.values, **{name: forms.text(name) for name in names}})
+
+
+def _count(form: Form) -> int:
+    text = form["rows"]
+    return min(int(text), MAX_RULES) if re.fullmatch(r"[0-9]{1,3}", text, re.ASCII) else 0
+
+
+def _with_rows(form: Form, number: int) -> Form:
+    form.values["rows"] = str(min(number, MAX_RULES))
+    return form
+
+
+def _rules(form: Form) -> Iterator[int]:
+    """The numbers of the rows that are filled in."""
+    for number in range(_count(form)):
+        if form[f"rule_{number}"] or form[f"days_{number}"]:
+            yield number
 
 
 def _body(form: Form) -> JSONObject:
     logs = {name: _days(name, form[name]) for name in policies.LOGS}
-    form.validated(records=MAX_TEXT)  # cut off, a line could be another rule
-    lines = [line.strip() for line in form["records"].splitlines() if line.strip()]
-    matches = [LINE.fullmatch(line) for line in lines[:MAX_RULES]]
-    found = [match for match in matches if match and 1 <= int(match[2]) <= MAX_DAYS]
-    if len(found) < len(lines):
-        message = gettext("One line per collection: its name, an equals sign, the days.")
-        raise InvalidValues([problem("records", "pattern_mismatch", message)])
-    records = [{"collection": m[1], "days": int(m[2]), "field": m[3]} for m in found]
-    return {**logs, "records": records}
+    return {**logs, "records": [_rule(form, number) for number in _rules(form)]}
+
+
+def _rule(form: Form, number: int) -> JSONObject:
+    form.validated((f"rule_{number}", f"days_{number}"))
+    days = _days(f"days_{number}", form[f"days_{number}"])
+    if not days or days > MAX_DAYS:
+        message = gettext("From %(least)s to %(most)s.", least=1, most=MAX_DAYS)
+        raise InvalidValues([problem(f"days_{number}", "number_out_of_range", message)])
+    collection, _, field = form[f"rule_{number}"].partition("/")
+    return {"collection": collection, "days": days, "field": field or None}
 
 
 def _days(name: str, text: str) -> int | None:
@@ -84,11 +114,18 @@ def _days(name: str, text: str) -> int | None:
 
 def _with_error(form: Form, error: AppError) -> Form:
     if isinstance(error, InvalidValues):
+        rows = list(_rules(form))
         details = [
-            {**detail, "field": str(detail["field"]).partition("[")[0]} for detail in error.details
+            {**detail, "field": _place(str(detail["field"]), rows)} for detail in error.details
         ]
         error = InvalidValues(details)
     return form.with_error(error)
+
+
+def _place(field: str, rows: Sequence[int]) -> str:
+    """The input of what is wrong with a rule."""
+    match = PLACE.match(field)
+    return f"rule_{rows[int(match[1])]}" if match else field
 
 
 def _page(scope: AccountScope, form: Form, stored: Policy, plan: Plan | None = None) -> Page:
@@ -97,6 +134,8 @@ def _page(scope: AccountScope, form: Form, stored: Policy, plan: Plan | None = N
         "console/settings/retention.html",
         scope=scope,
         plan=plan,
+        row_count=_count(form),
+        choices=policies.choices(by=scope.by),
         is_paused=is_paused,
         bounds=policies.bounds(),
         max_counted=service.MAX_COUNTED,

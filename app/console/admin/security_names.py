@@ -14,6 +14,7 @@ VERBS: Mapping[str, object] = {
 NOUNS: Mapping[str, object] = {
     "api_key": lazy_gettext("API key"),
     "scim_token": lazy_gettext("SCIM token"),
+    "setup_link": lazy_gettext("Setup link"),
     "second_factor": lazy_gettext("Second factor"),
     "provider": lazy_gettext("Sign-in provider"),
     "saml_key": lazy_gettext("SAML key"),

@@ -31,8 +31,8 @@ NAMES = {
     "workflow_steps": lazy_gettext("Workflow steps"),
     "mails": lazy_gettext("Mails"),
     "records": lazy_gettext("Records"),
-    "row_bytes": lazy_gettext("Bytes of records"),
-    "file_bytes": lazy_gettext("Bytes of files"),
+    "row_bytes": lazy_gettext("Storage of records"),
+    "file_bytes": lazy_gettext("Storage of files"),
 }
 LIMITS = ("soft", "hard")
 FIELDS = tuple(f"{meter}_{limit}" for meter in METERS for limit in LIMITS)

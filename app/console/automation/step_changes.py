@@ -69,8 +69,9 @@ def with_errors(steps: StepList, error: AppError) -> list[Fault]:
     """Put the messages of an error beside their inputs; returns them all, for a summary."""
     places, faults = _places(steps), []
     for detail in error.extra.get("details") or ():
-        message = error_texts.translate(detail["message"])
         path, inner = _located(places, str(detail["field"]))
+        is_missing = detail.get("code") == "required" and not inner
+        message = gettext("Required.") if is_missing else error_texts.translate(detail["message"])
         place = places[path]
         # The path of what is wrong within the JSON of an input; else the input tells the place.
         place.errors.append(f"{inner}: {message}" if inner else message)
@@ -90,6 +91,16 @@ def warnings(steps: StepList, found: Iterable[JSONMapping]) -> list[Fault]:
             words = ", ".join(filter(None, (_words(places, path), inner)))
         faults.append(Fault(f"i-{path}", words, error_texts.translate(one["message"])))
     return faults
+
+
+def note_warnings(steps: StepList, found: Iterable[Fault]) -> None:
+    """Put warnings beside their inputs."""
+    inputs = {
+        f"i-{one.name}": one for each in steps.walk() for row in each.rows for one in row.inputs
+    }
+    for fault in found:
+        if fault.target in inputs:
+            inputs[fault.target].warnings.append(fault.message)
 
 
 def _located(places: Places, field: str) -> tuple[str, str]:

@@ -46,6 +46,7 @@ class Input:
     required: bool
     name: str = ""
     errors: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     position: int | None = None
     """Where in the text the error is."""
 
@@ -107,8 +108,9 @@ class Row:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is something to see: an error, or what was just added."""
-        own = self.is_new or bool(self.errors) or any(one.errors for one in self.inputs)
+        """Whether there is something to see: an error, a warning, or what was just added."""
+        noted = any(one.errors or one.warnings for one in self.inputs)
+        own = self.is_new or bool(self.errors) or noted
         return own or any(inner.is_open for inner in self.lists)
 
 

@@ -74,6 +74,9 @@ def _page(
     form: Form,
     faults: Sequence[Fault] = (),
 ) -> Page:
+    context = workflows.shown(workflow, scope)
+    if not form["do"]:  # the warnings are about the stored steps
+        step_changes.note_warnings(steps, context["warnings"])
     page = render_template(
         "console/workflows/steps.html",
         scope=scope,
@@ -84,6 +87,6 @@ def _page(
         max_branches=MAX_BRANCHES,
         collections=webhook_form.choices(scope)["collections"],
         completions=completions.plain(step_form.names(steps), caller=False),
-        **workflows.shown(workflow, scope),
+        **context,
     )
     return page, form.status

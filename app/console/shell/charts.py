@@ -15,10 +15,11 @@ from app import clock
 from app.audit import append, recent
 from app.auth.models import SignInSession
 from app.collections.definition import Definition
+from app.console.shell import lists
 from app.db import daily
 from app.db.daily import Row
 from app.http.languages import gettext
-from app.usage.meters import STOCKS
+from app.usage.meters import FILE_BYTES, ROW_BYTES, STOCKS
 from app.webhooks.models import DELIVERED, DELIVERIES, FAILED
 
 DAYS = 30
@@ -56,6 +57,12 @@ class Chart:
     """Whether older rows are left out to limit the work."""
     is_level: bool = False
     """Whether the counts are levels, which do not add up."""
+    is_size: bool = False
+    """Whether the counts are bytes."""
+
+    def format(self, count: int) -> str:
+        """A count for display."""
+        return lists.format_size(count) if self.is_size else lists.format_number(count)
 
     def count(self, day: date, kind: str) -> int:
         """The count of one kind on a day."""
@@ -141,7 +148,9 @@ def usage_chart(meter: str, title: str, items: Sequence[Mapping[str, Any]]) -> C
     counts = Counts({(item["day"].isoformat(), USED): item[meter] or 0 for item in items})
     days = [item["day"] for item in items]
     is_level = meter in STOCKS
-    return Chart(f"usage-{meter}", title, [USED], days, counts, partial=False, is_level=is_level)
+    is_size = meter in (ROW_BYTES, FILE_BYTES)
+    name = f"usage-{meter}"
+    return Chart(name, title, [USED], days, counts, False, is_level=is_level, is_size=is_size)
 
 
 def _limit_per_source(limit: int, sources: Sequence[object], count_all: bool) -> int | None:

@@ -1,0 +1,194 @@
+"""The settings of an account at a glance: what each is for, and its state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from flask import render_template, url_for
+
+from app.accounts import sign_in_settings, tenants
+from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
+from app.auth.models import ScimToken
+from app.console.admin.account_settings import ACCOUNT_SETTINGS
+from app.console.shell import guard, lists, scopes
+from app.console.shell.blueprint import blueprint
+from app.console.shell.scopes import AccountScope
+from app.db import Base, counts
+from app.db.counts import Where
+from app.domains.models import AccountDomain
+from app.http.languages import gettext, lazy_gettext, ngettext
+from app.rest.access import public
+from app.retention import policy as policies
+from app.security.models import SecurityStream
+from app.sso.models import ProviderSetting
+from app.types import JSONObject
+
+GOOD, OPEN, BAD, PLAIN = "good", "open", "bad", ""
+FACTORS = {
+    sign_in_settings.OFF: lazy_gettext("second factors off"),
+    sign_in_settings.OPTIONAL: lazy_gettext("second factors optional"),
+    sign_in_settings.REQUIRED: lazy_gettext("second factors required"),
+}
+
+
+@dataclass(frozen=True)
+class Card:
+    """A page of settings; `tone` is that of its state."""
+
+    name: str
+    icon: str
+    help: str
+    url: str
+    state: str
+    tone: str = PLAIN
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """How many of each an account has."""
+
+    providers: int
+    enabled_providers: int
+    domains: int
+    verified_domains: int
+    scim_tokens: int
+    receivers: int
+    enabled_receivers: int
+    failing_receivers: int
+
+
+@blueprint.get(ACCOUNT_SETTINGS)
+@public
+@guard.admins_only
+def show_settings(account_id: str) -> str:
+    """The settings of an account, each with its state."""
+    scope = scopes.account_scope(account_id)
+    cards = list(_cards(scope, tenants.get(scope.account.id)))
+    return render_template("console/settings/home.html", scope=scope, cards=cards)
+
+
+def _cards(scope: AccountScope, account: Account) -> Iterator[Card]:
+    at, numbers = scope.url_args, _numbers(account.id)
+    yield Card(
+        gettext("General"),
+        "building",
+        gettext("The account's name, and the browser applications that may call the API."),
+        url_for("console.show_general_settings", **at),
+        _origins(len(account.settings.get("cors_origins", ()))),
+    )
+    yield Card(
+        gettext("Sign-in and sessions"),
+        "key",
+        gettext("Passwords, mailed links, second factors, and how long sessions last."),
+        url_for("console.show_sign_in_settings", **at),
+        str(FACTORS[sign_in_settings.mode(account.settings)]),
+        GOOD if sign_in_settings.mode(account.settings) == sign_in_settings.REQUIRED else PLAIN,
+    )
+    yield _providers(scope, numbers)
+    if account.id != SYSTEM_ACCOUNT_ID:
+        yield from _directory(scope, numbers)
+    yield _retention(scope, account.settings)
+    yield _receiver(scope, numbers)
+    if scope.by.is_superadmin and account.id != SYSTEM_ACCOUNT_ID:
+        yield Card(
+            gettext("Suspend or close"),
+            "x",
+            gettext("Stop all work in the account for a while, or delete it with its data."),
+            url_for("console.show_account", account_id=account.id, state="open", _anchor="state"),
+            gettext("active"),
+            GOOD,
+        )
+
+
+def _numbers(account_id: str) -> Numbers:
+    provider = ProviderSetting.account_id == account_id
+    domain = AccountDomain.account_id == account_id
+    receiver, enabled = SecurityStream.account_id == account_id, SecurityStream.is_enabled.is_(True)
+    sources: Sequence[tuple[type[Base], Where]] = [
+        (ProviderSetting, [provider]),
+        (ProviderSetting, [provider, ProviderSetting.enabled.is_(True)]),
+        (AccountDomain, [domain]),
+        (AccountDomain, [domain, AccountDomain.verified_at.is_not(None)]),
+        (ScimToken, [ScimToken.account_id == account_id]),
+        (SecurityStream, [receiver]),
+        (SecurityStream, [receiver, enabled]),
+        (SecurityStream, [receiver, enabled, SecurityStream.failing_since.is_not(None)]),
+    ]
+    return Numbers(*counts.count_all_up_to(sources, lists.MAX_COUNTED))
+
+
+def _origins(number: int) -> str:
+    if not number:
+        return gettext("no browser applications")
+    return ngettext("%(num)s browser application", "%(num)s browser applications", number)
+
+
+def _providers(scope: AccountScope, numbers: Numbers) -> Card:
+    number = numbers.enabled_providers
+    if number:
+        state, tone = ngettext("%(num)s provider", "%(num)s providers", number), GOOD
+    else:
+        state, tone = gettext("switched off") if numbers.providers else gettext("none"), PLAIN
+    return Card(
+        gettext("Single sign-on"),
+        "lock",
+        gettext("Providers that users sign in with, who becomes a user, and roles by group."),
+        url_for("console.show_providers", **scope.url_args),
+        state,
+        tone,
+    )
+
+
+def _directory(scope: AccountScope, numbers: Numbers) -> Iterator[Card]:
+    values = {"verified": numbers.verified_domains, "total": numbers.domains}
+    is_open = numbers.verified_domains < numbers.domains
+    yield Card(
+        gettext("Domains"),
+        "link",
+        gettext("Mail domains that are yours: their users need no account name to sign in."),
+        url_for("console.show_domains", **scope.url_args),
+        gettext("%(verified)s of %(total)s verified", **values)
+        if numbers.domains
+        else gettext("none"),
+        OPEN if is_open else GOOD if numbers.domains else PLAIN,
+    )
+    yield Card(
+        gettext("Provisioning (SCIM)"),
+        "users-group",
+        gettext("Lets your directory create, change and deactivate users and groups."),
+        url_for("console.show_scim", **scope.url_args),
+        gettext("on") if numbers.scim_tokens else gettext("off"),
+        GOOD if numbers.scim_tokens else PLAIN,
+    )
+
+
+def _retention(scope: AccountScope, settings: JSONObject) -> Card:
+    policy = policies.load(settings)
+    number = len(policy.records) + sum(getattr(policy, name) is not None for name in policies.LOGS)
+    return Card(
+        gettext("Retention"),
+        "history",
+        gettext("When old records, deliveries, workflow instances and audit entries are deleted."),
+        url_for("console.show_retention", **scope.url_args),
+        ngettext("%(num)s limit", "%(num)s limits", number) if number else gettext("no limits"),
+        GOOD if number else PLAIN,
+    )
+
+
+def _receiver(scope: AccountScope, numbers: Numbers) -> Card:
+    state, tone = gettext("none"), PLAIN
+    if numbers.failing_receivers:
+        state, tone = gettext("failing"), BAD
+    elif numbers.enabled_receivers:
+        state, tone = gettext("on"), GOOD
+    elif numbers.receivers:
+        state = gettext("switched off")
+    return Card(
+        gettext("Receiver of the security log"),
+        "shield",
+        gettext("Where security events are sent as they happen, such as your SIEM."),
+        url_for("console.show_receiver", **scope.url_args),
+        state,
+        tone,
+    )
