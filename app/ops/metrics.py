@@ -133,10 +133,13 @@ def _chains() -> Iterator[GaugeMetricFamily]:
     yield GaugeMetricFamily(
         "atrium_chains_broken", "Logs that were broken when last verified.", broken
     )
+    age = GaugeMetricFamily(
+        "atrium_chains_oldest_verification_seconds",
+        "Time since the verification of the log that was verified least recently.",
+    )
     if verified_at is not None:
-        age = (clock.now() - verified_at).total_seconds()
-        text = "Time since the verification of the log that was verified least recently."
-        yield GaugeMetricFamily("atrium_chains_oldest_verification_seconds", text, age)
+        age.add_metric([], (clock.now() - verified_at).total_seconds())
+    yield age
 
 
 @blueprint.route("/metrics", methods=["GET"])
