@@ -375,11 +375,14 @@ def test_a_worker_that_is_told_to_stop_begins_no_more_jobs(app: Flask, define: D
 
 
 @pytest.mark.one_database
-def test_a_mail_server_that_hangs_keeps_only_mails_waiting(app: Flask, define: Define) -> None:
+@pytest.mark.parametrize("slow", ["auth.send_verification", "backups.make"])
+def test_mails_and_backups_keep_only_their_like_waiting(
+    app: Flask, define: Define, slow: str
+) -> None:
     stop, mailed, done = (threading.Event() for _ in range(3))
-    define(lambda payload: mailed.wait(20), kind="auth.send_verification")
+    define(lambda payload: mailed.wait(20), kind=slow)
     define(lambda payload: done.set())
-    for kind in ("auth.send_verification", "test"):
+    for kind in (slow, "test"):
         ask(app, kind)
 
     def work() -> None:
