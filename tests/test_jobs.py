@@ -380,6 +380,7 @@ def test_a_worker_that_is_told_to_stop_begins_no_more_jobs(app: Flask, define: D
     [
         pytest.param("auth.send_verification", id="a mail server that hangs"),
         pytest.param("accounts.export", id="an export"),
+        pytest.param("backups.make", id="a backup"),
         pytest.param("webhooks.send_security_log", id="a receiver of a security log"),
     ],
 )

@@ -20,9 +20,11 @@ from app import clock, create_app, db
 from app.config import Config
 from app.errors import Conflict
 from app.jobs import worker
-from app.ops import backup_proofs, backup_runs, backup_targets
+from app.ops import backup_proofs, backup_runs, backup_targets, backups
 from app.ops.backup_models import RUNS
 from app.ops.backup_targets import StoredBackup, Target
+from app.ops.backups import Saved
+from app.ops.pg_programs import BackupError
 from tests import builders
 from tests.builders import Cast
 from tests.conftest import make_app, settings_for
@@ -297,6 +299,39 @@ def test_older_backups_go_once_a_newer_one_is_proved(
     assert {one.name for one in stored(app)} == {newest.name, other}
     assert len(keys(app)) == 6
     assert [bool(run.deleted_at) for run in runs(app)] == [True, False, False]
+
+
+def test_a_worker_that_lost_its_lease_publishes_nothing(
+    app_of: Callable[..., tuple[Flask, Cast]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    app, _ = app_of(str(tmp_path / "here"))
+    create, stale = backups.create, ["first attempt"]
+
+    def take_over(path: Path) -> Saved:
+        if stale.pop() == "first attempt":
+            with app.app_context():
+                stale.append("second attempt")
+                backup_runs.make({"run_id": runs(app)[0].id})
+                assert states(app) == ["proved"]
+            raise BackupError("the first attempt ends later")
+        return create(path)
+
+    monkeypatch.setattr(backups, "create", take_over)
+    look(app)
+    (run,) = runs(app)
+    assert (run.status, run.error, run.attempt) == ("proved", None, 2)
+    assert len(keys(app)) == 3
+
+    def lose_claim(path: Path) -> Saved:
+        run_sql(app, "UPDATE backup_runs SET attempt = attempt + 1 WHERE status = 'pending'")
+        return create(path)
+
+    monkeypatch.setattr(backups, "create", lose_claim)
+    with time_machine.travel(clock.now() + 25 * HOUR):
+        look(app)
+    assert states(app) == ["proved", "pending"]
+    assert len(keys(app)) == 3
 
 
 def in_progress(environ: dict[str, str], point: str, begun: Path) -> None:
