@@ -40,9 +40,8 @@ class Erasure:
 def _erase_user(event: events.UserErased) -> None:
     if not event.is_home:
         return  # the accounts acted in are found in the logs themselves
-    sealing.seal(event.account_id)
     room = BATCH_SIZE
-    for erasure in _erasures(event.account_id, event.user_id, event.emails):
+    for erasure in _all_erasures(event.account_id, event.user_id, event.emails):
         room -= _erase_batch(erasure, room)
         if room <= 0:
             break
@@ -59,10 +58,8 @@ def erase_user(payload: JSONMapping) -> None:
         emails: list[str] = orjson.loads(crypto.decrypt(payload["emails"]))
     except InvalidToken:
         emails = []
-    for account_id in sorted({home, *_accounts_acted_in(user_id)}):
-        sealing.seal(account_id)
-        for erasure in _erasures(account_id, user_id, emails):
-            _erase_all(erasure)
+    for erasure in _all_erasures(home, user_id, emails):
+        _erase_all(erasure)
     for account_id in _accounts_that_name(emails):
         _erase_all(_of_strangers(account_id, emails))
 
@@ -70,6 +67,13 @@ def erase_user(payload: JSONMapping) -> None:
 def _erase_all(erasure: Erasure) -> None:
     while _erase_batch(erasure, BATCH_SIZE) == BATCH_SIZE:
         pass
+
+
+def _all_erasures(home: str, user_id: str, emails: Collection[str]) -> Iterator[Erasure]:
+    """What is erased in the user's account, and in those in which the user acted."""
+    for account_id in sorted({home, *_accounts_acted_in(user_id)}):
+        sealing.seal(account_id)
+        yield from _erasures(account_id, user_id, emails)
 
 
 def _erasures(account_id: str, user_id: str, emails: Collection[str]) -> Iterator[Erasure]:
