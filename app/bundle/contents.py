@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from app.audit import checkpoints, verify
 from app.bundle import exporting, frames, tables
@@ -126,8 +127,13 @@ class _Check:
         applied = revisions.applied_core_revision()
         if bundle["revision"] != applied:
             raise Conflict(OTHER_RELEASE.format(bundle["revision"], applied))
-        self._contents.account, self._contents.head = bundle["account"], bundle["head"]
-        self._chain = verify.Chain(verify.Report(bundle["account"]["id"]))
+        account = bundle["account"]
+        _require_id(account["id"])
+        types = {"slug": str, "name": str, "is_active": bool, "settings": dict}
+        if not all(isinstance(account[name], kind) for name, kind in types.items()):
+            raise Conflict(frames.CUT)
+        self._contents.account, self._contents.head = account, bundle["head"]
+        self._chain = verify.Chain(verify.Report(account["id"]))
 
     def _take_definitions(self, line: JSONMapping) -> None:
         # A manifest may also say what other accounts are to have.
@@ -154,6 +160,8 @@ class _Check:
         if len(row) != len(self._columns) or self._blob is not None:
             raise Conflict(frames.CUT)
         self._counts[self._table] += 1
+        if self._table in ("files", "users"):
+            _require_id(row[self._columns.index("id")])
         if self._table == "files":
             file = dict(zip(self._columns, row, strict=True))
             self._files[file["id"]] = (file["size"], file["sha256"])
@@ -218,6 +226,12 @@ class _Check:
             raise Conflict(frames.CUT)
         self._counts.setdefault("blobs", 0)
         self._end = line["end"]
+
+
+def _require_id(text: str) -> None:
+    # Others are names of accounts, folders or the service itself.
+    if str(UUID(text)) != text:
+        raise Conflict(frames.CUT)
 
 
 def _check_signature(end: JSONMapping, trusted: str | None) -> bool:

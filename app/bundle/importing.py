@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import clock, db, jobs
+from app import clock, db, jobs, slugs
 from app.accounts import codes
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
@@ -94,6 +94,8 @@ class _Target:
 
 
 def _require_slug(slug: str) -> None:
+    if wrong := slugs.slug_problem(slug):
+        raise Conflict(wrong, field="slug")
     if db.connection().scalar(sa.select(Account.id).where(Account.slug == slug)) is not None:
         raise Conflict(SLUG_TAKEN.format(slug), field="slug")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,20 @@ from flask import Flask
 
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.bundle import frames
-from tests.builders import Cast
+from app.bundle.tables import CHAIN
+from tests.builders import Caller, Cast
 from tests.bundle.accounts import PASSPHRASE, export, furnish, hashes, import_, run
 
 OPTIONS = ("--as", "root@system.example", "--slug", "forged")
 Lines = list[Any]
 
 
-def rewritten(file: Path, change: Callable[[Lines, Cast], None], cast: Cast) -> None:
+def rewritten(
+    file: Path,
+    change: Callable[[Lines, Cast], None],
+    cast: Cast,
+    emptied: Collection[str] = (),
+) -> None:
     """Change the lines of a bundle, as who knows its passphrase can."""
     with file.open("rb") as source:
         lines = list(frames.Reader(source, PASSPHRASE).lines())
@@ -30,6 +36,7 @@ def rewritten(file: Path, change: Callable[[Lines, Cast], None], cast: Cast) -> 
         for line in lines:
             (writer.write_bytes if isinstance(line, bytes) else writer.write)(line)
         assert isinstance(end, dict)
+        end["end"]["counts"] |= dict.fromkeys(emptied, 0)
         writer.write({"end": {"counts": end["end"]["counts"], "digest": writer.digest}})
         writer.close()
 
@@ -82,7 +89,24 @@ def with_webhook_elsewhere(lines: Lines, cast: Cast) -> None:
     lines[1]["definitions"]["accounts"] = {"globex": {"webhooks": [hook]}}
 
 
+def with_file_elsewhere(lines: Lines, cast: Cast) -> None:
+    """A file's id is a part of where its bytes are stored."""
+    head, place = table(lines, "files")
+    row = lines[place + 1]
+    row[head["columns"].index("id")] = f"../{cast.charlie.account_id}/{cast.charlie.id}"
+    for line in lines:
+        if isinstance(line, dict) and "blob" in line:
+            line["blob"] = row[head["columns"].index("id")]
+
+
+def with_name(lines: Lines, cast: Cast) -> None:
+    head, place = table(lines, "users")
+    lines[place + 1][head["columns"].index("id")] = "system"
+
+
 REFUSED: list[Any] = [
+    pytest.param(with_file_elsewhere, id="file of another account"),
+    pytest.param(with_name, id="user called system"),
     pytest.param(with_webhook_elsewhere, id="webhook of another account"),
     pytest.param(lambda it, cast: with_account(it, cast.charlie.account_id), id="other account"),
     pytest.param(lambda it, cast: with_account(it, SYSTEM_ACCOUNT_ID), id="system account"),
@@ -114,6 +138,49 @@ def test_a_forged_bundle_is_refused(
     assert refused.exit_code == 1, refused.output
     assert hashes(app, *accounts) == before
     assert cast.root.get("accounts").json["total"] == count
+
+
+def named(lines: Lines, names: dict[str, str]) -> None:
+    """Rename the account, with an empty audit chain, which would name the former id."""
+    lines[0]["bundle"]["account"].update(names)
+    lines[0]["bundle"]["head"] = {"id": 0, "checksum": "0" * 64}
+    for name in CHAIN:
+        _, place = table(lines, name)
+        while len(lines) > place + 1 and isinstance(lines[place + 1], list):
+            del lines[place + 1]
+
+
+@pytest.mark.parametrize(
+    ("property", "reference"),
+    [
+        ("id", lambda cast: "globex"),
+        ("id", lambda cast: "*"),
+        ("id", lambda cast: cast.charlie.account_id.upper()),
+        ("id", lambda cast: f"../{cast.charlie.account_id}"),
+        ("slug", lambda cast: cast.charlie.account_id),
+        ("slug", lambda cast: code_of(cast.charlie).lower()),
+        ("slug", lambda cast: "Not a slug"),
+        ("slug", lambda cast: None),
+    ],
+)
+def test_a_forged_bundle_takes_no_name_of_another_account(
+    cast: Cast, app: Flask, tmp_path: Path, property: str, reference: Callable[[Cast], str]
+) -> None:
+    """Requests name an account by its id, slug or code."""
+    furnish(cast)
+    file = export(app, tmp_path)
+    names = {"slug": "forged", property: reference(cast)}
+    rewritten(file, lambda lines, cast: named(lines, names), cast, emptied=CHAIN)
+    count = cast.root.get("accounts").json["total"]
+    refused = import_(app, file, *OPTIONS[:2], "--trust", "unsigned")
+    assert refused.exit_code == 1, refused.output
+    assert "Traceback" not in refused.output
+    assert cast.root.get("accounts").json["total"] == count
+
+
+def code_of(caller: Caller) -> str:
+    """The code of a caller's account."""
+    return str(caller.get("account").json["account_code"])
 
 
 def test_only_a_trusted_one_is_imported(cast: Cast, app: Flask, tmp_path: Path) -> None:
