@@ -24,6 +24,7 @@ from flask import Flask
 
 from app import create_app, db
 from app.auth import passwords, principal
+from app.bundle import frames
 from app.config import Config
 from app.db import versioned_cache
 from app.ops import cli
@@ -36,6 +37,7 @@ from tests.databases import DATABASES
 # What a hash really costs, and what it costs where only its answer is of interest.
 REAL_HASHER = passwords._hasher
 QUICK_HASHER = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+REAL_SCRYPT, QUICK_SCRYPT = dict(frames.SCRYPT), {"n": 2, "r": 8, "p": 1}
 # Tests take turns with a few key pairs: each costs as much as several tests.
 SAML_KEY_PAIRS = 6
 REAL_PAIR = saml_keys.generate
@@ -58,8 +60,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionstart() -> None:
-    """Use cheap password hashes and a few key pairs: those of all tests would take minutes."""
+    """Use cheap hashes and few key pairs: thousands of them would take minutes."""
     hash_with(QUICK_HASHER)
+    frames.SCRYPT.update(QUICK_SCRYPT)
     turns = itertools.count()
     saml_keys.generate = lambda: _pair(next(turns) % SAML_KEY_PAIRS)
 

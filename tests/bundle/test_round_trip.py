@@ -68,6 +68,7 @@ def remove(cast: Cast, app: Flask) -> None:
     assert cast.alice.get("records/posts").status_code == 401
 
 
+@pytest.mark.usefixtures("real_scrypt")
 def test_a_deleted_account_comes_back(cast: Cast, app: Flask, tmp_path: Path) -> None:
     furnish(cast)
     before, others = view(cast.alice), (cast.charlie.account_id, SYSTEM_ACCOUNT_ID)
