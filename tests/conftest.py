@@ -47,6 +47,9 @@ WHOLE = pytest.mark.parametrize(
 )
 _started: list[services.Server] = []
 _made: dict[str, Made] = {}
+# The names of empty databases, and the migrated one of each kind that later ones are copies of.
+_empty: set[str] = set()
+_migrated: dict[str, states.Migrated] = {}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -159,9 +162,13 @@ class Made:
 
 def settings_for(database: str, folder: Path, **changes: object) -> Config:
     """Create a database of a kind; returns its settings."""
-    url = f"sqlite:///{folder / 'atrium.db'}"
+    name = str(folder / "atrium.db")
+    url = f"sqlite:///{name}"
     if database == "postgresql":
-        url = services.Postgres().create_database(f"test_{secrets.token_hex(6)}")
+        name = f"test_{secrets.token_hex(6)}"
+        url = services.Postgres().create_database(name)
+    if not Path(name).exists():
+        _empty.add(name)
     environ = {
         "SERVICE_ENV": "test",
         "SERVICE_INSTANCE_DIR": str(folder),
@@ -175,11 +182,18 @@ def settings_for(database: str, folder: Path, **changes: object) -> Config:
 
 
 def make_app(settings: Config) -> Flask:
-    """An application whose database is created by the real migrations."""
+    """An application whose database is created by the real migrations, or is a copy of one."""
     made = create_app(settings)
     cli.bind_migrate(made)
     with made.app_context():
-        flask_migrate.upgrade()
+        kind, name = db.db.engine.dialect.name, db.db.engine.url.database
+        if name in _empty and kind in _migrated:
+            _migrated[kind].copy_into(db.db.engine)
+        else:
+            flask_migrate.upgrade()
+            if name in _empty:
+                _migrated[kind] = states.Migrated(db.db.engine)
+        _empty.discard(str(name))
     return made
 
 
