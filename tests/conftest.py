@@ -21,6 +21,7 @@ import flask_migrate
 import pytest
 from argon2 import PasswordHasher
 from flask import Flask
+from jinja2 import FileSystemBytecodeCache
 
 from app import create_app, db
 from app.auth import passwords, principal
@@ -56,6 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Start the servers once, before the test processes, which inherit their addresses."""
     if "PYTEST_XDIST_WORKER" in os.environ or config.option.collectonly:
         return
+    os.environ["TEST_TEMPLATES"] = tempfile.mkdtemp(prefix="atrium-templates-")
     for server in (services.Postgres(), services.Redis()):
         _started.append(server)
         server.start()
@@ -88,7 +90,9 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Stop the servers."""
+    """Stop the servers, and remove what is temporary."""
+    if _started:
+        shutil.rmtree(os.environ["TEST_TEMPLATES"], ignore_errors=True)
     for server in _started:
         server.stop()
     for made in _made.values():
@@ -184,6 +188,8 @@ def settings_for(database: str, folder: Path, **changes: object) -> Config:
 def make_app(settings: Config) -> Flask:
     """An application whose database is created by the real migrations, or is a copy of one."""
     made = create_app(settings)
+    if folder := os.environ.get("TEST_TEMPLATES"):
+        made.jinja_env.bytecode_cache = FileSystemBytecodeCache(folder)  # each is compiled once
     cli.bind_migrate(made)
     with made.app_context():
         kind, name = db.db.engine.dialect.name, db.db.engine.url.database
