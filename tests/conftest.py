@@ -21,9 +21,11 @@ import flask_migrate
 import pytest
 from argon2 import PasswordHasher
 from flask import Flask
+from jinja2 import FileSystemBytecodeCache
 
 from app import create_app, db
 from app.auth import passwords, principal
+from app.bundle import frames
 from app.config import Config
 from app.db import versioned_cache
 from app.ops import cli
@@ -36,6 +38,7 @@ from tests.databases import DATABASES
 # What a hash really costs, and what it costs where only its answer is of interest.
 REAL_HASHER = passwords._hasher
 QUICK_HASHER = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+REAL_SCRYPT, QUICK_SCRYPT = dict(frames.SCRYPT), {"n": 2, "r": 8, "p": 1}
 # Tests take turns with a few key pairs: each costs as much as several tests.
 SAML_KEY_PAIRS = 6
 REAL_PAIR = saml_keys.generate
@@ -45,12 +48,16 @@ WHOLE = pytest.mark.parametrize(
 )
 _started: list[services.Server] = []
 _made: dict[str, Made] = {}
+# The names of empty databases, and the migrated one of each kind that later ones are copies of.
+_empty: set[str] = set()
+_migrated: dict[str, states.Migrated] = {}
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Start the servers once, before the test processes, which inherit their addresses."""
     if "PYTEST_XDIST_WORKER" in os.environ or config.option.collectonly:
         return
+    os.environ["TEST_TEMPLATES"] = tempfile.mkdtemp(prefix="atrium-templates-")
     for server in (services.Postgres(), services.Redis()):
         _started.append(server)
         server.start()
@@ -58,8 +65,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionstart() -> None:
-    """Use cheap password hashes and a few key pairs: those of all tests would take minutes."""
+    """Use cheap hashes and few key pairs: thousands of them would take minutes."""
     hash_with(QUICK_HASHER)
+    frames.SCRYPT.update(QUICK_SCRYPT)
     turns = itertools.count()
     saml_keys.generate = lambda: _pair(next(turns) % SAML_KEY_PAIRS)
 
@@ -82,7 +90,9 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Stop the servers."""
+    """Stop the servers, and remove what is temporary."""
+    if _started:
+        shutil.rmtree(os.environ["TEST_TEMPLATES"], ignore_errors=True)
     for server in _started:
         server.stop()
     for made in _made.values():
@@ -156,9 +166,13 @@ class Made:
 
 def settings_for(database: str, folder: Path, **changes: object) -> Config:
     """Create a database of a kind; returns its settings."""
-    url = f"sqlite:///{folder / 'atrium.db'}"
+    name = str(folder / "atrium.db")
+    url = f"sqlite:///{name}"
     if database == "postgresql":
-        url = services.Postgres().create_database(f"test_{secrets.token_hex(6)}")
+        name = f"test_{secrets.token_hex(6)}"
+        url = services.Postgres().create_database(name)
+    if not Path(name).exists():
+        _empty.add(name)
     environ = {
         "SERVICE_ENV": "test",
         "SERVICE_INSTANCE_DIR": str(folder),
@@ -172,11 +186,20 @@ def settings_for(database: str, folder: Path, **changes: object) -> Config:
 
 
 def make_app(settings: Config) -> Flask:
-    """An application whose database is created by the real migrations."""
+    """An application whose database is created by the real migrations, or is a copy of one."""
     made = create_app(settings)
+    if folder := os.environ.get("TEST_TEMPLATES"):
+        made.jinja_env.bytecode_cache = FileSystemBytecodeCache(folder)  # each is compiled once
     cli.bind_migrate(made)
     with made.app_context():
-        flask_migrate.upgrade()
+        kind, name = db.db.engine.dialect.name, db.db.engine.url.database
+        if name in _empty and kind in _migrated:
+            _migrated[kind].copy_into(db.db.engine)
+        else:
+            flask_migrate.upgrade()
+            if name in _empty:
+                _migrated[kind] = states.Migrated(db.db.engine)
+        _empty.discard(str(name))
     return made
 
 

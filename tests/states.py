@@ -85,16 +85,36 @@ class State:
         """  # noqa: S608 - constants
 
 
+class Migrated:
+    """A migrated database without other rows than those of the migrations, to make others of."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._file = sqlite3.connect(":memory:", check_same_thread=False)
+        self._name = f"{engine.url.database}_migrated"
+        if engine.dialect.name == "sqlite":
+            with _Raw(engine) as connection:
+                connection.backup(self._file)
+        else:
+            _copy(engine, str(engine.url.database), self._name)
+
+    def copy_into(self, engine: sa.Engine) -> None:
+        """Make an empty database one of these."""
+        if engine.dialect.name == "sqlite":
+            with _Raw(engine) as connection:
+                self._file.backup(connection)
+        else:
+            _copy(engine, self._name, str(engine.url.database))
+
+
 class Furnished(State):
     """The same with collections, whose tables may change from one moment to the other."""
 
     def __init__(self, app: Flask, name: str) -> None:
-        self._server = services.Postgres()
         super().__init__(app, name)
         self._database = str(self._engine.url.database)
         self._shape = self._present_shape()
         if not self._on_sqlite:
-            self._copy(self._database, f"{self._database}_{name}")
+            _copy(self._engine, self._database, f"{self._database}_{name}")
 
     def restore(self) -> None:
         """Make the database what it was; as a whole only where tables are others: that is slow."""
@@ -103,7 +123,7 @@ class Furnished(State):
         if self._on_sqlite or self._present_shape() == self._shape:
             super().restore()
             return
-        self._copy(f"{self._database}_{self._name}", self._database)
+        _copy(self._engine, f"{self._database}_{self._name}", self._database)
         self._app.extensions.pop("atrium.caches", None)
 
     def _tables(self) -> list[str]:
@@ -120,12 +140,6 @@ class Furnished(State):
             cursor.execute(query)
             return list(cursor.fetchall())
 
-    def _copy(self, name: str, other: str) -> None:
-        self._engine.dispose()
-        self._server.drop_database(other)
-        self._server.disconnect(name)  # a database that is in use cannot be copied
-        self._server.create_database(other, template=name)
-
 
 class _Raw:
     """A connection of the driver, outside of all transactions of the application."""
@@ -138,6 +152,14 @@ class _Raw:
 
     def __exit__(self, *problem: object) -> None:
         self._pooled.close()
+
+
+def _copy(engine: sa.Engine, name: str, other: str) -> None:
+    server = services.Postgres()
+    engine.dispose()
+    server.drop_database(other)
+    server.disconnect(name)  # a database that is in use cannot be copied
+    server.create_database(other, template=name)
 
 
 def _run(connection: Any, statements: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from typing import Any
+from weakref import WeakKeyDictionary
 
 from flask import Flask
 from flask.testing import FlaskClient
@@ -11,15 +13,31 @@ from werkzeug.test import TestResponse
 from tests.builders import PASSWORD, Caller
 
 COOKIE = "atrium_console"
+FORM_COOKIE = "atrium_form"
 TOKEN = re.compile(r'name="csrf_token" value="([^"]+)"')
 HOSTILE = '"><script>alert(1)</script>{{123457*9}}<img src=x onerror=alert(1)>'
 
 
+# By client, with what its cookie says of it.
+_tokens: WeakKeyDictionary[FlaskClient, tuple[str, str]] = WeakKeyDictionary()
+
+
 def token(client: FlaskClient) -> str:
-    """A form token of the page that this client would see."""
-    found = TOKEN.search(client.get("/console/sign-in", follow_redirects=True).text)
-    assert found
-    return found[1]
+    """A form token of the page that this client would see, or the last one while it is good."""
+    known, found = _tokens.get(client, ("", ""))
+    if not known or known != _in_cookie(client):
+        page = TOKEN.search(client.get("/console/sign-in", follow_redirects=True).text)
+        assert page
+        found = page[1]
+        _tokens[client] = _in_cookie(client), found
+    return found
+
+
+def _in_cookie(client: FlaskClient) -> str:
+    sessions: Any = client.application.session_interface
+    cookie = client.get_cookie(FORM_COOKIE)
+    signed = sessions.get_signing_serializer(client.application)
+    return str(signed.loads(cookie.value).get("csrf_token", "")) if cookie else ""
 
 
 def once(page: str) -> str:

@@ -64,6 +64,7 @@ OUTCOMES = {
 @blueprint.get(EXPLAIN)
 @public
 @guard.superadmins_only
+@guard.retry_stale
 def show_explain(collection_id: str) -> Page:
     """The form."""
     operation = request.args.get("operation") or "view"
@@ -76,6 +77,7 @@ def show_explain(collection_id: str) -> Page:
 @blueprint.post(EXPLAIN)
 @public
 @guard.superadmins_only
+@guard.retry_stale
 def explain(collection_id: str) -> Page:
     """The decision for a caller, and optionally a record."""
     return _answer(
@@ -99,6 +101,7 @@ def _answer(collection_id: str, form: Form) -> Page:
 @blueprint.get("/console/explain/<explain_id>")
 @public
 @guard.superadmins_only
+@guard.retry_stale
 def show_denial(explain_id: str) -> Page:
     """The decision for a refused request, by the `explain_id` of its response."""
     denial = denials.read(explain_id)
