@@ -17,11 +17,13 @@ import structlog
 from app import clock, crypto, db, jobs
 from app.accounts.models import PII_GROUP, SYSTEM_ACCOUNT_ID, User
 from app.accounts.types import Query
+from app.audit.models import AuditChange
 from app.auth.principal import Principal
 from app.bundle import exporting, frames
 from app.bundle.models import EXPIRED, FAILED, PENDING, READY, RUNNING, AccountExport
 from app.collections.models import RecordCount
 from app.context import tenancy
+from app.db import counts
 from app.errors import AppError, Conflict, Forbidden, NotFound
 from app.files import storage, upkeep
 from app.files.models import StoredFile
@@ -37,6 +39,7 @@ NOT_READY = "The export is not ready. Its status says how far it is."
 NEEDS_PII = "A bundle has personal data unmasked: it needs the group pii_access."
 FAILURE = "The export failed. Start another one; if it fails again, contact the operator."
 KIND = "accounts.export"
+MOST_COUNTED = 1_000_000  # audit entries
 MIME_TYPE = "application/octet-stream"
 EXPORTS = db.Base.metadata.tables[AccountExport.__tablename__]
 NOT_EXPIRED = EXPORTS.c.status != EXPIRED
@@ -134,6 +137,19 @@ def contents(*, by: Principal) -> Contents:
     return Contents(*(int(value or 0) for value in row))
 
 
+def expected_lines(contents: Contents, *, by: Principal) -> int:
+    """About how many lines the bundle of the account would have, for the progress of an export."""
+    changes = AuditChange.account_id == by.require_account_id()
+    logged = counts.count_up_to(AuditChange, [changes], MOST_COUNTED)
+    pieces = contents.files + contents.file_bytes // frames.FRAME_BYTES
+    return contents.records + contents.files + contents.users + logged + pieces
+
+
+def may_export(by: Principal) -> bool:
+    """Whether a caller may export accounts, after a recent sign-in."""
+    return PII_GROUP in by.groups
+
+
 class Bundle(NamedTuple):
     """A bundle as the responses with files take it."""
 
@@ -145,16 +161,21 @@ class Bundle(NamedTuple):
     sha256: str
 
 
-def as_file(export: AccountExport) -> Bundle:
+def file_name(slug: str, export: AccountExport) -> str:
+    """The name of the file with the bundle of an account."""
+    return f"{slug}-{export.created_at:%Y-%m-%d}.bundle"
+
+
+def as_file(export: AccountExport, *, by: Principal) -> Bundle:
     """The bundle of an export that is ready."""
-    name = f"{export.created_at:%Y-%m-%d}.bundle"
+    name = file_name(by.account.slug if by.account else "account", export)
     size, sha256 = export.size or 0, export.sha256 or ""
     return Bundle(export.account_id, export.id, name, MIME_TYPE, size, sha256)
 
 
 def _authorized(by: Principal) -> str:
     by.require_recent_sign_in()
-    if PII_GROUP not in by.groups:
+    if not may_export(by):
         raise Forbidden(NEEDS_PII)
     return by.require_account_id()
 

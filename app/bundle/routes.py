@@ -46,7 +46,7 @@ class NewExport(Schema):
 
     passphrase = fields.Text(
         shortest=frames.SHORTEST_PASSPHRASE,
-        longest=1000,
+        longest=frames.LONGEST_PASSPHRASE,
         required=True,
         metadata={"description": "Not stored. Without it nobody can read the bundle."},
     )
@@ -157,4 +157,5 @@ def download_account_export(export_id: str) -> Response:
     For admins in `pii_access` with a recent sign-in (403 `recent_sign_in_required`), not for API
     keys. Before it is ready it is a 409. The service may redirect to its storage.
     """
-    return file_routes.send(exports.as_file(exports.ready(export_id, by=principal())))
+    export = exports.ready(export_id, by=principal())
+    return file_routes.send(exports.as_file(export, by=principal()))
