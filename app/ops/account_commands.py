@@ -109,12 +109,12 @@ def restore(slug: str, at: str, yes: bool, email: str | None) -> None:
     with readable_problems(), superadmin(email) as root:
         by = principals.choose_account(root, account_id)
         run = restoring.apply if yes else restoring.plan
-        steps = run(moment, by=by)
-    for (collection, action), count in restoring.counts(steps).items():
+        counts = run(moment, by=by)
+    for (collection, action), count in sorted(counts.items()):
         click.echo(f"{collection}: {action} {count}")
-    if steps and not yes:
+    if counts and not yes:
         click.echo("Nothing was changed. Restore them with --yes.")
-    if not steps:
+    if not counts:
         click.echo("All records are what they were.")
 
 
