@@ -216,6 +216,7 @@ def _incoming() -> Iterator[Path]:
 def _write(path: Path, payload: JSONMapping) -> None:
     account_id, export_id = payload["account_id"], payload["export_id"]
     key = bytes.fromhex(crypto.decrypt(payload["key"]))
+    exporting.seal_events(account_id)
     with path.open("wb") as target:
         exporting.write(
             account_id,

@@ -46,7 +46,8 @@ INCLUDED = (
     "saved_views",
     "files",
 )
-CHAIN = ("audit_starts", "audit_changes", "audit_checkpoints")
+CHAIN = ("audit_starts", "audit_changes", "audit_checkpoints", "security_events")
+"""The logs, which verify only under the account's id."""
 EXCLUDED: dict[str, str] = {
     "account_exports": "exports of the account",
     "deletion_certificates": "certificates of deleted accounts, which the instance has",
@@ -78,9 +79,8 @@ EXCLUDED: dict[str, str] = {
     "workflow_step_logs": "logs of runs",
     "workflow_subscriptions": "what runs wait for",
     "setup_links": "links of days, with the address of the former instance",
-    "security_events": "the security log is the instance's; it has an export of its own",
     "security_heads": "follows from the security log",
-    "security_pending": "events that are not in the security log yet",
+    "security_pending": "events are sealed before an export",
     "usage_counts": "what the instance measured",
     "usage_notices": "mails about usage that were sent",
     "security_streams": "a receiver proves the numbers of one log",

@@ -45,6 +45,7 @@ def export(slug: str, file: Path, passphrase_file: Path | None) -> None:
     account_id = _account_id(slug)
     passphrase = _passphrase(passphrase_file, confirm=True)
     with _new_file(file) as draft:
+        exporting.seal_events(account_id)
         _write(account_id, draft, passphrase)
     click.echo(f"Exported {slug} to {file}.")
 

@@ -15,6 +15,7 @@ from tests.builders import Cast
 from tests.bundle.accounts import PASSPHRASE, export, furnish, hashes, import_, run
 
 OPTIONS = ("--as", "root@system.example", "--slug", "forged")
+EARLIER = "2026-11-20T12:00:00.123456Z"
 Lines = list[Any]
 
 
@@ -76,6 +77,18 @@ def with_audit_entry(lines: Lines, cast: Cast) -> None:
     lines[place + 1][head["columns"].index("user_id")] = cast.charlie.id
 
 
+def with_security_event(lines: Lines, cast: Cast) -> None:
+    head, place = table(lines, "security_events")
+    lines[place + 1][head["columns"].index("user_id")] = cast.charlie.id
+
+
+def with_checkpoint(lines: Lines, cast: Cast) -> None:
+    head = lines[0]["bundle"]["security_head"]
+    place = {"account_id": f"{cast.alice.account_id}/security", "entry_id": head["id"]}
+    signed = {"public_key": "00" * 32, "signature": "00" * 64, "created_at": EARLIER}
+    head["checkpoint"] = {**place, "checksum": head["checksum"], **signed}
+
+
 REFUSED: list[Any] = [
     pytest.param(lambda it, cast: with_account(it, cast.charlie.account_id), id="other account"),
     pytest.param(lambda it, cast: with_account(it, SYSTEM_ACCOUNT_ID), id="system account"),
@@ -89,6 +102,12 @@ REFUSED: list[Any] = [
     pytest.param(with_record_column, id="account of a record"),
     pytest.param(with_no_date, id="no date"),
     pytest.param(with_audit_entry, id="actor of an entry"),
+    pytest.param(with_security_event, id="actor of a security event"),
+    pytest.param(with_checkpoint, id="checkpoint of the security log"),
+    pytest.param(
+        lambda it, cast: it[0]["bundle"]["security_head"].update(checksum="00" * 32),
+        id="end of the security log",
+    ),
     pytest.param(lambda it, cast: it.pop(), id="missing line"),
     pytest.param(lambda it, cast: it.insert(1, it[0]), id="two accounts"),
 ]
