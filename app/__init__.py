@@ -33,7 +33,7 @@ from app.auth import (
     tokens,
 )
 from app.auth import routes as auth
-from app.bundle import certificates
+from app.bundle import certificate_routes, certificates
 from app.bundle import routes as bundle_routes
 from app.collections import (
     open_routes,
@@ -153,7 +153,7 @@ ADDITIONS = (
     usage_routes,
     *(sso_overview, saml_keys, saml_logout, saml_metadata),
     *(domain_routes, setup_link_routes, sso_discovery, retention),
-    *(security_log, security_stream_routes, bundle_routes),
+    *(security_log, security_stream_routes, bundle_routes, certificate_routes),
 )
 # Imported for their event subscriptions and jobs.
 SUBSCRIBERS = (

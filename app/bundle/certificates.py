@@ -13,6 +13,8 @@ import sqlalchemy as sa
 import structlog
 
 from app import clock, db, events, jobs
+from app.accounts.models import Account
+from app.accounts.types import Query
 from app.audit import checkpoints, digest
 from app.audit.models import AuditCheckpoint
 from app.bundle.models import DeletionCertificate
@@ -30,6 +32,7 @@ KIND = "accounts.certify_deletion"
 # After the second round of the deletion, behind all that was in flight.
 AFTER_SECONDS = jobs.IN_FLIGHT_SECONDS + 300
 AGAIN_SECONDS = 300
+CLOSED = DeletionCertificate.closed_account_id
 NO_CERTIFICATE = "No account with this id was deleted, or it was before certificates were made."
 PENDING = "The deletion is not over. The certificate is made about an hour after it began."
 UNSIGNED = "Without SERVICE_AUDIT_CHECKPOINT_KEY no certificate can be signed."
@@ -73,6 +76,28 @@ def get(account_id: str) -> JSONObject:
     if row.certificate is None:
         raise Conflict(PENDING if checkpoints.public_keys() else UNSIGNED)
     return row.certificate
+
+
+def page(args: Query) -> tuple[list[JSONObject], int]:
+    """The deletions of accounts, the newest first, and how many there are."""
+    columns = (DeletionCertificate, Account.name)
+    named = sa.select(*columns).outerjoin(Account, Account.id == CLOSED)
+    newest = named.order_by(DeletionCertificate.closed_at.desc(), CLOSED)
+    total = db.db.session.scalar(sa.select(sa.func.count(CLOSED))) or 0
+    rows = db.db.session.execute(newest.offset(args["skip"]).limit(args["limit"])).all()
+    return [_view(*row) for row in rows], total
+
+
+def _view(row: DeletionCertificate, name: str | None) -> JSONObject:
+    certificate = row.certificate
+    return {
+        "account_id": row.closed_account_id,
+        "account_name": name,
+        "closed_at": row.closed_at,
+        "closed_by": row.closed_by,
+        "counts": row.counts,
+        "certified_at": clock.parse(certificate["verified_at"]) if certificate else None,
+    }
 
 
 def forget(account_id: str) -> None:

@@ -14,6 +14,7 @@ from app.bundle import exporting, frames, tables
 from app.bundle.exporting import Progress, ignore
 from app.collections import revisions
 from app.errors import Conflict
+from app.security import entries
 from app.types import JSONMapping, JSONObject
 
 KINDS = ("bundle", "definitions", "table", "blob", "end")
@@ -42,6 +43,7 @@ class Contents:
     passphrase: str
     account: JSONObject = field(default_factory=dict)
     head: JSONObject = field(default_factory=dict)
+    security_head: JSONObject = field(default_factory=dict)
     definitions: JSONObject = field(default_factory=dict)
     collection_ids: dict[str, str] = field(default_factory=dict)
     """The ids that collections have where the bundle is from, by name."""
@@ -56,7 +58,7 @@ class Contents:
 def load(
     path: Path, passphrase: str, *, trusted: str | None = None, progress: Progress = ignore
 ) -> Contents:
-    """Verify a bundle: its encryption, counts, files, audit chain and signature.
+    """Verify a bundle: its encryption, counts, files, both logs and the signature.
 
     `trusted` is the public key of another instance that may have signed it, or `UNSIGNED`. Raises
     Conflict.
@@ -95,6 +97,7 @@ class _Check:
         self._files: dict[str, tuple[int, str]] = {}
         self._blob: tuple[str, int, Any] | None = None
         self._chain: verify.Chain | None = None
+        self._security_log: verify.Chain | None = None
         self._previous: bytes | None = None
         self._end: JSONMapping | None = None
 
@@ -108,15 +111,14 @@ class _Check:
 
     def finished(self, trusted: str | None) -> Contents:
         """The verified contents."""
-        end, chain = self._end, self._chain
-        if end is None or chain is None or end["counts"] != self._counts:
+        end, chain, security_log = self._end, self._chain, self._security_log
+        if not end or not chain or not security_log or end["counts"] != self._counts:
             raise Conflict(frames.CUT)
-        report = chain.close()
-        end_of_chain = (chain.last_id, chain.last_checksum)
-        head = self._contents.head
-        if not report.valid or end_of_chain != (head["id"], head["checksum"]):
-            reason = report.reason or "its end is missing"
-            raise Conflict(f"The audit chain of the bundle is broken: {reason}.")
+        contents = self._contents
+        if fault := _fault(chain, contents.head):
+            raise Conflict(f"The audit chain of the bundle is broken: {fault}.")
+        if fault := _fault(security_log, contents.security_head):
+            raise Conflict(f"The security log of the bundle is broken: {fault}.")
         self._contents.is_own = _check_signature(end, trusted)
         return self._contents
 
@@ -133,7 +135,16 @@ class _Check:
         if not all(isinstance(account[name], kind) for name, kind in types.items()):
             raise Conflict(frames.CUT)
         self._contents.account, self._contents.head = account, bundle["head"]
-        self._chain = verify.Chain(verify.Report(account["id"]))
+        self._contents.security_head = bundle["security_head"]
+        account_id = account["id"]
+        self._chain = verify.Chain(verify.Report(account_id))
+        self._security_log = verify.Chain(verify.Report(entries.chain_id(account_id)))
+        checkpoint = bundle["security_head"]["checkpoint"]
+        if checkpoint is not None:
+            self._check_signed(checkpoint)
+            if checkpoint["account_id"] != self._security_log.report.account_id:
+                raise Conflict(frames.CUT)
+            self._security_log.checkpoints = {checkpoint["entry_id"]: checkpoint["checksum"]}
 
     def _take_definitions(self, line: JSONMapping) -> None:
         # A manifest may also say what other accounts are to have.
@@ -166,22 +177,27 @@ class _Check:
             file = dict(zip(self._columns, row, strict=True))
             self._files[file["id"]] = (file["size"], file["sha256"])
         elif self._table == "audit_starts":
-            self._take_start(row)
+            self._take_start(row, self._chain)
+        elif self._table == "security_starts":
+            self._take_start(row, self._security_log)
         elif self._table == "audit_changes":
             self._take_change(row)
         elif self._table == "audit_checkpoints":
             self._take_checkpoint(row)
+        elif self._table == "security_events":
+            self._take_security_event(row)
 
-    def _take_start(self, row: list[Any]) -> None:
+    def _take_start(self, row: list[Any], chain: verify.Chain | None) -> None:
+        if chain is None or chain.last_id:
+            raise Conflict(frames.CUT)
         values = tables.coded(tables.decoders(tables.core_table(self._table), {}), row)
         stored = dict(zip(self._columns, values, strict=True))
-        start = checkpoints.stored_start({**stored, "account_id": self._contents.account["id"]})
-        signature, key = start["signature"], start["public_key"]
-        if not checkpoints.is_signed(checkpoints.message(start), key, signature):
-            raise Conflict("A checkpoint of the bundle has an invalid signature.")
-        if self._chain is not None:
-            self._chain.last_id, self._chain.last_checksum = start["entry_id"], start["checksum"]
-        self._previous = stored["checksum"]
+        start = checkpoints.stored_start({**stored, "account_id": chain.report.account_id})
+        self._check_signed(start)
+        chain.last_id, chain.last_checksum = start["entry_id"], start["checksum"]
+        chain.checkpoints = {id: one for id, one in chain.checkpoints.items() if id > chain.last_id}
+        if chain is self._chain:
+            self._previous = stored["checksum"]
 
     def _take_change(self, row: list[Any]) -> None:
         values = tables.coded(tables.decoders(tables.core_table(self._table), {}), row)
@@ -194,9 +210,20 @@ class _Check:
     def _take_checkpoint(self, row: list[Any]) -> None:
         checkpoint = dict(zip(self._columns, row, strict=True))
         checkpoint["account_id"] = self._contents.account["id"]
+        self._check_signed(checkpoint)
+
+    def _check_signed(self, checkpoint: JSONMapping) -> None:
         signature, key = checkpoint["signature"], checkpoint["public_key"]
         if not checkpoints.is_signed(checkpoints.message(checkpoint), key, signature):
             raise Conflict("A checkpoint of the bundle has an invalid signature.")
+
+    def _take_security_event(self, row: list[Any]) -> None:
+        values = tables.coded(tables.decoders(tables.core_table(self._table), {}), row)
+        event = dict(zip(self._columns, values, strict=True))
+        event["account_id"] = self._contents.account["id"]
+        if self._security_log is not None:
+            previous = self._security_log.last_checksum
+            self._security_log.take(entries.to_entry(event, previous))
 
     def _take_blob(self, line: JSONMapping) -> None:
         if line["blob"] not in self._files:
@@ -232,6 +259,14 @@ def _require_id(text: str) -> None:
     # Others are names of accounts, folders or the service itself.
     if str(UUID(text)) != text:
         raise Conflict(frames.CUT)
+
+
+def _fault(chain: verify.Chain, head: JSONMapping) -> str | None:
+    """What is wrong with a chain that has to end with this head."""
+    report = chain.close()
+    if report.valid and (chain.last_id, chain.last_checksum) == (head["id"], head["checksum"]):
+        return None
+    return report.reason or "its end is missing"
 
 
 def _check_signature(end: JSONMapping, trusted: str | None) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, BinaryIO
 
+import orjson
 import sqlalchemy as sa
 from cryptography.fernet import InvalidToken
 
@@ -23,10 +24,13 @@ from app.errors import Conflict, NotFound
 from app.files import storage
 from app.manifest import export as manifest
 from app.manifest.kinds import ROLES
+from app.security import sealing
+from app.security.entries import HEADS
 from app.types import JSONMapping, JSONObject
 
 VERSION = 1
 PIECE, LONG_BYTES = 500, 16 * 1024
+NO_ENTRY = (0, digest.FIRST_PREVIOUS)
 ROLE_NAMES = sa.select(Role.id, Role.name)
 Progress = Callable[[int], None]
 UNREADABLE = "A stored secret cannot be decrypted. Run bin/atrium doctor for details."
@@ -43,7 +47,7 @@ def write(
     key: bytes,
     progress: Progress = ignore,
 ) -> JSONObject:
-    """Write an account's bundle, and return its last line.
+    """Write an account's bundle, and return its last line; `seal_events` comes first.
 
     Calls `progress` with the number of rows and pieces of files written so far. Raises NotFound,
     or Conflict for the system account.
@@ -69,6 +73,11 @@ def personal_collections(account_id: str) -> list[Definition]:
     ]
     found = db.connection().scalars(sa.union_all(*has_rows)).all()
     return [personal[name] for name in sorted(found)]
+
+
+def seal_events(account_id: str) -> None:
+    """Give the newest events their place in the security log, as a bundle has no others."""
+    sealing.seal(account_id)
 
 
 class _Export:
@@ -116,7 +125,8 @@ class _Export:
     def _bundle(self, account: JSONMapping) -> JSONObject:
         head = sa.select(AuditHead.last_id, AuditHead.checksum)
         mine = head.where(AuditHead.account_id == self._account_id)
-        last_id, checksum = self._connection.execute(mine).first() or (0, digest.FIRST_PREVIOUS)
+        last_id, checksum = self._connection.execute(mine).first() or NO_ENTRY
+        number, last, checkpoint = self._security_head()
         return {
             "version": VERSION,
             "revision": revisions.core_head(),
@@ -130,7 +140,15 @@ class _Export:
                 "created_at": clock.iso(account["created_at"]),
             },
             "head": {"id": last_id, "checksum": checksum},
+            "security_head": {"id": number, "checksum": last, "checkpoint": checkpoint},
         }
+
+    def _security_head(self) -> tuple[int, str, JSONObject | None]:
+        """The end of the security log, and its newest checkpoint."""
+        head = sa.select(HEADS.c.number, HEADS.c.checksum, HEADS.c.checkpoint)
+        row = self._connection.execute(head.where(HEADS.c.account_id == self._account_id)).first()
+        number, checksum, checkpoint = row or (*NO_ENTRY, None)
+        return number, checksum, orjson.loads(checkpoint or "null")
 
     def _definitions(self) -> list[Definition]:
         """The collections that the account uses, and those they refer to."""

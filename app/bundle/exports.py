@@ -6,6 +6,7 @@ import hashlib
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -15,17 +16,25 @@ import structlog
 
 from app import clock, crypto, db, jobs
 from app.accounts import service as accounts
-from app.accounts.models import PII_GROUP, SYSTEM_ACCOUNT_ID
+from app.accounts.models import PII_GROUP, SYSTEM_ACCOUNT_ID, User
+from app.accounts.types import Query
+from app.audit.models import AuditChange
 from app.auth.principal import Principal
 from app.bundle import exporting, frames
-from app.bundle.models import FAILED, PENDING, READY, RUNNING, AccountExport
+from app.bundle.models import EXPIRED, FAILED, PENDING, READY, RUNNING, AccountExport
+from app.collections.models import RecordCount
+from app.context import tenancy
+from app.db import counts
 from app.errors import AppError, Conflict, Forbidden, NotFound, Unavailable
 from app.files import storage, upkeep, uploads
+from app.files.models import StoredFile
 from app.security import reads
 from app.types import JSONMapping
 
 log = structlog.get_logger()
 LIFETIME = timedelta(days=1)
+LISTED = timedelta(days=90)
+"""How long an expired export stays in the list."""
 UNDER_WAY = "An export of this account is under way. Wait until it has ended."
 SYSTEM = "The system account cannot be exported."
 NOT_READY = "The export is not ready. Its status says how far it is."
@@ -33,9 +42,11 @@ NEEDS_PII = "A bundle has personal data unmasked: it needs the group pii_access.
 FAILURE = "The export failed. Start another one; if it fails again, contact the operator."
 KIND = "accounts.export"
 LEFT_FREE = 4 * uploads.LEFT_FREE  # as it is looked at less often
+MOST_COUNTED = 1_000_000  # audit entries
 MIME_TYPE = "application/octet-stream"
 EXPORTS = db.Base.metadata.tables[AccountExport.__tablename__]
-upkeep.BLOB_TABLES.append(EXPORTS)
+NOT_EXPIRED = EXPORTS.c.status != EXPIRED
+upkeep.BLOB_TABLES.append(sa.select(EXPORTS).where(NOT_EXPIRED).subquery())
 
 
 def start(passphrase: str, *, by: Principal) -> AccountExport:
@@ -54,7 +65,7 @@ def start(passphrase: str, *, by: Principal) -> AccountExport:
         under_way = (EXPORTS.c.status.in_((PENDING, RUNNING)), EXPORTS.c.expires_at > clock.now())
         if session.scalar(sa.select(EXPORTS.c.id).where(mine, *under_way).limit(1)):
             raise Conflict(UNDER_WAY)
-        ended = sa.update(EXPORTS).where(mine).values(expires_at=clock.now())
+        ended = sa.update(EXPORTS).where(mine, NOT_EXPIRED).values(expires_at=clock.now())
         former = db.connection().scalars(ended.returning(EXPORTS.c.id)).all()
         export = AccountExport(
             account_id=account_id,
@@ -75,7 +86,7 @@ def get(export_id: str, *, by: Principal) -> AccountExport:
     """An export of the account. Raises NotFound, also after it has expired."""
     key = (by.require_account_id(), export_id.lower())
     export = db.db.session.get(AccountExport, key)
-    if export is None or export.expires_at <= clock.now():
+    if export is None or export.state == EXPIRED:
         raise NotFound("There is no such export.")
     return export
 
@@ -90,6 +101,63 @@ def ready(export_id: str, *, by: Principal) -> AccountExport:
     return export
 
 
+def page(args: Query, *, by: Principal) -> tuple[list[AccountExport], int]:
+    """The exports of the account, the newest first, also those that have expired; and how many."""
+    mine = AccountExport.account_id == by.require_account_id()
+    newest = sa.select(AccountExport).where(mine).order_by(AccountExport.id.desc())
+    total = db.db.session.scalar(sa.select(sa.func.count(AccountExport.id)).where(mine)) or 0
+    found = db.db.session.scalars(newest.offset(args["skip"]).limit(args["limit"])).all()
+    return list(found), total
+
+
+def delete(export_id: str, *, by: Principal) -> None:
+    """Delete an export with its bundle; one under way ends. Raises NotFound."""
+    export = get(export_id, by=by)
+    storage.current().delete(storage.key_of(export.account_id, export.id))
+    with db.transaction() as session:
+        session.delete(get(export_id, by=by))
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a bundle of an account would have, in numbers."""
+
+    records: int
+    record_bytes: int
+    files: int
+    file_bytes: int
+    users: int
+
+
+def contents(*, by: Principal) -> Contents:
+    """Count what a bundle of the account would have."""
+    account_id = by.require_account_id()
+    of_records = RecordCount.account_id == account_id
+    of_files = (StoredFile.account_id == account_id, StoredFile.removed_at.is_(None))
+    counted = (
+        sa.select(sa.func.sum(RecordCount.records)).where(of_records),
+        sa.select(sa.func.sum(RecordCount.bytes)).where(of_records),
+        sa.select(sa.func.count(StoredFile.id)).where(*of_files),
+        sa.select(sa.func.sum(StoredFile.size)).where(*of_files),
+        sa.select(sa.func.count(User.id)).where(User.account_id == account_id),
+    )
+    row = db.connection().execute(sa.select(*(one.scalar_subquery() for one in counted))).one()
+    return Contents(*(int(value or 0) for value in row))
+
+
+def expected_lines(contents: Contents, *, by: Principal) -> int:
+    """About how many lines the bundle of the account would have, for the progress of an export."""
+    changes = AuditChange.account_id == by.require_account_id()
+    logged = counts.count_up_to(AuditChange, [changes], MOST_COUNTED)
+    pieces = contents.files + contents.file_bytes // frames.FRAME_BYTES
+    return contents.records + contents.files + contents.users + logged + pieces
+
+
+def may_export(by: Principal) -> bool:
+    """Whether a caller may export accounts, after a recent sign-in."""
+    return PII_GROUP in by.groups
+
+
 class Bundle(NamedTuple):
     """A bundle as the responses with files take it."""
 
@@ -101,16 +169,21 @@ class Bundle(NamedTuple):
     sha256: str
 
 
-def as_file(export: AccountExport) -> Bundle:
+def file_name(slug: str, export: AccountExport) -> str:
+    """The name of the file with the bundle of an account."""
+    return f"{slug}-{export.created_at:%Y-%m-%d}.bundle"
+
+
+def as_file(export: AccountExport, *, by: Principal) -> Bundle:
     """The bundle of an export that is ready."""
-    name = f"{export.created_at:%Y-%m-%d}.bundle"
+    name = file_name(by.account.slug if by.account else "account", export)
     size, sha256 = export.size or 0, export.sha256 or ""
     return Bundle(export.account_id, export.id, name, MIME_TYPE, size, sha256)
 
 
 def _authorized(by: Principal) -> str:
     by.require_recent_sign_in()
-    if PII_GROUP not in by.groups:
+    if not may_export(by):
         raise Forbidden(NEEDS_PII)
     return by.require_account_id()
 
@@ -126,7 +199,7 @@ def run(payload: JSONMapping) -> None:
     """Write the bundle of an export."""
     account_id, export_id = payload["account_id"], payload["export_id"]
     if not _change(account_id, export_id, status=RUNNING, lines=0):
-        return
+        return  # deleted, or expired
     try:
         with _incoming() as path:
             _write(path, payload)
@@ -139,7 +212,8 @@ def run(payload: JSONMapping) -> None:
         return
     now = clock.now()
     done = {"status": READY, "finished_at": now, "expires_at": now + LIFETIME, **stored}
-    _change(account_id, export_id, **done)
+    if not _change(account_id, export_id, **done):
+        storage.current().delete(storage.key_of(account_id, export_id))
 
 
 @contextmanager
@@ -156,6 +230,7 @@ def _incoming() -> Iterator[Path]:
 def _write(path: Path, payload: JSONMapping) -> None:
     account_id, export_id = payload["account_id"], payload["export_id"]
     key = bytes.fromhex(crypto.decrypt(payload["key"]))
+    exporting.seal_events(account_id)
     with path.open("wb") as target:
         exporting.write(
             account_id,
@@ -181,16 +256,21 @@ def _sha256(path: Path) -> str:
 
 def _change(account_id: str, export_id: str, **values: object) -> bool:
     own = (EXPORTS.c.account_id == account_id, EXPORTS.c.id == export_id)
+    under_way = EXPORTS.c.status.in_((PENDING, RUNNING))
     with db.transaction():
-        result = db.connection().execute(sa.update(EXPORTS).where(*own).values(**values))
-        return bool(result.rowcount)
+        changed = sa.update(EXPORTS).where(*own, under_way).values(**values)
+        return bool(db.connection().execute(changed).rowcount)
 
 
 @jobs.periodic(3600, "accounts.expire_exports")
 def expire(payload: JSONMapping) -> None:
-    """Delete expired bundles: first the bytes, then the row."""
+    """Delete expired bundles, first the bytes; the rows follow after `LISTED`."""
     expired = EXPORTS.c.expires_at <= clock.now()
-    rows = db.connection().execute(sa.select(EXPORTS.c.account_id, EXPORTS.c.id).where(expired))
-    for account_id, export_id in rows.all():
+    query = sa.select(EXPORTS.c.account_id, EXPORTS.c.id).where(expired, NOT_EXPIRED)
+    for account_id, export_id in db.connection().execute(query).all():
         storage.current().delete(storage.key_of(account_id, export_id))
-    db.purge(EXPORTS, expired)
+        own = (EXPORTS.c.account_id == account_id, EXPORTS.c.id == export_id, expired)
+        with tenancy.in_account(account_id), db.transaction() as session:
+            session.execute(sa.update(EXPORTS).where(*own).values(status=EXPIRED))
+    old = EXPORTS.c.expires_at <= clock.now() - LISTED
+    db.purge(EXPORTS, ~NOT_EXPIRED, old)

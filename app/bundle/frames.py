@@ -31,7 +31,7 @@ TAG_BYTES = 16
 LONGEST_HEADER, LONGEST_LINE = 4096, 64 * 2**20
 LEVEL = 3
 LINES, BYTES = b"\0", b"\1"
-SHORTEST_PASSPHRASE = 12
+SHORTEST_PASSPHRASE, LONGEST_PASSPHRASE = 12, 1000
 # One of OWASP's equal choices for scrypt: that with the least memory, as a command has 150 MiB.
 SCRYPT = {"n": 2**13, "r": 8, "p": 10}
 NO_BUNDLE = "The file is no bundle of this format."

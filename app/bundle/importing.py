@@ -14,7 +14,7 @@ from app import clock, db, jobs, slugs
 from app.accounts import codes
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
-from app.audit import append, checkpoints
+from app.audit import append, checkpoints, digest
 from app.audit.models import AuditChange, AuditHead, FeedChange
 from app.auth.principal import Principal
 from app.bundle import blobs, certificates, frames, tables
@@ -27,6 +27,9 @@ from app.errors import Conflict
 from app.ids import new_id
 from app.manifest import document
 from app.manifest import service as manifest
+from app.security import entries, sealing
+from app.security.entries import HEADS
+from app.security.models import SecurityHead
 from app.types import JSONMapping
 from app.webhooks import versions as webhook_versions
 
@@ -39,6 +42,7 @@ LOCAL_TO_INSTANCE = {"verified_at": None, "last_checked_at": None, "failed_check
 # What a copy of an account has not: the credentials of programs, and what would act by itself.
 NOT_COPIED = {"api_keys", "scim_tokens", "workflow_schedules", "directory_users"}
 NOT_COPIED |= {"directory_groups"}
+CHAIN_HEADS = (AuditHead, SecurityHead)
 SEQUENCE_MARGIN = 1_000_000
 MAX_LENGTH = 4_000_000  # characters of the rows that one statement inserts, unless one has more
 
@@ -78,6 +82,7 @@ def run(
             import_ = _Import(contents, target, progress)
             imported = import_.run()
     checkpoints.create(imported.account_id)
+    sealing.sign(imported.account_id)
     return imported
 
 
@@ -117,7 +122,9 @@ def _target(contents: Contents, slug: str, *, as_copy: bool) -> _Target:
     copy = _Target(new_id(), slug, is_same=False)
     if as_copy:
         return copy
-    chain = sa.select(AuditHead.account_id).where(AuditHead.account_id == account_id)
+    chain = sa.union_all(
+        *(sa.select(head.account_id).where(head.account_id == account_id) for head in CHAIN_HEADS)
+    )
     existing = (
         db.connection()
         .execute(sa.select(Account.closed_at).where(Account.id == account_id))
@@ -188,6 +195,7 @@ class _Import:
         self._insert_staged()
         if self._target.is_same:
             self._move_head(newest)
+            self._move_security_head()
         webhook_versions.outdate(self._target.account_id)
         self._outdate_caches()
         self._record()
@@ -273,7 +281,7 @@ class _Import:
         if name == "users":
             self._map_users(columns, rows)
         adjusted = (
-            self._adjusted(name, dict(zip(columns, self._mapped(ordered, row), strict=True)))
+            self._adjusted(name, dict(zip(columns, self._mapped(name, ordered, row), strict=True)))
             for row in rows
         )
         values = [row for row in adjusted if row]
@@ -287,9 +295,11 @@ class _Import:
         taken = db.connection().scalars(sa.select(User.id).where(User.id.in_(ids)).distinct())
         self._target.user_ids |= {id: new_id() for id in taken}
 
-    def _mapped(self, coders: Sequence[tables.Coder | None], row: list[Any]) -> list[Any]:
+    def _mapped(
+        self, name: str, coders: Sequence[tables.Coder | None], row: list[Any]
+    ) -> list[Any]:
         ids = self._target.user_ids
-        if ids:
+        if ids and name not in tables.CHAIN:  # whose checksums cover the ids
             row = [ids.get(value, value) if type(value) is str else value for value in row]
         try:
             return tables.coded(coders, row)
@@ -300,8 +310,8 @@ class _Import:
         target = self._target
         if name == "audit_checkpoints" and row["public_key"] not in checkpoints.public_keys():
             return None  # it was verified; this instance makes one of its own
-        if name == "audit_starts":
-            return self._signed_start(row)
+        if name in ("audit_starts", "security_starts"):
+            return self._signed_start(name, row)
         if name == "account_domains":
             row |= LOCAL_TO_INSTANCE
         if row.get("collection_id"):
@@ -314,15 +324,17 @@ class _Import:
             row["enabled"] = False
         return {**row, "account_id": target.account_id}
 
-    def _signed_start(self, row: dict[str, Any]) -> dict[str, Any]:
+    def _signed_start(self, name: str, row: dict[str, Any]) -> dict[str, Any]:
         """The verified start of a log that was cut, signed by this instance. Raises Conflict."""
-        start = checkpoints.stored_start({**row, "account_id": self._target.account_id})
+        account_id = self._target.account_id
+        chain_id = account_id if name == "audit_starts" else entries.chain_id(account_id)
+        start = checkpoints.stored_start({**row, "account_id": chain_id})
         if row["public_key"] not in checkpoints.public_keys():
             place = (start["account_id"], start["entry_id"], start["checksum"], start["removed"])
             start = checkpoints.sign_chain(*place) or {}
         if not start:
-            raise Conflict("Set SERVICE_AUDIT_CHECKPOINT_KEY to import an audit log that was cut.")
-        return checkpoints.start_row(start)
+            raise Conflict("Set SERVICE_AUDIT_CHECKPOINT_KEY to import a log that was cut.")
+        return {**checkpoints.start_row(start), "account_id": account_id}
 
     def _adjust_owner(self, row: dict[str, Any]) -> None:
         is_member = row["owner_home"] == self._contents.account["id"]
@@ -378,6 +390,22 @@ class _Import:
             # Far enough that numbers drawn meanwhile are not drawn again.
             moved_to = head["id"] + SEQUENCE_MARGIN
             db.connection().execute(sa.select(sa.func.setval("audit_log_ids", moved_to)))
+
+    def _move_security_head(self) -> None:
+        """Let the security log go on behind its last event; that of a reopened account is here."""
+        head = self._contents.security_head
+        if self._target.is_reopened or not head["id"]:
+            return
+        checkpoint = head["checkpoint"]
+        if checkpoint is not None and checkpoint["public_key"] not in checkpoints.public_keys():
+            checkpoint = None  # it was verified; this instance signs one of its own
+        values = {
+            "account_id": self._target.account_id,
+            "number": head["id"],
+            "checksum": head["checksum"],
+            "checkpoint": digest.canonical(checkpoint).decode() if checkpoint else None,
+        }
+        db.connection().execute(sa.insert(HEADS).values(**values))
 
     def _outdate_caches(self) -> None:
         versions = tables.core_table("webhook_versions")

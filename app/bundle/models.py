@@ -13,11 +13,17 @@ from app.db.types import Id, Text, UtcDateTime
 from app.ids import new_id
 from app.types import JSONObject
 
-STATES = PENDING, RUNNING, READY, FAILED = ("pending", "running", "ready", "failed")
+STATES = PENDING, RUNNING, READY, FAILED, EXPIRED = (
+    "pending",
+    "running",
+    "ready",
+    "failed",
+    "expired",
+)
 
 
 class AccountExport(Base):
-    """An export of an account; its bundle is a blob, until it expires."""
+    """An export of an account; its bundle is a blob, until it expires. The row stays for longer."""
 
     __tablename__ = "account_exports"
     __table_args__ = (
@@ -36,6 +42,11 @@ class AccountExport(Base):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
     finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+    @property
+    def state(self) -> str:
+        """The status, which is stored as expired only once the bundle is deleted."""
+        return EXPIRED if self.expires_at <= clock.now() else self.status
 
 
 class DeletionCertificate(Base):

@@ -5,14 +5,16 @@ from __future__ import annotations
 import marshmallow as ma
 from flask import Response
 
-from app.accounts.types import Body
+from app.accounts.types import Body, Query
 from app.admin_api.own_account_routes import blueprint
 from app.auth.guard import principal
 from app.bundle import exports, frames
+from app.bundle.exports import Contents
 from app.bundle.models import PENDING, READY, STATES, AccountExport
 from app.records.api import file_routes
 from app.rest import fields
 from app.rest.access import account_admin
+from app.rest.paging import Page, PageArgs, items_field, page_body
 from app.rest.schemas import Schema
 
 EXAMPLE = {
@@ -28,6 +30,14 @@ EXAMPLE = {
     "expires_at": "2026-11-21T12:01:00.123456Z",
 }
 STARTED = {"lines": 0, "size": None, "sha256": None, "finished_at": None, "status": PENDING}
+PAGE = {"skip": 0, "limit": 25}
+CONTENTS = {
+    "records": 40_112,
+    "record_bytes": 21_504_877,
+    "files": 37,
+    "file_bytes": 5_242_880,
+    "users": 12,
+}
 BYTES = {"type": "string", "format": "binary"}
 
 
@@ -36,7 +46,7 @@ class NewExport(Schema):
 
     passphrase = fields.Text(
         shortest=frames.SHORTEST_PASSPHRASE,
-        longest=1000,
+        longest=frames.LONGEST_PASSPHRASE,
         required=True,
         metadata={"description": "Not stored. Without it nobody can read the bundle."},
     )
@@ -46,7 +56,7 @@ class ExportView(Schema):
     """An export of an account."""
 
     id = fields.Id(required=True)
-    status = fields.Choice(STATES, required=True)
+    status = fields.Choice(STATES, required=True, attribute="state")
     lines = ma.fields.Integer(
         required=True, metadata={"description": "The lines written so far, in ten thousands."}
     )
@@ -57,6 +67,45 @@ class ExportView(Schema):
     created_at = fields.Timestamp(required=True)
     finished_at = fields.Timestamp(required=True, allow_none=True)
     expires_at = fields.Timestamp(required=True)
+
+
+class ExportPage(Page):
+    """A page of exports."""
+
+    items = items_field(ExportView)
+
+
+class ContentsView(Schema):
+    """What a bundle would have, in numbers."""
+
+    records = ma.fields.Integer(required=True)
+    record_bytes = ma.fields.Integer(required=True)
+    files = ma.fields.Integer(required=True)
+    file_bytes = ma.fields.Integer(required=True)
+    users = ma.fields.Integer(required=True)
+
+
+@blueprint.route("/export", methods=["GET"])
+@blueprint.arguments(PageArgs, location="query")
+@blueprint.response(200, ExportPage, example=page_body([EXAMPLE], 1, PAGE))
+@account_admin
+def list_account_exports(args: Query) -> dict[str, object]:
+    """List the exports of your account.
+
+    For admins. Newest first. An export whose bundle has expired stays in the list for 90 days.
+    """
+    return page_body(*exports.page(args, by=principal()), args)
+
+
+@blueprint.route("/export/contents", methods=["GET"])
+@blueprint.response(200, ContentsView, example=CONTENTS)
+@account_admin
+def get_account_export_contents() -> Contents:
+    """Count what an export of your account would have.
+
+    For admins. A bundle also has groups, webhooks, workflows, settings and the audit log.
+    """
+    return exports.contents(by=principal())
 
 
 @blueprint.route("/export", methods=["POST"])
@@ -86,6 +135,18 @@ def get_account_export(export_id: str) -> AccountExport:
     return exports.get(export_id, by=principal())
 
 
+@blueprint.route("/export/<uuid:export_id>", methods=["DELETE"])
+@blueprint.response(204)
+@account_admin
+def delete_account_export(export_id: str) -> Response:
+    """Delete an export of your account with its bundle.
+
+    For admins. One that is under way ends.
+    """
+    exports.delete(export_id, by=principal())
+    return Response(status=204)
+
+
 @blueprint.route("/export/<uuid:export_id>/download", methods=["GET"])
 @blueprint.response(200, schema=BYTES, content_type="application/octet-stream", example="(bytes)")
 @blueprint.fails(409, 503)
@@ -96,4 +157,5 @@ def download_account_export(export_id: str) -> Response:
     For admins in `pii_access` with a recent sign-in (403 `recent_sign_in_required`), not for API
     keys. Before it is ready it is a 409. The service may redirect to its storage.
     """
-    return file_routes.send(exports.as_file(exports.ready(export_id, by=principal())))
+    export = exports.ready(export_id, by=principal())
+    return file_routes.send(exports.as_file(export, by=principal()))

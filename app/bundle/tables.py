@@ -47,7 +47,11 @@ INCLUDED = (
     "saved_views",
     "files",
 )
-CHAIN = ("audit_starts", "audit_changes", "audit_checkpoints")
+CHAIN = (
+    *("audit_starts", "audit_changes", "audit_checkpoints"),
+    *("security_starts", "security_events"),
+)
+"""The logs, which verify only under the account's id."""
 EXCLUDED: dict[str, str] = {
     "account_exports": "exports of the account",
     "backup_runs": "backups of the instance",
@@ -80,11 +84,9 @@ EXCLUDED: dict[str, str] = {
     "workflow_step_logs": "logs of runs",
     "workflow_subscriptions": "what runs wait for",
     "setup_links": "links of days, with the address of the former instance",
-    "security_events": "the security log is the instance's; it has an export of its own",
     "security_heads": "follows from the security log",
     "chain_verifications": "what this instance verified",
-    "security_starts": "follows from the security log",
-    "security_pending": "events that are not in the security log yet",
+    "security_pending": "events are sealed before an export",
     "usage_counts": "what the instance measured",
     "usage_notices": "mails about usage that were sent",
     "security_streams": "a receiver proves the numbers of one log",

@@ -17,7 +17,9 @@ from app.console import dashboard, home, sample, search
 from app.console.admin import (
     account_settings,
     audit,
+    deletions,
     domains,
+    exports,
     instance,
     jobs,
     operation,
@@ -110,7 +112,7 @@ PAGES = (
     *(listing, schemas, rules, explain, candidates, api_examples, manifest),
     *(table, files, downloads, uploads, pages, options, bulk, view_pages, row_pages),
     *(webhooks, deliveries, workflows, workflow_instances, workflow_steps, jobs),
-    *(dashboard, search, account_settings, operation, streams, checks, usage),
+    *(dashboard, search, account_settings, exports, deletions, operation, streams, checks, usage),
 )
 
 

@@ -16,6 +16,7 @@ from app.db.session import (
 )
 from app.db.setup import dispose_after_fork, init_app
 from app.db.transactions import (
+    flush_before_commit,
     held_transaction,
     hold_commits,
     refuse_transactions,
@@ -35,6 +36,7 @@ __all__ = [
     "defer",
     "dispose_after_fork",
     "driver",
+    "flush_before_commit",
     "has_one_writer",
     "held_transaction",
     "hold_commits",

@@ -67,9 +67,7 @@ def transaction(*, changes_schema: bool = False) -> Iterator[Session]:
             _lock_schema(session)
         yield session
         session.flush()
-        for (_, callback), items in sorted(work.before_commit.items(), key=_is_last):
-            if items:
-                callback(items)
+        _run_before_commit(work)
         if work.deferred:
             work.flush_deferred()
         if session.holds_commits and work.pooled is not None:
@@ -82,6 +80,23 @@ def transaction(*, changes_schema: bool = False) -> Iterator[Session]:
         work.is_open = False
     if not session.holds_commits:
         _commit_held(session)
+
+
+def flush_before_commit() -> None:
+    """Write what waits for the end of the open transaction, so that memory stays bounded.
+
+    From then on the transaction holds what is locked last, as the heads of audit chains.
+    """
+    work = open_work()
+    work.flush_deferred()
+    _run_before_commit(work)
+    work.before_commit.clear()
+
+
+def _run_before_commit(work: UnitOfWork) -> None:
+    for (_, callback), items in sorted(work.before_commit.items(), key=_is_last):
+        if items:
+            callback(items)
 
 
 def _flush_driver() -> None:

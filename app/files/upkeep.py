@@ -22,8 +22,8 @@ PIECE = 200
 # A blob without a row is that old before it counts as left over: its upload may be under way.
 UNDER_WAY = timedelta(hours=1)
 Item = TypeVar("Item")
-BLOB_TABLES: list[sa.Table] = [FILES]
-"""The tables that name blobs, by account and id."""
+BLOB_TABLES: list[sa.FromClause] = [FILES]
+"""The tables, or selections of them, that name blobs, by account and id."""
 
 
 @events.subscribe(events.RecordErased)

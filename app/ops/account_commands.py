@@ -45,6 +45,7 @@ def export(slug: str, file: Path, passphrase_file: Path | None) -> None:
     account_id = _account_id(slug)
     passphrase = _passphrase(passphrase_file, confirm=True)
     with _new_file(file) as draft:
+        exporting.seal_events(account_id)
         _write(account_id, draft, passphrase)
     click.echo(f"Exported {slug} to {file}.")
 
@@ -109,12 +110,12 @@ def restore(slug: str, at: str, yes: bool, email: str | None) -> None:
     with readable_problems(), superadmin(email) as root:
         by = principals.choose_account(root, account_id)
         run = restoring.apply if yes else restoring.plan
-        steps = run(moment, by=by)
-    for (collection, action), count in restoring.counts(steps).items():
+        counts = run(moment, by=by)
+    for (collection, action), count in sorted(counts.items()):
         click.echo(f"{collection}: {action} {count}")
-    if steps and not yes:
+    if counts and not yes:
         click.echo("Nothing was changed. Restore them with --yes.")
-    if not steps:
+    if not counts:
         click.echo("All records are what they were.")
 
 

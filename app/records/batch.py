@@ -21,13 +21,25 @@ from app.types import JSONMapping
 DUPLICATE = "Another record of this request has the same."
 
 
-def create(collection: str, bodies: Sequence[Body], *, by: Principal) -> list[RecordView]:
-    """Store new records. Raises what `service.create` raises, with the places of the records."""
+def create(
+    collection: str,
+    bodies: Sequence[Body],
+    *,
+    by: Principal,
+    record_ids: Sequence[str] | None = None,
+) -> list[RecordView]:
+    """Store new records; `record_ids` restores deleted ones under their ids.
+
+    Raises what `service.create` raises, with the places of the records.
+    """
     with service.unverified_transaction(collection, by) as (definition, unchecked):
         problems = Problems(range(len(bodies)))
-        change = changes.prepare_create(definition, bodies, problems, by)
+        change = changes.prepare_create(definition, bodies, problems, by, record_ids)
         changes.check_batch(change)
-        return changes.store_deferred(change, unchecked)
+        if record_ids is None:
+            return changes.store_deferred(change, unchecked)
+        unchecked.verify()
+        return changes.store_change(change)  # at once: an id may be taken
 
 
 def update(collection: str, items: Sequence[JSONMapping], *, by: Principal) -> list[RecordView]:

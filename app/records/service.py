@@ -152,7 +152,8 @@ def create(
     Raises InvalidValues, Forbidden or Conflict.
     """
     with unverified_transaction(collection, by) as (definition, unchecked):
-        change = changes.prepare_create(definition, [body], problems := Problems(), by, record_id)
+        record_ids = None if record_id is None else [record_id]
+        change = changes.prepare_create(definition, [body], problems := Problems(), by, record_ids)
         problems.check()
         if record_id is None:
             return changes.store_deferred(change, unchecked)[0]

@@ -64,6 +64,25 @@ def test_a_certificate_says_what_was_deleted(cast: Cast, app: Flask, tmp_path: P
     assert run(app, "audit", "verify").exit_code == 0
 
 
+def test_superadmins_list_deletions_and_get_certificates(cast: Cast, app: Flask) -> None:
+    furnish(cast)
+    account_id = cast.alice.account_id
+    path = f"accounts/{account_id}/certificate"
+    assert cast.root.get(path).status_code == 404
+    assert cast.root.get("accounts/deletions").json["total"] == 0
+    assert cast.root.delete(f"accounts/{account_id}").status_code == 204
+    (pending,) = cast.root.get("accounts/deletions").json["items"]
+    assert (pending["account_name"], pending["certified_at"]) == ("Acme", None)
+    assert cast.root.get(path).status_code == 409
+    run_jobs(app)
+    with app.app_context():
+        certificates.certify({"account_id": account_id})
+    certificate = cast.root.get(path).json
+    assert certificate == json.loads(run(app, "account", "certificate", account_id).output)
+    (certified,) = cast.root.get("accounts/deletions").json["items"]
+    assert certified == {**pending, "certified_at": certificate["verified_at"]}
+
+
 @pytest.mark.parametrize(
     "change",
     [

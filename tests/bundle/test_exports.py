@@ -17,7 +17,7 @@ from app.db import Base, db
 from app.errors import Unavailable
 from app.files import storage, upkeep
 from tests.builders import Cast, make_collection, make_record, make_user
-from tests.bundle.accounts import PASSPHRASE, furnish, import_, run
+from tests.bundle.accounts import PAPER, PASSPHRASE, furnish, import_, run
 from tests.mailbox import run_jobs
 from tests.security.reading import CUSTOMERS, reads
 
@@ -132,6 +132,59 @@ def test_a_bundle_expires_after_a_day(cast: Cast, app: Flask) -> None:
             exports.expire({})
             assert not list(storage.current().blobs())
     assert cast.alice.get(f"account/export/{export['id']}").status_code == 404
+
+
+def test_former_exports_stay_in_the_list(cast: Cast, app: Flask) -> None:
+    first, second = exported(cast, app), exported(cast, app)
+    listed = cast.alice.get("account/export?limit=5").json
+    assert [(one["id"], one["status"]) for one in listed["items"]] == [
+        (second["id"], "ready"),
+        (first["id"], "expired"),
+    ]
+    assert (listed["total"], listed["items"][1]["size"]) == (2, first["size"])
+    assert cast.charlie.get("account/export").json["total"] == 0
+    with app.app_context():
+        exports.expire({})
+        upkeep.sweep({})
+        assert [blob.key.rpartition("/")[2] for blob in storage.current().blobs()] == [second["id"]]
+    assert cast.alice.get("account/export").json == {**listed, "limit": 25, "page_size": 25}
+    with app.app_context(), time_machine.travel(clock.now() + timedelta(days=91)):
+        for _ in range(2):  # first the bundle expires, then its row
+            exports.expire({})
+        assert db.session.query(exports.AccountExport).count() == 0
+
+
+def test_a_deleted_export_is_gone_with_its_bundle(cast: Cast, app: Flask) -> None:
+    export = f"account/export/{exported(cast, app)['id']}"
+    assert cast.alice.delete(export).status_code == 204
+    assert [cast.alice.delete(export).status_code, cast.alice.get(export).status_code] == [404] * 2
+    assert cast.alice.get("account/export").json["items"] == []
+    with app.app_context():
+        assert not list(storage.current().blobs())
+
+
+def test_an_export_deleted_under_way_leaves_no_bundle(
+    cast: Cast, app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = cast.alice.post("account/export", BODY).json
+    write = exports._write
+
+    def write_and_delete(path: Path, payload: dict[str, Any]) -> None:
+        write(path, payload)
+        assert cast.alice.delete(f"account/export/{started['id']}").status_code == 204
+
+    monkeypatch.setattr(exports, "_write", write_and_delete)
+    run_jobs(app)
+    assert cast.alice.get("account/export").json["total"] == 0
+    with app.app_context():
+        assert not list(storage.current().blobs())
+
+
+def test_contents_are_what_the_bundle_has(cast: Cast, app: Flask) -> None:
+    furnish(cast)
+    contents = cast.alice.get("account/export/contents").json
+    assert contents.pop("record_bytes") > 0
+    assert contents == {"records": 3, "files": 1, "file_bytes": len(PAPER), "users": 2}
 
 
 def test_a_failed_export_says_so(cast: Cast, app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
+import pytest
 from flask import Flask
 
 from app.accounts.models import SYSTEM_ACCOUNT_ID
@@ -15,6 +16,7 @@ from tests.builders import Caller, Cast
 from tests.bundle.accounts import PASSPHRASE, export, furnish, hashes, import_, run
 
 OPTIONS = ("--as", "root@system.example", "--slug", "forged")
+EARLIER = "2026-11-20T12:00:00.123456Z"
 Lines = list[Any]
 
 
@@ -103,6 +105,18 @@ def with_name(lines: Lines, cast: Cast) -> None:
     lines[place + 1][head["columns"].index("id")] = "system"
 
 
+def with_security_event(lines: Lines, cast: Cast) -> None:
+    head, place = table(lines, "security_events")
+    lines[place + 1][head["columns"].index("user_id")] = cast.charlie.id
+
+
+def with_checkpoint(lines: Lines, cast: Cast) -> None:
+    head = lines[0]["bundle"]["security_head"]
+    place = {"account_id": f"{cast.alice.account_id}/security", "entry_id": head["id"]}
+    signed = {"public_key": "00" * 32, "signature": "00" * 64, "created_at": EARLIER}
+    head["checkpoint"] = {**place, "checksum": head["checksum"], **signed}
+
+
 REFUSED: dict[str, Callable[[Lines, Cast], object]] = {
     "file of another account": with_file_elsewhere,
     "user called system": with_name,
@@ -118,6 +132,11 @@ REFUSED: dict[str, Callable[[Lines, Cast], object]] = {
     "account of a record": with_record_column,
     "no date": with_no_date,
     "actor of an entry": with_audit_entry,
+    "actor of a security event": with_security_event,
+    "checkpoint of the security log": with_checkpoint,
+    "end of the security log": lambda it, cast: it[0]["bundle"]["security_head"].update(
+        checksum="00" * 32
+    ),
     "missing line": lambda it, cast: it.pop(),
     "two accounts": lambda it, cast: it.insert(1, it[0]),
 }

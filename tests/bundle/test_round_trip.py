@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 from flask import Flask
@@ -17,6 +19,7 @@ from app.bundle import importing
 from app.bundle.tables import CHAIN, EXCLUDED, INCLUDED
 from app.context import tenancy
 from app.db import Base, db, reencryption
+from app.security import cutting, sealing
 from app.webhooks import headers
 from app.webhooks.models import Webhook
 from app.workflows.language import step_headers
@@ -63,6 +66,14 @@ def trusted(refusal: str) -> str:
     return refusal.split("--trust ")[1].strip().removesuffix(".")
 
 
+def security_log(caller: Caller) -> list[dict[str, Any]]:
+    """The entries of an account's security log, oldest first, after verifying that it is whole."""
+    found = caller.get("account/security-log/verify").json
+    assert (found["valid"], found["checkpoint"]["entry_id"]) == (True, found["checked"]), found
+    lines = caller.get("account/security-log/export?format=jsonl").text.splitlines()
+    return [json.loads(line) for line in lines]
+
+
 def remove(cast: Cast, app: Flask) -> None:
     """Delete acme, with all its data."""
     assert cast.root.delete(f"accounts/{cast.alice.account_id}").status_code == 204
@@ -99,6 +110,7 @@ def test_an_import_beside_another_of_the_same_bundle_leaves_its_files(
 def test_a_deleted_account_comes_back(cast: Cast, app: Flask, tmp_path: Path) -> None:
     furnish(cast)
     before, others = view(cast.alice), (cast.charlie.account_id, SYSTEM_ACCOUNT_ID)
+    logged = security_log(cast.alice)
     file = export(app, tmp_path)
     make_record(cast.alice, title="later")
     remove(cast, app)
@@ -109,6 +121,8 @@ def test_a_deleted_account_comes_back(cast: Cast, app: Flask, tmp_path: Path) ->
     assert view(cast.alice) == before
     assert paper_of(cast.alice) == PAPER
     assert run(app, "audit", "verify").exit_code == 0
+    later = security_log(cast.alice)
+    assert (later[: len(logged)], len(later) > len(logged)) == (logged, True)
     assert make_record(cast.alice, title="new")["title"] == "new"
     run_jobs(app)  # none of the deletion is left
     assert cast.alice.get("records/posts").json["total"] == 3
@@ -119,7 +133,8 @@ def test_an_account_moves_to_the_other_database_and_back(
     cast: Cast, app: Flask, other: Flask, tmp_path: Path
 ) -> None:
     furnish(cast)
-    before, file = view(cast.alice), export(app, tmp_path)
+    before, logged = view(cast.alice), security_log(cast.alice)
+    file = export(app, tmp_path)
     refused = import_(other, file)
     assert refused.exit_code == 1
     assert "signed by another instance" in refused.output
@@ -129,6 +144,10 @@ def test_an_account_moves_to_the_other_database_and_back(
     there = caller_of(other, cast.alice.account_id, cast.alice.email)
     assert view(there) == before
     assert paper_of(there) == PAPER
+    moved_log = security_log(there)
+    assert moved_log[: len(logged)] == logged
+    new = [(one["id"], one["operation"]) for one in moved_log[len(logged) :]]
+    assert new[-1] == (len(moved_log), "account.created")
     with other.app_context(), tenancy.across_accounts():
         assert reencryption.undecryptable() == []  # the other instance has another key
         stored = db.session.query(Webhook).one().headers
@@ -153,18 +172,23 @@ def test_an_account_moves_to_the_other_database_and_back(
     assert run(app, "audit", "verify").exit_code == 0
 
 
-def test_an_account_whose_log_was_cut_moves_and_comes_back(
+def test_an_account_whose_logs_were_cut_moves_and_comes_back(
     cast: Cast, app: Flask, other: Flask, tmp_path: Path
 ) -> None:
     furnish(cast)
     with app.app_context():
         assert cut.cut(cast.alice.account_id, clock.now()) > 0
+        sealing.seal(cast.alice.account_id)
+        assert cutting.cut(cast.alice.account_id, clock.now()) > 0
     make_record(cast.alice, title="later")
     before, file = view(cast.alice), export(app, tmp_path)
     refused = import_(other, file)
     result = import_(other, file, "--trust", trusted(refused.output))
     assert result.exit_code == 0, result.output
-    assert view(caller_of(other, cast.alice.account_id, cast.alice.email)) == before
+    moved = caller_of(other, cast.alice.account_id, cast.alice.email)
+    assert view(moved) == before
+    verified = moved.get("account/security-log/verify").json
+    assert (verified["valid"], verified["start"]["removed"] > 0) == (True, True)
     for instance in (app, other):
         assert run(instance, "audit", "verify").exit_code == 0
     remove(cast, app)

@@ -77,6 +77,7 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
     assert made["name"] == STRANGE
     setting = alice.post("admin/configuration", PROVIDER).json["id"]
     alice.put("account/security-log/stream", {"url": REFUSING})
+    export = alice.post("account/export", {"passphrase": "a long enough passphrase"}).json["id"]
     domain = alice.post("account/domains", {"domain": "acme.example"}).json["id"]
     charlie.post("account/domains", {"domain": f"{STRANGE}.example"})
     alice.patch(f"records/books/{record}", {"title": f"{LONG}!"})
@@ -97,6 +98,7 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
         "role_id": "1",
         "setting_id": setting,
         "domain_id": domain,
+        "export_id": export,
         "category": "saml_providers",
         "provider": "okta",
         "key_id": key,

@@ -109,7 +109,7 @@ def close_account(account_id: str) -> Page | BaseResponse:
     except AppError as error:
         return _account_page(account_id, form.with_error(error))
     notice = gettext("%(account)s is closed; its data is being removed.", account=name)
-    return redirect_with_notice(notice, "console.show_accounts")
+    return redirect_with_notice(notice, "console.show_deletions")
 
 
 def _account_page(account_id: str, form: Form) -> Page:

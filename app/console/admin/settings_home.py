@@ -90,6 +90,15 @@ def _cards(scope: AccountScope, account: Account) -> Iterator[Card]:
         yield from _directory(scope, numbers)
     yield _retention(scope, account.settings)
     yield _receiver(scope, numbers)
+    if account.id != SYSTEM_ACCOUNT_ID:
+        yield Card(
+            gettext("Export"),
+            "download",
+            gettext("The whole account as one file: to keep, to move, or to restore."),
+            url_for("console.show_exports", account_id=account.id),
+            "",
+            PLAIN,
+        )
     if scope.by.is_superadmin and account.id != SYSTEM_ACCOUNT_ID:
         yield Card(
             gettext("Suspend or close"),

@@ -30,6 +30,11 @@ def names(scope: AccountScope, rows: Sequence[JSONMapping]) -> dict[str, str]:
     }
 
 
+def superadmins(ids: Iterable[str]) -> dict[str, str]:
+    """The names or addresses of superadmins, by id."""
+    return _users(SYSTEM_ACCOUNT_ID, ids)
+
+
 def actor(change: JSONMapping) -> str:
     """Who made a change of a record's history."""
     user_id = change["user_id"]

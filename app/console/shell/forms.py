@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -31,6 +32,7 @@ CHANGED = lazy_gettext(
 )
 MAX_PASSWORD_LENGTH = 20_000
 MAX_SELECTED = 100
+SECRETS = re.compile("password|passphrase")
 
 
 @dataclass
@@ -124,10 +126,10 @@ def _first_message(error: Any) -> str:
 
 
 def text(name: str) -> str:
-    """A submitted value, stripped unless it is a password."""
+    """A submitted value, stripped unless it is a password or passphrase."""
     # Browsers submit no NUL characters, and PostgreSQL refuses them.
     value = request.form.get(name, "").replace("\0", "")
-    return value if "password" in name else value.strip()
+    return value if SECRETS.search(name) else value.strip()
 
 
 def redirect_with_notice(notice: str, endpoint: str, **url_args: Any) -> BaseResponse:

@@ -20,6 +20,7 @@ STATES = {
     "failed": lazy_gettext("failed"),
     "not run": lazy_gettext("not run"),
     "pending": lazy_gettext("pending"),
+    "ready": lazy_gettext("ready"),
     "retrying": lazy_gettext("retrying"),
     "running": lazy_gettext("running"),
     "skipped": lazy_gettext("skipped"),

@@ -19,6 +19,7 @@ from werkzeug.datastructures import ImmutableMultiDict
 from werkzeug.exceptions import HTTPException
 
 from app import crypto, db
+from app.console.shell import forms
 from app.errors import BadRequest
 from app.http.languages import lazy_gettext
 
@@ -52,7 +53,7 @@ def encode_form() -> str | None:
     values = [
         (name, value)
         for name, value in request.form.items(multi=True)
-        if name not in OMITTED and "password" not in name
+        if name not in OMITTED and not forms.SECRETS.search(name)
     ]
     path = request.full_path.rstrip("?")
     payload = orjson.dumps([FIELD, path, values, bool(request.files)])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from operator import attrgetter
 from typing import Any
 
 import orjson
@@ -177,6 +178,43 @@ def load_history(
     alive = present is not None and read is load_last_entries
     entries = [] if alive else read(definition, account_id, record_id)
     return RecordHistory(definition, record_id, account_id, present, entries)
+
+
+def load_histories(
+    definition: Definition, record_ids: Sequence[str], since: datetime, by: Principal
+) -> Iterator[RecordHistory]:
+    """Load the histories of many records since a moment, which is all that `at` needs for it."""
+    account_id, table = by.require_account_id(), definition.table
+    versioned_cache.verify(definition.version_checks)
+    present = sa.select(*definition.selected).where(
+        *store.scope(definition, account_id), store.is_any_of(table.c.id, record_ids)
+    )
+    rows = {row["id"]: row for row in store.rows(definition, db.connection().execute(present))}
+    backfilled, own = _entries_since(definition, account_id, record_ids, since)
+    for id in record_ids:
+        entries = sorted((*backfilled, *own.get(id, ())), key=attrgetter("id"))
+        yield RecordHistory(definition, id, account_id, rows.get(id), entries)
+
+
+def _entries_since(
+    definition: Definition, account_id: str, record_ids: Sequence[str], since: datetime
+) -> tuple[Sequence[Any], Mapping[str, Sequence[Any]]]:
+    """The entries of backfilled defaults, and of each record."""
+    columns = sa.select(*entry_columns(definition)).order_by(LOG.c.id)
+    of_collection = (
+        LOG.c.account_id == account_id,
+        is_of(definition, LOG.c.table_name, LOG.c.occurred_at),
+    )
+    recent = LOG.c.occurred_at > since
+    is_backfill = (LOG.c.record_id == definition.id, LOG.c.operation == UPDATE)
+    backfilled = db.connection().execute(columns.where(*of_collection, recent, *is_backfill)).all()
+    # Whether a backfill applied to a record follows from its entries before.
+    when = () if backfilled else (recent,)
+    mine = store.is_any_of(LOG.c.record_id, record_ids)
+    own: dict[str, list[Any]] = {}
+    for entry in db.connection().execute(columns.where(*of_collection, mine, *when)):
+        own.setdefault(entry.record_id, []).append(entry)
+    return backfilled, own
 
 
 def load_all_entries(definition: Definition, account_id: str, record_id: str) -> Sequence[object]:

@@ -35,7 +35,7 @@ def rows(definition: Definition, result: Iterable[Any]) -> list[Row]:
     return [dict(zip(names, row, strict=True)) for row in result]
 
 
-def is_any_of(column: sa.Column[Any], values: Sequence[str]) -> Condition:
+def is_any_of(column: sa.ColumnElement[Any], values: Sequence[str]) -> Condition:
     """The condition `column IN values`, as one parameter."""
     # Databases limit the number of parameters.
     if db.connection().dialect.name == "postgresql":

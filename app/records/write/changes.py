@@ -50,9 +50,9 @@ def prepare_create(
     bodies: Sequence[Body],
     problems: Problems,
     by: Principal,
-    record_id: str | None = None,
+    record_ids: Sequence[str] | None = None,
 ) -> Change:
-    """Validates new records, one of them under its former id; adds to `problems`.
+    """Validates new records, with `record_ids` under their former ids; adds to `problems`.
 
     Raises Forbidden, Unauthorized.
     """
@@ -60,8 +60,8 @@ def prepare_create(
     access.check_open()
     _check_quotas(by, len(bodies))
     system = new_system_values(_accounts_to_write(by, bodies, problems), by.user_id)
-    if record_id is not None:
-        system[0]["id"] = record_id
+    if record_ids is not None:
+        system = [{**one, "id": id} for one, id in zip(system, record_ids, strict=True)]
     rows = values.clean_creates(access, bodies, system, problems)
     return Change(access, (), rows, values.rule_inputs(access, bodies), problems)
 

@@ -1,0 +1,41 @@
+"""Deleted accounts and the certificates of their deletion, for superadmins."""
+
+from __future__ import annotations
+
+import orjson
+from flask import Response, render_template
+
+from app.audit import checkpoints
+from app.bundle import certificates
+from app.console.records import writers
+from app.console.shell import guard, lists
+from app.console.shell.blueprint import blueprint
+from app.rest.access import public
+
+DELETIONS = "/console/accounts/deletions"
+
+
+@blueprint.get(DELETIONS)
+@public
+@guard.superadmins_only
+def show_deletions() -> str:
+    """The accounts that were deleted, each with its certificate."""
+    listing = lists.from_request("console.show_deletions")
+    listing.with_page(certificates.page(listing.page_args))
+    return render_template(
+        "console/accounts/deletions.html",
+        listing=listing,
+        people=writers.superadmins({one["closed_by"] for one in listing.items}),
+        public_keys=checkpoints.public_keys(),
+    )
+
+
+@blueprint.get(f"{DELETIONS}/<uuid:account_id>/certificate")
+@public
+@guard.superadmins_only
+def download_certificate(account_id: str) -> Response:
+    """The certificate of a deletion as a file."""
+    certificate = orjson.dumps(certificates.get(account_id), option=orjson.OPT_INDENT_2)
+    name = f"deletion-{account_id.lower()}.json"
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(certificate, mimetype="application/json", headers=headers)

@@ -1,0 +1,115 @@
+"""Exports of an account: what a bundle has, starting one, and the former ones."""
+
+from __future__ import annotations
+
+from flask import Response, redirect, request, url_for
+from werkzeug.wrappers import Response as BaseResponse
+
+from app import clock
+from app.accounts.models import SYSTEM_ACCOUNT_ID
+from app.bundle import exports, frames
+from app.bundle.exports import Contents
+from app.bundle.models import PENDING, READY, RUNNING, AccountExport
+from app.console.admin.account_settings import ACCOUNT_SETTINGS
+from app.console.records import writers
+from app.console.shell import forms, guard, lists, scopes
+from app.console.shell.blueprint import blueprint
+from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.scopes import AccountScope
+from app.errors import AppError, InvalidValues, NotFound, problem
+from app.http.languages import gettext
+from app.records.api import file_routes
+from app.rest.access import public
+
+EXPORTS = f"{ACCOUNT_SETTINGS}/export"
+ONE_EXPORT = f"{EXPORTS}/<uuid:export_id>"
+FIELDS = ("passphrase", "passphrase_again")
+
+
+@blueprint.get(EXPORTS)
+@public
+@guard.admins_only
+def show_exports(account_id: str) -> Page:
+    """The exports of an account, with the form that starts one."""
+    return _page(scopes.account_scope(account_id), Form())
+
+
+# An address without a page: a passphrase is never part of a form that comes back.
+@blueprint.post(f"{EXPORTS}/start")
+@public
+@guard.admins_only
+def start_export(account_id: str) -> Page | BaseResponse:
+    """Start an export."""
+    scope, form = scopes.account_scope(account_id), forms.submitted(*FIELDS)
+    scope.by.require_recent_sign_in()
+    try:
+        exports.start(_passphrase(form), by=scope.by)
+    except AppError as error:
+        return _page(scope, form.with_error(error))
+    return redirect(url_for("console.show_exports", **scope.url_args), 303)
+
+
+@blueprint.get(f"{ONE_EXPORT}/download")
+@public
+@guard.admins_only
+def download_export(account_id: str, export_id: str) -> Response:
+    """The bundle of an export."""
+    scope = scopes.account_scope(account_id)
+    export = exports.ready(export_id, by=scope.by)
+    return file_routes.send(exports.as_file(export, by=scope.by))
+
+
+@blueprint.post(f"{ONE_EXPORT}/delete")
+@public
+@guard.admins_only
+def delete_export(account_id: str, export_id: str) -> BaseResponse:
+    """Delete an export; doing it twice succeeds."""
+    scope = scopes.account_scope(account_id)
+    try:
+        exports.delete(export_id, by=scope.by)
+    except NotFound:
+        notice = gettext("The export is gone already.")
+    else:
+        notice = gettext("The export is deleted.")
+    return redirect_with_notice(notice, "console.show_exports", **scope.url_args)
+
+
+def _passphrase(form: Form) -> str:
+    passphrase = form.validated(FIELDS, passphrase=frames.LONGEST_PASSPHRASE)["passphrase"]
+    if len(passphrase) < frames.SHORTEST_PASSPHRASE:
+        text = gettext("At least %(count)s characters.", count=frames.SHORTEST_PASSPHRASE)
+        raise InvalidValues([problem("passphrase", "too_short", text)])
+    if form["passphrase_again"] != passphrase:
+        text = gettext("The passphrases differ.")
+        raise InvalidValues([problem("passphrase_again", "mismatch", text)])
+    return passphrase
+
+
+def _page(scope: AccountScope, form: Form) -> Page:
+    listing = lists.from_request("console.show_exports", **scope.url_args)
+    listing.with_page(exports.page(listing.page_args, by=scope.by))
+    newest: AccountExport | None = next(iter(listing.items), None) if listing.page == 1 else None
+    contents = exports.contents(by=scope.by)
+    is_going = newest is not None and newest.state in (PENDING, RUNNING)
+    is_ready = newest is not None and newest.state == READY
+    rows = [{"created_by": export.requested_by} for export in listing.items]
+    return form.render(
+        "console/settings/exports.html",
+        scope=scope,
+        listing=listing,
+        people=writers.names(scope, rows),
+        contents=contents,
+        newest=newest,
+        percent=_percent(newest, contents, scope) if newest and is_going else None,
+        is_live=is_going and request.method == "GET",
+        file=exports.file_name(scope.account.slug, newest) if newest and is_ready else None,
+        may_export=exports.may_export(scope.by),
+        is_system=scope.account.id == SYSTEM_ACCOUNT_ID,
+        shortest=frames.SHORTEST_PASSPHRASE,
+        now=clock.now(),
+    )
+
+
+def _percent(export: AccountExport, contents: Contents, scope: AccountScope) -> int:
+    expected = max(exports.expected_lines(contents, by=scope.by), 1)
+    return min(99, export.lines * 100 // expected)
