@@ -10,6 +10,7 @@ from app.db.session import (
     db,
     defer,
     driver,
+    hold_commits,
     in_transaction,
     notes,
     on_commit,
@@ -17,7 +18,6 @@ from app.db.session import (
 from app.db.setup import dispose_after_fork, init_app
 from app.db.transactions import (
     held_transaction,
-    hold_commits,
     refuse_transactions,
     rollback_held,
     savepoint,
