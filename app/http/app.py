@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 ID_LENGTH = 36  # no constant segment of a route is this long
 MAX_SHAPES, MAX_CACHED_PATH = 1000, 200
-MAX_FUNCTIONS = 2000
+MAX_FUNCTIONS = 64  # few, as some are made for one request and hold what it sent
 MAX_FORM_FIELDS = 10_000
 
 
