@@ -1,6 +1,7 @@
 """The clock, and the text form of timestamps (contract section 1)."""
 
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 from app.rules import values
 
@@ -19,6 +20,7 @@ def seconds_until_midnight() -> float:
     return (midnight - today).total_seconds()
 
 
+@lru_cache(4)  # a write formats the same moment six times
 def iso(moment: datetime) -> str:
     """Format as RFC 3339 in UTC with microseconds: `2026-11-20T12:00:00.123456Z`."""
     if moment.tzinfo is not UTC:

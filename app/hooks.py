@@ -100,16 +100,18 @@ def _set_caching(request: Request, response: Response) -> None:
     environ, path = request.environ, request.path
     has_credential = "HTTP_AUTHORIZATION" in environ or "HTTP_X_API_KEY" in environ
     of_api = path.startswith(f"{rest.PREFIX}/")
+    vary = []
     if (of_api or has_credential) and request.endpoint != "static":
-        response.headers.add("Vary", VARY)
+        vary.append(VARY)
         if "Cache-Control" not in response.headers:
             # A response with an ETag may be stored by its caller, and must be revalidated.
             has_etag = "ETag" in response.headers
             may_store = request.method in READING and (has_etag or not has_credential)
             response.headers["Cache-Control"] = "private, no-cache" if may_store else "no-store"
     if path.startswith(rest.PREFIX):  # CORS
-        before = response.headers.get("Vary")
-        response.headers["Vary"] = f"{before}, Origin" if before else "Origin"
+        vary.append("Origin")
+    if vary:
+        response.headers.add("Vary", ", ".join(vary))
 
 
 def _record(request: Request, response: Response, seconds: float) -> None:

@@ -99,7 +99,7 @@ def writing() -> Iterator[Any]:
 
 def audit(through: Any, changes: Sequence[append.Change], moment: datetime) -> None:
     """Write the entries of changes, as part of the transaction."""
-    prepared = append._prepared(changes, TOLD, moment)
+    prepared = append._prepared(changes, TOLD, moment, {})
     if ON_SQLITE:
         insert._insert_sqlite(through, ACCOUNT, prepared, TOLD)
     elif len(prepared) < insert.COPY_THRESHOLD:

@@ -115,7 +115,7 @@ def _append_to_feed(changes: list[Change]) -> None:
 
 def _actor_columns(acting: actor.Actor) -> insert.ActorColumns:
     signed_at = clock.iso(acting.es_timestamp) if acting.es_timestamp else None
-    return insert.ActorColumns._make((*acting[:-2], signed_at))
+    return insert.ActorColumns(*acting[:-2], signed_at)
 
 
 def _prepared(

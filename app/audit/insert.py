@@ -186,7 +186,7 @@ def insert_feed_changes(rows: Sequence[FeedRow]) -> None:
 
 
 def _count(changes: Iterable[Prepared]) -> int:
-    return sum(len(change.digests) for change in changes)
+    return sum([len(change.digests) for change in changes])
 
 
 def _places(previous: str, ids: Sequence[int], changes: Iterable[Prepared]) -> Iterator[Place]:

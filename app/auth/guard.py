@@ -134,9 +134,11 @@ def _raise_unless_outdated(error: versioned_cache.Stale | DBAPIError) -> None:
 def _actor(request: Request, context: Any) -> actor.Actor:
     # The caller is set by this guard or by the console's.
     caller: Principal | None = context.get("principal") or context.get("console_caller")
-    acting = actor.ANONYMOUS
+    agent = request.environ.get("HTTP_USER_AGENT", "")[:LONGEST_AGENT] or None
+    origin = (request.remote_addr, agent, context.correlation_id)
+    acting = actor.Actor(*actor.ANONYMOUS[:3], *origin)
     if caller and caller.user_id:
-        acting = actor.Actor(caller.user_id, caller.email, caller.name or caller.email)
+        acting = actor.Actor(caller.user_id, caller.email, caller.name or caller.email, *origin)
     signature: Signature | None = context.get("signature")
     if signature:
         acting = acting._replace(
@@ -145,10 +147,7 @@ def _actor(request: Request, context: Any) -> actor.Actor:
             es_timestamp=signature.timestamp,
             es_method=signature.method,
         )
-    agent = request.environ.get("HTTP_USER_AGENT", "")[:LONGEST_AGENT] or None
-    return acting._replace(
-        ip_address=request.remote_addr, user_agent=agent, request_id=context.correlation_id
-    )
+    return acting
 
 
 def _tenancy(context: Any) -> tenancy.Scope:

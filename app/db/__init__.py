@@ -10,6 +10,7 @@ from app.db.session import (
     db,
     defer,
     driver,
+    hold_commits,
     in_transaction,
     notes,
     on_commit,
@@ -18,7 +19,6 @@ from app.db.setup import dispose_after_fork, init_app
 from app.db.transactions import (
     flush_before_commit,
     held_transaction,
-    hold_commits,
     refuse_transactions,
     rollback_held,
     savepoint,

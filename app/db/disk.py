@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 from app.errors import Unavailable
@@ -40,9 +40,15 @@ _reserved: set[str] = set()
 def free_bytes(file: str) -> int | None:
     """Return the free bytes on a file's disk; None if unknown."""
     try:
-        return shutil.disk_usage(Path(file).parent).free
+        disk = os.statvfs(_folder(file))
     except OSError:
         return None
+    return disk.f_bavail * disk.f_frsize
+
+
+@lru_cache
+def _folder(file: str) -> str:
+    return str(Path(file).parent)
 
 
 def may_write(file: str) -> bool:

@@ -9,7 +9,6 @@ run rarely go through `db.connection()`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from operator import itemgetter
 from typing import Any
 
@@ -90,21 +89,27 @@ class _Compiled:
         self._constants[name] = process(value) if process else value
 
     def all(self, driver: Any, parameters: Parameters) -> list[Row]:
-        with closing(driver.cursor()) as cursor:
+        cursor = driver.cursor()
+        try:
             execute(cursor, self._text, self._bind(parameters), self._server_statement)
             if self._result_processors is None:
                 self._result_processors = self._processors(cursor.description)
             rows: list[Row] = cursor.fetchall()
+        finally:
+            cursor.close()
         return self._convert(rows) if rows and self._result_processors else rows
 
     def run(self, driver: Any, parameters: Parameters) -> None:
-        with closing(driver.cursor()) as cursor:
+        cursor = driver.cursor()
+        try:
             if isinstance(driver, postgres_driver.Driver):
                 statement = self._server_statement
                 text = driver.call(statement) if statement else self._text
                 driver.defer(cursor.mogrify(text, self._bind(parameters)))
             else:
                 execute(cursor, self._text, self._bind(parameters))
+        finally:
+            cursor.close()
 
     def _direct_binder(self) -> Callable[[Parameters], object] | None:
         """A fast binder if every parameter is required and goes out unchanged, else None."""

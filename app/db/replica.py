@@ -51,10 +51,10 @@ class NoReplica(Exception):
 @contextmanager
 def reading() -> Iterator[None]:
     """Read on the replica inside the block. Raises PrimaryRequired for anything but reads."""
+    if session.current_work() is not None:
+        raise PrimaryRequired
     own = session.current_session()
     if own is not None:
-        if own.work is not None:
-            raise PrimaryRequired
         own.rollback()  # gives a connection of the primary back
     token = engine.reads_from.set(_engine())
     try:

@@ -8,7 +8,7 @@ from flask import Flask
 from app import config
 from app.db import engine, pre_ping, row_security
 from app.db.pool import UncountedPool
-from app.db.session import db
+from app.db.session import db, end_context
 
 
 def init_app(app: Flask, settings: config.Config) -> None:
@@ -16,6 +16,7 @@ def init_app(app: Flask, settings: config.Config) -> None:
     app.config["SQLALCHEMY_DATABASE_URI"] = settings.database_url
     app.config["SQLALCHEMY_ENGINE_OPTIONS"] = engine.options(settings)
     db.init_app(app)
+    app.teardown_appcontext(end_context)
     with app.app_context():
         # Objects stay readable after the commit; those read outside a transaction expire as the
         # next one begins.

@@ -18,17 +18,19 @@ from sqlalchemy.pool import PoolProxiedConnection
 
 from app import config
 from app.db import disk, engine, postgres_driver, sqlite_driver
-from app.db.pool import Pool
 from app.db.session import (
     BatchCallback,
     Session,
     UnitOfWork,
     connection,
     current_session,
+    current_work,
     db,
     driver,
+    holds_commits,
     open_work,
     release,
+    start_work,
     translate_errors,
 )
 
@@ -51,35 +53,38 @@ def refuse_transactions(error: Exception) -> Iterator[None]:
 @contextmanager
 def transaction(*, changes_schema: bool = False) -> Iterator[Session]:
     """Commit at the end of the block, roll back on any error; inner blocks join the outer one."""
-    session: Session = db.session()  # type: ignore[assignment]
+    # A proxy, as most writes need no session.
+    session: Session = db.session  # type: ignore[assignment]
     refusal = _refusal.get()
     if refusal is not None:
         raise refusal
-    if session.work is not None and session.work.is_open:
+    outer = current_work()
+    if outer is not None and outer.is_open:
         yield session
         return
-    _commit_held(session)
-    session.rollback()  # ends autocommit reads, and expires what they loaded
-    pool: Any = session.get_bind().engine.pool
-    session.work = work = UnitOfWork(partial(_begun, pool, changes_schema))
+    if outer is not None:
+        _commit_held(outer)
+    work = start_work(partial(_begun, changes_schema))
     try:
         if changes_schema:
             _lock_schema(session)
         yield session
-        session.flush()
+        if (joined := current_session()) is not None:
+            joined.flush()
         _run_before_commit(work)
         if work.deferred:
             work.flush_deferred()
-        if session.holds_commits and work.pooled is not None:
+        is_held = holds_commits()
+        if is_held and work.pooled is not None:
             _flush_driver()
     except BaseException:
         with suppress(SQLAlchemyError):  # a lost connection must not hide the first error
-            release(session)
+            release()
         raise
     finally:
         work.is_open = False
-    if not session.holds_commits:
-        _commit_held(session)
+    if not is_held:
+        _commit_held(work)
 
 
 def flush_before_commit() -> None:
@@ -106,55 +111,41 @@ def _flush_driver() -> None:
             dbapi_connection.flush_deferred()
 
 
-def _commit_held(session: Session) -> None:
-    work = session.work
-    if work is None:
-        return
+def _commit_held(work: UnitOfWork) -> None:
     try:
-        if session.in_transaction():
+        session = current_session()
+        if session is not None and session.in_transaction():
             session.commit()
         if work.pooled is not None:
             with driver() as dbapi_connection:
                 dbapi_connection.commit()  # does nothing if the session has committed
     finally:
-        release(session)
+        release()
     for callback in work.on_commit:
         callback()
-
-
-def hold_commits(*, hold: bool = True) -> None:
-    """Hold the commit of each transaction until `held_transaction`, or the next transaction.
-
-    A transaction that fails still rolls back by itself.
-    """
-    session: Session = db.session()  # type: ignore[assignment]
-    session.holds_commits = hold
 
 
 @contextmanager
 def held_transaction() -> Iterator[None]:
     """Continue the transaction whose commit is held, and commit it; else open a new one."""
-    session = current_session()
-    if session is None or not _is_held(session.work):
+    work = current_work()
+    if work is None or work.is_open:
         with transaction():
             yield
         return
     try:
         yield
-        _commit_held(session)
+        if current_work() is work:  # else an inner transaction has committed it
+            _commit_held(work)
     finally:
         rollback_held()  # does nothing after the commit
 
 
 def rollback_held() -> None:
     """Roll back the transaction whose commit is held."""
-    session = current_session()
-    if session is not None and _is_held(session.work):
-        release(session)
-
-
-def _is_held(work: UnitOfWork | None) -> bool:
-    return work is not None and not work.is_open
+    work = current_work()
+    if work is not None and not work.is_open:
+        release()
 
 
 @contextmanager
@@ -178,13 +169,13 @@ def _is_last(entry: tuple[tuple[bool, BatchCallback], list[object]]) -> bool:
     return entry[0][0]
 
 
-def _begun(pool: Pool, changes_schema: bool) -> PoolProxiedConnection:
+def _begun(changes_schema: bool) -> PoolProxiedConnection:
     """A connection of the pool with a transaction begun on it."""
-    return translate_errors(partial(_begin, pool, changes_schema))
+    return translate_errors(partial(_begin, engine.current_engine().pool, changes_schema))
 
 
-def _begin(pool: Pool, changes_schema: bool) -> PoolProxiedConnection:
-    pooled: PoolProxiedConnection = pool.connect()
+def _begin(pool: sa.Pool, changes_schema: bool) -> PoolProxiedConnection:
+    pooled = pool.connect()
     with ExitStack() as cleanup:  # leave no transaction begun, even if the wait is interrupted
         cleanup.callback(pooled.close)
         dbapi_connection: Any = pooled.dbapi_connection

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence, Se
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
@@ -151,12 +151,12 @@ class Cache:
 
     def __init__(self, size: int = 10_000) -> None:
         self._size = size
-        self._values: OrderedDict[Hashable, object] = OrderedDict()
+        self._values: OrderedDict[Hashable, Any] = OrderedDict()
 
     def get(self, key: Hashable, load: Callable[[], Value | None]) -> Value | None:
         """Return the cached value, else load it; inside `reloading` only that block's count."""
         loaded = _loaded.get()
-        value = self._values.get(key) if loaded is None else loaded.get((self, key))
+        value: Value | None = self._values.get(key) if loaded is None else loaded.get((self, key))
         if value is None:
             value = load()
             self._values.pop(key, None)
@@ -167,7 +167,7 @@ class Cache:
         recorded = _recorded.get()
         if recorded is not None and value is not None:
             recorded.append(value)
-        return cast("Value | None", value)
+        return value
 
     def put(self, key: Hashable, value: object) -> None:
         """Cache a value."""
@@ -178,9 +178,7 @@ class Cache:
 
 
 _recorded: ContextVar[list[object] | None] = ContextVar("recorded", default=None)
-_loaded: ContextVar[dict[tuple[Cache, Hashable], object] | None] = ContextVar(
-    "loaded", default=None
-)
+_loaded: ContextVar[dict[tuple[Cache, Hashable], Any] | None] = ContextVar("loaded", default=None)
 
 
 class recording:

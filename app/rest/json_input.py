@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import NoReturn
 
 import re2
@@ -78,7 +78,7 @@ def loads(raw: bytes, *, infinite: bool = False) -> object:
     A number beyond the doubles is refused; if `infinite`, it becomes an infinity, which the field's
     validation then refuses by name.
     """
-    with _refusing():
+    with REFUSING:
         text = raw.decode("utf-8")
         # Strings are stripped only if the raw count is too high.
         if (
@@ -108,7 +108,7 @@ def iter_records(raw: bytes) -> Iterator[tuple[int, object]]:
     It parses one at a time, so that a large body is never in memory as objects. Numbers beyond the
     doubles become infinities. Raises Malformed.
     """
-    with _refusing():
+    with REFUSING:
         text = raw.decode("utf-8-sig")
         opened = ARRAY.match(text)
     if opened is None:
@@ -119,7 +119,7 @@ def iter_records(raw: bytes) -> Iterator[tuple[int, object]]:
     line, counted, position = 1, 0, opened.end()
     while not (closed := CLOSING.match(text, position)):
         line, counted = line + text.count("\n", counted, position), position
-        with _refusing():
+        with REFUSING:
             _check_count(text, position)
             value, position = decoder.raw_decode(text, position)
             _check(value, escapes=escapes)
@@ -139,20 +139,27 @@ def _next(text: str, position: int) -> int:
     return comma.end() if comma else position
 
 
-@contextmanager
-def _refusing() -> Iterator[None]:
-    try:
-        yield
-    except UnicodeDecodeError:
-        raise Malformed.at("body", msg="The body is not valid UTF-8.", type="json") from None
-    except RecursionError:
-        msg = f"The JSON is nested deeper than {MAX_DEPTH} levels."
-        raise Malformed.at("body", msg=msg, type="json") from None
-    except _Refused as error:
-        raise Malformed.at("body", msg=str(error), type="json") from None
-    except ValueError as error:
-        msg = f"The body is not valid JSON: {error}."
-        raise Malformed.at("body", msg=msg, type="json") from None
+class _Refusing:
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None and (msg := _refusal(error)) is not None:
+            raise Malformed.at("body", msg=msg, type="json") from None
+
+
+def _refusal(error: BaseException) -> str | None:
+    if isinstance(error, UnicodeDecodeError):
+        return "The body is not valid UTF-8."
+    if isinstance(error, RecursionError):
+        return f"The JSON is nested deeper than {MAX_DEPTH} levels."
+    if isinstance(error, _Refused):
+        return str(error)
+    return f"The body is not valid JSON: {error}." if isinstance(error, ValueError) else None
+
+
+REFUSING = _Refusing()
+"""Raises Malformed for what the block cannot parse."""
 
 
 def is_serializable(value: object) -> bool:
