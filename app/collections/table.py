@@ -29,7 +29,7 @@ from app import db
 from app.collections.fields import Field, ReferenceField
 from app.collections.indexes import Index, IndexField
 from app.context import tenancy
-from app.db import engine, row_security
+from app.db import citus, engine, row_security
 from app.db.types import Id, UtcDateTime, json_equal
 from app.types import JSONObject
 
@@ -192,11 +192,17 @@ def unique_keys(table: sa.Table, statements: Collection[str]) -> set[tuple[str, 
 
 
 def make(table: sa.Table, statements: Iterable[str]) -> None:
-    """Run the statements of `creation`, and enable row-level security."""
-    run(statements)
+    """Run the statements of `creation`, distribute the table, and enable row-level security."""
+    create, *rest = statements
+    run([create])
     if _dialect().name == "postgresql":
+        if citus.is_sharded(db.connection()):
+            run(citus.distribution(table.name))  # before its keys, which lead to distributed tables
+        run(rest)
         with tenancy.as_owner():
             row_security.cover(db.connection(), _quoted(table))
+    else:
+        run(rest)
 
 
 def run(statements: Iterable[str]) -> None:
