@@ -23,7 +23,7 @@ from flask import Flask
 from app import create_app, db
 from app.auth import passwords, principal
 from app.config import Config
-from app.db import versioned_cache
+from app.db import row_security, sharding, versioned_cache
 from app.ops import cli
 from app.usage import request_counter
 from tests import builders, databases, services, states
@@ -164,6 +164,9 @@ def make_app(settings: Config) -> Flask:
     cli.bind_migrate(made)
     with made.app_context():
         flask_migrate.upgrade()
+        if services.CITUS_NODES and not db.has_one_writer():
+            sharding.shard()
+            row_security.install(db.db.engine)
     return made
 
 

@@ -59,7 +59,9 @@ def violation_of(error: IntegrityError) -> Violation:
         tables = {name.partition(".")[0] for name in names}
         return Violation(kind, "".join(tables), tuple(name.partition(".")[2] for name in names))
     kind = POSTGRES_KINDS.get(original.pgcode, "other")
-    table, name = original.diag.table_name or "", original.diag.constraint_name
+    table, name = original.diag.table_name or "", original.diag.constraint_name or ""
+    if table and table not in Base.metadata.tables:
+        table, name = _without_shard(table, name)
     return Violation(kind, table, _columns_of(table, name))
 
 
@@ -92,7 +94,15 @@ def is_invalid_data(error: DBAPIError) -> bool:
     return code.startswith(DATA_EXCEPTION) or "malformed JSON" in str(error.orig)
 
 
-def _columns_of(table: str, constraint_name: str | None) -> tuple[str, ...]:
+def _without_shard(table: str, constraint: str) -> tuple[str, str]:
+    """Remove the number that Citus appends to the names of a shard and its constraints."""
+    name, _, number = table.rpartition("_")
+    if not number.isdecimal() or name not in Base.metadata.tables:
+        return table, constraint
+    return name, constraint.removesuffix(f"_{number}")
+
+
+def _columns_of(table: str, constraint_name: str) -> tuple[str, ...]:
     tables = Base.metadata.tables
     if table not in tables:
         return ()
