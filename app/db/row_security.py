@@ -125,6 +125,9 @@ DROPPED = """
 CREATE OR REPLACE TRIGGER drop_own_records AFTER UPDATE OR DELETE ON collections
 FOR EACH ROW EXECUTE FUNCTION drop_own_records()
 """
+BYPASSES_POLICIES = sa.text(
+    "SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user"
+)
 MAY_ADD_VIEWS = sa.text(
     "SELECT has_database_privilege(current_database(), 'CREATE')"
     " AND to_regclass('collections') IS NOT NULL"
