@@ -97,7 +97,7 @@ _HAS_FACTOR = sa.exists().where(
 )
 _DOMAINS = AccountDomain.__table__
 _SSO_ONLY = sa.exists().where(
-    _DOMAINS.c.account_id == _ACCOUNT_ID,
+    _DOMAINS.c.account_id == _USERS.c.account_id,
     _DOMAINS.c.domain == sa.bindparam("domain"),
     _DOMAINS.c.verified_at.is_not(None),
     _DOMAINS.c.sso_only,

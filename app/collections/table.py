@@ -145,9 +145,18 @@ def renaming(
             names = f"{_quoted_name(before)} RENAME TO {_quoted_name(after)}"
             statements.append(f"ALTER INDEX {names}")
     for former, later in _constraint_pairs(old, new, renames) if not on_sqlite else ():
-        names = f"{_quoted_name(former)} TO {_quoted_name(later)}"
-        statements.append(_alter(new, f"RENAME CONSTRAINT {names}"))
+        statements += _renamed(new, former, later)
     return _texts(statements)
+
+
+def _renamed(table: sa.Table, former: Any, later: Any) -> list[object]:
+    """The statements that rename a key or reference."""
+    names = f"{_quoted_name(former)} TO {_quoted_name(later)}"
+    if isinstance(former, sa.PrimaryKeyConstraint):  # Citus renames keys by their indexes only
+        return [f"ALTER INDEX {names.replace(' TO ', ' RENAME TO ', 1)}"]
+    if citus.is_sharded(db.connection()):  # which cannot rename references
+        return [_alter(table, f"DROP CONSTRAINT {_quoted_name(former)}"), AddConstraint(later)]
+    return [_alter(table, f"RENAME CONSTRAINT {names}")]
 
 
 def _index_pairs(
@@ -197,7 +206,9 @@ def make(table: sa.Table, statements: Iterable[str]) -> None:
     run([create])
     if _dialect().name == "postgresql":
         if citus.is_sharded(db.connection()):
-            run(citus.distribution(table.name))  # before its keys, which lead to distributed tables
+            run(
+                [citus.distribution(table.name)]
+            )  # before its keys, which lead to distributed tables
         run(rest)
         with tenancy.as_owner():
             row_security.cover(db.connection(), _quoted(table))

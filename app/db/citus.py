@@ -19,16 +19,7 @@ def is_sharded(connection: sa.Connection) -> bool:
     return bool(connection.scalar(IS_SHARDED))
 
 
-def distribution(table: str) -> list[str]:
-    """Return the statements that distribute a new table, given by its name."""
-    return [
-        # Else the foreign keys that follow would meet connections that do not know the table.
-        "SET LOCAL citus.multi_shard_modify_mode = 'sequential'",
-        distribute(table, beside=ANCHOR),
-    ]
-
-
-def distribute(table: str, *, beside: str | None) -> str:
+def distribution(table: str, *, beside: str | None = ANCHOR) -> str:
     """Return the statement that distributes a table, colocated with another one."""
     # Names of tables are letters, digits and underscores.
     colocation = f", colocate_with => '{beside}'" if beside else ""

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from app.context import tenancy
 from app.db import engine, row_security
 from app.db.base import Base
-from app.db.citus import ANCHOR, COLUMN, HAS_CATALOG, distribute
+from app.db.citus import ANCHOR, COLUMN, HAS_CATALOG, distribution
 from app.db.session import connection as current_connection
 from app.db.transactions import transaction
 
@@ -166,7 +166,6 @@ def _distribute(connection: sa.Connection) -> list[str]:
     # Reference tables first, as keys of the others lead to them; then what others are placed by.
     pending.sort(key=lambda name: (kinds[name] == DISTRIBUTED, name != ANCHOR, name))
     if pending:
-        _run(connection, "SET LOCAL citus.multi_shard_modify_mode = 'sequential'")
         row_security.leave_views(connection)
         # Between a local and a distributed table Citus accepts no foreign key, in either direction.
         keys = connection.execute(FOREIGN_KEYS).all()
@@ -184,7 +183,7 @@ def _distribute(connection: sa.Connection) -> list[str]:
 def _place(name: str, kind: str) -> str:
     if kind == REFERENCE:
         return f"SELECT create_reference_table('{name}')"
-    return distribute(name, beside=None if name == ANCHOR else ANCHOR)
+    return distribution(name, beside=None if name == ANCHOR else ANCHOR)
 
 
 def _run(connection: sa.Connection, statement: str) -> None:
