@@ -40,6 +40,9 @@ RETURNS void LANGUAGE sql AS $$
 CREATE FUNCTION stubs.create_reference_table(name text) RETURNS void LANGUAGE sql AS $$
   INSERT INTO stubs.pg_dist_partition (logicalrelid, partmethod, colocationid)
   VALUES (name::regclass, 'n', 2) $$;
+CREATE TABLE stubs.functions (name text);
+CREATE FUNCTION stubs.create_distributed_function(name text) RETURNS void LANGUAGE sql AS $$
+  INSERT INTO stubs.functions VALUES (name::regprocedure) $$;
 CREATE FUNCTION stubs.column_to_column_name(name regclass, key text) RETURNS text LANGUAGE sql
 AS 'SELECT key';
 GRANT USAGE ON SCHEMA stubs TO PUBLIC;
@@ -150,6 +153,9 @@ def test_every_table_is_placed_shared_ones_first(sharded: Flask) -> None:
     assert first == ("users", "h", "account_id", "default")
     assert {row[2:] for row in others} == {("account_id", "users")}
     assert keys == sharded.extensions["foreign_keys"]
+    with sharded.app_context():
+        functions = {name.partition("(")[0] for (name,) in read("SELECT name FROM stubs.functions")}
+    assert {"atrium_number", "atrium_joined", "count_records", "insert_audit_entry"} <= functions
 
 
 def test_a_second_run_changes_nothing(sharded: Flask) -> None:

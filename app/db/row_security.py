@@ -81,7 +81,7 @@ SELECT format('%I', t.relname)
 FROM pg_class AS t
 JOIN pg_attribute AS a ON a.attrelid = t.oid AND a.attname = 'account_id' AND NOT a.attisdropped
 WHERE t.relnamespace = current_schema()::regnamespace AND t.relkind IN ('r', 'p')
-  AND NOT (t.relrowsecurity AND (
+  AND NOT (t.relrowsecurity AND NOT t.relforcerowsecurity AND (
     SELECT count(*) FROM pg_policy AS p WHERE p.polrelid = t.oid AND p.polroles[1] IN (
       SELECT oid FROM pg_roles WHERE rolname IN (:one, :every))) = 2)
 -- `users` last: connections take its policy as the sign that all others exist.
@@ -270,6 +270,12 @@ def is_forced(connection: sa.Connection) -> bool:
     return bool(getattr(connection.connection.driver_connection, "is_sharded", False))
 
 
+def hides_rows(connection: sa.Connection) -> bool:
+    """Whether policies hide rows from the login itself, as in a sharded database."""
+    forced = connection.scalar(sa.text(FORCED)) is not None
+    return forced and not connection.scalar(BYPASSES_POLICIES)
+
+
 def active_roles(connection: sa.Connection) -> Roles | None:
     """Return the roles that a connection's statements run as; None if nothing is enforced."""
     roles: Roles | None = getattr(connection.connection.driver_connection, "roles", None)
@@ -297,6 +303,7 @@ def _cover(connection: sa.Connection, roles: Roles, table: str) -> None:
     _run(
         connection,
         f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY",
+        f"ALTER TABLE {table} NO FORCE ROW LEVEL SECURITY",  # of a restored, sharded database
         # A restored database may have policies for another login's roles.
         f"DROP POLICY IF EXISTS one_account ON {table}",
         f"DROP POLICY IF EXISTS every_account ON {table}",

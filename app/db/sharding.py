@@ -47,6 +47,14 @@ SELECT conrelid::regclass::text AS source, format('%I', conname) AS name,
 FROM pg_constraint WHERE contype = 'f' AND connamespace = current_schema()::regnamespace
 ORDER BY 1, 2
 """)
+# What runs on workers: functions of rules and triggers. Those of a database that is older than its
+# extension are on the coordinator alone. Other functions run there, and reach rows through tables.
+FUNCTIONS = sa.text("""
+SELECT oid::regprocedure::text FROM pg_proc
+WHERE pronamespace = current_schema()::regnamespace AND prokind = 'f'
+  AND (starts_with(proname, 'atrium_') OR prorettype = 'trigger'::regtype)
+ORDER BY oid
+""")
 # A worker cannot reach the distributed table from within a statement on one of its shards, so the
 # trigger of a shard changes the shard of the same accounts.
 COUNTS = """
@@ -172,6 +180,8 @@ def _distribute(connection: sa.Connection) -> list[str]:
     pending.sort(key=lambda name: (kinds[name] == DISTRIBUTED, name != ANCHOR, name))
     if pending:
         row_security.leave_views(connection)
+        for function in connection.scalars(FUNCTIONS).all():
+            _run(connection, f"SELECT create_distributed_function('{function}')")
         # Between a local and a distributed table Citus accepts no foreign key, in either direction.
         keys = connection.execute(FOREIGN_KEYS).all()
         for key in keys:
