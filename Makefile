@@ -32,7 +32,7 @@ $(UV_COMPILE) requirements-$(1).in -o requirements-$(1).txt \
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help run test coverage lint slow faults clean lock servers translations description cluster
+.PHONY: help run test coverage lint slow citus faults clean lock servers translations description cluster
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 8
@@ -44,7 +44,7 @@ run: $(VENV)/.runtime ## Set the application up and serve it on PORT (8000)
 	@PATH="$(CURDIR)/$(BIN):$$PATH"; export PATH; exec honcho start -p $(PORT) web worker
 
 # The programs that tests start should not compile the application anew each time.
-test coverage slow faults: export PYTHONDONTWRITEBYTECODE :=
+test coverage slow citus faults: export PYTHONDONTWRITEBYTECODE :=
 
 test: lint servers ## Lint, install missing test servers, run the tests
 	$(BIN)/pytest -n $(TEST_WORKERS) --dist worksteal -m "not slow and not timing"
@@ -55,6 +55,17 @@ coverage: servers ## Run the tests that measure no time, and fail below the floo
 
 slow: servers ## Run slow tests, and those that `test` runs on one database on the other
 	$(BIN)/pytest -m slow
+
+# CITUS_BIN: the folder of PostgreSQL's programs, with the extension citus installed for them.
+CITUS_FOLDER ?= $(CURDIR)/instance/citus
+CITUS_TESTS ?= tests/records tests/collections tests/workflows tests/webhooks tests/audit tests/accounts \
+	tests/auth tests/feed tests/test_idempotency.py tests/test_jobs.py
+citus: servers ## Run tests on a Citus cluster (CITUS_BIN=/folder/of/postgres/with/citus)
+	@CITUS_BIN="$(CITUS_BIN)" deploy/citus/nodes.sh start "$(CITUS_FOLDER)"
+	@nodes="$$(deploy/citus/nodes.sh urls)"; \
+	TEST_CITUS_NODES="$$nodes" TEST_POSTGRES_URL="$${nodes%% *}" \
+		$(BIN)/pytest -k "postgresql and not plan" $(CITUS_TESTS); result=$$?; \
+	CITUS_BIN="$(CITUS_BIN)" deploy/citus/nodes.sh stop "$(CITUS_FOLDER)"; exit $$result
 
 faults: servers ## Kill, cut and restart everything under load, 200 times
 	$(BIN)/pytest -m slow tests/webhooks/test_faults.py tests/workflows/test_faults.py

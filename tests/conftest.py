@@ -27,7 +27,7 @@ from app import create_app, db
 from app.auth import passwords, principal
 from app.bundle import frames
 from app.config import Config
-from app.db import versioned_cache
+from app.db import row_security, sharding, versioned_cache
 from app.ops import cli
 from app.sso.saml import keys as saml_keys
 from app.usage import request_counter
@@ -193,13 +193,16 @@ def make_app(settings: Config) -> Flask:
     cli.bind_migrate(made)
     with made.app_context():
         kind, name = db.db.engine.dialect.name, db.db.engine.url.database
-        if name in _empty and kind in _migrated:
+        if name in _empty and kind in _migrated and not services.CITUS_NODES:
             _migrated[kind].copy_into(db.db.engine)
         else:
             flask_migrate.upgrade()
             if name in _empty:
                 _migrated[kind] = states.Migrated(db.db.engine)
         _empty.discard(str(name))
+        if services.CITUS_NODES and not db.has_one_writer():
+            sharding.shard()
+            row_security.install(db.db.engine)
     return made
 
 

@@ -17,7 +17,8 @@ import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -452,6 +453,9 @@ class Postgres(Server):
 
     def create_database(self, name: str, *, template: str = "template0") -> str:
         """Create a database, by default an empty one, and return its address."""
+        if CITUS_NODES:
+            self._created.append(name)
+            return citus_database(name)
         statement = sql.SQL(
             "CREATE DATABASE {name} TEMPLATE {template} ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C'"
         )
@@ -463,8 +467,9 @@ class Postgres(Server):
 
     def drop_database(self, name: str) -> None:
         """Drop a database, even with open connections."""
-        statement = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)")
-        self._execute(statement.format(sql.Identifier(name)))
+        statement = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name))
+        for url in CITUS_NODES or [self.url]:
+            _execute(url, statement)
 
     def disconnect(self, name: str) -> None:
         """Terminate all sessions of a database, such as pooled ones."""
@@ -482,13 +487,7 @@ class Postgres(Server):
         super().stop()
 
     def _execute(self, statement: sql.Composable) -> None:
-        connection = psycopg2.connect(self.url)
-        try:
-            connection.autocommit = True
-            with connection.cursor() as cursor:
-                cursor.execute(statement)
-        finally:
-            connection.close()
+        _execute(self.url, statement)
 
     def _own_url(self, port: int) -> str:
         return f"postgresql://postgres@127.0.0.1:{port}/postgres"
@@ -552,6 +551,48 @@ class Replica(Postgres):
     def _command(self, folder: Path, port: int) -> list[str]:
         settings = (f"{name}={value}" for name, value in self._settings.items())
         return [*super()._command(folder, port), *(f"-c{setting}" for setting in settings)]
+
+
+# Superusers' addresses of a Citus cluster, the coordinator's first (`make citus`).
+CITUS_NODES = os.environ.get("TEST_CITUS_NODES", "").split()
+CITUS_LOGIN = "atrium"  # no superuser, whom no policy binds
+CITUS_SHARDS = 4
+
+
+def citus_database(name: str) -> str:
+    """Create a database on all nodes, and return the coordinator's address of it."""
+    addresses = [urlsplit(url) for url in CITUS_NODES]
+    login, database = sql.Identifier(CITUS_LOGIN), sql.Identifier(name)
+    for node, address in zip(CITUS_NODES, addresses, strict=True):
+        with suppress(psycopg2.errors.DuplicateObject):
+            _execute(node, sql.SQL("CREATE ROLE {} LOGIN CREATEROLE").format(login))
+        create = "CREATE DATABASE {} OWNER {} TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"
+        _execute(node, sql.SQL(create).format(database, login))
+        inside = urlunsplit(address._replace(path=f"/{name}"))
+        _execute(inside, sql.SQL("CREATE EXTENSION citus"))
+        _execute(inside, sql.SQL("GRANT ALL ON SCHEMA public TO {}").format(login))
+    coordinator, *workers = addresses
+    inside = urlunsplit(coordinator._replace(path=f"/{name}"))
+    place = "SELECT {}(%s, %s)"
+    for call, node_ in (
+        ("citus_set_coordinator_host", coordinator),
+        *(("citus_add_node", worker) for worker in workers),
+    ):
+        _execute(inside, sql.SQL(place.format(call)), (node_.hostname, node_.port))
+    for setting in ("citus.enable_unsafe_triggers = on", f"citus.shard_count = {CITUS_SHARDS}"):
+        _execute(inside, sql.SQL(f"ALTER DATABASE {{}} SET {setting}").format(database))
+    netloc = f"{CITUS_LOGIN}@{coordinator.hostname}:{coordinator.port}"
+    return urlunsplit(coordinator._replace(netloc=netloc, path=f"/{name}"))
+
+
+def _execute(url: str, statement: sql.Composable, parameters: Sequence[object] = ()) -> None:
+    connection = psycopg2.connect(url)
+    try:
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            cursor.execute(statement, parameters or None)
+    finally:
+        connection.close()
 
 
 class PgBouncer(Server):

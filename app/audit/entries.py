@@ -86,12 +86,17 @@ class BrokenChange(Exception):
     """A change whose JSON is not what was written."""
 
 
-def columns(changes: sa.FromClause = CHANGES) -> list[sa.ColumnElement[Any]]:
-    """The columns of changes that `of_change` needs."""
-    earlier = CHANGES.alias("earlier")
-    place = (earlier.c.account_id == changes.c.account_id, earlier.c.first_id < changes.c.first_id)
-    before = sa.select(earlier.c.checksum).where(*place).order_by(earlier.c.first_id.desc())
-    start = sa.select(STARTS.c.checksum).where(STARTS.c.account_id == changes.c.account_id)
+def columns(
+    changes: sa.FromClause = CHANGES, place: sa.FromClause | None = None
+) -> list[sa.ColumnElement[Any]]:
+    """The columns of changes that `of_change` needs.
+
+    `place` has the same account and first id; on Citus it is a table, and no part of one.
+    """
+    earlier, place = CHANGES.alias("earlier"), changes if place is None else place
+    is_before = (earlier.c.account_id == place.c.account_id, earlier.c.first_id < place.c.first_id)
+    before = sa.select(earlier.c.checksum).where(*is_before).order_by(earlier.c.first_id.desc())
+    start = sa.select(STARTS.c.checksum).where(STARTS.c.account_id == place.c.account_id)
     previous = sa.func.coalesce(before.limit(1).scalar_subquery(), start.scalar_subquery())
     return [*changes.c, previous.label("previous")]
 

@@ -130,7 +130,7 @@ def _sorted_entries(query: Query, name: str, ascending: bool) -> list[Entry]:
         changes = changes.order_by(*_order((end,), ascending)).limit(query["skip"] + query["limit"])
     selected = changes.subquery()
     same = (LOG.c.account_id == selected.c.account_id, LOG.c.first_id == selected.c.first_id)
-    page = sa.select(LOG.c.id.label("entry_id"), *entries.columns(selected))
+    page = sa.select(LOG.c.id.label("entry_id"), *entries.columns(selected, LOG))
     page = page.select_from(selected.join(LOG, sa.and_(*same)))
     page = page.order_by(*_order((LOG.c[name], LOG.c.id), ascending))
     found = []

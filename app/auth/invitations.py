@@ -278,10 +278,15 @@ def _send(session: Session, invitation: Invitation) -> str:
 @events.subscribe(events.RoleDeleted)
 def _on_role_deleted(event: events.RoleDeleted) -> None:
     closed = sa.or_(Invitation.state != PENDING, Invitation.expires_at <= clock.now())
-    statement = sa.update(Invitation).where(Invitation.role_id == event.role_id, closed)
-    # `updated_at` stays, as the invitation itself does not change.
-    update = statement.values(role_id=None, updated_at=Invitation.updated_at)
-    db.db.session.execute(update, execution_options={"synchronize_session": False})
+    session, of_role = db.db.session, Invitation.role_id == event.role_id
+    # Account by account, as the audit log locks what it is about, and no lock spans shards.
+    accounts_of_role = sa.select(Invitation.account_id).where(of_role, closed).distinct()
+    for account_id in session.scalars(accounts_of_role).all():
+        mine = Invitation.account_id == account_id
+        # `updated_at` stays, as the invitation itself does not change.
+        update = sa.update(Invitation).where(mine, of_role, closed)
+        update = update.values(role_id=None, updated_at=Invitation.updated_at)
+        session.execute(update, execution_options={"synchronize_session": False})
     is_open = sa.select(Invitation.id).where(Invitation.role_id == event.role_id).limit(1)
     if db.db.session.scalar(is_open):
         raise Conflict(roles.IN_USE)

@@ -1,4 +1,4 @@
-"""The user who signs in, with account, role and groups, in one prepared query.
+"""The user who signs in, with account, role and groups, in two prepared queries.
 
 Without the ORM: after the Argon2 verification, its objects would be the costliest part of a login.
 """
@@ -89,6 +89,7 @@ _USERS, _ROLES, _ACCOUNTS, _GROUPS, _MEMBERS = (
     Base.metadata.tables[name] for name in ("users", "roles", "accounts", "groups", "group_members")
 )
 _FACTORS = SecondFactor.__table__
+_ACCOUNT_ID = sa.bindparam("account_id", type_=_USERS.c.account_id.type)
 _HAS_FACTOR = sa.exists().where(
     _FACTORS.c.account_id == _USERS.c.account_id,
     _FACTORS.c.user_id == _USERS.c.id,
@@ -96,42 +97,46 @@ _HAS_FACTOR = sa.exists().where(
 )
 _DOMAINS = AccountDomain.__table__
 _SSO_ONLY = sa.exists().where(
-    _DOMAINS.c.account_id == _ACCOUNTS.c.id,
+    _DOMAINS.c.account_id == _USERS.c.account_id,
     _DOMAINS.c.domain == sa.bindparam("domain"),
     _DOMAINS.c.verified_at.is_not(None),
     _DOMAINS.c.sso_only,
 )
-_USER_JOIN = (
-    _USERS.c.account_id == _ACCOUNTS.c.id,
-    _USERS.c.email_key == sa.bindparam("email_key"),
-)
 _MEMBER_JOIN = (_MEMBERS.c.account_id == _USERS.c.account_id, _MEMBERS.c.user_id == _USERS.c.id)
 _GROUP_JOIN = (_GROUPS.c.account_id == _MEMBERS.c.account_id, _GROUPS.c.id == _MEMBERS.c.group_id)
-# One row per group, or one. Known and unknown users take the same statement and time.
+_ACCOUNT = PreparedStatement(
+    sa.select(*(_ACCOUNTS.c[name] for name in AccountRow._fields)).where(
+        principals.MATCHES_REFERENCE
+    ),
+    keyed=True,
+)
+# Within one account, as users are sharded by it. One row per group, or one.
 _LOGIN_USER = PreparedStatement(
-    sa.select(*(_ACCOUNTS.c[name] for name in AccountRow._fields), _ROLES.c.name, _GROUPS.c.name)
+    sa.select(_ROLES.c.name, _GROUPS.c.name)
     .add_columns(*(_USERS.c[name] for name in _USER_COLUMNS), _HAS_FACTOR, _SSO_ONLY)
-    .select_from(_ACCOUNTS)
-    .outerjoin(_USERS, sa.and_(*_USER_JOIN))
-    .outerjoin(_ROLES, _ROLES.c.id == _USERS.c.role_id)
+    .select_from(_USERS)
+    .join(_ROLES, _ROLES.c.id == _USERS.c.role_id)
     .outerjoin(_MEMBERS, sa.and_(*_MEMBER_JOIN))
     .outerjoin(_GROUPS, sa.and_(*_GROUP_JOIN))
-    .where(principals.MATCHES_REFERENCE)
+    .where(_USERS.c.account_id == _ACCOUNT_ID, _USERS.c.email_key == sa.bindparam("email_key"))
     .order_by(_GROUPS.c.name),
     keyed=True,
 )
-_ROLE_INDEX = len(AccountRow._fields)
+_NO_ACCOUNT = ""
 
 
 def find(account: str, email: str) -> LoginLookup:
     """Look up an account (slug, code or id) and its user with this email address."""
+    # Known and unknown accounts and users take the same statements and time.
+    found = _ACCOUNT.all(principals.reference_params(account))
+    account_row = AccountRow._make(found[0]) if found else None
+    account_id = account_row.id if account_row else _NO_ACCOUNT
     key, domain = accounts.email_key(email), names.of_address(email)
-    params = {**principals.reference_params(account), "email_key": key, "domain": domain}
-    rows = _LOGIN_USER.all(params)
-    if not rows:
+    rows = _LOGIN_USER.all({"account_id": account_id, "email_key": key, "domain": domain})
+    if account_row is None:
         return LoginLookup(None, None)
-    account_row = AccountRow._make(rows[0][:_ROLE_INDEX])
-    role, _, *columns = rows[0][_ROLE_INDEX:]
-    groups = [row[_ROLE_INDEX + 1] for row in rows if row[_ROLE_INDEX + 1] is not None]
-    user = LoginUser(account_row, RoleRow(role), groups, *columns) if role else None
-    return LoginLookup(account_row.id, user)
+    if not rows:
+        return LoginLookup(account_id, None)
+    groups = [row[1] for row in rows if row[1] is not None]
+    role, _, *columns = rows[0]
+    return LoginLookup(account_id, LoginUser(account_row, RoleRow(role), groups, *columns))

@@ -211,16 +211,15 @@ def get_user(caller: Principal) -> User:
     return db.db.session.get_one(User, sessions.user_key(caller))
 
 
-_FIND_USER = sa.select(User).where(
-    User.account_id == sa.select(Account.id).where(principals.MATCHES_REFERENCE).scalar_subquery(),
-    User.email_key == sa.bindparam("email_key"),
-)
+_FIND_ACCOUNT_ID = sa.select(Account.id).where(principals.MATCHES_REFERENCE)
 
 
 def find_user(account: str, email: str) -> User | None:
     """The user of an account (slug, code or id) with this email address."""
-    params = {**principals.reference_params(account), "email_key": accounts.email_key(email)}
-    return db.db.session.scalar(_FIND_USER, params)
+    account_id = db.db.session.scalar(_FIND_ACCOUNT_ID, principals.reference_params(account))
+    # An unknown account costs the same look-up, in no account.
+    key = (User.account_id == (account_id or ""), User.email_key == accounts.email_key(email))
+    return db.db.session.scalar(sa.select(User).where(*key))
 
 
 def require_account(account: str | None) -> str:

@@ -29,7 +29,7 @@ from app import db
 from app.collections.fields import Field, ReferenceField
 from app.collections.indexes import Index, IndexField
 from app.context import tenancy
-from app.db import engine, row_security
+from app.db import citus, engine, row_security
 from app.db.types import Id, UtcDateTime, json_equal
 from app.types import JSONObject
 
@@ -145,9 +145,18 @@ def renaming(
             names = f"{_quoted_name(before)} RENAME TO {_quoted_name(after)}"
             statements.append(f"ALTER INDEX {names}")
     for former, later in _constraint_pairs(old, new, renames) if not on_sqlite else ():
-        names = f"{_quoted_name(former)} TO {_quoted_name(later)}"
-        statements.append(_alter(new, f"RENAME CONSTRAINT {names}"))
+        statements += _renamed(new, former, later)
     return _texts(statements)
+
+
+def _renamed(table: sa.Table, former: Any, later: Any) -> list[object]:
+    """The statements that rename a key or reference."""
+    names = f"{_quoted_name(former)} TO {_quoted_name(later)}"
+    if isinstance(former, sa.PrimaryKeyConstraint):  # Citus renames keys by their indexes only
+        return [f"ALTER INDEX {names.replace(' TO ', ' RENAME TO ', 1)}"]
+    if citus.is_sharded(db.connection()):  # which cannot rename references
+        return [_alter(table, f"DROP CONSTRAINT {_quoted_name(former)}"), AddConstraint(later)]
+    return [_alter(table, f"RENAME CONSTRAINT {names}")]
 
 
 def _index_pairs(
@@ -192,11 +201,19 @@ def unique_keys(table: sa.Table, statements: Collection[str]) -> set[tuple[str, 
 
 
 def make(table: sa.Table, statements: Iterable[str]) -> None:
-    """Run the statements of `creation`, and enable row-level security."""
-    run(statements)
+    """Run the statements of `creation`, distribute the table, and enable row-level security."""
+    create, *rest = statements
+    run([create])
     if _dialect().name == "postgresql":
+        if citus.is_sharded(db.connection()):
+            run(
+                [citus.distribution(table.name)]
+            )  # before its keys, which lead to distributed tables
+        run(rest)
         with tenancy.as_owner():
             row_security.cover(db.connection(), _quoted(table))
+    else:
+        run(rest)
 
 
 def run(statements: Iterable[str]) -> None:

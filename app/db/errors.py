@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,6 +40,7 @@ OUT_OF_DATE = ("42P01", "42703")
 DATA_EXCEPTION = "22"  # the class of codes
 # A server-side statement would now return other types; the code also covers other refusals.
 NOT_SUPPORTED, PLAN_OUT_OF_DATE = "0A000", "cached plan must not change result type"
+QUOTED = re.compile(r'"(\w+)"')
 PLAN_CHECK = "RevalidateCachedQuery"
 POSTGRES_KINDS = {"23505": "unique", "23503": "foreign_key", "23502": "not_null"}
 SQLITE_KINDS = {
@@ -59,7 +61,9 @@ def violation_of(error: IntegrityError) -> Violation:
         tables = {name.partition(".")[0] for name in names}
         return Violation(kind, "".join(tables), tuple(name.partition(".")[2] for name in names))
     kind = POSTGRES_KINDS.get(original.pgcode, "other")
-    table, name = original.diag.table_name or "", original.diag.constraint_name
+    table, name = original.diag.table_name or "", original.diag.constraint_name or ""
+    if table not in Base.metadata.tables:
+        table, name = _of_shard(table, name, original.diag.message_primary or "")
     return Violation(kind, table, _columns_of(table, name))
 
 
@@ -92,7 +96,23 @@ def is_invalid_data(error: DBAPIError) -> bool:
     return code.startswith(DATA_EXCEPTION) or "malformed JSON" in str(error.orig)
 
 
-def _columns_of(table: str, constraint_name: str | None) -> tuple[str, ...]:
+def _of_shard(table: str, constraint: str, message: str) -> tuple[str, str]:
+    """Return the table and constraint of a violation in a shard, whose number ends both names.
+
+    Of a worker's errors Citus passes on the message alone, which quotes the constraint.
+    """
+    if not constraint:
+        constraint = next(iter(QUOTED.findall(message)), "")
+    name, _, number = constraint.rpartition("_")
+    if not number.isdecimal():
+        return table, constraint
+    tables = Base.metadata.tables
+    shard_of = table.removesuffix(f"_{number}")
+    candidates = [shard_of] if table else tables
+    return next((one for one in candidates if _columns_of(one, name)), shard_of), name
+
+
+def _columns_of(table: str, constraint_name: str) -> tuple[str, ...]:
     tables = Base.metadata.tables
     if table not in tables:
         return ()

@@ -30,6 +30,10 @@ IDLE, FAILED, BROKEN = (
     extensions.TRANSACTION_STATUS_INERROR,
     extensions.TRANSACTION_STATUS_UNKNOWN,
 )
+# What Citus sends to its workers as the text of the whole message.
+UTILITY = re.compile(
+    r"\s*(ALTER|ANALYZE|COMMENT|CREATE|DROP|GRANT|LOCK|REVOKE|SET|TRUNCATE)\b", re.I
+)
 MAX_PREPARED, PREPARED_SECONDS = 100, 60
 UNPREPARED = "", -math.inf
 PARAMETER = re.compile(r"%\((.*?)\)s|%%")
@@ -75,6 +79,8 @@ class Driver(extensions.connection):
 
     roles: Roles | None = None
     """The roles that statements run as; None without row-level security."""
+    is_sharded = False
+    """Whether policies apply to the owner, too, and compare the setting alone (docs/adr/0053)."""
     views_path = ""
     """The search path inside `tenancy.through_views`."""
     _scope: RoleStatements | None = None
@@ -137,9 +143,11 @@ class Driver(extensions.connection):
         pending, self._pending = self._pending, b""
         if self._begins:
             self._begins, pending = False, b"BEGIN; "
-        return pending + self._set_scope(self.roles, begins) if self.roles else pending
+        if self.roles is None and not self.is_sharded:
+            return pending
+        return pending + self._set_scope(self.roles, begins)
 
-    def _set_scope(self, roles: Roles, begins: bool) -> bytes:
+    def _set_scope(self, roles: Roles | None, begins: bool) -> bytes:
         path = self.views_path if tenancy.reads_views.get() else ""
         scope = _role_statements(roles, tenancy.current(), path)
         previous, self._scope = self._scope, scope
@@ -198,6 +206,8 @@ class Cursor(extensions.cursor):
         text = self.mogrify(query, vars)  # may fail, so it precedes take_pending
         if rolls_back := str(query).startswith("ROLLBACK TO"):
             self.connection.drop_deferred()
+        if self.connection.is_sharded and UTILITY.match(str(query)):
+            self.connection.flush()
         super().execute(self.connection.take_pending() + text)
         if rolls_back:
             self.connection.invalidate_scope()
@@ -214,7 +224,9 @@ class Cursor(extensions.cursor):
 
 
 @lru_cache(10_000)
-def _role_statements(roles: Roles, scope: tenancy.Scope, path: str) -> RoleStatements:
+def _role_statements(roles: Roles | None, scope: tenancy.Scope, path: str) -> RoleStatements:
+    if roles is None:
+        return _sharded_statements(scope)
     tables_path = "SET LOCAL search_path = DEFAULT; "
     if scope in (tenancy.OWNER, tenancy.ALL_ACCOUNTS):
         role = "NONE" if scope == tenancy.OWNER else quote_identifier(roles.every)
@@ -226,6 +238,14 @@ def _role_statements(roles: Roles, scope: tenancy.Scope, path: str) -> RoleState
     # A new transaction has this role already, and SET ROLE costs more than the setting.
     later = f"SET LOCAL ROLE {quote_identifier(roles.one)}; {setting}{views_path or tables_path}"
     return RoleStatements(f"{setting}{views_path}".encode(), later.encode())
+
+
+def _sharded_statements(scope: tenancy.Scope) -> RoleStatements:
+    is_all = scope in (tenancy.OWNER, tenancy.ALL_ACCOUNTS)
+    account_id = tenancy.ALL_ACCOUNTS if is_all else scope if UUID.fullmatch(scope) else ""
+    # Citus sends the text of SET with its whole message to the workers; in a block it is its own.
+    setting = f"DO $$BEGIN SET LOCAL app.account_id = '{account_id}'; END$$; ".encode()
+    return RoleStatements(setting, setting)
 
 
 def quote_identifier(name: str) -> str:

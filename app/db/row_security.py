@@ -7,6 +7,9 @@ account (`app.db.postgres_driver`).
 
 Lists read views of the same condition and name, in a schema of their own (docs/adr/0030): before a
 policy PostgreSQL evaluates leakproof functions only, so that an index on a number would be useless.
+
+Citus connects to its workers as the current role and cannot change that role within a transaction.
+A sharded database has one policy instead, which also applies to the owner (docs/adr/0053).
 """
 
 from __future__ import annotations
@@ -18,11 +21,13 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.context import tenancy
+from app.db import citus
 from app.db.postgres_driver import Driver, Roles, quote_identifier
 
 INSTALLING = 0x4174726962
 VIEWS = "own_records"
 OWN_ROWS = "account_id = current_setting('app.account_id', true)"
+SHARDED_ROWS = f"{OWN_ROWS} OR current_setting('app.account_id', true) = '{tenancy.ALL_ACCOUNTS}'"
 RIGHTS = "SELECT, INSERT, UPDATE, DELETE"
 
 # Since version 16 the creator of a role is its member, but may not yet SET ROLE to it.
@@ -64,18 +69,38 @@ WHERE owner.rolname = {{owner}} AND strpos(owner.rolname, '%') = 0
 OWNER = "(SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = to_regclass('users')"
 ENTER = (
     "SELECT found.*, current_setting('search_path'), set_config('role', found.one, false)"  # noqa: S608 - constants
-    f" FROM ({FIND_ROLES.format(owner=f'{OWNER} AND relrowsecurity)')}) AS found (one, every)"
+    f" FROM ({FIND_ROLES.format(owner=f'{OWNER} AND relrowsecurity AND NOT relforcerowsecurity)')})"
+    " AS found (one, every)"
+)
+ENTER_SHARDED = (
+    "SELECT set_config('citus.propagate_set_commands', 'local', false) FROM pg_class"
+    " WHERE oid = to_regclass('users') AND relrowsecurity AND relforcerowsecurity"
 )
 UNCOVERED = """
 SELECT format('%I', t.relname)
 FROM pg_class AS t
 JOIN pg_attribute AS a ON a.attrelid = t.oid AND a.attname = 'account_id' AND NOT a.attisdropped
 WHERE t.relnamespace = current_schema()::regnamespace AND t.relkind IN ('r', 'p')
-  AND NOT (t.relrowsecurity AND (
+  AND NOT (t.relrowsecurity AND NOT t.relforcerowsecurity AND (
     SELECT count(*) FROM pg_policy AS p WHERE p.polrelid = t.oid AND p.polroles[1] IN (
       SELECT oid FROM pg_roles WHERE rolname IN (:one, :every))) = 2)
 -- `users` last: connections take its policy as the sign that all others exist.
 ORDER BY t.relname = 'users', t.relname
+"""
+UNFORCED = """
+SELECT format('%I', t.relname)
+FROM pg_class AS t
+JOIN pg_attribute AS a ON a.attrelid = t.oid AND a.attname = 'account_id' AND NOT a.attisdropped
+WHERE t.relnamespace = current_schema()::regnamespace AND t.relkind IN ('r', 'p')
+  AND NOT (t.relrowsecurity AND t.relforcerowsecurity AND EXISTS (
+    SELECT FROM pg_policy AS p WHERE p.polrelid = t.oid AND p.polroles = '{0}')
+    AND (SELECT count(*) FROM pg_policy AS p WHERE p.polrelid = t.oid) = 1)
+ORDER BY t.relname = 'users', t.relname
+"""
+FORCED = """
+SELECT format('%I', relname) FROM pg_class
+WHERE relnamespace = current_schema()::regnamespace AND relforcerowsecurity
+ORDER BY relname <> 'users', relname
 """
 UNVIEWED = f"""
 SELECT format('%I', t.relname) FROM collections
@@ -100,6 +125,9 @@ DROPPED = """
 CREATE OR REPLACE TRIGGER drop_own_records AFTER UPDATE OR DELETE ON collections
 FOR EACH ROW EXECUTE FUNCTION drop_own_records()
 """
+BYPASSES_POLICIES = sa.text(
+    "SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user"
+)
 MAY_ADD_VIEWS = sa.text(
     "SELECT has_database_privilege(current_database(), 'CREATE')"
     " AND to_regclass('collections') IS NOT NULL"
@@ -116,6 +144,9 @@ def _enter(driver: Driver, record: ConnectionPoolEntry) -> None:
     with closing(driver.cursor()) as cursor:
         cursor.execute(ENTER)
         row = cursor.fetchone()
+        if row is None:
+            cursor.execute(ENTER_SHARDED)
+            driver.is_sharded = cursor.fetchone() is not None
     driver.autocommit = autocommit
     driver.roles = Roles(*row[:2]) if row else None
     driver.views_path = f"{VIEWS}, {row[2]}" if row else ""
@@ -136,6 +167,10 @@ def install(engine: Engine) -> None:
 
 
 def _install(connection: sa.Connection) -> None:
+    if citus.is_sharded(connection):
+        for table in unforced(connection):
+            _run_apart(connection, "BEGIN", *_forced(table), "COMMIT")
+        return
     roles = make_roles(connection)
     if roles is None:
         return
@@ -170,8 +205,19 @@ def make_roles(connection: sa.Connection) -> Roles | None:
     return _find(connection)
 
 
+def uninstall(engine: Engine) -> None:
+    """Let the owner of a sharded database see all rows again, whatever is set."""
+    with tenancy.as_owner(), engine.connect() as connection:
+        for table in connection.scalars(sa.text(FORCED)).all():
+            _run_apart(connection, f"ALTER TABLE {table} NO FORCE ROW LEVEL SECURITY")
+    engine.dispose()
+
+
 def cover(connection: sa.Connection, table: str) -> None:
     """Add grants and policies to a new table, given by its quoted name."""
+    if is_forced(connection):
+        _run_apart(connection, *_forced(table))
+        return
     roles = active_roles(connection)
     if roles is not None:
         _cover(connection, roles, table)
@@ -194,6 +240,16 @@ def drop_view(table: str) -> str:
     return f"DROP VIEW IF EXISTS {VIEWS}.{table}"
 
 
+def leave_views(connection: sa.Connection) -> None:
+    """Drop all views: a sharded database has none, as its owner is subject to policies, too."""
+    _run_apart(
+        connection,
+        "DROP TRIGGER IF EXISTS drop_own_records ON collections",
+        "DROP FUNCTION IF EXISTS drop_own_records",
+        f"DROP SCHEMA IF EXISTS {VIEWS} CASCADE",
+    )
+
+
 def unviewed(connection: sa.Connection, roles: Roles) -> list[str]:
     """Return the tables of collections without a view, by quoted name."""
     return list(connection.scalars(sa.text(UNVIEWED), roles._asdict()))
@@ -202,6 +258,22 @@ def unviewed(connection: sa.Connection, roles: Roles) -> list[str]:
 def uncovered(connection: sa.Connection, roles: Roles) -> list[str]:
     """Return the tenant tables without policies, by quoted name."""
     return list(connection.scalars(sa.text(UNCOVERED), roles._asdict()))
+
+
+def unforced(connection: sa.Connection) -> list[str]:
+    """Return the tenant tables of a sharded database without its policy, by quoted name."""
+    return list(connection.scalars(sa.text(UNFORCED)))
+
+
+def is_forced(connection: sa.Connection) -> bool:
+    """Whether the policies of a sharded database apply to a connection's statements."""
+    return bool(getattr(connection.connection.driver_connection, "is_sharded", False))
+
+
+def hides_rows(connection: sa.Connection) -> bool:
+    """Whether policies hide rows from the login itself, as in a sharded database."""
+    forced = connection.scalar(sa.text(FORCED)) is not None
+    return forced and not connection.scalar(BYPASSES_POLICIES)
 
 
 def active_roles(connection: sa.Connection) -> Roles | None:
@@ -231,6 +303,7 @@ def _cover(connection: sa.Connection, roles: Roles, table: str) -> None:
     _run(
         connection,
         f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY",
+        f"ALTER TABLE {table} NO FORCE ROW LEVEL SECURITY",  # of a restored, sharded database
         # A restored database may have policies for another login's roles.
         f"DROP POLICY IF EXISTS one_account ON {table}",
         f"DROP POLICY IF EXISTS every_account ON {table}",
@@ -238,6 +311,17 @@ def _cover(connection: sa.Connection, roles: Roles, table: str) -> None:
         f"CREATE POLICY every_account ON {table} TO {every} USING (true)",
         f"GRANT {RIGHTS} ON {table} TO {one}, {every}",
     )
+
+
+def _forced(table: str) -> list[str]:
+    return [
+        f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY",
+        f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY",
+        f"DROP POLICY IF EXISTS one_account ON {table}",
+        # It would also apply to the owner, as a member of its role.
+        f"DROP POLICY IF EXISTS every_account ON {table}",
+        f"CREATE POLICY one_account ON {table} USING ({SHARDED_ROWS})",
+    ]
 
 
 def _view(connection: sa.Connection, roles: Roles, table: str) -> None:
@@ -254,3 +338,9 @@ def _run(connection: sa.Connection, *statements: str) -> None:
     if statements:
         options = {"no_parameters": True}
         connection.exec_driver_sql("; ".join(statements), execution_options=options)
+
+
+def _run_apart(connection: sa.Connection, *statements: str) -> None:
+    """Run statements one by one: Citus sends the text of a message to its workers as a whole."""
+    for statement in statements:
+        _run(connection, statement)

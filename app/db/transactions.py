@@ -220,5 +220,7 @@ def _lock_schema(session: Session) -> None:
     # One schema change at a time. A waiting ALTER TABLE blocks every reader behind it, so it times
     # out soon and is retried.
     if engine.current_engine().dialect.name == "postgresql":
+        # Citus: before anything else, as all of it must use one connection to each worker.
+        session.execute(sa.text("SET LOCAL citus.multi_shard_modify_mode = 'sequential'"))
         session.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": SCHEMA_LOCK})
         session.execute(sa.text("SET LOCAL lock_timeout = '500ms'"))

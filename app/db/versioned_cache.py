@@ -47,6 +47,23 @@ class VersionChecks:
             f"k{i}_{j}": part for i, check in enumerate(checks) for j, part in enumerate(check.key)
         }
         self._versions = tuple(check.version for check in checks)
+        self._checks = tuple(checks)
+        self._accounts = {check.key[0] for check in checks if _has_account(check.table)}
+
+    def within(self, account_id: str | None) -> VersionChecks:
+        """Return the checks that a statement about this account can carry; None for all accounts.
+
+        Those of rows of other accounts, as a superadmin's own, are compared at once: a statement
+        names one account, as others may be in another shard. Raises Stale.
+        """
+        if not self._accounts or self._accounts == {account_id}:
+            return self
+        own, foreign = list[VersionCheck](), list[VersionCheck]()
+        for check in self._checks:
+            is_own = not _has_account(check.table) or check.key[0] == account_id
+            (own if is_own else foreign).append(check)
+        combine(*foreign).verify()
+        return combine(*own)
 
     @property
     def columns(self) -> Sequence[sa.Label[int]]:
@@ -140,6 +157,11 @@ def _versions(tables: tuple[str, ...]) -> PreparedStatement:
 @lru_cache
 def _keys(table: str) -> tuple[sa.Column[str], ...]:
     return tuple(Base.metadata.tables[table].primary_key.columns)
+
+
+@lru_cache
+def _has_account(table: str) -> bool:
+    return _keys(table)[0].name == "account_id"
 
 
 def _version(table: str) -> sa.Column[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import sqlalchemy as sa
@@ -27,10 +28,17 @@ UNKNOWN = "There is no such upload of yours, or another record has it."
 class Resolved:
     """The uploads that the bodies of a request name, looked up at once."""
 
-    def __init__(self, definition: Definition, rows: Sequence[Row], by: Principal) -> None:
+    def __init__(
+        self,
+        definition: Definition,
+        rows: Sequence[Row],
+        records: Sequence[Row],
+        by: Principal,
+    ) -> None:
         self._definition, self._by = definition, by
         ids = {id for row in rows for name in definition.files for id in row.get(name) or ()}
-        self._files, self._taken = _find(ids), set[str]()
+        account_ids = {record["account_id"] for record in records}
+        self._files, self._taken = _find(account_ids, ids), set[str]()
 
     def apply(self, row: dict[str, Any], record: Row) -> list[Problem]:
         """Replace the ids in new values of a record by what is stored; returns the problems."""
@@ -70,7 +78,10 @@ class Resolved:
 def describe(definition: Definition, row: dict[str, Any], account_id: str) -> list[Problem]:
     """Replace ids by what is stored, whoever uploaded the files; returns the problems."""
     named = {name: row[name] for name in definition.files if isinstance(row.get(name), list)}
-    found, problems = _find({id for ids in named.values() for id in ids}), list[Problem]()
+    problems, found = (
+        list[Problem](),
+        _find({account_id}, {id for ids in named.values() for id in ids}),
+    )
     for name, ids in named.items():
         files = [found[account_id, id] for id in ids if (account_id, id) in found]
         if len(files) < len(ids):
@@ -87,12 +98,15 @@ def waiting(ids: Collection[str], by: Principal) -> Sequence[File]:
     return db.connection().execute(query).all() if ids else ()
 
 
-def _find(ids: Collection[str]) -> Mapping[tuple[str, str], JSONMapping]:
+def _find(
+    account_ids: Collection[str], ids: Collection[str]
+) -> Mapping[tuple[str, str], JSONMapping]:
     found, ordered = {}, sorted(ids)
-    for start in range(0, len(ordered), PIECE):
-        some = FILES.c.id.in_(ordered[start : start + PIECE])
+    # Account by account, as no lock spans shards; nearly always it is one.
+    for account_id, start in product(sorted(account_ids), range(0, len(ordered), PIECE)):
+        some = (FILES.c.account_id == account_id, FILES.c.id.in_(ordered[start : start + PIECE]))
         # Locked, so that no job removes them before the record has them.
-        query = sa.select(FILES).where(some, FILES.c.removed_at.is_(None)).with_for_update()
+        query = sa.select(FILES).where(*some, FILES.c.removed_at.is_(None)).with_for_update()
         for row in db.connection().execute(query.order_by(FILES.c.id)).mappings():
             found[row["account_id"], row["id"]] = dict(row)
     return found

@@ -233,8 +233,9 @@ def schedule_periodic() -> None:
             id = str(uuid5(NAMESPACE_URL, f"atrium:{kind}"))
             new = {"account_id": INSTANCE, "id": id, "kind": kind, "payload": {}}
             row = insert(Job).values(**new, due_at=database_now())
+            # Not the clock itself: Citus takes no such function there.
             # A worker of an older release, which does not know the kind, may have failed it.
-            reset = {"status": "pending", "due_at": database_now()}
+            reset = {"status": "pending", "due_at": row.excluded.due_at}
             session.execute(
                 row.on_conflict_do_update(
                     index_elements=["account_id", "id"],

@@ -26,7 +26,7 @@ from typing import IO, Any
 import sqlalchemy as sa
 
 from app import config
-from app.db import engine, row_security, sqlite_driver
+from app.db import citus, engine, row_security, sqlite_driver
 from app.files import storage
 from app.ops import pg_programs, progress
 from app.ops.pg_programs import BackupError
@@ -45,8 +45,19 @@ DROP SCHEMA IF EXISTS public CASCADE;
 CREATE SCHEMA public;
 """
 FILE_KEY = re.compile(r"[0-9a-f-]{36}/[0-9a-f-]{36}")
-# Entries that name roles, which another server may lack; `row_security` recreates them.
-ROLE_LINE = re.compile(r"\d+; \d+ \d+ (ACL|DEFAULT ACL|POLICY|ROW SECURITY) ")
+# Entries that name roles or extensions, which another server may lack; `row_security` recreates the
+# former, and none of our tables needs the latter.
+LEFT_OUT_LINE = re.compile(
+    r"\d+; \d+ \d+ (ACL|DEFAULT ACL|POLICY|ROW SECURITY|EXTENSION|COMMENT - EXTENSION) "
+)
+HAS_CITUS = (
+    "this database has the extension citus, parts of which a restore would drop: restore into a"
+    " database without it, then create it and run bin/atrium shard (docs/scaling.md)"
+)
+HIDDEN_ROWS = (
+    "row-level security of the sharded database hides rows from this login: back up as a superuser,"
+    " or as a role with BYPASSRLS (docs/scaling.md)"
+)
 
 
 @dataclass(frozen=True)
@@ -179,6 +190,8 @@ def _write(draft: Path) -> dict[str, int]:
     # By the login itself, as pg_dump reads: row-level security would hide rows from the service.
     reader = sa.create_engine(engine.current_engine().url, poolclass=sa.NullPool)
     with reader.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
+        if row_security.hides_rows(connection):
+            raise BackupError(HIDDEN_ROWS)
         snapshot = connection.scalar(sa.select(sa.func.pg_export_snapshot()))
         lock_timeout = f"--lock-wait-timeout={_lock_milliseconds()}"
         # `row_security` recreates the views.
@@ -247,13 +260,16 @@ def _read_only_uri(path: Path) -> str:
 
 
 def _restore_postgres(path: Path) -> None:
+    with engine.current_engine().connect() as connection:
+        if connection.scalar(citus.HAS_CATALOG):
+            raise BackupError(HAS_CITUS)
     contents = pg_programs.run("pg_restore", "--list", str(path))
     tables = TABLE_DATA_LINE.findall(contents)
     if not set(tables) >= REQUIRED_TABLES:
         raise BackupError(f"{path} is not a PostgreSQL backup of Atrium")
     with tempfile.NamedTemporaryFile("w", suffix=".list") as use_list:
         use_list.write(
-            "\n".join(line for line in contents.splitlines() if not ROLE_LINE.match(line))
+            "\n".join(line for line in contents.splitlines() if not LEFT_OUT_LINE.match(line))
         )
         use_list.flush()
         _replace("--no-owner", f"--use-list={use_list.name}", str(path), tables=len(tables))

@@ -16,7 +16,7 @@ from app.accounts import service as accounts
 from app.auth import bootstrap, passwords
 from app.collections import revision_files
 from app.collections import revisions as core
-from app.db import reencryption
+from app.db import reencryption, row_security, sharding
 from app.jobs import worker
 from app.ops import command as commands
 from app.ops import doctor as doctoring
@@ -31,7 +31,7 @@ DB_HELP, DB_EXAMPLE = "Migrate the database.", "Example: atrium db upgrade"
 
 def init_app(app: Flask) -> None:
     """Register the commands."""
-    general = (setup, release, settings, doctor, create_superadmin, work, revisions, audit)
+    general = (setup, release, settings, doctor, create_superadmin, work, revisions, audit, shard)
     data = (backup, restore, reencrypt, account, manifest.export, manifest.plan, manifest.apply)
     for command in (*general, *data, Migrations("db", help=DB_HELP, epilog=DB_EXAMPLE)):
         app.cli.add_command(command)
@@ -174,6 +174,24 @@ def work() -> None:
     if url := config.current().worker_metrics_url:
         metrics_server.start(config.context().app, url)
     worker.serve(_stop_signal())
+
+
+@click.command(cls=commands.Command, epilog="Example: atrium shard")
+@with_appcontext
+def shard() -> None:
+    """Distribute the tables over the nodes of Citus; safe to repeat, and to run after upgrades.
+
+    Stop web and worker processes first.
+    """
+    try:
+        moved = sharding.shard()
+    except sharding.ShardingError as error:
+        raise click.ClickException(str(error)) from None
+    if config.current().row_security_enabled:
+        row_security.install(db.db.engine)
+    else:
+        row_security.uninstall(db.db.engine)
+    click.echo(f"{len(moved)} tables distributed." if moved else "All tables are distributed.")
 
 
 def _stop_signal() -> threading.Event:

@@ -15,7 +15,7 @@ from app import clock, config, db
 from app.audit import verifications
 from app.audit.models import AuditChange, AuditHead
 from app.collections import revisions
-from app.db import disk, postgres_session, reencryption, replica, row_security
+from app.db import citus, disk, postgres_session, reencryption, replica, row_security, sharding
 from app.db.errors import error_summary
 from app.db.functions import database_now
 from app.db.types import UtcDateTime
@@ -121,6 +121,8 @@ def _database(migrations: str) -> Iterator[Finding]:
             "warn",
             "the database belongs to a newer version: update and restart this process",
         )
+    if citus.is_sharded(db.connection()):
+        yield _run_check("shards", _shards)
     for part, check in (
         ("secrets", _secrets),
         ("audit", _chains),
@@ -183,6 +185,8 @@ def _accounts_apart() -> Finding:
     if not config.current().row_security_enabled:
         message = "isolated by the application alone: SERVICE_ROW_SECURITY_ENABLED is off"
         return Finding("accounts", "warn", message)
+    if row_security.is_forced(connection):
+        return _accounts_apart_on_shards(connection)
     roles = row_security.active_roles(connection)
     if roles is None:
         return Finding("accounts", "warn", row_security.setup_advice(connection))
@@ -196,6 +200,24 @@ def _accounts_apart() -> Finding:
         advice = "let the login create schemas (GRANT CREATE ON DATABASE), and run flask"
         return Finding("accounts", "warn", f"{message}: {advice} --app wsgi db upgrade")
     return Finding("accounts", "ok", "isolated by the database, too")
+
+
+def _accounts_apart_on_shards(connection: sa.Connection) -> Finding:
+    if connection.scalar(row_security.BYPASSES_POLICIES):
+        message = "isolated by the application alone: the login is a superuser or has BYPASSRLS"
+        return Finding("accounts", "warn", message)
+    unforced = row_security.unforced(connection)
+    if unforced:
+        message = f"row-level security is missing for {', '.join(unforced[:MAX_NAMED])}"
+        return Finding("accounts", "warn", f"{message}: run bin/atrium shard")
+    return Finding("accounts", "ok", "isolated by the database, too")
+
+
+def _shards() -> Finding:
+    faults = sharding.faults(db.connection())
+    if not faults:
+        return Finding("shards", "ok", "every tenant table is distributed by its account")
+    return Finding("shards", "fail", f"{'; '.join(faults[:MAX_NAMED])}: run bin/atrium shard")
 
 
 def _clock() -> Finding:

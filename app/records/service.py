@@ -91,7 +91,7 @@ def walk(collection: str, parameters: Parameters, *, limit: int, by: Principal) 
         limit,
         versioned_cache.combine(
             *by.version_checks, *definition.version_checks, *parsed.version_checks
-        ),
+        ).within(by.account_id),
         {**access.parameters, **parsed.conditions.bound},
         columns=parsed.wanted,
         room=(room := SizeLimit()),

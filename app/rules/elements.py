@@ -182,7 +182,7 @@ def _sqlite_joined(element: Joined, compiler: SQLCompiler, **options: object) ->
 @compiles(Joined, "postgresql")
 def _postgres_joined(element: Joined, compiler: SQLCompiler, **options: object) -> str:
     parts = [compiler.process(part, **options) for part in element.clauses]
-    return _in_groups(parts, lambda some: f"concat({', '.join(some)})")
+    return _in_groups(parts, lambda some: f"atrium_joined({', '.join(some)})")
 
 
 def _in_groups(parts: Sequence[str], call: Callable[[Sequence[str]], str]) -> str:

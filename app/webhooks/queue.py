@@ -14,7 +14,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from app import clock, config, crypto, db, jobs
 from app.context import tenancy, trigger_depth
 from app.db import engine
-from app.db.functions import database_now
+from app.db.functions import database_now, now_if
 from app.jobs import leases
 from app.jobs.rq_queues import WEBHOOKS as WEBHOOKS_QUEUE
 from app.types import JSONMapping, JSONObject
@@ -252,7 +252,7 @@ def _hold(account_id: str, work: Sequence[Work]) -> None:
         # Locked: who enables one either is seen here, or finds what is held.
         rows = session.execute(chosen.with_for_update()).all()
         is_enabled = DELIVERIES.c.webhook_id.in_([row.id for row in rows if row.enabled])
-        due_at = sa.case((is_enabled, database_now()), else_=None)
+        due_at = now_if(is_enabled)
         values = {"due_at": due_at, "next_retry_at": None}
         leases.change(QUEUE, account_id, _claims(work), values)
 

@@ -18,7 +18,7 @@ from app import clock, db, events, jobs
 from app.audit.append import CREATE
 from app.audit.entries import CHANGES
 from app.db import filters
-from app.db.functions import database_now
+from app.db.functions import database_now, now_unless_set
 from app.jobs.rq_queues import WORKFLOWS
 from app.rest import serialization
 from app.types import JSONObject
@@ -173,7 +173,7 @@ def _empty(account_id: str, rows: list[Any]) -> None:
         "output": sa.null(),
         "error_message": sa.case((failed, ERASED), else_=sa.null()),
         "status": sa.case((is_open, CANCELLED), else_=LOGS.c.status),
-        "completed_at": sa.func.coalesce(LOGS.c.completed_at, database_now()),
+        "completed_at": now_unless_set(LOGS.c.completed_at),
     }
     connection.execute(sa.update(LOGS).where(*logs_of_instances).values(**log_values))
     subscriptions = (SUBSCRIPTIONS.c.account_id == account_id, SUBSCRIPTIONS.c.instance_id.in_(ids))

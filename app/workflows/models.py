@@ -14,7 +14,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
 from app.db import Base, partial_index
-from app.db.functions import database_now
+from app.db.functions import now_unless_set
 from app.db.types import Id, Json, Text, UtcDateTime
 from app.ids import new_id
 from app.jobs import leases
@@ -186,7 +186,7 @@ QUEUE = leases.Queue(
     INSTANCES.c.claim,
     on_claim={
         INSTANCES.c.status: RUNNING,
-        INSTANCES.c.started_at: sa.func.coalesce(INSTANCES.c.started_at, database_now()),
+        INSTANCES.c.started_at: now_unless_set(INSTANCES.c.started_at),
     },
     in_work=INSTANCES.c.status == RUNNING,
 )

@@ -82,7 +82,8 @@ class Backend:
             sa.event.listen(self.engine, "connect", lambda raw, _: on_sqlite.register(raw))
         self.connection = self.engine.connect()
         with Operations.context(MigrationContext.configure(self.connection)):
-            _migration().upgrade()
+            for name in ("create_rule_functions", "join_texts"):
+                _migration(name).upgrade()
         ROWS.create(self.connection)
 
     def close(self) -> None:
@@ -141,9 +142,9 @@ def _parameters(
     return {k: v for one in compiled for k, v in one.parameters(subject, sent).items()}
 
 
-def _migration() -> Any:
-    (path,) = (MIGRATIONS / "versions").glob("*_create_rule_functions.py")
-    spec = importlib.util.spec_from_file_location("create_rule_functions", path)
+def _migration(name: str) -> Any:
+    (path,) = (MIGRATIONS / "versions").glob(f"*_{name}.py")
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

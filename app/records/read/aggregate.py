@@ -87,7 +87,7 @@ def aggregate(
     parsed = parse(access, parameters)
     version_checks = versioned_cache.combine(
         *by.version_checks, *definition.version_checks, *parsed.conditions.version_checks
-    )
+    ).within(by.account_id)
     where = [*store.scope(definition, by.account_id, access.where), *parsed.conditions.where]
     bound_values = {**access.parameters, **parsed.conditions.bound, **version_checks.parameters}
     rows, width = _rows(definition, where, parsed, skip, limit, version_checks, bound_values)

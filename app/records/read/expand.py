@@ -185,7 +185,9 @@ def _read_viewable(
 ) -> dict[tuple[str, str], Row]:
     scoped = store.scope(view.definition, by.account_id, view.where)
     ids = sorted({record_id for _, record_id in keys})
-    version_checks = versioned_cache.combine(*by.version_checks, *view.definition.version_checks)
+    version_checks = versioned_cache.combine(
+        *by.version_checks, *view.definition.version_checks
+    ).within(by.account_id)
     columns = frozenset(view.readable)
     arguments = (view.definition, scoped, ids, version_checks, view.parameters)
     rows = reads.read_by_ids(*arguments, wanted_names=columns, room=room)

@@ -45,6 +45,7 @@ def read_one(
 
     `to_show` leaves timestamps in their stored form.
     """
+    version_checks = version_checks.within(account_id)
     key = (definition, to_show, account_id is None, where, version_checks.tables)
     bound_values = {"_account": account_id, "_id": record_id, **parameters}
     return one_row(
@@ -118,6 +119,7 @@ def read_page(
     The total stops at `max_total` + 1. `cacheable` statements recur with the same conditions and
     parts. Long values of other fields than `columns` are not read; `cut` truncates them.
     """
+    version_checks = version_checks.within(account_id)
     tables, anywhere = version_checks.tables, account_id is None
     options = (count, max_total, tables, columns, cut)
     arguments = (definition, anywhere, where, tuple(conditions), parts, *options)

@@ -41,6 +41,7 @@ def lock_one(
 
     Raises Stale.
     """
+    checked = checked.within(account_id)
     statement = definition.memo.get(_prepared_lock, definition, account_id is None, checked.tables)
     bound_values = {"_account": account_id, "_id": record_id}
     return reads.one_row(definition, statement, bound_values, checked)

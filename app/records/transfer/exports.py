@@ -58,7 +58,7 @@ def export(collection: str, format: str, parameters: Parameters, *, by: Principa
         parsed.order_by,
         versioned_cache.combine(
             *by.version_checks, *definition.version_checks, *conditions.version_checks
-        ),
+        ).within(by.account_id),
         {**access.parameters, **conditions.bound},
         archive.extra_columns if archive else {},
     )

@@ -288,7 +288,7 @@ def _resolve_files(
     """Replace the ids of files by what is stored; runs one query if there are any."""
     if not access.definition.files:
         return
-    found = ownership.Resolved(access.definition, rows, access.caller)
+    found = ownership.Resolved(access.definition, rows, records, access.caller)
     for index, (row, record) in enumerate(zip(rows, records, strict=True)):
         problems.add(index, found.apply(row, record))
 

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from app import db, jobs
 from app.db import counts
-from app.db.functions import database_now
+from app.db.functions import now_if
 from app.errors import Forbidden
 from app.ids import new_id
 from app.jobs.rq_queues import WORKFLOWS
@@ -138,7 +138,7 @@ def deliver(subscription: Any, event: JSONMapping | None, personal: bool = False
         INSTANCES.c.account_id == subscription.account_id,
         INSTANCES.c.id == subscription.instance_id,
     )
-    due_at = sa.case((INSTANCES.c.status == WAITING, database_now()), else_=INSTANCES.c.due_at)
+    due_at = now_if(INSTANCES.c.status == WAITING, INSTANCES.c.due_at)
     values = {"nudges": INSTANCES.c.nudges + 1, "due_at": due_at}
     connection.execute(sa.update(INSTANCES).where(*same_instance).values(**values))
     jobs.announce_on_commit(WORKFLOWS, subscription.account_id)

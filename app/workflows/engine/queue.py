@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Sequence
+from datetime import timedelta
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any
 
 import sqlalchemy as sa
 
 from app import clock, config, db
 from app.db import engine
-from app.db.functions import database_now
+from app.db.functions import database_now, now_if
 from app.db.prepared import PreparedStatement
 from app.db.types import UtcDateTime
 from app.jobs import leases
@@ -27,7 +29,7 @@ COLUMNS = [
     INSTANCES.c[name]
     for name in (
         *("workflow_id", "kind", "version", "position", "context", "depth", "holds_pii", "nudges"),
-        *("trigger_type", "current_step", "root_id"),
+        *("trigger_type", "current_step", "root_id", "due_at"),
     )
 ]
 
@@ -49,16 +51,21 @@ def look(
     return found
 
 
-def claim(account_id: str, due: Sequence[tuple[str, bool]], most: int) -> Sequence[sa.Row[Any]]:
-    """Claim up to `most` of an account's due instances, within its limit of running ones."""
-    now = sa.type_coerce(database_now(), UtcDateTime()).label("now")
+def claim(account_id: str, due: Sequence[tuple[str, bool]], most: int) -> Sequence[Any]:
+    """Claim up to `most` of an account's due instances, within its limit of running ones.
+
+    `now` of each is the time of its claim.
+    """
     with db.transaction():
         lost_first = sorted(due, key=lambda one: not one[1])
         chosen = [id for id, _ in lost_first][: min(most, _room(account_id))]
         if not chosen:
             return []
         seconds = config.current().workflow_lease_seconds
-        return leases.claim(QUEUE, account_id, chosen, seconds, *COLUMNS, now)
+        rows = leases.claim(QUEUE, account_id, chosen, seconds, *COLUMNS)
+    # Not in RETURNING, where Citus lets nothing read the clock.
+    lease = timedelta(seconds=seconds)
+    return [SimpleNamespace(**row._mapping, now=row.due_at - lease) for row in rows]
 
 
 def _room(account_id: str) -> int:
@@ -145,8 +152,9 @@ def _change(names: tuple[str, ...]) -> sa.Update:
     }
     if "look_again" in names:
         then = sa.bindparam("_look_again", type_=UtcDateTime())
-        seen = INSTANCES.c.nudges == sa.bindparam("_seen", type_=sa.Integer)
-        columns["due_at"] = sa.case((seen, then), else_=database_now())
+        columns["due_at"] = now_if(
+            INSTANCES.c.nudges != sa.bindparam("_seen", type_=sa.Integer), then
+        )
     claim = sa.bindparam("_claim", type_=sa.Integer)
     held = leases.held(QUEUE, sa.bindparam("_account"), claim)
     mine = INSTANCES.c.id == sa.bindparam("_id")

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from app import clock, db, jobs
 from app.context import trigger_depth
-from app.db.functions import database_now
+from app.db.functions import now_if
 from app.errors import InvalidValues, problem
 from app.ids import new_id
 from app.jobs.rq_queues import WORKFLOWS
@@ -26,9 +26,7 @@ TOO_LARGE = f"The trigger data is larger than {LARGEST_CONTEXT} bytes. The insta
 
 Row = Mapping[str, Any]
 
-_INSERT = sa.insert(INSTANCES).values(
-    due_at=sa.case((sa.bindparam("due", type_=sa.Boolean), database_now()), else_=sa.null())
-)
+_INSERT = sa.insert(INSTANCES).values(due_at=now_if(sa.bindparam("due", type_=sa.Boolean)))
 
 
 def row(

@@ -1,0 +1,168 @@
+"""What is sent to PostgreSQL can run on Citus (docs/scaling.md, docs/adr/0053)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask import Flask
+
+from app.audit import verify
+from app.jobs import worker
+from tests import builders, sharded_sql, sql
+from tests.builders import Cast
+from tests.console import furnished
+from tests.webhooks import delivering
+
+# What names no account runs on all shards at once: reads, without a lock, of what no account asks.
+DUE = "workers look for due rows of all accounts, and claim them account by account"
+EXPIRED = "a job looks for expired rows of all accounts, and deletes them account by account"
+SUPERADMIN = "superadmins list what is of all accounts"
+COUNTED = "numbers over all accounts"
+BY_TUPLES = "the ORM loads the groups of users by tuples of their keys"
+READS: Mapping[str, str] = {
+    "api_keys": SUPERADMIN,
+    "audit_log": SUPERADMIN,
+    "webhooks": SUPERADMIN,
+    "workflows": SUPERADMIN,
+    "account_domains": DUE,
+    "account_exports": EXPIRED,
+    "audit_changes": SUPERADMIN,
+    "audit_checkpoints": SUPERADMIN,
+    "audit_heads": DUE,
+    "audit_starts": SUPERADMIN,
+    "feed_changes": EXPIRED,
+    "files": EXPIRED,
+    "group_members": BY_TUPLES,
+    "groups": BY_TUPLES,
+    "idempotency_keys": EXPIRED,
+    "invitations": "roles are shared: is one in use anywhere?",
+    "jobs": DUE,
+    "mailed_tokens": EXPIRED,
+    "provider_settings": DUE,
+    "realtime_tickets": EXPIRED,
+    "record_counts": COUNTED,
+    "saml_metadata_reads": DUE,
+    "saml_sessions": EXPIRED,
+    "security_heads": DUE,
+    "security_pending": DUE,
+    "security_streams": DUE,
+    "sessions": EXPIRED,
+    "setup_links": EXPIRED,
+    "sso_assertions": EXPIRED,
+    "sso_flows": EXPIRED,
+    "sso_refusals": EXPIRED,
+    "usage_counts": COUNTED,
+    "used_mfa_tokens": EXPIRED,
+    "users": SUPERADMIN,
+    "webhook_deliveries": DUE,
+    "webhook_versions": DUE,
+    "workflow_instances": DUE,
+    "workflow_schedules": DUE,
+}
+# Changes over all accounts, which Citus runs shard by shard: no lock, no moved row.
+CHANGES: Mapping[str, str] = {
+    "files": "a job marks files that no record has",
+    "record_counts": "a schema change counts its table, and forgets it with it",
+    "saved_views": "views go with their collection",
+    "usage_counts": "a job adds up days that are over",
+    "usage_notices": "a job forgets notices of former periods",
+}
+# INSERTs of several rows are sent to their shards one by one.
+SEVERAL = {"usage_counts": "levels of all accounts, once a day"}
+
+
+@pytest.fixture(params=("postgresql",))
+def database(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def statement(text: str, **parameters: object) -> sql.Statement:
+    sent = sql.Statement(text)
+    sent.parameters = parameters
+    return sent
+
+
+CASES = json.loads((Path(__file__).parent / "cases/sharded_statements.json").read_text())
+
+
+@pytest.mark.parametrize("case", CASES["refused"], ids=lambda case: case["statement"][:60])
+def test_what_citus_refuses_is_recognized(case: Mapping[str, str]) -> None:
+    found = list(sharded_sql.problems(statement(case["statement"], a="1", b="2")))
+    assert any(case["problem"] in one for one in found), found
+
+
+@pytest.mark.parametrize("text", CASES["runs"], ids=lambda text: text[:60])
+def test_what_citus_runs_is_let_through(text: str) -> None:
+    assert list(sharded_sql.problems(statement(text, a="1", b="2"))) == []
+
+
+def test_nothing_that_is_sent_would_be_refused(app: Flask, cast: Cast) -> None:
+    with sql.statements(app) as sent:
+        known = furnished.furnish(app, cast)
+        work(app, cast, known)
+    refused = {}
+    for one in sent:
+        for problem in sharded_sql.problems(one):
+            if not excused(one, problem):
+                refused[problem, str(one)] = problem
+    assert len(sent) > 900  # else the journey has become too short to say anything
+    assert refused == {}
+
+
+def excused(sent: sql.Statement, problem: str) -> bool:
+    """Whether the lists above have a reason for it."""
+    tree = sharded_sql.parse(sent)
+    assert tree is not None
+    names = set(sharded_sql.tables(tree))
+    if "names no account" in problem or problem.startswith("it changes rows of all"):
+        names = set(sharded_sql.loose_tables(sent))
+        listed: Mapping[str, Any] = CHANGES if sharded_sql.changes(tree) else READS
+        return all(name in listed or name.startswith(sharded_sql.PREFIX) for name in names)
+    return "several accounts" in problem and names <= SEVERAL.keys()
+
+
+def work(app: Flask, cast: Cast, known: Mapping[str, str]) -> None:
+    """What callers, superadmins and workers do where something of everything is."""
+    alice, root = cast.alice, cast.root
+    inside = root.acting_in(alice.account_id)
+    book, record = f"records/books/{known['record_id']}", {"title": "more", "pages": 9}
+    for caller in (alice, inside, root.acting_in("*")):
+        for path in PATHS:
+            answer = caller.get(path.format(**known))
+            assert answer.status_code in (200, 400, 403, 404), (path, answer.json)
+    for caller in (alice, inside):
+        made = caller.post("records/books", record, headers={"Idempotency-Key": caller.email}).json
+        caller.post("records/books", record, headers={"Idempotency-Key": caller.email})
+        caller.patch(f"records/books/{made['id']}", {"pages": 10})
+        caller.post("records/books/batch", {"records": [record, record]})
+        caller.delete(f"records/books/{made['id']}")
+        assert caller.get(book).status_code == 200
+    alice.patch(f"collections/{known['collection_id']}", {"list_rule": "pages > 1"})
+    builders.make_collection(root, "short")
+    root.delete(f"collections/{root.get('collections/short').json['id']}")
+    role = root.post("roles", {"name": "guest"}).json["id"]
+    root.delete(f"roles/{role}")
+    alice.post("auth/login", {"account": alice.slug, "email": alice.email, "password": "wrong"})
+    alice.delete(f"groups/{known['group_id']}")
+    delivering.deliver(app)
+    with app.app_context():
+        worker.schedule_periodic()
+        worker.run_due()
+        verify.verify_all()
+
+
+PATHS = (
+    *("collections", "records/posts?sort=-title&include_total=true", "records/posts?limit=2"),
+    *("records/books?expand=before&filter=pages>1", "records/books/{record_id}"),
+    *("records/books/aggregate?functions=count()", "records/books/{record_id}/history"),
+    *("audit-logs", "audit-logs?limit=2&skip=1", "audit-logs?sort_by=id", "audit-logs/verify"),
+    *("audit-logs/{entry_id}", "audit-logs/export?format=jsonl"),
+    *("users", "users/{user_id}", "groups", "roles", "accounts", "invitations", "api-keys"),
+    *("webhooks", "workflows", "workflow-instances", "auth/sessions", "auth/me"),
+    *("account/usage", "account/security-log", "account/domains", "account/setup-links"),
+    *("records/books/export?format=csv", "changes", "account"),
+)

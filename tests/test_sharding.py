@@ -1,0 +1,252 @@
+"""`atrium shard` distributes the tables (docs/scaling.md).
+
+Citus itself is replaced: functions in a schema of their own note what they are called with. What a
+cluster does with it is tested by `make citus`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg2
+import pytest
+import sqlalchemy as sa
+from flask import Flask
+
+from app import db
+from app.context import tenancy
+from app.db import errors, row_security, sharding
+from app.ops import doctor
+from tests import builders, services
+from tests.builders import Cast
+from tests.conftest import make_app, settings_for
+
+STUBS = """
+CREATE SCHEMA stubs;
+CREATE TABLE stubs.pg_dist_partition (
+  number serial, logicalrelid regclass, partmethod text, partkey text, colocationid int,
+  colocate_with text);
+CREATE TABLE stubs.pg_dist_node (isactive bool, shouldhaveshards bool, noderole text);
+CREATE TABLE stubs.pg_dist_shard (logicalrelid regclass, shardid int, shardminvalue text);
+CREATE FUNCTION stubs.create_distributed_table(name text, key text, colocate_with text = 'default')
+RETURNS void LANGUAGE sql AS $$
+  INSERT INTO stubs.pg_dist_partition (logicalrelid, partmethod, partkey, colocationid,
+    colocate_with) VALUES (name::regclass, 'h', key, 1, colocate_with) $$;
+CREATE FUNCTION stubs.create_reference_table(name text) RETURNS void LANGUAGE sql AS $$
+  INSERT INTO stubs.pg_dist_partition (logicalrelid, partmethod, colocationid)
+  VALUES (name::regclass, 'n', 2) $$;
+CREATE TABLE stubs.functions (name text);
+CREATE FUNCTION stubs.create_distributed_function(name text) RETURNS void LANGUAGE sql AS $$
+  INSERT INTO stubs.functions VALUES (name::regprocedure) $$;
+CREATE FUNCTION stubs.column_to_column_name(name regclass, key text) RETURNS text LANGUAGE sql
+AS 'SELECT key';
+GRANT USAGE ON SCHEMA stubs TO PUBLIC;
+GRANT ALL ON ALL TABLES IN SCHEMA stubs TO PUBLIC;
+GRANT ALL ON ALL SEQUENCES IN SCHEMA stubs TO PUBLIC;
+"""
+NODE = "INSERT INTO stubs.pg_dist_node VALUES (true, true, 'primary')"
+PLACED = """
+SELECT logicalrelid::text AS name, partmethod, partkey, colocate_with FROM stubs.pg_dist_partition
+ORDER BY number
+"""
+KEYS = """
+SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
+WHERE contype = 'f' ORDER BY 1, 2
+"""
+PLAIN = {
+    "SQLite": "SQLite has no shards",
+    "no extension": "no extension citus",
+    "no node": "No node has been added",
+    "no triggers": "citus.enable_unsafe_triggers = on",
+}
+
+
+def driver_url(url: str) -> str:
+    return url.replace("+psycopg2", "")
+
+
+def execute(url: str, *statements: str) -> None:
+    with (
+        closing(psycopg2.connect(driver_url(url))) as connection,
+        connection,
+        connection.cursor() as cursor,
+    ):
+        for statement in statements:
+            cursor.execute(statement)
+
+
+def prepare(url: str, *, node: bool = True, triggers: bool = True) -> None:
+    """Make a database look as if it had Citus."""
+    name = urlsplit(url).path[1:]
+    path = f"ALTER DATABASE {name} SET search_path = public, stubs"
+    allowed = f"ALTER DATABASE {name} SET citus.enable_unsafe_triggers = on"
+    execute(url, STUBS, path, *([NODE] if node else []), *([allowed] if triggers else []))
+
+
+@pytest.fixture(scope="module")
+def login() -> str:
+    """A role that owns databases, and that no superuser's rights keep from policies."""
+    if services.CITUS_NODES:
+        pytest.skip("Citus is there")
+    name, server = f"shards_{secrets.token_hex(4)}", services.Postgres().url
+    execute(server, f"CREATE ROLE {name} LOGIN CREATEROLE")
+    return name
+
+
+@pytest.fixture(scope="module")
+def sharded(login: str, tmp_path_factory: pytest.TempPathFactory) -> Flask:
+    """An application on a sharded database."""
+    settings = settings_for("postgresql", tmp_path_factory.mktemp("sharded"))
+    prepare(settings.database_url)
+    name = urlsplit(settings.database_url).path[1:]
+    owner = (f"ALTER DATABASE {name} OWNER TO {login}", f"GRANT ALL ON SCHEMA public TO {login}")
+    execute(settings.database_url, *owner)
+    parts = urlsplit(settings.database_url)
+    own = parts._replace(netloc=f"{login}@{parts.hostname}:{parts.port}")
+    folder = tmp_path_factory.mktemp("own")
+    app = make_app(settings_for("postgresql", folder, database_url=urlunsplit(own)))
+    with app.app_context():
+        app.extensions["foreign_keys"] = read(KEYS)
+    result = app.test_cli_runner().invoke(args=["shard"])
+    assert result.exit_code == 0, result.output
+    return app
+
+
+@pytest.fixture(scope="module")
+def cast(sharded: Flask) -> Cast:
+    """The cast on the sharded database."""
+    return builders.cast_of(sharded, builders.make_people(sharded))
+
+
+def read(query: str) -> list[tuple[Any, ...]]:
+    with tenancy.as_owner():
+        return [tuple(row) for row in db.connection().execute(sa.text(query))]
+
+
+@pytest.mark.parametrize("lacking", PLAIN)
+def test_without_citus_it_says_in_a_sentence_what_is_missing(lacking: str, tmp_path: Path) -> None:
+    if services.CITUS_NODES:
+        pytest.skip("Citus is there")
+    settings = settings_for("sqlite" if lacking == "SQLite" else "postgresql", tmp_path)
+    if lacking.startswith("no ") and lacking != "no extension":
+        prepare(settings.database_url, node=lacking != "no node", triggers=lacking != "no triggers")
+    result = make_app(settings).test_cli_runner().invoke(args=["shard"])
+    assert result.exit_code == 1
+    assert PLAIN[lacking] in result.output
+    assert len(result.output.splitlines()) == 1
+
+
+def test_every_table_is_placed_shared_ones_first(sharded: Flask) -> None:
+    with sharded.app_context():
+        placed, keys = read(PLACED), read(KEYS)
+    core = placed[: len(sharding.expected_core())]
+    kinds = {name: "distributed" if kind == "h" else "reference" for name, kind, *_ in core}
+    assert kinds == sharding.expected_core()
+    methods = [kind for _, kind, *_ in core]
+    assert methods == sorted(methods, reverse=True)  # n before h
+    first, *others = [row for row in core if row[1] == "h"]
+    assert first == ("users", "h", "account_id", "default")
+    assert {row[2:] for row in others} == {("account_id", "users")}
+    assert keys == sharded.extensions["foreign_keys"]
+    with sharded.app_context():
+        functions = {name.partition("(")[0] for (name,) in read("SELECT name FROM stubs.functions")}
+    assert {"atrium_number", "atrium_joined", "count_records", "insert_audit_entry"} <= functions
+
+
+def test_a_second_run_changes_nothing(sharded: Flask) -> None:
+    with sharded.app_context():
+        before = read(PLACED)
+    result = sharded.test_cli_runner().invoke(args=["shard"])
+    assert (result.exit_code, result.output) == (0, "All tables are distributed.\n")
+    with sharded.app_context():
+        assert read(PLACED) == before
+
+
+def test_new_collections_are_distributed_and_separated(sharded: Flask, cast: Cast) -> None:
+    authors = builders.make_collection(cast.root, "authors")
+    books = [
+        {"name": "title", "type": "text"},
+        {"name": "author", "type": "reference", "collection": "authors"},
+    ]
+    builders.make_collection(cast.root, "books", books)
+    builders.make_record(cast.alice, "authors", title="mine")
+    assert cast.alice.get("records/authors").json["total"] == 1
+    assert cast.charlie.get("records/authors").json["total"] == 0
+    with sharded.app_context():
+        placed = {row[0]: row[1:] for row in read(PLACED)}
+        assert placed["col_authors"] == placed["col_books"] == ("h", "account_id", "users")
+        assert row_security.unforced(db.connection()) == []
+    assert cast.root.delete(f"collections/{authors['id']}").status_code == 409
+
+
+def test_the_database_hides_other_accounts_from_the_owner_of_its_tables(
+    sharded: Flask, cast: Cast
+) -> None:
+    mine, everybody = cast.alice.account_id, sa.text("SELECT DISTINCT account_id FROM users")
+    group = sa.text(
+        "INSERT INTO groups (account_id, id, name, name_key, created_at, updated_at)"
+        " VALUES (:account, 'x', 'x', 'x', now(), now())"
+    )
+    with sharded.app_context():
+        with tenancy.in_account(mine):
+            assert db.connection().scalars(everybody).all() == [mine]
+            refused = pytest.raises(sa.exc.ProgrammingError, match="row-level security")
+            with refused, db.transaction() as session:
+                session.execute(group, {"account": cast.charlie.account_id})
+        with tenancy.in_account(tenancy.NO_ACCOUNT):
+            assert db.connection().scalars(everybody).all() == []
+        with tenancy.across_accounts():
+            assert len(db.connection().scalars(everybody).all()) == 3
+    url = driver_url(sharded.config["SQLALCHEMY_DATABASE_URI"])
+    with closing(psycopg2.connect(url)) as other, other.cursor() as cursor:
+        cursor.execute(everybody.text)
+        assert cursor.fetchall() == []
+
+
+def test_doctor_names_tables_that_are_out_of_place(sharded: Flask) -> None:
+    def finding(part: str) -> doctor.Finding:
+        with sharded.app_context():
+            return next(one for one in doctor.run_checks() if one.part == part)
+
+    assert finding("accounts").state == finding("shards").state == "ok"
+    url = sharded.config["SQLALCHEMY_DATABASE_URI"]
+    moved = "UPDATE stubs.pg_dist_partition SET {} WHERE logicalrelid = '{}'::regclass"
+    for change, table, problem in (
+        ("partmethod = 'x'", "jobs", "jobs is local, not distributed"),
+        ("partkey = 'id'", "jobs", "jobs is distributed by id"),
+        ("colocationid = 9", "jobs", "jobs is not colocated with users"),
+        ("partmethod = 'h'", "roles", "roles is distributed, not reference"),
+    ):
+        was = "partmethod = 'h', partkey = 'account_id', colocationid = 1"
+        execute(url, moved.format(change, table))
+        found = finding("shards")
+        assert (found.state, found.message) == ("fail", f"{problem}: run bin/atrium shard")
+        back = was if table == "jobs" else "partmethod = 'n', colocationid = 2"
+        execute(url, moved.format(back, table))
+    assert finding("shards").state == "ok"
+
+
+@pytest.mark.parametrize(
+    ("table", "constraint", "message"),
+    [
+        ("roles", "uq_roles_name_key", ""),
+        ("roles_102008", "uq_roles_name_key_102008", ""),
+        (None, None, 'duplicate key value violates unique constraint "uq_roles_name_key_102008"'),
+        (None, None, 'doppelter Schlüsselwert verletzt "uq_roles_name_key_102008"'),
+    ],
+)
+def test_a_violation_in_a_shard_names_table_and_column(
+    table: str | None, constraint: str | None, message: str
+) -> None:
+    diag = SimpleNamespace(
+        table_name=table, constraint_name=constraint, message_primary=message or None
+    )
+    original: Any = SimpleNamespace(pgcode="23505", diag=diag)
+    error = sa.exc.IntegrityError(None, None, original)
+    violation = errors.violation_of(error)
+    assert violation == errors.Violation("unique", "roles", ("name_key",))
