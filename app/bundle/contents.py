@@ -115,10 +115,10 @@ class _Check:
         if not end or not chain or not security_log or end["counts"] != self._counts:
             raise Conflict(frames.CUT)
         contents = self._contents
-        if fault := _fault(chain, contents.head):
-            raise Conflict(f"The audit chain of the bundle is broken: {fault}.")
-        if fault := _fault(security_log, contents.security_head):
-            raise Conflict(f"The security log of the bundle is broken: {fault}.")
+        if reason := _fault(chain, contents.head):
+            raise Conflict(f"The audit chain of the bundle is broken: {reason}.")
+        if reason := _fault(security_log, contents.security_head):
+            raise Conflict(f"The security log of the bundle is broken: {reason}.")
         self._contents.is_own = _check_signature(end, trusted)
         return self._contents
 

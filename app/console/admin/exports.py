@@ -23,6 +23,7 @@ from app.rest.access import public
 
 EXPORTS = f"{ACCOUNT_SETTINGS}/export"
 ONE_EXPORT = f"{EXPORTS}/<uuid:export_id>"
+COMMAND = "bin/atrium account"
 FIELDS = ("passphrase", "passphrase_again")
 
 
@@ -91,7 +92,6 @@ def _page(scope: AccountScope, form: Form) -> Page:
     newest: AccountExport | None = next(iter(listing.items), None) if listing.page == 1 else None
     contents = exports.contents(by=scope.by)
     is_going = newest is not None and newest.state in (PENDING, RUNNING)
-    is_ready = newest is not None and newest.state == READY
     rows = [{"created_by": export.requested_by} for export in listing.items]
     return form.render(
         "console/settings/exports.html",
@@ -102,12 +102,23 @@ def _page(scope: AccountScope, form: Form) -> Page:
         newest=newest,
         percent=_percent(newest, contents, scope) if newest and is_going else None,
         is_live=is_going and request.method == "GET",
-        file=exports.file_name(scope.account.slug, newest) if newest and is_ready else None,
+        commands=_commands(scope.account.slug, newest),
         may_export=exports.may_export(scope.by),
         is_system=scope.account.id == SYSTEM_ACCOUNT_ID,
         shortest=frames.SHORTEST_PASSPHRASE,
-        now=clock.now(),
     )
+
+
+def _commands(slug: str, newest: AccountExport | None) -> dict[str, str]:
+    """What operators do with the newest bundle, and without one."""
+    is_ready = newest is not None and newest.state == READY
+    file = exports.file_name(slug, newest) if newest and is_ready else f"{slug}.bundle"
+    return {
+        "import": f"{COMMAND} import {file}",
+        "import_as": f"{COMMAND} import {file} --slug {slug}-restored",
+        "clone": f"{COMMAND} clone {slug} {slug}-copy",
+        "restore": f"{COMMAND} restore {slug} --at {clock.now():%Y-%m-%dT%H:%MZ}",
+    }
 
 
 def _percent(export: AccountExport, contents: Contents, scope: AccountScope) -> int:
