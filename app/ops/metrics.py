@@ -109,10 +109,10 @@ def _chains() -> Iterator[GaugeMetricFamily]:
     yield GaugeMetricFamily(
         "atrium_chains_broken", "Logs that were broken when last verified.", broken
     )
-    if verified_at is not None:
-        age = (clock.now() - verified_at).total_seconds()
-        text = "Time since the verification of the log that was verified least recently."
-        yield GaugeMetricFamily("atrium_chains_oldest_verification_seconds", text, age)
+    # Without a value until the first verification.
+    age = (clock.now() - verified_at).total_seconds() if verified_at else None
+    text = "Time since the verification of the log that was verified least recently."
+    yield GaugeMetricFamily("atrium_chains_oldest_verification_seconds", text, age)
 
 
 @blueprint.route("/metrics", methods=["GET"])
