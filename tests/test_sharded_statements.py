@@ -34,6 +34,7 @@ READS: Mapping[str, str] = {
     "audit_checkpoints": SUPERADMIN,
     "audit_heads": DUE,
     "audit_starts": SUPERADMIN,
+    "chain_verifications": DUE,
     "feed_changes": EXPIRED,
     "files": EXPIRED,
     "group_members": BY_TUPLES,
