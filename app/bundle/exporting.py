@@ -50,10 +50,8 @@ def write(
     """Write an account's bundle, and return its last line; `seal_events` comes first.
 
     Calls `progress` with the number of rows and pieces of files written so far. Raises NotFound,
-    or Conflict for the system account.
+    or Conflict if a stored secret cannot be read.
     """
-    if account_id == SYSTEM_ACCOUNT_ID:
-        raise Conflict("The system account cannot be exported.")
     with tenancy.in_account(account_id), snapshot() as connection:
         export = _Export(connection, account_id, frames.Writer(target, header, key), progress)
         try:
@@ -76,7 +74,12 @@ def personal_collections(account_id: str) -> list[Definition]:
 
 
 def seal_events(account_id: str) -> None:
-    """Give the newest events their place in the security log, as a bundle has no others."""
+    """Give the newest events their place in the security log, as a bundle has no others.
+
+    Raises Conflict for the system account.
+    """
+    if account_id == SYSTEM_ACCOUNT_ID:
+        raise Conflict("The system account cannot be exported.")
     sealing.seal(account_id)
 
 
