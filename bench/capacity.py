@@ -155,7 +155,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=RECORDS)
     parser.add_argument("--requests", type=int, default=REQUESTS)
     parser.add_argument("--writes", type=float, default=WRITES)
-    asked = parser.parse_args()
+    given = parser.parse_args()
     with services.Postgres() as server:
         os.environ["TEST_POSTGRES_URL"] = server.url
         costs = measure(server)
@@ -163,12 +163,12 @@ def main() -> None:
     say(f"a change {costs.change:,.0f} B; milliseconds of web and server: a read")
     parts = (*costs.reading, *costs.writing)
     say("{:.2f} + {:.2f}, a write {:.2f} + {:.2f}".format(*(part * 1000 for part in parts)))
-    say(f"each {asked.records} records, {asked.requests} requests a day, {asked.writes:.0%} writes")
+    say(f"each {given.records} records, {given.requests} requests a day, {given.writes:.0%} writes")
     columns = [
-        needs(costs, number, asked.records, asked.requests, asked.writes)
-        for number in asked.accounts
+        needs(costs, number, given.records, given.requests, given.writes)
+        for number in given.accounts
     ]
-    say(f"{'accounts':28}{''.join(f'{number:>14,}' for number in asked.accounts)}")
+    say(f"{'accounts':28}{''.join(f'{number:>14,}' for number in given.accounts)}")
     for name in columns[0]:
         say(f"{name:28}{''.join(f'{column[name]:>14,.1f}' for column in columns)}")
 
