@@ -29,7 +29,7 @@ from app.audit import append, insert
 DATABASE, ACCOUNT, USER = (os.environ[f"FLOOR_{n}"] for n in ("DATABASE", "ACCOUNT", "USER"))
 AUDITED = os.environ.get("FLOOR_AUDITED", "1") != "0"
 ON_SQLITE = DATABASE.startswith("sqlite")
-FIELDS = ("title", "code", "views", "live", "at")
+FIELDS = os.environ.get("FLOOR_FIELDS", "title,code,views,live,at").split(",")
 SYSTEM = ("id", "created_at", "updated_at", "created_by", "updated_by")
 TOLD = insert.ActorColumns(
     USER, "alice@acme.example", None, "127.0.0.1", None, None, None, None, None
@@ -50,7 +50,7 @@ FILTERED = (
     ' ORDER BY "views" DESC, id LIMIT 30'
 )
 INSERT = f"INSERT INTO col_posts (account_id, {NAMES}) VALUES"
-ROW = f"({', '.join([MARK] * 11)})"
+ROW = f"({', '.join([MARK] * (1 + len(SYSTEM) + len(FIELDS)))})"
 PATCH = f'UPDATE col_posts SET "title" = {MARK}, updated_at = {MARK}, updated_by = {MARK}'  # noqa: S608
 CHANGED = f"WHERE account_id = {MARK} AND id = {MARK} RETURNING {NAMES}"
 LOGIN = (

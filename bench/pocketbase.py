@@ -5,7 +5,9 @@
 Atrium is served by granian and by gunicorn, PocketBase by itself. All get the same requests from
 the same load generator, in turn, so that whatever else the machine does meets all of them; medians
 count. Collections have the same fields, records and indexes, and rules that ask for a signed-in
-caller; lists have a total. PocketBase keeps no audit log, so Atrium also writes without.
+caller; lists have a total. PocketBase keeps no audit log, so Atrium also writes without. Of writes
+the floor has a column, too: a bare Flask application under granian that executes the same
+statements (`bench/floor.py`), and so what a change of Atrium could gain at most.
 
 Both databases use SQLite's WAL with `synchronous = NORMAL`. Each product hashes passwords its own
 way: Atrium by argon2id (19 MiB, 2 passes), PocketBase by bcrypt (cost 10).
@@ -64,6 +66,7 @@ POSTS = {
 }
 CONNECTIONS = 16
 SERVERS = ("granian", "gunicorn")
+FLOOR, WRITES = "floor", ("create", "patch")
 UNAUDITED = ", unaudited"
 
 Requests = dict[str, Callable[[], bytes]]
@@ -206,6 +209,16 @@ def atrium(folder: Path, records: int) -> Iterator[tuple[dict[tuple[str, bool], 
             env = settings | {"SERVICE_AUDIT_LOGGING_ENABLED": str(audited).lower()}
             one = stack.enter_context(serve.serving(server, "wsgi:app", env, folder))
             servers[server, audited] = one
+        bare = {
+            "FLOOR_DATABASE": settings["SERVICE_DATABASE_URL"],
+            "FLOOR_ACCOUNT": cast.alice.account_id,
+            "FLOOR_USER": cast.alice.id,
+            "FLOOR_FIELDS": ",".join(field["name"] for field in FIELDS),
+        }
+        for audited in (True, False):
+            env = bare | {"FLOOR_AUDITED": str(int(audited))}
+            one = stack.enter_context(serve.serving("granian", "bench.floor:app", env, folder))
+            servers[FLOOR, audited] = one
         yield servers, atrium_requests(cast.alice.headers["Authorization"], ids, records)
 
 
@@ -218,9 +231,11 @@ def compare(row: str, sides: list[tuple[Served, Callable[[], bytes]]], seconds: 
         for figures, (one, request) in zip(found, sides, strict=True):
             figures.append(load.run(one.port, one.session, request, CONNECTIONS, seconds))
     middle = [load.middle(figures) for figures in found]
-    rates = "".join(f"{one.rate:9,.0f} ({one.cpu:5.2f} ms)" for one in middle)
-    ratios = "".join(f"{one.rate / middle[-1].rate:10.2f}" for one in middle[:-1])
-    say(f"{row:20}{rates}{ratios}")
+    rates = [f"{one.rate:9,.0f} ({one.cpu:5.2f} ms)" for one in middle]
+    ratios = [f"{one.rate / middle[-1].rate:10.2f}" for one in middle[:-1]]
+    if len(middle) == len(SERVERS) + 1:  # the floor has no such row
+        rates.insert(-1, " " * len(rates[-1]))
+    say(f"{row:20}{''.join(rates)}{''.join(ratios)}")
 
 
 def main() -> None:
@@ -238,12 +253,14 @@ def main() -> None:
         peer = stack.enter_context(pocketbase(program, folder / "data"))
         others = pocketbase_requests(peer.port, ids, options.records)
         say(f"{options.records:,} records, {CONNECTIONS} connections: requests/s (CPU), ratios")
-        heads = "".join(f"{name:>20}" for name in (*SERVERS, "PocketBase"))
-        say(f"{'':20}{heads}{''.join(f'{name:>10}' for name in SERVERS)}")
+        names = (*SERVERS, f"({FLOOR})")
+        heads = "".join(f"{name:>20}" for name in (*names, "PocketBase"))
+        say(f"{'':20}{heads}{''.join(f'{name:>10}' for name in names)}")
         for row, request in own.items():
             if row.startswith(options.only):
                 audited = not row.endswith(UNAUDITED)
-                sides = [(servers[server, audited], request) for server in SERVERS]
+                names = (*SERVERS, FLOOR) if row.startswith(WRITES) else SERVERS
+                sides = [(servers[name, audited], request) for name in names]
                 compare(row, [*sides, (peer, others[row])], options.seconds)
 
 
