@@ -163,7 +163,7 @@ class Cluster:
         return self.folder / "atrium.pem"
 
     def named(self, prefix: str) -> list[Part]:
-        """The parts whose name begins so."""
+        """The parts with a prefix of their names."""
         return [part for name, part in self.parts.items() if name.startswith(prefix)]
 
     def start(self, say: Callable[[str], None] = lambda text: None) -> None:
@@ -291,9 +291,11 @@ class Cluster:
     def _make_data(self, part: Part, program: str, *options: str) -> None:
         command = [_postgres_program(program), "--pgdata", str(part.folder / "data"), *options]
         with part.log.open("ab") as log:
-            subprocess.run(
-                command, check=True, cwd=part.folder, env=part.env, stdout=log, **part.options
+            done = subprocess.run(
+                command, cwd=part.folder, env=part.env, stdout=log, stderr=log, **part.options
             )
+        if done.returncode:
+            raise StartError(f"{part.name}: {program} failed; see {part.log}")
 
     def _run(self, part: Part, *statements: str) -> list[tuple[object, ...]]:
         """Run statements as the server's superuser; returns the rows of the last one."""

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import flask_migrate
 import pytest
@@ -183,6 +184,11 @@ def settings_for(database: str, folder: Path, **changes: object) -> Config:
         "SERVICE_SQLITE_TRANSACTION_SECONDS": "60",  # other tests keep the processors busy
     }
     return replace(Config.from_env(environ), **changes)  # type: ignore[arg-type]
+
+
+def fill_by_hand(url: str) -> None:
+    """Have a new database migrated as it is, and not replaced by a copy."""
+    _empty.discard(urlsplit(url).path[1:])
 
 
 def make_app(settings: Config) -> Flask:

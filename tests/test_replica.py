@@ -14,6 +14,7 @@ from werkzeug.test import TestResponse
 
 from app import create_app
 from app.db import replica as replicas
+from app.db import versioned_cache
 from app.ops import doctor
 from tests import builders, sql
 from tests.builders import Caller, Cast, make_collection, make_record
@@ -203,6 +204,23 @@ def test_reads_of_personal_data_on_the_replica_are_in_the_security_log(
     caught_up(app)
     assert cast.alice.get("records/posts", headers=stale(600)).headers[APPLIED]
     assert reads(cast.alice)[-1]["details"]["fields"] == ["phone"]
+
+
+def test_an_answer_of_the_replica_that_is_not_sent_is_not_in_the_security_log(
+    app: Flask,
+    cast: Cast,
+    servers: tuple[Postgres, Replica],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    caught_up(app)
+    servers[1].pause()
+    (own,) = cast.alice.get("records/posts").json["items"]
+    assert cast.alice.delete(f"records/posts/{own['id']}").status_code in (200, 204)
+    count = len(reads(cast.alice))
+    monkeypatch.setattr(versioned_cache, "are_current", lambda values: False)
+    answer = cast.alice.get("records/posts", headers=stale(600))
+    assert (titles(answer), answer.headers.get(APPLIED)) == ([], None)
+    assert len(reads(cast.alice)) == count
 
 
 def test_without_the_replica_everything_is_read_on_the_primary(

@@ -24,7 +24,7 @@ from app.db import errors, row_security, sharding
 from app.ops import doctor
 from tests import builders, services
 from tests.builders import Cast
-from tests.conftest import make_app, settings_for
+from tests.conftest import fill_by_hand, make_app, settings_for
 
 STUBS = """
 CREATE SCHEMA stubs;
@@ -82,6 +82,7 @@ def execute(url: str, *statements: str) -> None:
 
 def prepare(url: str, *, node: bool = True, triggers: bool = True) -> None:
     """Make a database look as if it had Citus."""
+    fill_by_hand(url)
     name = urlsplit(url).path[1:]
     path = f"ALTER DATABASE {name} SET search_path = public, stubs"
     allowed = f"ALTER DATABASE {name} SET citus.enable_unsafe_triggers = on"

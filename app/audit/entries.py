@@ -87,16 +87,20 @@ class BrokenChange(Exception):
 
 
 def columns(
-    changes: sa.FromClause = CHANGES, place: sa.FromClause | None = None
+    changes: sa.FromClause = CHANGES,
+    place: sa.FromClause | None = None,
+    account_id: str | None = None,
 ) -> list[sa.ColumnElement[Any]]:
     """The columns of changes that `of_change` needs.
 
-    `place` has the same account and first id; on Citus it is a table, and no part of one.
+    `place` has the same account and first id; on Citus it is a table, and no part of one. Rows that
+    are locked there need their account as a value.
     """
     earlier, place = CHANGES.alias("earlier"), changes if place is None else place
-    is_before = (earlier.c.account_id == place.c.account_id, earlier.c.first_id < place.c.first_id)
+    account: Any = place.c.account_id if account_id is None else account_id
+    is_before = (earlier.c.account_id == account, earlier.c.first_id < place.c.first_id)
     before = sa.select(earlier.c.checksum).where(*is_before).order_by(earlier.c.first_id.desc())
-    start = sa.select(STARTS.c.checksum).where(STARTS.c.account_id == place.c.account_id)
+    start = sa.select(STARTS.c.checksum).where(STARTS.c.account_id == account)
     previous = sa.func.coalesce(before.limit(1).scalar_subquery(), start.scalar_subquery())
     return [*changes.c, previous.label("previous")]
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import orjson
 import sqlalchemy as sa
+from sqlalchemy.orm import Session
 
 from app import db
 from app.accounts import service as accounts
@@ -61,7 +62,8 @@ def erase_actor(account_id: str, user_id: str, email: str) -> int:
     """Erase a user as actor and signer of entries. Returns the number of entries."""
     acted = (CHANGES.c.user_id == user_id,)
     signed = (CHANGES.c.account_id == account_id, CHANGES.c.es_username == email)
-    by_superadmins = (CHANGES.c.user_id.in_(_superadmins()), CHANGES.c.es_username == email)
+    superadmins = db.connection().scalars(_superadmins()).all()
+    by_superadmins = (CHANGES.c.user_id.in_(superadmins), CHANGES.c.es_username == email)
     # If another account has a user with this address, the signature may be theirs.
     parts = (acted, signed) if _is_in_use(email) else (acted, signed, by_superadmins)
     return sum(_erase(ACTOR, conditions) for conditions in parts)
@@ -83,13 +85,21 @@ def _is_in_use(email: str) -> bool:
 
 
 def _erase(part: Part, conditions: Sequence[Any]) -> int:
-    count = 0
+    where = (*conditions, CHANGES.c[part.salts].is_not(None))
+    concerned = sa.select(CHANGES.c.account_id).where(*where).distinct()
     with db.transaction() as session:
-        query = sa.select(*entries.columns()).where(*conditions, CHANGES.c[part.salts].is_not(None))
-        # Locked: another erasure of the same change must see the digests that this one adds.
-        query = query.order_by(*CHANGES.primary_key).with_for_update(of=CHANGES)
-        while rows := session.execute(query.limit(BATCH_SIZE)).all():
-            count += sum(_erase_in(row._asdict(), part) for row in rows)
+        # Account by account, as no lock spans shards.
+        account_ids = sorted(session.scalars(concerned))
+        return sum(_erase_in_account(session, id, part, where) for id in account_ids)
+
+
+def _erase_in_account(session: Session, account_id: str, part: Part, where: Sequence[Any]) -> int:
+    count, own = 0, CHANGES.c.account_id == account_id
+    query = sa.select(*entries.columns(account_id=account_id)).where(own, *where)
+    # Locked: another erasure of the same change must see the digests that this one adds.
+    query = query.order_by(*CHANGES.primary_key).with_for_update(of=CHANGES)
+    while rows := session.execute(query.limit(BATCH_SIZE)).all():
+        count += sum(_erase_in(row._asdict(), part) for row in rows)
     return count
 
 

@@ -126,16 +126,16 @@ _ESCAPED = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 def insert_chains(chains: Sequence[Chain], actor: ActorColumns) -> None:
     """Write the new changes of chains, sorted by account."""
-    copies = sum(len(changes) for account_id, changes in chains) >= COPY_THRESHOLD
+    few = sum(len(changes) for account_id, changes in chains) < COPY_THRESHOLD
     # PostgreSQL's COPY into tables with row policies needs their owner. Uses the driver directly,
     # as SQLAlchemy would double the cost.
-    with tenancy.as_owner() if copies else nullcontext(), db.driver() as driver:
+    with nullcontext() if few else tenancy.as_owner(), db.driver() as driver:
         if isinstance(driver, sqlite3.Connection):
             for account_id, changes in chains:
                 _insert_sqlite(driver, account_id, changes, actor)
             return
         with closing(driver.cursor()) as cursor:
-            if not copies or cursor.connection.is_sharded:
+            if few or cursor.connection.is_sharded:
                 # The result is not needed, so the statement travels with the commit.
                 cursor.connection.defer(cursor.mogrify(*calls(chains, actor)))
                 return

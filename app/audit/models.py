@@ -138,10 +138,10 @@ class AuditCheckpoint(Base):
     signature: Mapped[str] = mapped_column(Text)
 
 
-class AuditStart(Base):
+class ChainStart(Base):
     """A signed statement that older entries were removed: the chain begins after this one."""
 
-    __tablename__ = "audit_starts"
+    __abstract__ = True
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     entry_id: Mapped[int] = mapped_column(sa.BigInteger)
@@ -151,6 +151,12 @@ class AuditStart(Base):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     public_key: Mapped[str] = mapped_column(Text)
     signature: Mapped[str] = mapped_column(Text)
+
+
+class AuditStart(ChainStart):
+    """The start of an account's chain of the audit log."""
+
+    __tablename__ = "audit_starts"
 
 
 class ChainVerification(Base):

@@ -180,14 +180,21 @@ def _follow_collection(event: events.CollectionRenamed) -> None:
     is_scoped = (ApiKey.scopes.is_not(None), ~ApiKey.is_revoked)
     former = event.former.lower()
     with tenancy.across_accounts(), db.transaction() as session:
-        query = sa.select(ApiKey).where(*is_scoped).order_by(ApiKey.account_id, ApiKey.id)
-        for key in session.scalars(query.with_for_update(of=ApiKey)):
-            names = (key.scopes or {}).get("collections", [])
-            followed = [event.name if name.lower() == former else name for name in names]
-            if followed != names:
-                key.scopes = {**(key.scopes or {}), "collections": followed}
-                key.version += 1
+        # Account by account, as no lock spans shards.
+        concerned = sa.select(ApiKey.account_id).where(*is_scoped).distinct()
+        for account_id in sorted(session.scalars(concerned)):
+            query = sa.select(ApiKey).where(ApiKey.account_id == account_id, *is_scoped)
+            for key in session.scalars(query.order_by(ApiKey.id).with_for_update(of=ApiKey)):
+                _rename_in_scopes(key, former, event.name)
         session.flush()
+
+
+def _rename_in_scopes(key: ApiKey, former: str, name: str) -> None:
+    names = (key.scopes or {}).get("collections", [])
+    followed = [name if old.lower() == former else old for old in names]
+    if followed != names:
+        key.scopes = {**(key.scopes or {}), "collections": followed}
+        key.version += 1
 
 
 def _unrevoked(account_id: str, user_id: str) -> tuple[Condition, ...]:

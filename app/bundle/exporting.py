@@ -33,6 +33,7 @@ PIECE, LONG_BYTES = 500, 16 * 1024
 NO_ENTRY = (0, digest.FIRST_PREVIOUS)
 ROLE_NAMES = sa.select(Role.id, Role.name)
 Progress = Callable[[int], None]
+SYSTEM = "The system account cannot be exported."
 UNREADABLE = "A stored secret cannot be decrypted. Run bin/atrium doctor for details."
 
 
@@ -50,10 +51,9 @@ def write(
     """Write an account's bundle, and return its last line; `seal_events` comes first.
 
     Calls `progress` with the number of rows and pieces of files written so far. Raises NotFound,
-    or Conflict for the system account.
+    and Conflict for the system account, or if a stored secret cannot be read.
     """
-    if account_id == SYSTEM_ACCOUNT_ID:
-        raise Conflict("The system account cannot be exported.")
+    _refuse_system(account_id)
     with tenancy.in_account(account_id), snapshot() as connection:
         export = _Export(connection, account_id, frames.Writer(target, header, key), progress)
         try:
@@ -76,8 +76,17 @@ def personal_collections(account_id: str) -> list[Definition]:
 
 
 def seal_events(account_id: str) -> None:
-    """Give the newest events their place in the security log, as a bundle has no others."""
+    """Give the newest events their place in the security log, as a bundle has no others.
+
+    Raises Conflict for the system account.
+    """
+    _refuse_system(account_id)
     sealing.seal(account_id)
+
+
+def _refuse_system(account_id: str) -> None:
+    if account_id == SYSTEM_ACCOUNT_ID:
+        raise Conflict(SYSTEM)
 
 
 class _Export:

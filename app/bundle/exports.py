@@ -36,7 +36,6 @@ LIFETIME = timedelta(days=1)
 LISTED = timedelta(days=90)
 """How long an expired export stays in the list."""
 UNDER_WAY = "An export of this account is under way. Wait until it has ended."
-SYSTEM = "The system account cannot be exported."
 NOT_READY = "The export is not ready. Its status says how far it is."
 NEEDS_PII = "A bundle has personal data unmasked: it needs the group pii_access."
 FAILURE = "The export failed. Start another one; if it fails again, contact the operator."
@@ -56,7 +55,7 @@ def start(passphrase: str, *, by: Principal) -> AccountExport:
     """
     account_id = _authorized(by)
     if account_id == SYSTEM_ACCOUNT_ID:
-        raise Conflict(SYSTEM)
+        raise Conflict(exporting.SYSTEM)
     header = frames.new_header()
     key = frames.derive_key(passphrase, header)  # before the transaction, as it takes a moment
     mine = EXPORTS.c.account_id == account_id

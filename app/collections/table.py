@@ -151,12 +151,12 @@ def renaming(
 
 def _renamed(table: sa.Table, former: Any, later: Any) -> list[object]:
     """The statements that rename a key or reference."""
-    names = f"{_quoted_name(former)} TO {_quoted_name(later)}"
+    old, new = _quoted_name(former), _quoted_name(later)
     if isinstance(former, sa.PrimaryKeyConstraint):  # Citus renames keys by their indexes only
-        return [f"ALTER INDEX {names.replace(' TO ', ' RENAME TO ', 1)}"]
+        return [f"ALTER INDEX {old} RENAME TO {new}"]
     if citus.is_sharded(db.connection()):  # which cannot rename references
-        return [_alter(table, f"DROP CONSTRAINT {_quoted_name(former)}"), AddConstraint(later)]
-    return [_alter(table, f"RENAME CONSTRAINT {names}")]
+        return [_alter(table, f"DROP CONSTRAINT {old}"), AddConstraint(later)]
+    return [_alter(table, f"RENAME CONSTRAINT {old} TO {new}")]
 
 
 def _index_pairs(
@@ -204,16 +204,12 @@ def make(table: sa.Table, statements: Iterable[str]) -> None:
     """Run the statements of `creation`, distribute the table, and enable row-level security."""
     create, *rest = statements
     run([create])
+    if citus.is_sharded(db.connection()):  # before its keys, which lead to distributed tables
+        run([citus.distribution(table.name)])
+    run(rest)
     if _dialect().name == "postgresql":
-        if citus.is_sharded(db.connection()):
-            run(
-                [citus.distribution(table.name)]
-            )  # before its keys, which lead to distributed tables
-        run(rest)
         with tenancy.as_owner():
             row_security.cover(db.connection(), _quoted(table))
-    else:
-        run(rest)
 
 
 def run(statements: Iterable[str]) -> None:

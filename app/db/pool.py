@@ -79,7 +79,7 @@ class Pool(QueuePool):
 
 
 class UncountedPool(Pool):
-    """The pool of a replica: the figures of `/metrics` are the primary's."""
+    """The pool of a replica: the gauges of `/metrics` are the primary's."""
 
     def _count_open(self) -> None:
         pass

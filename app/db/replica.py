@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from math import inf
 
+import psycopg2
 import sqlalchemy as sa
 import structlog
 from flask import Flask
@@ -156,7 +157,9 @@ class _Follower:
             while not self._ends():
                 try:
                     self._follow(pause)
-                except (SQLAlchemyError, NoReplica) as error:  # reads go to the primary meanwhile
+                except (SQLAlchemyError, psycopg2.Error, NoReplica) as error:
+                    self._current_at = -inf  # reads go to the primary meanwhile
+                    set_gauge(metrics.REPLICA_LAG, inf)
                     log.warning("the replica is not followed", error=_reason(error))
                     pause.wait(RETRY_SECONDS)
 

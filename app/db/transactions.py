@@ -171,7 +171,8 @@ def _is_last(entry: tuple[tuple[bool, BatchCallback], list[object]]) -> bool:
 
 def _begun(changes_schema: bool) -> PoolProxiedConnection:
     """A connection of the pool with a transaction begun on it."""
-    return translate_errors(partial(_begin, engine.current_engine().pool, changes_schema))
+    primary: sa.Engine = config.context().app.extensions["atrium.engine"]
+    return translate_errors(partial(_begin, primary.pool, changes_schema))
 
 
 def _begin(pool: sa.Pool, changes_schema: bool) -> PoolProxiedConnection:

@@ -78,10 +78,8 @@ class Resolved:
 def describe(definition: Definition, row: dict[str, Any], account_id: str) -> list[Problem]:
     """Replace ids by what is stored, whoever uploaded the files; returns the problems."""
     named = {name: row[name] for name in definition.files if isinstance(row.get(name), list)}
-    problems, found = (
-        list[Problem](),
-        _find({account_id}, {id for ids in named.values() for id in ids}),
-    )
+    found = _find({account_id}, {id for ids in named.values() for id in ids})
+    problems: list[Problem] = []
     for name, ids in named.items():
         files = [found[account_id, id] for id in ids if (account_id, id) in found]
         if len(files) < len(ids):

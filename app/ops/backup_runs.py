@@ -117,11 +117,17 @@ def schedule(payload: JSONMapping) -> None:
 
 def _close_abandoned() -> None:
     """Close a run that no job will end: too many workers have died with it."""
-    job = sa.exists().where(jobs.TABLE.c.kind == KIND, jobs.TABLE.c.status == "pending")
-    abandoned = sa.update(RUNS).where(RUNS.c.status == PENDING, ~job)
+    pending = RUNS.c.status == PENDING
+    run_id = db.connection().scalar(sa.select(RUNS.c.id).where(pending))
+    # Its job was enqueued with it. Looked up apart, as shards take no update by rows of others.
+    own = (jobs.TABLE.c.account_id == jobs.INSTANCE, jobs.TABLE.c.kind == KIND)
+    job = sa.select(jobs.TABLE.c.id).where(*own, jobs.TABLE.c.status == "pending")
+    if run_id is None or db.connection().scalar(job.limit(1)):
+        return
     ended = {"status": FAILED, "error": INTERRUPTED, "finished_at": clock.now()}
+    abandoned = sa.update(RUNS).where(RUNS.c.id == run_id, pending).values(ended)
     with db.transaction() as session:
-        if session.execute(abandoned.values(ended).returning(RUNS.c.id)).first():
+        if session.execute(abandoned.returning(RUNS.c.id)).first():
             log.error("backup failed", error=INTERRUPTED)
 
 

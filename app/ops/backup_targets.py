@@ -23,8 +23,8 @@ from app.ops import backup_proofs, backups, work_folders
 from app.ops.backup_proofs import Proof
 from app.ops.pg_programs import BackupError
 
-NAME = re.compile(r"atrium-(\d{8}T\d{6}Z)-[0-9a-f]{4}\.backup")
-TIME = "%Y%m%dT%H%M%SZ"
+NAME = re.compile(r"atrium-(\d{8}T\d{12}Z)-[0-9a-f]{4}\.backup")
+TIME = "%Y%m%dT%H%M%S%fZ"
 PART_OF_NAME = re.compile(rf"({NAME.pattern})(\.files\.tar|\.proof\.json)?")
 FILE_MODE = 0o600
 NOT_SET = "no place for backups is set: set SERVICE_BACKUP_TARGET"

@@ -116,11 +116,12 @@ def _write_files(archive: Path) -> str | None:
         return None
     with draft_of(archive) as draft:
         with tarfile.open(draft, "w") as target, progress.shown("Files saved") as show:
+            total = sum(1 for _ in _sorted_keys(place.root))
             for number, key in enumerate(_sorted_keys(place.root), 1):
                 with suppress(FileNotFoundError):  # removed meanwhile: nothing names it any more
                     target.add(place.root / key, key, recursive=False)
                 _forget_members(target)
-                show(number, 0)
+                show(number, max(number, total))  # more may have come meanwhile
         return checksum(draft)
 
 

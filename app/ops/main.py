@@ -10,7 +10,7 @@ GROUPS = {
     "Define": ("export", "plan", "apply"),
     "Run": ("release", "worker"),
     "Check": ("doctor", "audit", "isolation-check"),
-    "Data": ("db", "backup", "restore", "account", "reencrypt", "revisions"),
+    "Data": ("db", "backup", "restore", "account", "shard", "reencrypt", "revisions"),
     "Develop": ("routes", "run", "shell", "openapi"),
 }
 

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
+from app.audit.models import ChainStart
 from app.db import Base
 from app.db.types import Id, Text, UtcDateTime
 from app.ids import new_id
@@ -92,19 +93,10 @@ class SecurityStream(Base):
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
 
 
-class SecurityStart(Base):
-    """A signed statement that older events were removed: the log begins after this one."""
+class SecurityStart(ChainStart):
+    """The start of an account's chain of the security log."""
 
     __tablename__ = "security_starts"
-
-    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
-    entry_id: Mapped[int] = mapped_column(sa.BigInteger)
-    checksum: Mapped[bytes] = mapped_column(sa.LargeBinary)
-    removed: Mapped[int] = mapped_column(sa.BigInteger)
-    """The number of events removed so far."""
-    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
-    public_key: Mapped[str] = mapped_column(Text)
-    signature: Mapped[str] = mapped_column(Text)
 
 
 class SecurityHead(Base):

@@ -35,7 +35,9 @@ def follow_collection(event: events.CollectionRenamed) -> None:
     with tenancy.across_accounts(), db.transaction() as session:
         for account_id in session.scalars(accounts.order_by(Webhook.account_id)).all():
             versions.outdate(account_id)
-        session.execute(sa.update(Webhook).where(of_collection).values(collection=event.name))
+            mine = Webhook.account_id == account_id  # the audit log locks what it is about
+            change = sa.update(Webhook).where(mine, of_collection)
+            session.execute(change.values(collection=event.name))
 
 
 def _names(text: str | None) -> set[str]:

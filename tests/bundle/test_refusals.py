@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app.accounts.models import Account
-from app.bundle import frames, importing
+from app.bundle import exporting, frames, importing
 from app.context import tenancy
 from app.db import db
 from app.errors import Conflict
@@ -169,8 +169,12 @@ def test_refused_imports_say_why(cast: Cast, app: Flask, tmp_path: Path) -> None
     assert (wrong.exit_code, "passphrase is wrong" in wrong.output) == (1, True)
     file.with_name("passphrase").write_text("short")
     assert "at least 12 characters" in import_(app, file, *ROOT).output
-    system = run(app, "account", "export", "system", tmp_path / "x", "--passphrase-file", file)
-    assert system.exit_code == 1
+    secret = file.with_name("passphrase")
+    secret.write_text(PASSPHRASE)
+    system = run(app, "account", "export", "system", tmp_path / "x", "--passphrase-file", secret)
+    clone = run(app, "account", "clone", "system", "system-copy", *ROOT)
+    for refused in (system, clone):
+        assert (refused.exit_code, exporting.SYSTEM in refused.output) == (1, True)
     assert everything(app) == before
 
 

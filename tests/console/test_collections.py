@@ -153,7 +153,7 @@ def test_a_collections_page_shows_fields_and_rules(superadmin: Browser, posts: s
         ["view", LABELS["everyone"], "all fields"],
         ["create", LABELS["signed_in"], "all fields"],
         ["update", OWN, "all fields"],
-        ["delete", LABELS["signed_in"], ""],
+        ["delete", LABELS["signed_in"], "\N{EN DASH}"],
     ]
 
 

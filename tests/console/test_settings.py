@@ -132,6 +132,7 @@ def test_the_settings_show_the_state_of_each(cast: Cast, admin: Browser) -> None
         "Provisioning (SCIM)": "off",
         "Retention": "no limits",
         "Receiver of the security log": "none",
+        "Export": "none",
     }
     config = {"client_id": "a", "client_secret": "b"}
     setting = {"category": "auth_providers", "provider_name": "github", "config": config}
@@ -150,6 +151,7 @@ def test_the_settings_show_the_state_of_each(cast: Cast, admin: Browser) -> None
         "Provisioning (SCIM)": "on",
         "Retention": "2 limits",
         "Receiver of the security log": "on",
+        "Export": "none",
     }
     cast.alice.patch(f"admin/configuration/{provider}", {"enabled": False})
     cast.alice.put(

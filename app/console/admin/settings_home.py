@@ -10,6 +10,7 @@ from flask import render_template, url_for
 from app.accounts import sign_in_settings, tenants
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
 from app.auth.models import ScimToken
+from app.bundle.models import READY, AccountExport
 from app.console.admin.account_settings import ACCOUNT_SETTINGS
 from app.console.shell import guard, lists, scopes
 from app.console.shell.blueprint import blueprint
@@ -56,6 +57,7 @@ class Numbers:
     receivers: int
     enabled_receivers: int
     failing_receivers: int
+    exports: int
 
 
 @blueprint.get(ACCOUNT_SETTINGS)
@@ -96,8 +98,8 @@ def _cards(scope: AccountScope, account: Account) -> Iterator[Card]:
             "download",
             gettext("The whole account as one file: to keep, to move, or to restore."),
             url_for("console.show_exports", account_id=account.id),
-            "",
-            PLAIN,
+            gettext("ready") if numbers.exports else gettext("none"),
+            GOOD if numbers.exports else PLAIN,
         )
     if scope.by.is_superadmin and account.id != SYSTEM_ACCOUNT_ID:
         yield Card(
@@ -123,6 +125,7 @@ def _numbers(account_id: str) -> Numbers:
         (SecurityStream, [receiver]),
         (SecurityStream, [receiver, enabled]),
         (SecurityStream, [receiver, enabled, SecurityStream.failing_since.is_not(None)]),
+        (AccountExport, [AccountExport.account_id == account_id, AccountExport.status == READY]),
     ]
     return Numbers(*counts.count_all_up_to(sources, lists.MAX_COUNTED))
 

@@ -14,6 +14,7 @@ from typing import ParamSpec
 from flask import Response
 from sqlalchemy.exc import DBAPIError
 
+from app import events
 from app.auth.guard import principal
 from app.db import replica, versioned_cache
 from app.db.versioned_cache import Stale
@@ -41,15 +42,26 @@ def may_be_stale(view: Callable[P, Response]) -> Callable[P, Response]:
         # What was outdated is loaded again from the primary, for the primary.
         if accepted is None or versioned_cache.is_reloading() or replica.lag() > int(accepted[1]):
             return view(*args, **kwargs)
-        try:
-            with versioned_cache.recording() as used, replica.reading():
-                response = view(*args, **kwargs)
-        except (AppError, DBAPIError, Stale, replica.PrimaryRequired):
-            return view(*args, **kwargs)
-        if not versioned_cache.are_current([principal(), *used]):
-            response.close()
+        response = _from_replica(view, *args, **kwargs)
+        if response is None:
+            events.publish(events.ViewRunsAgain())
             return view(*args, **kwargs)
         response.headers["Preference-Applied"] = f"stale={accepted[1]}"
         return response
 
     return run
+
+
+def _from_replica(
+    view: Callable[P, Response], *args: P.args, **kwargs: P.kwargs
+) -> Response | None:
+    """The answer of the replica; None if the primary has to give it."""
+    try:
+        with versioned_cache.recording() as used, replica.reading():
+            response = view(*args, **kwargs)
+    except (AppError, DBAPIError, Stale, replica.PrimaryRequired):
+        return None
+    if not versioned_cache.are_current([principal(), *used]):
+        response.close()
+        return None
+    return response
