@@ -88,7 +88,7 @@ def test_the_data_of_a_step_is_filled_in_by_field(visit: Visit, live_cast: Cast)
     press(visit, "Add")
     page.locator('[name="1.collection"]').fill("posts")
     page.locator('[name="1.record_id"]').fill("{{ trigger.id }}")
-    press(visit, "Data by field: step_1")
+    press(visit, "Edit by field: 2. step_1: Update a record")
     page.locator('[name="1.data.title"]').fill("{{ trigger.title }}")
     press(visit, "Save steps")
     config = alice.get(f"workflows/{flow['id']}").json["steps"][1]["config"]

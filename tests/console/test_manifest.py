@@ -87,9 +87,9 @@ def test_a_manifest_is_planned_from_a_file(superadmin: Browser) -> None:
     assert (plan.status_code, "auditor" in plan.text, "Apply" in plan.text) == (200, True, True)
     assert inputs(plan.text, "manifest-form")["manifest"].strip() == manifest.decode()
     for content, part in (
-        (b"\xff\xfe", "Choose a text file in UTF-8."),
+        (b"\xff\xfe", "Choose a text file encoded in UTF-8."),
         (b"version: 1\nroles: 3", "Line 2"),
-        (b"#" * 400_001, "At most 400000 bytes."),
+        (b"#" * (400 * 2**10 + 1), "The file is larger than 400 KiB."),
     ):
         answer = sent(content)
         assert (answer.status_code, part in answer.text) == (400, True), part

@@ -207,10 +207,10 @@ def test_a_delivery_that_cannot_be_resent_says_why(app: Flask, cast: Cast) -> No
     webhook = make_webhook(cast.alice, "https://hooks.example.com/x", collection="posts")
     make_record(cast.alice, title="x")
     admin, path = Browser(app, cast.alice), f"webhooks/{cast.alice.account_id}/deliveries"
-    assert "It is still pending and cannot be resent." in admin.get(path).text
+    assert "Pending deliveries cannot be resent." in admin.get(path).text
     admin.done(f"webhooks/{cast.alice.account_id}/{webhook['id']}/disable")
     shown = admin.get(path).text
-    assert "Its webhook is disabled or deleted: it cannot be resent." in shown
+    assert "Deliveries of a disabled or deleted webhook cannot be resent." in shown
     assert 'name="delivery"' not in shown
 
 

@@ -339,7 +339,7 @@ DATA_BY_FIELD: list[dict[str, Any]] = [
     {"title": "5", "effort": "{{ trigger.n }}", "done": None, "kind": "a"},
     {"title": "true", "done": "{{ trigger.done }}", "tags": ["a", "b"]},
     {"extra": {"a": [1, "x"]}, "kind": "{{ trigger.kind }}"},
-    {"nowhere": 5, "title": "two\nlines"},
+    {"nowhere": 5, "title": "two\nlines", "kind": "a\nb"},
     {},
 ]
 DATA_AS_JSON: list[Any] = [
@@ -353,7 +353,6 @@ DATA_AS_JSON: list[Any] = [
     {"effort": True},
     {"done": 1},
     {"nowhere": "5"},
-    {"kind": "a\nb"},
     {"no name": "x"},
 ]
 
@@ -370,6 +369,7 @@ def open_data(
         {"name": "kind", "type": "select", **choices},
         {"name": "tags", "type": "multi_select", **choices},
         {"name": "extra", "type": "json"},
+        {"name": "config", "type": "json"},
     ]
     make_collection(cast.root, "chores", schema=fields)
     more = {"record_id": "{{ trigger.id }}"} if kind == "update_record" else {}
@@ -387,7 +387,7 @@ def test_data_has_an_input_per_field_and_stays_as_it_is(
     fields = Fields(admin.get(path).text).values
     assert "0.data" not in fields
     shown = {name.removeprefix("0.data.") for name in fields if name.startswith("0.data.")}
-    assert shown == {"title", "effort", "done", "kind", "tags", "extra"} | data.keys()
+    assert shown == {"title", "effort", "done", "kind", "tags", "extra", "config"} | data.keys()
     admin.done(path, **{**fields, "do": "save"})
     assert data_of(cast.alice, flow) == data
     as_json = press(admin, path, fields, "json.0")
@@ -406,7 +406,7 @@ def test_data_that_inputs_would_change_is_shown_as_json(app: Flask, cast: Cast, 
     fields = Fields(page).values
     assert not [name for name in fields if name.startswith("0.data.")]
     answer = admin.send(path, **{**fields, "do": "fields.0"})
-    assert "This data cannot be shown by field." in answer.text
+    assert "This data can only be edited as JSON." in answer.text
     admin.done(path, **{**fields, "do": "save"})
     assert data_of(cast.alice, flow) == data
 
@@ -440,6 +440,7 @@ def test_another_collection_keeps_what_was_entered(app: Flask, cast: Cast) -> No
         ("effort", "true", "Enter a number or a template."),
         ("done", "yes", "Enter true, false or a template."),
         ("tags", "a, b", "Enter JSON or a template."),
+        ("config", "{", "Enter JSON or a template."),
         ("nowhere", "x", None),
     ],
 )
@@ -457,6 +458,22 @@ def test_a_wrong_value_of_a_field_is_named_beside_it(
     assert f'id="e-0.data.{field}">{message}' in answer.text
     assert f'href="#i-0.data.{field}"' in answer.text
     assert data_of(cast.alice, flow) == {"title": "x"}
+
+
+def test_lines_stay_where_a_field_of_another_type_has_them(app: Flask, cast: Cast) -> None:
+    admin, path, _ = open_data(app, cast, {"title": "x"})
+    fields = Fields(admin.get(path).text).values | {"0.data.effort": "two\nlines"}
+    shown = press(admin, path, fields, "add", kind="wait_delay")
+    assert shown["0.data.effort"].split() == ["two", "lines"]
+
+
+def test_steps_that_write_no_record_take_no_fields(app: Flask, cast: Cast) -> None:
+    admin, path, flow = open_data(app, cast, {"title": "x"})
+    sent = {"0.type": "send_webhook", "0.url": "https://hooks.example.com/x"}
+    fields = Fields(admin.get(path).text).values | sent
+    admin.done(path, **{**fields, "do": "save"})
+    config = cast.alice.get(flow).json["steps"][0]["config"]
+    assert config == {"url": "https://hooks.example.com/x"}
 
 
 def test_fields_that_the_caller_may_not_write_are_not_offered(app: Flask, cast: Cast) -> None:

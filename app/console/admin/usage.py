@@ -129,7 +129,7 @@ def _number(form: Form, name: str, problems: list[Any]) -> int | None:
         return number
     message = gettext("Not a whole number.")
     if is_size:
-        message = gettext("Enter bytes, or a whole number and a unit, such as 5 GiB.")
+        message = gettext("Enter a whole number of bytes, KiB, MiB, GiB or TiB, such as 5 GiB.")
     problems.append(problem(name, "invalid_type", message))
     return None
 

@@ -105,7 +105,8 @@ def note_warnings(steps: StepList, found: Iterable[Fault]) -> None:
 
 def _located(places: Places, field: str) -> tuple[str, str]:
     """The place of a problem's field, and the path of what is wrong within it."""
-    parts = [part for part in re.findall(r"[^.\[\]]+", field)[1:] if part != "config"]
+    without_config = re.sub(r"\]\.config\b", "]", field)  # fields of records may have that name
+    parts = re.findall(r"[^.\[\]]+", without_config)[1:]
     path = next(path for n in range(len(parts), -1, -1) if (path := ".".join(parts[:n])) in places)
     return path, ".".join(parts[path.count(".") + 1 if path else 0 :])
 

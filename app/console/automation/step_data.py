@@ -18,13 +18,12 @@ from app.collections.definition import Definition
 from app.collections.fields import Field
 from app.collections.schema import FIELD_NAME
 from app.console.automation import step_form, workflow_form
-from app.console.automation.step_form import DATA, Input, Row, StepList
+from app.console.automation.step_form import DATA, RECORD_OPERATIONS, Input, Row, StepList
 from app.errors import problem
 from app.http.languages import gettext
 from app.types import JSONObject
 from app.workflows.language import templates
 
-OPERATIONS = {"create_record": "create", "update_record": "update"}
 SWITCH = re.compile(r"(json|fields)\.([a-z0-9.]{1,100})")
 Fields = Mapping[str, Field]
 
@@ -57,6 +56,8 @@ class FieldInput(Input):
     @property
     def is_long(self) -> bool:
         """Whether the value may have several lines."""
+        if "\n" in self.text:  # an input of one line would drop the rest
+            return True
         return self.field is None or self.field.type == "text" or not _is_simple(self.field)
 
     @property
@@ -87,7 +88,7 @@ def resolve(steps: StepList, by: Principal, do: str = "") -> bool:
     Returns whether `do` is such a button.
     """
     match = SWITCH.fullmatch(do)
-    rows = [row for one in steps.walk() for row in one.rows if row.kind in OPERATIONS]
+    rows = [row for one in steps.walk() for row in one.rows if row.writes_record]
     collections = {one.name.lower(): one for one in definitions.get_all()} if rows else {}
     for row in rows:
         switch = match[1] if match and match[2] == row.path else ""
@@ -130,13 +131,13 @@ def _show_fields(row: Row, fields: Fields | None, *, is_requested: bool) -> None
         collection = next(one for one in row.inputs if one.label == "collection")
         collection.errors.append(gettext("Choose a collection that you may write to."))
     elif is_requested:
-        data.errors.append(gettext("This data cannot be shown by field."))
+        data.errors.append(gettext("This data can only be edited as JSON."))
 
 
 def _writable(row: Row, collections: Mapping[str, Definition], by: Principal) -> Fields | None:
     """The fields that the caller may write; None if the collection is closed or unknown."""
     definition = collections.get(row.text("collection").lower())
-    found = access.if_open(by, definition, OPERATIONS[row.kind]) if definition else None
+    found = access.if_open(by, definition, RECORD_OPERATIONS[row.kind]) if definition else None
     if definition is None or found is None:
         return None
     return {name: one for name, one in definition.fields.items() if name in found.writable}
@@ -169,7 +170,7 @@ def _entries(text: str, fields: Fields) -> dict[str, str] | None:
 
 def _is_faithful(shown: FieldInput, value: object) -> bool:
     text = shown.text
-    if not text or text != step_form.cleaned(text) or ("\n" in text and not shown.is_long):
+    if not text or text != step_form.cleaned(text):
         return False
     found, message = _value(shown.field, text)
     return message is None and orjson.dumps(found) == orjson.dumps(value)

@@ -31,6 +31,7 @@ from app.workflows.language.definition import (
 
 FOLLOWING, END = "", "-end"  # no names of steps
 DATA = "data"
+RECORD_OPERATIONS = {"create_record": "create", "update_record": "update"}
 INNER = {LOOP: "steps", PARALLEL: "branches"}
 TARGETS = ("next", "on_true", "on_false")
 JSON_KINDS = {"data": dict, "headers": dict}
@@ -107,12 +108,17 @@ class Row:
     """The texts of the fields of its data; None where its data is JSON."""
     fields: list[Input] = field(default_factory=list)
     as_json: bool = False
-    """Whether its data stays JSON although it could be shown by field."""
+    """Whether its data stays JSON even if inputs could show it."""
 
     @property
     def all_inputs(self) -> list[Input]:
         """Its inputs, those of fields included."""
         return [*self.inputs, *self.fields]
+
+    @property
+    def writes_record(self) -> bool:
+        """Whether its data is that of a record."""
+        return self.kind in RECORD_OPERATIONS
 
     @property
     def label(self) -> str:
@@ -243,7 +249,8 @@ class _Submitted:
         return result
 
     def _row(self, path: str, kind: str, depth: int) -> Row:
-        entries = self.entries[path] if f"{path}{DATA}" not in self.form else None
+        by_field = kind in RECORD_OPERATIONS and f"{path}{DATA}" not in self.form
+        entries = self.entries[path] if by_field else None
         inputs = [
             Input(name, self._text(f"{path}{name}"), required)
             for name, required in _properties(kind, self.of_hook)
