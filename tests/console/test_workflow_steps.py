@@ -346,6 +346,7 @@ DATA_AS_JSON: list[Any] = [
     "{{ trigger.all }}",
     {"title": ""},
     {"title": " x"},
+    {"title": "a\rb"},
     {"title": 5},
     {"title": None},
     {"effort": "5"},

@@ -39,9 +39,9 @@ from app.types import JSONObject
 
 ACCOUNT = "/console/sso/<uuid:account_id>"
 NEW = f"{ACCOUNT}/new/<category>/<provider>"
+SETTING = f"{ACCOUNT}/<uuid:setting_id>"
 MAX_ROLES, MAX_OPTIONS = 100, 500
 """Beyond these, roles are typed: a select in each row would make the page too large."""
-SETTING = f"{ACCOUNT}/<uuid:setting_id>"
 
 
 @blueprint.get("/console/sso")
