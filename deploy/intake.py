@@ -1,15 +1,15 @@
 """gunicorn worker whose threads get only requests that have arrived: slow clients occupy none.
 
 The worker's loop receives the head and a short body. A thread reads the rest of long or chunked
-bodies, and of requests with `Expect: 100-continue`, but one thread always stays free. Reads, writes
-and requests have the timeouts of `deploy/serving.py`.
+bodies, and of requests with `Expect: 100-continue`, but one thread always stays free, and a caller
+holds half of the others. Reads, writes and requests have the timeouts of `deploy/serving.py`.
 """
 
 import errno
 import re
 import selectors
 import time
-from collections import deque
+from collections import Counter, deque
 from contextlib import suppress
 from functools import partial
 
@@ -38,7 +38,7 @@ class Intake(ThreadWorker):
         super().__init__(*args, **options)
         self.half_sent = {}  # connections that the poller watches
         self.unread = deque()  # connections that wait for a thread to read the rest
-        self.reading = set()  # connections whose rest a thread is reading
+        self.reading = {}  # connections whose rest a thread is reading, and their callers
         self.callers = Callers()
 
     def get_thread_pool(self):
@@ -48,6 +48,10 @@ class Intake(ThreadWorker):
     def _caller_of(self, conn):
         found = CREDENTIAL.search(conn.arrived) if hasattr(conn, "arrived") else None
         return self.callers.of(found[1].strip()) if found else None
+
+    def _sender_of(self, conn):
+        """Return the caller, or the address of one that the application has not checked yet."""
+        return self._caller_of(conn) or (conn.client and conn.client[0])
 
     def load_wsgi(self):
         """Load the application; learns the accounts of credentials from its answers."""
@@ -112,14 +116,21 @@ class Intake(ThreadWorker):
             self.poller.register(conn.sock, selectors.EVENT_READ, take_in)
 
     def _dispatch_unread(self):
-        while self.unread and len(self.reading) < max(1, self.cfg.threads - 1):
-            conn = self.unread.popleft()
-            self.reading.add(conn)
-            super().enqueue_req(conn)
+        readers = max(1, self.cfg.threads - 1)
+        most, busy = max(1, readers // 2), Counter(self.reading.values())
+        for conn in list(self.unread):
+            if len(self.reading) >= readers:
+                return
+            sender = self._sender_of(conn)
+            if busy[sender] < most:
+                busy[sender] += 1
+                self.unread.remove(conn)
+                self.reading[conn] = sender
+                super().enqueue_req(conn)
 
     def finish_request(self, conn, fs):
         """Continue with this connection, and with others that wait for a thread."""
-        self.reading.discard(conn)
+        self.reading.pop(conn, None)
         super().finish_request(conn, fs)
         self._dispatch_unread()
 

@@ -145,8 +145,9 @@ def test_a_backup_is_made_once_per_interval_and_proved(
 
 
 def test_without_a_place_none_are_made(app_of: Callable[..., tuple[Flask, Cast]]) -> None:
-    app, _ = app_of("")
+    app, cast = app_of("")
     look(app)
+    assert Browser(app, cast.root).send("health/back-up").status_code == 409
     assert runs(app) == []
 
 

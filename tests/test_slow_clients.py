@@ -18,7 +18,7 @@ from flask import Flask
 from tests.conftest import make_app, settings_for
 from tests.goings_on import until
 from tests.processes import PROGRAMS, PROJECT
-from tests.site import Client
+from tests.site import ROOT, Client
 from tests.test_servers import (
     SERVERS,
     Server,
@@ -114,6 +114,22 @@ def test_half_sent_requests_hold_no_thread(server: Server) -> None:
         time.sleep(0.3)
         slowest = max(seconds_of_health(server) for _ in range(4))
     assert slowest < 3  # not the ten that a read may take
+
+
+def test_a_sender_of_slow_bodies_leaves_threads_to_others(server: Server) -> None:
+    upload = b'{"name": "' + b"a" * 100_000 + b'"}'
+    with closing(Client(f"http://127.0.0.1:{server.port}", Path(), "127.0.0.1")) as root:
+        root.sign_in("system", ROOT)
+        assert root("GET", "accounts").status_code == 200  # so the server knows the account
+        with ExitStack() as held:
+            for _ in range(20):
+                held.enter_context(connect(server)).sendall(SLOW["long body"].encode())
+            time.sleep(0.3)
+            began = time.monotonic()
+            headers = {"Content-Type": "application/json"}
+            answer = root.post(f"{root.base}/api/v1/accounts", upload, headers=headers, timeout=30)
+            assert answer.status_code == 422, answer.text
+    assert time.monotonic() - began < 3  # not the ten that a read may take
 
 
 def all_at_once(check: Callable[[Any], None], cases: Sequence[Any]) -> None:

@@ -20,7 +20,7 @@ from app.types import JSONMapping
 
 PIECE = 200
 # A blob without a row is that old before it counts as left over: its upload may be under way.
-UNDER_WAY = timedelta(hours=1)
+UNDER_WAY = timedelta(days=1)  # what an import of a large bundle may take
 Item = TypeVar("Item")
 BLOB_TABLES: list[sa.FromClause] = [FILES]
 """The tables, or selections of them, that name blobs, by account and id."""

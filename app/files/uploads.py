@@ -116,10 +116,9 @@ def store(uploads: Sequence[Upload], by: Principal) -> list[StoredFile]:
     Raises TooManyRequests and QuotaExceeded.
     """
     account_id, now = by.require_account_id(), clock.now()
-    if by.account is not None:
-        size = sum(one.size for one in uploads)
-        quotas.check(account_id, by.account.quotas, FILE_BYTES, size)
-    _check_untaken(account_id, sum(one.size for one in uploads), len(uploads))
+    size, limits = sum(one.size for one in uploads), by.account.quotas if by.account else ()
+    quotas.check(account_id, limits, FILE_BYTES, size)
+    _check_untaken(account_id, size, len(uploads))
     files = [
         StoredFile(
             account_id=account_id,
@@ -133,11 +132,18 @@ def store(uploads: Sequence[Upload], by: Principal) -> list[StoredFile]:
         )
         for one in uploads
     ]
-    with db.transaction() as session:
-        session.add_all(files)
-        session.flush()
+    try:
+        with db.transaction() as session:
+            session.add_all(files)
+            session.flush()
+            # Other uploads may have ended meanwhile; these are counted by now.
+            quotas.check(account_id, limits, FILE_BYTES, 0)
+            for file in files:
+                session.expunge(file)
+    except quotas.QuotaExceeded:
         for file in files:
-            session.expunge(file)
+            storage.current().delete(storage.key_of(account_id, file.id))
+        raise
     return files
 
 

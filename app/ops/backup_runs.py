@@ -34,6 +34,7 @@ FIRST_RETRY = timedelta(minutes=10)
 LOG_LIFETIME = timedelta(days=90)
 UNDER_WAY = "A backup is being made. Wait until it has ended."
 INTERRUPTED = "Every worker that made it was stopped or killed."
+NO_TARGET = "There is no place for backups. Set SERVICE_BACKUP_TARGET."
 TARGET_CHANGED = "SERVICE_BACKUP_TARGET has changed since."
 
 
@@ -94,7 +95,9 @@ def overview() -> Overview:
 
 
 def request() -> None:
-    """Have a worker make a backup now. Raises BackupError without a place, and Conflict."""
+    """Have a worker make a backup now. Raises Conflict if one is under way, or has no place."""
+    if not config.current().backup_target:
+        raise Conflict(NO_TARGET)
     target = backup_targets.current()
     clash = errors.conflict_on_unique(BackupRun.__tablename__, "status", "status", UNDER_WAY)
     with clash, db.transaction() as session:

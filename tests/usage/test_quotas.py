@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from io import BytesIO
 from typing import Any
@@ -12,6 +13,7 @@ from flask import Flask
 
 from app import db
 from app.config import Config, ConfigError
+from app.files import storage
 from app.usage import upkeep
 from app.usage.meters import METERS
 from tests.builders import Caller, Cast, make_collection, make_record
@@ -95,6 +97,29 @@ def test_stocks_are_limited(app: Flask, cast: Cast) -> None:
     file = {"file": (BytesIO(b"x" * 1000), "y.txt")}
     check_refused(cast.alice.post("files/upload", data=file), "file_bytes", 1500)
     make_record(cast.charlie, title="another account's")
+
+
+def test_uploads_that_arrive_together_stay_within_the_quota(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit(cast.root, cast.alice, file_bytes=1500)
+    with app.app_context():
+        place = storage.current()
+    put, alice, bob = place.put, cast.alice, cast.bob
+    keys: list[str] = []
+
+    def put_after_another_upload(key: str, *rest: Any) -> None:
+        keys.append(key)
+        if len(keys) == 1:
+            with ThreadPoolExecutor() as pool:  # it passes the first check, too
+                pool.submit(upload, bob).result()
+        put(key, *rest)
+
+    monkeypatch.setattr(place, "put", put_after_another_upload)
+    answer = alice.post("files/upload", data={"file": (BytesIO(b"x" * 1000), "x.txt")})
+    check_refused(answer, "file_bytes", 1500)
+    assert used(alice)["file_bytes"] == 1000
+    assert [blob.key for blob in place.blobs()] == keys[1:]
 
 
 def test_rows_beyond_their_quota_are_refused(app: Flask, cast: Cast) -> None:
