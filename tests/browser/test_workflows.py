@@ -12,11 +12,11 @@ import pytest
 from flask import Flask
 from playwright.sync_api import expect
 
-from tests.browser.conftest import Visit
+from tests.browser.conftest import WITHOUT_SCRIPTS_TOO, Visit
 from tests.browser.test_console import sign_in
 from tests.browser.test_people import fill, press
 from tests.builders import Cast
-from tests.workflows.running import action, create, work
+from tests.workflows.running import action, create, make_workflow, work
 
 pytestmark = pytest.mark.browser
 
@@ -46,8 +46,8 @@ def test_what_forms_of_workflows_answer_suits_everybody(
     page.get_by_label("Started by").select_option("webhook")
     fill(visit, name="Welcome whoever is new", steps=json.dumps(steps))
     press(visit, "Create workflow")
-    page.get_by_text("Run with a sample…").click()
     page.get_by_text("Delete…").click()
+    page.get_by_text("Run now…").click()
     look("one")
     press(visit, "Run")
     look("pending")
@@ -76,3 +76,21 @@ def test_what_forms_of_workflows_answer_suits_everybody(
     for kind in ("workflows", "hooks"):
         for one in live_cast.alice.get(kind).json["items"]:
             live_cast.alice.delete(f"{kind}/{one['id']}")
+
+
+@WITHOUT_SCRIPTS_TOO
+def test_the_data_of_a_step_is_filled_in_by_field(visit: Visit, live_cast: Cast) -> None:
+    alice, page = live_cast.alice, visit.page
+    flow = make_workflow(alice, [create("first")])
+    sign_in(visit, alice)
+    page.goto(f"/console/workflows/{alice.account_id}/workflow/{flow['id']}/steps")
+    page.get_by_label("Add a step").select_option("update_record")
+    press(visit, "Add")
+    page.locator('[name="1.collection"]').fill("posts")
+    page.locator('[name="1.record_id"]').fill("{{ trigger.id }}")
+    press(visit, "Edit by field: 2. step_1: Update a record")
+    page.locator('[name="1.data.title"]').fill("{{ trigger.title }}")
+    press(visit, "Save steps")
+    config = alice.get(f"workflows/{flow['id']}").json["steps"][1]["config"]
+    assert config["data"] == {"title": "{{ trigger.title }}"}
+    alice.delete(f"workflows/{flow['id']}")

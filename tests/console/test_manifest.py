@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from io import BytesIO
+
 import pytest
 from flask import Flask
+from werkzeug.test import TestResponse
 
 from tests.builders import Cast, make_collection, make_record
 from tests.console.browser import Browser, alert, asks_to_sign_in
@@ -72,3 +75,21 @@ def test_only_superadmins_see_it(app: Flask, cast: Cast) -> None:
         assert browser.get(f"{PATH}/export").status_code == 403
         assert browser.send(PATH, manifest=NEW, do="plan").status_code == 403
     assert asks_to_sign_in(Browser(app).send(PATH, manifest=NEW))
+
+
+def test_a_manifest_is_planned_from_a_file(superadmin: Browser) -> None:
+    manifest = b"version: 1\nroles:\n- name: auditor"
+
+    def sent(content: bytes) -> TestResponse:
+        return superadmin.send(PATH, manifest="", do="plan", file=(BytesIO(content), "a.yaml"))
+
+    plan = sent(b"\xef\xbb\xbf" + manifest)
+    assert (plan.status_code, "auditor" in plan.text, "Apply" in plan.text) == (200, True, True)
+    assert inputs(plan.text, "manifest-form")["manifest"].strip() == manifest.decode()
+    for content, part in (
+        (b"\xff\xfe", "Choose a text file encoded in UTF-8."),
+        (b"version: 1\nroles: 3", "Line 2"),
+        (b"#" * (400 * 2**10 + 1), "The file is larger than 400 KiB."),
+    ):
+        answer = sent(content)
+        assert (answer.status_code, part in answer.text) == (400, True), part

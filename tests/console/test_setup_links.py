@@ -154,7 +154,7 @@ def test_the_holder_reaches_the_pages_of_the_link_and_no_others(app: Flask, cast
 
 def test_roles_and_policies_stay_with_the_admins(app: Flask, cast: Cast) -> None:
     holder, home = opened(app, made(cast.alice)), f"sso/{cast.alice.account_id}"
-    mapping = {"sso_group_roles": "Everyone = admin", "sso_allow_admin": "true"}
+    mapping = {"rows": "1", "group_0": "Everyone", "role_0": "admin", "sso_allow_admin": "true"}
     assert asks_to_sign_in(holder.send(home, **mapping))
     domain = cast.alice.post("account/domains", {"domain": "acme.example"}).json["id"]
     page = f"{home}/domains/{domain}"

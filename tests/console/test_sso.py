@@ -131,20 +131,52 @@ def test_saml_is_set_up_by_metadata_and_refusals_are_listed(stage: Stage, admin:
     assert stage.assert_in().status_code == 302
 
 
+def rows(*pairs: tuple[str, str]) -> dict[str, str]:
+    """The rows of groups and roles as the form sends them."""
+    sent = {"rows": str(len(pairs))}
+    for n, (group, role) in enumerate(pairs):
+        sent |= {f"group_{n}": group, f"role_{n}": role}
+    return sent
+
+
+def test_rows_of_groups_and_roles_are_added_moved_and_removed(cast: Cast, admin: Browser) -> None:
+    home = f"sso/{cast.alice.account_id}"
+    assert admin.get(home).text.count('name="group_') == 1
+    more = admin.send(home, **rows(("A", "editor")), do="more")
+    assert (more.status_code, more.text.count('name="group_')) == (200, 2)
+    both = ("A", "editor"), ("B", "viewer")
+    moved = admin.send(home, **rows(*both), do="up.1").text
+    assert moved.index('value="B"') < moved.index('value="A"')
+    assert not cast.alice.get("account").json["sso_group_roles"]
+    admin.done(home, sso_provisioning="usual", **rows(("", ""), *both))
+    saved = [{"group": group, "role": role} for group, role in both]
+    assert cast.alice.get("account").json["sso_group_roles"] == saved
+    shown = admin.get(home).text
+    assert re.findall(r'name="group_\d+" value="([^"]*)"', shown) == ["A", "B", ""]
+    assert shown.count("<option selected>") == 2
+    for odd in ({"do": "up.0"}, {"do": "up.99"}, {"do": "up"}, {"rows": "9" * 400, "do": "more"}):
+        assert admin.send(home, **{**rows(*both), **odd}).status_code == 200, odd
+    many = admin.send(home, **rows(*[("A", "editor")] * 200), do="more").text
+    assert '<datalist id="roles"><option value="' in many
+    hostile = admin.send(home, **rows((HOSTILE, HOSTILE)), do="more").text
+    assert "<script>alert" not in hostile
+
+
 def test_a_mapping_is_tried_before_it_is_saved(stage: Stage, admin: Browser) -> None:
     home = f"sso/{stage.cast.alice.account_id}"
     stage.saml(stage.cast.alice)
     stage.cast.alice.patch("account", {"default_redirect_uri": stage.client})
     assert stage.assert_in(attributes={"groups": ["A = B"]}).status_code == 302
-    form = {"sso_provisioning": "yes", "sso_group_roles": "A = B = editor", "try": "true"}
+    form = {"sso_provisioning": "yes", **rows(("A = B", "editor")), "try": "true"}
     shown = admin.send(home, **form, default_redirect_uri=stage.client)
     assert "dora@acme.example" in shown.text
     assert (
         "sso_group_roles" not in stage.cast.alice.get("account").json
         or not (stage.cast.alice.get("account").json["sso_group_roles"])
     )
-    wrong = admin.send(home, sso_provisioning="yes", sso_group_roles="nonsense")
-    assert (wrong.status_code, beside(wrong, "sso_group_roles") != "") == (400, True)
+    wrong = admin.send(home, sso_provisioning="yes", **rows(("", ""), ("A", ""), ("", "editor")))
+    assert (wrong.status_code, beside(wrong, "role_1")) == (400, "Required.")
+    assert beside(wrong, "group_2") == "Required."
     del form["try"]
     assert "Saved." in admin.done(home, **form, default_redirect_uri=stage.client)
     saved = stage.cast.alice.get("account").json
@@ -154,8 +186,10 @@ def test_a_mapping_is_tried_before_it_is_saved(stage: Stage, admin: Browser) -> 
 
 def test_a_form_takes_no_more_than_the_api(stage: Stage, admin: Browser) -> None:
     home = f"sso/{stage.cast.alice.account_id}"
+    many = rows(*((f"g{n}", "editor") for n in range(201)))
+    refused = admin.send(home, sso_provisioning="yes", **many)
+    assert (refused.status_code, "onger than" in beside(refused, "sso_group_roles")) == (400, True)
     for name, text in {
-        "sso_group_roles": "\n".join(f"g{n} = editor" for n in range(201)),
         "sso_email_domains": " ".join(f"d{n}.example" for n in range(51)),
         "allowed_redirect_uris": " ".join(f"https://a{n}.example/" for n in range(51)),
         "default_redirect_uri": f"https://a.example/{'a' * 2000}",
@@ -168,7 +202,7 @@ def test_a_form_takes_no_more_than_the_api(stage: Stage, admin: Browser) -> None
     ):
         refused = admin.send(home, sso_provisioning="yes", **{name: text})
         assert (refused.status_code, message in beside(refused, name)) == (400, True), name
-    long_group = admin.send(home, sso_provisioning="yes", sso_group_roles=f"{'g' * 301} = editor")
+    long_group = admin.send(home, sso_provisioning="yes", **rows(("g" * 301, "editor")))
     assert beside(long_group, "sso_group_roles") == "Length must be between 1 and 300."
     assert beside(admin.send(home, sso_provisioning="zzz"), "sso_provisioning") == (
         "Choose one of the options."
@@ -177,7 +211,7 @@ def test_a_form_takes_no_more_than_the_api(stage: Stage, admin: Browser) -> None
 
 def test_a_mapping_to_admin_is_tried_as_it_would_be_saved(stage: Stage, admin: Browser) -> None:
     home = f"sso/{stage.cast.alice.account_id}"
-    form = {"sso_provisioning": "yes", "sso_group_roles": "Finance = admin", "try": "true"}
+    form = {"sso_provisioning": "yes", **rows(("Finance", "admin")), "try": "true"}
     assert admin.send(home, **form).status_code == 400
     shown = admin.send(home, **form, sso_allow_admin="true")
     assert (shown.status_code, "role would change" in shown.text) == (200, True)

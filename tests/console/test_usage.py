@@ -52,3 +52,36 @@ def test_superadmins_set_quotas(furnished: Cast, superadmin: Browser) -> None:
         assert (refused.status_code, "aria-invalid" in refused.text) == (400, True)
     assert "quotas are saved" in superadmin.done(path)
     assert furnished.root.get(quotas).json["records"]["hard"] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "stored", "shown"),
+    [
+        ("5 GiB", 5 * 1024**3, "5 GiB"),
+        ("3tib", 3 * 1024**4, "3 TiB"),
+        ("1536 MiB", 1536 * 1024**2, "1536 MiB"),
+        ("1025", 1025, "1025"),
+        ("2048", 2048, "2 KiB"),
+        ("0", 0, "0"),
+        ("5 GB", None, None),
+        ("1.5 GiB", None, None),
+        ("9999999999999999 TiB", None, None),
+        ("5 GiB GiB", None, None),
+    ],
+)
+def test_limits_of_storage_take_units(
+    furnished: Cast, superadmin: Browser, text: str, stored: int | None, shown: str | None
+) -> None:
+    path = f"usage/{furnished.alice.account_id}"
+    quotas = f"accounts/{furnished.alice.account_id}/quotas"
+    if stored is None:
+        refused = superadmin.send(path, row_bytes_hard=text)
+        assert (refused.status_code, "such as 5 GiB." in refused.text) == (400, True)
+        return
+    superadmin.done(path, row_bytes_hard=text)
+    assert furnished.root.get(quotas).json["row_bytes"]["hard"] == stored
+    page = superadmin.get(path).text
+    assert f'name="row_bytes_hard" value="{shown}"' in page
+    superadmin.done(path, row_bytes_hard=shown)
+    assert furnished.root.get(quotas).json["row_bytes"]["hard"] == stored
+    assert superadmin.send(path, records_hard="5 GiB").status_code == 400

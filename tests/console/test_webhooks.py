@@ -202,6 +202,18 @@ def test_deliveries_are_filtered_looked_at_and_sent_again(app: Flask, cast: Cast
     assert (refused.status_code, "Enable it first" in alert(refused)) == (409, True)
 
 
+def test_a_delivery_that_cannot_be_resent_says_why(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root)
+    webhook = make_webhook(cast.alice, "https://hooks.example.com/x", collection="posts")
+    make_record(cast.alice, title="x")
+    admin, path = Browser(app, cast.alice), f"webhooks/{cast.alice.account_id}/deliveries"
+    assert "Pending deliveries cannot be resent." in admin.get(path).text
+    admin.done(f"webhooks/{cast.alice.account_id}/{webhook['id']}/disable")
+    shown = admin.get(path).text
+    assert "Deliveries of a disabled or deleted webhook cannot be resent." in shown
+    assert 'name="delivery"' not in shown
+
+
 def test_a_test_and_what_failed_are_sent_from_the_page(app: Flask, cast: Cast) -> None:
     admin, home = Browser(app, cast.alice), home_of(cast.alice)
     with receiving(lambda request: (202, "fine")) as receiver:

@@ -12,7 +12,7 @@ from flask import Flask
 from app.console.automation import flow_diagram, step_words
 from app.workflows.language.checks import MAX_DEPTH, MAX_STEPS
 from app.workflows.language.definition import ACTION, ACTIONS, PROPERTIES
-from tests.builders import Cast, make_collection
+from tests.builders import Caller, Cast, make_collection
 from tests.console.browser import HOSTILE, Browser, alert
 from tests.workflows.running import MANUAL, action, create, make_workflow
 
@@ -327,3 +327,159 @@ def test_a_workflow_is_switched_in_one_place(app: Flask, cast: Cast) -> None:
         assert f'{page}/{action_then}"' not in text
         admin.done(f"{page}/{action_now}")
         assert f'{page}/{action_now}"' not in admin.get(path).text
+
+
+def data_of(caller: Caller, flow: str) -> Any:
+    """The data of the first step, as stored."""
+    return caller.get(flow).json["steps"][0]["config"]["data"]
+
+
+DATA_BY_FIELD: list[dict[str, Any]] = [
+    {"title": "{{ trigger.title }}", "effort": 5, "done": True},
+    {"title": "5", "effort": "{{ trigger.n }}", "done": None, "kind": "a"},
+    {"title": "true", "done": "{{ trigger.done }}", "tags": ["a", "b"]},
+    {"extra": {"a": [1, "x"]}, "kind": "{{ trigger.kind }}"},
+    {"nowhere": 5, "title": "two\nlines", "kind": "a\nb"},
+    {},
+]
+DATA_AS_JSON: list[Any] = [
+    "{{ trigger.all }}",
+    {"title": ""},
+    {"title": " x"},
+    {"title": "a\rb"},
+    {"title": 5},
+    {"title": None},
+    {"effort": "5"},
+    {"effort": "many"},
+    {"effort": True},
+    {"done": 1},
+    {"nowhere": "5"},
+    {"no name": "x"},
+]
+
+
+def open_data(
+    app: Flask, cast: Cast, data: Any, kind: str = "create_record"
+) -> tuple[Browser, str, str]:
+    """An admin at the form of a step that writes a record with fields of several types."""
+    choices = {"options": {"choices": ["a", "b"]}}
+    fields = [
+        {"name": "title", "type": "text", "required": True},
+        {"name": "effort", "type": "number"},
+        {"name": "done", "type": "boolean"},
+        {"name": "kind", "type": "select", **choices},
+        {"name": "tags", "type": "multi_select", **choices},
+        {"name": "extra", "type": "json"},
+        {"name": "config", "type": "json"},
+    ]
+    make_collection(cast.root, "chores", schema=fields)
+    more = {"record_id": "{{ trigger.id }}"} if kind == "update_record" else {}
+    flow = make_workflow(cast.alice, [action("a", kind, collection="chores", **more, data=data)])
+    path = f"workflows/{cast.alice.account_id}/workflow/{flow['id']}/steps"
+    return Browser(app, cast.alice), path, f"workflows/{flow['id']}"
+
+
+@pytest.mark.parametrize("kind", ["create_record", "update_record"])
+@pytest.mark.parametrize("data", DATA_BY_FIELD)
+def test_data_has_an_input_per_field_and_stays_as_it_is(
+    app: Flask, cast: Cast, data: dict[str, Any], kind: str
+) -> None:
+    admin, path, flow = open_data(app, cast, data, kind)
+    fields = Fields(admin.get(path).text).values
+    assert "0.data" not in fields
+    shown = {name.removeprefix("0.data.") for name in fields if name.startswith("0.data.")}
+    assert shown == {"title", "effort", "done", "kind", "tags", "extra", "config"} | data.keys()
+    admin.done(path, **{**fields, "do": "save"})
+    assert data_of(cast.alice, flow) == data
+    as_json = press(admin, path, fields, "json.0")
+    assert json.loads(as_json["0.data"]) == data
+    assert "0.data" in press(admin, path, as_json, "add", kind="wait_delay")
+    by_field = press(admin, path, as_json, "fields.0")
+    assert {name: text for name, text in by_field.items() if name != "kind"} == {
+        name: text for name, text in fields.items() if name != "kind"
+    }
+
+
+@pytest.mark.parametrize("data", DATA_AS_JSON)
+def test_data_that_inputs_would_change_is_shown_as_json(app: Flask, cast: Cast, data: Any) -> None:
+    admin, path, flow = open_data(app, cast, data)
+    page = admin.get(path).text
+    fields = Fields(page).values
+    assert not [name for name in fields if name.startswith("0.data.")]
+    answer = admin.send(path, **{**fields, "do": "fields.0"})
+    assert "This data can only be edited as JSON." in answer.text
+    admin.done(path, **{**fields, "do": "save"})
+    assert data_of(cast.alice, flow) == data
+
+
+def test_a_new_step_has_inputs_once_its_collection_is_chosen(app: Flask, cast: Cast) -> None:
+    admin, path, flow = open_data(app, cast, {})
+    fields = press(admin, path, Fields(admin.get(path).text).values, "add", kind="create_record")
+    answer = admin.send(path, **{**fields, "do": "fields.1"})
+    assert "Choose a collection that you may write to." in answer.text
+    fields = press(admin, path, fields | {"1.collection": "chores"}, "fields.1")
+    fields |= {"1.data.title": "{{ trigger.title }}", "1.data.effort": "3", "0.data.title": "x"}
+    admin.done(path, **{**fields, "do": "save"})
+    first, second = cast.alice.get(flow).json["steps"]
+    assert second["config"]["data"] == {"title": "{{ trigger.title }}", "effort": 3}
+    assert first["config"]["data"] == {"title": "x"}
+
+
+def test_another_collection_keeps_what_was_entered(app: Flask, cast: Cast) -> None:
+    admin, path, _ = open_data(app, cast, {"title": "x", "effort": 5})
+    make_collection(cast.root)
+    fields = Fields(admin.get(path).text).values | {"0.collection": "posts"}
+    fields = press(admin, path, fields, "add", kind="wait_delay")
+    assert (fields["0.data.title"], fields["0.data.effort"]) == ("x", "5")
+    assert "0.data.done" not in fields
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "message"),
+    [
+        ("effort", "many", "Enter a number or a template."),
+        ("effort", "true", "Enter a number or a template."),
+        ("done", "yes", "Enter true, false or a template."),
+        ("tags", "a, b", "Enter JSON or a template."),
+        ("config", "{", "Enter JSON or a template."),
+        ("nowhere", "x", None),
+    ],
+)
+def test_a_wrong_value_of_a_field_is_named_beside_it(
+    app: Flask, cast: Cast, field: str, text: str, message: str | None
+) -> None:
+    admin, path, flow = open_data(app, cast, {"title": "x"})
+    fields = Fields(admin.get(path).text).values | {f"0.data.{field}": text}
+    answer = admin.send(path, **{**fields, "do": "save"})
+    if message is None:
+        page = admin.get(path).text
+        assert f'id="w-0.data.{field}">chores has no field {field}' in page
+        return
+    assert answer.status_code == 400
+    assert f'id="e-0.data.{field}">{message}' in answer.text
+    assert f'href="#i-0.data.{field}"' in answer.text
+    assert data_of(cast.alice, flow) == {"title": "x"}
+
+
+def test_lines_stay_where_a_field_of_another_type_has_them(app: Flask, cast: Cast) -> None:
+    admin, path, _ = open_data(app, cast, {"title": "x"})
+    fields = Fields(admin.get(path).text).values | {"0.data.effort": "two\nlines"}
+    shown = press(admin, path, fields, "add", kind="wait_delay")
+    assert shown["0.data.effort"].split() == ["two", "lines"]
+
+
+def test_steps_that_write_no_record_take_no_fields(app: Flask, cast: Cast) -> None:
+    admin, path, flow = open_data(app, cast, {"title": "x"})
+    sent = {"0.type": "send_webhook", "0.url": "https://hooks.example.com/x"}
+    fields = Fields(admin.get(path).text).values | sent
+    admin.done(path, **{**fields, "do": "save"})
+    config = cast.alice.get(flow).json["steps"][0]["config"]
+    assert config == {"url": "https://hooks.example.com/x"}
+
+
+def test_fields_that_the_caller_may_not_write_are_not_offered(app: Flask, cast: Cast) -> None:
+    admin, path, _ = open_data(app, cast, {"title": "x"})
+    limited = {"create_fields": ["title", "done"]}
+    assert cast.root.put("collections/chores/rules", limited).status_code == 200
+    fields = Fields(admin.get(path).text).values
+    assert {"0.data.title", "0.data.done"} == {name for name in fields if "0.data" in name}

@@ -6,11 +6,12 @@ from flask import flash, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import pii, sso_settings, tenants
+from app.accounts import roles as account_roles
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.accounts.schemas import OwnAccountBody
 from app.auth import account_settings, setup_links
 from app.auth.responses import origin
-from app.console.admin import sso_form
+from app.console.admin import group_roles, sso_form
 from app.console.shell import forms, guard, idempotent_forms, lists, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
@@ -39,6 +40,8 @@ from app.types import JSONObject
 ACCOUNT = "/console/sso/<uuid:account_id>"
 NEW = f"{ACCOUNT}/new/<category>/<provider>"
 SETTING = f"{ACCOUNT}/<uuid:setting_id>"
+MAX_ROLES, MAX_OPTIONS = 100, 500
+"""Beyond these, roles are typed: a select in each row would make the page too large."""
 
 
 @blueprint.get("/console/sso")
@@ -65,11 +68,11 @@ def show_providers(account_id: str) -> Page | BaseResponse:
 @public
 @guard.admins_only
 def change_sign_in(account_id: str) -> Page | BaseResponse:
-    """Save the provisioning settings, or preview their effect."""
-    scope, form = (
-        scopes.account_scope(account_id),
-        forms.submitted(*sso_form.ACCOUNT_FIELDS, "seen"),
-    )
+    """Save the provisioning settings, preview their effect, or add or move a row."""
+    scope = scopes.account_scope(account_id)
+    form = group_roles.add_submitted(forms.submitted(*sso_form.ACCOUNT_FIELDS, "seen"))
+    if group_roles.rearranged(form, forms.text("do")):
+        return _overview(scope, form)
     try:
         body = forms.validated(OwnAccountBody(), sso_form.account_body(form))
         if request.form.get("try"):
@@ -246,6 +249,8 @@ def finish_sso() -> str | BaseResponse:
 def _overview(scope: AccountScope, form: Form, preview: object = None) -> Page:
     rows, _ = service.page(0, 100, by=scope.by)
     configured = {(row.category, row.provider_name) for row in rows}
+    found, total = account_roles.page(0, MAX_ROLES)
+    names = [role.name for role in found]
     listing = lists.from_request("console.show_providers", **scope.url_args)
     listing.with_page(refusals.page(scope.account.id, listing.skip, lists.PAGE_SIZE))
     return form.render(
@@ -259,6 +264,9 @@ def _overview(scope: AccountScope, form: Form, preview: object = None) -> Page:
         ],
         listing=listing,
         planned=preview,
+        row_count=group_roles.count(form),
+        role_names=names,
+        as_select=total == len(names) and len(names) * group_roles.count(form) <= MAX_OPTIONS,
         ignored=sso_settings.ignored_groups(tenants.get(scope.account.id).settings),
         is_system=scope.account.id == SYSTEM_ACCOUNT_ID,
     )

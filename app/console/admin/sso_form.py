@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from app import clock
 from app.accounts.models import Account
+from app.console.admin import group_roles
 from app.console.shell.forms import Form
 from app.errors import AppError, InvalidValues, problem
 from app.http.languages import gettext, lazy_gettext
@@ -161,14 +162,12 @@ def from_account(account: Account) -> Form:
     """The form with an account's provisioning settings."""
     settings = account.settings
     words = {value: word for word, value in PROVISIONING.items()}
-    lines = [
-        f"{mapping['group']} = {mapping['role']}" for mapping in settings.get("sso_group_roles", ())
-    ]
     return Form(
         {
             "sso_provisioning": words[settings.get("sso_provisioning")],
             "sso_email_domains": _text(settings.get("sso_email_domains")),
-            "sso_group_roles": "\n".join(lines),
+            "sso_group_roles": "",
+            **group_roles.values(settings.get("sso_group_roles", ())),
             "sso_allow_admin": "true" if settings.get("sso_allow_admin") else "",
             "sso_tokens_in_fragment": "true" if settings.get("sso_tokens_in_fragment") else "",
             "allowed_redirect_uris": _text(settings.get("allowed_redirect_uris")),
@@ -183,14 +182,10 @@ def account_body(form: Form) -> JSONObject:
     if form["sso_provisioning"] not in PROVISIONING:
         message = gettext("Choose one of the options.")
         raise InvalidValues([problem("sso_provisioning", "invalid_option", message)])
-    lines = [line.rpartition("=") for line in form["sso_group_roles"].splitlines() if line.strip()]
-    if any(not group.strip() or not role.strip() for group, _, role in lines):
-        message = gettext("One line per group: its name, an equals sign, the role.")
-        raise InvalidValues([problem("sso_group_roles", "pattern_mismatch", message)])
     return {
         "sso_provisioning": PROVISIONING[form["sso_provisioning"]],
         "sso_email_domains": form["sso_email_domains"].split(),
-        "sso_group_roles": [{"group": g.strip(), "role": r.strip()} for g, _, r in lines],
+        "sso_group_roles": group_roles.body(form),
         "sso_allow_admin": bool(form["sso_allow_admin"]),
         "sso_tokens_in_fragment": bool(form["sso_tokens_in_fragment"]),
         "allowed_redirect_uris": form["allowed_redirect_uris"].split(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +36,10 @@ NAMES = {
     "file_bytes": lazy_gettext("Storage of files"),
 }
 LIMITS = ("soft", "hard")
+SIZES = (ROW_BYTES, FILE_BYTES)
+NUMBER = re.compile(r"[0-9]{1,20}", re.ASCII)
+SIZE = re.compile(rf"([0-9]{{1,20}})\s*({'|'.join(lists.UNITS)})?", re.ASCII | re.IGNORECASE)
+POWERS = {unit.lower(): power for power, unit in enumerate(lists.UNITS, 1)}
 FIELDS = tuple(f"{meter}_{limit}" for meter in METERS for limit in LIMITS)
 
 
@@ -96,7 +101,7 @@ def change_quotas(account_id: str) -> Page | BaseResponse:
 
 def _values(meters: Mapping[str, MeterState]) -> dict[str, str]:
     return {
-        f"{meter}_{limit}": str(value)
+        f"{meter}_{limit}": _exact(meter, value)
         for meter, state in meters.items()
         for limit, value in (("soft", state.soft), ("hard", state.hard))
         if value is not None
@@ -118,10 +123,28 @@ def _number(form: Form, name: str, problems: list[Any]) -> int | None:
     text = form[name].strip()
     if not text:
         return None
-    if text.isascii() and text.isdigit() and int(text[:20]) <= usage_routes.HIGHEST:
-        return int(text)
-    problems.append(problem(name, "invalid_type", gettext("Not a whole number.")))
+    is_size = name.rpartition("_")[0] in SIZES
+    number = _size(text) if is_size else int(text) if NUMBER.fullmatch(text) else None
+    if number is not None and number <= usage_routes.HIGHEST:
+        return number
+    message = gettext("Not a whole number.")
+    if is_size:
+        message = gettext("Enter a whole number of bytes, KiB, MiB, GiB or TiB, such as 5 GiB.")
+    problems.append(problem(name, "invalid_type", message))
     return None
+
+
+def _size(text: str) -> int | None:
+    match = SIZE.fullmatch(text)
+    return int(match[1]) * 1024 ** POWERS.get((match[2] or "").lower(), 0) if match else None
+
+
+def _exact(meter: str, number: int) -> str:
+    """A limit as its input has it: sizes in the largest unit that loses nothing."""
+    if meter not in SIZES or not number:
+        return str(number)
+    power = max(n for n in range(len(lists.UNITS) + 1) if number % 1024**n == 0)
+    return f"{number // 1024**power} {lists.UNITS[power - 1]}" if power else str(number)
 
 
 def _page(scope: AccountScope, usage: Usage, form: Form) -> Page:
@@ -152,8 +175,7 @@ def _rows(meters: Mapping[str, MeterState]) -> Sequence[Row]:
 def _text(meter: str, number: int | None) -> str:
     if number is None:
         return ""
-    is_size = meter in (ROW_BYTES, FILE_BYTES)
-    return lists.format_size(number) if is_size else lists.format_number(number)
+    return lists.format_size(number) if meter in SIZES else lists.format_number(number)
 
 
 def _charts(usage: Usage) -> Sequence[Chart]:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.console.automation import step_form, workflow_form
-from app.console.automation.step_form import END, JSON_KINDS, Input, Row, StepList
+from app.console.automation import step_data, step_form, workflow_form
+from app.console.automation.step_form import DATA, END, JSON_KINDS, Input, Row, StepList
 from app.console.shell import error_texts
 from app.errors import AppError, InvalidValues, problem
 from app.http.languages import gettext
@@ -96,7 +96,7 @@ def warnings(steps: StepList, found: Iterable[JSONMapping]) -> list[Fault]:
 def note_warnings(steps: StepList, found: Iterable[Fault]) -> None:
     """Put warnings beside their inputs."""
     inputs = {
-        f"i-{one.name}": one for each in steps.walk() for row in each.rows for one in row.inputs
+        f"i-{one.name}": one for each in steps.walk() for row in each.rows for one in row.all_inputs
     }
     for fault in found:
         if fault.target in inputs:
@@ -105,7 +105,8 @@ def note_warnings(steps: StepList, found: Iterable[Fault]) -> None:
 
 def _located(places: Places, field: str) -> tuple[str, str]:
     """The place of a problem's field, and the path of what is wrong within it."""
-    parts = [part for part in re.findall(r"[^.\[\]]+", field)[1:] if part != "config"]
+    without_config = re.sub(r"\]\.config\b", "]", field)  # fields of records may have that name
+    parts = re.findall(r"[^.\[\]]+", without_config)[1:]
     path = next(path for n in range(len(parts), -1, -1) if (path := ".".join(parts[:n])) in places)
     return path, ".".join(parts[path.count(".") + 1 if path else 0 :])
 
@@ -126,6 +127,9 @@ def _step(row: Row, place: str, of_hook: bool, problems: list[JSONObject]) -> JS
             values["next"] = None
         elif value is not None:
             values[one.label] = value
+    if row.entries is not None:
+        values[DATA], found = step_data.to_data(row, f"{place}.{DATA}")
+        problems += found
     if of_hook:
         return {"type": row.kind, "config": values}
     rest, _ = workflow_form.parse_json(row.rest or "{}", "rest", dict)
@@ -203,7 +207,7 @@ def _places(steps: StepList) -> Places:
         places[one.path] = one
         for row in one.rows:
             places[row.path] = row
-            places |= {one_input.name: one_input for one_input in row.inputs}
+            places |= {one_input.name: one_input for one_input in row.all_inputs}
     return places
 
 

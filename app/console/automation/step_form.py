@@ -7,12 +7,14 @@ Each step has a row of inputs, named `<row>.<property>`. The rows within a loop 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import orjson
 from werkzeug.datastructures import MultiDict
 
+from app.collections.schema import FIELD_NAME
 from app.console.automation import workflow_form
 from app.console.automation.step_words import LABELS, PROPERTY_NAMES
 from app.console.shell import json_texts
@@ -28,6 +30,8 @@ from app.workflows.language.definition import (
 )
 
 FOLLOWING, END = "", "-end"  # no names of steps
+DATA = "data"
+RECORD_OPERATIONS = {"create_record": "create", "update_record": "update"}
 INNER = {LOOP: "steps", PARALLEL: "branches"}
 TARGETS = ("next", "on_true", "on_false")
 JSON_KINDS = {"data": dict, "headers": dict}
@@ -61,6 +65,16 @@ class Input:
         return PROPERTY_NAMES[self.label]
 
     @property
+    def note(self) -> str:
+        """What stands beside the title."""
+        return ""
+
+    @property
+    def suggestions(self) -> Sequence[str]:
+        """Values to complete what is entered."""
+        return ()
+
+    @property
     def is_long(self) -> bool:
         """Whether it has an input of several lines."""
         return self.label in LONG
@@ -78,7 +92,10 @@ class Input:
 
 @dataclass
 class Row:
-    """A step as inputs; `rest` has the properties without inputs, as JSON."""
+    """A step as inputs; `rest` has the properties without inputs, as JSON.
+
+    The data of a record is an input of its own, or one per field.
+    """
 
     kind: str
     inputs: list[Input]
@@ -87,6 +104,21 @@ class Row:
     path: str = ""
     errors: list[str] = field(default_factory=list)
     is_new: bool = False
+    entries: Mapping[str, str] | None = None
+    """The texts of the fields of its data; None where its data is JSON."""
+    fields: list[Input] = field(default_factory=list)
+    as_json: bool = False
+    """Whether its data stays JSON even if inputs could show it."""
+
+    @property
+    def all_inputs(self) -> list[Input]:
+        """Its inputs, those of fields included."""
+        return [*self.inputs, *self.fields]
+
+    @property
+    def writes_record(self) -> bool:
+        """Whether its data is that of a record."""
+        return self.kind in RECORD_OPERATIONS
 
     @property
     def label(self) -> str:
@@ -96,7 +128,11 @@ class Row:
     @property
     def name(self) -> str:
         """The step's name; actions of hooks have none."""
-        return next((one.text for one in self.inputs if one.label == "name"), "")
+        return self.text("name")
+
+    def text(self, label: str) -> str:
+        """The text of an input, empty if there is none."""
+        return next((one.text for one in self.inputs if one.label == label), "")
 
     @property
     def title(self) -> str:
@@ -109,7 +145,7 @@ class Row:
     @property
     def is_open(self) -> bool:
         """Whether there is something to see: an error, a warning, or what was just added."""
-        noted = any(one.errors or one.warnings for one in self.inputs)
+        noted = any(one.errors or one.warnings for one in self.all_inputs)
         own = self.is_new or bool(self.errors) or noted
         return own or any(inner.is_open for inner in self.lists)
 
@@ -156,6 +192,8 @@ class StepList:
             row.path = f"{self.prefix}{index}"
             for one in row.inputs:
                 one.name = f"{row.path}.{one.label}"
+            for one in row.fields:
+                one.name = f"{row.path}.{DATA}.{one.label}"
             for number, inner in enumerate(row.lists):
                 inner.path = f"{row.path}.{INNER[row.kind]}"
                 inner.path += f".{number}" if row.kind == PARALLEL else ""
@@ -194,6 +232,11 @@ class _Submitted:
 
     def __init__(self, form: MultiDict[str, str], of_hook: bool) -> None:
         self.form, self.of_hook, self.remaining = form, of_hook, MAX_STEPS + 1
+        self.entries: dict[str, dict[str, str]] = defaultdict(dict)
+        for key in form:
+            path, _, name = key.rpartition(f".{DATA}.")
+            if path and FIELD_NAME.fullmatch(name):
+                self.entries[f"{path}."][name] = self._text(key)
 
     def read(self, prefix: str, depth: int) -> StepList:
         result = StepList(depth=depth, of_hook=self.of_hook)
@@ -206,11 +249,16 @@ class _Submitted:
         return result
 
     def _row(self, path: str, kind: str, depth: int) -> Row:
+        by_field = kind in RECORD_OPERATIONS and f"{path}{DATA}" not in self.form
+        entries = self.entries[path] if by_field else None
         inputs = [
             Input(name, self._text(f"{path}{name}"), required)
             for name, required in _properties(kind, self.of_hook)
+            if not (name == DATA and entries)
         ]
-        return Row(kind, inputs, self._text(f"{path}rest"), list(self._lists(path, kind, depth)))
+        row = Row(kind, inputs, self._text(f"{path}rest"), list(self._lists(path, kind, depth)))
+        row.entries, row.as_json = entries or None, self._text(f"{path}as") == "json"
+        return row
 
     def _lists(self, path: str, kind: str, depth: int) -> Iterator[StepList]:
         if kind == LOOP:
@@ -224,7 +272,12 @@ class _Submitted:
         return int(text) if re.fullmatch(r"[0-9]{1,3}", text, re.ASCII) else 0
 
     def _text(self, name: str) -> str:
-        return self.form.get(name, "").replace("\0", "").replace("\r\n", "\n").strip()
+        return cleaned(self.form.get(name, ""))
+
+
+def cleaned(text: str) -> str:
+    """A text as the form submits it."""
+    return text.replace("\0", "").replace("\r\n", "\n").strip()
 
 
 def names(steps: StepList) -> JSONObject:

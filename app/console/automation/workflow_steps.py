@@ -8,7 +8,7 @@ from flask import render_template, request
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock
-from app.console.automation import step_changes, step_form, webhook_form, workflows
+from app.console.automation import step_changes, step_data, step_form, webhook_form, workflows
 from app.console.automation.step_changes import Fault
 from app.console.automation.step_form import StepList
 from app.console.automation.workflows import WORKFLOW
@@ -36,7 +36,9 @@ def show_workflow_steps(account_id: str, kind: str, workflow_id: str) -> Page:
     workflow = service.get(workflow_id, by=scope.by, kind=kind)
     form, is_hook = Form({"seen": clock.iso(workflow.updated_at)}), kind == HOOK
     stored = hooks.list_actions(workflow) if is_hook else step_headers.masked(workflow.steps)
-    return _page(scope, workflow, step_form.from_steps(stored, of_hook=is_hook), form)
+    steps = step_form.from_steps(stored, of_hook=is_hook)
+    step_data.resolve(steps, scope.by)
+    return _page(scope, workflow, steps, form)
 
 
 @blueprint.post(STEPS)
@@ -47,6 +49,8 @@ def change_workflow_steps(account_id: str, kind: str, workflow_id: str) -> Page 
     scope, form = scopes.account_scope(account_id), forms.submitted("seen", "do")
     workflow = service.get(workflow_id, by=scope.by, kind=kind)
     steps = step_form.submitted(request.form, of_hook=kind == HOOK)
+    if step_data.resolve(steps, scope.by, form["do"]):
+        return _page(scope, workflow, steps, form)
     new_kind = forms.text(f"{form['do'].removeprefix('add')}.kind".removeprefix("."))
     if step_changes.rearranged(steps, form["do"], new_kind):
         return _page(scope, workflow, steps, form)

@@ -12,6 +12,7 @@ from app.accounts import tenants, users
 from app.console.automation import (
     flow_diagram,
     step_changes,
+    step_data,
     step_form,
     trigger_form,
     trigger_samples,
@@ -325,8 +326,10 @@ def shown(workflow: Workflow, scope: AccountScope) -> JSONObject:
     series = definition.parse_series(workflow.steps)
     is_hook = workflow.kind == HOOK
     steps = hooks.list_actions(workflow) if is_hook else workflow.steps
+    rows = step_form.from_steps(steps, of_hook=is_hook)
+    step_data.resolve(rows, scope.by)
     return {
-        "warnings": step_changes.warnings(step_form.from_steps(steps, of_hook=is_hook), found),
+        "warnings": step_changes.warnings(rows, found),
         "diagram": flow_diagram.draw(series, trigger_words.describe(workflow.trigger)),
     }
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flask import Response, request
+from werkzeug.datastructures import FileStorage
 from werkzeug.wrappers import Response as BaseResponse
 
-from app.console.shell import forms, guard
+from app.console.shell import forms, guard, lists
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page
-from app.errors import AppError, InvalidValues
-from app.http.languages import lazy_gettext
+from app.errors import AppError, InvalidValues, problem
+from app.http.languages import gettext, lazy_gettext
 from app.manifest import document, export, service
 from app.rest.access import public
 from app.types import JSONMapping, JSONObject
 
 MANIFEST = "/console/collections/manifest"
+MAX_BYTES = 400 * 2**10
+"""Of a file: the form that applies the plan sends its text as a value, of at most 500 kB."""
 KINDS = {
     "collection": lazy_gettext("Collection"),
     "role": lazy_gettext("Role"),
@@ -55,9 +58,11 @@ def export_manifest() -> BaseResponse:
 @public
 @guard.superadmins_only
 def plan_manifest() -> Page:
-    """The plan of a manifest, or the result of applying it."""
-    form, by = forms.submitted("manifest", "plan_hash"), guard.require_caller()
+    """The plan of a manifest, which may be a file, or the result of applying it."""
+    form, by = forms.submitted("manifest", "plan_hash", "file"), guard.require_caller()
     try:
+        if file := request.files.get("file"):
+            form.values["manifest"] = _text(file)
         form.validated(("manifest",))
         sent = document.parse(form["manifest"])
         if request.form.get("do") == "apply":
@@ -68,6 +73,20 @@ def plan_manifest() -> Page:
         return _page(form, problems=error.details)
     except AppError as error:
         return _page(form.with_error(error))
+
+
+def _text(file: FileStorage) -> str:
+    """The text of a file. Raises InvalidValues."""
+    content = file.stream.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        size = lists.format_size(MAX_BYTES)
+        message = gettext("The file is larger than %(size)s.", size=size)
+        raise InvalidValues([problem("file", "too_long", message)])
+    try:
+        return content.decode("utf-8-sig").replace("\0", "").strip()
+    except UnicodeDecodeError as error:
+        message = gettext("Choose a text file encoded in UTF-8.")
+        raise InvalidValues([problem("file", "invalid_type", message)]) from error
 
 
 def _page(form: Form, **parts: JSONObject | Sequence[JSONMapping]) -> Page:

@@ -1,0 +1,78 @@
+"""The roles by group of a form: rows of a group and a role, the first match applies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from app.console.shell import forms
+from app.console.shell.forms import Form
+from app.errors import InvalidValues, problem
+from app.http.languages import gettext
+from app.types import JSONMapping, JSONObject
+
+FIELD = "sso_group_roles"
+MAX_ROWS = 201  # one more than the API takes, which then says so
+DO = re.compile(r"(more|up)(?:\.([0-9]{1,3}))?")
+
+
+def values(mappings: Sequence[JSONMapping]) -> dict[str, str]:
+    """The form's values for a stored mapping, with an empty row at the end."""
+    found = _rows([(str(one["group"]), str(one["role"])) for one in mappings])
+    return {**found, **_rows([("", "")], len(mappings))}
+
+
+def add_submitted(form: Form) -> Form:
+    """The form with the submitted rows."""
+    pairs = [(forms.text(f"group_{n}"), forms.text(f"role_{n}")) for n in range(_submitted())]
+    form.values |= _rows(pairs) or {"rows": "0"}
+    return form
+
+
+def rearranged(form: Form, do: str) -> bool:
+    """Whether a button was pressed that adds or moves a row; the form is changed."""
+    match = DO.fullmatch(do)
+    if match is None:
+        return False
+    pairs = _pairs(form)
+    if match[1] == "more":
+        pairs.append(("", ""))
+    elif match[2] and 0 < (index := int(match[2])) < len(pairs):
+        pairs[index - 1 : index + 1] = [pairs[index], pairs[index - 1]]
+    form.values |= _rows(pairs[:MAX_ROWS])
+    return True
+
+
+def body(form: Form) -> list[JSONObject]:
+    """The mapping that the form submits; empty rows are left out. Raises InvalidValues."""
+    filled = [(n, pair) for n, pair in enumerate(_pairs(form)) if any(pair)]
+    problems = [
+        problem(f"{name}_{n}", "required", gettext("Required."))
+        for n, pair in filled
+        for name, text in zip(("group", "role"), pair, strict=True)
+        if not text
+    ]
+    if problems:
+        raise InvalidValues(problems)
+    return [{"group": group, "role": role} for _, (group, role) in filled]
+
+
+def count(form: Form) -> int:
+    """The number of rows."""
+    return int(form["rows"] or 0)
+
+
+def _submitted() -> int:
+    text = forms.text("rows")
+    return min(int(text), MAX_ROWS) if re.fullmatch(r"[0-9]{1,3}", text, re.ASCII) else 0
+
+
+def _pairs(form: Form) -> list[tuple[str, str]]:
+    return [(form[f"group_{n}"], form[f"role_{n}"]) for n in range(count(form))]
+
+
+def _rows(pairs: Sequence[tuple[str, str]], start: int = 0) -> dict[str, str]:
+    found = dict[str, str]()
+    for n, (group, role) in enumerate(pairs, start):
+        found |= {f"group_{n}": group, f"role_{n}": role, "rows": str(n + 1)}
+    return found
