@@ -57,6 +57,24 @@ def test_an_admin_sets_how_long_sessions_last(cast: Cast, admin: Browser) -> Non
     assert cast.alice.get("account").json["mfa"] == "optional"
 
 
+def test_an_admin_chooses_the_roles_that_need_second_factors(cast: Cast, admin: Browser) -> None:
+    path, form = f"settings/{cast.alice.account_id}/sign-in", {**SIGN_IN, "mfa": "required"}
+    admin.done(path, **form, mfa_roles=["admin", "viewer"])
+    assert cast.alice.get("account").json["mfa_roles"] == ["admin", "viewer"]
+    page = admin.get(path).text
+    boxes = dict(re.findall(r'name="mfa_roles" value="(\w+)"( checked)?', page))
+    assert {name for name, checked in boxes.items() if checked} == {"admin", "viewer"}
+    wrong = admin.send(path, **form, mfa_roles=["owner"])
+    assert (wrong.status_code, beside(wrong, "mfa_roles")) == (400, "There is no role owner.")
+    for number in range(30):  # too many for boxes
+        assert cast.root.post("roles", {"name": f"role{number}"}).status_code == 201
+    assert 'name="role_names"' in admin.get(path).text
+    admin.done(path, **form, role_names=" viewer,role29")
+    assert cast.alice.get("account").json["mfa_roles"] == ["viewer", "role29"]
+    assert beside(admin.send(path, **form, role_names="owner"), "mfa_roles")
+    assert 'value="viewer, role29"' in admin.get(path).text
+
+
 def test_settings_that_were_changed_meanwhile_are_not_overwritten_unseen(
     cast: Cast, admin: Browser
 ) -> None:

@@ -6,7 +6,7 @@ from flask import redirect, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock
-from app.accounts import sign_in_settings, tenants
+from app.accounts import roles, sign_in_settings, tenants
 from app.accounts.models import Account
 from app.auth import account_settings
 from app.console.shell import forms, guard, scopes
@@ -22,6 +22,7 @@ SETTINGS = "/console/settings"
 ACCOUNT_SETTINGS = f"{SETTINGS}/<uuid:account_id>"
 GENERAL, SIGN_IN = f"{ACCOUNT_SETTINGS}/general", f"{ACCOUNT_SETTINGS}/sign-in"
 MAX_LINES, MAX_LINE, MAX_ROLES_TEXT = 50, 300, 5000
+MAX_BOXES = 30  # of roles; the names of more are typed
 HOURS = {
     "session_idle_hours": sign_in_settings.MAX_IDLE_HOURS,
     "session_max_hours": sign_in_settings.MAX_SESSION_HOURS,
@@ -74,7 +75,8 @@ def show_sign_in_settings(account_id: str) -> Page:
     scope = scopes.account_scope(account_id)
     account = tenants.get(scope.account.id)
     seen = {"seen": clock.iso(account.updated_at)}
-    return _sign_in_page(scope, Form(seen | _sign_in_values(account.settings)))
+    required = account.settings.get("mfa_roles", [])
+    return _sign_in_page(scope, Form(seen | _sign_in_values(account.settings), required))
 
 
 @blueprint.post(SIGN_IN)
@@ -83,7 +85,7 @@ def show_sign_in_settings(account_id: str) -> Page:
 def change_sign_in_settings(account_id: str) -> Page | BaseResponse:
     """Save how users sign in."""
     scope = scopes.account_scope(account_id)
-    form = forms.submitted("seen", *sign_in_settings.NAMES)
+    form = forms.submitted("seen", "role_names", *sign_in_settings.NAMES, selected="mfa_roles")
     try:
         _save(scope, form, _sign_in_body(form))
     except AppError as error:
@@ -115,7 +117,7 @@ def _sign_in_values(settings: JSONObject) -> dict[str, str]:
     hours = {name: str(settings.get(name) or "") for name in HOURS}
     return hours | {
         "mfa": sign_in_settings.mode(settings),
-        "mfa_roles": ", ".join(settings.get("mfa_roles", ())),
+        "role_names": ", ".join(settings.get("mfa_roles", ())),
         "mfa_grace_days": str(settings.get("mfa_grace_days", 0)),
         "magic_link": "true" if settings.get("magic_link") else "",
         "new_device_mail": "true" if sign_in_settings.mails_new_devices(settings) else "",
@@ -126,10 +128,10 @@ def _sign_in_values(settings: JSONObject) -> dict[str, str]:
 def _sign_in_body(form: Form) -> JSONObject:
     if form["mfa"] not in sign_in_settings.MODES:
         raise InvalidValues([problem("mfa", "invalid_option", gettext("Choose one of these."))])
-    names = [name.strip() for name in form["mfa_roles"][:MAX_ROLES_TEXT].split(",")]
+    typed = [name.strip() for name in form["role_names"][:MAX_ROLES_TEXT].split(",")]
     return {
         "mfa": form["mfa"],
-        "mfa_roles": [name for name in names if name],
+        "mfa_roles": form.selected or [name for name in typed if name],
         "mfa_grace_days": _number(form, "mfa_grace_days", 0, sign_in_settings.MAX_GRACE_DAYS) or 0,
         "password_sign_in": bool(form["password_sign_in"]),
         "magic_link": bool(form["magic_link"]),
@@ -154,4 +156,14 @@ def _general_page(scope: AccountScope, account: Account, form: Form) -> Page:
 
 
 def _sign_in_page(scope: AccountScope, form: Form) -> Page:
-    return form.render("console/settings/sign_in.html", scope=scope, modes=MODES)
+    found, total = roles.page(0, MAX_BOXES)
+    names = [role.name for role in found]
+    boxes = [
+        {"id": name, "name": name} for name in names + [n for n in form.selected if n not in names]
+    ]
+    return form.render(
+        "console/settings/sign_in.html",
+        scope=scope,
+        modes=MODES,
+        role_boxes=boxes if total <= MAX_BOXES else None,
+    )
