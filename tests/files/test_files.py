@@ -591,7 +591,10 @@ def test_the_sweep_removes_what_a_crash_left_over(cast: Cast, app: Flask) -> Non
     assert len(blobs(app)) == 3
     with app.app_context():
         assert [path.name for path in storage.incoming().iterdir()] == ["upload-x"]
-    with time_machine.travel(clock.now() + timedelta(hours=2)):
+    with time_machine.travel(clock.now() + timedelta(hours=23)):  # an import may still be under way
+        run(app, upkeep.sweep)
+    assert len(blobs(app)) == 3
+    with time_machine.travel(clock.now() + timedelta(hours=25)):
         run(app, upkeep.sweep)
     assert names(app) == {file["id"]}
     with app.app_context():
