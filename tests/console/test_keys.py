@@ -38,6 +38,12 @@ def test_a_key_is_made_shown_and_revoked(app: Flask, cast: Cast) -> None:
     assert "is revoked" in viewer.done(f"keys/{row['id']}/revoke")  # pressed twice
 
 
+def test_a_viewer_sees_where_a_key_is_by_either_address(app: Flask, cast: Cast) -> None:
+    viewer, at = Browser(app, cast.bob), f"accounts/{cast.bob.account_id}/keys"
+    for path, shown in (("keys", "page"), ("keys/new", "true"), (at, "true"), (f"{at}/new", "true")):
+        assert f'href="/console/keys" aria-current="{shown}"' in viewer.get(path).text, path
+
+
 def test_a_page_loaded_again_makes_no_other_key_and_shows_none(app: Flask, cast: Cast) -> None:
     viewer = Browser(app, cast.bob)
     made = viewer.send("keys/new", name="import")
