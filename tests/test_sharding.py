@@ -209,6 +209,12 @@ def test_the_database_hides_other_accounts_from_the_owner_of_its_tables(
         assert cursor.fetchall() == []
 
 
+def test_a_change_of_many_shards_waits_for_no_other(sharded: Flask) -> None:
+    setting = "SELECT current_setting('citus.enable_deadlock_prevention', true)"
+    with sharded.app_context():
+        assert read(setting) == [("off",)]
+
+
 def test_doctor_names_tables_that_are_out_of_place(sharded: Flask) -> None:
     def finding(part: str) -> doctor.Finding:
         with sharded.app_context():
