@@ -61,7 +61,7 @@ CITUS_FOLDER ?= $(CURDIR)/instance/citus
 CITUS_TESTS ?= tests/records tests/collections tests/workflows tests/webhooks tests/audit tests/accounts \
 	tests/auth tests/feed tests/test_idempotency.py tests/test_jobs.py tests/rules_enforcement \
 	tests/realtime tests/bundle tests/console tests/sso tests/test_sharded_statements.py \
-	tests/test_lost_nodes.py
+	tests/test_citus_nodes.py
 citus: servers ## Run tests on a Citus cluster (CITUS_BIN=/folder/of/postgres/with/citus)
 	@CITUS_BIN="$(CITUS_BIN)" deploy/citus/nodes.sh start "$(CITUS_FOLDER)"
 	@nodes="$$(deploy/citus/nodes.sh urls)"; \

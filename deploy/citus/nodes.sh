@@ -65,10 +65,13 @@ start() {
     done
 }
 
+# A single node keeps its data, although it does not sync.
 stop() {
     [ -n "$folder" ] || fail "Name the folder of the nodes."
+    mode=immediate
+    [ -z "$only" ] || mode=fast
     for each in ${only:-$ports}; do
-        as_postgres "$bin/pg_ctl" --pgdata="$folder/$each" --mode=immediate stop > /dev/null || :
+        as_postgres "$bin/pg_ctl" --pgdata="$folder/$each" --mode="$mode" stop > /dev/null || :
     done
 }
 

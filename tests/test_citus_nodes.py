@@ -1,13 +1,16 @@
-"""A sharded database loses a worker node (docs/scaling.md); runs by `make citus` alone."""
+"""Worker nodes are lost, and shards move (docs/scaling.md); runs by `make citus` alone."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import psycopg2
 import pytest
 import sqlalchemy as sa
 from flask import Flask
@@ -25,6 +28,12 @@ PORT_OF = sa.text(
     "SELECT nodeport FROM citus_shards WHERE table_name = 'users'::regclass"
     " AND shardid = get_shard_id_for_distribution_column('users', :account)"
 )
+# As a superuser. Logical replication, the default, cannot write where policies apply.
+MOVE = """
+SELECT citus_move_shard_placement(
+  get_shard_id_for_distribution_column('users', %s), '127.0.0.1', %s, '127.0.0.1', %s,
+  shard_transfer_mode := 'block_writes')
+"""
 pytestmark = pytest.mark.skipif(not FOLDER, reason="only `make citus` has nodes to lose")
 
 
@@ -99,3 +108,37 @@ def test_accounts_on_a_lost_worker_are_unavailable_and_others_are_not(
         inside = cast.root.acting_in(caller.account_id)
         assert inside.get("audit-logs/verify").json["valid"]
     assert cast.root.acting_in("*").get("records/posts").status_code == 200
+
+
+def move(app: Flask, account_id: str, source: int, target: int) -> None:
+    path = urlsplit(app.config["SQLALCHEMY_DATABASE_URI"]).path
+    address = urlsplit(services.CITUS_NODES[0])._replace(path=path).geturl()
+    with closing(psycopg2.connect(address)) as connection:
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            cursor.execute(MOVE, (account_id, source, target))
+
+
+def test_no_write_is_lost_or_fails_while_shards_move(
+    app: Flask, cast: Cast, callers: dict[int, Caller]
+) -> None:
+    (source, caller), (target, _) = sorted(callers.items())
+    statuses, stopped = list[int](), threading.Event()
+
+    def write() -> None:
+        while not stopped.is_set():
+            statuses.append(caller.post("records/posts", {"title": "x"}).status_code)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        move(app, caller.account_id, source, target)
+    finally:
+        stopped.set()
+        writer.join()
+    assert port_of(app, caller.account_id) == target
+    assert caller.post("records/posts", {"title": "after"}).status_code == 201
+    assert set(statuses) == {201}
+    assert caller.get("records/posts").json["total"] == len(statuses) + 2
+    inside = cast.root.acting_in(caller.account_id)
+    assert inside.get("audit-logs/verify").json["valid"]
