@@ -94,9 +94,13 @@ class Driver(extensions.connection):
         self._prepared: OrderedDict[ServerStatement, tuple[str, float]] = OrderedDict()
         self._numbers = count()
 
-    def begin(self, statement: bytes = BEGIN) -> None:
+    def begin(self) -> None:
         """Begin a transaction with the next statement."""
-        self._begin = statement
+        self._begin = BEGIN
+
+    def begin_snapshot(self) -> None:
+        """Begin a read-only transaction that sees the database as it is at its first statement."""
+        self._begin = SNAPSHOT
 
     def defer(self, statement: bytes) -> None:
         """Send a statement along with the next one, or with the commit; its result is dropped.

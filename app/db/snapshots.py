@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import sqlalchemy as sa
 
 from app.db import engine
-from app.db.postgres_driver import SNAPSHOT, Driver
+from app.db.postgres_driver import Driver
 
 
 @contextmanager
@@ -21,7 +21,7 @@ def snapshot() -> Iterator[sa.Connection]:
         driver = connection.connection.driver_connection
         if isinstance(driver, Driver):
             # Before the tenant scope, which Citus sets by a statement of its own.
-            driver.begin(SNAPSHOT)
+            driver.begin_snapshot()
         else:
             connection.exec_driver_sql("BEGIN")
         try:
