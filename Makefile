@@ -59,11 +59,14 @@ slow: servers ## Run slow tests, and those that `test` runs on one database on t
 # CITUS_BIN: the folder of PostgreSQL's programs, with the extension citus installed for them.
 CITUS_FOLDER ?= $(CURDIR)/instance/citus
 CITUS_TESTS ?= tests/records tests/collections tests/workflows tests/webhooks tests/audit tests/accounts \
-	tests/auth tests/feed tests/test_idempotency.py tests/test_jobs.py
+	tests/auth tests/feed tests/test_idempotency.py tests/test_jobs.py tests/rules_enforcement \
+	tests/realtime tests/bundle tests/console tests/sso tests/test_sharded_statements.py \
+	tests/test_citus_nodes.py
 citus: servers ## Run tests on a Citus cluster (CITUS_BIN=/folder/of/postgres/with/citus)
 	@CITUS_BIN="$(CITUS_BIN)" deploy/citus/nodes.sh start "$(CITUS_FOLDER)"
 	@nodes="$$(deploy/citus/nodes.sh urls)"; \
 	TEST_CITUS_NODES="$$nodes" TEST_POSTGRES_URL="$${nodes%% *}" \
+	TEST_CITUS_FOLDER="$(CITUS_FOLDER)" CITUS_BIN="$(CITUS_BIN)" \
 		$(BIN)/pytest -k "postgresql and not plan" $(CITUS_TESTS); result=$$?; \
 	CITUS_BIN="$(CITUS_BIN)" deploy/citus/nodes.sh stop "$(CITUS_FOLDER)"; exit $$result
 

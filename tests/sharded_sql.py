@@ -57,6 +57,7 @@ def problems(statement: Statement) -> Iterator[str]:
     if changes(tree):
         yield from _moving_functions(tree)
         yield from _moved_keys(tree)
+    yield from _subqueries_as_columns(tree)
     named = {value for value, _ in _accounts(tree, statement.parameters) if value is not None}
     # Without a table of its own, a statement runs its subqueries one by one.
     if len(named) > 1 and (changes(tree) or tree.args.get("from_")):
@@ -113,6 +114,27 @@ def _moving_functions(tree: exp.Expression) -> Iterator[str]:
         for call in place.find_all(exp.Func):
             if _name_of(call) in NOT_IMMUTABLE:
                 yield f"{_name_of(call)}() in {name}"
+    for returning in tree.find_all(exp.Returning):
+        if any(case.this for case in returning.find_all(exp.Case)):
+            yield "CASE with a value in RETURNING"
+
+
+def _subqueries_as_columns(tree: exp.Expression) -> Iterator[str]:
+    """Beside a condition by a subquery that is correlated by the account, Citus takes none."""
+    for select in tree.find_all(exp.Select):
+        columns = [one for each in select.expressions for one in each.find_all(exp.Select)]
+        where = select.args.get("where")
+        if where is None or not any(_tables(one) for one in columns):
+            continue
+        for inner in where.find_all(exp.Select):
+            if _tables(inner) and not any(_names_value(one) for one in inner.find_all(exp.EQ)):
+                yield "subqueries as columns beside a correlated one"
+
+
+def _names_value(equality: exp.EQ) -> bool:
+    sides = (equality.this, equality.expression)
+    is_key = any(isinstance(side, exp.Column) and side.name == COLUMN for side in sides)
+    return is_key and any(isinstance(side, (exp.Placeholder, exp.Literal)) for side in sides)
 
 
 def _moved_keys(tree: exp.Expression) -> Iterator[str]:

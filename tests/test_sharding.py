@@ -18,11 +18,15 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app import db
+from app import clock, db
+from app.accounts.models import Account
+from app.bundle import shard_inserts
+from app.collections import definition as definitions
 from app.context import tenancy
-from app.db import errors, row_security, sharding
+from app.db import errors, row_security, sharding, snapshots
+from app.ids import new_id
 from app.ops import doctor
-from tests import builders, services
+from tests import builders, services, sql
 from tests.builders import Cast
 from tests.conftest import fill_by_hand, make_app, settings_for
 
@@ -129,6 +133,12 @@ def read(query: str) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in db.connection().execute(sa.text(query))]
 
 
+def copied_account(id: str) -> Account:
+    return Account(
+        id=id, slug="copied", account_code="zzzzzz", name="Copied", created_at=clock.now()
+    )
+
+
 @pytest.mark.parametrize("lacking", PLAIN)
 def test_without_citus_it_says_in_a_sentence_what_is_missing(lacking: str, tmp_path: Path) -> None:
     if services.CITUS_NODES:
@@ -207,6 +217,71 @@ def test_the_database_hides_other_accounts_from_the_owner_of_its_tables(
     with closing(psycopg2.connect(url)) as other, other.cursor() as cursor:
         cursor.execute(everybody.text)
         assert cursor.fetchall() == []
+
+
+def test_a_change_of_many_shards_waits_for_no_other(sharded: Flask) -> None:
+    setting = "SELECT current_setting('citus.enable_deadlock_prevention', true)"
+    with sharded.app_context():
+        assert read(setting) == [("off",)]
+
+
+def test_a_snapshot_begins_before_its_account_is_set(sharded: Flask, cast: Cast) -> None:
+    emails = sa.text("SELECT count(*) FROM users")
+    with sharded.app_context(), tenancy.in_account(cast.alice.account_id):
+        for _ in range(2):
+            with snapshots.snapshot() as connection:
+                level = connection.scalar(sa.text("SHOW transaction_isolation"))
+                assert (level, connection.scalar(emails)) == ("repeatable read", 2)
+
+
+def test_a_deleted_role_is_looked_for_over_one_connection_per_node(
+    sharded: Flask, cast: Cast
+) -> None:
+    role = cast.root.post("roles", {"name": "guest"}).json["id"]
+    with sql.statements(sharded) as sent:
+        assert cast.root.delete(f"roles/{role}").status_code == 204
+    place = sent.index("SET LOCAL citus.multi_shard_modify_mode = 'sequential'")
+    assert place < next(i for i, one in enumerate(sent) if "FROM users" in one and "role_id" in one)
+
+
+def test_records_that_refer_to_each_other_are_imported_table_by_table(
+    sharded: Flask, cast: Cast
+) -> None:
+    refers = {"type": "reference"}
+    first = builders.make_collection(cast.root, "first", [{"name": "title", "type": "text"}])
+    later = refers | {"name": "later", "collection": "second"}
+    second = [
+        {"name": "title", "type": "text"},
+        refers | {"name": "before", "collection": "first", "required": True},
+        refers | {"name": "same", "collection": "second"},
+    ]
+    builders.make_collection(cast.root, "second", second)
+    schema = [{"name": "title", "type": "text"}, later]
+    patched = cast.root.patch(f"collections/{first['id']}", {"schema": schema})
+    assert patched.status_code == 200, patched.json
+    one = builders.make_record(cast.charlie, "first", title="one")["id"]
+    two = builders.make_record(cast.charlie, "second", title="two", before=one)["id"]
+    own = {"same": two, "title": "own"}
+    assert cast.charlie.patch(f"records/second/{two}", own).status_code == 200
+    assert cast.charlie.patch(f"records/first/{one}", {"later": two}).status_code == 200
+    account, target = cast.charlie.account_id, new_id()
+    with sharded.app_context(), tenancy.as_owner():
+        staged = [shard_inserts.Staged(definitions.get(n), f"b_{n}") for n in ("second", "first")]
+        with db.transaction() as session:
+            session.add(copied_account(target))
+            session.flush()
+            for each in staged:
+                fill = f"CREATE TEMP TABLE {each.name} ON COMMIT DROP AS TABLE col_{each.name[2:]}"
+                session.execute(sa.text(fill))
+                copies = sa.table(each.name, sa.column("account_id"))
+                session.execute(sa.delete(copies).where(copies.c.account_id != account))
+                session.execute(sa.update(copies).values(account_id=target))
+            shard_inserts.insert(staged, target, 500, 1000)
+        (first_, second_) = (definitions.get(name).table for name in ("first", "second"))
+        laters = sa.select(first_.c.later).where(first_.c.account_id == target)
+        others = sa.select(second_.c.before, second_.c.same).where(second_.c.account_id == target)
+        assert db.connection().execute(laters).all() == [(two,)]
+        assert db.connection().execute(others).all() == [(one, two)]
 
 
 def test_doctor_names_tables_that_are_out_of_place(sharded: Flask) -> None:

@@ -12,7 +12,7 @@ from app import db, events
 from app.accounts import service as accounts
 from app.accounts.models import ADMIN, EDITOR, VIEWER, Role, User
 from app.accounts.types import Body, Problem
-from app.db import errors
+from app.db import citus, errors
 from app.errors import Conflict, NotFound, problem
 
 BUILT_IN = {ADMIN, EDITOR, VIEWER}
@@ -66,6 +66,7 @@ def change(role_id: int, body: Body) -> Role:
 def delete(role_id: int) -> None:
     """Delete a role. Raises Conflict if a user or an open invitation has it."""
     with db.transaction() as session:
+        citus.use_one_connection_per_node(db.connection())
         role = get(role_id)
         if role.name in BUILT_IN:
             raise Conflict("Built-in roles cannot be deleted.")

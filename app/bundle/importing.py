@@ -17,12 +17,13 @@ from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
 from app.audit import append, checkpoints, digest
 from app.audit.models import AuditChange, AuditHead, FeedChange
 from app.auth.principal import Principal
-from app.bundle import blobs, certificates, frames, tables
+from app.bundle import blobs, certificates, frames, shard_inserts, tables
 from app.bundle.contents import Contents
 from app.bundle.exporting import PIECE, ROLE_NAMES, Progress, ignore
+from app.bundle.shard_inserts import Staged
 from app.collections import definition as definitions
 from app.context import tenancy
-from app.db import engine, errors, versioned_cache
+from app.db import citus, engine, errors, versioned_cache
 from app.errors import Conflict
 from app.ids import new_id
 from app.manifest import document
@@ -149,7 +150,7 @@ class _Import:
         self._contents, self._target, self._progress = contents, target, progress
         self._roles: dict[str, int] = {}
         self._rows = 0
-        self._staged: list[tuple[str, sa.Table, list[str]]] = []
+        self._staged: list[Staged] = []
 
     def run(self) -> Imported:
         """Import everything."""
@@ -258,12 +259,12 @@ class _Import:
         if engine.has_one_writer():
             return
         # PostgreSQL checks references when a statement ends: one statement inserts them all.
-        table = definitions.get(collection).table
+        definition = definitions.get(collection)
         name = f"bundle_{len(self._staged)}"
-        quoted = db.connection().dialect.identifier_preparer.format_table(table)
+        quoted = db.connection().dialect.identifier_preparer.format_table(definition.table)
         create = f"CREATE TEMP TABLE {name} (LIKE {quoted}) ON COMMIT DROP"
         db.connection().exec_driver_sql(create)
-        self._staged.append((name, table, ["account_id", *tables.names_of(table)]))
+        self._staged.append(Staged(definition, name))
 
     def _insert(self, name: str, columns: Sequence[str], rows: Sequence[list[Any]]) -> None:
         target = self._target
@@ -286,7 +287,7 @@ class _Import:
         )
         values = [row for row in adjusted if row]
         if values:
-            staged = None if is_core or not self._staged else self._staged[-1][0]
+            staged = None if is_core or not self._staged else self._staged[-1].name
             into = tables.plain(table, staged)
             db.connection().execute(sa.insert(into), values)
 
@@ -353,11 +354,15 @@ class _Import:
     def _insert_staged(self) -> None:
         if not self._staged:
             return
+        if citus.is_sharded(db.connection()):
+            shard_inserts.insert(self._staged, self._target.account_id, PIECE, MAX_LENGTH)
+            return
         preparer = db.connection().dialect.identifier_preparer
         parts = []
-        for name, table, columns in self._staged:
+        for definition, name in self._staged:
+            columns = ["account_id", *tables.names_of(definition.table)]
             names = ", ".join(map(preparer.quote, columns))
-            into = preparer.format_table(table)
+            into = preparer.format_table(definition.table)
             parts.append(
                 f"{name}_rows AS (INSERT INTO {into} ({names}) SELECT {names} FROM {name})"  # noqa: S608
             )

@@ -24,3 +24,9 @@ def distribution(table: str, *, beside: str | None = ANCHOR) -> str:
     # Names of tables are letters, digits and underscores.
     colocation = f", colocate_with => '{beside}'" if beside else ""
     return f"SELECT create_distributed_table('{table}', '{COLUMN}'{colocation})"
+
+
+def use_one_connection_per_node(connection: sa.Connection) -> None:
+    """Prepare a transaction that reads several shards before it changes a shared table."""
+    if is_sharded(connection):
+        connection.exec_driver_sql("SET LOCAL citus.multi_shard_modify_mode = 'sequential'")

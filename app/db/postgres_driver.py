@@ -24,6 +24,8 @@ from app.context import tenancy
 
 Query = str | bytes | sql.Composable
 Parameters = Sequence[Any] | Mapping[str, Any] | None
+BEGIN = b"BEGIN; "
+SNAPSHOT = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; "
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 IDLE, FAILED, BROKEN = (
     extensions.TRANSACTION_STATUS_IDLE,
@@ -84,7 +86,7 @@ class Driver(extensions.connection):
     views_path = ""
     """The search path inside `tenancy.through_views`."""
     _scope: RoleStatements | None = None
-    _begins = False
+    _begin = b""
     _pending = b""
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -94,14 +96,18 @@ class Driver(extensions.connection):
 
     def begin(self) -> None:
         """Begin a transaction with the next statement."""
-        self._begins = True
+        self._begin = BEGIN
+
+    def begin_snapshot(self) -> None:
+        """Begin a read-only transaction that sees the database as it is at its first statement."""
+        self._begin = SNAPSHOT
 
     def defer(self, statement: bytes) -> None:
         """Send a statement along with the next one, or with the commit; its result is dropped.
 
         Raises RuntimeError outside a transaction.
         """
-        begun = self._begins or self._pending or self.get_transaction_status() != IDLE
+        begun = self._begin or self._pending or self.get_transaction_status() != IDLE
         if not begun:
             raise RuntimeError("nothing is deferred outside a transaction")
         self._pending = self.take_pending() + statement + b"; "
@@ -118,11 +124,11 @@ class Driver(extensions.connection):
         elif self._pending or self.get_transaction_status() != IDLE:
             pending, self._pending = self._pending, b""
             self._send(pending + b"COMMIT")
-        self._begins = False
+        self._begin = b""
 
     def rollback(self) -> None:
         """Roll back."""
-        self._begins, self._pending = False, b""
+        self._begin, self._pending = b"", b""
         if not self.autocommit:
             super().rollback()
         elif self.get_transaction_status() not in (IDLE, BROKEN):
@@ -141,8 +147,8 @@ class Driver(extensions.connection):
             return b""
         begins = status == IDLE and not self._pending
         pending, self._pending = self._pending, b""
-        if self._begins:
-            self._begins, pending = False, b"BEGIN; "
+        if self._begin:
+            self._begin, pending = b"", self._begin
         if self.roles is None and not self.is_sharded:
             return pending
         return pending + self._set_scope(self.roles, begins)

@@ -8,11 +8,7 @@ from contextlib import contextmanager
 import sqlalchemy as sa
 
 from app.db import engine
-
-BEGIN = {
-    "sqlite": "BEGIN",
-    "postgresql": "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
-}
+from app.db.postgres_driver import Driver
 
 
 @contextmanager
@@ -22,9 +18,14 @@ def snapshot() -> Iterator[sa.Connection]:
     Blocks no writer. The tenant scope is that of the block's beginning.
     """
     with engine.current_engine().connect() as connection:
-        connection.exec_driver_sql(BEGIN[connection.dialect.name])
+        driver = connection.connection.driver_connection
+        if isinstance(driver, Driver):
+            # Before the tenant scope, which Citus sets by a statement of its own.
+            driver.begin_snapshot()
+        else:
+            connection.exec_driver_sql("BEGIN")
         try:
-            if connection.dialect.name == "postgresql":
+            if isinstance(driver, Driver):
                 connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
             yield connection
         finally:

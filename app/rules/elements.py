@@ -78,6 +78,14 @@ class Joined(FunctionElement[str]):
     name = "atrium_joined"
 
 
+class TruthText(FunctionElement[str]):
+    """A boolean as `true` or `false`; null as the empty text."""
+
+    type = sa.Text()
+    inherit_cache = True
+    name = "atrium_truth_text"
+
+
 class Midnight(FunctionElement[Any]):
     """The moment at which a day begins."""
 
@@ -190,6 +198,18 @@ def _in_groups(parts: Sequence[str], call: Callable[[Sequence[str]], str]) -> st
         firsts = range(0, len(parts), MAX_PARTS)
         parts = [call(parts[first : first + MAX_PARTS]) for first in firsts]
     return call(parts)
+
+
+@compiles(TruthText, "sqlite")
+def _sqlite_truth_text(element: TruthText, compiler: SQLCompiler, **options: object) -> str:
+    value = _parts(element, compiler, options)[0]
+    return f"CASE {value} WHEN 1 THEN 'true' WHEN 0 THEN 'false' ELSE '' END"
+
+
+@compiles(TruthText, "postgresql")
+def _postgres_truth_text(element: TruthText, compiler: SQLCompiler, **options: object) -> str:
+    # No CASE: Citus cannot send nested ones with a value to compare.
+    return f"coalesce({_parts(element, compiler, options)[0]}::text, '')"
 
 
 @compiles(Midnight, "sqlite")

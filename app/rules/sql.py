@@ -26,6 +26,7 @@ from app.rules.elements import (
     Nested,
     Nothing,
     Parameter,
+    TruthText,
 )
 from app.rules.evaluate import Subject
 from app.rules.functions import PLAIN
@@ -257,7 +258,7 @@ class _Builder:
         if node.type is Type.NUMBER:
             return self.ours("plain", Type.TEXT, node)
         if node.type is Type.BOOLEAN:
-            return sa.case({True: "true", False: "false"}, value=self.value(node), else_="")
+            return TruthText(self.value(node))
         return self.value(node)
 
     def choice(self, node: Call) -> Expression:

@@ -83,20 +83,26 @@ def failed(limit: int, *, by: Principal) -> Sequence[sa.Row[*tuple[Any, ...]]]:
 
 def failed_in_accounts(accounts: Sequence[str], limit: int) -> Sequence[object]:
     """The newest failed instances of some accounts."""
-    table = INSTANCES.c
+    names = ("account_id", "id", "workflow_id", "completed_at")
+    columns = [INSTANCES.c[name] for name in names]
+    same_workflow = (
+        Workflow.account_id == INSTANCES.c.account_id,
+        Workflow.id == INSTANCES.c.workflow_id,
+    )
+    # Joined within each account: a join of all of them would run on several shards (Citus).
     queries = [
-        sa.select(table.account_id, table.id, table.workflow_id, table.completed_at)
-        .where(table.account_id == account_id, table.status == FAILED)
-        .order_by(table.id.desc())
+        sa.select(*columns, Workflow.name)
+        .outerjoin(Workflow, sa.and_(*same_workflow))
+        .where(INSTANCES.c.account_id == account_id, INSTANCES.c.status == FAILED)
+        .order_by(INSTANCES.c.id.desc())
         .limit(limit)
         for account_id in accounts
     ]
     if not queries:
         return ()
     rows = sa.union_all(*(sa.select(query.subquery()) for query in queries)).subquery()
-    same_workflow = (Workflow.account_id == rows.c.account_id, Workflow.id == rows.c.workflow_id)
-    query = sa.select(rows, Workflow.name).outerjoin(Workflow, sa.and_(*same_workflow))
-    return db.connection().execute(query.order_by(rows.c.id.desc()).limit(limit)).all()
+    query = sa.select(rows).order_by(rows.c.id.desc()).limit(limit)
+    return db.connection().execute(query).all()
 
 
 def get(instance_id: str, *, by: Principal, skip: int = 0, limit: int | None = None) -> View:

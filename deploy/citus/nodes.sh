@@ -1,9 +1,9 @@
 #!/bin/sh
-# Starts and stops a coordinator and two workers of Citus on this machine, for trials and tests.
+# Starts and stops a coordinator and CITUS_WORKERS (2) workers of Citus on this machine, for trials and tests.
 #
 #   CITUS_BIN=/usr/lib/postgresql/16/bin deploy/citus/nodes.sh start FOLDER
 #   deploy/citus/nodes.sh urls
-#   deploy/citus/nodes.sh stop FOLDER
+#   deploy/citus/nodes.sh stop FOLDER [PORT]    # of one node; start brings it back
 #
 # CITUS_BIN is the folder of PostgreSQL's programs, with the extension citus installed for them. The
 # nodes listen on loopback from CITUS_PORT (15500) on, without passwords and without fsync: never
@@ -12,9 +12,10 @@ set -eu
 
 action=${1:-}
 folder=${2:-}
+only=${3:-}
 bin=${CITUS_BIN:-/usr/lib/postgresql/16/bin}
 port=${CITUS_PORT:-15500}
-ports="$port $((port + 1)) $((port + 2))"
+ports=$(seq -s ' ' "$port" "$((port + ${CITUS_WORKERS:-2}))")
 
 fail() {
     printf '%s\n' "$1" >&2
@@ -58,15 +59,19 @@ start() {
     [ "$(id -u)" != 0 ] || chown postgres "$folder"
     for each in $ports; do
         [ -d "$folder/$each" ] || create "$folder/$each" "$each"
+        as_postgres "$bin/pg_ctl" --pgdata="$folder/$each" status > /dev/null && continue
         as_postgres "$bin/pg_ctl" --pgdata="$folder/$each" --log="$folder/$each.log" \
             --wait start > /dev/null
     done
 }
 
+# A single node keeps its data, although it does not sync.
 stop() {
     [ -n "$folder" ] || fail "Name the folder of the nodes."
-    for each in $ports; do
-        as_postgres "$bin/pg_ctl" --pgdata="$folder/$each" --mode=immediate stop > /dev/null || :
+    mode=immediate
+    [ -z "$only" ] || mode=fast
+    for each in ${only:-$ports}; do
+        as_postgres "$bin/pg_ctl" --pgdata="$folder/$each" --mode="$mode" stop > /dev/null || :
     done
 }
 
@@ -79,5 +84,5 @@ urls() {
 
 case $action in
     start | stop | urls) "$action" ;;
-    *) fail "Usage: nodes.sh start|stop FOLDER, or nodes.sh urls" ;;
+    *) fail "Usage: nodes.sh start FOLDER, stop FOLDER [PORT], or nodes.sh urls" ;;
 esac

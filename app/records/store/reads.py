@@ -91,9 +91,15 @@ def select_by_id(
 ) -> sa.Select[Any]:
     """Select a row by id, followed by version columns."""
     columns = definition.listed if to_show else definition.selected
-    statement = sa.select(*columns, *version_columns(tables))
     scoped = store.scope(definition, None if anywhere else ACCOUNT, where)
-    return statement.where(*scoped, definition.table.c.id == sa.bindparam("_id"))
+    by_id = (*scoped, definition.table.c.id == sa.bindparam("_id"))
+    versions = version_columns(tables)
+    if where is None:
+        return sa.select(*columns, *versions).where(*by_id)
+    # Citus refuses subqueries as columns beside a rule that follows references.
+    current = sa.select(*versions).subquery()
+    source = definition.table.join(current, sa.true())
+    return sa.select(*columns, *current.c).select_from(source).where(*by_id)
 
 
 def read_page(
