@@ -248,6 +248,8 @@ def test_superadmins_see_whether_a_worker_runs(
             session.add(jobs.Job(**purge, **seen))
     for path in ("", "jobs", "health"):
         assert said in superadmin.get(path).text, path
+    is_late = said.startswith("Jobs are overdue")
+    assert ("Needs attention" in superadmin.get("").text) is is_late
 
 
 @pytest.mark.parametrize(
