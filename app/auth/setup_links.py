@@ -216,14 +216,18 @@ def _is_open(link: SetupLink) -> bool:
     return link.state in ("pending", "opened")
 
 
-def _count_open(account_id: str) -> int:
-    is_open = (
+def open_in(account_id: str) -> tuple[Condition, ...]:
+    """The conditions of an account's links that work."""
+    return (
         SetupLink.account_id == account_id,
         SetupLink.completed_at.is_(None),
         SetupLink.revoked_at.is_(None),
         SetupLink.expires_at > clock.now(),
     )
-    count = sa.select(sa.func.count()).select_from(SetupLink).where(*is_open)
+
+
+def _count_open(account_id: str) -> int:
+    count = sa.select(sa.func.count()).select_from(SetupLink).where(*open_in(account_id))
     return db.db.session.scalar(count) or 0
 
 

@@ -107,7 +107,7 @@ def _account_context(caller: Principal) -> TemplateContext:
 def _allowed_operations(scope: AccountScope) -> Sequence[tuple[str, str]]:
     """The collections that the caller may use by the API, and how."""
     allowed = [(one.name, scope.allowed_operations(one)) for one in definition.get_all()]
-    return [(name, operation_names.summary(names)) for name, names in allowed if names]
+    return [(name, operation_names.listed(names)) for name, names in allowed if names]
 
 
 def _format_sum(numbers: Sequence[int]) -> str:

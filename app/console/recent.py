@@ -37,9 +37,14 @@ LIST_PAGES = {
     "account_domains": "console.show_domains",
     "setup_links": "console.show_setup_links",
     "scim_tokens": "console.show_scim",
+    "security_streams": "console.show_receiver",
+    "account_exports": "console.show_exports",
 }
 """The page that lists the rows of a table."""
-NAMES_ACCOUNT = {"provider_settings", "account_domains", "setup_links", "scim_tokens"}
+NAMES_ACCOUNT = {
+    *("provider_settings", "account_domains", "setup_links", "scim_tokens"),
+    *("security_streams", "account_exports"),
+}
 """Tables with pages that name the account also in one's own."""
 NAMED = {table for table, kind in KINDS.items() if kind.name is not None} - {"accounts"}
 Row = tuple[str, str]  # table, id

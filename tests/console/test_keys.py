@@ -133,6 +133,24 @@ def test_a_key_needs_a_last_day_that_comes(app: Flask, cast: Cast, day: str) -> 
     assert cast.bob.get("api-keys").json["total"] == 0
 
 
+@pytest.mark.parametrize(("choice", "days"), [("30", 30), ("365", 365), ("never", None)])
+def test_a_key_expires_as_chosen(app: Flask, cast: Cast, choice: str, days: int | None) -> None:
+    viewer = Browser(app, cast.bob)
+    assert "it acts as you" in viewer.get("keys/new").text
+    viewer.done("keys/new", name="x", expires_in=choice, expires_at="2001-01-01")
+    (row,) = cast.bob.get("api-keys").json["items"]
+    if days is None:
+        assert row["expires_at"] is None
+    else:
+        left = clock.parse(row["expires_at"]) - clock.now()
+        assert timedelta(days=days - 1) < left <= timedelta(days=days)
+
+
+def test_a_chosen_date_is_required(app: Flask, cast: Cast) -> None:
+    answer = Browser(app, cast.bob).send("keys/new", name="x", expires_in="date")
+    assert (answer.status_code, beside(answer, "expires_at")) == (400, "Required.")
+
+
 def test_a_viewer_sees_the_own_keys_only(app: Flask, cast: Cast, ids: dict[str, str]) -> None:
     page = Browser(app, cast.bob).get("keys").text
     assert "No keys yet." in page

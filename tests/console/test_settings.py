@@ -43,6 +43,8 @@ def test_an_admin_changes_the_settings_of_the_own_account(cast: Cast, admin: Bro
 
 def test_an_admin_sets_how_long_sessions_last(cast: Cast, admin: Browser) -> None:
     path = f"settings/{cast.alice.account_id}/sign-in"
+    page = admin.get(path).text
+    assert re.findall(r'placeholder="(\d+)"', page) == ["168", "720"]
     for hours in ("0", "721", "1e2", "²", "9" * 400):
         answer = admin.send(path, **SIGN_IN, session_idle_hours=hours)
         assert beside(answer, "session_idle_hours") == "A number from 1 to 720."
@@ -246,6 +248,8 @@ def test_superadmins_see_whether_a_worker_runs(
             session.add(jobs.Job(**purge, **seen))
     for path in ("", "jobs", "health"):
         assert said in superadmin.get(path).text, path
+    is_late = said.startswith("Jobs are overdue")
+    assert ("Needs attention" in superadmin.get("").text) is is_late
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,38 @@ def test_saml_is_set_up_by_metadata_and_refusals_are_listed(stage: Stage, admin:
     assert stage.assert_in().status_code == 302
 
 
+def test_the_directory_shows_the_state_of_each(cast: Cast, admin: Browser) -> None:
+    home = f"sso/{cast.alice.account_id}"
+
+    def states() -> dict[str, str]:
+        found = re.findall(r"<h3><a [^>]+>([^<]+)</a></h3>.*?class=\"state[^>]+>([^<]+)<", shown())
+        return dict(found)
+
+    def shown() -> str:
+        return admin.get(home).text.replace("\n", " ")
+
+    before = {"Domains": "none", "Provisioning (SCIM)": "off", "Setup links": "none"}
+    assert states() == before
+    cast.alice.post("account/domains", {"domain": "acme.example"})
+    cast.alice.post("account/scim/tokens")
+    admin.done(f"{home}/setup-links", name="IT", days="3", features=["sso"])
+    cast.charlie.post("account/domains", {"domain": "globex.example"})
+    after = {"Domains": "0 of 1 verified", "Provisioning (SCIM)": "on", "Setup links": "1 open"}
+    assert states() == after
+
+
+def test_new_users_of_a_provider_get_a_role_that_exists(cast: Cast, admin: Browser) -> None:
+    home = f"sso/{cast.alice.account_id}"
+    new = f"{home}/new/auth_providers/github"
+    page = admin.get(new).text
+    assert "<h1>Add GitHub" in page
+    chosen = re.search(r'<select id="default_role".*?</select>', page, re.S)
+    assert chosen
+    offered = re.findall(r'<option value="([^"]*)"', chosen[0])
+    assert "viewer" in offered
+    assert "admin" not in offered  # nobody becomes one by single sign-on
+
+
 def rows(*pairs: tuple[str, str]) -> dict[str, str]:
     """The rows of groups and roles as the form sends them."""
     sent = {"rows": str(len(pairs))}

@@ -305,7 +305,7 @@ def test_a_warning_stands_beside_its_input(app: Flask, cast: Cast) -> None:
     admin, path, _ = opened(app, cast, [create("one"), missing, NAP, NAP_TOO])
     page = admin.get(path).text
     assert page.count('class="warned"') == 1
-    assert 'name="1.collection" value="postz"' in page
+    assert "<option selected>postz</option>" in page
     assert 'aria-describedby="w-1.collection"' in page
     assert "The collection postz does not exist." in page.partition('id="w-1.collection">')[2][:80]
     assert (
@@ -423,6 +423,21 @@ def test_a_new_step_has_inputs_once_its_collection_is_chosen(app: Flask, cast: C
     first, second = cast.alice.get(flow).json["steps"]
     assert second["config"]["data"] == {"title": "{{ trigger.title }}", "effort": 3}
     assert first["config"]["data"] == {"title": "x"}
+
+
+def test_a_collection_is_chosen_or_comes_from_a_template(app: Flask, cast: Cast) -> None:
+    admin, path, flow = open_data(app, cast, {})
+    page = admin.get(path).text
+    assert '<select class="form-select" id="i-0.collection"' in page
+    fields = Fields(page).values
+    asked = admin.send(path, **{**fields, "0.collection": "{{", "do": "save"})
+    assert (asked.status_code, '<input class="form-control" id="i-0.collection"' in asked.text) == (
+        400,
+        True,
+    )
+    admin.done(path, **{**fields, "0.collection": "{{ trigger.where }}", "do": "save"})
+    assert cast.alice.get(flow).json["steps"][0]["config"]["collection"] == "{{ trigger.where }}"
+    assert 'value="{{ trigger.where }}"' in admin.get(path).text
 
 
 def test_another_collection_keeps_what_was_entered(app: Flask, cast: Cast) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from flask import redirect, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
@@ -155,6 +157,11 @@ def _general_page(scope: AccountScope, account: Account, form: Form) -> Page:
     return form.render("console/settings/general.html", scope=scope, account=account)
 
 
+def _service_hours() -> dict[str, int]:
+    limits, hour = sign_in_settings.SERVICE_LIMITS, timedelta(hours=1)
+    return {"session_idle_hours": limits.idle // hour, "session_max_hours": limits.total // hour}
+
+
 def _sign_in_page(scope: AccountScope, form: Form) -> Page:
     found, total = roles.page(0, MAX_BOXES)
     names = [role.name for role in found]
@@ -165,5 +172,6 @@ def _sign_in_page(scope: AccountScope, form: Form) -> Page:
         "console/settings/sign_in.html",
         scope=scope,
         modes=MODES,
+        hours=_service_hours(),
         role_boxes=boxes if total <= MAX_BOXES else None,
     )

@@ -138,5 +138,5 @@ def _list_page(scope: AccountScope, form: Form) -> Page:
 def _page(scope: AccountScope, row: AccountDomain, form: Form) -> Page:
     context = {"scope": scope, "row": row, "state_names": STATE_NAMES, "days": LOST_AFTER}
     if scope.by.setup is None:
-        context |= choices()
+        context |= choices(with_admin=False)
     return form.render("console/sso/domain.html", **context)

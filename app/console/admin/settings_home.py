@@ -9,7 +9,8 @@ from flask import render_template, url_for
 
 from app.accounts import sign_in_settings, tenants
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
-from app.auth.models import ScimToken
+from app.auth import setup_links
+from app.auth.models import ScimToken, SetupLink
 from app.bundle.models import READY, AccountExport
 from app.console.admin.account_settings import ACCOUNT_SETTINGS
 from app.console.shell import guard, lists, scopes
@@ -58,6 +59,7 @@ class Numbers:
     enabled_receivers: int
     failing_receivers: int
     exports: int
+    open_setup_links: int
 
 
 @blueprint.get(ACCOUNT_SETTINGS)
@@ -112,6 +114,14 @@ def _cards(scope: AccountScope, account: Account) -> Iterator[Card]:
         )
 
 
+def directory_cards(scope: AccountScope) -> list[Card]:
+    """The pages about the directory that an account signs in with."""
+    if scope.account.id == SYSTEM_ACCOUNT_ID:
+        return []
+    numbers = _numbers(scope.account.id)
+    return [*_directory(scope, numbers), _setup_links(scope, numbers.open_setup_links)]
+
+
 def _numbers(account_id: str) -> Numbers:
     provider = ProviderSetting.account_id == account_id
     domain = AccountDomain.account_id == account_id
@@ -126,6 +136,7 @@ def _numbers(account_id: str) -> Numbers:
         (SecurityStream, [receiver, enabled]),
         (SecurityStream, [receiver, enabled, SecurityStream.failing_since.is_not(None)]),
         (AccountExport, [AccountExport.account_id == account_id, AccountExport.status == READY]),
+        (SetupLink, setup_links.open_in(account_id)),
     ]
     return Numbers(*counts.count_all_up_to(sources, lists.MAX_COUNTED))
 
@@ -158,7 +169,10 @@ def _directory(scope: AccountScope, numbers: Numbers) -> Iterator[Card]:
     yield Card(
         gettext("Domains"),
         "link",
-        gettext("Mail domains that are yours: their users need no account name to sign in."),
+        gettext(
+            "Users with addresses in a verified domain find their provider by their address, and"
+            " no other account\u2019s provider can sign in as them."
+        ),
         url_for("console.show_domains", **scope.url_args),
         gettext("%(verified)s of %(total)s verified", **values)
         if numbers.domains
@@ -172,6 +186,19 @@ def _directory(scope: AccountScope, numbers: Numbers) -> Iterator[Card]:
         url_for("console.show_scim", **scope.url_args),
         gettext("on") if numbers.scim_tokens else gettext("off"),
         GOOD if numbers.scim_tokens else PLAIN,
+    )
+
+
+def _setup_links(scope: AccountScope, number: int) -> Card:
+    return Card(
+        gettext("Setup links"),
+        "send",
+        gettext(
+            "A link lets the people who run the identity provider set all this up, without a user."
+        ),
+        url_for("console.show_setup_links", **scope.url_args),
+        ngettext("%(num)s open", "%(num)s open", number) if number else gettext("none"),
+        OPEN if number else PLAIN,
     )
 
 

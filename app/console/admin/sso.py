@@ -11,7 +11,8 @@ from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.accounts.schemas import OwnAccountBody
 from app.auth import account_settings, setup_links
 from app.auth.responses import origin
-from app.console.admin import group_roles, sso_form
+from app.console.admin import group_roles, settings_home, sso_form
+from app.console.people.users import choices
 from app.console.shell import forms, guard, idempotent_forms, lists, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
@@ -269,6 +270,7 @@ def _overview(scope: AccountScope, form: Form, preview: object = None) -> Page:
         as_select=total == len(names) and len(names) * group_roles.count(form) <= MAX_OPTIONS,
         ignored=sso_settings.ignored_groups(tenants.get(scope.account.id).settings),
         is_system=scope.account.id == SYSTEM_ACCOUNT_ID,
+        cards=settings_home.directory_cards(scope),
     )
 
 
@@ -287,8 +289,11 @@ def _form_page(
     steps: object = None,
 ) -> Page:
     account = service.find_active_account(scope.account.id)
+    # Who follows a setup link types the name of a role: the list is for users.
+    known_roles = choices(with_admin=False) if scope.by.setup is None else {}
     return form.render(
         "console/sso/provider.html",
+        **known_roles,
         scope=scope,
         kind=kind,
         row=row,

@@ -66,10 +66,11 @@ def field_names(kind: Provider) -> list[str]:
 def sections(kind: Provider) -> Mapping[str, list[JSONObject]]:
     """The settings of a provider by section, with their inputs."""
     section_of = {name: section for section, names in SECTIONS.items() for name in names}
+    order = {name: number for number, name in enumerate(section_of)}
     if not kind.discovers:
         section_of["issuer"] = ADVANCED
     found: dict[str, list[JSONObject]] = {section: [] for section in SECTION_NAMES}
-    for setting in kind.settings:
+    for setting in sorted(kind.settings, key=lambda one: order.get(one.name, len(order))):
         entry = {
             "name": setting.name,
             "title": gettext(setting.title),

@@ -90,7 +90,7 @@ def _page(scope: AccountScope, collection: Definition, form: Form) -> Page:
         "console/collections/api.html",
         scope=scope,
         collection=collection,
-        allowed=operation_names.summary(scope.allowed_operations(collection)),
+        allowed=operation_names.listed(scope.allowed_operations(collection)),
         examples=snippets.examples(base_url, collection.name, calls, headers),
         languages=snippets.LANGUAGES,
         code_language=_language(),

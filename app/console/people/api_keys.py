@@ -18,12 +18,14 @@ from app.console.shell.blueprint import account_route, blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, Conflict, InvalidValues, problem
-from app.http.languages import gettext
+from app.http.languages import gettext, ngettext
 from app.rest.access import public
 
 FORM = "console/keys/new.html"
 FIELDS = ("name", "description", "ip_addresses")
 OVERLAP = timedelta(days=1)  # in which the secret before a rotation works
+NEVER, ON_DATE = "never", "date"
+DAYS = (30, 90, 365)
 
 
 @account_route("GET", "/keys")
@@ -45,17 +47,17 @@ def show_keys(account_id: str | None = None) -> str:
 @public
 def show_new_key() -> Page:
     """The form for a new key."""
-    return _form_page(Form())
+    return _form_page(Form({"expires_in": NEVER}))
 
 
 @blueprint.post("/console/keys/new")
 @public
 def create_key() -> Page | BaseResponse:
     """Create a key, and redirect to the page that shows it."""
-    form, by = forms.submitted(*FIELDS, "expires_at"), guard.require_caller()
+    form, by = forms.submitted(*FIELDS, "expires_in", "expires_at"), guard.require_caller()
     id = idempotent_forms.derive_id(form.values)
     try:
-        values = {**_changes(form), "expires_at": _parse_expiry(form["expires_at"])}
+        values = {**_changes(form), "expires_at": _parse_expiry(form)}
         _, text = api_keys.create(values, by=by, id=id)
         one_time_secrets.store(id, text)
     except AppError as error:
@@ -139,10 +141,21 @@ def _key_page(scope: AccountScope, key: ApiKey, form: Form) -> Page:
 
 
 def _form_page(form: Form) -> Page:
-    return form.render(FORM, form_id=idempotent_forms.form_id())
+    form.values["expires_in"] = form["expires_in"] or ON_DATE
+    days = {str(n): ngettext("%(num)s day", "%(num)s days", n) for n in DAYS}
+    expiries = {NEVER: gettext("never"), **days, ON_DATE: gettext("on a date")}
+    return form.render(FORM, form_id=idempotent_forms.form_id(), expiries=expiries)
 
 
-def _parse_expiry(day: str) -> datetime | None:
+def _parse_expiry(form: Form) -> datetime | None:
+    """When the key expires: at the end of a day, or after a number of days."""
+    choice, day = form["expires_in"], form["expires_at"]
+    if choice == NEVER:
+        return None
+    if choice in map(str, DAYS):
+        return clock.now() + timedelta(days=int(choice))
+    if choice == ON_DATE and not day:
+        raise InvalidValues([problem("expires_at", "required", gettext("Required."))])
     try:
         return clock.parse(day[:10]) + timedelta(days=1) if day else None
     except (ValueError, OverflowError):

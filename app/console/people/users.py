@@ -13,7 +13,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import groups, roles
 from app.accounts import users as users
-from app.accounts.models import Role
+from app.accounts.models import ADMIN, Role
 from app.auth import enrolment, password_resets, sessions
 from app.auth.mfa import gate
 from app.auth.mfa import service as mfa
@@ -31,7 +31,7 @@ from app.http import user_agents
 from app.http.languages import gettext, lazy_gettext
 from app.rest.access import public
 
-MAX_ROLES, MAX_GROUPS, MAX_SESSIONS, MAX_LABEL_LENGTH = 100, 100, 20, 80
+MAX_ROLES, MAX_GROUPS, MAX_SESSIONS, MAX_DESCRIPTION = 100, 100, 20, 80
 
 
 @dataclass(frozen=True)
@@ -72,16 +72,17 @@ ALL_USERS = UserPages(
 )
 
 
-def choices() -> TemplateContext:
+def choices(*, with_admin: bool = True) -> TemplateContext:
     """The template variables for the choice of a role."""
     shown_roles, total = roles.page(0, MAX_ROLES)
-    labels = {role.name: _label(role) for role in shown_roles}
-    return {"roles": labels, "more_roles": total > MAX_ROLES}
+    offered = (role for role in shown_roles if with_admin or role.name != ADMIN)
+    descriptions = {role.name: _description(role) for role in offered}
+    return {"roles": descriptions, "more_roles": total > MAX_ROLES}
 
 
-def _label(role: Role) -> str:
-    text = f"{role.name}: {role.description}" if role.description else role.name
-    return text if len(text) <= MAX_LABEL_LENGTH else f"{text[:MAX_LABEL_LENGTH]}…"
+def _description(role: Role) -> str:
+    text = role.description or ""
+    return text if len(text) <= MAX_DESCRIPTION else f"{text[:MAX_DESCRIPTION]}…"
 
 
 def show(pages: UserPages, user_id: str) -> Page:

@@ -97,8 +97,9 @@ def show_record_collections(account_id: str) -> str:
         collections=[(one, names) for one, names in allowed.items() if names],
         counts={one.id: counts.get(one.id, 0) for one in listed},
         newest=_newest_times(scope, listed),
+        hidden=", ".join(one.name for one, names in allowed.items() if names and one not in listed),
         limited=bool(limited),
-        summary=operation_names.summary,
+        listed=operation_names.listed,
     )
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
-from app.http.languages import gettext, lazy_gettext
+from app.http.languages import lazy_gettext
 
 OPERATION_NAMES = {
     "list": lazy_gettext("list"),
@@ -13,12 +13,6 @@ OPERATION_NAMES = {
     "update": lazy_gettext("update"),
     "delete": lazy_gettext("delete"),
 }
-
-
-def summary(operations: Collection[str]) -> str:
-    """The names of allowed operations, or that all are allowed."""
-    is_all = len(operations) == len(OPERATION_NAMES)
-    return gettext("all") if is_all else listed(operations)
 
 
 def listed(operations: Iterable[str]) -> str:
