@@ -15,6 +15,7 @@ from app import clock, db
 from app.audit import append, exports, verify
 from app.audit.tracking import TRACKED
 from app.console.admin.audit_columns import LABELS
+from app.console.admin.audit_names import ALL_KINDS
 from app.db import Base
 from app.ids import new_id
 from tests.audit.chains import entries
@@ -388,3 +389,7 @@ def test_what_turns_out_to_need_a_signature_asks_for_it(app: Flask, cast: Cast) 
     signed = {"es_username": cast.alice.email, "es_password": PASSWORD, "es_reason": "tidying"}
     browser.done(f"{one}/delete", **signed)
     assert cast.alice.get("records/notes").json["total"] == 0
+
+
+def test_every_audited_table_has_a_name() -> None:
+    assert TRACKED.keys() <= ALL_KINDS.keys()

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Generator, Sequence
-from datetime import date
-from typing import Any, cast
+from typing import Any
 
-import flask_babel
 import sqlalchemy as sa
 from flask import Response, render_template, request, stream_with_context
 
@@ -25,11 +23,11 @@ from app.console.admin import audit_names, log_starts
 from app.console.admin.audit_names import Names
 from app.console.admin.log_starts import LogStart
 from app.console.records import writers
-from app.console.shell import guard, lists, streamed_pages
+from app.console.shell import days, guard, lists, streamed_pages
 from app.console.shell.blueprint import blueprint
 from app.console.shell.lists import Listing
 from app.errors import NotFound
-from app.http.languages import gettext, lazy_gettext
+from app.http.languages import lazy_gettext
 from app.rest.access import public
 from app.rest.converters import UuidPath
 from app.retention import policy as policies
@@ -75,7 +73,7 @@ def show_audit_log() -> str:
         people=_people(account_id or SYSTEM_ACCOUNT_ID),
         formats=FORMATS,
         enabled=append.enabled(),
-        name_of_day=_name_of_day,
+        name_of_day=days.name_of_day,
         start=_start(account_id),
         verified=verifications.last(verifications.AUDIT, account_id) if account_id else None,
     )
@@ -84,12 +82,6 @@ def show_audit_log() -> str:
 def _start(account_id: str | None) -> LogStart | None:
     start = checkpoints.start_of(account_id) if account_id else None
     return log_starts.shown(start, account_id, policies.AUDIT)
-
-
-def _name_of_day(day: date) -> str:
-    names = {0: gettext("Today"), 1: gettext("Yesterday")}
-    days_ago = (clock.now().date() - day).days
-    return names.get(days_ago) or cast(str, flask_babel.format_date(day, "full"))
 
 
 @blueprint.get(f"{AUDIT}/<large:entry_id>")

@@ -16,7 +16,7 @@ from app.accounts.models import Account, Group, Role, User
 from app.audit.append import DELETE, HIDDEN
 from app.audit.service import Change
 from app.auth import principal as principals
-from app.auth.models import ApiKey, Invitation, SetupLink
+from app.auth.models import ApiKey, Invitation, ScimToken, SetupLink
 from app.auth.principal import Principal
 from app.collections import definition as definitions
 from app.collections import table as tables
@@ -79,9 +79,25 @@ KINDS: Mapping[str, Kind] = {
     "api_keys": Kind(
         lazy_gettext("API key"), lazy_gettext("API keys"), ApiKey.name, "console.show_keys"
     ),
-    "account_domains": Kind(lazy_gettext("Domain"), lazy_gettext("Domains"), AccountDomain.domain),
-    "setup_links": Kind(lazy_gettext("Setup link"), lazy_gettext("Setup links"), SetupLink.name),
-    "scim_tokens": Kind(lazy_gettext("SCIM token"), lazy_gettext("SCIM tokens")),
+    "account_domains": Kind(
+        lazy_gettext("Domain"),
+        lazy_gettext("Domains"),
+        AccountDomain.domain,
+        "console.show_domain",
+        "domain_id",
+    ),
+    "setup_links": Kind(
+        lazy_gettext("Setup link"),
+        lazy_gettext("Setup links"),
+        SetupLink.name,
+        "console.show_setup_links",
+    ),
+    "scim_tokens": Kind(
+        lazy_gettext("SCIM token"),
+        lazy_gettext("SCIM tokens"),
+        sa.literal("…").concat(ScimToken.hint),
+        "console.show_scim",
+    ),
     "security_streams": Kind(
         lazy_gettext("Receiver of the security log"),
         lazy_gettext("Receivers of the security log"),
@@ -110,6 +126,13 @@ KINDS: Mapping[str, Kind] = {
         ProviderSetting.display_name,
         "console.show_provider",
         "setting_id",
+    ),
+    "saml_keys": Kind(lazy_gettext("SAML key"), lazy_gettext("SAML keys")),
+    "second_factors": Kind(lazy_gettext("Second factor"), lazy_gettext("Second factors")),
+    "account_exports": Kind(
+        lazy_gettext("Account export"),
+        lazy_gettext("Account exports"),
+        page="console.show_exports",
     ),
     "identities": Kind(lazy_gettext("Sign-in identity"), lazy_gettext("Sign-in identities")),
     "accounts": Kind(
@@ -214,6 +237,11 @@ class Names:
             self.row_name("accounts", *[change.account_id] * 2) if self._by.is_superadmin else None,
             values,
         )
+
+    def subject(self, change: Change) -> tuple[str, str | None]:
+        """The name of the row that a change is about, and its page."""
+        collection = self._collection(change)
+        return self._name(change, collection), self._url(change, collection)
 
     def row_name(self, table: str, account_id: str, id: str) -> str:
         """The name of a row, or the end of its id."""

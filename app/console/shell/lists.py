@@ -12,6 +12,7 @@ import flask_babel
 from flask import request, url_for
 
 from app import clock
+from app.console.shell import days
 from app.http.languages import lazy_gettext, ngettext
 from app.types import JSONMapping, JSONObject
 
@@ -103,11 +104,16 @@ class Listing:
         return url_for(self.endpoint, **self.url_args)
 
     @property
+    def ranges(self) -> list[days.Range]:
+        """The ranges of days to choose from, if the list is filtered by time."""
+        return days.ranges() if "from_date" in self.times else []
+
+    @property
     def is_filtered(self) -> bool:
         """Whether a search or a filter is active."""
         return bool(self.search or self.filters)
 
-    def page_url(self, page: int | None, **params: str) -> str:
+    def page_url(self, page: int | None, **params: str | None) -> str:
         """The URL of another page with the same search and filters."""
         unlimited = dict.fromkeys(self.unlimited, "all")
         kept: UrlArgs = {**self.url_args, **self.filters, **unlimited}
