@@ -84,6 +84,7 @@ def test_an_admin_sends_the_log_to_a_receiver(app: Flask, cast: Cast) -> None:
         page = browser.done(at, url=receiver.url, is_enabled="true")
         (secret,) = re.findall(r'value="([0-9a-f]{64})"', page)
         assert secret not in browser.get(at).text
+        assert re.search(r"Waiting to be sent</dt><dd>[1-9][0-9]* events<", browser.get(at).text)
         assert browser.get(f"{at}/secret").status_code == 303
         assert re.findall(r'value="([0-9a-f]{64})"', browser.done(f"{at}/rotate")) != [secret]
         assert "Saved" in browser.done(at, url=f"{receiver.url}/other", is_enabled="")

@@ -215,4 +215,6 @@ def _values(stream: SecurityStream | None) -> dict[str, str]:
 
 def _receiver_page(scope: AccountScope, form: Form) -> Page:
     stream = _stream(scope)
-    return form.render("console/security/receiver.html", scope=scope, stream=stream)
+    pending = service.count_after(scope.account.id, stream.sent_number) if stream else 0
+    context = {"scope": scope, "stream": stream, "pending": pending}
+    return form.render("console/security/receiver.html", **context)
