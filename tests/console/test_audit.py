@@ -36,6 +36,8 @@ def test_the_log_is_filtered_looked_at_and_exported(app: Flask, cast: Cast) -> N
     (entry,) = re.findall(r"/console/audit/(\d+)", page)
     one = browser.get(f"audit/{entry}").text
     assert made["id"] in one
+    (number,) = re.findall(r"<summary>(\d+) fields?</summary>", page)
+    assert one.count('<th scope="row">') == int(number)
     assert "<script>alert" not in one
     assert "No matches" in browser.get("audit?operation=DELETE").text
     assert "is not a date" in browser.get("audit?from_date=yesterday").text

@@ -351,12 +351,14 @@ def test_a_job_has_a_page_without_its_secrets(app: Flask, cast: Cast, superadmin
     with app.app_context():
         job = db.db.session.scalars(sa.select(Job).where(Job.kind == "auth.send_invitation")).one()
         token = job.payload["token"]
-        path = f"jobs/{job.account_id}/{job.id}"
+        path, job_id = f"jobs/{job.account_id}/{job.id}", job.id
     assert f'href="/console/{path}"' in superadmin.get("jobs").text
     page = superadmin.get(path).text
     assert invited in page
     assert token not in page
     assert "Invitation mail" in page
+    assert job_id in page
+    assert re.search('href="/console/[^"]*invitations">dora@acme.example</a>', page)
     assert superadmin.get(f"jobs/{cast.charlie.account_id}/{path[-36:]}").status_code == 404
 
 

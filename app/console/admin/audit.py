@@ -90,17 +90,18 @@ def _start(account_id: str | None) -> LogStart | None:
 def show_audit_entry(entry_id: str) -> str:
     """One entry with everything a verifier needs."""
     by = guard.require_caller()
-    entry = service.get(int(entry_id), by=by)
-    change = _change_of(entry)
+    entries = service.of_same_change(int(entry_id), by=by)
+    entry = next(one for one in entries if one["id"] == int(entry_id))
+    change = _change_of(entry, entries)
     shown = Names([change], by).shown(change)
     return render_template("console/audit/one.html", entry=entry, shown=shown)
 
 
-def _change_of(entry: JSONObject) -> Change:
-    """An entry as a change of its own."""
+def _change_of(entry: JSONObject, entries: list[JSONObject]) -> Change:
+    """The change that an entry is of."""
     fields = {field.name: entry.get(field.name) for field in dataclasses.fields(Change)}
     occurred_at = clock.parse(entry["occurred_at"])
-    own = {"first_id": entry["id"], "is_complete": True, "entries": [entry]}
+    own = {"first_id": entries[0]["id"], "is_complete": True, "entries": entries}
     return Change(**{**fields, **own, "occurred_at": occurred_at})
 
 

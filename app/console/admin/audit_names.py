@@ -11,9 +11,9 @@ from typing import Any
 import sqlalchemy as sa
 from flask import url_for
 
-from app import db
+from app import clock, db
 from app.accounts.models import Account, Group, Role, User
-from app.audit.append import DELETE, HIDDEN
+from app.audit.append import DELETE, HIDDEN, UPDATE
 from app.audit.service import Change
 from app.auth import principal as principals
 from app.auth.models import ApiKey, Invitation, ScimToken, SetupLink
@@ -167,6 +167,15 @@ OTHER = Kind(lazy_gettext("Row"), lazy_gettext("Rows"))
 
 
 @dataclass(frozen=True)
+class Subject:
+    """A row by its kind and name, and where it leads."""
+
+    kind: str
+    name: str
+    url: str | None
+
+
+@dataclass(frozen=True)
 class Value:
     """A changed field with its values before and after."""
 
@@ -211,6 +220,25 @@ def choices(by: Principal) -> dict[str, str]:
     }
 
 
+def of_row(account_id: str, table: str, id: str) -> Change:
+    """A change of a row without values, for its name."""
+    return Change(
+        account_id=account_id,
+        first_id=0,
+        operation=UPDATE,
+        table_name=table,
+        record_id=id,
+        user_id="",
+        user_email=None,
+        user_name=None,
+        es_username=None,
+        es_reason=None,
+        occurred_at=clock.now(),
+        is_complete=True,
+        entries=[],
+    )
+
+
 class Names:
     """The names for the changes of a page, in a bounded number of statements."""
 
@@ -238,10 +266,11 @@ class Names:
             values,
         )
 
-    def subject(self, change: Change) -> tuple[str, str | None]:
-        """The name of the row that a change is about, and its page."""
+    def subject(self, change: Change) -> Subject:
+        """The row that a change is about."""
         collection = self._collection(change)
-        return self._name(change, collection), self._url(change, collection)
+        kind = _kind(change.table_name).label
+        return Subject(kind, self._name(change, collection), self._url(change, collection))
 
     def row_name(self, table: str, account_id: str, id: str) -> str:
         """The name of a row, or the end of its id."""

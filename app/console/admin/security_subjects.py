@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from flask import url_for
 
-from app.audit.append import DELETE, UPDATE
+from app.audit.append import DELETE
 from app.audit.service import Change
 from app.collections import table as tables
-from app.console.admin.audit_names import KINDS, Names
+from app.console.admin import audit_names
+from app.console.admin.audit_names import KINDS, Names, Subject
 from app.console.shell.scopes import AccountScope
 from app.types import JSONMapping
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A row by its name, and where it leads."""
-
-    name: str
-    url: str | None
 
 
 def of_events(events: Sequence[JSONMapping], scope: AccountScope) -> Mapping[int, Subject]:
     """The subjects by the number of the event, in a bounded number of statements."""
     changes = {one["number"]: _change(one, scope) for one in events if _is_named(one)}
     names = Names(list(changes.values()), scope.by)
-    subjects = {number: Subject(*names.subject(change)) for number, change in changes.items()}
+    subjects = {number: names.subject(change) for number, change in changes.items()}
     # A label could show personal data, and each look at the log would add a read to it.
     records = {
-        one["number"]: Subject(f"…{one['target_id'][-8:]}", _events_url(one, scope))
+        one["number"]: Subject(
+            one["target_type"], f"…{one['target_id'][-8:]}", _events_url(one, scope)
+        )
         for one in events
         if one["target_id"] and one["target_type"].startswith(tables.PREFIX)
     }
@@ -45,21 +40,9 @@ def _is_named(event: JSONMapping) -> bool:
 
 
 def _change(event: JSONMapping, scope: AccountScope) -> Change:
-    """The event as a change of the audit log without values."""
-    actor = {name: event[name] for name in ("user_id", "user_email", "user_name")}
-    return Change(
-        account_id=scope.account.id,
-        first_id=event["number"],
-        operation=DELETE if event["kind"].endswith(".deleted") else UPDATE,
-        table_name=event["target_type"],
-        record_id=event["target_id"],
-        **actor,
-        es_username=None,
-        es_reason=None,
-        occurred_at=event["moment"],
-        is_complete=True,
-        entries=[],
-    )
+    change = audit_names.of_row(scope.account.id, event["target_type"], event["target_id"])
+    is_deleted = event["kind"].endswith(".deleted")
+    return replace(change, operation=DELETE) if is_deleted else change
 
 
 def _events_url(event: JSONMapping, scope: AccountScope) -> str:
