@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -171,6 +172,11 @@ def test_deliveries_are_filtered_looked_at_and_sent_again(app: Flask, cast: Cast
         for told in ("500", "The receiver responded with 500.", "records.create", "retrying"):
             assert told in page
         assert "<script>alert" not in page
+        with app.app_context(), db.transaction() as session:
+            session.execute(
+                sa.update(DELIVERIES).values(due_at=clock.now() + timedelta(seconds=30))
+            )
+        assert "1 attempt, due now" in admin.get(f"{home}/deliveries").text
         assert "sent again under the same id" in admin.done(f"{one}/redeliver")
         deliver(app)
         fail_all(app)

@@ -13,6 +13,7 @@ from app.collections import table as tables
 from app.console.admin import audit_names
 from app.console.admin.audit_names import KINDS, Names, Subject
 from app.console.shell.scopes import AccountScope
+from app.http.languages import gettext
 from app.types import JSONMapping
 
 
@@ -24,7 +25,7 @@ def of_events(events: Sequence[JSONMapping], scope: AccountScope) -> Mapping[int
     # A label could show personal data, and each look at the log would add a read to it.
     records = {
         one["number"]: Subject(
-            one["target_type"], f"…{one['target_id'][-8:]}", _events_url(one, scope)
+            gettext("Record"), f"…{one['target_id'][-8:]}", _events_url(one, scope)
         )
         for one in events
         if one["target_id"] and one["target_type"].startswith(tables.PREFIX)
