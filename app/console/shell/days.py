@@ -19,6 +19,7 @@ RANGES = (1, 7, 30)
 class Range:
     """The last days, and the text of the filter for the start of the first of them, in UTC."""
 
+    days: int
     name: str
     start: str
 
@@ -33,7 +34,7 @@ def name_of_day(day: date) -> str:
 def ranges() -> list[Range]:
     """The ranges that lists with filters by time offer."""
     today = clock.now().date()
-    return [Range(_name(days), f"{today - timedelta(days - 1)}T00:00") for days in RANGES]
+    return [Range(days, _name(days), f"{today - timedelta(days - 1)}T00:00") for days in RANGES]
 
 
 def _name(days: int) -> str:

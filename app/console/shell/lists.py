@@ -113,7 +113,7 @@ class Listing:
         """Whether a search or a filter is active."""
         return bool(self.search or self.filters)
 
-    def page_url(self, page: int | None, **params: str | None) -> str:
+    def page_url(self, page: int | None, **params: str) -> str:
         """The URL of another page with the same search and filters."""
         unlimited = dict.fromkeys(self.unlimited, "all")
         kept: UrlArgs = {**self.url_args, **self.filters, **unlimited}
@@ -184,6 +184,11 @@ def from_request(
     selected = {name: _parameter(name) for name in choices}
     filters = {name: value for name, value in selected.items() if value in choices[name]}
     filters |= {name: text for name in (*texts, *times) if (text := _parameter(name))}
+    if "from_date" in times:
+        chosen = [one for one in days.ranges() if str(one.days) == _parameter("days")]
+        if chosen:
+            filters["from_date"] = chosen[0].start
+            filters.pop("to_date", None)
     unlimited = {name for name in UNLIMITED if request.args.get(name) == "all"}
     search = _parameter("search")
     listing = Listing(endpoint, url_args, choices, texts, times, number, search, filters)
