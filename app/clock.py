@@ -13,6 +13,11 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
+def is_due(moment: datetime) -> bool:
+    """Whether a moment has come, or comes within a minute."""
+    return moment <= now() + timedelta(minutes=1)
+
+
 def seconds_until_midnight() -> float:
     """Return the seconds until the next day in UTC begins."""
     today = now()

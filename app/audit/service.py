@@ -38,6 +38,7 @@ SORTABLE = (
     "occurred_at",
 )
 FILTERS = ("account_id", "record_id", "user_id", "operation")
+NO_ENTRY = "There is no such entry."
 MAX_SIZE = 65_536  # characters of the values of a change in a list
 
 
@@ -213,6 +214,22 @@ def find_cutoff(account_id: str | None, offset: int) -> datetime | None:
 
 def get(id: int, *, by: Principal) -> Entry:
     """The entry with this id. Raises NotFound."""
+    # No further than the entry: what is not shown is no read of personal data.
+    for entry in _of_change(id, by):
+        if entry["id"] == id:
+            return entry
+    raise NotFound(NO_ENTRY)
+
+
+def of_same_change(id: int, *, by: Principal) -> list[Entry]:
+    """All entries of the change that the entry with this id is part of. Raises NotFound."""
+    found = list(_of_change(id, by))
+    if not any(entry["id"] == id for entry in found):
+        raise NotFound(NO_ENTRY)
+    return found
+
+
+def _of_change(id: int, by: Principal) -> Iterator[Entry]:
     # The primary key starts with the account, so the id is looked up in every chain.
     mine = CHANGES.alias("mine")
     before = (mine.c.account_id == HEADS.c.account_id, mine.c.first_id <= id)
@@ -222,10 +239,7 @@ def get(id: int, *, by: Principal) -> Entry:
     place = (CHANGES.c.last_id >= id, *_conditions(_scoped({}, by), CHANGES))
     changes = sa.select(*entries.columns()).select_from(chains).where(*place)
     found = [row._asdict() for row in db.connection().execute(changes)]
-    for entry in Mask(by).entries(found):
-        if entry["id"] == id:
-            return entry
-    raise NotFound("There is no such entry.")
+    return iter(Mask(by).entries(found))
 
 
 def export(query: Query, *, by: Principal) -> Iterator[Entry]:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from app.errors import Unavailable
 
@@ -37,13 +38,26 @@ FULL = (
 _reserved: set[str] = set()
 
 
+class Space(NamedTuple):
+    """The bytes of a disk."""
+
+    free: int
+    total: int
+
+
 def free_bytes(file: str) -> int | None:
     """Return the free bytes on a file's disk; None if unknown."""
+    found = space(file)
+    return found.free if found else None
+
+
+def space(file: str) -> Space | None:
+    """Return the free bytes and all bytes of a file's disk; None if unknown."""
     try:
         disk = os.statvfs(_folder(file))
     except OSError:
         return None
-    return disk.f_bavail * disk.f_frsize
+    return Space(disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize)
 
 
 @lru_cache

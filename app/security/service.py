@@ -80,6 +80,12 @@ def export_views(account_id: str, query: Query) -> Iterator[JSONObject]:
     return map(view, found)
 
 
+def count_after(account_id: str, number: int) -> int:
+    """How many events follow a number."""
+    sealing.seal(account_id)
+    return max(0, _last(account_id) - number)
+
+
 def verify_chain(account_id: str) -> JSONObject:
     """The verification result of the chain, with its signed checkpoint."""
     sealing.seal(account_id)

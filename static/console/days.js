@@ -13,11 +13,11 @@ function nameOf(day) {
 
 const headings = document.querySelectorAll("[data-day]");
 let last = null;
-for (const change of document.querySelectorAll("article.change")) {
-  const day = startOfDay(new Date(change.querySelector("header time").dateTime));
+for (const change of document.querySelectorAll("[data-of-day]")) {
+  const day = startOfDay(new Date(change.querySelector("header time, td > time").dateTime));
   if (day.getTime() === last?.getTime()) continue;
-  const heading = headings[0].cloneNode();
-  heading.textContent = nameOf(day);
+  const heading = headings[0].cloneNode(true);
+  (heading.querySelector("th") ?? heading).textContent = nameOf(day);
   change.before(heading);
   last = day;
 }

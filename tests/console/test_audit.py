@@ -15,6 +15,7 @@ from app import clock, db
 from app.audit import append, exports, verify
 from app.audit.tracking import TRACKED
 from app.console.admin.audit_columns import LABELS
+from app.console.admin.audit_names import ALL_KINDS
 from app.db import Base
 from app.ids import new_id
 from tests.audit.chains import entries
@@ -35,6 +36,8 @@ def test_the_log_is_filtered_looked_at_and_exported(app: Flask, cast: Cast) -> N
     (entry,) = re.findall(r"/console/audit/(\d+)", page)
     one = browser.get(f"audit/{entry}").text
     assert made["id"] in one
+    (number,) = re.findall(r"<summary>(\d+) fields?</summary>", page)
+    assert one.count('<th scope="row">') == int(number)
     assert "<script>alert" not in one
     assert "No matches" in browser.get("audit?operation=DELETE").text
     assert "is not a date" in browser.get("audit?from_date=yesterday").text
@@ -388,3 +391,7 @@ def test_what_turns_out_to_need_a_signature_asks_for_it(app: Flask, cast: Cast) 
     signed = {"es_username": cast.alice.email, "es_password": PASSWORD, "es_reason": "tidying"}
     browser.done(f"{one}/delete", **signed)
     assert cast.alice.get("records/notes").json["total"] == 0
+
+
+def test_every_audited_table_has_a_name() -> None:
+    assert TRACKED.keys() <= ALL_KINDS.keys()

@@ -31,7 +31,7 @@ def test_an_account_is_exported_in_the_console(
     path = f"{settings}/export"
     assert f'href="/console/{path}"' in admin.get(settings).text
     page = admin.get(path).text
-    assert re.search(r"<dt>Records</dt><dd>3 .*<dt>Users</dt><dd>2</dd>", page, re.DOTALL)
+    assert re.search(r"<dt>Records</dt><dd>3, .*<dt>Users</dt><dd>2</dd>", page, re.DOTALL)
     page = admin.done(f"{path}/start", **FORM)
     assert ("<progress" in page, 'data-refresh="2"' in page, 'name="passphrase"' in page) == (
         True,

@@ -20,12 +20,16 @@ def furnished(app: Flask, cast: Cast) -> Cast:
 
 def test_admins_see_what_their_account_uses(furnished: Cast, admin: Browser) -> None:
     account_id = furnished.alice.account_id
+    unlimited = admin.get(f"usage/{account_id}").text
+    assert "No limits are set." in unlimited
+    assert ">Limit<" not in unlimited
     furnished.root.patch(f"accounts/{account_id}/quotas", {"records": {"hard": 4000}})
     assert admin.get("usage").location == f"/console/usage/{account_id}"
     page = admin.get(f"usage/{account_id}")
     assert page.status_code == 200
     assert page.text.count("<svg viewBox") >= 2
     assert "4,000" in page.text
+    assert "No limits are set." not in page.text
     assert 'name="records_hard"' not in page.text  # superadmins set the quotas
     exported = admin.get(f"usage/{account_id}/csv")
     assert exported.mimetype == "text/csv"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -171,6 +172,11 @@ def test_deliveries_are_filtered_looked_at_and_sent_again(app: Flask, cast: Cast
         for told in ("500", "The receiver responded with 500.", "records.create", "retrying"):
             assert told in page
         assert "<script>alert" not in page
+        with app.app_context(), db.transaction() as session:
+            session.execute(
+                sa.update(DELIVERIES).values(due_at=clock.now() + timedelta(seconds=30))
+            )
+        assert "1 attempt, due now" in admin.get(f"{home}/deliveries").text
         assert "sent again under the same id" in admin.done(f"{one}/redeliver")
         deliver(app)
         fail_all(app)
@@ -351,12 +357,14 @@ def test_a_job_has_a_page_without_its_secrets(app: Flask, cast: Cast, superadmin
     with app.app_context():
         job = db.db.session.scalars(sa.select(Job).where(Job.kind == "auth.send_invitation")).one()
         token = job.payload["token"]
-        path = f"jobs/{job.account_id}/{job.id}"
+        path, job_id = f"jobs/{job.account_id}/{job.id}", job.id
     assert f'href="/console/{path}"' in superadmin.get("jobs").text
     page = superadmin.get(path).text
     assert invited in page
     assert token not in page
     assert "Invitation mail" in page
+    assert job_id in page
+    assert re.search('href="/console/[^"]*invitations">dora@acme.example</a>', page)
     assert superadmin.get(f"jobs/{cast.charlie.account_id}/{path[-36:]}").status_code == 404
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Generator, Sequence
-from datetime import date
-from typing import Any, cast
+from typing import Any
 
-import flask_babel
 import sqlalchemy as sa
 from flask import Response, render_template, request, stream_with_context
 
@@ -25,11 +23,11 @@ from app.console.admin import audit_names, log_starts
 from app.console.admin.audit_names import Names
 from app.console.admin.log_starts import LogStart
 from app.console.records import writers
-from app.console.shell import guard, lists, streamed_pages
+from app.console.shell import days, guard, lists, streamed_pages
 from app.console.shell.blueprint import blueprint
 from app.console.shell.lists import Listing
 from app.errors import NotFound
-from app.http.languages import gettext, lazy_gettext
+from app.http.languages import lazy_gettext
 from app.rest.access import public
 from app.rest.converters import UuidPath
 from app.retention import policy as policies
@@ -75,7 +73,7 @@ def show_audit_log() -> str:
         people=_people(account_id or SYSTEM_ACCOUNT_ID),
         formats=FORMATS,
         enabled=append.enabled(),
-        name_of_day=_name_of_day,
+        name_of_day=days.name_of_day,
         start=_start(account_id),
         verified=verifications.last(verifications.AUDIT, account_id) if account_id else None,
     )
@@ -86,29 +84,24 @@ def _start(account_id: str | None) -> LogStart | None:
     return log_starts.shown(start, account_id, policies.AUDIT)
 
 
-def _name_of_day(day: date) -> str:
-    names = {0: gettext("Today"), 1: gettext("Yesterday")}
-    days_ago = (clock.now().date() - day).days
-    return names.get(days_ago) or cast(str, flask_babel.format_date(day, "full"))
-
-
 @blueprint.get(f"{AUDIT}/<large:entry_id>")
 @public
 @guard.admins_only
 def show_audit_entry(entry_id: str) -> str:
     """One entry with everything a verifier needs."""
     by = guard.require_caller()
-    entry = service.get(int(entry_id), by=by)
-    change = _change_of(entry)
+    entries = service.of_same_change(int(entry_id), by=by)
+    entry = next(one for one in entries if one["id"] == int(entry_id))
+    change = _change_of(entry, entries)
     shown = Names([change], by).shown(change)
     return render_template("console/audit/one.html", entry=entry, shown=shown)
 
 
-def _change_of(entry: JSONObject) -> Change:
-    """An entry as a change of its own."""
+def _change_of(entry: JSONObject, entries: list[JSONObject]) -> Change:
+    """The change that an entry is of."""
     fields = {field.name: entry.get(field.name) for field in dataclasses.fields(Change)}
     occurred_at = clock.parse(entry["occurred_at"])
-    own = {"first_id": entry["id"], "is_complete": True, "entries": [entry]}
+    own = {"first_id": entries[0]["id"], "is_complete": True, "entries": entries}
     return Change(**{**fields, **own, "occurred_at": occurred_at})
 
 

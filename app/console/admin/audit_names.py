@@ -11,12 +11,12 @@ from typing import Any
 import sqlalchemy as sa
 from flask import url_for
 
-from app import db
+from app import clock, db
 from app.accounts.models import Account, Group, Role, User
-from app.audit.append import DELETE, HIDDEN
+from app.audit.append import DELETE, HIDDEN, UPDATE
 from app.audit.service import Change
 from app.auth import principal as principals
-from app.auth.models import ApiKey, Invitation, SetupLink
+from app.auth.models import ApiKey, Invitation, ScimToken, SetupLink
 from app.auth.principal import Principal
 from app.collections import definition as definitions
 from app.collections import table as tables
@@ -79,9 +79,25 @@ KINDS: Mapping[str, Kind] = {
     "api_keys": Kind(
         lazy_gettext("API key"), lazy_gettext("API keys"), ApiKey.name, "console.show_keys"
     ),
-    "account_domains": Kind(lazy_gettext("Domain"), lazy_gettext("Domains"), AccountDomain.domain),
-    "setup_links": Kind(lazy_gettext("Setup link"), lazy_gettext("Setup links"), SetupLink.name),
-    "scim_tokens": Kind(lazy_gettext("SCIM token"), lazy_gettext("SCIM tokens")),
+    "account_domains": Kind(
+        lazy_gettext("Domain"),
+        lazy_gettext("Domains"),
+        AccountDomain.domain,
+        "console.show_domain",
+        "domain_id",
+    ),
+    "setup_links": Kind(
+        lazy_gettext("Setup link"),
+        lazy_gettext("Setup links"),
+        SetupLink.name,
+        "console.show_setup_links",
+    ),
+    "scim_tokens": Kind(
+        lazy_gettext("SCIM token"),
+        lazy_gettext("SCIM tokens"),
+        sa.literal("…").concat(ScimToken.hint),
+        "console.show_scim",
+    ),
     "security_streams": Kind(
         lazy_gettext("Receiver of the security log"),
         lazy_gettext("Receivers of the security log"),
@@ -110,6 +126,13 @@ KINDS: Mapping[str, Kind] = {
         ProviderSetting.display_name,
         "console.show_provider",
         "setting_id",
+    ),
+    "saml_keys": Kind(lazy_gettext("SAML key"), lazy_gettext("SAML keys")),
+    "second_factors": Kind(lazy_gettext("Second factor"), lazy_gettext("Second factors")),
+    "account_exports": Kind(
+        lazy_gettext("Account export"),
+        lazy_gettext("Account exports"),
+        page="console.show_exports",
     ),
     "identities": Kind(lazy_gettext("Sign-in identity"), lazy_gettext("Sign-in identities")),
     "accounts": Kind(
@@ -141,6 +164,15 @@ SHARED_KINDS: Mapping[str, Kind] = {
 }
 ALL_KINDS = {**KINDS, **SHARED_KINDS}
 OTHER = Kind(lazy_gettext("Row"), lazy_gettext("Rows"))
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A row by its kind and name, and where it leads."""
+
+    kind: str
+    name: str
+    url: str | None
 
 
 @dataclass(frozen=True)
@@ -188,6 +220,25 @@ def choices(by: Principal) -> dict[str, str]:
     }
 
 
+def of_row(account_id: str, table: str, id: str) -> Change:
+    """A change of a row without values, for its name."""
+    return Change(
+        account_id=account_id,
+        first_id=0,
+        operation=UPDATE,
+        table_name=table,
+        record_id=id,
+        user_id="",
+        user_email=None,
+        user_name=None,
+        es_username=None,
+        es_reason=None,
+        occurred_at=clock.now(),
+        is_complete=True,
+        entries=[],
+    )
+
+
 class Names:
     """The names for the changes of a page, in a bounded number of statements."""
 
@@ -214,6 +265,12 @@ class Names:
             self.row_name("accounts", *[change.account_id] * 2) if self._by.is_superadmin else None,
             values,
         )
+
+    def subject(self, change: Change) -> Subject:
+        """The row that a change is about."""
+        collection = self._collection(change)
+        kind = _kind(change.table_name).label
+        return Subject(kind, self._name(change, collection), self._url(change, collection))
 
     def row_name(self, table: str, account_id: str, id: str) -> str:
         """The name of a row, or the end of its id."""

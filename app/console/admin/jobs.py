@@ -11,7 +11,8 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import config, db, jobs
 from app.accounts.models import Account
-from app.console.admin import job_names
+from app.console.admin import audit_names, job_names
+from app.console.admin.audit_names import Names, Subject
 from app.console.shell import figures, guard, lists, names
 from app.console.shell.blueprint import blueprint
 from app.console.shell.figures import Figure
@@ -27,6 +28,18 @@ from app.webhooks.models import DELIVERIES
 
 JOBS = "/console/jobs"
 JOB = f"{JOBS}/<uuid:account_id>/<uuid:job_id>"
+TABLES = {
+    "user_id": "users",
+    "invitation_id": "invitations",
+    "webhook_id": "webhooks",
+    "workflow_id": "workflows",
+    "export_id": "account_exports",
+    "domain_id": "account_domains",
+    "setup_link_id": "setup_links",
+    "setting_id": "provider_settings",
+    "collection_id": "collections",
+}
+"""The tables of the ids in payloads."""
 PENDING, FAILED, DONE = STATUSES = ("pending", "failed", "done")
 STATES = ("waiting", "running", "failed", "done")
 
@@ -69,8 +82,22 @@ def show_job(account_id: str, job_id: str) -> str:
         title=job_names.of_kind(job.kind),
         # Ids only: other values may be secrets or personal data.
         about={name: value for name, value in job.payload.items() if name.endswith("_id")},
+        subjects=_subjects(job),
+        sends_mail=job.kind in jobs.KINDS and jobs.KINDS[job.kind].mails,
         attempts=jobs.KINDS[job.kind].attempts if job.kind in jobs.KINDS else None,
     )
+
+
+def _subjects(job: Any) -> dict[str, Subject]:
+    """What the payload names, by the key of its id."""
+    tables = {key: table for key, table in TABLES.items() if job.payload.get(key)}
+    account_id = job.payload.get("account_id") or job.account_id
+    rows = {
+        key: audit_names.of_row(account_id, table, str(job.payload[key]))
+        for key, table in tables.items()
+    }
+    names = Names(list(rows.values()), guard.require_caller())
+    return {key: names.subject(row) for key, row in rows.items()}
 
 
 @blueprint.post(f"{JOB}/retry")

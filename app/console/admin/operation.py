@@ -97,9 +97,10 @@ def _dependencies() -> Iterator[Check]:
         "migrations": gettext("revision %(revision)s", revision=revisions.applied_core_revision()),
     }
     file = db.sqlite_file()
-    left = disk.free_bytes(file) if file else None
-    if left is not None:
-        details["disk"] = gettext("%(size)s free", size=lists.format_size(left))
+    space = disk.space(file) if file else None
+    if space is not None:
+        sizes = {name: lists.format_size(size) for name, size in space._asdict().items()}
+        details["disk"] = gettext("%(free)s of %(total)s free", **sizes)
     for name, state in readiness.checks().items():
         fault, _, advice = ("" if state == "ok" else state).partition(":")
         shown = "; ".join(filter(None, (advice.strip(), details.get(name))))

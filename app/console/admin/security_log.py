@@ -9,9 +9,9 @@ from werkzeug.wrappers import Response as BaseResponse
 from app import db
 from app.accounts.models import User
 from app.audit import verifications
-from app.console.admin import audit_names, log_starts, security_names
+from app.console.admin import audit_names, log_starts, security_names, security_subjects
 from app.console.records import writers
-from app.console.shell import forms, guard, lists, one_time_secrets, scopes
+from app.console.shell import days, forms, guard, lists, one_time_secrets, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.lists import Listing
@@ -52,6 +52,10 @@ def show_security_log(account_id: str) -> str:
         formats=FORMATS,
         verified=verifications.last(verifications.SECURITY, scope.account.id),
         start=log_starts.shown(entries.start_of(scope.account.id), *rule),
+        subjects=security_subjects.of_events(listing.items, scope),
+        name_of_day=days.name_of_day,
+        fields_of=security_names.of_fields,
+        route_name=security_names.of_route,
         **_names(scope),
     )
 
@@ -211,4 +215,6 @@ def _values(stream: SecurityStream | None) -> dict[str, str]:
 
 def _receiver_page(scope: AccountScope, form: Form) -> Page:
     stream = _stream(scope)
-    return form.render("console/security/receiver.html", scope=scope, stream=stream)
+    pending = service.count_after(scope.account.id, stream.sent_number) if stream else 0
+    context = {"scope": scope, "stream": stream, "pending": pending}
+    return form.render("console/security/receiver.html", **context)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 
+from app.collections import table as tables
+from app.console.admin import audit_columns
 from app.http.languages import gettext, lazy_gettext
 
+VARIABLE = re.compile(r"<[^>]*>")
 VERBS: Mapping[str, object] = {
     "created": lazy_gettext("created"),
     "changed": lazy_gettext("changed"),
@@ -50,10 +54,10 @@ PATHS: Mapping[str, object] = {
     "aggregate": lazy_gettext("aggregation"),
     "history": lazy_gettext("history"),
     "audit": lazy_gettext("audit log"),
-    "bundle": lazy_gettext("bundle"),
+    "bundle": lazy_gettext("account export"),
     "changes": lazy_gettext("change feed"),
     "realtime": lazy_gettext("live stream"),
-    "write": lazy_gettext("answer to a change"),
+    "write": lazy_gettext("reply to a change"),
     "webhook": lazy_gettext("webhook"),
     "workflow": lazy_gettext("workflow"),
     "file": lazy_gettext("file"),
@@ -67,6 +71,18 @@ def of_kind(kind: str) -> str:
         return str(KINDS[kind])
     noun, _, verb = kind.rpartition(".")
     return gettext("%(noun)s %(verb)s", noun=NOUNS.get(noun, noun), verb=VERBS.get(verb, verb))
+
+
+def of_route(route: str) -> str:
+    """A route without the names of its variables."""
+    return VARIABLE.sub("…", route)
+
+
+def of_fields(table: str, fields: Sequence[str]) -> list[str]:
+    """The labels of changed columns; fields of records have their own names."""
+    if table.startswith(tables.PREFIX):
+        return list(fields)
+    return [audit_columns.label(field) for field in fields]
 
 
 def of_path(path: str | None) -> str:

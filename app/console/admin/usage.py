@@ -55,6 +55,11 @@ class Row:
     hard: str
     percent: int | None
 
+    @property
+    def has_limit(self) -> bool:
+        """Whether the account is warned or stopped."""
+        return bool(self.soft or self.hard)
+
 
 @blueprint.get(USAGE)
 @public

@@ -17,7 +17,7 @@ from flask import (
 )
 from flask_wtf.csrf import CSRFError
 
-from app import config
+from app import clock, config
 from app.auth.mfa.gate import EnrolmentRequired, MfaRequired
 from app.console.shell import (
     error_texts,
@@ -113,6 +113,7 @@ blueprint.add_app_template_filter(error_texts.translate, "error_text")
 blueprint.add_app_template_filter(names.of_state, "state_name")
 blueprint.add_app_template_filter(names.of_filter, "filter_name")
 blueprint.add_app_template_filter(names.of_type, "type_name")
+blueprint.add_app_template_test(clock.is_due, "due")
 blueprint.add_app_template_global(password_hint.password_hint)
 
 

@@ -12,6 +12,7 @@ import flask_babel
 from flask import request, url_for
 
 from app import clock
+from app.console.shell import days
 from app.http.languages import lazy_gettext, ngettext
 from app.types import JSONMapping, JSONObject
 
@@ -103,6 +104,11 @@ class Listing:
         return url_for(self.endpoint, **self.url_args)
 
     @property
+    def ranges(self) -> list[days.Range]:
+        """The ranges of days to choose from, if the list is filtered by time."""
+        return days.ranges() if "from_date" in self.times else []
+
+    @property
     def is_filtered(self) -> bool:
         """Whether a search or a filter is active."""
         return bool(self.search or self.filters)
@@ -178,6 +184,11 @@ def from_request(
     selected = {name: _parameter(name) for name in choices}
     filters = {name: value for name, value in selected.items() if value in choices[name]}
     filters |= {name: text for name in (*texts, *times) if (text := _parameter(name))}
+    if "from_date" in times:
+        chosen = [one for one in days.ranges() if str(one.days) == _parameter("days")]
+        if chosen:
+            filters["from_date"] = chosen[0].start
+            filters.pop("to_date", None)
     unlimited = {name for name in UNLIMITED if request.args.get(name) == "all"}
     search = _parameter("search")
     listing = Listing(endpoint, url_args, choices, texts, times, number, search, filters)
