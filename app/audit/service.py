@@ -224,9 +224,11 @@ def get(id: int, *, by: Principal) -> Entry:
 def of_same_change(id: int, *, by: Principal) -> list[Entry]:
     """All entries of the change that the entry with this id is part of. Raises NotFound."""
     found = list(_of_change(id, by))
-    if not any(entry["id"] == id for entry in found):
+    owners = [entry["account_id"] for entry in found if entry["id"] == id]
+    if not owners:
         raise NotFound(NO_ENTRY)
-    return found
+    # Changes of other accounts may have the ids before and after it.
+    return [entry for entry in found if entry["account_id"] == owners[0]]
 
 
 def _of_change(id: int, by: Principal) -> Iterator[Entry]:

@@ -16,6 +16,7 @@ from app.audit import append, exports, verify
 from app.audit.tracking import TRACKED
 from app.console.admin.audit_columns import LABELS
 from app.console.admin.audit_names import ALL_KINDS
+from app.context import tenancy
 from app.db import Base
 from app.ids import new_id
 from tests.audit.chains import entries
@@ -395,3 +396,28 @@ def test_what_turns_out_to_need_a_signature_asks_for_it(app: Flask, cast: Cast) 
 
 def test_every_audited_table_has_a_name() -> None:
     assert TRACKED.keys() <= ALL_KINDS.keys()
+
+
+@pytest.mark.parametrize("database", ["postgresql"])  # SQLite has one writer
+def test_an_entry_shows_its_change_alone_among_those_of_other_accounts(
+    app: Flask, cast: Cast
+) -> None:
+    make_collection(cast.root)
+    step = "ALTER SEQUENCE audit_log_ids INCREMENT BY {}"
+    with app.app_context(), tenancy.as_owner(), db.transaction():
+        db.connection().exec_driver_sql(step.format(2))
+    make_record(cast.alice, title="of acme")
+    ids = "SELECT max(last_id) FROM audit_changes"
+    with app.app_context(), tenancy.as_owner(), db.transaction():
+        newest = db.connection().exec_driver_sql(ids).scalar_one()
+        db.connection().exec_driver_sql(f"SELECT setval('audit_log_ids', {newest - 3})")
+    make_record(cast.charlie, title="of globex")
+    entries = cast.root.get("audit-logs?table_name=col_posts&limit=100").json["items"]
+    owner = {entry["id"]: entry["account_id"] for entry in entries}
+    crossed = [id for id in owner if owner.get(id + 1, owner[id]) != owner[id]]
+    assert len(crossed) > 1
+    for id in crossed:
+        page = Browser(app, cast.root).get(f"audit/{id}").text
+        own = "of acme" if owner[id] == cast.alice.account_id else "of globex"
+        assert ("of acme" in page) + ("of globex" in page) == 1, id
+        assert own in page
