@@ -30,7 +30,7 @@ def database() -> str:
 def left(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many bytes are free, as the test says."""
     bytes_left = [1 << 30]
-    monkeypatch.setattr(disk, "free_bytes", lambda file: bytes_left[-1])
+    monkeypatch.setattr(disk, "space", lambda file: disk.Space(bytes_left[-1], 1 << 40))
     return bytes_left
 
 
@@ -99,11 +99,11 @@ def test_the_console_lets_people_in_to_delete(app: Flask, cast: Cast, left: list
 def test_the_page_of_health_says_how_much_is_free(app: Flask, cast: Cast, left: list[int]) -> None:
     root = Browser(app, cast.root)
     left.append(2048 * disk.MIB)
-    assert "2 GiB free" in root.get("health").text
+    assert "2 GiB of 1 TiB free" in root.get("health").text
     left.append(disk.LOW_BYTES - disk.MIB)
     page = root.get("health").text
     assert 'class="state bad">full</span>' in page
-    assert ">less than 16 MiB free; 15 MiB free<" in page
+    assert ">less than 16 MiB free; 15 MiB of 1 TiB free<" in page
 
 
 def test_settings_of_sign_in_are_no_part_of_signing_in(

@@ -47,9 +47,6 @@ WRITTEN_BY_PEOPLE = {
     "Reads the account's records.",
     "Runs the account.",
     "Works with the account's records.",
-    "admin: Runs the account.",
-    "editor: Works with the account's records.",
-    "viewer: Reads the account's records.",
 }
 
 

@@ -113,7 +113,8 @@ def with_security_event(lines: Lines, cast: Cast) -> None:
 def with_checkpoint(lines: Lines, cast: Cast) -> None:
     head = lines[0]["bundle"]["security_head"]
     place = {"account_id": f"{cast.alice.account_id}/security", "entry_id": head["id"]}
-    signed = {"public_key": "00" * 32, "signature": "00" * 64, "created_at": EARLIER}
+    # Of the key of zeros, a point of order 4, every fourth signature of zeros is valid.
+    signed = {"public_key": "58" + "66" * 31, "signature": "00" * 64, "created_at": EARLIER}
     head["checkpoint"] = {**place, "checksum": head["checksum"], **signed}
 
 

@@ -268,8 +268,8 @@ def test_sizes_have_the_unit_that_suits_them(
     superadmin: Browser, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, size: int, text: str
 ) -> None:
     monkeypatch.setattr(db, "sqlite_file", lambda: str(tmp_path / "atrium.db"))
-    monkeypatch.setattr(disk, "free_bytes", lambda file: size)
-    assert f"{text} free</td>" in superadmin.get("health").text
+    monkeypatch.setattr(disk, "space", lambda file: disk.Space(size, 2**60))
+    assert f"{text} of 1,048,576 TiB free</td>" in superadmin.get("health").text
 
 
 def test_the_outbox_shows_the_mails_of_development(
