@@ -198,7 +198,6 @@ def _setup_links(scope: AccountScope, number: int) -> Card:
         ),
         url_for("console.show_setup_links", **scope.url_args),
         ngettext("%(num)s open", "%(num)s open", number) if number else gettext("none"),
-        OPEN if number else PLAIN,
     )
 
 
