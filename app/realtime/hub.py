@@ -115,7 +115,7 @@ class Hub:
         """Accounts that may have changes for a stream."""
         self._behind = set[str]()
         """Accounts with a stream whose client has yet to read."""
-        self._requests = list[Callable[[], None]]()
+        self._requests = deque[Callable[[], None]]()
         self._woken = threading.Event()
         self._looked_at = 0.0
 
@@ -150,7 +150,8 @@ class Hub:
     def _run(self) -> None:
         with self._app.app_context():
             while True:
-                self._woken.wait(BEHIND_SECONDS if self._behind else self._interval)
+                is_behind = self._behind or self._requests
+                self._woken.wait(BEHIND_SECONDS if is_behind else self._interval)
                 self._woken.clear()
                 try:
                     self._look()
@@ -170,11 +171,11 @@ class Hub:
 
     def _look(self) -> None:
         with self._lock:
-            requests, self._requests = self._requests, []
+            requests = len(self._requests)
             streams = [one for one in self._streams.values() if not one.connection.closed]
             due, self._due = self._due | self._behind, set()
-        for work in requests:
-            work()
+        for _ in range(requests):  # those behind one that fails wait for the next look
+            self._requests.popleft()()
         if not streams:
             return
         urgent = set[str]()

@@ -18,7 +18,7 @@ from app.realtime import hub
 from app.realtime.connections import Connection
 from app.realtime.subscriptions import Subscription
 from tests.builders import Caller, Cast, make_collection, make_record, make_user
-from tests.realtime.clients import Events, Socket, until
+from tests.realtime.clients import SECONDS, Events, Socket, until
 from tests.sql import statements
 
 WITHIN = 5  # seconds, after which a right must have ended
@@ -227,7 +227,7 @@ def test_a_subscription_that_is_repeated_goes_on_where_it_stood(
     is_free, judge = Event(), hub._hub(app)
 
     def hold() -> None:
-        is_free.wait()
+        is_free.wait(SECONDS)
         raise OSError  # it begins anew: with the next request, before the change is sent
 
     judge.request(hold)
