@@ -313,9 +313,9 @@ def test_closed_sets_are_enums(spec: dict[str, Any], place: str, choices: Collec
     assert (None in found["enum"]) == ("null" in types_of(found)), place
 
 
-def test_bounds_are_described(spec: dict[str, Any]) -> None:
+def test_bounds_are_described(spec: dict[str, Any], tmp_path: Path) -> None:
     schemas = spec["components"]["schemas"]
-    most = settings_for("sqlite", Path()).batch_max
+    most = settings_for("sqlite", tmp_path).batch_max
     for name, field in {"ChosenRecords": "ids", "NewRecords": "records"}.items():
         found = schemas[name]["properties"][field]
         assert (found["minItems"], found["maxItems"]) == (1, most)
