@@ -38,7 +38,7 @@ class Intake(ThreadWorker):
         super().__init__(*args, **options)
         self.half_sent = {}  # connections that the poller watches
         self.unread = deque()  # connections that wait for a thread to read the rest
-        self.reading = {}  # connections whose rest a thread is reading, and their callers
+        self.reading = set()  # connections whose rest a thread is reading
         self.callers = Callers()
 
     def get_thread_pool(self):
@@ -46,7 +46,8 @@ class Intake(ThreadWorker):
         return FairPool(self.cfg.threads, self._caller_of)
 
     def _caller_of(self, conn):
-        found = CREDENTIAL.search(conn.arrived) if hasattr(conn, "arrived") else None
+        arrived = getattr(conn, "arrived", b"")  # its head alone: bodies are long
+        found = CREDENTIAL.search(arrived, 0, arrived.find(b"\r\n\r\n") + 2)
         return self.callers.of(found[1].strip()) if found else None
 
     def _sender_of(self, conn):
@@ -101,36 +102,38 @@ class Intake(ThreadWorker):
         elif ended or _is_whole(conn.arrived):
             super().enqueue_req(conn)
         else:
-            self.unread.append(conn)
-            self._dispatch_unread()
+            self._queue_unread(conn)
 
     def _await_more(self, conn):
         # A thread handles 100-continue, and bodies without a length.
         if b"\r\n\r\n" in conn.arrived and NEEDS_THREAD.search(_head(conn.arrived)):
             self._forget(conn)
-            self.unread.append(conn)
-            self._dispatch_unread()
+            self._queue_unread(conn)
         elif conn not in self.half_sent:
             self.half_sent[conn] = None
             take_in = partial(self._receive, conn)
             self.poller.register(conn.sock, selectors.EVENT_READ, take_in)
 
+    def _queue_unread(self, conn):
+        conn.sender = self._sender_of(conn)  # now: many may wait, and be looked at often
+        self.unread.append(conn)
+        self._dispatch_unread()
+
     def _dispatch_unread(self):
         readers = max(1, self.cfg.threads - 1)
-        most, busy = max(1, readers // 2), Counter(self.reading.values())
+        most, busy = max(1, readers // 2), Counter(conn.sender for conn in self.reading)
         for conn in list(self.unread):
             if len(self.reading) >= readers:
                 return
-            sender = self._sender_of(conn)
-            if busy[sender] < most:
-                busy[sender] += 1
+            if busy[conn.sender] < most:
+                busy[conn.sender] += 1
                 self.unread.remove(conn)
-                self.reading[conn] = sender
+                self.reading.add(conn)
                 super().enqueue_req(conn)
 
     def finish_request(self, conn, fs):
         """Continue with this connection, and with others that wait for a thread."""
-        self.reading.pop(conn, None)
+        self.reading.discard(conn)
         super().finish_request(conn, fs)
         self._dispatch_unread()
 

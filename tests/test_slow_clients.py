@@ -132,6 +132,16 @@ def test_a_sender_of_slow_bodies_leaves_threads_to_others(server: Server) -> Non
     assert time.monotonic() - began < 3  # not the ten that a read may take
 
 
+@pytest.mark.timing
+def test_bodies_that_wait_for_a_thread_cost_others_nothing(name: str, server: Server) -> None:
+    number = 800 if name == "gunicorn" else 400  # granian accepts fewer
+    with ExitStack() as held:
+        for _ in range(number):
+            held.enter_context(connect(server)).sendall(SLOW["long body"].encode())
+        time.sleep(1)
+        assert sum(seconds_of_health(server) for _ in range(20)) < 1
+
+
 def all_at_once(check: Callable[[Any], None], cases: Sequence[Any]) -> None:
     """Check several slow clients together: each of them mostly waits."""
     with ThreadPoolExecutor(len(cases)) as pool:
