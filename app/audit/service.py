@@ -224,11 +224,9 @@ def get(id: int, *, by: Principal) -> Entry:
 def of_same_change(id: int, *, by: Principal) -> list[Entry]:
     """All entries of the change that the entry with this id is part of. Raises NotFound."""
     found = list(_of_change(id, by))
-    owners = [entry["account_id"] for entry in found if entry["id"] == id]
-    if not owners:
+    if not found:
         raise NotFound(NO_ENTRY)
-    # Changes of other accounts may have the ids before and after it.
-    return [entry for entry in found if entry["account_id"] == owners[0]]
+    return found
 
 
 def _of_change(id: int, by: Principal) -> Iterator[Entry]:
@@ -241,7 +239,9 @@ def _of_change(id: int, by: Principal) -> Iterator[Entry]:
     place = (CHANGES.c.last_id >= id, *_conditions(_scoped({}, by), CHANGES))
     changes = sa.select(*entries.columns()).select_from(chains).where(*place)
     found = [row._asdict() for row in db.connection().execute(changes)]
-    return iter(Mask(by).entries(found))
+    # Changes of other accounts may have the ids before and after it.
+    own = [one for one in found if any(entry["id"] == id for entry in entries.readable(one))]
+    return iter(Mask(by).entries(own))
 
 
 def export(query: Query, *, by: Principal) -> Iterator[Entry]:
