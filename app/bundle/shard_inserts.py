@@ -17,7 +17,7 @@ from app.bundle import tables
 from app.collections.definition import Definition
 from app.errors import Conflict
 
-UPDATED = 1000
+REFERENCES_AT_ONCE = 1000  # set by one statement
 CIRCLE = "Required references of {} form a circle, which a sharded database cannot import."
 
 
@@ -111,7 +111,7 @@ def _refer(one: Staged, name: str, account_id: str) -> None:
     table = one.definition.table
     source = tables.plain(table, one.name)
     query = sa.select(source.c.id, source.c[name]).where(source.c[name].is_not(None))
-    query, after = query.order_by(source.c.id).limit(UPDATED), ""
+    query, after = query.order_by(source.c.id).limit(REFERENCES_AT_ONCE), ""
     while rows := db.connection().execute(query.where(source.c.id > after)).all():
         columns: list[sa.ColumnClause[Any]] = [sa.column("_id", sa.Text), sa.column("_to", sa.Text)]
         given = sa.values(*columns).data([tuple(row) for row in rows]).cte("_given")
