@@ -10,6 +10,7 @@ import os
 import socket
 import ssl
 from collections.abc import Coroutine, Iterable
+from contextvars import Context
 from typing import TYPE_CHECKING, Protocol
 
 from flask import Response
@@ -53,7 +54,10 @@ class Handover(Response):
         head = self._head(environ)
         self._service.count()
         running = loop.current()
-        running.call_soon_threadsafe(lambda: running.create_task(self._service.serve(head, sock)))
+        running.call_soon_threadsafe(
+            lambda: running.create_task(self._service.serve(head, sock)),
+            context=Context(),  # this one's would keep the request as long as the connection lasts
+        )
         start_response(self.status, [("Connection", "close")])
         return ()
 

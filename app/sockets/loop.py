@@ -7,6 +7,7 @@ import os
 import resource
 import threading
 from contextlib import suppress
+from contextvars import Context
 from typing import Any
 
 import structlog
@@ -30,7 +31,7 @@ def current() -> asyncio.AbstractEventLoop:
 
 def _start() -> asyncio.AbstractEventLoop:
     _raise_file_limit()
-    loop = asyncio.new_event_loop()
+    loop = Context().run(asyncio.new_event_loop)  # which would keep the request that starts it
     loop.set_exception_handler(_log_error)
     threading.Thread(target=loop.run_forever, name="connections", daemon=True).start()
     return loop

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import socket
 import ssl
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flask import Flask
+from flask import Flask, request, request_started
 from wsproto.events import BytesMessage, CloseConnection, Ping, Pong, TextMessage
 
 from app.errors import BadRequest, NotFound
@@ -89,6 +91,23 @@ def test_scripts_of_allowed_origins_may_read_streams(cast: Cast, port: int) -> N
     assert client.headers["Access-Control-Allow-Origin"] == origin
     other = Events(port, headers={**cast.bob.headers, "Origin": "https://other.example"})
     assert (other.status, other.headers["Access-Control-Allow-Origin"]) == (200, None)
+
+
+def test_an_open_stream_keeps_nothing_of_its_request(
+    app: Flask, bob: Caller, port: int, attached: list[Connection]
+) -> None:
+    requests = list[weakref.ref[object]]()
+
+    def note(sender: Flask) -> None:
+        requests.append(weakref.ref(request._get_current_object()))  # type: ignore[attr-defined]
+
+    with request_started.connected_to(note, app):
+        client = Events(port, headers=bob.headers)
+    until(lambda: attached)
+    assert len(requests) == 1
+    until(lambda: gc.collect() >= 0 and requests[0]() is None)
+    assert client.status == 200
+    assert not attached[0].closed
 
 
 def test_a_head_request_opens_no_stream(bob: Caller, port: int) -> None:
