@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from PIL import Image, ImageOps
-
 from app.errors import BadRequest, Unavailable
 from app.files import content, service
 from app.files.service import File
@@ -31,7 +29,7 @@ FORMATS = {"image/png": "PNG", "image/jpeg": "JPEG", "image/gif": "GIF", "image/
 
 # What Pillow raises for images that are not whole, or lie.
 DAMAGED = (
-    *(Image.DecompressionBombError, OSError, SyntaxError, ValueError, EOFError, struct.error),
+    *(OSError, SyntaxError, ValueError, EOFError, struct.error),
     *(zlib.error, TypeError, LookupError, AttributeError, ArithmeticError),
 )
 
@@ -93,6 +91,8 @@ def _acquired(semaphore: threading.BoundedSemaphore, seconds: float = 0) -> Iter
 
 
 def _scaled(data: bytes, file: File, size: tuple[int, int]) -> bytes:
+    from PIL import Image, ImageOps  # on use: large
+
     if file.mime_type == "image/jpeg" and data.count(SCAN) > MAX_SCANS:
         raise _too_large()
     try:
@@ -106,7 +106,7 @@ def _scaled(data: bytes, file: File, size: tuple[int, int]) -> bytes:
             has_alpha = "A" in image.getbands() or "transparency" in image.info
             image.convert("RGBA" if has_alpha else "RGB").save(target, "WEBP", quality=80)
             return target.getvalue()
-    except DAMAGED:
+    except (Image.DecompressionBombError, *DAMAGED):
         raise BadRequest("The image cannot be read.", error="thumb_invalid") from None
 
 

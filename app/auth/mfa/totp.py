@@ -7,7 +7,6 @@ import io
 from typing import Any
 
 import pyotp
-import segno
 import sqlalchemy as sa
 
 from app import clock, crypto, db
@@ -33,6 +32,8 @@ def otpauth_url(secret: str, user: User) -> str:
 
 def qr_svg(url: str) -> str:
     """The address as a QR code: an SVG element."""
+    import segno  # on use: large
+
     out = io.BytesIO()
     segno.make(url, error="m").save(
         out, kind="svg", scale=4, border=4, xmldecl=False, svgns=True, nl=False, light="#fff"
