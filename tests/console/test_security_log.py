@@ -82,7 +82,7 @@ def test_requests_of_the_operator_are_one_visit(app: Flask, cast: Cast) -> None:
     page = Browser(app, cast.alice).get(f"security-log/{acme}").text
     (visit,) = re.findall("Visit by the operator.*?</tr>", page, re.DOTALL)
     assert "Security log, Usage, Deliveries" in visit
-    assert "3 requests, the first <time" in visit
+    assert "3 requests since <time" in visit
     assert visit.count("More about event") == 3
     assert "GET /console/webhooks/…/deliveries" in visit
     assert page.count("Request by the operator<br>") == 1, "what others did ends a visit"

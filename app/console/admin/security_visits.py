@@ -15,11 +15,14 @@ LONGEST_PAUSE = timedelta(minutes=30)
 MAX_NAMED = 3
 ACCOUNT = "/<uuid:account_id>"
 PAGES: Mapping[str, object] = {
+    "/console": lazy_gettext("Console"),
+    "/console/accounts": lazy_gettext("Accounts"),
     f"/console/accounts{ACCOUNT}": lazy_gettext("Users"),
     f"/console/accounts{ACCOUNT}/dashboard": lazy_gettext("Overview"),
     f"/console/accounts{ACCOUNT}/groups": lazy_gettext("Groups"),
     f"/console/accounts{ACCOUNT}/keys": lazy_gettext("API keys"),
     f"/console/accounts{ACCOUNT}/team": lazy_gettext("Team"),
+    "/console/jobs": lazy_gettext("Jobs"),
     "/console/records": lazy_gettext("Records"),
     "/console/security-log": lazy_gettext("Security log"),
     f"/console/security-log{ACCOUNT}/readers": lazy_gettext("Who read personal data"),
