@@ -154,7 +154,7 @@ _ALLOWED = Setting(
     URLS,
     gettext_noop("Redirect addresses of client applications"),
     help=gettext_noop(
-        "In addition to the account's: allowed return addresses, one per line, exact."
+        "Allowed return addresses besides those of the account: one per line, exact."
     ),
 )
 _DEFAULT_ROLE = Setting(

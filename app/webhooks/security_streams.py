@@ -20,12 +20,13 @@ from app.auth.principal import Principal
 from app.context import tenancy
 from app.db import Base
 from app.errors import InvalidValues, NotFound, problem
+from app.ids import new_id
 from app.outbound import address_policy, client
 from app.security import entries, sealing
 from app.security.entries import HEADS
 from app.security.models import SecurityStream
 from app.types import JSONMapping, JSONObject
-from app.webhooks import delivery, signing
+from app.webhooks import concurrent_tests, delivery, signing
 
 EVERY_SECONDS = 30  # each run that sends something leaves a job in the list
 MAX_EVENTS, MAX_BYTES = 500, 1_000_000  # of a batch; a larger event is a batch of its own
@@ -42,6 +43,14 @@ class Revealed:
 
     stream: SecurityStream
     secret: str | None
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One request to the receiver: what failed, if it has not confirmed, and its response."""
+
+    error: str | None
+    body: str = ""
 
 
 def get(account_id: str) -> SecurityStream:
@@ -91,6 +100,17 @@ def delete(account_id: str, *, by: Principal) -> None:
         session.delete(get(account_id))
 
 
+def send_test(account_id: str) -> Attempt:
+    """Send a batch without events now. Raises NotFound, TooManyRequests."""
+    stream = get(account_id)
+    url, secret = stream.url, stream.secret
+    # Hold no database connection while waiting for the receiver.
+    db.db.session.remove()
+    batch = {"account_id": account_id, "is_test": True, "entries": []}
+    with concurrent_tests.limited():
+        return _attempt(url, secret, batch, f"{account_id}-test-{new_id()}")
+
+
 def _find(account_id: str) -> SecurityStream | None:
     return db.db.session.scalar(sa.select(SecurityStream).where(_of(account_id)))
 
@@ -138,7 +158,8 @@ def send_batch(account_id: str) -> bool:
     if batch is None:
         _move(account_id, stream["sent_number"], due_at=clock.now())
         return False
-    error = _send(stream["url"], stream["secret"], batch)
+    id = f"{batch['account_id']}-{batch['first_number']}-{batch['last_number']}"
+    error = _attempt(stream["url"], stream["secret"], batch, id).error
     now = clock.now()
     if error is None:
         sent = {"attempts": 0, "failing_since": None, "last_error": None, "last_sent_at": now}
@@ -176,24 +197,22 @@ def _next_batch(account_id: str, after: int) -> JSONObject | None:
     }
 
 
-def _send(url: str, secret: str, batch: JSONObject) -> str | None:
-    """Send a batch; returns the error, or None if the receiver has confirmed it."""
+def _attempt(url: str, secret: str, batch: JSONObject, id: str) -> Attempt:
     try:
         key = crypto.decrypt(secret)
     except InvalidToken:
-        return "The secret cannot be decrypted with the configured keys."
+        return Attempt("The secret cannot be decrypted with the configured keys.")
     body = orjson.dumps(batch)
-    id = f"{batch['account_id']}-{batch['first_number']}-{batch['last_number']}"
     timestamp = int(clock.now().timestamp())
     signed = signing.headers([key], delivery_id=id, timestamp=timestamp, body=body)
     headers = {"Content-Type": "application/json", "User-Agent": USER_AGENT, **signed}
     try:
         response = client.send("POST", url, headers, body, delivery.rules(config.current()))
     except (address_policy.RequestRefused, address_policy.RequestFailed) as error:
-        return str(error)
+        return Attempt(str(error))
     if not 200 <= response.status < 300:
-        return f"The receiver responded with {response.status}."
-    return None
+        return Attempt(f"The receiver responded with {response.status}.", response.body)
+    return Attempt(None, response.body)
 
 
 def _move(account_id: str, from_number: int, **values: object) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,12 +17,13 @@ from app.collections import definition as definitions
 from app.collections.schema import COLLECTION_NAME
 from app.context import tenancy
 from app.db import errors
-from app.errors import Conflict, Forbidden, InvalidValues, NotFound, TooManyRequests, problem
+from app.errors import Conflict, Forbidden, InvalidValues, NotFound, problem
 from app.ids import new_id
 from app.outbound import client
 from app.types import JSONMapping, JSONObject
 from app.usage import meters, quotas
 from app.webhooks import (
+    concurrent_tests,
     delivery,
     filters,
     headers,
@@ -40,11 +40,8 @@ from app.webhooks.queue import Result, Work
 MAX_HEADERS = 50
 PAYLOAD_SETTINGS = ("url", "collection", "events", "filter", "include_pii")
 PREVIOUS_SECRET = timedelta(hours=24)
-MAX_CONCURRENT_TESTS = 2
-WAIT_SECONDS = 5
 
 Body = JSONMapping
-_tests = threading.BoundedSemaphore(MAX_CONCURRENT_TESTS)
 
 
 @dataclass(frozen=True)
@@ -233,7 +230,7 @@ def test(webhook_id: str, *, by: Principal) -> Result:
     work = _test_work(webhook, replace(queue.target(webhook), enabled=True))
     # Hold no database connection while waiting for the receiver.
     db.db.session.remove()
-    with _limited():
+    with concurrent_tests.limited():
         result = delivery.attempt(work, delivery.rules(config.current()))
     log.record_test(result)
     return result
@@ -253,17 +250,6 @@ def _test_work(webhook: Webhook, target: queue.Target) -> Work:
         replay_of=None,
         target=target,
     )
-
-
-@contextmanager
-def _limited() -> Iterator[None]:
-    # Slow receivers must not occupy all threads of a process.
-    if not _tests.acquire(timeout=WAIT_SECONDS):
-        raise TooManyRequests(config.current().webhook_timeout_seconds)
-    try:
-        yield
-    finally:
-        _tests.release()
 
 
 @contextmanager

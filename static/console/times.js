@@ -1,4 +1,4 @@
-// Shows times as what has passed since, or for older ones in the browser's time zone; the exact time is the title, or the text where `data-exact` asks for it.
+// Shows times as what has passed since, or for older ones in the browser's time zone; the exact time is the title, or the text where `data-exact` asks for it, without the day where `data-clock` does.
 // Without scripts they stay in UTC, as the server sends them.
 import { translate } from "./texts.js";
 const parts = {
@@ -29,9 +29,11 @@ export function localizeTimes(page) {
     const moment = new Date(time.dateTime);
     if (isNaN(moment)) continue;
     time.title ||= `${exact(moment, true)} (${time.textContent.trim()})`;
-    const isWhole = "exact" in time.dataset;
+    const isClock = "clock" in time.dataset;
+    const isWhole = isClock || "exact" in time.dataset;
     const text = (!isWhole && since(moment)) || exact(moment, isWhole);
-    if (time.textContent !== text) time.textContent = text;
+    const shown = isClock ? text.split(" ")[1] : text;
+    if (time.textContent !== shown) time.textContent = shown;
   }
 }
 

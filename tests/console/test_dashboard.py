@@ -197,7 +197,7 @@ def test_superadmins_see_what_happens_and_fails_in_all_accounts(
     furnished.furnish(app, cast)
     page = superadmin.get("").text
     told = page.partition("Needs attention")[2]
-    assert re.search(r">failing<.*127\.0\.0\.1:9/.*of Acme since", told)
+    assert re.search(r">failing<.*127\.0\.0\.1:9/.*of Acme, first failed", told)
     assert re.search(r">failed<.*Welcome whoever is new</a> of Acme", told)
     assert f"/console/accounts/{cast.charlie.account_id}/dashboard" in told
     made = int(re.findall(r'class="key created">(\d+) created', page)[0])

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import json
 import re
 from datetime import timedelta
 from html import unescape
+from typing import Any
 
+import pytest
+import sqlalchemy as sa
+import time_machine
 from flask import Flask
 
-from app import clock
+from app import clock, db, jobs
+from app.console.admin import security_visits
+from app.security.models import SecurityStream
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
 from tests.console.browser import Browser, beside
 from tests.receivers import receiving
@@ -64,6 +73,36 @@ def test_events_name_and_link_what_they_are_about(app: Flask, cast: Cast) -> Non
     assert "Email verified" in page
 
 
+def test_requests_of_the_operator_are_one_visit(app: Flask, cast: Cast) -> None:
+    acme, operator = cast.alice.account_id, Browser(app, cast.root)
+    for path in (f"security-log/{acme}", f"usage/{acme}", f"webhooks/{acme}/deliveries"):
+        assert operator.get(path).status_code == 200
+    cast.alice.post("groups", {"name": "finance"})
+    operator.get(f"settings/{acme}/retention")
+    page = Browser(app, cast.alice).get(f"security-log/{acme}").text
+    (visit,) = re.findall("Visit by the operator.*?</tr>", page, re.DOTALL)
+    assert "Security log, Usage, Deliveries" in visit
+    assert "3 requests since <time" in visit
+    assert visit.count("More about event") == 3
+    assert "GET /console/webhooks/…/deliveries" in visit
+    assert page.count("Request by the operator<br>") == 1, "what others did ends a visit"
+    assert re.search("Request by the operator<br>.*>Retention<", page)
+    shown = [int(n) for n in re.findall("More about event ([0-9]+)", page)]
+    assert shown == sorted(shown, reverse=True)
+    assert f"<p>{len(shown)} events." in page, "each event can be opened"
+
+
+def test_a_pause_ends_a_visit(app: Flask, cast: Cast) -> None:
+    acme, operator = cast.alice.account_id, Browser(app, cast.root)
+    later = clock.now() + security_visits.LONGEST_PAUSE + timedelta(seconds=1)
+    operator.get(f"usage/{acme}")
+    with time_machine.travel(later, tick=True):
+        Browser(app, cast.root).get(f"usage/{acme}")
+        page = Browser(app, cast.alice).get(f"security-log/{acme}").text
+    assert "Visit by the operator" not in page
+    assert page.count("Request by the operator<br>") == 2
+
+
 def test_ranges_of_days_are_chosen_by_a_button(app: Flask, cast: Cast) -> None:
     browser, at = Browser(app, cast.alice), f"security-log/{cast.alice.account_id}"
     page = browser.get(f"{at}?kind=sign_in.succeeded").text
@@ -90,6 +129,55 @@ def test_an_admin_sends_the_log_to_a_receiver(app: Flask, cast: Cast) -> None:
         assert cast.alice.get("account/security-log/stream").json["is_enabled"] is False
         assert "no longer sent" in browser.done(f"{at}/remove")
         assert "no longer sent" in browser.done(f"{at}/remove")
+
+
+def test_a_test_shows_the_answer_of_the_receiver_and_sends_no_event(app: Flask, cast: Cast) -> None:
+    browser, at = Browser(app, cast.alice), f"security-log/{cast.alice.account_id}/receiver"
+    assert browser.send(f"{at}/test").status_code == 404
+    with receiving(lambda request: (202, "<b>thanks</b>")) as receiver:
+        secret = cast.alice.put("account/security-log/stream", {"url": receiver.url}).json["secret"]
+        page = browser.send(f"{at}/test").text
+        assert "The receiver accepted the test." in page
+        assert "&lt;b&gt;thanks&lt;/b&gt;" in page
+        (request,) = receiver.requests
+        acme = cast.alice.account_id
+        assert request.json == {"account_id": acme, "is_test": True, "entries": []}
+        named = [request.headers[f"webhook-{name}"] for name in ("id", "timestamp")]
+        signed = ".".join(named).encode() + b"." + request.body
+        digest = hmac.new(secret.encode(), signed, hashlib.sha256).digest()
+        signature = f"v1,{base64.b64encode(digest).decode()}"
+        assert request.headers["webhook-signature"] == signature
+        receiver.answer = lambda request: (500, "no")
+        assert "The receiver responded with 500." in browser.send(f"{at}/test").text
+        stream = cast.alice.get("account/security-log/stream").json
+        assert (stream["sent_number"], stream["failing_since"]) == (0, None)
+    assert Browser(app, cast.bob).send(f"{at}/test").status_code == 403
+    assert Browser(app, cast.charlie).send(f"{at}/test").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("values", "has_run", "reason"),
+    [
+        ({"is_enabled": False}, True, "Sending is switched off."),
+        ({"failing_since": clock.now()}, True, "The last attempt failed."),
+        ({}, False, "No worker runs"),
+        ({}, True, "within a minute"),
+    ],
+)
+def test_the_page_says_why_events_wait(
+    app: Flask, cast: Cast, values: dict[str, Any], has_run: bool, reason: str
+) -> None:
+    cast.alice.put("account/security-log/stream", {"url": "http://127.0.0.1:9/"})
+    with app.app_context(), db.transaction() as session:
+        (stream,) = session.scalars(sa.select(SecurityStream))
+        for name, value in values.items():
+            setattr(stream, name, value)
+        if has_run:
+            due = {"due_at": clock.now() + timedelta(minutes=4), "finished_at": clock.now()}
+            row = {"account_id": jobs.INSTANCE, "kind": "jobs.purge", "payload": {}}
+            session.add(jobs.Job(**row, **due))
+    page = Browser(app, cast.alice).get(f"security-log/{cast.alice.account_id}/receiver").text
+    assert reason in page.partition("Why they wait</dt>")[2].partition("</dd>")[0]
 
 
 def test_only_admins_of_the_account_and_superadmins_see_it(app: Flask, cast: Cast) -> None:

@@ -226,7 +226,13 @@ def test_the_state_of_the_service_is_for_superadmins(
     health = superadmin.get("health").text
     # Database, migrations and mail, and of SQLite the disk.
     assert health.count('class="state good">ok<') == (4 if database == "sqlite" else 3)
-    assert "1 check needs attention." in health
+    faults = re.findall(r"2 checks need attention\. (.*)</p>", health)
+    assert re.findall(r'href="#([^"]*)">([^<]*)<', faults[0]) == [
+        ("worker", "Worker"),
+        ("backups", "Backups"),
+    ]
+    assert 'id="worker"' in health
+    assert 'id="backups"' in health
     assert "written to files" in health
 
 

@@ -75,6 +75,11 @@ def test_an_admin_sets_a_provider_up_tests_it_and_signs_in_by_it(
     assert signed_in.status_code == 303
     assert "Welcome to Acme." in stranger.client.get("/console").text
     assert stage.cast.alice.get("account/users?search=dora").json["items"][0]["role"] == "editor"
+    assert re.search(r'data-label="Last sign-in"><time', admin.get(home).text)
+    dora = stage.cast.alice.get("account/users?search=dora").json["items"][0]["id"]
+    assert "<dt>Signs in with</dt><dd>Our Google</dd>" in admin.get(f"team/users/{dora}").text
+    bob = admin.get(f"team/users/{stage.cast.bob.id}").text
+    assert "<dt>Signs in with</dt><dd>password</dd>" in bob
     assert "The provider is removed." in admin.done(f"{one}/remove")
 
 

@@ -444,7 +444,9 @@ def _role_id(text: str) -> int:
 
 
 def _shown_entries(change: Change) -> list[JSONMapping]:
-    return [entry for entry in change.entries if entry["column_name"] not in ("", "id")]
+    # A token's name shows the last characters, which the log hides.
+    left_out = ("", "id", "hint") if change.table_name == "scim_tokens" else ("", "id")
+    return [entry for entry in change.entries if entry["column_name"] not in left_out]
 
 
 def _kind(table: str) -> Kind:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import smtplib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from flask import Response, render_template
@@ -22,6 +22,7 @@ from app.errors import NotFound
 from app.http.languages import gettext, lazy_gettext
 from app.jobs import workers
 from app.ops import backup_runs, readiness
+from app.ops.backup_runs import Overview
 from app.outbound import mail
 from app.rest.access import public
 
@@ -40,6 +41,8 @@ MAIL_TIMEOUT_SECONDS = 3
 class Check:
     """A dependency, what is wrong with it if anything is, and what is known of it."""
 
+    id: str
+    """Of its place on the page."""
     name: str
     fault: str = ""
     details: str = ""
@@ -75,9 +78,7 @@ def show_health() -> str:
         workers=worker,
         backups=backups,
         is_backed_up=is_backed_up,
-        faults=sum(bool(one.fault) for one in found)
-        + (not worker.are_running)
-        + (not is_backed_up),
+        faults=list(_faults(found, worker, backups)),
         facts=_facts(),
     )
 
@@ -89,6 +90,17 @@ def back_up() -> BaseResponse:
     """Have a worker make a backup now."""
     backup_runs.request()
     return redirect_with_notice(gettext("A worker makes the backup."), "console.show_health")
+
+
+def _faults(
+    checks: Sequence[Check], worker: workers.Workers, backups: Overview
+) -> Iterator[tuple[str, str]]:
+    """What needs attention: its place on the page, and its name."""
+    yield from ((one.id, one.name) for one in checks if one.fault)
+    if not worker.are_running:
+        yield "worker", gettext("Worker")
+    if backups.is_late or backups.has_failed_since or not backups.is_scheduled:
+        yield "backups", gettext("Backups")
 
 
 def _dependencies() -> Iterator[Check]:
@@ -104,18 +116,18 @@ def _dependencies() -> Iterator[Check]:
     for name, state in readiness.checks().items():
         fault, _, advice = ("" if state == "ok" else state).partition(":")
         shown = "; ".join(filter(None, (advice.strip(), details.get(name))))
-        yield Check(CHECKS[name], fault, shown)
+        yield Check(name, CHECKS[name], fault, shown)
 
 
 def _mail() -> Check:
     if mail.is_saved_to_files():
-        return Check(gettext("Mail"), details=gettext("written to files"))
+        return Check("mail", gettext("Mail"), details=gettext("written to files"))
     try:
         mail.check(MAIL_TIMEOUT_SECONDS)
     except (OSError, smtplib.SMTPException) as error:
         advice = gettext("%(error)s: check SERVICE_MAIL_URL", error=type(error).__name__)
-        return Check(gettext("Mail"), gettext("unreachable"), advice)
-    return Check(gettext("Mail"), details=gettext("sent by SMTP"))
+        return Check("mail", gettext("Mail"), gettext("unreachable"), advice)
+    return Check("mail", gettext("Mail"), details=gettext("sent by SMTP"))
 
 
 def _facts() -> dict[str, str]:

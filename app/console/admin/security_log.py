@@ -9,7 +9,13 @@ from werkzeug.wrappers import Response as BaseResponse
 from app import db
 from app.accounts.models import User
 from app.audit import verifications
-from app.console.admin import audit_names, log_starts, security_names, security_subjects
+from app.console.admin import (
+    audit_names,
+    log_starts,
+    security_names,
+    security_subjects,
+    security_visits,
+)
 from app.console.records import writers
 from app.console.shell import days, forms, guard, lists, one_time_secrets, scopes
 from app.console.shell.blueprint import blueprint
@@ -18,6 +24,7 @@ from app.console.shell.lists import Listing
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, NotFound
 from app.http.languages import gettext, lazy_gettext
+from app.jobs import workers
 from app.outbound.address_policy import LONGEST_URL
 from app.rest.access import public
 from app.retention import policy as policies
@@ -25,6 +32,7 @@ from app.security import entries, routes, service, subscribers
 from app.security.models import SecurityStream
 from app.types import JSONObject
 from app.webhooks import security_streams
+from app.webhooks.security_streams import Attempt
 
 LOG = "/console/security-log/<uuid:account_id>"
 RECEIVER = f"{LOG}/receiver"
@@ -53,6 +61,8 @@ def show_security_log(account_id: str) -> str:
         verified=verifications.last(verifications.SECURITY, scope.account.id),
         start=log_starts.shown(entries.start_of(scope.account.id), *rule),
         subjects=security_subjects.of_events(listing.items, scope),
+        visits=security_visits.grouped(listing.items),
+        area=security_visits.area,
         name_of_day=days.name_of_day,
         fields_of=security_names.of_fields,
         route_name=security_names.of_route,
@@ -128,6 +138,20 @@ def save_receiver(account_id: str) -> Page | BaseResponse:
     except AppError as error:
         return _receiver_page(scope, form.with_error(error))
     return _saved(scope, revealed)
+
+
+@blueprint.post(f"{RECEIVER}/test")
+@public
+@guard.admins_only
+def try_receiver(account_id: str) -> Page:
+    """Send a test to the receiver, and show the answer."""
+    scope = scopes.account_scope(account_id)
+    form = Form(_values(_stream(scope)))
+    try:
+        tested = security_streams.send_test(scope.account.id)
+    except AppError as error:
+        return _receiver_page(scope, form.with_error(error))
+    return _receiver_page(scope, form, tested)
 
 
 @blueprint.post(f"{RECEIVER}/rotate")
@@ -213,8 +237,14 @@ def _values(stream: SecurityStream | None) -> dict[str, str]:
     return {"url": stream.url, "is_enabled": "true" if stream.is_enabled else ""}
 
 
-def _receiver_page(scope: AccountScope, form: Form) -> Page:
+def _receiver_page(scope: AccountScope, form: Form, tested: Attempt | None = None) -> Page:
     stream = _stream(scope)
     pending = service.count_after(scope.account.id, stream.sent_number) if stream else 0
-    context = {"scope": scope, "stream": stream, "pending": pending}
+    context = {
+        "scope": scope,
+        "stream": stream,
+        "pending": pending,
+        "tested": tested,
+        "workers": workers.find() if pending else None,
+    }
     return form.render("console/security/receiver.html", **context)

@@ -82,7 +82,9 @@ def of_fields(table: str, fields: Sequence[str]) -> list[str]:
     """The labels of changed columns; fields of records have their own names."""
     if table.startswith(tables.PREFIX):
         return list(fields)
-    return [audit_columns.label(field) for field in fields]
+    # "Email verified at" says nothing that "Email verified" does not.
+    doubled = {f"{field}_at" for field in fields}
+    return [audit_columns.label(field) for field in fields if field not in doubled]
 
 
 def of_path(path: str | None) -> str:

@@ -77,7 +77,7 @@ def _cards(scope: AccountScope, account: Account) -> Iterator[Card]:
     yield Card(
         gettext("General"),
         "building",
-        gettext("The account's name, and the browser applications that may call the API."),
+        gettext("The name of the account, and the browser applications that may call the API."),
         url_for("console.show_general_settings", **at),
         _origins(len(account.settings.get("cors_origins", ()))),
     )

@@ -22,6 +22,7 @@ from app.http.languages import gettext
 from app.rest.access import public
 from app.sso import (
     dry_run,
+    last_sign_ins,
     one_time_codes,
     providers,
     refusals,
@@ -270,6 +271,7 @@ def _overview(scope: AccountScope, form: Form, preview: object = None) -> Page:
         as_select=total == len(names) and len(names) * group_roles.count(form) <= MAX_OPTIONS,
         ignored=sso_settings.ignored_groups(tenants.get(scope.account.id).settings),
         is_system=scope.account.id == SYSTEM_ACCOUNT_ID,
+        last_sign_ins=last_sign_ins.by_provider(scope.account.id),
         cards=settings_home.directory_cards(scope),
     )
 

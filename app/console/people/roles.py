@@ -7,7 +7,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import roles
 from app.accounts.models import SYSTEM_ACCOUNT_ID
-from app.console.people import role_rules
+from app.console.people import role_rules, role_texts
 from app.console.shell import forms, guard, idempotent_forms, lists
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
@@ -28,7 +28,11 @@ def show_roles() -> str:
     listing.with_page(roles.page(listing.skip, lists.PAGE_SIZE))
     counts = role_rules.user_counts(listing.items)
     return render_template(
-        "console/roles/list.html", listing=listing, counts=counts, built_in=roles.BUILT_IN
+        "console/roles/list.html",
+        listing=listing,
+        counts=counts,
+        built_in=roles.BUILT_IN,
+        description_of=role_texts.description,
     )
 
 

@@ -17,6 +17,7 @@ from app.accounts.models import ADMIN, Role
 from app.auth import enrolment, password_resets, sessions
 from app.auth.mfa import gate
 from app.auth.mfa import service as mfa
+from app.console.people import role_texts
 from app.console.shell import forms, guard, idempotent_forms
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import (
@@ -30,6 +31,7 @@ from app.errors import AppError, NotFound
 from app.http import user_agents
 from app.http.languages import gettext, lazy_gettext
 from app.rest.access import public
+from app.sso import last_sign_ins
 
 MAX_ROLES, MAX_GROUPS, MAX_SESSIONS, MAX_DESCRIPTION = 100, 100, 20, 80
 
@@ -81,7 +83,7 @@ def choices(*, with_admin: bool = True) -> TemplateContext:
 
 
 def _description(role: Role) -> str:
-    text = role.description or ""
+    text = role_texts.description(role)
     return text if len(text) <= MAX_DESCRIPTION else f"{text[:MAX_DESCRIPTION]}…"
 
 
@@ -193,6 +195,7 @@ def _page(pages: UserPages, user_id: str, form: Form) -> Page:
         "console/users/one.html",
         user=user,
         factors=gate.factors_of(user),
+        providers=last_sign_ins.provider_names(user),
         other_groups={group.id: group.name for group in others if group.id not in own},
         more_groups=total > MAX_GROUPS,
         **choices(),

@@ -84,6 +84,11 @@ class Chart:
         return max(map(self.day_total, self.days))
 
     @property
+    def needs_scale(self) -> bool:
+        """Whether the busiest day differs from what the legend says."""
+        return self.is_level or self.highest != sum(map(self.total, self.kinds))
+
+    @property
     def width(self) -> int:
         """The width of the drawing."""
         return WIDTH * len(self.days)
