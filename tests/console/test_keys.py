@@ -150,8 +150,8 @@ def test_a_key_expires_as_chosen(app: Flask, cast: Cast, choice: str, days: int 
 @pytest.mark.parametrize(
     ("chosen", "read_only", "scopes", "shown"),
     [
-        ({}, False, None, "All that its user may do"),
-        ({"access": "full"}, False, None, "All that its user may do"),
+        ({}, False, None, "Read and write"),
+        ({"access": "full"}, False, None, "Read and write"),
         ({"access": "read"}, True, None, "Read only"),
         ({"collections": ["posts"]}, False, {"collections": ["posts"]}, "Read and write"),
         ({"access": "read", "collections": ["a", "b"]}, True, {"collections": ["a", "b"]}, "a, b"),
@@ -174,7 +174,7 @@ def test_a_key_is_limited_as_chosen(
 def test_a_refused_form_keeps_the_limits(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     page = Browser(app, cast.bob).send("keys/new", access="read", collections="posts").text
-    assert 'name="access" value="read" checked' in page
+    assert '<option value="read" selected>' in page
     assert 'name="collections" value="posts" checked' in page
 
 

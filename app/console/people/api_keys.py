@@ -158,7 +158,7 @@ def _form_page(form: Form) -> Page:
         FORM,
         form_id=idempotent_forms.form_id(),
         expiries=expiries,
-        access={FULL: gettext("All that you may do"), READ: gettext("Read only")},
+        access={FULL: gettext("Read and write"), READ: gettext("Read only")},
         collections=names[: forms.MAX_SELECTED],
         other_collections=len(names[forms.MAX_SELECTED :]),
     )
