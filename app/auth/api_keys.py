@@ -40,6 +40,7 @@ class CachedKey:
     user_id: str
     scopes: Mapping[str, Sequence[str]] | None
     expires_at: datetime | None
+    read_only: bool
     networks: Sequence[IPv4Network | IPv6Network]
     """Those that it may be used from; none: any."""
     version_check: VersionCheck
@@ -54,6 +55,7 @@ class CachedKey:
                 api_key_id=self.id,
                 key_expires_at=self.expires_at.timestamp() if self.expires_at else None,
                 scopes=self.scopes,
+                read_only=self.read_only,
                 key_check=self.version_check,
             )
             self._last = owner, caller
@@ -89,6 +91,7 @@ def create(body: Body, *, by: Principal, id: str | None = None) -> tuple[ApiKey,
             description=body.get("description"),
             expires_at=body.get("expires_at"),
             scopes=body.get("scopes"),
+            read_only=body.get("read_only", False),
             ip_addresses=networks_of(body.get("ip_addresses")),
         )
         session.add(key)
@@ -266,7 +269,7 @@ def _load(*conditions: Condition, digest: str | None = None) -> CachedKey | None
     if digest is not None and digest != key.key_hash:
         assert key.previous_valid_until  # noqa: S101 - set together with the previous hash
         expires_at = min(filter(None, (expires_at, key.previous_valid_until)))
-    columns = (key.id, key.account_id, key.created_by, key.scopes, expires_at)
+    columns = (key.id, key.account_id, key.created_by, key.scopes, expires_at, key.read_only)
     return CachedKey(*columns, networks, version_check)
 
 

@@ -67,6 +67,7 @@ def signed_in_caller() -> Principal:
     with tenancy.scoped_to(cached.tenancy):
         caller = _verified(get_request(), cached, Access.SIGNED_IN)
     _check_access(caller, Access.SIGNED_IN)
+    _check_method(caller, get_request(), _view_of(get_request()))
     return caller
 
 
@@ -179,7 +180,7 @@ def check(request: Request, g: Any) -> Response | None:
     if DEPTH in environ or ROOT in environ:
         chain = trigger_depth.from_headers(environ.get(DEPTH), environ.get(ROOT))
     trigger_depth.chain.set(chain)
-    view = config.running().view_functions.get(request.endpoint or "")
+    view = _view_of(request)
     access = access_of(view) if view else Access.PUBLIC
     g.of_any_account = getattr(view, "of_any_account", False)
     g.query_credentials = getattr(view, "query_credentials", False)
@@ -194,6 +195,10 @@ def check(request: Request, g: Any) -> Response | None:
     if request.method == "POST" and KEY in environ:
         return _replay(request, g, access)
     return None
+
+
+def _view_of(request: Request) -> Callable[..., object] | None:
+    return config.running().view_functions.get(request.endpoint or "")
 
 
 def _limit_body(
@@ -238,6 +243,7 @@ def _authorize(
     if not getattr(view, "checks_versions", False):
         g.principal = caller = _verified(request, caller, access)
     _check_access(caller, access)
+    _check_method(caller, request, view)
     if request.method in READ_METHODS:
         return
     if caller.account is None:
@@ -294,6 +300,12 @@ def _check_access(caller: Principal, access: Access) -> None:
         raise Forbidden("Only superadmins may do this.", error="superadmin_required")
     if access is Access.ACCOUNT_ADMIN and not caller.is_admin:
         raise Forbidden("Only admins of the account may do this.")
+
+
+def _check_method(caller: Principal, request: Request, view: Callable[..., object] | None) -> None:
+    if not caller.read_only or request.method in READ_METHODS or getattr(view, "reads", False):
+        return
+    raise Forbidden("This API key is read-only.", error="read_only_key")
 
 
 def _identify_with_retry(request: Request, access: Access) -> Principal:

@@ -21,13 +21,23 @@ from app.auth.models import Invitation
 from app.auth.principal import Principal
 from app.context import actor
 from app.db import counts
-from app.errors import BadRequest, Conflict, Forbidden, InvalidValues, NotFound, problem
+from app.errors import (
+    BadRequest,
+    Conflict,
+    Forbidden,
+    InvalidValues,
+    NotFound,
+    TooManyRequests,
+    problem,
+)
 from app.outbound import mail
 
 LIFETIME = timedelta(hours=48)
 PENDING, ACCEPTED, EXPIRED, CANCELLED = "pending", "accepted", "expired", "cancelled"
 TOKENS = (Invitation.token_hash, Invitation.shown_token_hash)
 STATES = (PENDING, ACCEPTED, EXPIRED, CANCELLED)
+MAX_AT_ONCE = 50
+IS_MEMBER = "This address belongs to a user of the account."
 
 
 def require_enabled() -> None:
@@ -64,24 +74,73 @@ def create(account_id: str, body: Body, *, by: str | None) -> tuple[Invitation, 
     require_enabled()
     email = body["email"].strip()
     invalid = accounts.email_problem(email)
-    problems = [invalid] if invalid else []
     with db.transaction() as session:
-        role = roles.resolve(body, problems, VIEWER)
-        groups = _groups(session, account_id, body.get("groups") or [], problems)
-        if problems or role is None:
-            raise InvalidValues(problems)
-        for group in groups:
-            account_groups.check_may_add_member(group, by)
-        _check_not_member(session, account_id, email)
-        invitation = Invitation(
-            account_id=account_id,
-            email=email,
-            email_key=accounts.email_key(email),
-            role_id=role.id,
-            groups=[group.id for group in groups],
-            invited_by=by,
-        )
-        return invitation, _send(session, invitation)
+        granted = _granted(session, account_id, body, [invalid] if invalid else [], by)
+        if _members(session, account_id, [email]):
+            raise Conflict(IS_MEMBER, field="email")
+        invitation = _new(account_id, email, granted, by)
+        (token,) = _send(session, [invitation])
+        return invitation, token
+
+
+def create_many(
+    account_id: str, emails: Sequence[str], body: Body, *, by: str | None
+) -> list[Invitation]:
+    """Invite several addresses with the same role and groups, all or none.
+
+    Repeated ones count once. Raises InvalidValues, with the `address` of each problem of one;
+    TooManyRequests, or Forbidden as `create` does.
+    """
+    require_enabled()
+    unique = list({accounts.email_key(email): email for email in reversed(emails)}.values())[::-1]
+    problems = [
+        {**invalid, "address": email}
+        for email in unique
+        if (invalid := accounts.email_problem(email))
+    ]
+    with db.transaction() as session:
+        members = _members(session, account_id, unique)
+        limited = lockout.beyond_mail_limit(account_id, unique)
+        problems += [
+            problem("email", "already_member", IS_MEMBER, address=email)
+            for email in unique
+            if accounts.email_key(email) in members
+        ]
+        problems += [
+            problem("email", "rate_limited", TooManyRequests.message, address=email)
+            for email in limited
+        ]
+        granted = _granted(session, account_id, body, problems, by)
+        invitations = [_new(account_id, email, granted, by) for email in unique]
+        _send(session, invitations)
+        return invitations
+
+
+def _granted(
+    session: Session, account_id: str, body: Body, problems: list[Problem], by: str | None
+) -> tuple[Role, list[Group]]:
+    """The role and groups that an invitation gives. Raises InvalidValues or Forbidden."""
+    role = roles.resolve(body, problems, VIEWER)
+    groups = _groups(session, account_id, body.get("groups") or [], problems)
+    if problems or role is None:
+        raise InvalidValues(problems)
+    for group in groups:
+        account_groups.check_may_add_member(group, by)
+    return role, groups
+
+
+def _new(
+    account_id: str, email: str, granted: tuple[Role, Sequence[Group]], by: str | None
+) -> Invitation:
+    role, groups = granted
+    return Invitation(
+        account_id=account_id,
+        email=email,
+        email_key=accounts.email_key(email),
+        role_id=role.id,
+        groups=[group.id for group in groups],
+        invited_by=by,
+    )
 
 
 def resend(account_id: str, invitation_id: str, *, by: Principal) -> tuple[Invitation, str]:
@@ -100,7 +159,8 @@ def resend(account_id: str, invitation_id: str, *, by: Principal) -> tuple[Invit
         enrolment.check_role({"role_id": invitation.role_id}, by=by, joins=account_id)
         # Whoever resends it gets a token and could accept it.
         enrolment.check_group_assignment(account_id, invitation.groups, by=by)
-        return invitation, _send(session, invitation)
+        (token,) = _send(session, [invitation])
+        return invitation, token
 
 
 def public_view(token: str) -> dict[str, object]:
@@ -255,23 +315,29 @@ def _groups(
     return groups
 
 
-def _check_not_member(session: Session, account_id: str, email: str) -> None:
-    conditions = (User.account_id == account_id, User.email_key == accounts.email_key(email))
-    if session.scalar(sa.select(User.id).where(*conditions)):
-        raise Conflict("This address belongs to a user of the account.", field="email")
+def _members(session: Session, account_id: str, emails: Sequence[str]) -> set[str]:
+    """The keys of those addresses that belong to users of the account."""
+    keys = list(map(accounts.email_key, emails))
+    query = sa.select(User.email_key).where(User.account_id == account_id, User.email_key.in_(keys))
+    return set(session.scalars(query))
 
 
-def _send(session: Session, invitation: Invitation) -> str:
-    lockout.count_mail(invitation.account_id, invitation.email)
-    account = session.get_one(Account, invitation.account_id)
-    # Two tokens: the inviter sees one, so only the other one proves that the mail arrived.
-    mailed, shown = (tokens.random_token(account.account_code) for _ in range(2))
-    invitation.token_hash, invitation.shown_token_hash = map(tokens.digest, (mailed, shown))
-    invitation.expires_at = clock.now() + LIFETIME
-    session.add(invitation)
+def _send(session: Session, invitations: Sequence[Invitation]) -> list[str]:
+    """Give invitations new tokens and mail one of each; returns those to show to the inviter."""
+    account = session.get_one(Account, invitations[0].account_id)
+    mailed, shown = (
+        [tokens.random_token(account.account_code) for _ in invitations] for _ in range(2)
+    )
+    for invitation, *pair in zip(invitations, mailed, shown, strict=True):
+        lockout.count_mail(account.id, invitation.email)
+        # Two tokens: the inviter sees one, so only the other one proves that the mail arrived.
+        invitation.token_hash, invitation.shown_token_hash = map(tokens.digest, pair)
+        invitation.expires_at = clock.now() + LIFETIME
+    session.add_all(invitations)
     session.flush()
-    payload = {"invitation_id": invitation.id, "token": crypto.encrypt(mailed)}
-    jobs.enqueue("auth.send_invitation", payload, account_id=account.id)
+    for invitation, token in zip(invitations, mailed, strict=True):
+        payload = {"invitation_id": invitation.id, "token": crypto.encrypt(token)}
+        jobs.enqueue("auth.send_invitation", payload, account_id=account.id)
     return shown
 
 

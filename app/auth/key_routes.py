@@ -40,7 +40,8 @@ KEY = {
     "created_by": USER["id"],
     "ip_addresses": ["192.0.2.0/24"],
     "previous_valid_until": None,
-    "scopes": {"collections": ["posts"], "operations": ["list", "create"]},
+    "scopes": {"collections": ["posts"], "operations": ["list", "view"]},
+    "read_only": True,
     "created_at": TIME,
     "updated_at": TIME,
     "last_used_at": None,
@@ -52,6 +53,10 @@ KEY = {
 }
 
 
+READ_ONLY = (
+    "Whether the key only reads: GET, and POST where nothing changes, such as plans, tests of rules"
+    " and tickets of streams. Anything else is a 403 `read_only_key`."
+)
 DAY, LONGEST_OVERLAP = 86_400, 30 * 86_400  # seconds
 
 
@@ -92,6 +97,7 @@ class NewKey(Schema):
     description = fields.Text(longest=1000, allow_none=True)
     expires_at = fields.DateTime(allow_none=True)
     scopes = ma.fields.Nested(Scopes, allow_none=True)
+    read_only = fields.StrictBoolean(load_default=False, metadata={"description": READ_ONLY})
     ip_addresses = addresses_field()
 
 
@@ -129,6 +135,7 @@ class KeyView(Schema):
     account_code = ma.fields.String(required=True)
     created_by = fields.Id(required=True)
     scopes = ma.fields.Nested(Scopes, required=True, allow_none=True)
+    read_only = ma.fields.Boolean(required=True, metadata={"description": READ_ONLY})
     ip_addresses = ma.fields.List(ma.fields.String(), required=True, allow_none=True)
     previous_valid_until = fields.Timestamp(
         required=True,
@@ -196,7 +203,7 @@ def create_api_key(body: Body) -> dict[str, object]:
 
     It acts as you, with your current role and groups, in your account only. The secret is in this
     response and cannot be retrieved again. Scopes restrict the key to records of these collections
-    and to these operations.
+    and to these operations, `read_only` to what changes nothing; neither can be changed later.
     """
     key, secret = api_keys.create(body, by=principal())
     return _with_secret(key, secret)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -139,6 +140,24 @@ def count_mail(account_id: str, email: str, *, reset: bool = False) -> None:
     """Count a mail that a signed-in user triggers. Raises TooManyRequests."""
     if config.current().login_rate_limit != "off":
         rate_limits.consume(*_mail_limits(account_id, email, reset=reset))
+
+
+def beyond_mail_limit(account_id: str, emails: Sequence[str]) -> list[str]:
+    """The addresses that a signed-in user may not have mailed now; counts nothing."""
+    if config.current().login_rate_limit == "off":
+        return []
+    limits = {email: _mail_limits(account_id, email, reset=False) for email in emails}
+    if _are_left(*itertools.chain(*limits.values())):
+        return []
+    return [email for email, allowances in limits.items() if not _are_left(*allowances)]
+
+
+def _are_left(*allowances: Allowance) -> bool:
+    try:
+        rate_limits.check(*allowances)
+    except TooManyRequests:
+        return False
+    return True
 
 
 def allows_unverified_reset(email: str) -> bool:

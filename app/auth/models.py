@@ -153,6 +153,7 @@ class ApiKey(Base):
     description: Mapped[str | None] = mapped_column(Text)
     created_by: Mapped[str] = mapped_column(Id)
     scopes: Mapped[dict[str, list[str]] | None] = mapped_column(sa.JSON(none_as_null=True))
+    read_only: Mapped[bool] = mapped_column(default=False, server_default=sa.false())
     # Networks that it may be used from; null: any.
     ip_addresses: Mapped[list[str] | None] = mapped_column(sa.JSON(none_as_null=True))
     is_revoked: Mapped[bool] = mapped_column(default=False)

@@ -78,6 +78,8 @@ class Principal:
     """Expiry of the API key, in seconds since the epoch."""
     scopes: Mapping[str, Sequence[str]] | None = None
     """The restrictions of an API key to collections and operations."""
+    read_only: bool = False
+    """Whether the caller is an API key that may only read."""
     key_check: VersionCheck | None = field(default=None, repr=False)
     setup: frozenset[str] | None = None
     """What the holder of a setup link may set up; None for everybody else."""

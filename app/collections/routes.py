@@ -27,7 +27,7 @@ from app.collections.schemas import (
     PlannedCollection,
     ReplacedCollection,
 )
-from app.rest.access import superadmin
+from app.rest.access import reads, superadmin
 from app.rest.blueprint import Blueprint
 from app.rest.paging import page_body
 from app.types import JSONObject
@@ -227,6 +227,7 @@ def _proposal(body: JSONObject, *, partial: bool = False) -> Proposal:
     },
 )
 @blueprint.fails(400, 409)
+@reads
 @superadmin
 def plan_collection(body: JSONObject, collection_id: str) -> JSONObject:
     """Plan an update without doing it.

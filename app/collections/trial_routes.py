@@ -17,7 +17,7 @@ from app.collections.rule_schemas import (
 )
 from app.db import versioned_cache
 from app.rest import fields
-from app.rest.access import superadmin
+from app.rest.access import reads, superadmin
 from app.rest.blueprint import Blueprint
 from app.rest.schemas import Schema
 from app.types import JSONObject
@@ -130,6 +130,7 @@ class RoleDifferences(Schema):
 @blueprint.route("/validate", methods=["POST"])
 @blueprint.arguments(RuleToValidate, example={"rule": OWNER, "collection": "posts"})
 @blueprint.response(200, RuleValidity, example=VALID)
+@reads
 @superadmin
 @versioned_cache.reloading()  # what was cached may be out of date, and nothing here would tell
 def validate_rule(body: JSONObject) -> JSONObject:
@@ -154,6 +155,7 @@ def validate_rule(body: JSONObject) -> JSONObject:
 )
 @blueprint.response(200, RuleTestResult, example=ALLOWED)
 @blueprint.fails(400)
+@reads
 @superadmin
 @versioned_cache.reloading()  # what was cached may be out of date, and nothing here would tell
 def test_rule(body: JSONObject) -> JSONObject:
@@ -186,6 +188,7 @@ def test_rule(body: JSONObject) -> JSONObject:
     },
 )
 @collections_blueprint.fails(400)
+@reads
 @superadmin
 @versioned_cache.reloading()  # what was cached may be out of date, and nothing here would tell
 def compare_rules(body: JSONObject, collection_name: str) -> JSONObject:

@@ -16,7 +16,7 @@ from app.manifest import document, export, service
 from app.manifest.document import Document
 from app.manifest.export import VERSION
 from app.rest import fields
-from app.rest.access import shows_secret, superadmin
+from app.rest.access import reads, shows_secret, superadmin
 from app.rest.blueprint import Blueprint
 from app.rest.schemas import Problem, Schema
 from app.types import JSONObject
@@ -221,6 +221,7 @@ def export_manifest(args: JSONObject) -> JSONObject:
     },
 )
 @blueprint.fails(400, 409)
+@reads
 @superadmin
 def plan_manifest(body: JSONObject) -> JSONObject:
     """Plan a manifest without applying it.

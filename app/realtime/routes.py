@@ -20,7 +20,7 @@ from app.realtime.sse import EventStream
 from app.realtime.subscriptions import OPERATIONS, Subscription
 from app.realtime.websocket import WebSocket, handshake, too_many_subscriptions
 from app.rest import fields
-from app.rest.access import Access, allow, query_credentials, shows_secret
+from app.rest.access import Access, allow, query_credentials, reads, shows_secret
 from app.rest.blueprint import Blueprint
 from app.rest.current_request import get_header, get_request
 from app.rest.schemas import TEXT, Schema
@@ -169,6 +169,7 @@ def open_websocket(args: JSONObject) -> Response:
 )
 @blueprint.fails(400, 403)
 @shows_secret
+@reads
 @allow(Access.ANONYMOUS)
 def create_ticket() -> Response:
     """Create a ticket that opens one stream.

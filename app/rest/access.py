@@ -53,6 +53,12 @@ def query_credentials(view: View) -> View:
     return view
 
 
+def reads(view: View) -> View:
+    """Mark a view that only reads although its method is POST; read-only API keys may call it."""
+    view.__dict__["reads"] = True
+    return view
+
+
 def beyond_quota(view: View) -> View:
     """Mark a view that works even if its account has used up its requests."""
     view.__dict__["beyond_quota"] = True

@@ -8,7 +8,7 @@ from app.accounts.types import Body
 from app.admin_api.own_account_routes import blueprint
 from app.auth.guard import principal
 from app.rest import fields
-from app.rest.access import account_admin
+from app.rest.access import account_admin, reads
 from app.rest.schemas import Schema
 from app.retention import policy as policies
 from app.retention import service
@@ -131,6 +131,7 @@ def replace_retention(body: Body) -> JSONObject:
 @blueprint.arguments(RetentionBody, example=EXAMPLE)
 @blueprint.response(200, RetentionPlan, example=PLAN)
 @blueprint.fails(400, 403)
+@reads
 @account_admin
 def plan_retention(body: Body) -> JSONObject:
     """Count what a retention policy would delete now.

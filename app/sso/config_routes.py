@@ -8,7 +8,7 @@ from app import rest
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.auth.guard import principal
 from app.auth.principal import Principal
-from app.rest.access import account_admin
+from app.rest.access import account_admin, reads
 from app.rest.blueprint import Blueprint
 from app.rest.paging import PageArgs, page_body
 from app.rest.serialization import json_response
@@ -227,6 +227,7 @@ def list_refusals(args: JSONObject) -> JSONObject:
 )
 @own.response(200, schemas.RolePlan, example=schemas.PLANNED)
 @own.fails(400)
+@reads
 @account_admin
 def plan_group_roles(body: JSONObject) -> JSONObject:
     """Preview whose role a group mapping would change at the next sign-in.

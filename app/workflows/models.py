@@ -70,6 +70,7 @@ class WorkflowVersion(Base):
     awaits: Mapped[list[str]] = mapped_column(sa.JSON)  # "event collection" of its wait_events
     owner_id: Mapped[str] = mapped_column(Id)  # the steps run with this user's rights
     owner_home: Mapped[str] = mapped_column(Id)  # the owner's account
+    saved_at: Mapped[datetime | None] = mapped_column(UtcDateTime)  # null for older versions
 
 
 class WorkflowSchedule(Base):

@@ -270,6 +270,7 @@ def _save_version(workflow: Workflow) -> None:
             awaits=definition.awaited(series),
             owner_id=workflow.owner_id,
             owner_home=workflow.owner_home,
+            saved_at=clock.now(),
         )
     )
 

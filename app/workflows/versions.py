@@ -122,12 +122,12 @@ def uses(account_id: str, workflow_id: str, limit: int) -> dict[int, sa.Row[*tup
     return {row.version: row for row in db.connection().execute(query)}
 
 
-def owner_ids(account_id: str, workflow_id: str) -> dict[int, str]:
-    """Who saved each of the newest MAX_LISTED stored versions, newest first."""
+def saved(account_id: str, workflow_id: str) -> dict[int, sa.Row[*tuple[Any, ...]]]:
+    """Owner and time of each of the newest MAX_LISTED stored versions, newest first."""
     mine = (VERSIONS.c.account_id == account_id, VERSIONS.c.workflow_id == workflow_id)
-    query = sa.select(VERSIONS.c.version, VERSIONS.c.owner_id).where(*mine)
+    query = sa.select(VERSIONS.c.version, VERSIONS.c.owner_id, VERSIONS.c.saved_at).where(*mine)
     newest = query.order_by(VERSIONS.c.version.desc()).limit(MAX_LISTED)
-    return {row.version: row.owner_id for row in db.connection().execute(newest)}
+    return {row.version: row for row in db.connection().execute(newest)}
 
 
 def get(account_id: str, workflow_id: str, version: int) -> Version | None:

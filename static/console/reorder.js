@@ -2,7 +2,7 @@
 // the rows as shown.
 const EDGE = 60, STEP = 15; // near the edges of the window, the page scrolls
 const form = document.querySelector("[data-reorder]");
-const rows = () => [...form.querySelectorAll("[data-row]")];
+const rows = () => [...form.querySelectorAll("[data-row]:not(.spare)")];
 let dragged = null;
 
 function place(y) {
@@ -24,9 +24,13 @@ function end() {
   dragged.classList.remove("dragged");
   dragged = null;
   form.elements.order.value = rows().map(row => row.dataset.row).join(",");
+  for (const [way, place] of [["up", 0], ["down", -1]]) {
+    const buttons = [...form.querySelectorAll(`.moves [id^="${way}-"]`)];
+    for (const button of buttons) button.disabled = button === buttons.at(place);
+  }
 }
 
-for (const row of rows()) {
+for (const row of rows().length > 1 ? rows() : []) {
   const handle = document.createElement("span");
   Object.assign(handle, { className: "handle", textContent: "⠿", ariaHidden: "true" });
   row.prepend(handle);

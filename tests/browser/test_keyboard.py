@@ -334,7 +334,7 @@ def test_build_a_workflow_and_run_it(keyboard: Keyboard, live_app: Flask, live_c
     keyboard.tab_to(editor(keyboard.visit, "Data"))
     keyboard.press("Control+a")
     keyboard.type('{"title": "noted"}')
-    keyboard.tab_to(page.get_by_role("button", name="Save steps"), "Shift+Tab")
+    keyboard.tab_to(page.get_by_role("button", name="Save steps"))
     keyboard.submit()
     keyboard.tab_to(page.get_by_role("button", name="Run now"))
     keyboard.press("Enter")
@@ -361,7 +361,7 @@ def test_invite_somebody(keyboard: Keyboard, live_cast: Cast) -> None:
     keyboard.type(email)
     keyboard.press("Tab")
     keyboard.type("editor")
-    keyboard.tab_to(page.get_by_role("button", name="Send the invitation"))
+    keyboard.tab_to(page.get_by_role("button", name="Send invitations"))
     keyboard.submit()
     expect(page.get_by_role("status")).to_contain_text(f"to {email}")
     found = live_cast.alice.get("invitations").json["items"]

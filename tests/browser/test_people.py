@@ -45,7 +45,7 @@ def test_an_admin_invites_makes_a_key_and_keeps_the_profile(
     press(visit, "Invite somebody")
     fill(visit, email=email)
     page.get_by_label("Role").select_option("editor")
-    press(visit, "Send the invitation")
+    press(visit, "Send invitations")
     expect(page.get_by_role("status")).to_contain_text(f"to {email}")
     page.get_by_role("link", name="API keys").click()
     press(visit, "New key")

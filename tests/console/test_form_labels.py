@@ -15,7 +15,7 @@ pytestmark = pytest.mark.one_database
 LINK = re.compile(r'<a href="#([^"]+)" data-labelled>([^<]*)</a>')
 
 REFUSED = [
-    ("team/invite", {"email": "nobody"}, {"email": "Email"}),
+    ("team/invite", {"email": "nobody"}, {"email": "Email addresses"}),
     ("groups/new", {}, {"name": "Name"}),
     ("profile", {"email": ""}, {"email": "Email"}),
     ("profile/password", {}, {"current_password": "Current password"}),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from flask import Flask
 from werkzeug.test import TestResponse
 
 from app import clock
-from tests.builders import Caller, Cast
+from tests.builders import Caller, Cast, make_collection
 from tests.console.browser import Browser, beside, once, sign_in, sign_out
 from tests.parallel import at_once
 
@@ -144,6 +145,37 @@ def test_a_key_expires_as_chosen(app: Flask, cast: Cast, choice: str, days: int 
     else:
         left = clock.parse(row["expires_at"]) - clock.now()
         assert timedelta(days=days - 1) < left <= timedelta(days=days)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "read_only", "scopes", "shown"),
+    [
+        ({}, False, None, "Read and write"),
+        ({"access": "full"}, False, None, "Read and write"),
+        ({"access": "read"}, True, None, "Read only"),
+        ({"collections": ["posts"]}, False, {"collections": ["posts"]}, "Read and write"),
+        ({"access": "read", "collections": ["a", "b"]}, True, {"collections": ["a", "b"]}, "a, b"),
+    ],
+)
+def test_a_key_is_limited_as_chosen(
+    app: Flask, cast: Cast, chosen: dict[str, Any], read_only: bool, scopes: Any, shown: str
+) -> None:
+    make_collection(cast.root)
+    viewer = Browser(app, cast.bob)
+    assert 'name="collections" value="posts"' in viewer.get("keys/new").text
+    viewer.done("keys/new", name="x", **chosen)
+    (row,) = cast.bob.get("api-keys").json["items"]
+    assert (row["read_only"], row["scopes"]) == (read_only, scopes)
+    assert f"<dd>{shown}</dd>" in viewer.get(f"keys/{row['id']}").text
+    states = re.findall('<span class="state ">(.*?)</span>', viewer.get("keys").text)
+    assert states == ["read only"] * read_only + ["limited"] * bool(scopes)
+
+
+def test_a_refused_form_keeps_the_limits(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root)
+    page = Browser(app, cast.bob).send("keys/new", access="read", collections="posts").text
+    assert '<option value="read" selected>' in page
+    assert 'name="collections" value="posts" checked' in page
 
 
 def test_a_chosen_date_is_required(app: Flask, cast: Cast) -> None:

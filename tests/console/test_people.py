@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from flask import Flask
+from werkzeug.test import TestResponse
 
 from app import create_app
 from app.accounts import groups, roles
@@ -190,6 +192,60 @@ def test_what_is_wrong_with_an_invitation_stands_beside_its_field(
     assert (unknown.status_code, "no group nowhere" in beside(unknown, "groups")) == (400, True)
     answer = admin.send("team/invite", email="dora@acme.example", role="emperor")
     assert (answer.status_code, beside(answer, "role")) == (400, "There is no such role.")
+
+
+def lines_beside(answer: TestResponse, name: str) -> list[str]:
+    return beside(answer, name).splitlines()
+
+
+def test_several_addresses_are_invited_at_once(app: Flask, cast: Cast, admin: Browser) -> None:
+    run_jobs(app)
+    before = len(outbox(app))
+    text = "dora@acme.example\r\n emil@acme.example, fay@acme.example\nDORA@acme.example"
+    page = admin.done("team/invite", email=text, role="editor")
+    assert "We have sent 3 invitations." in page
+    run_jobs(app)
+    mailed = [message["To"] for message in outbox(app)[before:]]
+    assert sorted(mailed) == [f"{name}@acme.example" for name in ("dora", "emil", "fay")]
+    made = cast.alice.get("invitations").json["items"][:3]
+    assert {one["role"] for one in made} == {"editor"}
+
+
+def test_of_several_addresses_all_are_invited_or_none(
+    app: Flask, cast: Cast, admin: Browser
+) -> None:
+    run_jobs(app)
+    count, before = cast.alice.get("invitations").json["total"], len(outbox(app))
+    text = f"dora@acme.example\nnobody\n{cast.bob.email}\n{HOSTILE.replace(' ', '')}"
+    answer = admin.send("team/invite", email=text, role="editor")
+    assert answer.status_code == 400
+    assert lines_beside(answer, "email")[0] == "nobody: Not a valid email address."
+    assert f"{cast.bob.email}: This address belongs to a user of the account." in (
+        lines_beside(answer, "email")
+    )
+    assert len(lines_beside(answer, "email")) == 3
+    assert "<script>alert" not in answer.text
+    assert "dora@acme.example" in answer.text  # to be sent again
+    many = "\n".join(f"user{n}@acme.example" for n in range(51))
+    answer = admin.send("team/invite", email=many, role="editor")
+    assert beside(answer, "email") == "At most 50 addresses at once."
+    run_jobs(app)
+    assert (cast.alice.get("invitations").json["total"], len(outbox(app))) == (count, before)
+
+
+def test_an_address_that_had_too_many_mails_is_named(
+    app: Flask, admin: Browser, cast: Cast
+) -> None:
+    settings = replace(app.extensions["atrium.config"], login_rate_limit="on", mail_tries=1)
+    app.extensions["atrium.config"] = settings
+    assert cast.alice.post("invitations", {"email": "dora@acme.example"}).status_code == 201
+    text = "dora@acme.example\nemil@acme.example"
+    for _ in range(2):  # the other address is not counted
+        answer = admin.send("team/invite", email=text, role="editor")
+        assert lines_beside(answer, "email") == [
+            "dora@acme.example: Too many attempts. Try again later."
+        ]
+    admin.done("team/invite", email="emil@acme.example", role="editor")
 
 
 def test_a_member_is_changed_and_removed(app: Flask, cast: Cast, admin: Browser) -> None:

@@ -412,6 +412,34 @@ def test_fields_are_moved_then_planned(cast: Cast, superadmin: Browser, posts: s
     assert [one["name"] for one in schema_of(cast.root, "posts")] == [*names[:-1], "last", "loud"]
 
 
+def moves(page: str) -> list[tuple[str, bool]]:
+    """The buttons that move rows, and whether they are disabled."""
+    found = re.findall(r'<button class="btn btn-icon"[^>]*id="((?:up|down)-\d+)"([^>]*)>', page)
+    return [(id, " disabled" in rest) for id, rest in found]
+
+
+def test_the_first_field_does_not_move_up_and_the_last_not_down(
+    superadmin: Browser, posts: str
+) -> None:
+    page = superadmin.get(f"collections/{posts}/schema").text
+    ends = {"up-0", f"down-{len(FULL) - 1}"}
+    assert {id for id, is_disabled in moves(page) if is_disabled} == ends
+    assert len(moves(page)) == 2 * len(FULL)
+    page = superadmin.get("collections/new").text
+    assert (moves(page), ">Clear<" in page) == ([], False)  # a lone field
+
+
+def test_a_field_is_added_in_the_spare_row(superadmin: Browser, posts: str) -> None:
+    path, spare = f"collections/{posts}/schema", len(FULL)
+    page = superadmin.get(path).text
+    assert f'<div class="field-row spare" data-row="{spare}">' in page
+    page = superadmin.send(path, **inputs(page), do="add").text
+    assert "field-row spare" not in page
+    assert inputs(page)["rows"] == str(spare + 1)
+    page = superadmin.send(path, **inputs(page) | {f"name_{spare}": "more"}, do="add").text
+    assert inputs(page)["rows"] == str(spare + 2)
+
+
 def test_a_new_collection_has_its_fields_in_the_order_of_the_form(
     cast: Cast, superadmin: Browser
 ) -> None:

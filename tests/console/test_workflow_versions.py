@@ -5,16 +5,19 @@ from __future__ import annotations
 import html
 import json
 import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
+import time_machine
 from flask import Flask
 
-from app import db
+from app import clock, db
 from app.console.automation import version_changes
 from app.console.automation.version_changes import compare
 from app.outbound import header_values
-from app.workflows.models import Workflow
+from app.workflows.models import Workflow, WorkflowVersion
 from tests.builders import OPEN, Cast, make_collection
 from tests.console.browser import HOSTILE, Browser
 from tests.workflows.running import MANUAL, action, create, instance, make_workflow, start, work
@@ -83,6 +86,21 @@ def test_versions_are_compared_on_a_page(app: Flask, cast: Cast) -> None:
         stranger = Browser(app, cast.charlie)
         assert stranger.send(f"{one}/versions/{number}/restore").status_code == status
     assert Browser(app, cast.bob).get(f"{one}/versions").status_code == 403
+
+
+def test_a_version_says_when_it_was_saved_unless_it_is_older(app: Flask, cast: Cast) -> None:
+    flow = make_workflow(cast.alice, [NAP])
+    saved_at = clock.now() + timedelta(minutes=5)
+    with time_machine.travel(saved_at):
+        assert cast.alice.put(f"workflows/{flow['id']}", {"steps": [SHORT]}).status_code == 200
+    with app.app_context(), db.transaction() as session:
+        first = sa.update(WorkflowVersion).where(WorkflowVersion.version == 1)
+        session.execute(first.values(saved_at=None))
+    path = f"workflows/{cast.alice.account_id}/workflow/{flow['id']}/versions"
+    page = Browser(app, cast.alice).get(path).text
+    cells = re.findall(r'<td data-label="Saved">(.*?)</td>', page)
+    assert f"{saved_at:%Y-%m-%d %H:%M} UTC" in cells[0]
+    assert cells[1] == ""
 
 
 def sample_of(page: str) -> Any:

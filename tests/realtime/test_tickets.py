@@ -168,6 +168,18 @@ def test_an_api_key_opens_streams_and_makes_tickets_also_with_scopes(
     assert Events(port, f"ticket={left}").status == 401
 
 
+def test_a_read_only_key_opens_streams(
+    alice: Caller, port: int, attached: list[Connection]
+) -> None:
+    key = alice.post("api-keys", {"name": "reports", "read_only": True}).json["key"]
+    keyed = Caller(alice.app, **{"X-API-Key": key})
+    assert Events(port, headers=keyed.headers).status == 200
+    assert Socket(port, f"ticket={ticket_of(keyed)}").status == 101
+    until(lambda: len(attached) == 2)
+    with alice.app.app_context():
+        assert all(stream.credential.principal().read_only for stream in attached)
+
+
 @pytest.mark.parametrize("ticket", ["", "x", "AB0001-x", "-", "é", "%00", "x" * 2000])
 def test_what_is_no_ticket_is_refused(cast: Cast, port: int, ticket: str) -> None:
     assert Events(port, f"ticket={ticket}".encode().decode("latin1")).status in (401, 422)

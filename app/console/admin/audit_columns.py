@@ -69,6 +69,7 @@ LABELS: Mapping[str, str] = {
     "private_key": lazy_gettext("Private key"),
     "provider_name": lazy_gettext("Provider name"),
     "public_key": lazy_gettext("Public key"),
+    "read_only": lazy_gettext("Read only"),
     "revoked_at": lazy_gettext("Revoked at"),
     "revoked_by": lazy_gettext("Revoked by"),
     "requested_by": lazy_gettext("Requested by"),

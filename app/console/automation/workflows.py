@@ -199,8 +199,8 @@ def show_workflow_versions(account_id: str, kind: str, workflow_id: str) -> str:
     """What changed between two versions of the steps, by default the newest two."""
     scope = scopes.account_scope(account_id)
     workflow = service.get(workflow_id, by=scope.by, kind=kind)
-    owners = versions.owner_ids(workflow.account_id, workflow.id)
-    numbers = list(owners)
+    saved = versions.saved(workflow.account_id, workflow.id)
+    numbers = list(saved)
     new = _version_number("new", numbers) or max(numbers, default=0)
     old = _version_number("old", numbers) or max((n for n in numbers if n < new), default=new)
     steps = [_steps_of(workflow, number) for number in (old, new)]
@@ -209,8 +209,8 @@ def show_workflow_versions(account_id: str, kind: str, workflow_id: str) -> str:
         scope=scope,
         workflow=workflow,
         kind=kind,
-        owners=owners,
-        emails=users.emails(workflow.account_id, set(owners.values())),
+        saved=saved,
+        emails=users.emails(workflow.account_id, {row.owner_id for row in saved.values()}),
         uses=versions.uses(workflow.account_id, workflow.id, lists.MAX_COUNTED),
         numbers=numbers,
         old=old,

@@ -155,8 +155,8 @@ class SchemaForm(Form):
     def act(self, name: str) -> bool:
         """Add, move or clear a row, as the pressed button says; False if it is another one."""
         if name == "add":
-            self.add_row()
-            self.focus = f"name_{self.rows - 1}"
+            n = self.next_row
+            self.rows, self.focus = max(self.rows, n + 1), f"name_{n}"
             return True
         match = AN_ACT.fullmatch(name)
         if match is None:
@@ -175,6 +175,22 @@ class SchemaForm(Form):
         other = min(max(place + step, 0), len(order) - 1)
         order[place], order[other] = order[other], order[place]
         self.values["order"] = ",".join(map(str, order))
+
+    @property
+    def movable(self) -> list[int]:
+        """The rows that can be moved, as they are shown."""
+        return [n for n in self.order if self.exists(n) or self.value(n, "name")]
+
+    @property
+    def next_row(self) -> int:
+        """The row that “Add a field” opens: a spare one, else a new one up to the limit."""
+        spare = (n for n in self.order if self.is_spare(n))
+        return next(spare, min(self.rows, LONGEST_SCHEMA - 1))
+
+    def is_spare(self, n: int) -> bool:
+        """Whether a row is a blank one that is not shown until a field is added."""
+        is_blank = not self.exists(n) and not self._is_filled(n)
+        return is_blank and bool(self.existing) and not self.is_open(n)
 
     def is_open(self, n: int) -> bool:
         """Whether a row shows its inputs: with faults, in use, or as the first blank one."""
@@ -258,10 +274,6 @@ class SchemaForm(Form):
         """The new name of each existing field that gets one."""
         rows = (n for n in range(len(self.existing)) if self.value(n, "rename"))
         return {self.value(n, "name"): self.value(n, "rename") for n in rows}
-
-    def add_row(self) -> None:
-        """Add a blank row, up to the limit of a schema."""
-        self.rows = min(self.rows + 1, LONGEST_SCHEMA)
 
     def input_for(self, problem: JSONMapping) -> str | None:
         """The input that a field's problem belongs to."""

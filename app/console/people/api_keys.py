@@ -13,6 +13,7 @@ from app import clock
 from app.accounts import users
 from app.auth import api_keys, key_changes
 from app.auth.models import ApiKey
+from app.collections import definition
 from app.console.shell import forms, guard, idempotent_forms, lists, one_time_secrets, scopes
 from app.console.shell.blueprint import account_route, blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
@@ -24,6 +25,7 @@ from app.rest.access import public
 FORM = "console/keys/new.html"
 FIELDS = ("name", "description", "ip_addresses")
 OVERLAP = timedelta(days=1)  # in which the secret before a rotation works
+FULL, READ = "full", "read"
 NEVER, ON_DATE = "never", "date"
 DAYS = (30, 90, 365)
 
@@ -47,17 +49,18 @@ def show_keys(account_id: str | None = None) -> str:
 @public
 def show_new_key() -> Page:
     """The form for a new key."""
-    return _form_page(Form({"expires_in": NEVER}))
+    return _form_page(Form({"access": FULL, "expires_in": NEVER}))
 
 
 @blueprint.post("/console/keys/new")
 @public
 def create_key() -> Page | BaseResponse:
     """Create a key, and redirect to the page that shows it."""
-    form, by = forms.submitted(*FIELDS, "expires_in", "expires_at"), guard.require_caller()
-    id = idempotent_forms.derive_id(form.values)
+    names, by = (*FIELDS, "access", "expires_in", "expires_at"), guard.require_caller()
+    form = forms.submitted(*names, selected="collections")
+    id = idempotent_forms.derive_id([form.values, form.selected])
     try:
-        values = {**_changes(form), "expires_at": _parse_expiry(form)}
+        values = {**_changes(form), **_limits(form), "expires_at": _parse_expiry(form)}
         _, text = api_keys.create(values, by=by, id=id)
         one_time_secrets.store(id, text)
     except AppError as error:
@@ -131,6 +134,11 @@ def _changes(form: Form) -> dict[str, Any]:
     return {"name": body["name"], "description": description, "ip_addresses": addresses}
 
 
+def _limits(form: Form) -> dict[str, Any]:
+    scopes = {"collections": form.selected} if form.selected else None
+    return {"read_only": form["access"] == READ, "scopes": scopes}
+
+
 def _key_page(scope: AccountScope, key: ApiKey, form: Form) -> Page:
     addresses = "\n".join(key.ip_addresses or ())
     shown = {"name": key.name, "description": key.description or "", "ip_addresses": addresses}
@@ -144,7 +152,16 @@ def _form_page(form: Form) -> Page:
     form.values["expires_in"] = form["expires_in"] or ON_DATE
     days = {str(n): ngettext("%(num)s day", "%(num)s days", n) for n in DAYS}
     expiries = {NEVER: gettext("never"), **days, ON_DATE: gettext("on a date")}
-    return form.render(FORM, form_id=idempotent_forms.form_id(), expiries=expiries)
+    scope = scopes.account_or_own_scope(None)
+    names = [one.name for one in definition.get_all() if scope.allowed_operations(one)]
+    return form.render(
+        FORM,
+        form_id=idempotent_forms.form_id(),
+        expiries=expiries,
+        access={FULL: gettext("Read and write"), READ: gettext("Read only")},
+        collections=names[: forms.MAX_SELECTED],
+        other_collections=len(names[forms.MAX_SELECTED :]),
+    )
 
 
 def _parse_expiry(form: Form) -> datetime | None:

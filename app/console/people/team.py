@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from functools import partial
 
 from flask import render_template
@@ -9,14 +11,16 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import groups, users
 from app.auth import enrolment, invitations
+from app.auth.models import Invitation
 from app.console.people.users import choices
-from app.console.shell import forms, guard, lists, names, scopes
+from app.console.shell import error_texts, forms, guard, lists, names, scopes
 from app.console.shell.blueprint import account_route
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
-from app.errors import AppError
-from app.http.languages import gettext
+from app.errors import AppError, InvalidValues, problem
+from app.http.languages import gettext, ngettext
 from app.rest.access import public
+from app.types import JSONObject
 
 MAX_GROUPS = 100
 INVITATION = "/team/invitations/<uuid:invitation_id>"
@@ -63,26 +67,64 @@ def show_invite(account_id: str | None = None) -> Page:
 @public
 @guard.admins_only
 def invite(account_id: str | None = None) -> Page | BaseResponse:
-    """Invite somebody to the account."""
+    """Invite one or more addresses to the account, all or none."""
     scope, form = (
         scopes.account_or_own_scope(account_id),
         forms.submitted("email", "role", selected="groups"),
     )
     try:
-        body = form.validated(("email",), email=320)
-        values = {**body, "groups": form.selected}
+        emails = _emails(form)
+        body = {"role": form["role"], "groups": form.selected}
         enrolment.check_group_assignment(scope.account.id, form.selected, by=scope.by)
-        invitations.create(scope.account.id, values, by=scope.by.user_id)
+        sent = _invite(scope, emails, body)
     except AppError as error:
-        return _invite_page(scope, form.with_error(error))
-    return _redirect(
-        gettext("We have sent an invitation to %(email)s.", email=form["email"]), scope
-    )
+        return _invite_page(scope, form.with_error(_with_addresses(error)))
+    notice = gettext("We have sent an invitation to %(email)s.", email=sent[0].email)
+    if len(sent) > 1:
+        number = len(sent)
+        notice = ngettext(
+            "We have sent %(num)s invitation.", "We have sent %(num)s invitations.", number
+        )
+    return _redirect(notice, scope)
+
+
+def _emails(form: Form) -> list[str]:
+    """The submitted addresses. Raises InvalidValues."""
+    form.validated(("email",))
+    emails = re.split(r"[\s,;]+", form["email"].strip(",; "))
+    if len(emails) == 1:
+        form.validated(email=320)
+    if len(emails) > invitations.MAX_AT_ONCE:
+        message = gettext("At most %(limit)s addresses at once.", limit=invitations.MAX_AT_ONCE)
+        raise InvalidValues([problem("email", "too_many", message)])
+    return emails
+
+
+def _invite(scope: AccountScope, emails: Sequence[str], body: JSONObject) -> list[Invitation]:
+    by = scope.by.user_id
+    if len(emails) > 1:
+        return invitations.create_many(scope.account.id, emails, body, by=by)
+    return [invitations.create(scope.account.id, {**body, "email": emails[0]}, by=by)[0]]
+
+
+def _with_addresses(error: AppError) -> AppError:
+    """The error with the address that each problem is about."""
+    for detail in error.extra.get("details") or ():
+        if "address" in detail:
+            message = error_texts.translate(detail["message"])
+            address = detail["address"][:80]
+            detail["message"] = gettext(
+                "%(address)s: %(message)s", address=address, message=message
+            )
+    return error
 
 
 def _invite_page(scope: AccountScope, form: Form) -> Page:
+    if "email" in form.errors:
+        form.errors["email"] = ["\n".join(form.errors["email"])]  # a line each
     shown_groups, total = groups.page(scope.account.id, 0, MAX_GROUPS, None)
     context = {"groups": shown_groups, "other_groups": total - len(shown_groups), **choices()}
+    context["max_at_once"] = invitations.MAX_AT_ONCE
     return form.render("console/team/invite.html", scope=scope, **context)
 
 

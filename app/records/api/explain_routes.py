@@ -17,7 +17,7 @@ from app.errors import NotFound
 from app.records import explain
 from app.records.api import denials
 from app.rest import fields
-from app.rest.access import superadmin
+from app.rest.access import reads, superadmin
 from app.rest.schemas import Schema
 from app.types import JSONObject
 
@@ -142,6 +142,7 @@ class Explanation(Schema):
     example=EXPLANATION,
 )
 @blueprint.fails(400)
+@reads
 @superadmin
 @versioned_cache.reloading()  # what was cached may be out of date, and nothing here would tell
 def explain_rule(body: JSONObject, collection_name: str) -> JSONObject:
