@@ -261,6 +261,7 @@ OWN_ACCOUNT: dict[Route, Case] = {
     ("GET", STREAM): Own(None, (404,)),
     ("PUT", STREAM): Own(lambda cast: {"url": "http://127.0.0.1:9/"}),
     ("POST", f"{STREAM}/rotate-secret"): Own(None, (404,)),
+    ("POST", f"{STREAM}/test"): Own(None, (404,)),
     ("DELETE", STREAM): Own(None, (404,)),
     ("GET", "/account/export"): Own(),
     ("GET", "/account/export/contents"): Own(),

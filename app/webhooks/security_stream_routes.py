@@ -28,6 +28,7 @@ EXAMPLE = {
     "created_at": "2026-11-20T11:00:00.123456Z",
     "updated_at": "2026-11-20T11:00:00.123456Z",
 }
+TEST = {"success": False, "response_body": "", "error": "The receiver responded with 503."}
 SECRET = {"secret": "4f" * 32, "signing_secret": signing.signing_secret("4f" * 32)}
 
 
@@ -60,6 +61,14 @@ class SecurityStreamView(Schema):
     last_sent_at = fields.Timestamp(required=True, allow_none=True)
     created_at = fields.Timestamp(required=True)
     updated_at = fields.Timestamp(required=True)
+
+
+class SecurityStreamTest(Schema):
+    """The result of a test."""
+
+    success = ma.fields.Boolean(required=True)
+    response_body = ma.fields.String(required=True)
+    error = ma.fields.String(required=True, allow_none=True)
 
 
 class SecurityStreamSecret(SecurityStreamView):
@@ -99,6 +108,21 @@ def put_security_stream(body: Body) -> JSONObject:
     secret; another URL keeps secret and position.
     """
     return _shown(security_streams.put(_own(), body, by=principal()))
+
+
+@blueprint.route("/security-log/stream/test", methods=["POST"])
+@blueprint.response(200, SecurityStreamTest, example=TEST)
+@blueprint.fails(429)
+@account_admin
+def test_security_stream() -> JSONObject:
+    """Send a signed batch without events to the receiver now, and return its response.
+
+    Also works while sending is switched off. A receiver that fails is a 200 with `success: false`,
+    and changes nothing. While too many tests run, it is a 429.
+    """
+    tested = security_streams.send_test(_own())
+    body = {"response_body": tested.body, "error": tested.error}
+    return {"success": tested.error is None, **body}
 
 
 @blueprint.route("/security-log/stream/rotate-secret", methods=["POST"])

@@ -78,6 +78,7 @@ TABLE: list[tuple[str, str, Any, Statuses]] = [
     ("PUT", "account/security-log/stream", {"url": "http://127.0.0.1:9/"}, LIST_OF_ACCOUNT),
     ("GET", "account/security-log/stream", None, NO_STREAM),
     ("POST", "account/security-log/stream/rotate-secret", None, NO_STREAM),
+    ("POST", "account/security-log/stream/test", None, NO_STREAM),
     ("DELETE", "account/security-log/stream", None, NO_STREAM),
     # Superadmins outside pii_access may not, and the system account has none.
     ("POST", "account/export", {"passphrase": "{new} and more"}, (401, 403, 202, 202, 403, 403)),

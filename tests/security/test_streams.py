@@ -139,6 +139,21 @@ def test_a_stream_that_is_off_or_gone_sends_nothing(app: Flask, cast: Cast) -> N
         assert receiver.requests == []
 
 
+def test_a_receiver_is_tested_also_while_the_stream_is_off(cast: Cast) -> None:
+    assert cast.alice.post(f"{STREAM}/test").status_code == 404
+    with receiving() as receiver:
+        start(cast.alice, receiver.url, is_enabled=False)
+        answer = cast.alice.post(f"{STREAM}/test").json
+        assert (answer["success"], answer["error"]) == (True, None)
+        receiver.answer = lambda request: (503, "busy")
+        answer = cast.alice.post(f"{STREAM}/test").json
+        error = "The receiver responded with 503."
+        assert answer == {"success": False, "response_body": "busy", "error": error}
+        batch = {"account_id": cast.alice.account_id, "is_test": True, "entries": []}
+        assert [request.json for request in receiver.requests] == [batch, batch]
+    assert cast.alice.get(STREAM).json["failing_since"] is None
+
+
 def test_a_secret_is_shown_once_and_encrypted(app: Flask, cast: Cast) -> None:
     made = start(cast.alice, "http://127.0.0.1:9/")
     assert len(made["secret"]) == 64
