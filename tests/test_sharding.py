@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app import clock, db
+from app import clock, create_app, db
 from app.accounts.models import Account
 from app.bundle import shard_inserts
 from app.collections import definition as definitions
@@ -27,7 +28,7 @@ from app.db import errors, row_security, sharding, snapshots
 from app.ids import new_id
 from app.ops import doctor
 from tests import builders, services, sql
-from tests.builders import Cast
+from tests.builders import Caller, Cast
 from tests.conftest import fill_by_hand, make_app, settings_for
 
 STUBS = """
@@ -282,6 +283,30 @@ def test_records_that_refer_to_each_other_are_imported_table_by_table(
         others = sa.select(second_.c.before, second_.c.same).where(second_.c.account_id == target)
         assert db.connection().execute(laters).all() == [(two,)]
         assert db.connection().execute(others).all() == [(one, two)]
+
+
+def test_a_backup_of_shards_is_restored_into_a_plain_database(
+    sharded: Flask, cast: Cast, tmp_path: Path
+) -> None:
+    builders.make_collection(cast.root, "papers")
+    builders.make_record(cast.alice, "papers", title="before")
+    settings = sharded.extensions["atrium.config"]
+    empty = settings_for("postgresql", tmp_path).database_url
+    superuser = urlsplit(empty)._replace(path=urlsplit(settings.database_url).path).geturl()
+
+    def run(url: str, *command: str) -> Flask:
+        app = create_app(replace(settings, database_url=url, instance_dir=tmp_path))
+        result = app.test_cli_runner().invoke(args=[*command])
+        assert result.exit_code == 0, result.output
+        return app
+
+    file = str(tmp_path / "atrium.backup")
+    run(superuser, "backup", file)
+    alice = Caller(run(empty, "restore", file), **cast.alice.headers)
+    builders.make_record(alice, "papers", title="after")
+    listed = alice.get("records/papers?sort=id").json
+    assert [one["title"] for one in listed["items"]] == ["before", "after"]
+    assert listed["total"] == 2
 
 
 def test_doctor_names_tables_that_are_out_of_place(sharded: Flask) -> None:

@@ -58,23 +58,25 @@ ORDER BY oid
 # A worker cannot reach the distributed table from within a statement on one of its shards, so the
 # trigger of a shard changes the shard of the same accounts.
 COUNTS = """
-coalesce((
-  SELECT format('%I.%I', TG_TABLE_SCHEMA, 'record_counts_' || other.shardid)
-  FROM pg_dist_shard AS own JOIN pg_dist_shard AS other USING (shardminvalue)
-  WHERE own.shardid::text = substring(TG_TABLE_NAME FROM '_([0-9]+)$')
-    AND other.logicalrelid = 'record_counts'::regclass), 'record_counts')
+SELECT format('%I.%I', TG_TABLE_SCHEMA, 'record_counts_' || other.shardid)
+FROM pg_dist_shard AS own JOIN pg_dist_shard AS other USING (shardminvalue)
+WHERE own.shardid::text = substring(TG_TABLE_NAME FROM '_([0-9]+)$')
+  AND other.logicalrelid = 'record_counts'::regclass
 """
 COUNT = """
 CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
   collection CONSTANT text := TG_ARGV[0];
-  counts CONSTANT text := {counts};
+  counts text;
   account text;
   number bigint;
   size bigint;
   free int;
 BEGIN
+  IF to_regclass('pg_dist_shard') IS NOT NULL THEN  -- else restored into a database without Citus
+    counts := ({counts});
+  END IF;
   FOR account, number, size IN {changes} ORDER BY 1 LOOP
     free := 0;
     WHILE NOT pg_try_advisory_xact_lock(hashtext(account || collection), free) LOOP
@@ -82,7 +84,8 @@ BEGIN
     END LOOP;
     EXECUTE format('INSERT INTO %s AS present (account_id, collection_id, slot, records, bytes)'
       ' VALUES ($1, $2, $3, $4, $5) ON CONFLICT (account_id, collection_id, slot) DO UPDATE'
-      ' SET records = present.records + $4, bytes = present.bytes + $5', counts)
+      ' SET records = present.records + $4, bytes = present.bytes + $5',
+      coalesce(counts, 'record_counts'))
       USING account, collection, free::text, number, size;
   END LOOP;
   RETURN NULL;
