@@ -35,13 +35,16 @@ STUBS = """
 CREATE SCHEMA stubs;
 CREATE TABLE stubs.pg_dist_partition (
   number serial, logicalrelid regclass, partmethod text, partkey text, colocationid int,
-  colocate_with text);
+  colocate_with text, triggers text[]);
 CREATE TABLE stubs.pg_dist_node (isactive bool, shouldhaveshards bool, noderole text);
 CREATE TABLE stubs.pg_dist_shard (logicalrelid regclass, shardid int, shardminvalue text);
 CREATE FUNCTION stubs.create_distributed_table(name text, key text, colocate_with text = 'default')
 RETURNS void LANGUAGE sql AS $$
   INSERT INTO stubs.pg_dist_partition (logicalrelid, partmethod, partkey, colocationid,
-    colocate_with) VALUES (name::regclass, 'h', key, 1, colocate_with) $$;
+    colocate_with, triggers)
+  SELECT name::regclass, 'h', key, 1, colocate_with,
+    array(SELECT tgname::text FROM pg_trigger WHERE tgrelid = name::regclass AND NOT tgisinternal)
+$$;
 CREATE FUNCTION stubs.create_reference_table(name text) RETURNS void LANGUAGE sql AS $$
   INSERT INTO stubs.pg_dist_partition (logicalrelid, partmethod, colocationid)
   VALUES (name::regclass, 'n', 2) $$;
@@ -62,6 +65,10 @@ ORDER BY number
 KEYS = """
 SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
 WHERE contype = 'f' ORDER BY 1, 2
+"""
+TRIGGERS = """
+SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE tgrelid = 'col_moved'::regclass
+AND NOT tgisinternal ORDER BY 1
 """
 PLAIN = {
     "SQLite": "SQLite has no shards",
@@ -194,6 +201,23 @@ def test_new_collections_are_distributed_and_separated(sharded: Flask, cast: Cas
         assert placed["col_authors"] == placed["col_books"] == ("h", "account_id", "users")
         assert row_security.unforced(db.connection()) == []
     assert cast.root.delete(f"collections/{authors['id']}").status_code == 409
+
+
+def test_rows_that_are_moved_to_shards_are_not_counted_anew(sharded: Flask, cast: Cast) -> None:
+    builders.make_collection(cast.root, "moved")
+    builders.make_record(cast.alice, "moved", title="before")
+    placed = "FROM stubs.pg_dist_partition WHERE logicalrelid = 'col_moved'::regclass"
+    with sharded.app_context():
+        triggers = read(TRIGGERS)
+    assert triggers
+    execute(sharded.config["SQLALCHEMY_DATABASE_URI"], f"DELETE {placed}")
+    result = sharded.test_cli_runner().invoke(args=["shard"])
+    assert result.output == "1 tables distributed.\n"
+    with sharded.app_context():
+        assert read(f"SELECT triggers {placed}") == [([],)]
+        assert read(TRIGGERS) == triggers
+    builders.make_record(cast.alice, "moved", title="after")
+    assert cast.alice.get("records/moved").json["total"] == 2
 
 
 def test_the_database_hides_other_accounts_from_the_owner_of_its_tables(

@@ -47,6 +47,14 @@ SELECT conrelid::regclass::text AS source, format('%I', conname) AS name,
 FROM pg_constraint WHERE contype = 'f' AND connamespace = current_schema()::regnamespace
 ORDER BY 1, 2
 """)
+# They would count rows that are moved, on a worker that has no table of counts yet.
+COUNTING = sa.text("""
+SELECT tgrelid::regclass::text AS source, format('%I', tgname) AS name,
+  pg_get_triggerdef(t.oid) AS definition
+FROM pg_trigger AS t JOIN pg_proc AS p ON p.oid = tgfoid
+WHERE p.proname = ANY (:functions) AND p.pronamespace = current_schema()::regnamespace
+ORDER BY 1, 2
+""")
 # What runs on workers: functions of rules and triggers. Those of a database that is older than its
 # extension are on the coordinator alone. Other functions run there, and reach rows through tables.
 FUNCTIONS = sa.text("""
@@ -189,8 +197,13 @@ def _distribute(connection: sa.Connection) -> list[str]:
         keys = connection.execute(FOREIGN_KEYS).all()
         for key in keys:
             _run(connection, f"ALTER TABLE {key.source} DROP CONSTRAINT {key.name}")
+        triggers = connection.execute(COUNTING, {"functions": list(CHANGES)}).all()
+        for trigger in triggers:
+            _run(connection, f"DROP TRIGGER {trigger.name} ON {trigger.source}")
         for name in pending:
             _run(connection, _place(name, kinds[name]))
+        for trigger in triggers:
+            _run(connection, trigger.definition)
         for key in keys:
             _run(connection, f"ALTER TABLE {key.source} ADD CONSTRAINT {key.name} {key.definition}")
     for name, changes in CHANGES.items():
