@@ -22,6 +22,7 @@ from app.context import tenancy
 from app.jobs import worker
 from tests import builders, services
 from tests.builders import Caller, Cast
+from tests.usage.test_meters import upload, used
 
 SCRIPT = Path(__file__).parents[1] / "deploy/citus/nodes.sh"
 FOLDER = os.environ.get("TEST_CITUS_FOLDER", "")
@@ -164,6 +165,8 @@ def test_a_backup_is_restored_and_distributed_again(
     app: Flask, cast: Cast, callers: dict[int, Caller], empty: str, tmp_path: Path
 ) -> None:
     settings, file = app.extensions["atrium.config"], str(tmp_path / "atrium.backup")
+    for caller in callers.values():
+        upload(caller)
     refused = app.test_cli_runner().invoke(args=["backup", file])
     assert (refused.exit_code, "BYPASSRLS" in refused.output) == (1, True)
     sees_all = services.as_login(settings.database_url, services.CITUS_BACKUP_LOGIN)
@@ -194,6 +197,13 @@ def test_a_backup_is_restored_and_distributed_again(
         listed = inside.get("records/posts?sort=id").json
         assert [one["title"] for one in listed["items"]] == ["before", "after"]
         assert listed["total"] == 2
+        assert used(inside)["file_bytes"] == 1000
+        upload(inside)
+        assert used(inside)["file_bytes"] == 2000
+    with restored.app_context(), tenancy.as_owner(), db.transaction() as session:
+        session.execute(sa.text("UPDATE files SET removed_at = created_at"))
+    for caller in callers.values():  # also where two of them are in one shard
+        assert used(Caller(restored, **caller.headers))["file_bytes"] == 0
     with restored.app_context():
         db.db.session.remove()
         db.db.engine.dispose()

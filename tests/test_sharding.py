@@ -30,6 +30,7 @@ from app.ops import doctor
 from tests import builders, services, sql
 from tests.builders import Caller, Cast
 from tests.conftest import fill_by_hand, make_app, settings_for
+from tests.usage.test_meters import upload, used
 
 STUBS = """
 CREATE SCHEMA stubs;
@@ -174,7 +175,8 @@ def test_every_table_is_placed_shared_ones_first(sharded: Flask) -> None:
     assert keys == sharded.extensions["foreign_keys"]
     with sharded.app_context():
         functions = {name.partition("(")[0] for (name,) in read("SELECT name FROM stubs.functions")}
-    assert {"atrium_number", "atrium_joined", "count_records", "insert_audit_entry"} <= functions
+    called = {"atrium_number", "atrium_joined", "count_records", "add_usage", "insert_audit_entry"}
+    assert called <= functions
 
 
 def test_a_second_run_changes_nothing(sharded: Flask) -> None:
@@ -218,6 +220,16 @@ def test_rows_that_are_moved_to_shards_are_not_counted_anew(sharded: Flask, cast
         assert read(TRIGGERS) == triggers
     builders.make_record(cast.alice, "moved", title="after")
     assert cast.alice.get("records/moved").json["total"] == 2
+
+
+def test_files_of_several_accounts_are_metered_in_one_statement(sharded: Flask, cast: Cast) -> None:
+    callers = (cast.alice, cast.charlie)
+    for caller in callers:
+        upload(caller)
+        assert used(caller)["file_bytes"] == 1000
+    with sharded.app_context(), tenancy.across_accounts(), db.transaction() as session:
+        session.execute(sa.text("UPDATE files SET removed_at = created_at"))
+    assert [used(caller)["file_bytes"] for caller in callers] == [0, 0]
 
 
 def test_the_database_hides_other_accounts_from_the_owner_of_its_tables(
