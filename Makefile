@@ -79,9 +79,19 @@ CITUS_LEFT_OUT += \
 # Citus itself drops the index.
 CITUS_LEFT_OUT += \
 	tests/collections/test_index_builds.py::test_what_a_killed_build_left_is_dropped
+# Open: there the 409 of this race names no field (docs/scaling.md).
+CITUS_LEFT_OUT += \
+	tests/collections/test_safety.py::test_a_value_that_becomes_unique_while_it_is_written_is_told_as_taken
 # What only superusers may set.
 CITUS_LEFT_OUT += \
 	tests/test_doctor.py::test_a_server_that_logs_what_failed_statements_carry_is_told_of
+# They lock rows of all accounts themselves, or go back to former migrations.
+CITUS_LEFT_OUT += \
+	tests/workflows/test_header_values.py::test_a_new_key_reads_what_older_versions_and_keys_stored \
+	tests/workflows/test_triggers.py::test_a_schedule_that_is_no_longer_supported_says_so \
+	tests/webhooks/test_deliveries.py::test_a_secret_that_cannot_be_read_harms_no_other_webhook \
+	tests/webhooks/test_deliveries.py::test_what_a_worker_had_claimed_of_a_disabled_webhook_waits_too \
+	tests/audit/test_conversion.py
 # They change tables that tests share there.
 CITUS_LEFT_OUT += \
 	tests/test_backups.py::test_a_backup_before_an_upgrade_is_proved
