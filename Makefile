@@ -61,14 +61,50 @@ CITUS_FOLDER ?= $(CURDIR)/instance/citus
 CITUS_TESTS ?= tests/records tests/collections tests/workflows tests/webhooks tests/audit tests/accounts \
 	tests/auth tests/feed tests/test_idempotency.py tests/test_jobs.py tests/rules_enforcement \
 	tests/realtime tests/bundle tests/console tests/sso tests/test_sharded_statements.py \
-	tests/test_citus_nodes.py
+	tests/scim tests/manifest tests/retention tests/security tests/files tests/usage tests/domains \
+	tests/test_metrics.py tests/test_doctor.py tests/test_isolation_check.py tests/test_tenancy.py \
+	tests/test_transactions.py tests/test_commands.py tests/test_backups.py tests/test_scheduled_backups.py
+# They stop nodes that all others need.
+CITUS_ALONE ?= tests/test_citus_nodes.py
+# A restore needs a database without the extension: tests/test_citus_nodes.py has it.
+CITUS_LEFT_OUT += \
+	tests/test_backups.py::test_a_restore_is_what_was_backed_up \
+	tests/test_backups.py::test_a_restore_writes_nothing_beside_the_file \
+	tests/test_backups.py::test_a_restore_that_the_server_refuses_changes_nothing \
+	tests/test_backups.py::test_a_restore_does_not_wait_long_for_who_works \
+	tests/test_backups.py::test_what_is_no_backup_harms_nothing \
+	tests/test_backups.py::test_uploaded_files_come_back_with_the_records \
+	tests/test_backups.py::test_an_altered_backup_is_listed_and_not_restored \
+	tests/test_scheduled_backups.py::test_a_backup_is_listed_and_restored_by_its_name
+# Citus itself drops the index.
+CITUS_LEFT_OUT += \
+	tests/collections/test_index_builds.py::test_what_a_killed_build_left_is_dropped
+# Open: there the 409 of this race names no field (docs/scaling.md).
+CITUS_LEFT_OUT += \
+	tests/collections/test_safety.py::test_a_value_that_becomes_unique_while_it_is_written_is_told_as_taken
+# Citus refuses some statements that lack their account, before anything leaks.
+CITUS_LEFT_OUT += tests/test_isolation_check.py::test_what_is_made_to_leak_is_found
+# What only superusers may set.
+CITUS_LEFT_OUT += \
+	tests/test_doctor.py::test_a_server_that_logs_what_failed_statements_carry_is_told_of
+# They lock rows of all accounts themselves, or go back to former migrations.
+CITUS_LEFT_OUT += \
+	tests/workflows/test_header_values.py::test_a_new_key_reads_what_older_versions_and_keys_stored \
+	tests/workflows/test_triggers.py::test_a_schedule_that_is_no_longer_supported_says_so \
+	tests/webhooks/test_deliveries.py::test_a_secret_that_cannot_be_read_harms_no_other_webhook \
+	tests/webhooks/test_deliveries.py::test_what_a_worker_had_claimed_of_a_disabled_webhook_waits_too \
+	tests/audit/test_conversion.py
+# They change tables that tests share there.
+CITUS_LEFT_OUT += \
+	tests/test_backups.py::test_a_backup_before_an_upgrade_is_proved
 citus: servers ## Run tests on a Citus cluster (CITUS_BIN=/folder/of/postgres/with/citus)
 	@CITUS_BIN="$(CITUS_BIN)" deploy/citus/nodes.sh start "$(CITUS_FOLDER)"
-	@nodes="$$(deploy/citus/nodes.sh urls)"; \
-	TEST_CITUS_NODES="$$nodes" TEST_POSTGRES_URL="$${nodes%% *}" \
-	TEST_CITUS_FOLDER="$(CITUS_FOLDER)" CITUS_BIN="$(CITUS_BIN)" \
-		$(BIN)/pytest -k "postgresql and not plan" $(CITUS_TESTS); result=$$?; \
-	CITUS_BIN="$(CITUS_BIN)" deploy/citus/nodes.sh stop "$(CITUS_FOLDER)"; exit $$result
+	@nodes="$$(deploy/citus/nodes.sh urls)"; export CITUS_BIN="$(CITUS_BIN)" \
+		TEST_CITUS_NODES="$$nodes" TEST_POSTGRES_URL="$${nodes%% *}" TEST_CITUS_FOLDER="$(CITUS_FOLDER)"; \
+	$(BIN)/pytest -n $(TEST_WORKERS) --dist worksteal -k "postgresql and not plan and not by_an_index" \
+		$(addprefix --deselect ,$(CITUS_LEFT_OUT)) $(CITUS_TESTS) \
+	&& $(BIN)/pytest -k "postgresql" $(CITUS_ALONE); result=$$?; \
+	deploy/citus/nodes.sh stop "$(CITUS_FOLDER)"; exit $$result
 
 faults: servers ## Kill, cut and restart everything under load, 200 times
 	$(BIN)/pytest -m slow tests/webhooks/test_faults.py tests/workflows/test_faults.py

@@ -130,13 +130,17 @@ def database(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def app(database: str, request: pytest.FixtureRequest) -> Iterator[Flask]:
     """The application on an empty database, or with the cast if the test requests it."""
-    if database not in _made:
-        _made[database] = Made(database)
-    made = _made[database]
+    made = _shared(database)
     made.restore("cast" in request.fixturenames)
     yield made.app
     with made.app.app_context():
         db.db.session.remove()
+
+
+def _shared(database: str) -> Made:
+    if database not in _made:
+        _made[database] = Made(database)
+    return _made[database]
 
 
 class Made:
@@ -191,19 +195,38 @@ def fill_by_hand(url: str) -> None:
     _empty.discard(urlsplit(url).path[1:])
 
 
-def make_app(settings: Config) -> Flask:
-    """An application whose database is created by the real migrations, or is a copy of one."""
+def make_own_app(database: str, folder: Path, **changes: object) -> Flask:
+    """An application with a database of its own, by a login that may back it up.
+
+    On Citus, where a new one takes a minute, it is the emptied one of other tests.
+    """
+    if database == "sqlite" or not services.CITUS_NODES:
+        return make_app(settings_for(database, folder, **changes))
+    made = _shared(database)
+    made.restore(False)
+    url = made.app.extensions["atrium.config"].database_url
+    changes["database_url"] = services.as_login(url, services.CITUS_BACKUP_LOGIN)
+    return _create_app(settings_for("sqlite", folder, **changes))
+
+
+def _create_app(settings: Config) -> Flask:
     made = create_app(settings)
     if folder := os.environ.get("TEST_TEMPLATES"):
         made.jinja_env.bytecode_cache = FileSystemBytecodeCache(folder)  # each is compiled once
     cli.bind_migrate(made)
+    return made
+
+
+def make_app(settings: Config) -> Flask:
+    """An application whose database is created by the real migrations, or is a copy of one."""
+    made = _create_app(settings)
     with made.app_context():
         kind, name = db.db.engine.dialect.name, db.db.engine.url.database
         if name in _empty and kind in _migrated and not services.CITUS_NODES:
             _migrated[kind].copy_into(db.db.engine)
         else:
             flask_migrate.upgrade()
-            if name in _empty:
+            if name in _empty and not (services.CITUS_NODES and kind == "postgresql"):
                 _migrated[kind] = states.Migrated(db.db.engine)
         _empty.discard(str(name))
         if services.CITUS_NODES and not db.has_one_writer():

@@ -11,6 +11,8 @@ from zlib import crc32
 
 import pytest
 
+from tests import services
+
 DATABASES = ("sqlite", "postgresql")
 # These test requests, pages and texts. The SQL below them is tested on both databases elsewhere:
 # in records, rules, collections, audit, feed, jobs, tenancy, row security, turns and transactions.
@@ -80,7 +82,7 @@ def chosen(item: Any) -> str:
     """The database of a test: deterministic, about half of the tests each."""
     path = _path(item.path)
     if path in STRICTEST:
-        return STRICTEST[path]
+        return "postgresql" if services.CITUS_NODES else STRICTEST[path]
     return DATABASES[crc32(f"{path}::{item.originalname}".encode()) % len(DATABASES)]
 
 

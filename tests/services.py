@@ -556,23 +556,42 @@ class Replica(Postgres):
 # Superusers' addresses of a Citus cluster, the coordinator's first (`make citus`).
 CITUS_NODES = os.environ.get("TEST_CITUS_NODES", "").split()
 CITUS_LOGIN = "atrium"  # no superuser, whom no policy binds
+CITUS_BACKUP_LOGIN = "atrium_backup"  # which backs up (docs/scaling.md); here it also fills tables
+CITUS_LOGINS = {
+    CITUS_LOGIN: "CREATEROLE",
+    CITUS_BACKUP_LOGIN: f"BYPASSRLS CREATEDB IN ROLE {CITUS_LOGIN}",
+}
 CITUS_SHARDS = 4
 
 
 def citus_database(name: str) -> str:
-    """Create a database on all nodes, and return the coordinator's address of it."""
-    addresses = [urlsplit(url) for url in CITUS_NODES]
-    login, database = sql.Identifier(CITUS_LOGIN), sql.Identifier(name)
-    for node, address in zip(CITUS_NODES, addresses, strict=True):
-        with suppress(psycopg2.errors.DuplicateObject):
-            _execute(node, sql.SQL("CREATE ROLE {} LOGIN CREATEROLE").format(login))
+    """Create a database on all nodes of the cluster; returns the coordinator's address of it."""
+    url = empty_citus_database(name)
+    join_citus_nodes(name)
+    return url
+
+
+def empty_citus_database(name: str) -> str:
+    """Create a database on all nodes, without the extension; returns the coordinator's address."""
+    database, login = sql.Identifier(name), sql.Identifier(CITUS_LOGIN)
+    for node in CITUS_NODES:
+        for each, rights in CITUS_LOGINS.items():
+            with suppress(psycopg2.errors.DuplicateObject, psycopg2.errors.UniqueViolation):
+                role = sql.SQL(f"CREATE ROLE {{}} LOGIN {rights}")
+                _execute(node, role.format(sql.Identifier(each)))
         create = "CREATE DATABASE {} OWNER {} TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"
         _execute(node, sql.SQL(create).format(database, login))
-        inside = urlunsplit(address._replace(path=f"/{name}"))
-        _execute(inside, sql.SQL("CREATE EXTENSION citus"))
-        _execute(inside, sql.SQL("GRANT ALL ON SCHEMA public TO {}").format(login))
-    coordinator, *workers = addresses
-    inside = urlunsplit(coordinator._replace(path=f"/{name}"))
+        grant = sql.SQL("GRANT ALL ON SCHEMA public TO {}").format(login)
+        _execute(_inside(node, name), grant)
+    return as_login(_inside(CITUS_NODES[0], name), CITUS_LOGIN)
+
+
+def join_citus_nodes(name: str) -> None:
+    """Make a database of all nodes one of Citus."""
+    for node in CITUS_NODES:
+        _execute(_inside(node, name), sql.SQL("CREATE EXTENSION citus"))
+    coordinator, *workers = map(urlsplit, CITUS_NODES)
+    inside = _inside(CITUS_NODES[0], name)
     place = "SELECT {}(%s, %s)"
     for call, node_ in (
         ("citus_set_coordinator_host", coordinator),
@@ -580,9 +599,18 @@ def citus_database(name: str) -> str:
     ):
         _execute(inside, sql.SQL(place.format(call)), (node_.hostname, node_.port))
     for setting in ("citus.enable_unsafe_triggers = on", f"citus.shard_count = {CITUS_SHARDS}"):
-        _execute(inside, sql.SQL(f"ALTER DATABASE {{}} SET {setting}").format(database))
-    netloc = f"{CITUS_LOGIN}@{coordinator.hostname}:{coordinator.port}"
-    return urlunsplit(coordinator._replace(netloc=netloc, path=f"/{name}"))
+        change = sql.SQL(f"ALTER DATABASE {{}} SET {setting}")
+        _execute(inside, change.format(sql.Identifier(name)))
+
+
+def as_login(url: str, login: str) -> str:
+    """Return the address of a database for another login."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=f"{login}@{parts.hostname}:{parts.port}"))
+
+
+def _inside(node: str, database: str) -> str:
+    return urlunsplit(urlsplit(node)._replace(path=f"/{database}"))
 
 
 def _execute(url: str, statement: sql.Composable, parameters: Sequence[object] = ()) -> None:

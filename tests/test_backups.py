@@ -31,13 +31,20 @@ from app.ops.backups import Saved
 from app.ops.scratch_databases import _prefix
 from tests import builders, services
 from tests.builders import Cast
-from tests.conftest import make_app, settings_for
+from tests.conftest import make_own_app, settings_for
+
+
+@pytest.fixture
+def app(app: Flask, database: str, tmp_path: Path) -> Flask:
+    """The application; on Citus by a login that may back up."""
+    on_citus = services.CITUS_NODES and database == "postgresql"
+    return make_own_app(database, tmp_path) if on_citus else app
 
 
 @pytest.fixture
 def kept(database: str, tmp_path: Path) -> Iterator[tuple[Flask, Cast]]:
     """An instance of its own, with a record."""
-    app = make_app(settings_for(database, tmp_path))
+    app = make_own_app(database, tmp_path)
     cast = builders.make_cast(app)
     builders.make_collection(cast.root)
     builders.make_record(cast.alice, title="kept")

@@ -1,4 +1,4 @@
-"""Worker nodes are lost, and shards move (docs/scaling.md); runs by `make citus` alone."""
+"""Nodes are lost, shards move, backups are restored (docs/scaling.md), by `make citus` alone."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -15,12 +16,13 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app import db
+from app import create_app, db
 from app.accounts.models import ADMIN
 from app.context import tenancy
 from app.jobs import worker
 from tests import builders, services
 from tests.builders import Caller, Cast
+from tests.usage.test_meters import upload, used
 
 SCRIPT = Path(__file__).parents[1] / "deploy/citus/nodes.sh"
 FOLDER = os.environ.get("TEST_CITUS_FOLDER", "")
@@ -142,3 +144,66 @@ def test_no_write_is_lost_or_fails_while_shards_move(
     assert caller.get("records/posts").json["total"] == len(statuses) + 2
     inside = cast.root.acting_in(caller.account_id)
     assert inside.get("audit-logs/verify").json["valid"]
+
+
+def run(app: Flask, *command: str) -> str:
+    result = app.test_cli_runner().invoke(args=[*command])
+    assert result.exit_code == 0, (command, result.output)
+    return result.output
+
+
+@pytest.fixture
+def empty(app: Flask) -> Iterator[str]:
+    """The name of an empty database on all nodes, without the extension."""
+    name = f"{urlsplit(app.config['SQLALCHEMY_DATABASE_URI']).path[1:]}_restored"
+    services.empty_citus_database(name)
+    yield name
+    services.Postgres().drop_database(name)
+
+
+def test_a_backup_is_restored_and_distributed_again(
+    app: Flask, cast: Cast, callers: dict[int, Caller], empty: str, tmp_path: Path
+) -> None:
+    settings, file = app.extensions["atrium.config"], str(tmp_path / "atrium.backup")
+    for caller in callers.values():
+        upload(caller)
+    refused = app.test_cli_runner().invoke(args=["backup", file])
+    assert (refused.exit_code, "BYPASSRLS" in refused.output) == (1, True)
+    sees_all = services.as_login(settings.database_url, services.CITUS_BACKUP_LOGIN)
+    assert "Proved: " in run(
+        create_app(replace(settings, database_url=sees_all)), "backup", file, "--verify"
+    )
+    refused = app.test_cli_runner().invoke(args=["restore", file, "--replace"])
+    assert (refused.exit_code, "has the extension citus" in refused.output) == (1, True)
+
+    url = urlsplit(settings.database_url)._replace(path=f"/{empty}").geturl()
+    restored = create_app(replace(settings, database_url=url))
+    run(restored, "restore", file)
+    with restored.app_context():
+        db.db.engine.dispose()
+    services.join_citus_nodes(empty)
+    assert "tables distributed" in run(restored, "shard")
+    for log in ("verify", "verify-security"):
+        run(restored, "audit", log)
+    checks = restored.test_cli_runner().invoke(args=["doctor"]).output.splitlines()
+    found = [line.split(None, 2) for line in checks]
+    assert {part: state for state, part, *_ in found if part in ("accounts", "shards")} == {
+        "accounts": "ok",
+        "shards": "ok",
+    }
+    for caller in callers.values():
+        inside = Caller(restored, **caller.headers)
+        builders.make_record(inside, title="after")
+        listed = inside.get("records/posts?sort=id").json
+        assert [one["title"] for one in listed["items"]] == ["before", "after"]
+        assert listed["total"] == 2
+        assert used(inside)["file_bytes"] == 1000
+        upload(inside)
+        assert used(inside)["file_bytes"] == 2000
+    with restored.app_context(), tenancy.as_owner(), db.transaction() as session:
+        session.execute(sa.text("UPDATE files SET removed_at = created_at"))
+    for caller in callers.values():  # also where two of them are in one shard
+        assert used(Caller(restored, **caller.headers))["file_bytes"] == 0
+    with restored.app_context():
+        db.db.session.remove()
+        db.db.engine.dispose()

@@ -27,7 +27,7 @@ from app.ops.backups import Saved
 from app.ops.pg_programs import BackupError
 from tests import builders
 from tests.builders import Cast
-from tests.conftest import make_app, settings_for
+from tests.conftest import make_own_app
 from tests.console.browser import Browser
 from tests.mailbox import run_jobs
 from tests.parallel import at_once
@@ -61,7 +61,7 @@ def app_of(database: str, tmp_path: Path) -> Iterator[Callable[..., tuple[Flask,
     made = list[Flask]()
 
     def make(place: str, **changes: Any) -> tuple[Flask, Cast]:
-        app = make_app(settings_for(database, tmp_path, backup_target=place, **changes))
+        app = make_own_app(database, tmp_path, backup_target=place, **changes)
         made.append(app)
         cast = builders.make_cast(app)
         builders.make_collection(cast.root, "papers", [{"name": "file", "type": "file"}])

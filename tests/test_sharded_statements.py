@@ -16,6 +16,7 @@ from tests import builders, sharded_sql, sql
 from tests.builders import Cast
 from tests.console import furnished
 from tests.webhooks import delivering
+from tests.workflows import running
 
 # What names no account runs on all shards at once: reads, without a lock, of what no account asks.
 DUE = "workers look for due rows of all accounts, and claim them account by account"
@@ -151,6 +152,8 @@ def work(app: Flask, cast: Cast, known: Mapping[str, str]) -> None:
     role = root.post("roles", {"name": "guest"}).json["id"]
     root.delete(f"roles/{role}")
     alice.post("auth/login", {"account": alice.slug, "email": alice.email, "password": "wrong"})
+    flow = running.make_workflow(alice, [running.create("one")], {"type": "webhook"}, name="token")
+    assert alice.post(f"workflow-webhooks/{flow['trigger']['token']}").status_code == 202
     alice.delete(f"groups/{known['group_id']}")
     delivering.deliver(app)
     with app.app_context():

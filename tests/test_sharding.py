@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app import clock, db
+from app import clock, create_app, db
 from app.accounts.models import Account
 from app.bundle import shard_inserts
 from app.collections import definition as definitions
@@ -27,20 +28,24 @@ from app.db import errors, row_security, sharding, snapshots
 from app.ids import new_id
 from app.ops import doctor
 from tests import builders, services, sql
-from tests.builders import Cast
+from tests.builders import Caller, Cast
 from tests.conftest import fill_by_hand, make_app, settings_for
+from tests.usage.test_meters import upload, used
 
 STUBS = """
 CREATE SCHEMA stubs;
 CREATE TABLE stubs.pg_dist_partition (
   number serial, logicalrelid regclass, partmethod text, partkey text, colocationid int,
-  colocate_with text);
+  colocate_with text, triggers text[]);
 CREATE TABLE stubs.pg_dist_node (isactive bool, shouldhaveshards bool, noderole text);
 CREATE TABLE stubs.pg_dist_shard (logicalrelid regclass, shardid int, shardminvalue text);
 CREATE FUNCTION stubs.create_distributed_table(name text, key text, colocate_with text = 'default')
 RETURNS void LANGUAGE sql AS $$
   INSERT INTO stubs.pg_dist_partition (logicalrelid, partmethod, partkey, colocationid,
-    colocate_with) VALUES (name::regclass, 'h', key, 1, colocate_with) $$;
+    colocate_with, triggers)
+  SELECT name::regclass, 'h', key, 1, colocate_with,
+    array(SELECT tgname::text FROM pg_trigger WHERE tgrelid = name::regclass AND NOT tgisinternal)
+$$;
 CREATE FUNCTION stubs.create_reference_table(name text) RETURNS void LANGUAGE sql AS $$
   INSERT INTO stubs.pg_dist_partition (logicalrelid, partmethod, colocationid)
   VALUES (name::regclass, 'n', 2) $$;
@@ -61,6 +66,10 @@ ORDER BY number
 KEYS = """
 SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
 WHERE contype = 'f' ORDER BY 1, 2
+"""
+TRIGGERS = """
+SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE tgrelid = 'col_moved'::regclass
+AND NOT tgisinternal ORDER BY 1
 """
 PLAIN = {
     "SQLite": "SQLite has no shards",
@@ -166,7 +175,8 @@ def test_every_table_is_placed_shared_ones_first(sharded: Flask) -> None:
     assert keys == sharded.extensions["foreign_keys"]
     with sharded.app_context():
         functions = {name.partition("(")[0] for (name,) in read("SELECT name FROM stubs.functions")}
-    assert {"atrium_number", "atrium_joined", "count_records", "insert_audit_entry"} <= functions
+    called = {"atrium_number", "atrium_joined", "count_records", "add_usage", "insert_audit_entry"}
+    assert called <= functions
 
 
 def test_a_second_run_changes_nothing(sharded: Flask) -> None:
@@ -193,6 +203,33 @@ def test_new_collections_are_distributed_and_separated(sharded: Flask, cast: Cas
         assert placed["col_authors"] == placed["col_books"] == ("h", "account_id", "users")
         assert row_security.unforced(db.connection()) == []
     assert cast.root.delete(f"collections/{authors['id']}").status_code == 409
+
+
+def test_rows_that_are_moved_to_shards_are_not_counted_anew(sharded: Flask, cast: Cast) -> None:
+    builders.make_collection(cast.root, "moved")
+    builders.make_record(cast.alice, "moved", title="before")
+    placed = "FROM stubs.pg_dist_partition WHERE logicalrelid = 'col_moved'::regclass"
+    with sharded.app_context():
+        triggers = read(TRIGGERS)
+    assert triggers
+    execute(sharded.config["SQLALCHEMY_DATABASE_URI"], f"DELETE {placed}")
+    result = sharded.test_cli_runner().invoke(args=["shard"])
+    assert result.output == "1 tables distributed.\n"
+    with sharded.app_context():
+        assert read(f"SELECT triggers {placed}") == [([],)]
+        assert read(TRIGGERS) == triggers
+    builders.make_record(cast.alice, "moved", title="after")
+    assert cast.alice.get("records/moved").json["total"] == 2
+
+
+def test_files_of_several_accounts_are_metered_in_one_statement(sharded: Flask, cast: Cast) -> None:
+    callers = (cast.alice, cast.charlie)
+    for caller in callers:
+        upload(caller)
+        assert used(caller)["file_bytes"] == 1000
+    with sharded.app_context(), tenancy.across_accounts(), db.transaction() as session:
+        session.execute(sa.text("UPDATE files SET removed_at = created_at"))
+    assert [used(caller)["file_bytes"] for caller in callers] == [0, 0]
 
 
 def test_the_database_hides_other_accounts_from_the_owner_of_its_tables(
@@ -282,6 +319,30 @@ def test_records_that_refer_to_each_other_are_imported_table_by_table(
         others = sa.select(second_.c.before, second_.c.same).where(second_.c.account_id == target)
         assert db.connection().execute(laters).all() == [(two,)]
         assert db.connection().execute(others).all() == [(one, two)]
+
+
+def test_a_backup_of_shards_is_restored_into_a_plain_database(
+    sharded: Flask, cast: Cast, tmp_path: Path
+) -> None:
+    builders.make_collection(cast.root, "papers")
+    builders.make_record(cast.alice, "papers", title="before")
+    settings = sharded.extensions["atrium.config"]
+    empty = settings_for("postgresql", tmp_path).database_url
+    superuser = urlsplit(empty)._replace(path=urlsplit(settings.database_url).path).geturl()
+
+    def run(url: str, *command: str) -> Flask:
+        app = create_app(replace(settings, database_url=url, instance_dir=tmp_path))
+        result = app.test_cli_runner().invoke(args=[*command])
+        assert result.exit_code == 0, result.output
+        return app
+
+    file = str(tmp_path / "atrium.backup")
+    run(superuser, "backup", file)
+    alice = Caller(run(empty, "restore", file), **cast.alice.headers)
+    builders.make_record(alice, "papers", title="after")
+    listed = alice.get("records/papers?sort=id").json
+    assert [one["title"] for one in listed["items"]] == ["before", "after"]
+    assert listed["total"] == 2
 
 
 def test_doctor_names_tables_that_are_out_of_place(sharded: Flask) -> None:

@@ -27,6 +27,6 @@ def distribution(table: str, *, beside: str | None = ANCHOR) -> str:
 
 
 def use_one_connection_per_node(connection: sa.Connection) -> None:
-    """Prepare a transaction that reads several shards before it changes a shared table."""
+    """Prepare a transaction that uses several shards before it changes a shared table."""
     if is_sharded(connection):
         connection.exec_driver_sql("SET LOCAL citus.multi_shard_modify_mode = 'sequential'")

@@ -47,34 +47,47 @@ SELECT conrelid::regclass::text AS source, format('%I', conname) AS name,
 FROM pg_constraint WHERE contype = 'f' AND connamespace = current_schema()::regnamespace
 ORDER BY 1, 2
 """)
-# What runs on workers: functions of rules and triggers. Those of a database that is older than its
-# extension are on the coordinator alone. Other functions run there, and reach rows through tables.
+# They would count rows that are moved, on a worker that has no tables of counts yet.
+COUNTING = sa.text("""
+SELECT tgrelid::regclass::text AS source, format('%I', tgname) AS name,
+  pg_get_triggerdef(t.oid) AS definition
+FROM pg_trigger AS t JOIN pg_proc AS p ON p.oid = tgfoid
+WHERE (starts_with(proname, 'count_') OR proname = 'measure_records')
+  AND NOT tgisinternal AND p.pronamespace = current_schema()::regnamespace
+ORDER BY 1, 2
+""")
+# What runs on workers: functions of rules and triggers, and what these call. Those of a database
+# that is older than its extension are on the coordinator alone. Other functions run there, and
+# reach rows through tables.
 FUNCTIONS = sa.text("""
 SELECT oid::regprocedure::text FROM pg_proc
 WHERE pronamespace = current_schema()::regnamespace AND prokind = 'f'
-  AND (starts_with(proname, 'atrium_') OR prorettype = 'trigger'::regtype)
+  AND (starts_with(proname, 'atrium_') OR prorettype = 'trigger'::regtype
+    OR proname = 'add_usage')
 ORDER BY oid
 """)
 # A worker cannot reach the distributed table from within a statement on one of its shards, so the
 # trigger of a shard changes the shard of the same accounts.
 COUNTS = """
-coalesce((
-  SELECT format('%I.%I', TG_TABLE_SCHEMA, 'record_counts_' || other.shardid)
-  FROM pg_dist_shard AS own JOIN pg_dist_shard AS other USING (shardminvalue)
-  WHERE own.shardid::text = substring(TG_TABLE_NAME FROM '_([0-9]+)$')
-    AND other.logicalrelid = 'record_counts'::regclass), 'record_counts')
+SELECT format('%I.%I', TG_TABLE_SCHEMA, 'record_counts_' || other.shardid)
+FROM pg_dist_shard AS own JOIN pg_dist_shard AS other USING (shardminvalue)
+WHERE own.shardid::text = substring(TG_TABLE_NAME FROM '_([0-9]+)$')
+  AND other.logicalrelid = 'record_counts'::regclass
 """
 COUNT = """
 CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
   collection CONSTANT text := TG_ARGV[0];
-  counts CONSTANT text := {counts};
+  counts text;
   account text;
   number bigint;
   size bigint;
   free int;
 BEGIN
+  IF to_regclass('pg_dist_shard') IS NOT NULL THEN  -- else restored into a database without Citus
+    counts := ({counts});
+  END IF;
   FOR account, number, size IN {changes} ORDER BY 1 LOOP
     free := 0;
     WHILE NOT pg_try_advisory_xact_lock(hashtext(account || collection), free) LOOP
@@ -82,7 +95,8 @@ BEGIN
     END LOOP;
     EXECUTE format('INSERT INTO %s AS present (account_id, collection_id, slot, records, bytes)'
       ' VALUES ($1, $2, $3, $4, $5) ON CONFLICT (account_id, collection_id, slot) DO UPDATE'
-      ' SET records = present.records + $4, bytes = present.bytes + $5', counts)
+      ' SET records = present.records + $4, bytes = present.bytes + $5',
+      coalesce(counts, 'record_counts'))
       USING account, collection, free::text, number, size;
   END LOOP;
   RETURN NULL;
@@ -100,6 +114,35 @@ CHANGES = {
         ") AS u GROUP BY 1 HAVING sum(u.bytes) <> 0"
     ),
 }
+
+# Within a shard no statement reads what a trigger collected and writes another distributed table.
+COUNT_USAGE = """
+CREATE OR REPLACE FUNCTION count_{name}() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+  used record;
+BEGIN
+  FOR used IN SELECT account_id, day, sum(amount)::bigint AS amount FROM ({changes}) AS c
+      GROUP BY account_id, day HAVING sum(amount) <> 0 ORDER BY account_id, day LOOP
+    PERFORM add_usage(used.account_id, '{meter}', used.day, used.amount);
+  END LOOP;
+  RETURN NULL;
+END $$
+"""
+NEW_ROWS = (
+    "SELECT account_id, to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD') AS day, 1 AS amount"
+    " FROM new_rows"
+)
+OLD_FILES = (
+    "SELECT account_id, 'now' AS day, -size AS amount FROM old_rows WHERE removed_at IS NULL"
+)
+NEW_FILES = "SELECT account_id, 'now' AS day, size AS amount FROM new_rows WHERE removed_at IS NULL"
+USAGE = (
+    ("deliveries", "deliveries", NEW_ROWS.format("created_at")),
+    ("workflow_steps", "workflow_steps", NEW_ROWS.format("started_at")),
+    ("file_bytes_on_insert", "file_bytes", NEW_FILES),
+    ("file_bytes_on_delete", "file_bytes", OLD_FILES),
+    ("file_bytes_on_update", "file_bytes", f"{OLD_FILES} UNION ALL {NEW_FILES}"),
+)
 
 
 class ShardingError(Exception):
@@ -186,12 +229,19 @@ def _distribute(connection: sa.Connection) -> list[str]:
         keys = connection.execute(FOREIGN_KEYS).all()
         for key in keys:
             _run(connection, f"ALTER TABLE {key.source} DROP CONSTRAINT {key.name}")
+        triggers = connection.execute(COUNTING).all()
+        for trigger in triggers:
+            _run(connection, f"DROP TRIGGER {trigger.name} ON {trigger.source}")
         for name in pending:
             _run(connection, _place(name, kinds[name]))
+        for trigger in triggers:
+            _run(connection, trigger.definition)
         for key in keys:
             _run(connection, f"ALTER TABLE {key.source} ADD CONSTRAINT {key.name} {key.definition}")
     for name, changes in CHANGES.items():
         _run(connection, COUNT.format(name=name, counts=COUNTS, changes=changes))
+    for name, meter, changes in USAGE:
+        _run(connection, COUNT_USAGE.format(name=name, meter=meter, changes=changes))
     return pending
 
 

@@ -19,7 +19,7 @@ from app.audit import append
 from app.audit.models import AuditHead
 from app.collections import definition as definitions
 from app.collections.fields.file import files_in
-from app.db import Base
+from app.db import Base, citus
 from app.files import storage, upkeep
 from app.isolation import records, rows
 from app.isolation.tenants import Tenant
@@ -120,6 +120,7 @@ def remove_tenants(tenants: Iterable[Tenant]) -> None:
     ids = [tenant.account_id for tenant in tenants]
     collections = [tenant.table for tenant in definitions.get_all()]
     with db.transaction() as session:
+        citus.use_one_connection_per_node(db.connection())
         if collections:
             writes.execute_deletes(
                 [sa.delete(tenant).where(tenant.c.account_id.in_(ids)) for tenant in collections]

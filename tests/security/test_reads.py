@@ -196,8 +196,11 @@ def test_a_read_that_runs_again_is_recorded_as_it_is_answered(
     before = len(reads(cast.charlie)) + len(reads(cast.alice))
     group = next(g for g in cast.alice.get("groups").json["items"] if g["name"] == "pii_access")
     with app.app_context(), db.transaction() as session:
-        member = sa.delete(GroupMember).where(GroupMember.user_id == cast.alice.id)
-        session.execute(member)
+        own = (
+            GroupMember.account_id == cast.alice.account_id,
+            GroupMember.user_id == cast.alice.id,
+        )
+        session.execute(sa.delete(GroupMember).where(*own))
         user = session.get_one(User, (cast.alice.account_id, cast.alice.id))
         user.version += 1
     assert group
