@@ -73,6 +73,21 @@ def test_events_name_and_link_what_they_are_about(app: Flask, cast: Cast) -> Non
     assert "Email verified" in page
 
 
+def test_the_system_is_no_person_and_the_log_says_whether_it_was_verified(
+    app: Flask, cast: Cast
+) -> None:
+    make_collection(cast.root, "customers", CUSTOMERS)
+    make_record(cast.alice, "customers", name="Zoe", email="zoe@example.org")
+    cast.alice.get("records/customers")
+    browser, at = Browser(app, cast.alice), f"security-log/{cast.alice.account_id}"
+    page = browser.get(at).text
+    assert '<span class="text-secondary">System</span>' in page
+    assert not re.search(r'href="[^"]*user_id=system"', page)
+    assert "<div>email · 1 record</div>" in page
+    assert "has not been verified yet" in page
+    assert "has not been verified yet" not in browser.done(f"{at}/verify")
+
+
 def test_requests_of_the_operator_are_one_visit(app: Flask, cast: Cast) -> None:
     acme, operator = cast.alice.account_id, Browser(app, cast.root)
     for path in (f"security-log/{acme}", f"usage/{acme}", f"webhooks/{acme}/deliveries"):
