@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from flask import Flask
 
@@ -89,3 +91,22 @@ def test_limits_of_storage_take_units(
     superadmin.done(path, row_bytes_hard=shown)
     assert furnished.root.get(quotas).json["row_bytes"]["hard"] == stored
     assert superadmin.send(path, records_hard="5 GiB").status_code == 400
+
+
+def test_the_form_has_the_own_quotas_and_says_what_holds_without_them(
+    app: Flask, furnished: Cast, superadmin: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = f"usage/{furnished.alice.account_id}"
+    superadmin.done(path, mails_soft="5")
+    limits = (("requests", 10_000), ("row_bytes", 5 * 1024**3), ("mails", 100))
+    settings = replace(app.extensions["atrium.config"], quotas=limits)
+    monkeypatch.setitem(app.extensions, "atrium.config", settings)
+    page = superadmin.get(path).text
+    for name, value, hint in (
+        ("requests_hard", "", "10,000 (service)"),
+        ("row_bytes_hard", "", "5 GiB (service)"),
+        ("records_hard", "", "no limit"),
+        ("mails_soft", "5", "none"),
+        ("mails_hard", "", "no limit"),
+    ):
+        assert f'name="{name}" value="{value}" placeholder="{hint}"' in page, name

@@ -54,6 +54,9 @@ class Row:
     soft: str
     hard: str
     percent: int | None
+    soft_hint: str
+    """What holds while the input is empty."""
+    hard_hint: str
 
     @property
     def has_limit(self) -> bool:
@@ -105,11 +108,12 @@ def change_quotas(account_id: str) -> Page | BaseResponse:
 
 
 def _values(meters: Mapping[str, MeterState]) -> dict[str, str]:
+    """The limits of the account itself, without those of the service."""
     return {
         f"{meter}_{limit}": _exact(meter, value)
         for meter, state in meters.items()
         for limit, value in (("soft", state.soft), ("hard", state.hard))
-        if value is not None
+        if state.is_own and value is not None
     }
 
 
@@ -153,11 +157,12 @@ def _exact(meter: str, number: int) -> str:
 
 
 def _page(scope: AccountScope, usage: Usage, form: Form) -> Page:
+    rows = _rows(usage.meters)
     return form.render(
         "console/usage.html",
         scope=scope,
-        rows=_rows(usage.meters),
-        charts=_charts(usage),
+        rows=rows,
+        charts=list(zip(rows, _charts(usage), strict=True)),
         may_change=scope.by.is_superadmin and scope.account.id != SYSTEM_ACCOUNT_ID,
     )
 
@@ -172,9 +177,18 @@ def _rows(meters: Mapping[str, MeterState]) -> Sequence[Row]:
             _text(meter, state.soft),
             _text(meter, state.hard),
             min(100, state.used * 100 // state.hard) if state.hard else None,
+            gettext("none"),
+            _hint(meter, state),
         )
         for meter, state in meters.items()
     ]
+
+
+def _hint(meter: str, state: MeterState) -> str:
+    """The limit that holds while an account has none of its own."""
+    if state.is_own or state.hard is None:
+        return gettext("no limit")
+    return gettext("%(limit)s (service)", limit=_text(meter, state.hard))
 
 
 def _text(meter: str, number: int | None) -> str:
