@@ -38,6 +38,8 @@ class MeterState:
     used: int
     soft: int | None
     hard: int | None
+    is_own: bool
+    """Whether the limits are the account's own, not those of the service."""
 
 
 @dataclass(frozen=True)
@@ -101,8 +103,11 @@ def _meters(account: Account, now: Mapping[tuple[str, str], int]) -> dict[str, M
         quota.meter: (quota.soft, quota.hard)
         for quota in quotas.of_account(account.id, account.settings)
     }
+    own = account.settings.get(quotas.SETTING, {})
     return {
-        meter: MeterState(now.get((account.id, meter), 0), *limits.get(meter, (None, None)))
+        meter: MeterState(
+            now.get((account.id, meter), 0), *limits.get(meter, (None, None)), bool(own.get(meter))
+        )
         for meter in METERS
     }
 

@@ -9,6 +9,7 @@ from html import unescape
 from pathlib import Path
 
 import pytest
+import time_machine
 from flask import Flask
 
 from app import clock, db
@@ -47,6 +48,26 @@ def test_the_log_is_filtered_looked_at_and_exported(app: Flask, cast: Cast) -> N
     assert len(file.text.strip().splitlines()) >= 3
     assert browser.get("audit/999999999999").status_code == 404
     assert browser.get("audit/nonsense").status_code == 404
+
+
+def test_an_entry_says_whether_its_chain_was_verified(app: Flask, cast: Cast) -> None:
+    cast.alice.post("account/scim/tokens")
+    browser, acme = Browser(app, cast.root), cast.alice.account_id
+    listed = browser.get("audit?account=acme&table_name=scim_tokens").text
+    (entry,) = re.findall(r"/console/audit/([0-9]+)", listed)
+    page = browser.get(f"audit/{entry}").text
+    assert "not verified yet" in page
+    assert re.search(r'Token hash</th>\s*<td[^>]*><span class="text-secondary">hidden<', page)
+    assert "The chain is intact" in browser.send("audit/verify", account_id=acme).text
+    page = browser.get(f"audit/{entry}").text
+    assert "Last verified on" in page
+    assert "not verified yet" not in page
+    with time_machine.travel(clock.now() + timedelta(seconds=2), tick=True):
+        cast.alice.post("groups", {"name": "finance"})
+    newest = re.findall(r"/console/audit/([0-9]+)", browser.get("audit?account=acme").text)[0]
+    page = Browser(app, cast.alice).get(f"audit/{newest}").text
+    assert "This entry is newer than the last verification." in page
+    assert "Verify the chain" not in page, "only superadmins verify"
 
 
 def test_every_audited_column_has_a_label() -> None:

@@ -73,6 +73,21 @@ def test_events_name_and_link_what_they_are_about(app: Flask, cast: Cast) -> Non
     assert "Email verified" in page
 
 
+def test_the_system_is_no_person_and_the_log_says_whether_it_was_verified(
+    app: Flask, cast: Cast
+) -> None:
+    make_collection(cast.root, "customers", CUSTOMERS)
+    make_record(cast.alice, "customers", name="Zoe", email="zoe@example.org")
+    cast.alice.get("records/customers")
+    browser, at = Browser(app, cast.alice), f"security-log/{cast.alice.account_id}"
+    page = browser.get(at).text
+    assert '<span class="text-secondary">System</span>' in page
+    assert not re.search(r'href="[^"]*user_id=system"', page)
+    assert "<div>email · 1 record</div>" in page
+    assert "has not been verified yet" in page
+    assert "has not been verified yet" not in browser.done(f"{at}/verify")
+
+
 def test_requests_of_the_operator_are_one_visit(app: Flask, cast: Cast) -> None:
     acme, operator = cast.alice.account_id, Browser(app, cast.root)
     for path in (f"security-log/{acme}", f"usage/{acme}", f"webhooks/{acme}/deliveries"):
@@ -156,16 +171,16 @@ def test_a_test_shows_the_answer_of_the_receiver_and_sends_no_event(app: Flask, 
 
 
 @pytest.mark.parametrize(
-    ("values", "has_run", "reason"),
+    ("values", "has_run", "state", "reason"),
     [
-        ({"is_enabled": False}, True, "Sending is switched off."),
-        ({"failing_since": clock.now()}, True, "The last attempt failed."),
-        ({}, False, "No worker runs"),
-        ({}, True, "within a minute"),
+        ({"is_enabled": False}, True, "disabled", "Sending is switched off."),
+        ({"failing_since": clock.now()}, True, "failing", "The last attempt failed."),
+        ({}, False, "waiting", "No worker runs"),
+        ({}, True, "enabled", "within a minute"),
     ],
 )
 def test_the_page_says_why_events_wait(
-    app: Flask, cast: Cast, values: dict[str, Any], has_run: bool, reason: str
+    app: Flask, cast: Cast, values: dict[str, Any], has_run: bool, state: str, reason: str
 ) -> None:
     cast.alice.put("account/security-log/stream", {"url": "http://127.0.0.1:9/"})
     with app.app_context(), db.transaction() as session:
@@ -177,7 +192,11 @@ def test_the_page_says_why_events_wait(
             row = {"account_id": jobs.INSTANCE, "kind": "jobs.purge", "payload": {}}
             session.add(jobs.Job(**row, **due))
     page = Browser(app, cast.alice).get(f"security-log/{cast.alice.account_id}/receiver").text
-    assert reason in page.partition("Why they wait</dt>")[2].partition("</dd>")[0]
+    alerts = "".join(re.findall(r'<p class="alert[^>]*>(.*?)</p>', page))
+    why = page.partition("Why they wait</dt>")[2].partition("</dd>")[0]
+    assert (reason in alerts, reason in why) == (state == "waiting", state != "waiting")
+    assert re.search(rf'<h2>State <span class="state [a-z]*">{state}<', page)
+    assert "Sent up to event</dt><dd>none yet<" in page
 
 
 def test_only_admins_of_the_account_and_superadmins_see_it(app: Flask, cast: Cast) -> None:

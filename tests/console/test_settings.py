@@ -255,6 +255,11 @@ def test_superadmins_see_whether_a_worker_runs(
     for path in ("", "jobs", "health"):
         assert said in superadmin.get(path).text, path
     is_late = said.startswith("Jobs are overdue")
+    health = superadmin.get("health").text
+    is_running = said.startswith("Worker last seen")
+    assert (health.index('id="worker"') < health.index('id="database"')) is not is_running
+    assert ('data-copy="bin/atrium worker"' in health) is not is_running
+    assert ("alert-danger" in health) is is_late
     assert ("Needs attention" in superadmin.get("").text) is is_late
 
 

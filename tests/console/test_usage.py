@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+import time_machine
 from flask import Flask
 
 from tests.builders import Cast, make_collection, make_record
@@ -89,3 +92,45 @@ def test_limits_of_storage_take_units(
     superadmin.done(path, row_bytes_hard=shown)
     assert furnished.root.get(quotas).json["row_bytes"]["hard"] == stored
     assert superadmin.send(path, records_hard="5 GiB").status_code == 400
+
+
+def test_the_form_has_the_own_quotas_and_says_what_holds_without_them(
+    app: Flask, furnished: Cast, superadmin: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = f"usage/{furnished.alice.account_id}"
+    superadmin.done(path, mails_soft="5")
+    limits = (("requests", 10_000), ("row_bytes", 5 * 1024**3), ("mails", 100))
+    settings = replace(app.extensions["atrium.config"], quotas=limits)
+    monkeypatch.setitem(app.extensions, "atrium.config", settings)
+    page = superadmin.get(path).text
+    for name, value, hint in (
+        ("requests_hard", "", "10,000 (service)"),
+        ("row_bytes_hard", "", "5 GiB (service)"),
+        ("records_hard", "", "no limit"),
+        ("mails_soft", "5", "none"),
+        ("mails_hard", "", "no limit"),
+    ):
+        assert f'name="{name}" value="{value}" placeholder="{hint}"' in page, name
+
+
+@pytest.mark.parametrize(
+    ("period", "first", "last"),
+    [
+        ("", "2026-02-15", "2026-03-16"),
+        ("nonsense", "2026-02-15", "2026-03-16"),
+        ("90", "2025-12-17", "2026-03-16"),
+        ("month", "2026-03-01", "2026-03-16"),
+        ("last_month", "2026-02-01", "2026-02-28"),
+    ],
+)
+def test_a_period_is_chosen_and_exported(
+    app: Flask, cast: Cast, period: str, first: str, last: str
+) -> None:
+    with time_machine.travel("2026-03-16 12:00", tick=True):
+        browser, path = Browser(app, cast.alice), f"usage/{cast.alice.account_id}"
+        page = browser.get(f"{path}?period={period}").text
+        chosen = period if period in ("90", "month", "last_month") else "30"
+        assert f'href="/console/{path}/csv?period={chosen}"' in page
+        assert f'{path}?period={chosen}" aria-current="true"' in page
+        lines = browser.get(f"{path}/csv?period={period}").text.splitlines()
+        assert (lines[1].split(",")[0], lines[-1].split(",")[0]) == (first, last)

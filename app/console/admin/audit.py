@@ -94,7 +94,14 @@ def show_audit_entry(entry_id: str) -> str:
     entry = next(one for one in entries if one["id"] == int(entry_id))
     change = _change_of(entry, entries)
     shown = Names([change], by).shown(change)
-    return render_template("console/audit/one.html", entry=entry, shown=shown)
+    verified = verifications.last(verifications.AUDIT, entry["account_id"])
+    return render_template(
+        "console/audit/one.html",
+        entry=entry,
+        shown=shown,
+        verified=verified,
+        is_verified=verified is not None and change.occurred_at < verified.verified_at,
+    )
 
 
 def _change_of(entry: JSONObject, entries: list[JSONObject]) -> Change:

@@ -403,6 +403,9 @@ class Names:
             return Value(label, None, None, gettext("erased"))
         if not change.is_complete:
             return Value(label, None, None, gettext("too large to show here"))
+        texts = {entry["old_value"], entry["new_value"]}
+        if texts == {HIDDEN} or (texts == {None, HIDDEN} and change.operation != UPDATE):
+            return Value(label, None, None, gettext("hidden"))
         before, after = (
             self._text(change, collection, entry, entry[name])
             for name in ("old_value", "new_value")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from flask import Response, render_template
 from werkzeug.wrappers import Response as BaseResponse
 
-from app import config, db, rest
+from app import clock, config, db, rest
 from app.audit import append
 from app.collections import revisions
 from app.console.shell import guard, lists
@@ -47,6 +47,11 @@ class Check:
     fault: str = ""
     details: str = ""
 
+    @property
+    def is_ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.fault
+
 
 @blueprint.get("/console/migrations")
 @public
@@ -71,6 +76,7 @@ def show_health() -> str:
     """The health of this instance and its main settings."""
     found, worker = [*_dependencies(), _mail()], workers.find()
     backups = backup_runs.overview()
+    faults = list(_faults(found, worker, backups))
     is_backed_up = not backups.is_late and not backups.has_failed_since
     return render_template(
         "console/operation/health.html",
@@ -78,7 +84,9 @@ def show_health() -> str:
         workers=worker,
         backups=backups,
         is_backed_up=is_backed_up,
-        faults=list(_faults(found, worker, backups)),
+        faults=faults,
+        is_broken=worker.is_late or not is_backed_up or not all(one.is_ok for one in found),
+        checked_at=clock.now(),
         facts=_facts(),
     )
 

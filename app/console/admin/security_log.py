@@ -38,7 +38,7 @@ LOG = "/console/security-log/<uuid:account_id>"
 RECEIVER = f"{LOG}/receiver"
 FORMATS = {"csv": "CSV", "json": "JSON", "jsonl": "JSON lines", "ocsf": "OCSF"}
 MAX_PEOPLE = 200
-TEXTS = {"record_id": lazy_gettext("Id of a record or user")}
+TEXTS = {"record_id": lazy_gettext("Record or user id")}
 
 
 @blueprint.get(LOG)
@@ -66,6 +66,7 @@ def show_security_log(account_id: str) -> str:
         name_of_day=days.name_of_day,
         fields_of=security_names.of_fields,
         route_name=security_names.of_route,
+        actors=writers.ACTORS,
         **_names(scope),
     )
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
-from flask import Response, redirect, url_for
+from flask import Response, redirect, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
+from app import clock
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.admin_api import usage_routes
 from app.console.shell import charts, forms, guard, lists, scopes
@@ -36,6 +38,12 @@ NAMES = {
     "file_bytes": lazy_gettext("Storage of files"),
 }
 LIMITS = ("soft", "hard")
+PERIODS = {
+    "30": lazy_gettext("The last 30 days"),
+    "90": lazy_gettext("The last 90 days"),
+    "month": lazy_gettext("This month"),
+    "last_month": lazy_gettext("Last month"),
+}
 SIZES = (ROW_BYTES, FILE_BYTES)
 NUMBER = re.compile(r"[0-9]{1,20}", re.ASCII)
 SIZE = re.compile(rf"([0-9]{{1,20}})\s*({'|'.join(lists.UNITS)})?", re.ASCII | re.IGNORECASE)
@@ -54,6 +62,9 @@ class Row:
     soft: str
     hard: str
     percent: int | None
+    soft_hint: str
+    """What holds while the input is empty."""
+    hard_hint: str
 
     @property
     def has_limit(self) -> bool:
@@ -75,7 +86,7 @@ def show_usage_home() -> BaseResponse:
 def show_usage(account_id: str) -> Page:
     """The usage of an account, with its quotas."""
     scope = scopes.account_scope(account_id)
-    usage = service.usage(scope.account.id, None, None)
+    usage = _usage(scope)
     return _page(scope, usage, Form(_values(usage.meters)))
 
 
@@ -85,7 +96,7 @@ def show_usage(account_id: str) -> Page:
 def export_usage(account_id: str) -> Response:
     """The usage of an account as a CSV file."""
     scope = scopes.account_scope(account_id)
-    return usage_routes.csv_response(service.usage(scope.account.id, None, None))
+    return usage_routes.csv_response(_usage(scope))
 
 
 @blueprint.post(ACCOUNT_USAGE)
@@ -98,18 +109,35 @@ def change_quotas(account_id: str) -> Page | BaseResponse:
     try:
         service.change_quotas(scope.account.id, _limits(form))
     except AppError as error:
-        usage = service.usage(scope.account.id, None, None)
-        return _page(scope, usage, form.with_error(error))
+        return _page(scope, _usage(scope), form.with_error(error))
     notice = gettext("The quotas are saved.")
     return redirect_with_notice(notice, "console.show_usage", **scope.url_args)
 
 
+def _period() -> str:
+    period = request.args.get("period", "")
+    return period if period in PERIODS else next(iter(PERIODS))
+
+
+def _usage(scope: AccountScope) -> Usage:
+    """The usage of the account in the period that the query string names."""
+    period, today = _period(), clock.now().date()
+    first, last = today.replace(day=1), today
+    if period == "last_month":
+        last = first - timedelta(days=1)
+        first = last.replace(day=1)
+    elif period != "month":
+        first = today - timedelta(days=int(period) - 1)
+    return service.usage(scope.account.id, first, last)
+
+
 def _values(meters: Mapping[str, MeterState]) -> dict[str, str]:
+    """The limits of the account itself, without those of the service."""
     return {
         f"{meter}_{limit}": _exact(meter, value)
         for meter, state in meters.items()
         for limit, value in (("soft", state.soft), ("hard", state.hard))
-        if value is not None
+        if state.is_own and value is not None
     }
 
 
@@ -153,11 +181,15 @@ def _exact(meter: str, number: int) -> str:
 
 
 def _page(scope: AccountScope, usage: Usage, form: Form) -> Page:
+    rows = _rows(usage.meters)
     return form.render(
         "console/usage.html",
         scope=scope,
-        rows=_rows(usage.meters),
-        charts=_charts(usage),
+        rows=rows,
+        periods=PERIODS,
+        period=_period(),
+        has_today=usage.to_date >= clock.now().date(),
+        charts=list(zip(rows, _charts(usage), strict=True)),
         may_change=scope.by.is_superadmin and scope.account.id != SYSTEM_ACCOUNT_ID,
     )
 
@@ -172,9 +204,18 @@ def _rows(meters: Mapping[str, MeterState]) -> Sequence[Row]:
             _text(meter, state.soft),
             _text(meter, state.hard),
             min(100, state.used * 100 // state.hard) if state.hard else None,
+            gettext("none"),
+            _hint(meter, state),
         )
         for meter, state in meters.items()
     ]
+
+
+def _hint(meter: str, state: MeterState) -> str:
+    """The limit that holds while an account has none of its own."""
+    if state.is_own or state.hard is None:
+        return gettext("no limit")
+    return gettext("%(limit)s (service)", limit=_text(meter, state.hard))
 
 
 def _text(meter: str, number: int | None) -> str:

@@ -51,7 +51,7 @@ FILTERS = {
     "event": lazy_gettext("Event"),
     "kind": lazy_gettext("Kind"),
     "operation": lazy_gettext("Operation"),
-    "path": lazy_gettext("How"),
+    "path": lazy_gettext("Read via"),
     "role": lazy_gettext("Role"),
     "state": lazy_gettext("State"),
     "status": lazy_gettext("Status"),
