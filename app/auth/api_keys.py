@@ -119,13 +119,20 @@ def networks_of(texts: Sequence[str] | None) -> list[str] | None:
 
 
 def page(
-    skip: int, limit: int, *, by: Principal, max_total: int | None = None
+    skip: int,
+    limit: int,
+    *,
+    by: Principal,
+    max_total: int | None = None,
+    created_by: str | None = None,
 ) -> tuple[list[ApiKey], int]:
     """One page of the caller's keys (for admins, the account's), newest first, and the total.
 
-    The total is counted to `most` + 1 at most.
+    The total is counted to `max_total` + 1 at most.
     """
     visible = _visible(by)
+    if created_by is not None:
+        visible.append(ApiKey.created_by == created_by)
     query = sa.select(ApiKey).where(*visible).order_by(ApiKey.id.desc())
     rows = db.db.session.scalars(query.offset(skip).limit(limit))
     return list(rows), counts.count_up_to(ApiKey, visible, max_total)

@@ -215,13 +215,20 @@ def _check_lets_in(connection: Connection) -> None:
     provisioning = settings.get("sso_provisioning")
     if not (connection.is_own if provisioning is None else provisioning):
         raise NotInvited("provisioning", "The account does not admit new users by single sign-on.")
+    if lacks_domains(connection):
+        raise NotInvited("provisioning", "Set sso_email_domains; otherwise anyone could join.")
+
+
+def lacks_domains(connection: Connection) -> bool:
+    """Whether a provider creates no users, as without domains anyone could join by it."""
+    settings = connection.account.settings
     if connection.provider.category == SAML or settings.get("sso_email_domains"):
-        return
+        return False
     # A directory named in the settings is as good as domains; the admins' own server counts only
     # if they set sso_provisioning.
     names_directory = connection.provider.has_tenants and not connection.is_open_to_all
-    if not names_directory and (provisioning is None or connection.is_open_to_all):
-        raise NotInvited("provisioning", "Set sso_email_domains; otherwise anyone could join.")
+    is_usual = settings.get("sso_provisioning") is None
+    return not names_directory and (is_usual or connection.is_open_to_all)
 
 
 def _provision(connection: Connection, claimed: Claims, role: Role | None) -> User:

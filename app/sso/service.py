@@ -258,6 +258,11 @@ def mask_secrets(row: ProviderSetting) -> JSONObject:
     }
 
 
+def stored_secrets(row: ProviderSetting) -> set[str]:
+    """The names of the secrets that are set."""
+    return {name for name, value in _secrets(row).items() if value}
+
+
 def get_provider(row: ProviderSetting) -> Provider:
     """Return the provider of a row."""
     return providers.of_settings(row.category, row.provider_name, row.kind)

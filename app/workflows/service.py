@@ -168,14 +168,21 @@ def delete(workflow_id: str, *, by: Principal, kind: str = WORKFLOW) -> None:
         jobs.enqueue("workflows.remove", job_payload, account_id=workflow.account_id)
 
 
-def trigger(workflow_id: str, body: Body, *, by: Principal, kind: str = WORKFLOW) -> str:
+def trigger(
+    workflow_id: str,
+    body: Body,
+    *,
+    by: Principal,
+    kind: str = WORKFLOW,
+    holds_pii: bool = False,
+) -> str:
     """Start an instance by hand; returns its id. Raises NotFound, Conflict, LimitReached."""
     by.require_account_id()
     with db.transaction() as session:
         workflow = _require(session.scalar(_with_shared_lock(_query(workflow_id, by, kind))), kind)
         if not workflow.enabled:
             raise Conflict(f"The {kind} is disabled.", error="disabled")
-        return _start(workflow, body, MANUAL)
+        return _start(workflow, body, MANUAL, holds_pii=holds_pii)
 
 
 def trigger_by_token(token: str, body: Body) -> str:
@@ -204,8 +211,8 @@ def trigger_with_token(workflow: Workflow) -> JSONObject:
     return {**workflow.trigger, "token": token} if token else dict(workflow.trigger)
 
 
-def _start(workflow: Workflow, body: Body, trigger_type: str) -> str:
-    return start.start(start.row(workflow, dict(body), trigger_type))
+def _start(workflow: Workflow, body: Body, trigger_type: str, *, holds_pii: bool = False) -> str:
+    return start.start(start.row(workflow, dict(body), trigger_type, holds_pii=holds_pii))
 
 
 def _is_open(account_id: str) -> bool:

@@ -187,3 +187,44 @@ def test_a_viewer_sees_the_own_keys_only(app: Flask, cast: Cast, ids: dict[str, 
     page = Browser(app, cast.bob).get("keys").text
     assert "No keys yet." in page
     assert ids["key"] not in page
+
+
+def test_a_key_shows_what_it_reaches_and_who_owns_it(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root)
+    limits = {"scopes": {"collections": ["posts"]}, "ip_addresses": ["192.0.2.0/24"]}
+    bare = cast.bob.post("api-keys", {"name": "bare"}).json["id"]
+    limited = cast.bob.post("api-keys", {"name": "limited", **limits}).json["id"]
+    admin, viewer = Browser(app, cast.alice), Browser(app, cast.bob)
+    page = admin.get(f"keys/{bare}").text
+    assert "<dt>Collections</dt><dd>all</dd>" in page
+    assert "<dt>Allowed from</dt><dd>all addresses</dd>" in page
+    assert f'<a href="/console/team/users/{cast.bob.id}">{cast.bob.email}</a>' in page
+    page = viewer.get(f"keys/{limited}").text
+    assert "<dt>Collections</dt><dd>posts</dd>" in page
+    assert "<dt>Allowed from</dt><dd>192.0.2.0/24</dd>" in page
+    assert f'<a href="/console/profile">{cast.bob.email}</a>' in page
+    root = Browser(app, cast.root).get(f"accounts/{cast.bob.account_id}/keys/{bare}").text
+    assert f'<a href="/console/users/{cast.bob.id}">{cast.bob.email}</a>' in root
+
+
+def test_an_admin_lists_the_keys_of_one_user(app: Flask, cast: Cast) -> None:
+    for caller in (cast.alice, cast.bob):
+        assert caller.post("api-keys", {"name": f"of {caller.email}"}).status_code == 201
+    admin, path = Browser(app, cast.alice), f"keys?owner={cast.bob.id}"
+    member = admin.get(f"team/users/{cast.bob.id}").text
+    assert f'href="/console/{path}">1 active</a>' in member
+    page = admin.get(path).text
+    assert f"Keys of {cast.bob.email}." in page
+    assert (f"of {cast.bob.email}</a>" in page, f"of {cast.alice.email}</a>" in page) == (
+        True,
+        False,
+    )
+    root = Browser(app, cast.root)
+    assert f"accounts/{cast.bob.account_id}/{path}" in root.get(f"users/{cast.bob.id}").text
+    # A user of another account, no user, and a viewer, who sees their own anyway.
+    for other in (cast.charlie.id, "x"):
+        page = admin.get(f"keys?owner={other}").text
+        assert all(f"of {caller.email}</a>" in page for caller in (cast.alice, cast.bob)), other
+        assert "Keys of" not in page
+    page = Browser(app, cast.bob).get(f"keys?owner={cast.alice.id}").text
+    assert cast.alice.email not in page

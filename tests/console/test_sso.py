@@ -156,6 +156,40 @@ def test_the_directory_shows_the_state_of_each(cast: Cast, admin: Browser) -> No
     assert states() == after
 
 
+@pytest.mark.parametrize(
+    ("settings", "is_warned"),
+    [
+        ({}, True),
+        ({"sso_email_domains": ["acme.example"]}, False),
+        ({"sso_provisioning": False}, False),  # as chosen
+        ({"sso_provisioning": True}, True),
+    ],
+)
+def test_a_provider_that_creates_no_users_says_so(
+    cast: Cast, admin: Browser, settings: dict[str, object], is_warned: bool
+) -> None:
+    path = f"sso/{cast.alice.account_id}"
+    google = {"display_name": "Google", "client_id": "id", "client_secret": "very secret"}
+    new = f"{path}/new/auth_providers/google"
+    assert admin.send(new, **google, enabled="true").status_code == 303
+    assert cast.alice.patch("account", settings).status_code == 200
+    page = admin.get(path).text
+    row = page.partition("<tbody>")[2].partition("</tbody>")[0]
+    assert ("Creates no users" in row, 'href="#sso_email_domains"' in row) == (is_warned, is_warned)
+    assert 'id="sso_email_domains"' in page
+
+
+def test_a_stored_secret_says_so_and_is_not_shown(cast: Cast, admin: Browser) -> None:
+    path = f"sso/{cast.alice.account_id}/new/auth_providers/google"
+    assert "Leave it empty to keep it" not in admin.get(path).text
+    sent = {"display_name": "Google", "client_id": "id", "client_secret": "very secret"}
+    page = admin.done(path, **sent)
+    assert "Stored. Leave it empty to keep it." in page.partition('id="client_secret"')[2][:500]
+    assert "very secret" not in page
+    sign_in = admin.get(f"settings/{cast.alice.account_id}/sign-in").text
+    assert ">Single sign-on</a>: no provider is on" in sign_in
+
+
 def test_new_users_of_a_provider_get_a_role_that_exists(cast: Cast, admin: Browser) -> None:
     home = f"sso/{cast.alice.account_id}"
     new = f"{home}/new/auth_providers/github"
@@ -314,7 +348,9 @@ def test_the_form_of_a_provider_has_sections_and_links_to_them(
 ) -> None:
     admin, path = Browser(app, cast.alice), f"sso/{cast.alice.account_id}/new/{path}"
     page = admin.get(path).text
-    links = re.findall(r'<a class="btn btn-sm" href="#([\w-]+)">', page)
+    links = re.findall(
+        r'<a href="#([\w-]+)">', page.partition("On this page")[2].partition("</nav>")[0]
+    )
     assert links[0] == "credentials"
     assert links[-2:] == ["advanced", "provider-needs"]
     assert all(f' id="{name}"' in page for name in links)

@@ -180,7 +180,7 @@ def test_what_is_wrong_stands_beside_its_input_and_nothing_is_lost(app: Flask, c
     assert "<script>alert" not in answer.text
     assert Fields(answer.text).values["0.name"] == HOSTILE
     answer = admin.send(path, **{**wrong, "1.data": "{}", "do": "save"})
-    assert '<a href="#i-0.duration">1. ' in answer.text
+    assert '<a href="#i-0.duration">Step 1 “' in answer.text
     assert "Duration</a>: Enter a duration" in answer.text
     assert 'aria-invalid="true" aria-describedby="e-0.duration"' in answer.text
     late = {**fields, "seen": "2020-01-01T00:00:00.000000Z", "do": "save"}
@@ -253,7 +253,7 @@ def test_steps_within_loops_and_branches_are_edited_as_others(app: Flask, cast: 
     wrong = {**fields, "1.steps.0.branches.0.0.duration": "soon", "do": "save"}
     answer = admin.send(path, **wrong)
     assert answer.status_code == 400
-    assert ", Branch 1, 1. step_5: Wait for a time, Duration</a>" in answer.text
+    assert ", Branch 1, Step 1 “step_5”, Duration</a>" in answer.text
     assert 'aria-describedby="e-1.steps.0.branches.0.0.duration"' in answer.text
     fields = press(admin, path, fields, "up.1")
     assert "The steps are saved." in admin.done(path, **{**fields, "do": "save"})
@@ -261,6 +261,26 @@ def test_steps_within_loops_and_branches_are_edited_as_others(app: Flask, cast: 
     first, second = loop["steps"][0]["branches"]
     assert (nap, [step["type"] for step in first]) == (NAP, ["wait_delay"])
     assert [step["type"] for step in second] == ["wait_event", "wait_delay"]
+
+
+@pytest.mark.parametrize(
+    ("before", "order"),
+    [
+        ("", ["one", "two", "new"]),
+        ("0", ["new", "one", "two"]),
+        ("1", ["one", "new", "two"]),
+        ("9", ["one", "two", "new"]),
+        ("x", ["one", "two", "new"]),
+    ],
+)
+def test_a_step_is_added_where_it_belongs(
+    app: Flask, cast: Cast, before: str, order: list[str]
+) -> None:
+    admin, path, _ = opened(app, cast, [create("one"), create("two")])
+    fields = {**Fields(admin.get(path).text).values, "before": before, "kind": "wait_delay"}
+    added = Fields(admin.send(path, **{**fields, "do": "add"}).text).values
+    names = [added[f"{n}.name"] for n in range(3)]
+    assert ["new" if name == "step_1" else name for name in names] == order
 
 
 def test_the_deepest_lists_offer_no_further_ones(app: Flask, cast: Cast) -> None:
@@ -305,9 +325,14 @@ def test_a_warning_stands_beside_its_input(app: Flask, cast: Cast) -> None:
     admin, path, _ = opened(app, cast, [create("one"), missing, NAP, NAP_TOO])
     page = admin.get(path).text
     assert page.count('class="warned"') == 1
+    assert "Step 2 “two”, Collection" in page
+    marked = page.partition('<g class="box action warned">')[2]
+    assert "two: Create in postz (see the warning)" in marked.partition("</g>")[0]
     assert "<option selected>postz</option>" in page
     assert 'aria-describedby="w-1.collection"' in page
-    assert "The collection postz does not exist." in page.partition('id="w-1.collection">')[2][:80]
+    assert (
+        "The collection “postz” does not exist." in page.partition('id="w-1.collection">')[2][:80]
+    )
     assert (
         'id="i-1" open' in page
     )  # of four steps, those are closed of which there is nothing to say

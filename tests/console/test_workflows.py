@@ -12,7 +12,7 @@ from markupsafe import escape
 from tests.builders import Caller, Cast, make_collection, make_user
 from tests.console.browser import HOSTILE, Browser, alert, beside, once
 from tests.parallel import at_once
-from tests.workflows.running import create, instance, make_workflow, ran, start, work
+from tests.workflows.running import action, create, instance, make_workflow, ran, start, work
 
 MANUAL = json.dumps({"type": "manual"})
 
@@ -162,7 +162,7 @@ def test_a_form_warns_of_a_collection_that_is_misspelt(app: Flask, cast: Cast) -
     trigger = '{"type": "event", "event": "records.create", "collection": "ordrs"}'
     steps = json.dumps([{"name": "nap", "type": "wait_delay", "duration": "1s"}])
     page = admin.done(f"{home}/workflow/new", name="Flow", trigger=trigger, steps=steps)
-    assert "trigger.collection: The collection ordrs does not exist." in page
+    assert "trigger.collection: The collection “ordrs” does not exist." in page
 
 
 @pytest.mark.parametrize("kind", ["workflow", "hook"])
@@ -179,7 +179,7 @@ def test_a_form_is_checked_without_saving_it(app: Flask, cast: Cast, kind: str) 
     body = {"name": "Flow", "trigger": MANUAL, "check": "true"}
     path = f"{home}/new"
     for _ in range(2):
-        for steps, said in (([wrong], "ordrs does not exist"), ([right], "No problems")):
+        for steps, said in (([wrong], "“ordrs” does not exist"), ([right], "No problems")):
             page = admin.send(path, **body, steps=json.dumps(steps))
             assert (page.status_code, said in page.text) == (200, True)
             assert "Nothing is saved yet." in page.text
@@ -228,6 +228,65 @@ def test_an_instance_is_resumed_and_cancelled(app: Flask, cast: Cast) -> None:
     assert other.get(f"{home}/{id}").status_code == 404
     assert Browser(app, cast.bob).get(f"{home}/{id}").status_code == 403
     assert Browser(app, cast.root).get(f"{home}/{id}").status_code == 200
+
+
+def test_an_instance_runs_again_with_its_trigger_data_and_the_current_steps(
+    app: Flask, cast: Cast
+) -> None:
+    make_collection(cast.root)
+    admin, home = Browser(app, cast.alice), f"workflows/{cast.alice.account_id}/instances"
+    wrong = {"collection": "missing", "data": {"title": "{{ trigger.title }}"}}
+    workflow = make_workflow(cast.alice, [action("make", "create_record", **wrong)])
+    failed = start(cast.alice, workflow, {"title": "given"})
+    assert "cannot run again" in admin.done(f"{home}/{failed}/again")  # it has not ended
+    work(app)
+    mended = [create("make", "{{ trigger.title }}!")]
+    path = f"workflows/{workflow['id']}"
+    assert cast.alice.patch(path, {"steps": mended}).status_code == 200
+    page = admin.get(f"{home}/{failed}").text
+    assert "started with (version 1)" in page
+    assert "the current steps (version 2)" in page
+    answer = admin.send(f"{home}/{failed}/again")
+    again = answer.headers["Location"].rpartition("/")[2]
+    assert (answer.status_code, again == failed) == (303, False)
+    work(app)
+    (record,) = cast.alice.get("records/posts").json["items"]
+    assert record["title"] == "given!"
+    assert instance(cast.alice, again)["version"] == 2
+    assert instance(cast.alice, failed)["status"] == "failed"
+    for other, status in ((cast.charlie, 404), (cast.bob, 403)):
+        assert Browser(app, other).send(f"{home}/{failed}/again").status_code == status
+    assert cast.alice.patch(f"{path}/toggle", {"enabled": False}).status_code == 200
+    assert "Run again" not in admin.get(f"{home}/{failed}").text
+    assert "is disabled" in admin.done(f"{home}/{failed}/again")
+
+
+def test_personal_data_stays_withheld_when_an_instance_runs_again(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root, schema=[{"name": "title", "type": "text", "pii": True}])
+    trigger = {"type": "event", "event": "records.create", "collection": "posts"}
+    step = {"name": "step", "type": "condition", "expression": "true"}
+    make_workflow(cast.alice, [step], trigger=trigger)
+    assert cast.alice.post("records/posts", {"title": "her secret"}).status_code == 201
+    work(app)
+    (begun,) = cast.alice.get("workflow-instances").json["items"]
+    home = f"workflows/{cast.alice.account_id}/instances"
+    other = make_user(app, cast.alice.account_id, "dora@acme.example", "admin")
+    dora = Browser(app, Caller(app, other))
+    assert "Run again" not in dora.get(f"{home}/{begun['id']}").text
+    assert "cannot run again" in dora.done(f"{home}/{begun['id']}/again")
+    answer = Browser(app, cast.alice).send(f"{home}/{begun['id']}/again")
+    path = answer.headers["Location"].partition("/console/")[2]
+    assert "her secret" in Browser(app, cast.alice).get(path).text
+    assert "her secret" not in dora.get(path).text
+
+
+def test_only_an_instance_that_goes_on_is_refreshed(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root)
+    admin, home = Browser(app, cast.alice), f"workflows/{cast.alice.account_id}/instances"
+    id = start(cast.alice, make_workflow(cast.alice, [create("make")]))
+    assert 'id="live"' in admin.get(f"{home}/{id}").text
+    work(app)
+    assert 'id="live"' not in admin.get(f"{home}/{id}").text
 
 
 def test_all_instances_that_failed_are_resumed_at_once(app: Flask, cast: Cast) -> None:

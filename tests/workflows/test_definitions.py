@@ -486,7 +486,7 @@ def test_a_collection_that_does_not_exist_is_warned_of(app: Flask, cast: Cast) -
     told = {one["field"]: one["message"] for one in made["warnings"]}
     assert told.keys() == places.keys()
     assert all(
-        f"The collection {places[place]} does not exist." in text for place, text in told.items()
+        f"The collection “{places[place]}” does not exist." in text for place, text in told.items()
     )
     assert {one["code"] for one in made["warnings"]} == {"collection_missing"}
     for answer in (cast.alice.get(path), cast.alice.put(path, {"name": "x"})):
@@ -497,11 +497,12 @@ def test_a_collection_that_does_not_exist_is_warned_of(app: Flask, cast: Cast) -
     assert [one["field"] for one in made_hook["warnings"]] == ["actions[0].config.collection"]
     browser, home = Browser(app, cast.alice), f"workflows/{cast.alice.account_id}"
     assert (
-        "The collection nowhere does not exist."
+        "The collection “nowhere” does not exist."
         in browser.get(f"{home}/workflow/{made['id']}").text
     )
     assert (
-        "The collection posts does not exist." in browser.get(f"{home}/hook/{made_hook['id']}").text
+        "The collection “posts” does not exist."
+        in browser.get(f"{home}/hook/{made_hook['id']}").text
     )
     make_collection(cast.root)
     (left,) = cast.alice.get(path).json["warnings"]

@@ -18,6 +18,7 @@ from app.console.shell.scopes import AccountScope
 from app.errors import AppError, InvalidValues, problem
 from app.http.languages import gettext, lazy_gettext
 from app.rest.access import public
+from app.sso import service as sso
 from app.types import JSONObject
 
 SETTINGS = "/console/settings"
@@ -173,5 +174,6 @@ def _sign_in_page(scope: AccountScope, form: Form) -> Page:
         scope=scope,
         modes=MODES,
         hours=_service_hours(),
+        providers=[row.display_name for row in sso.list_for_sign_in(scope.account.id)[1]],
         role_boxes=boxes if total <= MAX_BOXES else None,
     )

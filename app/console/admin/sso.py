@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from flask import flash, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
@@ -21,6 +23,7 @@ from app.errors import AppError
 from app.http.languages import gettext
 from app.rest.access import public
 from app.sso import (
+    account_linking,
     dry_run,
     last_sign_ins,
     one_time_codes,
@@ -32,6 +35,7 @@ from app.sso import (
     service,
     sign_in,
 )
+from app.sso.connections import Connection
 from app.sso.models import OAUTH, TEST, ProviderSetting
 from app.sso.providers import Provider
 from app.sso.refusals import SignInRefused
@@ -259,6 +263,7 @@ def _overview(scope: AccountScope, form: Form, preview: object = None) -> Page:
         "console/sso/overview.html",
         scope=scope,
         rows=rows,
+        without_domains=_without_domains(scope, rows),
         kinds=[
             provider
             for provider in providers.PROVIDERS
@@ -274,6 +279,21 @@ def _overview(scope: AccountScope, form: Form, preview: object = None) -> Page:
         last_sign_ins=last_sign_ins.by_provider(scope.account.id),
         cards=settings_home.directory_cards(scope),
     )
+
+
+def _without_domains(scope: AccountScope, rows: Sequence[ProviderSetting]) -> set[str]:
+    """The ids of the settings that should create users, but create none for lack of domains."""
+    account = service.find_active_account(scope.account.id)
+    if account is None or account.settings.get("sso_provisioning") is False:
+        return set()
+    return {
+        row.id
+        for row in rows
+        if row.enabled
+        and account_linking.lacks_domains(
+            Connection(account, service.get_provider(row), row.config, is_own=True)
+        )
+    }
 
 
 def _saml_keys(scope: AccountScope, kind: Provider) -> list[JSONObject]:
@@ -303,6 +323,7 @@ def _form_page(
         sections=sso_form.sections(kind),
         section_names=sso_form.SECTION_NAMES,
         optional=sso_form.OPTIONAL,
+        stored_secrets=service.stored_secrets(row) if row else (),
         in_use=sso_form.sections_in_use(kind, form),
         addresses=sso_form.service_addresses(account, kind, row),
         closed_to_members=row is not None and row.admits_pii_members is False,

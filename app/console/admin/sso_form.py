@@ -76,15 +76,17 @@ def sections(kind: Provider) -> Mapping[str, list[JSONObject]]:
             "title": gettext(setting.title),
             "help": setting.help and gettext(setting.help),
             "as": _input_kind(setting),
+            "is_secret": setting.secret,
             "choices": {"": gettext("none"), **{choice: choice for choice in setting.choices}},
         }
         found[section_of.get(setting.name, ADVANCED)].append(entry)
-    return {section: entries for section, entries in found.items() if entries}
+    # The priority is advanced, too.
+    return {name: entries for name, entries in found.items() if entries or name == ADVANCED}
 
 
 def sections_in_use(kind: Provider, form: Form) -> list[str]:
     """The sections that have entries or errors; boxes say nothing, as they have defaults."""
-    return [
+    used = [
         section
         for section, entries in sections(kind).items()
         if any(
@@ -92,6 +94,8 @@ def sections_in_use(kind: Provider, form: Form) -> list[str]:
             for entry in entries
         )
     ]
+    has_priority = "priority" in form.errors or form["priority"] not in ("", "0")
+    return [*used, ADVANCED] if has_priority and ADVANCED not in used else used
 
 
 def service_addresses(

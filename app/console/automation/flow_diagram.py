@@ -8,8 +8,8 @@ steps are boxes around the layouts of their lists. The cost is bounded by steps 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from app.console.shell import names
@@ -80,6 +80,8 @@ class Box:
     width: float
     height: float
     state: StepState | None = None
+    is_warned: bool = False
+    """Whether a warning is about the step."""
 
 
 @dataclass(frozen=True)
@@ -115,12 +117,25 @@ class Diagram:
     edges: list[Edge] = field(default_factory=list)
 
 
-def draw(series: Series, start: str, states: Mapping[str, StepState] | None = None) -> Diagram:
-    """The diagram of a definition, or of an instance with the states of its steps by name."""
+def draw(
+    series: Series,
+    start: str,
+    states: Mapping[str, StepState] | None = None,
+    *,
+    warned: Container[str] = (),
+) -> Diagram:
+    """The diagram of a definition, or of an instance with the states of its steps by name.
+
+    The steps with a name in `warned` are marked.
+    """
     diagram = Diagram(list(_items(series, states)))
     if series.first and sum(1 for _ in series.walk()) <= MAX_STEPS:
         layout = _Layout(series, states, start)
         layout.add_to(diagram, 0, 0)
+        diagram.boxes = [
+            replace(box, is_warned=bool(box.detail) and box.title in warned)
+            for box in diagram.boxes
+        ]
         diagram.width, diagram.height = layout.width, layout.height
     return diagram
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,15 +46,18 @@ def to_steps(steps: StepList) -> list[JSONObject]:
     return result
 
 
-def rearranged(steps: StepList, do: str, new_kind: str) -> bool:
-    """Whether a button was pressed that adds, moves or removes rows; the rows are changed."""
+def rearranged(steps: StepList, do: str, new_kind: str, before: str = "") -> bool:
+    """Whether a button was pressed that adds, moves or removes rows; the rows are changed.
+
+    A row is added before the one with the number `before`, or at the end.
+    """
     match = DO.fullmatch(do)
     if match is None:
         return False
     verb, path = match[1], match[2] or ""
     lists = {one.path: one for one in steps.walk()}
     if verb == "add" and path in lists:
-        _add(steps, lists[path], new_kind)
+        _add(steps, lists[path], new_kind, before)
     elif verb == "add":
         _add_branch(steps, path)
     else:
@@ -91,6 +94,15 @@ def warnings(steps: StepList, found: Iterable[JSONMapping]) -> list[Fault]:
             words = ", ".join(filter(None, (_words(places, path), inner)))
         faults.append(Fault(f"i-{path}", words, error_texts.translate(one["message"])))
     return faults
+
+
+def warned_rows(steps: StepList, found: Iterable[Fault]) -> Iterator[Row]:
+    """The rows that warnings are about."""
+    targets = {fault.target for fault in found}
+    for one in steps.walk():
+        for row in one.rows:
+            if targets & {f"i-{path}" for path in (row.path, *(i.name for i in row.all_inputs))}:
+                yield row
 
 
 def note_warnings(steps: StepList, found: Iterable[Fault]) -> None:
@@ -161,7 +173,7 @@ def _value(kind: str, name: str, text: str, place: str) -> tuple[Any, list[JSONO
     return text, []
 
 
-def _add(steps: StepList, target: StepList, kind: str) -> None:
+def _add(steps: StepList, target: StepList, kind: str, before: str) -> None:
     rows = [row for one in steps.walk() for row in one.rows]
     if kind not in target.kinds or len(rows) >= MAX_STEPS:
         return
@@ -169,8 +181,10 @@ def _add(steps: StepList, target: StepList, kind: str) -> None:
     name = next(f"step_{n}" for n in range(1, MAX_STEPS + 2) if f"step_{n}" not in names)
     base = {"type": ACTION, "action_type": kind} if kind in ACTIONS else {"type": kind}
     step = {"name": name, **base, **NEW.get(kind, {})}
-    target.rows.append(step_form.row(step, of_hook=target.of_hook))
-    target.rows[-1].is_new, target.new_kind = True, kind
+    added = step_form.row(step, of_hook=target.of_hook)
+    added.is_new, target.new_kind = True, kind
+    index = next((n for n in range(len(target.rows)) if str(n) == before), len(target.rows))
+    target.rows.insert(index, added)
 
 
 def _add_branch(steps: StepList, path: str) -> None:
@@ -217,7 +231,7 @@ def _words(places: Places, path: str) -> str:
     for n in range(1, len(parts) + 1):
         place = places.get(".".join(parts[:n]))
         if isinstance(place, Row):
-            words.append(place.title)
+            words.append(place.place)
         elif isinstance(place, StepList) and parts[n - 1].isdecimal():
             words.append(gettext("Branch %(number)s", number=int(parts[n - 1]) + 1))
         elif isinstance(place, Input):

@@ -18,6 +18,7 @@ from app.collections.schema import FIELD_NAME
 from app.console.automation import workflow_form
 from app.console.automation.step_words import LABELS, PROPERTY_NAMES
 from app.console.shell import json_texts
+from app.http.languages import gettext
 from app.types import JSONMapping, JSONObject
 from app.workflows.language.checks import MAX_BRANCHES, MAX_DEPTH, MAX_STEPS
 from app.workflows.language.definition import (
@@ -141,6 +142,16 @@ class Row:
         return (
             f"{number}. {self.name[:63]}: {self.label}" if self.name else f"{number}. {self.label}"
         )
+
+    @property
+    def place(self) -> str:
+        """The step in a sentence about it."""
+        number = int(self.path.rpartition(".")[2]) + 1
+        if self.name:
+            return gettext("Step %(number)s “%(name)s”", number=number, name=self.name[:63])
+        if any(one.label == "name" for one in self.inputs):
+            return gettext("Step %(number)s", number=number)
+        return gettext("Action %(number)s", number=number)
 
     @property
     def is_open(self) -> bool:

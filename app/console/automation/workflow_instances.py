@@ -20,17 +20,23 @@ from app.console.shell.forms import redirect_with_notice
 from app.console.shell.lists import Listing
 from app.console.shell.scopes import AccountScope
 from app.errors import Conflict, NotFound
-from app.http.languages import gettext
+from app.http.languages import gettext, lazy_gettext
 from app.rest.access import public
 from app.types import JSONObject
-from app.workflows import instances, service, versions
+from app.workflows import instances, rerun, service, versions
 from app.workflows.language import missing_collections
 from app.workflows.models import ACTIVE, FAILED, HOOK, STATES, Workflow
+from app.workflows.triggers.start_limits import LimitReached
 from app.workflows.versions import Version
 
 INSTANCES = f"{ACCOUNT}/instances"
 INSTANCE = f"{INSTANCES}/<uuid:instance_id>"
 MAX_WORKFLOWS = 1000
+DONE = {
+    "resume": lazy_gettext("The instance resumes at the failed step."),
+    "cancel": lazy_gettext("The instance is cancelled."),
+    "again": lazy_gettext("The new instance is started."),
+}
 ITERATION = re.compile(r"\[([0-9]+)\]")
 
 
@@ -142,6 +148,8 @@ def show_instance(account_id: str, instance_id: str) -> str:
         workflow=workflow,
         warnings=missing_collections.warnings([workflow])[workflow.id] if workflow else (),
         anchor=_anchor(workflow, instance["current_step"]) if workflow else None,
+        may_run_again=bool(workflow and workflow.enabled) and rerun.is_possible(instance),
+        is_long=_is_long(instance["step_logs"]),
         spans=_timeline(instance["step_logs"]),
         diagram=_diagram(instance, version, scope),
         step_name=_step_name,
@@ -182,6 +190,12 @@ def _anchor(workflow: Workflow, step_name: str | None) -> str | None:
     return next((f"i-{row.path}" for row in rows if row.name == step_name), None)
 
 
+def _is_long(logs: Sequence[JSONObject]) -> bool:
+    """Whether the times of day alone would leave open on which day a step began."""
+    times = [log["started_at"] for log in logs]
+    return bool(times) and max(times) - min(times) > timedelta(hours=12)
+
+
 def _timeline(logs: Sequence[JSONObject]) -> list[tuple[float, float]]:
     """The start and length of each step, in percent of the instance's time."""
     ends = [log["completed_at"] or clock.now() for log in logs]
@@ -193,20 +207,19 @@ def _timeline(logs: Sequence[JSONObject]) -> list[tuple[float, float]]:
     ]
 
 
-@blueprint.post(f"{INSTANCE}/<any(resume, cancel):action>")
+@blueprint.post(f"{INSTANCE}/<any(resume, cancel, again):action>")
 @public
 @guard.admins_only
 def act_on_instance(account_id: str, instance_id: str, action: str) -> BaseResponse:
-    """Resume or cancel an instance."""
+    """Resume or cancel an instance, or start another one with its trigger data."""
     scope = scopes.account_scope(account_id)
     try:
-        (instances.resume if action == "resume" else instances.cancel)(instance_id, by=scope.by)
-        notice = (
-            gettext("The instance resumes at the failed step.")
-            if action == "resume"
-            else gettext("The instance is cancelled.")
-        )
-    except Conflict as error:  # the status has changed since the page was rendered
+        if action == "again":
+            instance_id = rerun.run(instance_id, by=scope.by)
+        else:
+            (instances.resume if action == "resume" else instances.cancel)(instance_id, by=scope.by)
+        notice = str(DONE[action])
+    except (Conflict, LimitReached) as error:  # such as a status that has changed meanwhile
         notice = error.message
     return redirect_with_notice(
         notice, "console.show_instance", **scope.url_args, instance_id=instance_id

@@ -51,8 +51,9 @@ def change_workflow_steps(account_id: str, kind: str, workflow_id: str) -> Page 
     steps = step_form.submitted(request.form, of_hook=kind == HOOK)
     if step_data.resolve(steps, scope.by, form["do"]):
         return _page(scope, workflow, steps, form)
-    new_kind = forms.text(f"{form['do'].removeprefix('add')}.kind".removeprefix("."))
-    if step_changes.rearranged(steps, form["do"], new_kind):
+    target = f"{form['do'].removeprefix('add')}.".removeprefix(".")
+    new_kind, before = (forms.text(f"{target}{name}") for name in ("kind", "before"))
+    if step_changes.rearranged(steps, form["do"], new_kind, before):
         return _page(scope, workflow, steps, form)
     try:
         found = step_changes.to_steps(steps)

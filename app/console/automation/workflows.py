@@ -31,6 +31,7 @@ from app.rest.access import public
 from app.types import JSONObject
 from app.workflows import hooks, instances, service, versions
 from app.workflows.language import definition, missing_collections, missing_fields, step_headers
+from app.workflows.language.definition import ACTION
 from app.workflows.models import HOOK, Workflow
 
 HOME = "/console/workflows"
@@ -328,10 +329,15 @@ def shown(workflow: Workflow, scope: AccountScope) -> JSONObject:
     steps = hooks.list_actions(workflow) if is_hook else workflow.steps
     rows = step_form.from_steps(steps, of_hook=is_hook)
     step_data.resolve(rows, scope.by)
-    return {
-        "warnings": step_changes.warnings(rows, found),
-        "diagram": flow_diagram.draw(series, trigger_words.describe(workflow.trigger)),
+    warnings = step_changes.warnings(rows, found)
+    # Actions of hooks have no names in the form.
+    stored = [step["name"] for step in workflow.steps if step["type"] == ACTION]
+    warned = {
+        stored[int(row.path)] if is_hook else row.name
+        for row in step_changes.warned_rows(rows, warnings)
     }
+    starter = trigger_words.describe(workflow.trigger)
+    return {"warnings": warnings, "diagram": flow_diagram.draw(series, starter, warned=warned)}
 
 
 def _owner(workflow: Workflow) -> str | None:

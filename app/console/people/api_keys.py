@@ -6,7 +6,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
-from flask import redirect, render_template, url_for
+from flask import redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock
@@ -35,14 +35,26 @@ DAYS = (30, 90, 365)
 def show_keys(account_id: str | None = None) -> str:
     """The keys that the caller may see."""
     scope = scopes.account_or_own_scope(account_id)
-    listing = lists.from_request("console.show_keys", **scope.url_args)
+    listing = lists.from_request("console.show_keys", _owners(scope), **scope.url_args)
     listing.with_page(
-        api_keys.page(listing.skip, lists.PAGE_SIZE, by=scope.by, max_total=listing.count_limit)
+        api_keys.page(
+            listing.skip,
+            lists.PAGE_SIZE,
+            by=scope.by,
+            max_total=listing.count_limit,
+            created_by=listing.filters.get("owner"),
+        )
     )
     emails = users.emails(scope.account.id, {key.created_by for key in listing.items})
     at_home = scope.account == scope.by.home
     context = {"scope": scope, "listing": listing, "emails": emails, "at_home": at_home}
     return render_template("console/keys/list.html", **context)
+
+
+def _owners(scope: AccountScope) -> lists.Choices:
+    """The user, as a filter, whose keys an admin asks for."""
+    owner = request.args.get("owner", "").replace("\0", "")[: lists.MAX_INPUT_LENGTH]
+    return {"owner": users.emails(scope.account.id, {owner}) if scope.by.is_admin else {}}
 
 
 @blueprint.get("/console/keys/new")
@@ -145,7 +157,17 @@ def _key_page(scope: AccountScope, key: ApiKey, form: Form) -> Page:
     form.values = {**shown, **form.values}
     owner = users.emails(scope.account.id, {key.created_by})[key.created_by]
     is_own = key.created_by == scope.by.user_id
-    return form.render("console/keys/one.html", scope=scope, key=key, owner=owner, is_own=is_own)
+    context = {"scope": scope, "key": key, "owner": owner, "is_own": is_own}
+    return form.render("console/keys/one.html", owner_url=_owner_url(scope, key), **context)
+
+
+def _owner_url(scope: AccountScope, key: ApiKey) -> str | None:
+    """The page of the key's owner, if the caller has one."""
+    if key.created_by == scope.by.user_id:
+        return url_for("console.show_profile")
+    if scope.by.is_superadmin:
+        return url_for("console.show_user", user_id=key.created_by)
+    return url_for("console.show_member", user_id=key.created_by) if scope.by.is_admin else None
 
 
 def _form_page(form: Form) -> Page:

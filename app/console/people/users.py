@@ -14,7 +14,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from app.accounts import groups, roles
 from app.accounts import users as users
 from app.accounts.models import ADMIN, Role
-from app.auth import enrolment, password_resets, sessions
+from app.auth import api_keys, enrolment, password_resets, sessions
 from app.auth.mfa import gate
 from app.auth.mfa import service as mfa
 from app.console.people import role_texts
@@ -191,6 +191,8 @@ def _page(pages: UserPages, user_id: str, form: Form) -> Page:
     form.values = {"role": user.role.name, **form.values}
     others, total = groups.page(user.account_id, 0, MAX_GROUPS, None)
     own = {group.id for group in user.groups}
+    caller_home, _ = guard.require_caller().home_and_user()
+    account_id = None if user.account_id == caller_home.id else user.account_id
     return form.render(
         "console/users/one.html",
         user=user,
@@ -200,6 +202,8 @@ def _page(pages: UserPages, user_id: str, form: Form) -> Page:
         more_groups=total > MAX_GROUPS,
         **choices(),
         user_url=url_for(pages.endpoint, user_id=user.id),
+        active_keys=len(api_keys.list_active(user.account_id, user.id)),
+        keys_url=url_for("console.show_keys", account_id=account_id, owner=user.id),
         sessions=sessions.page(user.account_id, user.id, 0, MAX_SESSIONS),
         program=user_agents.describe,
         parent=(title, url_for(parent)),

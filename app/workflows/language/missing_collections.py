@@ -31,7 +31,7 @@ def warnings(workflows: Sequence[Workflow]) -> dict[str, list[JSONObject]]:
 
 def _warning(place: str, name: str) -> JSONObject:
     return problem(
-        place, CODE, f"The collection {name} does not exist. Create it or correct the name."
+        place, CODE, f"The collection “{name}” does not exist. Create it or correct the name."
     )
 
 
