@@ -9,10 +9,11 @@ from typing import Any
 from app import clock
 from app.auth.principal import Principal
 from app.console.shell import lists
-from app.webhooks import resend
+from app.webhooks import log, resend
 from app.webhooks import service as webhooks
 from app.webhooks.models import Webhook
 from app.webhooks.resend import Selection, Undelivered
+from app.workflows import instances
 
 MAX_SCANNED = 100
 """The newest failed instances that are grouped."""
@@ -23,6 +24,8 @@ class FailedWorkflow:
     """The failed instances of one workflow, the newest of them first."""
 
     latest: Any
+    reason: str | None
+    """Why the newest failed."""
     count: int = 0
 
 
@@ -32,19 +35,28 @@ class FailingWebhook:
 
     webhook: Webhook
     undelivered: Undelivered
+    reason: str | int | None
+    """The error or the status of the newest attempt that failed."""
 
 
 def failing_webhooks(limit: int, *, by: Principal) -> Sequence[FailingWebhook]:
     """Failing and disabled webhooks, longest failing first."""
     found, everything = webhooks.failing(limit, by=by), Selection(resend.EARLIEST, clock.now())
     numbers = resend.count_undelivered(found, everything, lists.MAX_COUNTED)
-    return [FailingWebhook(*pair) for pair in zip(found, numbers, strict=True)]
+    reasons = log.latest_failures(found)
+    return [
+        FailingWebhook(webhook, number, reasons.get(webhook.id))
+        for webhook, number in zip(found, numbers, strict=True)
+    ]
 
 
-def by_workflow(instances: Iterable[Any], limit: int) -> Sequence[FailedWorkflow]:
+def by_workflow(failed: Iterable[Any], limit: int, *, by: Principal) -> Sequence[FailedWorkflow]:
     """Failed instances, newest first, grouped by their workflow."""
     groups: dict[tuple[str, str], FailedWorkflow] = {}
-    for instance in instances:
+    for instance in failed:
         key = (instance.account_id, instance.workflow_id)
-        groups.setdefault(key, FailedWorkflow(instance)).count += 1
+        if key not in groups:
+            reason = instances.visible_error(instance._mapping, by)
+            groups[key] = FailedWorkflow(instance, reason)
+        groups[key].count += 1
     return list(groups.values())[:limit]

@@ -71,7 +71,7 @@ def context(scope: AccountScope) -> TemplateContext:
         ],
         "webhooks": attention.failing_webhooks(MAX_FAILING, by=scope.by),
         "failed": attention.by_workflow(
-            instances.failed(attention.MAX_SCANNED, by=scope.by), MAX_FAILING
+            instances.failed(attention.MAX_SCANNED, by=scope.by), MAX_FAILING, by=scope.by
         ),
         "has_webhooks": checklist.has_webhooks(account_id),
         "changes": recent.changes(scope, visibility.opened),

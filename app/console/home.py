@@ -21,6 +21,7 @@ from app.db.counts import count_up_to
 from app.domains import service as domains
 from app.http.languages import gettext
 from app.jobs import workers
+from app.ops import backup_runs
 from app.workflows import instances
 
 NOT_CLOSED = (Account.closed_at.is_(None),)
@@ -80,11 +81,14 @@ def _activity(accounts: Sequence[Account], caller: Principal) -> TemplateContext
         ],
         "webhooks": failing,
         "workers": workers.find(),
+        "backups": backup_runs.overview(),
         "failed_jobs": count_up_to(
             jobs.TABLE, [jobs.TABLE.c.status == "failed"], lists.MAX_COUNTED
         ),
         "failed": attention.by_workflow(
-            instances.failed_in_accounts(list(names), attention.MAX_SCANNED), dashboard.MAX_FAILING
+            instances.failed_in_accounts(list(names), attention.MAX_SCANNED),
+            dashboard.MAX_FAILING,
+            by=caller,
         ),
     }
 

@@ -32,6 +32,7 @@ from app.workflows.models import (
 
 MAX_LOGS = 100  # per response of an instance
 View = JSONObject
+OF_FAILURES = ("account_id", "id", "workflow_id", "completed_at", "holds_pii", "error_message")
 LISTED = [one for one in INSTANCES.c if one.name not in ("position", "resumed_at")]
 
 
@@ -74,8 +75,7 @@ def failed(limit: int, *, by: Principal) -> Sequence[sa.Row[*tuple[Any, ...]]]:
         Workflow.account_id == INSTANCES.c.account_id,
         Workflow.id == INSTANCES.c.workflow_id,
     )
-    names = ("account_id", "id", "workflow_id", "kind", "completed_at")
-    columns = [INSTANCES.c[name] for name in names]
+    columns = [INSTANCES.c[name] for name in ("kind", *OF_FAILURES)]
     query = sa.select(*columns, Workflow.name).outerjoin(Workflow, sa.and_(*same_workflow))
     visible = query.where(*_visible(by), INSTANCES.c.status == FAILED)
     return db.connection().execute(visible.order_by(INSTANCES.c.id.desc()).limit(limit)).all()
@@ -83,8 +83,7 @@ def failed(limit: int, *, by: Principal) -> Sequence[sa.Row[*tuple[Any, ...]]]:
 
 def failed_in_accounts(accounts: Sequence[str], limit: int) -> Sequence[object]:
     """The newest failed instances of some accounts."""
-    names = ("account_id", "id", "workflow_id", "completed_at")
-    columns = [INSTANCES.c[name] for name in names]
+    columns = [INSTANCES.c[name] for name in OF_FAILURES]
     same_workflow = (
         Workflow.account_id == INSTANCES.c.account_id,
         Workflow.id == INSTANCES.c.workflow_id,
@@ -238,6 +237,11 @@ def _conditions(query: JSONMapping) -> Iterator[object]:
 def is_hidden(row: sa.RowMapping, by: Principal) -> bool:
     """Whether an instance has personal data that the caller may not see."""
     return bool(row["holds_pii"]) and masking.masks_for(by)
+
+
+def visible_error(row: sa.RowMapping, by: Principal) -> str | None:
+    """The error message of an instance, as far as the caller may see it."""
+    return _withheld(row, is_hidden(row, by))
 
 
 def _view(row: sa.RowMapping, by: Principal) -> View:

@@ -10,12 +10,14 @@ const relative = new Intl.RelativeTimeFormat(document.documentElement.lang, { nu
 const UNITS = [["day", 86400], ["hour", 3600], ["minute", 60]];
 const RELATIVE_DAYS = 7;
 const REFRESH = 30000; // milliseconds
+const MAX_SKEW = 2; // seconds between the clocks of server and browser
 
 function since(moment) {
   const seconds = (moment - Date.now()) / 1000;
   if (Math.abs(seconds) >= RELATIVE_DAYS * 86400) return null;
   const [unit, length] = UNITS.find(([, size]) => Math.abs(seconds) >= size) ?? ["second", 1];
-  return unit === "second" ? translate("just now") : relative.format(Math.trunc(seconds / length), unit);
+  if (unit === "second") return seconds > MAX_SKEW ? translate("within a minute") : translate("just now");
+  return relative.format(Math.trunc(seconds / length), unit);
 }
 
 function exact(moment, seconds) {

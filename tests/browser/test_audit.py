@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from playwright.sync_api import Browser, expect
@@ -67,6 +67,31 @@ def test_the_log_is_filtered_in_the_time_zone_of_the_browser(
         page.wait_for_url("**/console/audit?person=*")
         assert "from_date=2026-01-31T10%3A00&" in page.url
         expect(page.get_by_role("article").first).to_contain_text("alice@acme.example")
+        visit.check_quiet_and_at_home()
+
+
+def test_all_lists_are_filtered_in_the_time_zone_of_the_browser(
+    browser: Browser, live_server_url: str, live_cast: Cast
+) -> None:
+    account_id = live_cast.alice.account_id
+    security = f"/console/security-log/{account_id}"
+    deliveries = f"/console/webhooks/{account_id}/deliveries"
+    addresses = ["/console/audit", security, f"{security}/readers", deliveries]
+    with visiting(browser, live_server_url, timezone_id="Asia/Kolkata") as visit:
+        page = visit.page
+        sign_in(visit, live_cast.alice)
+        page.clock.set_fixed_time(datetime(2026, 1, 31, 20, tzinfo=UTC))
+        for address in addresses:
+            for text in ("2026-01-31T10:00", "2026-01-31T10:00Z"):
+                page.goto(f"{address}?from_date={text}")
+                expect(page.get_by_role("textbox", name="From")).to_have_value("2026-01-31T15:30")
+                expect(page.get_by_text("From (GMT+5:30)")).to_be_visible()
+            page.get_by_role("button", name="Today").click()
+            page.wait_for_url("**from_date=2026-01-31T18*")  # it is February there
+            assert "from_date=2026-01-31T18%3A30" in page.url
+            assert "days=" not in page.url
+            expect(page.get_by_role("textbox", name="From")).to_have_value("2026-02-01T00:00")
+            expect(page.get_by_role("button", name="Today", pressed=True)).to_be_visible()
         visit.check_quiet_and_at_home()
 
 

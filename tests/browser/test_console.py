@@ -242,7 +242,7 @@ def test_on_a_phone_filters_fold_into_a_sheet(visit: Visit, live_cast: Cast) -> 
     expect(page.get_by_role("button", name="Filters")).to_have_text("Filters 1")
     page.goto(f"/console/webhooks/{live_cast.alice.account_id}/deliveries?status=failed")
     page.get_by_role("button", name="Filters 1").click()
-    expect(page.get_by_label("Status")).to_have_value("failed")
+    expect(page.get_by_label("State")).to_have_value("failed")
     # What is wrong is in sight.
     page.goto(f"/console/webhooks/{live_cast.alice.account_id}/deliveries?from_date=never")
     expect(page.locator("[aria-invalid=true]")).to_be_visible()

@@ -133,6 +133,6 @@ def test_what_is_no_json_is_marked_where_the_server_says(
     page.locator("[name=f_extra]").fill('{"two": [2]}')
     expect(page.locator("#f_extra-verdict")).to_have_text("Valid JSON.")
     press(visit, "Create record")
-    expect(page.get_by_role("status")).to_contain_text("The record is created.")
+    expect(page.locator(".alert[role=status]")).to_contain_text("The record is created.")
     (record,) = live_cast.alice.get("records/tickets").json["items"]
     assert record["extra"] == {"two": [2]}

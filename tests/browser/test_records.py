@@ -85,7 +85,7 @@ def test_from_a_new_collection_to_a_record_and_back(visit: Visit, live_cast: Cas
         expect(page.get_by_text("Now: Alien")).to_be_visible()
     expect(page.locator("[name=f_title]")).to_have_value("Aliens")
     page.locator("[name=f_years]").press("Enter")
-    expect(page.get_by_role("status")).to_have_text("The record is created.")
+    expect(page.locator(".alert[role=status]")).to_have_text("The record is created.")
     page.get_by_role("link", name="films").click()
     page.locator("[name=field_0]").select_option("years")
     page.locator("[name=op_0]").select_option("<")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime, timedelta
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
+from tests.browser.conftest import visiting
+from tests.browser.test_console import sign_in
 from tests.builders import PASSWORD, Cast
 
 pytestmark = pytest.mark.browser
@@ -36,3 +39,21 @@ def test_times_are_told_in_the_zone_of_the_browser(
         assert shown.endswith("UTC")
         assert shown[14:16] == moment[14:16]
     page.close()
+
+
+SINCE = [(-50, "within a minute"), (-1, "just now"), (50, "just now"), (70, "1 minute ago")]
+
+
+def test_a_time_to_come_is_not_just_now(
+    browser: Browser, live_server_url: str, live_cast: Cast
+) -> None:
+    with visiting(browser, live_server_url) as visit:
+        page = visit.page
+        sign_in(visit, live_cast.alice)
+        shown = page.locator("main li time").first
+        moment = datetime.fromisoformat(str(shown.get_attribute("datetime")))
+        for seconds, text in SINCE:
+            page.clock.set_fixed_time(moment + timedelta(seconds=seconds))
+            page.goto("/console")
+            expect(shown).to_have_text(text)
+        visit.check_quiet_and_at_home()

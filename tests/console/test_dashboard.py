@@ -16,7 +16,7 @@ from app import clock, db
 from app.console.shell import charts
 from app.ids import first_id, new_id
 from app.records import service as records
-from app.webhooks.models import DELIVERIES, Webhook
+from app.webhooks.models import ATTEMPTS, DELIVERIES, Webhook
 from app.workflows.models import INSTANCES
 from tests import builders
 from tests.builders import OPEN, Caller, Cast
@@ -139,12 +139,12 @@ def test_changes_are_told_as_far_as_the_rules_show_records(
     builders.make_record(cast.charlie, title="theirs")
     admin.done("groups/new", name="finance")
     page = admin.get("").text
-    assert f"one Record of posts created by {cast.alice.email}" in recent_changes(page)
-    assert f"finance Group created by {cast.alice.email}" in recent_changes(page)
+    assert f"Record of posts created: one by {cast.alice.email}" in recent_changes(page)
+    assert f"Group created: finance by {cast.alice.email}" in recent_changes(page)
     assert not any("secrets" in one or "drafts" in one for one in recent_changes(page))
     assert f'/posts/{record["id"]}">one</a>' in page
     assert cast.charlie.email not in page
-    assert "some or all of their records from you: drafts, secrets." in page
+    assert "Not counted: <b>drafts, secrets</b>." in page
     assert "Ask them for access" in page
 
 
@@ -162,10 +162,10 @@ def test_changed_records_have_the_names_that_the_reader_may_see(
     for title in ("b", " d  e "):
         cast.alice.patch(f"records/posts/{second}", {"title": title})
     by, page = f"by {cast.alice.email}", admin.get("").text
-    assert recent_changes(page)[3] == f"secret@acme.example Record of people created {by}"
+    assert recent_changes(page)[3] == f"Record of people created: secret@acme.example {by}"
     page = reader.get("").text
     assert recent_changes(page)[:4] == [
-        f"d e Record of posts changed 2 times {by}",
+        f"Record of posts changed 2 times: d e {by}",
         f"Record of posts deleted {by}",
         f"Record of posts created 2 times {by}",
         f"Record of people created {by}",
@@ -199,6 +199,9 @@ def test_superadmins_see_what_happens_and_fails_in_all_accounts(
     told = page.partition("Needs attention")[2]
     assert re.search(r">failing<.*127\.0\.0\.1:9/.*of Acme, first failed", told)
     assert re.search(r">failed<.*Welcome whoever is new</a> of Acme", told)
+    assert re.search(r">failing</span> Webhook <a", told)
+    assert re.search(r">not scheduled</span> Backups", told)
+    assert "No delivery was completed" in told
     assert f"/console/accounts/{cast.charlie.account_id}/dashboard" in told
     made = int(re.findall(r'class="key created">(\d+) created', page)[0])
     assert made >= 10
@@ -215,14 +218,22 @@ def test_changes_and_failures_that_are_alike_are_told_once(
     with app.app_context(), db.transaction():
         run = {"workflow_id": new_id(), "kind": "workflow", "version": 1, "position": "{}"}
         told = {"trigger_type": "manual", "status": "failed", "context": "{}"}
+        told["error_message"] = "Bob is too old."
         for _ in range(5):
             values = {"account_id": cast.alice.account_id, **run, **told}
             db.connection().execute(INSTANCES.insert().values(values))
     page = " ".join(re.sub(r"<[^>]*>", " ", admin.get("").text).split())
     assert "Record of posts created 12 times by alice@acme.example," in page
-    assert "Record of posts created by bob@acme.example," in page
+    assert "Record of posts created: y by bob@acme.example," in page
     assert page.count("a deleted workflow") == 1
     assert "a deleted workflow , 5 times, last" in page
+    assert "Bob is too old." in page
+    with app.app_context(), db.transaction():
+        db.connection().execute(INSTANCES.update().values(holds_pii=True))
+    ann = builders.make_user(app, cast.alice.account_id, "ann@acme.example", "admin")
+    page = Browser(app, Caller(app, ann)).get("").text
+    assert "Withheld: may have personal data." in page
+    assert "Bob is too old." not in page
 
 
 def test_webhooks_show_what_failed_and_what_is_retried(
@@ -236,12 +247,19 @@ def test_webhooks_show_what_failed_and_what_is_retried(
             deliver(cast.alice.account_id, id, status, 0)
         later = clock.now() + timedelta(hours=1)
         waits = DELIVERIES.c.status == "retrying"
-        session.execute(sa.update(DELIVERIES).where(waits).values(due_at=later))
+        session.execute(sa.update(DELIVERIES).where(waits).values(due_at=later, last_claim=1))
+        waiting = session.scalar(sa.select(DELIVERIES.c.id).where(waits))
+        answer = {"status_code": 503, "duration_ms": 1, "attempted_at": clock.now()}
+        attempt = {"delivery_id": waiting, "claim": 1, "attempt_number": 1, **answer}
+        session.execute(
+            ATTEMPTS.insert().values(account_id=cast.alice.account_id, id=new_id(), **attempt)
+        )
     at = f"webhooks/{cast.alice.account_id}"
     for browser, path in ((admin, ""), (superadmin, ""), (admin, at)):
         page = browser.get(path).text
         text = " ".join(re.sub(r"<[^>]*>", "", page).split())
         assert "2 failed · 1 retrying" in text
+        assert ("The receiver responded with 503." in text) is (path == "")
         for status, number in (("failed", 2), ("retrying", 1)):
             link = f'href="(/console/{at}/deliveries[^"]*status={status}[^"]*)">{number} {status}'
             (url,) = re.findall(link, page)

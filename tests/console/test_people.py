@@ -379,7 +379,7 @@ def test_a_superadmin_keeps_the_accounts(app: Flask, cast: Cast, superadmin: Bro
     assert (taken.status_code, beside(taken, "slug")) == (409, "This slug is taken.")
     found = superadmin.get("accounts?search=inite").text
     assert "1 account<" in found
-    assert "3 accounts and that of the system" in superadmin.get("accounts").text
+    assert "3 accounts and the system account" in superadmin.get("accounts").text
     assert "System" in superadmin.get("accounts?status=active").text
     assert "No matches" in superadmin.get("accounts?status=suspended").text
     assert "Acme" not in found

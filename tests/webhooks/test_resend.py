@@ -258,6 +258,8 @@ def test_the_pages_say_how_many_did_not_arrive_and_send_them_in_one_act(
         shown = admin.get(page).text
         assert "1 failed, 2 waiting for a retry" in shown, page
         assert "Resend all 3" in shown, page
+    make_record(story.alice, title="pending")
+    assert "1 failed, 2 waiting for a retry, 1 pending; next attempt" in admin.get(one).text
     for query, number in {"status=failed": 1, "status=retrying": 2, "status=delivered": 0}.items():
         shown = admin.get(f"{story.home}?{query}").text
         button = f"Resend all {number}" if number > 1 else "Resend"

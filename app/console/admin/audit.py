@@ -39,7 +39,6 @@ OPERATIONS = {
     append.UPDATE: lazy_gettext("Changed"),
     append.DELETE: lazy_gettext("Deleted"),
 }
-TIMES = {"from_date": lazy_gettext("From"), "to_date": lazy_gettext("Until")}
 TEXTS = ("account", "person", "record_id")
 MAX_SUGGESTED = 100
 MAX_ID_LENGTH = 100
@@ -178,7 +177,7 @@ def _listing(by: Principal) -> tuple[Listing, JSONObject]:
     """The list that the query string asks for, and the filters as the service takes them."""
     choices = {"table_name": audit_names.choices(by), "operation": OPERATIONS}
     texts = dict.fromkeys(TEXTS if by.is_superadmin else TEXTS[1:], "")
-    listing = lists.from_request("console.show_audit_log", choices, texts, TIMES)
+    listing = lists.from_request("console.show_audit_log", choices, texts, lists.TIME_FILTERS)
     filters = {
         name: value for name, value in listing.filter_values.items() if name not in TEXTS[:2]
     }

@@ -26,8 +26,8 @@ UNITS = ("KiB", "MiB", "GiB", "TiB")
 MAX_INPUT_LENGTH = 100  # of a search or a filter
 INVALID_TIME = lazy_gettext("%(value)s is not a date and time, such as 2026-01-31T10:00.")
 TIME_FILTERS = {
-    "from_date": lazy_gettext("From (UTC)"),
-    "to_date": lazy_gettext("Until (UTC)"),
+    "from_date": lazy_gettext("From"),
+    "to_date": lazy_gettext("Until"),
 }
 Choices = Mapping[str, Sequence[str] | Mapping[str, str]]
 UrlArgs = JSONObject  # of `url_for`

@@ -54,7 +54,7 @@ FILTERS = {
     "path": lazy_gettext("Read via"),
     "role": lazy_gettext("Role"),
     "state": lazy_gettext("State"),
-    "status": lazy_gettext("Status"),
+    "status": lazy_gettext("State"),
     "target_type": lazy_gettext("Object"),
     "user_id": lazy_gettext("Person"),
     "webhook": lazy_gettext("Webhook"),
