@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.browser.conftest import Visit, visiting
 from tests.browser.test_console import sign_in
-from tests.builders import Cast
+from tests.builders import Cast, make_collection
 
 pytestmark = pytest.mark.browser
 
@@ -124,12 +124,21 @@ def test_the_log_of_an_account_fits(
     visit.check_quiet_and_at_home()
 
 
+@pytest.fixture
+def three_fields(live_cast: Cast) -> Iterator[str]:
+    """The id of a collection with three fields."""
+    fields = [{"name": name, "type": "text"} for name in ("title", "body", "note")]
+    id = make_collection(live_cast.root, "movable", fields)["id"]
+    yield id
+    live_cast.root.delete(f"collections/{id}")
+
+
 def test_fields_are_moved_and_faults_are_found_by_keyboard(
-    visit: Visit, live_cast: Cast, pages: dict[str, str]
+    visit: Visit, live_cast: Cast, three_fields: str
 ) -> None:
     page = visit.page
     sign_in(visit, live_cast.root)
-    page.goto(pages["schema"])
+    page.goto(f"/console/collections/{three_fields}/schema")
     first = page.locator("details.declared").first
     name = first.locator("strong").inner_text()
     first.locator("> summary").press("Enter")
