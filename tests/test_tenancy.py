@@ -398,6 +398,7 @@ WORKFLOWS: dict[Route, Case] = {
     ("GET", f"{INSTANCE}/step-logs"): Owned(an_instance, ONE_INSTANCE, part="instance_id"),
     ("POST", f"{INSTANCE}/cancel"): Owned(an_instance, ONE_INSTANCE, part="instance_id"),
     ("POST", f"{INSTANCE}/resume"): Owned(a_failed_instance, ONE_INSTANCE, part="instance_id"),
+    ("POST", f"{INSTANCE}/rerun"): Owned(a_failed_instance, ONE_INSTANCE, part="instance_id"),
 }
 CONFIGURATION, ONE_CONFIGURATION = "/admin/configuration", "admin/configuration/{id}"
 NOWHERE = "http://127.0.0.1:9"

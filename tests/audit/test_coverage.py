@@ -73,6 +73,7 @@ UNTOLD: dict[Route, str] = {
     ("POST", "/workflow-instances/resume"): "an instance",
     ("POST", "/workflow-instances/<uuid:instance_id>/cancel"): "an instance",
     ("POST", "/workflow-instances/<uuid:instance_id>/resume"): "an instance",
+    ("POST", "/workflow-instances/<uuid:instance_id>/rerun"): "an instance",
     ("POST", "/admin/configuration/test-connection"): "nothing: it only tries",
     ("POST", "/admin/configuration/<uuid:configuration_id>/metadata"): "nothing without an address",
     ("POST", "/account/sso/plan"): "nothing: it only plans",

@@ -49,6 +49,21 @@ def test_the_log_keeps_the_beginning_of_what_is_long(app: Flask, alice: Caller) 
     assert len(alice.get(f"workflow-instances/{found['id']}").data) < 10 * 20_000 + 200_000
 
 
+def test_an_instance_that_has_ended_runs_again(app: Flask, alice: Caller, root: Caller) -> None:
+    make_collection(root)
+    workflow = make_workflow(alice, [create("one", "{{ trigger.title }}")])
+    ended = ran(app, alice, workflow, {"title": "given"})
+    answer = alice.post(f"workflow-instances/{ended['id']}/rerun")
+    assert answer.status_code == 202
+    again = f"workflow-instances/{answer.json['instance_id']}"
+    refused = alice.post(f"{again}/rerun")
+    assert (refused.status_code, refused.json["error"]) == (409, "not_repeatable")
+    work(app)
+    assert alice.get(again).json["status"] == "completed"
+    titles = [one["title"] for one in alice.get("records/posts").json["items"]]
+    assert titles == ["given", "given"]
+
+
 def test_later_steps_and_a_resume_take_outputs_from_the_context(
     app: Flask, alice: Caller, root: Caller
 ) -> None:

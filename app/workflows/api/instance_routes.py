@@ -13,8 +13,15 @@ from app.rest.blueprint import Blueprint
 from app.rest.paging import OffsetArgs, Page, items_field, page_body
 from app.rest.schemas import Message, Schema
 from app.types import JSONObject
-from app.workflows import instances, service
-from app.workflows.api.routes import INSTANCE_ID, TIME, WORKFLOW, blueprint
+from app.workflows import instances, rerun, service
+from app.workflows.api.routes import (
+    INSTANCE_ID,
+    STARTED,
+    TIME,
+    WORKFLOW,
+    StartedInstance,
+    blueprint,
+)
 from app.workflows.language import definition
 from app.workflows.models import LOG_STATES, STATES, TRIGGERS
 from app.workflows.models import WORKFLOW as KIND
@@ -292,6 +299,21 @@ def resume_instance(body: JSONObject, instance_id: str) -> JSONObject:
     """
     instance = _known_fields(instances.resume(instance_id, by=principal()))
     return {**instance, "message": "The instance is resumed.", "instance_id": instance["id"]}
+
+
+@all_instances.route("/<uuid:instance_id>/rerun", methods=["POST"])
+@all_instances.arguments(EmptyBody, example={}, required=False)
+@all_instances.response(202, StartedInstance, example=STARTED)
+@all_instances.fails(409, 429)
+@account_admin
+def rerun_instance(body: JSONObject, instance_id: str) -> JSONObject:
+    """Start a new instance with the trigger data of one that has ended, and the current steps.
+
+    All steps run. Returns 409 `not_repeatable` if it has not ended, or if its trigger data are
+    erased or withheld from you, and 409 `disabled` if the workflow is disabled.
+    """
+    started = rerun.run(instance_id, by=principal())
+    return {"message": "The workflow is started.", "instance_id": started}
 
 
 @all_instances.route("/resume", methods=["POST"])
