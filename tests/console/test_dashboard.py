@@ -200,7 +200,7 @@ def test_superadmins_see_what_happens_and_fails_in_all_accounts(
     assert re.search(r">failing<.*127\.0\.0\.1:9/.*of Acme, first failed", told)
     assert re.search(r">failed<.*Welcome whoever is new</a> of Acme", told)
     assert re.search(r">failing</span> Webhook <a", told)
-    assert re.search(r">not scheduled</span> Backups", told)
+    assert re.search(r">not scheduled</span> <a [^>]*>Backups</a>", told)
     assert "No delivery was completed" in told
     assert f"/console/accounts/{cast.charlie.account_id}/dashboard" in told
     made = int(re.findall(r'class="key created">(\d+) created', page)[0])
