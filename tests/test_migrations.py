@@ -20,6 +20,7 @@ from app.collections import revisions
 from app.collections.revisions import MIGRATIONS
 from app.context import tenancy
 from app.ops import cli
+from tests import builders
 from tests.conftest import settings_for
 
 DIRECTORY = str(MIGRATIONS)
@@ -216,3 +217,13 @@ def test_cron_expressions_are_rewritten_where_another_form_means_the_same(empty:
     flask_migrate.downgrade(directory=DIRECTORY, revision="0028")
     planned = run("SELECT cron FROM workflow_schedules ORDER BY workflow_id")
     assert planned[0][0] == "0 4 * * L5"
+
+
+def test_read_only_keys_do_not_get_to_write_in_an_earlier_version(empty: Flask) -> None:
+    flask_migrate.upgrade(directory=DIRECTORY)
+    cast = builders.make_cast(empty)
+    for read_only in (True, False):
+        answer = cast.alice.post("api-keys", {"name": str(read_only), "read_only": read_only})
+        assert answer.status_code == 201
+    flask_migrate.downgrade(directory=DIRECTORY, revision="0055")
+    assert run("SELECT name FROM api_keys") == [("False",)]
