@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flask import Flask, request, request_started
+from flask import Flask, request_started
 from wsproto.events import BytesMessage, CloseConnection, Ping, Pong, TextMessage
 
 from app.errors import BadRequest, NotFound
 from app.realtime import connections, hub, limits, sse, websocket
 from app.realtime.connections import Connection
 from app.realtime.subscriptions import OPERATIONS, Subscription
+from app.rest.current_request import get_request
 from app.sockets import loop
 from tests import certificates
 from tests.builders import Caller, Cast
@@ -99,7 +100,7 @@ def test_an_open_stream_keeps_nothing_of_its_request(
     requests = list[weakref.ref[object]]()
 
     def note(sender: Flask) -> None:
-        requests.append(weakref.ref(request._get_current_object()))  # type: ignore[attr-defined]
+        requests.append(weakref.ref(get_request()))
 
     with request_started.connected_to(note, app):
         client = Events(port, headers=bob.headers)
