@@ -80,7 +80,7 @@ class State:
                 cursor.execute(f"CREATE TABLE {copy} AS TABLE {table}")
                 cursor.execute(f"SELECT 1 FROM {copy} LIMIT 1")  # noqa: S608 - constants
                 self._kept += [table] if cursor.fetchone() else []
-            login = services.CITUS_LOGIN  # whose members back up all schemas
+            login = services.CITUS_LOGIN  # its members make backups, which read all schemas
             cursor.execute(f"GRANT USAGE ON SCHEMA {self._name} TO {login}")
             cursor.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA {self._name} TO {login}")
 

@@ -112,8 +112,10 @@ def test_what_fails_is_named_and_leads_to_its_page(
             url = f"https://{slug}.example/in"
             session.add(Webhook(account_id=account_id, url=url, failing_since=clock.now(), **hook))
             run = {"workflow_id": new_id(), "kind": "workflow", "version": 1, "position": "{}"}
-            told = {"trigger_type": "manual", "status": "failed", "context": "{}"}
-            db.connection().execute(INSTANCES.insert().values(account_id=account_id, **run, **told))
+            state = {"trigger_type": "manual", "status": "failed", "context": "{}"}
+            db.connection().execute(
+                INSTANCES.insert().values(account_id=account_id, **run, **state)
+            )
     own, of_acme = admin.get("").text, superadmin.get(f"accounts/{acme}/dashboard").text
     for page in (own, of_acme):
         assert "https://acme.example/in" in page
@@ -196,13 +198,13 @@ def test_superadmins_see_what_happens_and_fails_in_all_accounts(
     assert "Needs attention" not in superadmin.get("").text
     furnished.furnish(app, cast)
     page = superadmin.get("").text
-    told = page.partition("Needs attention")[2]
-    assert re.search(r">failing<.*127\.0\.0\.1:9/.*of Acme, first failed", told)
-    assert re.search(r">failed<.*Welcome whoever is new</a> of Acme", told)
-    assert re.search(r">failing</span> Webhook <a", told)
-    assert re.search(r">not scheduled</span> <a [^>]*>Backups</a>", told)
-    assert "No delivery was completed" in told
-    assert f"/console/accounts/{cast.charlie.account_id}/dashboard" in told
+    shown = page.partition("Needs attention")[2]
+    assert re.search(r">failing<.*127\.0\.0\.1:9/.*of Acme, first failed", shown)
+    assert re.search(r">failed<.*Welcome whoever is new</a> of Acme", shown)
+    assert re.search(r">failing</span> Webhook <a", shown)
+    assert re.search(r">not scheduled</span> <a [^>]*>Backups</a>", shown)
+    assert "No delivery was completed" in shown
+    assert f"/console/accounts/{cast.charlie.account_id}/dashboard" in shown
     made = int(re.findall(r'class="key created">(\d+) created', page)[0])
     assert made >= 10
     assert "at least" not in page
@@ -217,10 +219,10 @@ def test_changes_and_failures_that_are_alike_are_told_once(
     builders.make_record(cast.bob, title="y")
     with app.app_context(), db.transaction():
         run = {"workflow_id": new_id(), "kind": "workflow", "version": 1, "position": "{}"}
-        told = {"trigger_type": "manual", "status": "failed", "context": "{}"}
-        told["error_message"] = "Bob is too old."
+        state = {"trigger_type": "manual", "status": "failed", "context": "{}"}
+        state["error_message"] = "Bob is too old."
         for _ in range(5):
-            values = {"account_id": cast.alice.account_id, **run, **told}
+            values = {"account_id": cast.alice.account_id, **run, **state}
             db.connection().execute(INSTANCES.insert().values(values))
     page = " ".join(re.sub(r"<[^>]*>", " ", admin.get("").text).split())
     assert "Record of posts created 12 times by alice@acme.example," in page

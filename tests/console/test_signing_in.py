@@ -221,8 +221,8 @@ def test_a_superadmin_sees_the_instance(browser: FlaskClient, cast: Cast) -> Non
     sign_in(browser, cast.root)
     page = browser.get("/console").text
     assert figures(page) == {"Accounts": "2", "Users": "4", "Collections": "2", "Records": "3"}
-    told = " ".join(re.sub(r"<[^>]*>", " ", page).split())
-    assert "notes 1 field 0 records posts 1 field 3 records" in told
+    text = " ".join(re.sub(r"<[^>]*>", " ", page).split())
+    assert "notes 1 field 0 records posts 1 field 3 records" in text
 
 
 def test_a_member_sees_the_own_account_only(browser: FlaskClient, cast: Cast) -> None:

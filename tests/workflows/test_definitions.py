@@ -483,10 +483,11 @@ def test_a_collection_that_does_not_exist_is_warned_of(app: Flask, cast: Cast) -
         "steps[1].branches[0][0].collection": "nowhere",
         "steps[1].branches[1][0].steps[0].config.collection": "posts",
     }
-    told = {one["field"]: one["message"] for one in made["warnings"]}
-    assert told.keys() == places.keys()
+    messages = {one["field"]: one["message"] for one in made["warnings"]}
+    assert messages.keys() == places.keys()
     assert all(
-        f"The collection “{places[place]}” does not exist." in text for place, text in told.items()
+        f"The collection “{places[place]}” does not exist." in text
+        for place, text in messages.items()
     )
     assert {one["code"] for one in made["warnings"]} == {"collection_missing"}
     for answer in (cast.alice.get(path), cast.alice.put(path, {"name": "x"})):

@@ -52,7 +52,7 @@ def show_keys(account_id: str | None = None) -> str:
 
 
 def _owners(scope: AccountScope) -> lists.Choices:
-    """The user, as a filter, whose keys an admin asks for."""
+    """The filter by owner: the user named in the query string, for admins."""
     owner = request.args.get("owner", "").replace("\0", "")[: lists.MAX_INPUT_LENGTH]
     return {"owner": users.emails(scope.account.id, {owner}) if scope.by.is_admin else {}}
 
