@@ -79,9 +79,6 @@ CITUS_LEFT_OUT += \
 # Citus itself drops the index.
 CITUS_LEFT_OUT += \
 	tests/collections/test_index_builds.py::test_what_a_killed_build_left_is_dropped
-# Open: there the 409 of this race names no field (docs/scaling.md).
-CITUS_LEFT_OUT += \
-	tests/collections/test_safety.py::test_a_value_that_becomes_unique_while_it_is_written_is_told_as_taken
 # Citus refuses some statements that lack their account, before anything leaks.
 CITUS_LEFT_OUT += tests/test_isolation_check.py::test_what_is_made_to_leak_is_found
 # What only superusers may set.

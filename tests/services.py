@@ -17,8 +17,8 @@ import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -593,11 +593,12 @@ def join_citus_nodes(name: str) -> None:
     coordinator, *workers = map(urlsplit, CITUS_NODES)
     inside = _inside(CITUS_NODES[0], name)
     place = "SELECT {}(%s, %s)"
-    for call, node_ in (
-        ("citus_set_coordinator_host", coordinator),
-        *(("citus_add_node", worker) for worker in workers),
-    ):
-        _execute(inside, sql.SQL(place.format(call)), (node_.hostname, node_.port))
+    with _alone(CITUS_NODES[0]):  # two at once would change the roles of a worker together
+        for call, node_ in (
+            ("citus_set_coordinator_host", coordinator),
+            *(("citus_add_node", worker) for worker in workers),
+        ):
+            _execute(inside, sql.SQL(place.format(call)), (node_.hostname, node_.port))
     for setting in ("citus.enable_unsafe_triggers = on", f"citus.shard_count = {CITUS_SHARDS}"):
         change = sql.SQL(f"ALTER DATABASE {{}} SET {setting}")
         _execute(inside, change.format(sql.Identifier(name)))
@@ -611,6 +612,14 @@ def as_login(url: str, login: str) -> str:
 
 def _inside(node: str, database: str) -> str:
     return urlunsplit(urlsplit(node)._replace(path=f"/{database}"))
+
+
+@contextmanager
+def _alone(url: str) -> Iterator[None]:
+    """Keep out whoever else holds this, in any process."""
+    with closing(psycopg2.connect(url)) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_lock(4711)")
+        yield
 
 
 def _execute(url: str, statement: sql.Composable, parameters: Sequence[object] = ()) -> None:
