@@ -149,6 +149,33 @@ def test_a_cell_is_edited_by_a_click_and_enter(
     visit.check_quiet_and_at_home()
 
 
+def test_a_click_shows_what_a_reference_may_refer_to_and_a_link_opens_it(
+    visit: Visit, live_cast: Cast, books: dict[str, str]
+) -> None:
+    page, path = visit.page, f"/console/records/{books['acme']}/books"
+    sign_in(visit, live_cast.alice)
+    page.goto(f"{path}/{books['second']}")
+    before, link = (
+        page.get_by_role("combobox", name="before"),
+        page.get_by_role("link", name="Open"),
+    )
+    expect(link).to_have_attribute("href", re.compile(books["first"]))
+    before.click()
+    expect(page.get_by_role("listbox").get_by_role("option")).to_have_count(2)
+    page.get_by_role("option", name=LONG[:20]).click()
+    expect(page.locator("[name=f_before]")).to_have_value(books["second"])
+    expect(link).to_have_attribute("href", re.compile(f"{books['second']}$"))
+    before.fill("")
+    before.blur()
+    expect(link).to_be_hidden()
+    before.fill(books["first"])
+    before.blur()
+    link.click()
+    page.wait_for_url(f"**{path}/{books['first']}")
+    expect(page.get_by_role("heading", level=1)).to_have_text("First")
+    visit.check_quiet_and_at_home()
+
+
 @WITHOUT_SCRIPTS_TOO
 def test_selected_records_are_edited_and_a_view_is_saved(
     visit: Visit, live_cast: Cast, books: dict[str, str]
