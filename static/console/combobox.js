@@ -1,5 +1,6 @@
 // Searches records or users while one types: a combobox in place of the id and the finder. With
 // `data-any`, any other text stays, too. The search takes the inputs that `data-with` names along.
+// A link with `data-opens` leads to the chosen record.
 import { translate } from "./texts.js";
 const PAUSE = 200; // milliseconds after the last key
 
@@ -9,9 +10,11 @@ class Combobox {
     this.url = picker.dataset.options;
     this.others = picker.dataset.with?.split(" ") ?? [];
     this.takesAny = "any" in picker.dataset;
+    this.opens = picker.querySelector("[data-opens]");
     this.chosen = picker.dataset.label || this.id.value;
     this.input = document.createElement("input");
-    Object.assign(this.input, { className: "form-control", value: this.chosen, autocomplete: "off", role: "combobox" });
+    const kind = this.takesAny ? "form-control" : "form-control form-select";
+    Object.assign(this.input, { className: kind, value: this.chosen, autocomplete: "off", role: "combobox" });
     this.input.id = `${this.id.id}-name`;
     this.input.setAttribute("aria-autocomplete", "list");
     this.input.setAttribute("aria-expanded", "false");
@@ -36,6 +39,7 @@ class Combobox {
       this.plan();
     });
     this.input.addEventListener("keydown", event => this.press(event));
+    if (!this.takesAny) this.input.addEventListener("click", () => this.look());
     this.input.addEventListener("blur", () => this.leave());
     addEventListener("scroll", () => this.isOpen && this.open(false), { passive: true });
     this.list.addEventListener("mousedown", event => {
@@ -54,11 +58,18 @@ class Combobox {
     this.timer = setTimeout(() => this.search(), PAUSE);
   }
 
-  async search() {
+  // All choices, where a click has not come to change a text.
+  look() {
+    if (this.isOpen || this.input.value !== this.chosen) return;
+    this.input.select();
+    this.search("");
+  }
+
+  async search(text = this.input.value) {
     this.request?.abort();
     this.request = new AbortController();
     const url = new URL(this.url, location);
-    url.searchParams.set("text", this.input.value);
+    url.searchParams.set("text", text);
     for (const name of this.others) url.searchParams.set(name, this.id.form.elements[name].value);
     try {
       const response = await fetch(url, { signal: this.request.signal });
@@ -132,9 +143,17 @@ class Combobox {
 
   choose(option) {
     if (!option.dataset.id) return;
-    this.id.value = option.dataset.id;
-    this.chosen = this.input.value = option.textContent;
+    this.input.value = option.textContent;
+    this.take(option.dataset.id);
     this.close();
+  }
+
+  take(id) {
+    this.id.value = id;
+    this.chosen = this.input.value;
+    if (!this.opens) return;
+    this.opens.hidden = !id;
+    if (id) this.opens.href = this.opens.href.replace(/[^/]*$/, id);
   }
 
   // A text that names no choice is undone, unless any is taken; none at all is no record. An id is
@@ -144,7 +163,8 @@ class Combobox {
     const text = this.input.value.trim();
     if (text === this.chosen) return;
     if (!text || this.takesAny || /^[0-9a-f-]{36}$/i.test(text)) {
-      this.id.value = this.chosen = text;
+      this.input.value = text;
+      this.take(text);
     } else {
       this.input.value = this.chosen;
     }

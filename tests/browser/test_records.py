@@ -149,6 +149,33 @@ def test_a_cell_is_edited_by_a_click_and_enter(
     visit.check_quiet_and_at_home()
 
 
+def test_a_click_shows_what_a_reference_may_refer_to_and_a_link_opens_it(
+    visit: Visit, live_cast: Cast, books: dict[str, str]
+) -> None:
+    page, path = visit.page, f"/console/records/{books['acme']}/books"
+    sign_in(visit, live_cast.alice)
+    page.goto(f"{path}/{books['second']}")
+    before, link = (
+        page.get_by_role("combobox", name="before"),
+        page.get_by_role("link", name="Open"),
+    )
+    expect(link).to_have_attribute("href", re.compile(books["first"]))
+    before.click()
+    expect(page.get_by_role("listbox").get_by_role("option")).to_have_count(2)
+    page.get_by_role("option", name=LONG[:20]).click()
+    expect(page.locator("[name=f_before]")).to_have_value(books["second"])
+    expect(link).to_have_attribute("href", re.compile(f"{books['second']}$"))
+    before.fill("")
+    before.blur()
+    expect(link).to_be_hidden()
+    before.fill(books["first"])
+    before.blur()
+    link.click()
+    page.wait_for_url(f"**{path}/{books['first']}")
+    expect(page.get_by_role("heading", level=1)).to_have_text("First")
+    visit.check_quiet_and_at_home()
+
+
 @WITHOUT_SCRIPTS_TOO
 def test_selected_records_are_edited_and_a_view_is_saved(
     visit: Visit, live_cast: Cast, books: dict[str, str]
@@ -311,3 +338,43 @@ def test_the_longest_name_of_a_collection_fits(
     visit.page.goto(f"/console/records/{live_cast.alice.account_id}/{made['name']}")
     look("longest-name")
     assert live_cast.root.delete(f"collections/{made['id']}").status_code == 200
+
+
+def test_indexes_are_rows_of_inputs_where_scripts_run(
+    visit: Visit, live_cast: Cast, books: dict[str, str]
+) -> None:
+    page = visit.page
+    own = [{"fields": ["kind", "-pages"], "unique": False}]
+    assert live_cast.root.patch(f"collections/{books['id']}", {"indexes": own}).status_code == 200
+    sign_in(visit, live_cast.root)
+    page.goto(f"/console/collections/{books['id']}/schema")
+    first = page.get_by_role("group", name="Index", exact=True).nth(0)
+    fields, orders = (first.get_by_label(name, exact=True) for name in ("Field", "Order"))
+    expect(fields).to_have_count(3)  # the last one is for the next field
+    expect(fields.nth(1)).to_have_value("pages")
+    expect(orders.nth(1)).to_have_value("-")
+    fields.nth(2).select_option("created_at")
+    first.get_by_label("Unique in its account").check()
+    press(visit, "Add an index")
+    second = page.get_by_role("group", name="Index", exact=True).nth(1)
+    expect(second.get_by_label("Field").first).to_be_focused()
+    second.get_by_label("Field").first.select_option("title")
+    second.get_by_label("Field").nth(1).select_option("lent")
+    visit.wear("dark", NARROW)
+    visit.picture("indexes")
+    visit.check_fits()
+    visit.check_nothing_scrolls_sideways()
+    press(visit, "Show plan")
+    page.get_by_role("button", name="Apply").click()
+    expect(page.get_by_role("status")).to_contain_text("are saved")
+    stored = live_cast.root.get("collections/books").json["indexes"]
+    assert stored == [
+        {"fields": ["kind", "-pages", "created_at"], "unique": True},
+        {"fields": ["title", "lent"], "unique": False},
+    ]
+    page.goto(f"/console/collections/{books['id']}/schema")
+    for _ in stored:
+        first.get_by_role("button", name="Remove").click()
+    expect(page.get_by_role("button", name="Add an index")).to_be_focused()
+    expect(page.locator("[name=indexes]")).to_have_value("")
+    visit.check_quiet_and_at_home()

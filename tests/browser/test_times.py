@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.browser.conftest import visiting
 from tests.browser.test_console import sign_in
-from tests.builders import PASSWORD, Cast
+from tests.builders import PASSWORD, Cast, make_collection, make_record
 
 pytestmark = pytest.mark.browser
 
@@ -57,3 +57,59 @@ def test_a_time_to_come_is_not_just_now(
             page.goto("/console")
             expect(shown).to_have_text(text)
         visit.check_quiet_and_at_home()
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_moments_are_entered_in_the_zone_of_the_browser(
+    browser: Browser, live_server_url: str, live_cast: Cast, scripts: bool
+) -> None:
+    fields = [{"name": "title", "type": "text"}, {"name": "at", "type": "datetime"}]
+    made = make_collection(live_cast.root, "meetings", fields)["id"]
+    alice, winter = live_cast.alice, "2026-01-20T12:00:00.120456Z"
+    record = make_record(alice, "meetings", title="a", at=winter)["id"]
+    place = f"/console/records/{alice.account_id}/meetings"
+
+    def stored() -> object:
+        return alice.get(f"records/meetings/{record}").json["at"]
+
+    zone = {"timezone_id": "America/New_York", "java_script_enabled": scripts}
+    with visiting(browser, live_server_url, **zone) as visit:
+        page = visit.page
+        sign_in(visit, alice)
+        page.goto(f"{place}/{record}")
+        at = page.get_by_label("at (America/New_York)" if scripts else "at (UTC)", exact=True)
+        hour = "07" if scripts else "12"
+        expect(at).to_have_value(re.compile(f"2026-01-20T{hour}:00:00.120?"))
+        page.locator("[name=f_title]").fill("b")
+        page.get_by_role("button", name="Save").click()
+        expect(page.locator(".alert[role=status]")).to_have_text("The record is saved.")
+        assert stored() == winter  # to the microsecond
+        # In summer, the same zone has another offset.
+        at.fill("2026-07-01T09:15")
+        page.get_by_role("button", name="Save").click()
+        expect(at).to_have_value(re.compile("2026-07-01T09:15(:00)?"))
+        assert stored() == f"2026-07-01T{13 if scripts else 9:02}:15:00.000000Z"
+        # A clock that is set back shows 01:30 twice: the second one stays the second one.
+        assert (
+            alice.patch(f"records/meetings/{record}", {"at": "2026-11-01T06:30:00Z"}).status_code
+            == 200
+        )
+        page.goto(place)
+        page.get_by_role("link", name="Edit b").click()
+        expect(at).to_have_value(re.compile("2026-11-01T01:30" if scripts else "2026-11-01T06:30"))
+        page.locator("[name=f_title]").fill("c")
+        page.get_by_role("button", name="Save", exact=True).click()
+        expect(page.locator("[data-toast], .alert[role=status]").first).to_have_text(
+            "The record is saved."
+        )
+        assert stored() == "2026-11-01T06:30:00.000000Z"
+        at_new = f"{place}/new"
+        page.goto(at_new)
+        expect(at).to_have_value("")
+        page.locator("[name=f_title]").fill("d")
+        at.fill("2026-07-01T09:15")
+        page.get_by_role("button", name="Create record").click()
+        page.wait_for_url(re.compile(f"{place}/[0-9a-f-]{{36}}"))
+        expect(at).to_have_value(re.compile("2026-07-01T09:15"))
+        visit.check_quiet_and_at_home()
+    assert live_cast.root.delete(f"collections/{made}").status_code == 200

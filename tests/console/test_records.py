@@ -250,7 +250,7 @@ def test_a_change_made_meanwhile_is_told(cast: Cast, admin: Browser, made: dict[
     assert (late.status_code, "Somebody else" in alert(late)) == (409, True)
     assert form_of(late.text)["f_title"] == "mine"
     stored = re.findall(r"Stored: ([^<]*)<", late.text)
-    assert stored == ["first", "2", "empty", "2026-11-20T12:00:00"]
+    assert stored == ["first", "2", "empty", "2026-11-20T12:00:00 UTC"]
     admin.done(path, **form_of(late.text) | {"f_views": "2"}, do="save")
     found = cast.alice.get(f"records/posts/{record}").json
     assert (found["title"], found["views"]) == ("mine", 2)

@@ -176,6 +176,9 @@ def test_a_provider_that_creates_no_users_says_so(
     page = admin.get(path).text
     row = page.partition("<tbody>")[2].partition("</tbody>")[0]
     assert ("Creates no users" in row, 'href="#sso_email_domains"' in row) == (is_warned, is_warned)
+    own = re.search(rf'href="/console/({path}/[0-9a-f-]{{36}})"', page)
+    assert own is not None
+    assert (f"{path}#sso_email_domains" in admin.get(own[1]).text) == is_warned
     assert 'id="sso_email_domains"' in page
 
 
@@ -343,17 +346,18 @@ def test_signing_in_again_ends_the_former_session(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("path", ["auth_providers/google", "saml_providers/generic"])
-def test_the_form_of_a_provider_has_sections_and_links_to_them(
+def test_the_form_of_a_provider_has_sections_and_links_to_them_if_it_is_long(
     app: Flask, cast: Cast, path: str
 ) -> None:
     admin, path = Browser(app, cast.alice), f"sso/{cast.alice.account_id}/new/{path}"
     page = admin.get(path).text
-    links = re.findall(
-        r'<a href="#([\w-]+)">', page.partition("On this page")[2].partition("</nav>")[0]
-    )
+    links = [*sso_form.sections(providers.get(*path.split("/")[-2:])), "provider-needs"]
     assert links[0] == "credentials"
     assert links[-2:] == ["advanced", "provider-needs"]
     assert all(f' id="{name}"' in page for name in links)
+    # The form of OAuth is short: its headings are in view.
+    nav = page.partition("On this page")[2].partition("</nav>")[0]
+    assert re.findall(r'<a href="#([\w-]+)">', nav) == (links if "saml" in path else [])
     folded = len(re.findall(r'<details class="mb-3">', page))
     assert folded == len({"addresses", "attributes", "advanced"} & {*links})
     for entry, opened in (({}, 0), ({"allowed_redirect_uris": "https://a.example/"}, 1)):

@@ -113,6 +113,27 @@ EVERY_TYPE: list[list[dict[str, Any]]] = [
 ]
 
 
+def test_what_comes_next_stands_beside_the_name_and_save_above_the_diagram(
+    app: Flask, cast: Cast
+) -> None:
+    loop = {"name": "b", "type": "loop", "items": ["x"], "steps": [create("c")]}
+    admin, path, _ = opened(app, cast, [create("a"), loop])
+    page = admin.get(path).text
+    names = [
+        name for name in Fields(page).values if name.split(".")[-1] in ("name", "next", "items")
+    ]
+    assert names == [
+        "0.name",
+        "0.next",
+        "1.name",
+        "1.next",
+        "1.items",
+        "1.steps.0.name",
+        "1.steps.0.next",
+    ]
+    assert page.index('value="save">') < page.index("Diagram, as saved")
+
+
 @pytest.mark.parametrize("steps", EVERY_TYPE)
 def test_saving_what_is_shown_changes_nothing(
     app: Flask, cast: Cast, steps: list[dict[str, Any]]

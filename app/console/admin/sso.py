@@ -9,7 +9,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import pii, sso_settings, tenants
 from app.accounts import roles as account_roles
-from app.accounts.models import SYSTEM_ACCOUNT_ID
+from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
 from app.accounts.schemas import OwnAccountBody
 from app.auth import account_settings, setup_links
 from app.auth.responses import origin
@@ -263,7 +263,7 @@ def _overview(scope: AccountScope, form: Form, preview: object = None) -> Page:
         "console/sso/overview.html",
         scope=scope,
         rows=rows,
-        without_domains=_without_domains(scope, rows),
+        without_domains=_without_domains(service.find_active_account(scope.account.id), rows),
         kinds=[
             provider
             for provider in providers.PROVIDERS
@@ -281,9 +281,8 @@ def _overview(scope: AccountScope, form: Form, preview: object = None) -> Page:
     )
 
 
-def _without_domains(scope: AccountScope, rows: Sequence[ProviderSetting]) -> set[str]:
+def _without_domains(account: Account | None, rows: Sequence[ProviderSetting]) -> set[str]:
     """The ids of the settings that should create users, but create none for lack of domains."""
-    account = service.find_active_account(scope.account.id)
     if account is None or account.settings.get("sso_provisioning") is False:
         return set()
     return {
@@ -327,6 +326,7 @@ def _form_page(
         in_use=sso_form.sections_in_use(kind, form),
         addresses=sso_form.service_addresses(account, kind, row),
         closed_to_members=row is not None and row.admits_pii_members is False,
+        creates_no_users=row is not None and bool(_without_domains(account, [row])),
         may_confirm=pii.is_trusted(scope.account.id, scope.by.user_id),
         is_oauth=kind.category == OAUTH,
         read=saml_metadata.last_read(row) if row and row.config.get("metadata_url") else None,

@@ -34,6 +34,7 @@ FOLLOWING, END = "", "-end"  # no names of steps
 DATA = "data"
 RECORD_OPERATIONS = {"create_record": "create", "update_record": "update"}
 INNER = {LOOP: "steps", PARALLEL: "branches"}
+AT_THE_TOP = {"name": -2, "next": -1}
 TARGETS = ("next", "on_true", "on_false")
 JSON_KINDS = {"data": dict, "headers": dict}
 ANY_KIND = ("items", "limit", "to", "body")  # JSON or a text
@@ -69,6 +70,14 @@ class Input:
     def note(self) -> str:
         """What stands beside the title."""
         return ""
+
+    @property
+    def help(self) -> str:
+        """What it takes, where its name does not say so."""
+        if self.label != "items":
+            return ""
+        example = "{{ trigger.record.tags }}"
+        return gettext("A JSON list, or a template of one, such as %(example)s.", example=example)
 
     @property
     def suggestions(self) -> Sequence[str]:
@@ -115,6 +124,22 @@ class Row:
     def all_inputs(self) -> list[Input]:
         """Its inputs, those of fields included."""
         return [*self.inputs, *self.fields]
+
+    @property
+    def arranged(self) -> list[tuple[Input, bool]]:
+        """Its inputs as the form has them, each with whether a row is its own.
+
+        What comes next stands beside the name, wherever the JSON has it. Of an odd number of
+        short inputs above a long one, the last one fills its row.
+        """
+        ordered = sorted(self.inputs, key=lambda one: AT_THE_TOP.get(one.label, 0))
+        result, run = list[tuple[Input, bool]](), 0
+        for one, after in zip(ordered, [*ordered[1:], None], strict=True):
+            run = 0 if one.is_long else run + 1
+            is_above_long = after.is_long if after else self.entries is not None
+            fills = run % 2 == 1 and is_above_long
+            result.append((one, one.is_long or fills))
+        return result
 
     @property
     def writes_record(self) -> bool:

@@ -14,6 +14,11 @@ STARTED_BY = {
     MANUAL: lazy_gettext("By hand"),
     WEBHOOK: lazy_gettext("Request"),
 }
+PHRASES = {
+    EVENT: lazy_gettext("Started by an event"),
+    MANUAL: lazy_gettext("Started by hand"),
+    WEBHOOK: lazy_gettext("Started by a request"),
+}
 EVENTS = {
     "records.create": lazy_gettext("Record of %(collection)s created"),
     "records.update": lazy_gettext("Record of %(collection)s updated"),
@@ -40,6 +45,13 @@ def describe(trigger: JSONMapping) -> str:
         collection = trigger.get("collection") or gettext("any collection")
         return EVENTS[trigger["event"]] % {"collection": collection}
     return str(STARTED_BY[trigger["type"]])
+
+
+def phrase(trigger: JSONMapping) -> str:
+    """What starts a workflow, where its name alone stands before."""
+    words = describe(trigger)
+    is_bare = words == str(STARTED_BY[trigger["type"]])
+    return str(PHRASES[trigger["type"]]) if is_bare else words
 
 
 def of_schedule(cron: str) -> str:

@@ -300,7 +300,7 @@ def _page(
     context["latest"] = instances.page(
         {"workflow_id": workflow.id}, 0, MAX_LATEST, by=scope.by, max_total=0
     )[0]
-    context["starter"] = trigger_words.describe(workflow.trigger)
+    context["starter"] = trigger_words.phrase(workflow.trigger)
     if token := service.trigger_with_token(workflow).get("token"):
         prefix = f"{config.current().base_url}{rest.PREFIX}"
         context["address"] = f"{prefix}/workflow-webhooks/{token}"

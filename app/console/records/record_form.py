@@ -159,6 +159,7 @@ class RecordForm(Form):
         ):
             return widget
         words = FLAGS.get(stored, stored) if widget.kind == "flag" else stored
+        words = f"{stored} UTC" if stored and widget.kind == "moment" else words
         return replace(widget, note=gettext("Stored: %(value)s", value=words or gettext("empty")))
 
     def _text(self, widget: Widget) -> str:
