@@ -130,7 +130,9 @@ def change_user(app: Flask, user_id: str, **values: Any) -> None:
 def change_passwords(app: Flask) -> None:
     """Hash all passwords again."""
     with app.app_context(), transaction() as session:
-        session.execute(sa.update(User).values(password_hash=password_hash()))
+        for account_id in session.scalars(sa.select(User.account_id).distinct()).all():
+            mine = sa.update(User).where(User.account_id == account_id)
+            session.execute(mine.values(password_hash=password_hash()))
 
 
 def make_cast(app: Flask) -> Cast:

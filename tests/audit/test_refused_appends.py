@@ -11,6 +11,7 @@ from flask import Flask
 
 from app import db
 from app.context import tenancy
+from tests import services
 from tests.audit.chains import verified
 from tests.builders import Caller, Cast, make_collection
 
@@ -26,7 +27,7 @@ def refuse(app: Flask) -> Iterator[Refuse]:
 
     def begin(code: str, times: int) -> None:
         run(
-            "CREATE SEQUENCE refusals",
+            everywhere("CREATE SEQUENCE refusals"),
             "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$"
             f" BEGIN IF nextval('refusals') <= {times} THEN RAISE 'no' USING ERRCODE = '{code}';"
             " END IF; RETURN NEW; END $$",
@@ -40,7 +41,12 @@ def refuse(app: Flask) -> Iterator[Refuse]:
                 session.execute(sa.text(one))
 
     yield begin
-    run("DROP FUNCTION refuse CASCADE", "DROP SEQUENCE refusals")
+    run("DROP FUNCTION refuse CASCADE", everywhere("DROP SEQUENCE refusals"))
+
+
+def everywhere(statement: str) -> str:
+    """The statement, on each node if there are several."""
+    return f"SELECT run_command_on_all_nodes('{statement}')" if services.CITUS_NODES else statement
 
 
 @pytest.fixture

@@ -50,7 +50,9 @@ def machine(app: Flask, owner: Caller, **body: Any) -> Caller:
 def set_key(app: Flask, key_id: str, **values: Any) -> None:
     """Change a key as another process would: behind the caches, with its version."""
     with app.app_context(), db.transaction() as session:
-        mine = sa.update(ApiKey.__table__).where(ApiKey.id == key_id)
+        account_id = session.scalar(sa.select(ApiKey.account_id).where(ApiKey.id == key_id))
+        table = ApiKey.__table__
+        mine = sa.update(table).where(table.c.account_id == account_id, table.c.id == key_id)
         session.execute(mine.values(version=ApiKey.version + 1, **values))
 
 

@@ -54,8 +54,8 @@ def make_group(app: Flask, account_id: str, name: str) -> str:
 
 def expire(app: Flask, invitation_id: str) -> None:
     with app.app_context(), db.transaction() as session:
-        mine = sa.update(Invitation.__table__).where(Invitation.id == invitation_id)
-        session.execute(mine.values(expires_at=clock.now()))
+        invitation = session.query(Invitation).filter_by(id=invitation_id).one()
+        invitation.expires_at = clock.now()
 
 
 def members(app: Flask) -> list[str]:
