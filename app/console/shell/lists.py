@@ -185,10 +185,10 @@ def from_request(
     filters = {name: value for name, value in selected.items() if value in choices[name]}
     filters |= {name: text for name in (*texts, *times) if (text := _parameter(name))}
     if "from_date" in times:
-        chosen = [one for one in days.ranges() if str(one.days) == _parameter("days")]
-        if chosen:
-            filters["from_date"] = chosen[0].start
-            filters.pop("to_date", None)
+        starts = {str(one.days): one.start for one in days.ranges()} | {days.ALL: None}
+        if (chosen := _parameter("days")) in starts:
+            filters = {name: value for name, value in filters.items() if name not in times}
+            filters |= {"from_date": start} if (start := starts[chosen]) else {}
     unlimited = {name for name in UNLIMITED if request.args.get(name) == "all"}
     search = _parameter("search")
     listing = Listing(endpoint, url_args, choices, texts, times, number, search, filters)
