@@ -55,6 +55,11 @@ class Listing:
     """Whether counting stopped at `total`."""
     parsed: dict[str, datetime] = field(default_factory=dict)
     errors: dict[str, list[str]] = field(default_factory=dict)
+    sorts: Sequence[str] = ()
+    """The columns that it can be sorted by."""
+    default_sort: str = ""
+    """A column, with a minus sign before it if descending; `sort` likewise."""
+    sort: str = ""
 
     def __post_init__(self) -> None:
         for name in self.times.keys() & self.filters.keys():
@@ -118,7 +123,23 @@ class Listing:
         unlimited = dict.fromkeys(self.unlimited, "all")
         kept: UrlArgs = {**self.url_args, **self.filters, **unlimited}
         kept["search"] = self.search or None
+        if self.sorts:
+            kept["sort"] = self.chosen_sort
         return url_for(self.endpoint, **{**kept, "page": page, **params})
+
+    @property
+    def chosen_sort(self) -> str | None:
+        """The sort order, unless it is the default."""
+        return self.sort if self.sort != self.default_sort else None
+
+    def sort_order(self, name: str) -> str | None:
+        """How the list is sorted by a column, in the terms of `aria-sort`."""
+        return {name: "ascending", f"-{name}": "descending"}.get(self.sort)
+
+    def sort_url(self, name: str) -> str:
+        """The URL of the first page sorted by a column; descending if it is ascending now."""
+        sort = f"-{name}" if self.sort_order(name) == "ascending" else name
+        return self.page_url(None, sort=sort)
 
     def with_page(self, result: tuple[list[Any], int]) -> Listing:
         """This page with its items and the total, which is cut at `count_limit`."""
@@ -171,12 +192,14 @@ def from_request(
     choices: Choices | None = None,
     texts: Mapping[str, str] | None = None,
     times: Mapping[str, str] | None = None,
+    sorts: Sequence[str] = (),
     **url_args: object,
 ) -> Listing:
     """The page of the list at `endpoint` that the query string asks for.
 
     `choices` has the values (or labels by value) of each select filter, `texts` and `times` the
-    labels of free text and time filters.
+    labels of free text and time filters. `sorts` has the columns to sort by, the default first,
+    with a minus sign before it if descending.
     """
     choices, texts, times = choices or {}, texts or {}, times or {}
     page = request.args.get("page", "")
@@ -193,6 +216,10 @@ def from_request(
     search = _parameter("search")
     listing = Listing(endpoint, url_args, choices, texts, times, number, search, filters)
     listing.unlimited = unlimited
+    if sorts:
+        listing.sorts = [name.removeprefix("-") for name in sorts]
+        listing.default_sort, requested = sorts[0], _parameter("sort")
+        listing.sort = requested if requested.removeprefix("-") in listing.sorts else sorts[0]
     return listing
 
 
