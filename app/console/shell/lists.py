@@ -202,8 +202,7 @@ def from_request(
     with a minus sign before it if descending.
     """
     choices, texts, times = choices or {}, texts or {}, times or {}
-    page = request.args.get("page", "")
-    number = int(page) if re.fullmatch(r"[1-9][0-9]{0,6}", page, re.ASCII) else 1
+    number = page_number(request.args.get("page", ""))
     selected = {name: _parameter(name) for name in choices}
     filters = {name: value for name, value in selected.items() if value in choices[name]}
     filters |= {name: text for name in (*texts, *times) if (text := _parameter(name))}
@@ -221,6 +220,11 @@ def from_request(
         listing.default_sort, requested = sorts[0], _parameter("sort")
         listing.sort = requested if requested.removeprefix("-") in listing.sorts else sorts[0]
     return listing
+
+
+def page_number(text: str) -> int:
+    """The number of a page in a query string; the first for nonsense."""
+    return int(text) if re.fullmatch(r"[1-9][0-9]{0,6}", text, re.ASCII) else 1
 
 
 def _parameter(name: str) -> str:
