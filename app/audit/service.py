@@ -188,6 +188,24 @@ def list_changes(
     return changes, total or 0
 
 
+def neighbours(
+    occurred_at: datetime, first_id: int, query: Query, *, by: Principal
+) -> tuple[int | None, int | None]:
+    """The next newer and the next older change that match, by the id of their last entry."""
+    conditions, sides = _conditions(_scoped(query, by), CHANGES), []
+    moment, id = CHANGES.c.occurred_at, CHANGES.c.first_id
+    for ascending in (True, False):
+        bound = moment >= occurred_at if ascending else moment <= occurred_at
+        follows = id > first_id if ascending else id < first_id
+        place = (bound, sa.or_(moment != occurred_at, follows))
+        side = sa.select(sa.literal(int(ascending)).label("is_newer"), CHANGES.c.last_id)
+        side = side.where(*conditions, *place).order_by(*_placed(CHANGES, "occurred_at", ascending))
+        sides.append(side.limit(1).subquery().select())
+    rows = db.connection().execute(sa.union_all(*sides)).all()
+    found = {bool(row.is_newer): row.last_id for row in rows}
+    return found.get(True), found.get(False)
+
+
 def _columns_within(size: int) -> list[sa.ColumnElement[Any]]:
     values = ("old_values", "new_values")
     lengths = (sa.func.coalesce(sa.func.length(CHANGES.c[name]), 0) for name in values)

@@ -70,6 +70,13 @@ def _activity(accounts: Sequence[Account], caller: Principal) -> TemplateContext
     count_all = request.args.get("count") == "all"
     names = {account.id: account.name for account in accounts}
     failing = attention.failing_webhooks(dashboard.MAX_FAILING, by=caller.acting_in(None))
+    failed = attention.by_workflow(
+        instances.failed_in_accounts(list(names), attention.MAX_SCANNED),
+        dashboard.MAX_FAILING,
+        by=caller,
+    )
+    of_webhooks = [one.webhook.account_id for one in failing]
+    retrying = [one.webhook.account_id for one in failing if one.undelivered.retrying]
     return {
         "accounts": [one for one in accounts if one.id != SYSTEM_ACCOUNT_ID][:MAX_LISTED_ACCOUNTS],
         "names": names,
@@ -85,11 +92,11 @@ def _activity(accounts: Sequence[Account], caller: Principal) -> TemplateContext
         "failed_jobs": count_up_to(
             jobs.TABLE, [jobs.TABLE.c.status == "failed"], lists.MAX_COUNTED
         ),
-        "failed": attention.by_workflow(
-            instances.failed_in_accounts(list(names), attention.MAX_SCANNED),
-            dashboard.MAX_FAILING,
-            by=caller,
+        "failed": failed,
+        "failing_accounts": dict.fromkeys(
+            [*of_webhooks, *(one.latest.account_id for one in failed)]
         ),
+        "waiting": {id: names[id] for id in retrying if id in names},
     }
 
 

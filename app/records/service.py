@@ -54,9 +54,41 @@ def page(
     values to that many characters. Raises AnswerTooLarge.
     """
     access, parsed = _parse_list(collection, parameters, by)
+    room = SizeLimit()
+    rows, total = _read_page(access, parsed, room, skip, limit, count, by, since, max_total, cut)
+    return _render_list(rows, access, parsed, room), total
+
+
+def page_ids(
+    collection: str,
+    parameters: Parameters,
+    *,
+    skip: int,
+    limit: int,
+    by: Principal,
+    since: datetime | None = None,
+) -> list[str]:
+    """The ids of a page of the records that the caller may list, which shows none of them."""
+    access, parsed = _parse_list(collection, {**parameters, "fields": ["id"]}, by)
+    rows, _ = _read_page(access, parsed, SizeLimit(), skip, limit, False, by, since)
+    return [row["id"] for row in rows]
+
+
+def _read_page(
+    access: Access,
+    parsed: query.Query,
+    room: SizeLimit,
+    skip: int,
+    limit: int,
+    count: bool,
+    by: Principal,
+    since: datetime | None,
+    max_total: int | None = None,
+    cut: int | None = None,
+) -> tuple[list[store.Row], int | None]:
     definition = access.definition
     recent = [] if since is None else [definition.table.c.created_at >= since]
-    rows, total = reads.read_page(
+    return reads.read_page(
         definition,
         by.account_id,
         access.where,
@@ -71,11 +103,10 @@ def page(
         {**access.parameters, **parsed.conditions.bound},
         max_total,
         columns=parsed.wanted,
-        room=(room := SizeLimit()),
+        room=room,
         cacheable=parsed.kept and not recent,
         cut=cut,
     )
-    return _render_list(rows, access, parsed, room), total
 
 
 def walk(collection: str, parameters: Parameters, *, limit: int, by: Principal) -> JSONObject:

@@ -80,6 +80,15 @@ def export_views(account_id: str, query: Query) -> Iterator[JSONObject]:
     return map(view, found)
 
 
+def name_of(account_id: str, user_id: str) -> str | None:
+    """What the newest event of a user calls them: the id if it is erased; None without events."""
+    own = (EVENTS.c.account_id == account_id, EVENTS.c.user_id == user_id)
+    name = sa.func.coalesce(EVENTS.c.user_email, EVENTS.c.user_name, EVENTS.c.user_id)
+    newest = sa.select(name).where(*own).order_by(EVENTS.c.number.desc()).limit(1)
+    found: str | None = db.connection().scalar(newest)
+    return found
+
+
 def count_after(account_id: str, number: int) -> int:
     """How many events follow a number."""
     sealing.seal(account_id)

@@ -27,14 +27,18 @@ for (const input of document.querySelectorAll("input[data-utc]:not([aria-invalid
 
 for (const button of document.querySelectorAll(".ranges button[name=days]")) {
   const { from_date: from, to_date: to } = button.form.elements;
-  const start = startOf(Number(button.value));
-  const isChosen = new Date(from.value).getTime() === start.getTime() && !to.value;
+  const start = button.value === "all" ? null : startOf(Number(button.value));
+  const isStart = start ? new Date(from.value).getTime() === start.getTime() : !from.value;
+  const isChosen = isStart && !to.value;
+  // The button says it all.
+  if (isChosen) button.form.querySelector(".fold[data-range]")?.removeAttribute("open");
   if (isChosen) button.setAttribute("aria-pressed", "true");
   else button.removeAttribute("aria-pressed");
   button.form.addEventListener("formdata", event => {
     if (event.formData.get("days") !== button.value) return;
     event.formData.delete("days");
-    event.formData.set("from_date", toUtc(start));
     event.formData.delete("to_date");
+    if (start) event.formData.set("from_date", toUtc(start));
+    else event.formData.delete("from_date");
   });
 }

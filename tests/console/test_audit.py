@@ -70,6 +70,40 @@ def test_an_entry_says_whether_its_chain_was_verified(app: Flask, cast: Cast) ->
     assert "Verify the chain" not in page, "only superadmins verify"
 
 
+@pytest.mark.parametrize(
+    ("who", "query"),
+    [
+        ("alice", ""),
+        ("root", ""),
+        ("root", "account=acme"),
+        ("alice", "table_name=groups"),
+        ("alice", "table_name=groups&operation=CREATE&person=alice@acme.example"),
+    ],
+)
+def test_an_entry_leads_to_its_neighbours_in_the_list(
+    app: Flask, cast: Cast, who: str, query: str
+) -> None:
+    with app.app_context(), db.transaction():
+        acme, values, moment = cast.alice.account_id, [("name", None, "x")], clock.now()
+        for _ in range(3):
+            append.record(acme, "CREATE", "groups", new_id(), values, occurred_at=moment)
+    for caller in (cast.alice, cast.charlie, cast.alice):
+        caller.post("groups", {"name": new_id()})
+    browser = Browser(app, getattr(cast, who))
+    listed = re.findall(r'href="/console/(audit/[0-9]+[^"]*)"', browser.get(f"audit?{query}").text)
+    assert len(listed) > 1
+    seen, turned, target = list[str](), list[str](), listed[0]
+    for rel, path in (("next", seen), ("prev", turned)):
+        while target not in path:
+            path.append(target)
+            page = browser.get(unescape(target)).text
+            found = re.findall(rf'rel="{rel}" href="/console/([^"]*)"', page)
+            assert f'<a href="/console/audit{"?" if query else ""}' in page
+            target = found[0] if found else target
+    assert seen == listed
+    assert turned == listed[::-1]
+
+
 def test_every_audited_column_has_a_label() -> None:
     audited = {
         column.name

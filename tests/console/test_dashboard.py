@@ -201,9 +201,11 @@ def test_superadmins_see_what_happens_and_fails_in_all_accounts(
     shown = page.partition("Needs attention")[2]
     assert re.search(r">failing<.*127\.0\.0\.1:9/.*of Acme, first failed", shown)
     assert re.search(r">failed<.*Welcome whoever is new</a> of Acme", shown)
-    assert re.search(r">failing</span> Webhook <a", shown)
-    assert re.search(r">not scheduled</span> <a [^>]*>Backups</a>", shown)
-    assert "No delivery was completed" in shown
+    assert re.search(r">failing</span><div>Webhook <a", shown)
+    assert re.search(r">not scheduled</span><div>No backups are scheduled. <a [^>]*#backups", shown)
+    at = cast.alice.account_id
+    assert re.search(rf"Acme: <a [^>]*/{at}/deliveries.*?/{at}/instances\?status=failed", shown)
+    assert re.search(rf"No delivery was completed.*?/{at}/deliveries\?status=retrying", shown)
     assert f"/console/accounts/{cast.charlie.account_id}/dashboard" in shown
     made = int(re.findall(r'class="key created">(\d+) created', page)[0])
     assert made >= 10

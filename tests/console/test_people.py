@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from html import unescape
 
 import pytest
 from flask import Flask
@@ -371,6 +372,36 @@ def test_one_of_ones_sessions_is_ended(app: Flask, cast: Cast) -> None:
     assert is_out(elsewhere.client)
     assert not is_out(here.client)
     assert here.send(f"profile/sessions/{other}/end").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("sort", "first", "order"),
+    [
+        ("", "Globex", "descending"),
+        ("?sort=nonsense", "Globex", "descending"),
+        ("?sort=name", "Acme", "ascending"),
+        ("?sort=-name", "System", "descending"),
+        ("?sort=-slug", "System", "descending"),
+        ("?sort=created_at", "System", "ascending"),
+        ("?sort=name&search=e", "Acme", "ascending"),
+    ],
+)
+def test_accounts_are_sorted_by_the_heads_of_their_list(
+    cast: Cast, superadmin: Browser, sort: str, first: str, order: str
+) -> None:
+    page = superadmin.get(f"accounts{sort}").text
+    names = re.findall('<th scope="row"><a [^>]*>([^<]*)<', page)
+    assert names[0] == first
+    ((shown, target),) = re.findall('aria-sort="([^"]*)"><a href="([^"]*)"', page)
+    assert shown == order
+    turned = superadmin.get(unescape(target).removeprefix("/console/")).text
+    assert re.findall('aria-sort="([^"]*)"', turned) == [
+        "descending" if order == "ascending" else "ascending"
+    ]
+    if "search" in sort:
+        assert '<input type="hidden" name="sort" value="name">' in page
+        assert "aria-sort" not in superadmin.get("accounts?search=glob").text, "one is sorted"
+        assert "search=e" in target
 
 
 def test_a_superadmin_keeps_the_accounts(app: Flask, cast: Cast, superadmin: Browser) -> None:

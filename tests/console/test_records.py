@@ -6,10 +6,12 @@ import html
 import io
 import re
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from flask import Flask
 
+from app.console.shell import lists
 from app.records.transfer import imports
 from tests import sql
 from tests.builders import PASSWORD, Cast, make_collection, make_record, make_user
@@ -530,6 +532,62 @@ def test_ways_back_lead_to_the_list_as_it_was(
     assert "The record is deleted." in page
     restored = admin.done(link(page, f"/{record}/revive"))
     assert link(restored, r"\?") == listed_at
+
+
+@pytest.mark.parametrize(
+    ("query", "order"),
+    [
+        ("", "76543210"),
+        ("sort=title", "01234567"),
+        ("sort=-title&field_0=open&op_0=%3D&value_0=true", "7531"),
+        ("sort=title&filter=views+%3E+1", "234567"),
+    ],
+)
+def test_a_record_leads_to_its_neighbours_in_the_list(
+    cast: Cast,
+    admin: Browser,
+    made: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    query: str,
+    order: str,
+) -> None:
+    monkeypatch.setattr(lists, "PAGE_SIZE", 3)
+    ids = {
+        make_record(cast.alice, title=f"t{n}", views=n, open=bool(n % 2), mail="a@b.example")[
+            "id"
+        ]: n
+        for n in range(8)
+    }
+    target = f"{place(cast)}/{next(id for id, n in ids.items() if n == int(order[0]))}"
+    target += f"?back={quote(query)}" if query else ""
+    for rel, expected in (("next", order), ("prev", order[::-1])):
+        seen = list[str]()
+        while target:
+            page = admin.get(target).text
+            seen.append(str(ids[target.partition("?")[0].rpartition("/")[2]]))
+            # The way back leads to the page of the list with this record.
+            number = order.index(seen[-1]) // 3 + 1
+            way_back = re.findall(rf'<a href="(/console/{place(cast)}[^"/]*)"', page)[0]
+            assert ("page=" in way_back, f"page={number}" in way_back) == (number > 1, number > 1)
+            found = re.findall(rf'rel="{rel}" href="/console/([^"]*)"', page)
+            target, last = (html.unescape(found[0]) if found else ""), target
+        assert "".join(seen) == expected
+        target = last
+
+
+def test_neighbours_of_a_record_are_no_reads_of_them(
+    cast: Cast, admin: Browser, superadmin: Browser, made: dict[str, str]
+) -> None:
+    ids = [make_record(cast.alice, title=str(n), mail="a@b.example")["id"] for n in range(3)]
+    security_log = "account/security-log?target_type=col_posts&limit=500"
+    for browser in (admin, superadmin):
+        before = len(cast.alice.get(security_log).json["items"])
+        assert 'rel="next"' in browser.get(f"{place(cast)}/{ids[1]}").text
+        events = cast.alice.get(security_log).json["items"]
+        named = [event["details"]["records"] for event in events[: len(events) - before]]
+        assert {id for one in named for id in one} <= {ids[1]}
+    assert 'rel="next"' not in admin.get(f"{place(cast)}/{ids[1]}?back=filter%3Dtitle+%3D+1").text
+    assert 'rel="next"' not in admin.get(f"{place(cast)}/{ids[1]}?back=filter%3D%21").text
 
 
 @pytest.mark.parametrize(

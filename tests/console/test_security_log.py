@@ -100,8 +100,10 @@ def test_requests_of_the_operator_are_one_visit(app: Flask, cast: Cast) -> None:
     assert "3 requests since <time" in visit
     assert visit.count("More about event") == 3
     assert "GET /console/webhooks/…/deliveries" in visit
-    assert page.count("Request by the operator<br>") == 1, "what others did ends a visit"
-    assert re.search("Request by the operator<br>.*>Retention<", page)
+    lone = re.findall('<th scope="row">Request by the operator</th>.*?</tr>', page, re.DOTALL)
+    assert [">Retention<" in one for one in lone] == [True], "what others did ends a visit"
+    rows = len(re.findall("<tr data-of-day>", page))
+    assert f"They are in {rows} rows" in page
     shown = [int(n) for n in re.findall("More about event ([0-9]+)", page)]
     assert shown == sorted(shown, reverse=True)
     assert f"<p>{len(shown)} events." in page, "each event can be opened"
@@ -115,7 +117,28 @@ def test_a_pause_ends_a_visit(app: Flask, cast: Cast) -> None:
         Browser(app, cast.root).get(f"usage/{acme}")
         page = Browser(app, cast.alice).get(f"security-log/{acme}").text
     assert "Visit by the operator" not in page
-    assert page.count("Request by the operator<br>") == 2
+    assert page.count('<th scope="row">Request by the operator<') == 2
+    assert "They are in" not in page
+
+
+def test_only_superadmins_are_told_which_superadmin_it_was(app: Flask, cast: Cast) -> None:
+    at = f"security-log/{cast.alice.account_id}"
+    operator, own = Browser(app, cast.root), Browser(app, cast.alice)
+    operator.get(at)
+    person = '<td class="person breaks"><a href="([^"]*)">([^<]*)</a>(.*?)</td>'
+    cell = f'{person}.*?<td class="address">(.*?)</td>'
+    for browser, name, label in (
+        (operator, cast.root.email, "Platform operator"),
+        (own, "Platform operator", ""),
+    ):
+        page = browser.get(f"{at}?kind=operator.request").text
+        (url, shown, below, address), *_others = re.findall(cell, page, re.DOTALL)
+        assert (shown, label in below) == (name, True)
+        assert "not stored" in address
+        theirs = browser.get(unescape(url).removeprefix("/console/")).text
+        assert re.search(rf'<option value="{cast.root.id}" selected>{name}<', theirs)
+        assert ">Signed in<" not in theirs.partition("<table")[2]
+    assert cast.root.email not in own.get(at).text
 
 
 def test_ranges_of_days_are_chosen_by_a_button(app: Flask, cast: Cast) -> None:
@@ -123,11 +146,28 @@ def test_ranges_of_days_are_chosen_by_a_button(app: Flask, cast: Cast) -> None:
     page = browser.get(f"{at}?kind=sign_in.succeeded").text
     assert re.findall('name="days" value="([0-9]+)"', page) == ["1", "7", "30"]
     chosen = browser.get(f"{at}?kind=sign_in.succeeded&from_date=&to_date=2020-01-01&days=7").text
+    pressed = 'name="days" value="([0-9a-z]+)" aria-pressed="true"'
+    assert re.findall(pressed, page) == ["all"]
     start = (clock.now() - timedelta(days=6)).date()
     assert f'value="{start}T00:00"' in chosen
     assert re.findall('name="days" value="([0-9]+)" aria-pressed="true"', chosen) == ["7"]
     assert ">Signed in" in chosen
+    whole = browser.get(f"{at}?kind=sign_in.succeeded&from_date=2020-01-01&days=all").text
+    assert re.findall(pressed, whole) == ["all"]
+    assert "2020-01-01" not in whole
     assert "is not a date" in browser.get(f"{at}?from_date=nonsense&days=5").text
+
+
+@pytest.mark.parametrize(
+    ("query", "is_open"),
+    [("", False), ("?kind=sign_in.failed", False), ("?days=7", False), ("?path=list", True)],
+)
+def test_rare_filters_are_folded_unless_in_use(
+    app: Flask, cast: Cast, query: str, is_open: bool
+) -> None:
+    page = Browser(app, cast.alice).get(f"security-log/{cast.alice.account_id}{query}").text
+    (fold,) = re.findall('<details class="fold"([^>]*)>', page)
+    assert ("open" in fold) is is_open
 
 
 def test_an_admin_sends_the_log_to_a_receiver(app: Flask, cast: Cast) -> None:

@@ -94,10 +94,19 @@ def show_audit_entry(entry_id: str) -> str:
     change = _change_of(entry, entries)
     shown = Names([change], by).shown(change)
     verified = verifications.last(verifications.AUDIT, entry["account_id"])
+    # The query string has the filters of the list that led here.
+    listing, filters = _listing(by)
+    newer = older = None
+    if not listing.errors:
+        query = {**filters, "after": _cutoff(listing, filters)}
+        newer, older = service.neighbours(change.occurred_at, change.first_id, query, by=by)
     return render_template(
         "console/audit/one.html",
         entry=entry,
         shown=shown,
+        listing=listing,
+        newer=newer,
+        older=older,
         verified=verified,
         is_verified=verified is not None and change.occurred_at < verified.verified_at,
     )

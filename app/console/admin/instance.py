@@ -22,6 +22,7 @@ from app.http.languages import gettext
 from app.rest.access import public
 
 MAX_SUGGESTED = 100
+SORTS = ("-created_at", "name", "slug")
 ONE_ACCOUNT = "/console/accounts/<uuid:account_id>"
 
 
@@ -31,9 +32,11 @@ ONE_ACCOUNT = "/console/accounts/<uuid:account_id>"
 def show_accounts() -> str:
     """The accounts of this instance."""
     states = {"active": gettext("active"), "suspended": gettext("suspended")}
-    listing = lists.from_request("console.show_accounts", {"status": states})
+    listing = lists.from_request("console.show_accounts", {"status": states}, sorts=SORTS)
     status = listing.filters.get("status")
     only = {"is_active": status == "active"} if status else {}
+    order = "desc" if listing.sort.startswith("-") else "asc"
+    only |= {"sort_by": listing.sort.removeprefix("-"), "sort_order": order}
     listing.with_page(tenants.page({**listing.page_args, **only}))
     of_each = [[User.account_id == account.id] for account in listing.items]
     return render_template(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import sqlalchemy as sa
-from flask import Response, render_template
+from flask import Response, render_template, request
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import db
@@ -28,7 +30,7 @@ from app.jobs import workers
 from app.outbound.address_policy import LONGEST_URL
 from app.rest.access import public
 from app.retention import policy as policies
-from app.security import entries, routes, service, subscribers
+from app.security import entries, routes, sealing, service, subscribers
 from app.security.models import SecurityStream
 from app.types import JSONObject
 from app.webhooks import security_streams
@@ -67,6 +69,8 @@ def show_security_log(account_id: str) -> str:
         fields_of=security_names.of_fields,
         route_name=security_names.of_route,
         actors=writers.ACTORS,
+        operator=sealing.OPERATOR,
+        operators=_operators(scope, [event["user_id"] for event in listing.items]),
         **_names(scope),
     )
 
@@ -201,7 +205,7 @@ def _listing(scope: AccountScope, endpoint: str, without: tuple[str, ...] = ()) 
     kinds = {kind: security_names.of_kind(kind) for kind in subscribers.KINDS}
     choices = {
         "kind": kinds,
-        "user_id": _people(scope.account.id),
+        "user_id": _people(scope),
         "target_type": audit_names.choices(scope.by),
         "path": {path: str(name) for path, name in security_names.PATHS.items()},
     }
@@ -209,12 +213,24 @@ def _listing(scope: AccountScope, endpoint: str, without: tuple[str, ...] = ()) 
     return lists.from_request(endpoint, filtered_by, TEXTS, lists.TIME_FILTERS, **scope.url_args)
 
 
-def _people(account_id: str) -> dict[str, str]:
-    """The users of the account by id, and who acts without being one."""
+def _people(scope: AccountScope) -> dict[str, str]:
+    """The users of the account by id, who acts without being one, and the chosen person."""
+    account_id = scope.account.id
     shown = sa.select(User.id, User.email).where(User.account_id == account_id)
     rows = db.db.session.execute(shown.order_by(User.email_key).limit(MAX_PEOPLE))
     actors = {id: str(name) for id, name in writers.ACTORS.items()}
-    return {row.id: row.email for row in rows} | actors
+    people = {row.id: row.email for row in rows} | actors
+    chosen = request.args.get("user_id", "").replace("\0", "")
+    if chosen and chosen not in people:
+        # Superadmins and deleted users act in the log, too.
+        name = service.name_of(account_id, chosen)
+        people |= {chosen: _operators(scope, [chosen]).get(chosen, name)} if name else {}
+    return people
+
+
+def _operators(scope: AccountScope, user_ids: Iterable[str]) -> dict[str, str]:
+    """The names of superadmins by id, which only superadmins see."""
+    return writers.superadmins(user_ids) if scope.by.is_superadmin else {}
 
 
 def _names(scope: AccountScope) -> JSONObject:

@@ -39,8 +39,8 @@ NAMES = {
 }
 LIMITS = ("soft", "hard")
 PERIODS = {
-    "30": lazy_gettext("The last 30 days"),
-    "90": lazy_gettext("The last 90 days"),
+    "30": lazy_gettext("30 days"),
+    "90": lazy_gettext("90 days"),
     "month": lazy_gettext("This month"),
     "last_month": lazy_gettext("Last month"),
 }
@@ -65,6 +65,11 @@ class Row:
     soft_hint: str
     """What holds while the input is empty."""
     hard_hint: str
+
+    @property
+    def is_size(self) -> bool:
+        """Whether the meter counts bytes."""
+        return self.meter in SIZES
 
     @property
     def has_limit(self) -> bool:

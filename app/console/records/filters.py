@@ -171,10 +171,15 @@ def labels(form: FilterForm, access: Access, by: Principal) -> dict[str, str]:
 
 def from_request() -> FilterForm:
     """The filter in the query string."""
-    values = {"filter": _text("filter")}
+    return from_args(request.args)
+
+
+def from_args(args: Mapping[str, str]) -> FilterForm:
+    """The filter in the arguments of a query string."""
+    values = {"filter": _text(args, "filter")}
     used = 0
     for n in range(MAX_ROWS):
-        values |= {f"{key}_{n}": _text(f"{key}_{n}") for key in ("field", "op", "value")}
+        values |= {f"{key}_{n}": _text(args, f"{key}_{n}") for key in ("field", "op", "value")}
         if values[f"field_{n}"] or values[f"value_{n}"]:
             used = n + 1
     rows = min(max(used + 1, MIN_ROWS), MAX_ROWS)
@@ -186,8 +191,8 @@ def from_request() -> FilterForm:
     return FilterForm(values, rows=rows)
 
 
-def _text(name: str) -> str:
-    return request.args.get(name, "").replace("\0", "").replace("\r\n", "\n").strip()
+def _text(args: Mapping[str, str], name: str) -> str:
+    return args.get(name, "").replace("\0", "").replace("\r\n", "\n").strip()
 
 
 def _condition(access: Access, name: str, operator: str, text: str) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from flask import flash, redirect, request, url_for
+from werkzeug.datastructures import MultiDict
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.console.shell.lists import UrlArgs
@@ -36,6 +37,17 @@ def list_url(scope: CollectionScope, **params: str) -> str:
     query = "&".join(filter(None, (_given(), urlencode(params))))
     address = url_for("console.show_records", **scope.url_args)
     return f"{address}?{query}" if query else address
+
+
+def list_args() -> MultiDict[str, str]:
+    """The arguments of the list that led to this page; empty if it is not known."""
+    return MultiDict(parse_qsl(_given() or ""))
+
+
+def on_page(scope: CollectionScope, page: int) -> UrlArgs:
+    """The arguments for pages that another page of the same list leads to."""
+    others = [(name, value) for name, value in list_args().items(multi=True) if name != "page"]
+    return {**scope.url_args, "back": _encode([*others, *([("page", str(page))] * (page > 1))])}
 
 
 def redirect_to_list(notice: str, scope: CollectionScope, **params: str) -> BaseResponse:

@@ -284,9 +284,7 @@ def _views_context(scope: CollectionScope, listing: Listing) -> TemplateContext:
 def _load(
     scope: CollectionScope, access: Access, form: FilterForm, listing: Listing, sort: str
 ) -> tuple[list[Any], int]:
-    params, since = {"filter": [form.build(access)], "sort": [sort]}, None
-    if not (filters.is_indexed(form, access) and _is_sorted_by_index(access, sort)):
-        since = listing.scan_newest(partial(nth_newest_time, scope.collection, scope.account.id))
+    params, since = query(scope, access, form, listing, sort)
     rows, total = service.page(
         scope.collection.name,
         params,
@@ -299,6 +297,16 @@ def _load(
         cut=lists.MAX_VALUE_LENGTH,
     )
     return rows, total or 0
+
+
+def query(
+    scope: CollectionScope, access: Access, form: FilterForm, listing: Listing, sort: str
+) -> tuple[dict[str, list[str]], datetime | None]:
+    """The parameters of the list, and since when records are scanned. Raises InvalidValues."""
+    params, since = {"filter": [form.build(access)], "sort": [sort]}, None
+    if not (filters.is_indexed(form, access) and _is_sorted_by_index(access, sort)):
+        since = listing.scan_newest(partial(nth_newest_time, scope.collection, scope.account.id))
+    return params, since
 
 
 def _is_sorted_by_index(access: Access, sort: str) -> bool:

@@ -12,6 +12,7 @@ from app.console.records import (
     columns,
     file_previews,
     list_state,
+    neighbours,
     picker,
     record_form,
     references,
@@ -239,6 +240,7 @@ def _record_page(
         opened=opened,
         ask=scopes.ASK_SUPERADMINS,
         display=display,
+        neighbours=neighbours.links(scope, id) if record else {},
         **_addresses(scope, record_id=record_id),
         **_file_context(scope, form, shown),
     )

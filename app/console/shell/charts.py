@@ -86,7 +86,7 @@ class Chart:
     @property
     def needs_scale(self) -> bool:
         """Whether the busiest day differs from what the legend says."""
-        return self.is_level or self.highest != sum(map(self.total, self.kinds))
+        return self.highest != sum(map(self.total, self.kinds))
 
     @property
     def width(self) -> int:

@@ -13,6 +13,8 @@ from app.http.languages import gettext, ngettext
 
 RANGES = (1, 7, 30)
 """Days, up to and including today."""
+ALL = "all"
+"""The range without a start."""
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,11 @@ class Listing:
     """Whether counting stopped at `total`."""
     parsed: dict[str, datetime] = field(default_factory=dict)
     errors: dict[str, list[str]] = field(default_factory=dict)
+    sorts: Sequence[str] = ()
+    """The columns that it can be sorted by."""
+    default_sort: str = ""
+    """A column, with a minus sign before it if descending; `sort` likewise."""
+    sort: str = ""
 
     def __post_init__(self) -> None:
         for name in self.times.keys() & self.filters.keys():
@@ -118,7 +123,23 @@ class Listing:
         unlimited = dict.fromkeys(self.unlimited, "all")
         kept: UrlArgs = {**self.url_args, **self.filters, **unlimited}
         kept["search"] = self.search or None
+        if self.sorts:
+            kept["sort"] = self.chosen_sort
         return url_for(self.endpoint, **{**kept, "page": page, **params})
+
+    @property
+    def chosen_sort(self) -> str | None:
+        """The sort order, unless it is the default."""
+        return self.sort if self.sort != self.default_sort else None
+
+    def sort_order(self, name: str) -> str | None:
+        """How the list is sorted by a column, in the terms of `aria-sort`."""
+        return {name: "ascending", f"-{name}": "descending"}.get(self.sort)
+
+    def sort_url(self, name: str) -> str:
+        """The URL of the first page sorted by a column; descending if it is ascending now."""
+        sort = f"-{name}" if self.sort_order(name) == "ascending" else name
+        return self.page_url(None, sort=sort)
 
     def with_page(self, result: tuple[list[Any], int]) -> Listing:
         """This page with its items and the total, which is cut at `count_limit`."""
@@ -171,29 +192,39 @@ def from_request(
     choices: Choices | None = None,
     texts: Mapping[str, str] | None = None,
     times: Mapping[str, str] | None = None,
+    sorts: Sequence[str] = (),
     **url_args: object,
 ) -> Listing:
     """The page of the list at `endpoint` that the query string asks for.
 
     `choices` has the values (or labels by value) of each select filter, `texts` and `times` the
-    labels of free text and time filters.
+    labels of free text and time filters. `sorts` has the columns to sort by, the default first,
+    with a minus sign before it if descending.
     """
     choices, texts, times = choices or {}, texts or {}, times or {}
-    page = request.args.get("page", "")
-    number = int(page) if re.fullmatch(r"[1-9][0-9]{0,6}", page, re.ASCII) else 1
+    number = page_number(request.args.get("page", ""))
     selected = {name: _parameter(name) for name in choices}
     filters = {name: value for name, value in selected.items() if value in choices[name]}
     filters |= {name: text for name in (*texts, *times) if (text := _parameter(name))}
     if "from_date" in times:
-        chosen = [one for one in days.ranges() if str(one.days) == _parameter("days")]
-        if chosen:
-            filters["from_date"] = chosen[0].start
-            filters.pop("to_date", None)
+        starts = {str(one.days): one.start for one in days.ranges()} | {days.ALL: None}
+        if (chosen := _parameter("days")) in starts:
+            filters = {name: value for name, value in filters.items() if name not in times}
+            filters |= {"from_date": start} if (start := starts[chosen]) else {}
     unlimited = {name for name in UNLIMITED if request.args.get(name) == "all"}
     search = _parameter("search")
     listing = Listing(endpoint, url_args, choices, texts, times, number, search, filters)
     listing.unlimited = unlimited
+    if sorts:
+        listing.sorts = [name.removeprefix("-") for name in sorts]
+        listing.default_sort, requested = sorts[0], _parameter("sort")
+        listing.sort = requested if requested.removeprefix("-") in listing.sorts else sorts[0]
     return listing
+
+
+def page_number(text: str) -> int:
+    """The number of a page in a query string; the first for nonsense."""
+    return int(text) if re.fullmatch(r"[1-9][0-9]{0,6}", text, re.ASCII) else 1
 
 
 def _parameter(name: str) -> str:
