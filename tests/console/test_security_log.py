@@ -159,13 +159,24 @@ def test_ranges_of_days_are_chosen_by_a_button(app: Flask, cast: Cast) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "is_open"),
-    [("", False), ("?kind=sign_in.failed", False), ("?days=7", False), ("?path=list", True)],
+    ("address", "is_open"),
+    [
+        ("security-log/{}", False),
+        ("security-log/{}?kind=sign_in.failed", False),
+        ("security-log/{}?days=7", False),
+        ("security-log/{}?path=list", True),
+        ("security-log/{}?from_date=never", True),
+        ("audit?operation=CREATE", False),
+        ("audit?days=30", False),
+        ("audit?to_date=2026-01-31T10:00", True),
+        ("webhooks/{}/deliveries?status=failed", False),
+        ("webhooks/{}/deliveries?record_id=none", True),
+    ],
 )
 def test_rare_filters_are_folded_unless_in_use(
-    app: Flask, cast: Cast, query: str, is_open: bool
+    app: Flask, cast: Cast, address: str, is_open: bool
 ) -> None:
-    page = Browser(app, cast.alice).get(f"security-log/{cast.alice.account_id}{query}").text
+    page = Browser(app, cast.alice).get(address.format(cast.alice.account_id)).text
     (fold,) = re.findall('<details class="fold"([^>]*)>', page)
     assert ("open" in fold) is is_open
 
