@@ -170,7 +170,7 @@ def test_ranges_of_days_are_chosen_by_a_button(app: Flask, cast: Cast) -> None:
         ("audit?days=30", False),
         ("audit?to_date=2026-01-31T10:00", True),
         ("webhooks/{}/deliveries?status=failed", False),
-        ("webhooks/{}/deliveries?record_id=none", True),
+        ("webhooks/{}/deliveries?record=none", True),
     ],
 )
 def test_rare_filters_are_folded_unless_in_use(
