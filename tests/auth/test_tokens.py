@@ -30,6 +30,7 @@ from app.auth.devices import Origin
 from app.auth.mfa.gate import Proof
 from app.auth.models import MailedToken, SignInSession
 from app.db import db, transaction
+from tests import services
 from tests.audit.chains import entries
 from tests.builders import (
     PASSWORD,
@@ -531,7 +532,10 @@ def by_service(app: Flask, user_id: str, **values: Any) -> None:
 
 def by_another_process(app: Flask, user_id: str, **values: Any) -> None:
     """A change over a connection that this process knows nothing of."""
-    engine = sa.create_engine(app.extensions["atrium.config"].database_url)
+    url = app.extensions["atrium.config"].database_url
+    if services.CITUS_NODES:  # where policies bind the service's login
+        url = services.as_login(url, services.CITUS_BACKUP_LOGIN)
+    engine = sa.create_engine(url)
     changes = ", ".join(f"{name} = :{name}" for name in values)
     statement = f"UPDATE users SET {changes}, version = version + 1 WHERE id = :id"  # noqa: S608
     with engine.begin() as connection:
