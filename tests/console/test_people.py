@@ -514,6 +514,10 @@ def test_a_superadmin_sets_a_password(app: Flask, cast: Cast, superadmin: Browse
         answer = superadmin.send(f"{path}/password", new_password=password)
         assert (answer.status_code, message in beside(answer, "new_password")) == (400, True)
         assert not password or f'"{password}"' not in answer.text
+        assert '<details class="confirm" open>' in answer.text
+    page = superadmin.get(path).text
+    assert "At least 12 characters" in page
+    assert '<details class="confirm" open>' not in page
     assert not is_out(bob.client)
     page = superadmin.done(f"{path}/password", new_password=NEW_PASSWORD)
     assert "The password of bob@acme.example is changed" in page
