@@ -148,7 +148,8 @@ class Made:
 
     def __init__(self, database: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="atrium-test-"))
-        self.app = make_app(settings_for(database, self.folder))
+        self.settings = settings_for(database, self.folder)
+        self.app = make_app(self.settings)
         self.empty = states.State(self.app, "empty")
         self.people = builders.make_people(self.app)
         self.peopled = states.State(self.app, "peopled")
@@ -163,6 +164,7 @@ class Made:
             (self.peopled if peopled else self.empty).restore()
             for key, caller in self._principals.items() if peopled else ():
                 versioned_cache.cache("principals").put(key, caller)
+        self.app.extensions["atrium.config"] = self.settings
         request_counter.of(self.app).close()
         del self.app.extensions[request_counter.KEY]
         for name in ("outbox", "files", "usage"):

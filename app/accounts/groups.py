@@ -12,7 +12,7 @@ from app import db, events
 from app.accounts import service as accounts
 from app.accounts import users
 from app.accounts.models import PII_GROUP, SYSTEM_ACCOUNT_ID, Group, GroupMember, User
-from app.accounts.types import Body, Condition
+from app.accounts.types import Body, Condition, Problem
 from app.db import counts, errors
 from app.errors import Conflict, Forbidden, InvalidValues, NotFound, problem
 
@@ -55,6 +55,20 @@ def _one(query: sa.Select[Group]) -> Group:
     if group is None:
         raise NotFound("There is no such group.")
     return group
+
+
+def resolve(account_id: str, references: Sequence[str], problems: list[Problem]) -> Sequence[Group]:
+    """The account's groups of these ids or names; appends unknown ones to `problems`."""
+    named = sa.or_(Group.id.in_(references), Group.name.in_(references))
+    query = sa.select(Group).where(Group.account_id == account_id, named)
+    groups = db.db.session.scalars(query).all() if references else []
+    known = {group.id for group in groups} | {group.name for group in groups}
+    problems += [
+        problem("groups", "invalid_reference", f"There is no group {reference[:80]}.")
+        for reference in references
+        if reference not in known
+    ]
+    return groups
 
 
 def members(group: Group) -> list[User]:

@@ -113,7 +113,9 @@ class TeamArgs(PageArgs):
 
     role_id = fields.Integer(1, LARGEST_ROLE_ID, metadata=METADATA["role_id"])
     is_active = ma.fields.Boolean(metadata=METADATA["is_active"])
-    search = fields.Text(longest=200, metadata={"description": "Part of the email address."})
+    search = fields.Text(
+        longest=200, metadata={"description": "Part of the name or email address."}
+    )
     sort_by = ma.fields.String(
         validate=ma.validate.OneOf(list(users.SORTABLE)), metadata=METADATA["sort_by"]
     )

@@ -71,10 +71,12 @@ def _conditions(scope: str | None, query: Query) -> list[Condition]:
         conditions.append(User.is_active == query["is_active"])
     if query.get("after"):
         conditions.append(User.id > query["after"])
-    if query.get("search"):
-        conditions.append(
-            User.email_key.contains(accounts.email_key(query["search"]), autoescape=True)
-        )
+    if "email_verified" in query:
+        conditions.append(User.email_verified == query["email_verified"])
+    if search := query.get("search"):
+        by_address = User.email_key.contains(accounts.email_key(search), autoescape=True)
+        by_name = User.name.icontains(search.strip(), autoescape=True)
+        conditions.append(sa.or_(by_address, by_name))
     return conditions
 
 

@@ -54,17 +54,24 @@ def check_address(scope: str | None, user_id: str, body: Body, *, by: Principal)
             by.require_recent_sign_in()
 
 
-def enrol(account_id: str, body: Body) -> User:
-    """Create a user and mail a link. Raises InvalidValues, Conflict or TooManyRequests."""
+def enrol(account_id: str, body: Body, *, by: str | None = None) -> User:
+    """Create a user, in `groups` if the body names some, and mail a link.
+
+    Raises InvalidValues, Conflict, TooManyRequests, or Forbidden if `by` may not add members to
+    one of the groups.
+    """
     password = body.get("password")
     personal = (body["email"], body.get("name"))
     weak = passwords.problems(password, own=personal) if password is not None else []
     problems = [*users.problems(account_id, body), *weak]
+    chosen = groups.resolve(account_id, body.get("groups") or [], problems)
     if problems:
         raise InvalidValues(problems)
     password_hash = passwords.hash(password) if password is not None else None
     with db.transaction():
         user = users.create(account_id, body, password_hash)
+        for group in chosen:
+            groups.add_member(user.account_id, group.id, user.id, by=by)
         lockout.count_mail(user.account_id, user.email)
         if password is None:
             password_resets.enqueue_mail(user)

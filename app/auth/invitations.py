@@ -47,11 +47,19 @@ def require_enabled() -> None:
 
 
 def page(
-    account_id: str | None, skip: int, limit: int, status: str | None, max_total: int | None = None
+    account_id: str | None,
+    skip: int,
+    limit: int,
+    status: str | None,
+    max_total: int | None = None,
+    *,
+    search: str = "",
+    after: str | None = None,
 ) -> tuple[list[Invitation], int]:
     """One page of an account's invitations (None: all accounts), newest first, and the total.
 
-    The total is counted to `most` + 1 at most.
+    `search` is a part of the address, `after` an id from `cursor_at_offset`. The total is counted
+    to `max_total` + 1 at most.
     """
     conditions: list[Condition] = [Invitation.account_id == account_id] if account_id else []
     if status in (PENDING, EXPIRED):
@@ -59,10 +67,27 @@ def page(
         conditions += [Invitation.state == PENDING, expired if status == EXPIRED else ~expired]
     elif status:
         conditions.append(Invitation.state == status)
+    if after:
+        conditions.append(Invitation.id > after)
+    if search:
+        key = accounts.email_key(search)
+        conditions.append(Invitation.email_key.contains(key, autoescape=True))
     query = sa.select(Invitation).where(*conditions)
     query = query.order_by(Invitation.id.desc())
     rows = db.db.session.scalars(query.offset(skip).limit(limit))
     return list(rows), counts.count_up_to(Invitation, conditions, max_total)
+
+
+def cursor_at_offset(account_id: str, offset: int) -> str | None:
+    """The id of the invitation at this offset in the account's list, for `after`."""
+    owned: Sequence[Condition] = [Invitation.account_id == account_id]
+    invitation_id: str | None = counts.value_at_offset(Invitation.id, owned, offset)
+    return invitation_id
+
+
+def count_pending(account_id: str, limit: int) -> int:
+    """The number of an account's open invitations; counts to `limit` + 1."""
+    return counts.count_up_to(Invitation, [Invitation.account_id == account_id, *_is_open()], limit)
 
 
 def create(account_id: str, body: Body, *, by: str | None) -> tuple[Invitation, str]:
@@ -75,7 +100,7 @@ def create(account_id: str, body: Body, *, by: str | None) -> tuple[Invitation, 
     email = body["email"].strip()
     invalid = accounts.email_problem(email)
     with db.transaction() as session:
-        granted = _granted(session, account_id, body, [invalid] if invalid else [], by)
+        granted = _granted(account_id, body, [invalid] if invalid else [], by)
         if _members(session, account_id, [email]):
             raise Conflict(IS_MEMBER, field="email")
         invitation = _new(account_id, email, granted, by)
@@ -110,18 +135,18 @@ def create_many(
             problem("email", "rate_limited", TooManyRequests.message, address=email)
             for email in limited
         ]
-        granted = _granted(session, account_id, body, problems, by)
+        granted = _granted(account_id, body, problems, by)
         invitations = [_new(account_id, email, granted, by) for email in unique]
         _send(session, invitations)
         return invitations
 
 
 def _granted(
-    session: Session, account_id: str, body: Body, problems: list[Problem], by: str | None
-) -> tuple[Role, list[Group]]:
+    account_id: str, body: Body, problems: list[Problem], by: str | None
+) -> tuple[Role, Sequence[Group]]:
     """The role and groups that an invitation gives. Raises InvalidValues or Forbidden."""
     role = roles.resolve(body, problems, VIEWER)
-    groups = _groups(session, account_id, body.get("groups") or [], problems)
+    groups = account_groups.resolve(account_id, body.get("groups") or [], problems)
     if problems or role is None:
         raise InvalidValues(problems)
     for group in groups:
@@ -297,22 +322,6 @@ def _get(session: Session, account_id: str, invitation_id: str) -> Invitation:
     if invitation is None:
         raise NotFound("There is no such invitation.")
     return invitation
-
-
-def _groups(
-    session: Session, account_id: str, references: Sequence[str], problems: list[Problem]
-) -> list[Group]:
-    query = sa.select(Group).where(
-        Group.account_id == account_id, sa.or_(Group.id.in_(references), Group.name.in_(references))
-    )
-    groups = list(session.scalars(query))
-    known = {group.id for group in groups} | {group.name for group in groups}
-    problems += [
-        problem("groups", "invalid_reference", f"There is no group {reference[:80]}.")
-        for reference in references
-        if reference not in known
-    ]
-    return groups
 
 
 def _members(session: Session, account_id: str, emails: Sequence[str]) -> set[str]:

@@ -76,7 +76,7 @@ def _instance_steps(has_records: bool) -> Iterator[Step]:
 def _steps(caller: Principal) -> Iterator[Step]:
     account_id = caller.require_account_id()
     yield Step(
-        gettext("Invite somebody"),
+        gettext("Invite people"),
         gettext("Colleagues get a mail with a link."),
         url_for("console.show_invite"),
         _exists(User, User.account_id == account_id, User.id != caller.user_id),

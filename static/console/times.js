@@ -1,4 +1,4 @@
-// Shows times as what has passed since, or for older ones in the browser's time zone; the exact time is the title, or the text where `data-exact` asks for it, without the day where `data-clock` does.
+// Shows times as what has passed since, or for older ones and those to come in the browser's time zone; the exact time is the title, or the text where `data-exact` asks for it (as `minutes`, without seconds), without the day where `data-clock` does.
 // Without scripts they stay in UTC, as the server sends them.
 import { translate } from "./texts.js";
 const parts = {
@@ -7,14 +7,21 @@ const parts = {
 };
 const format = new Intl.DateTimeFormat("en-CA", parts);
 const relative = new Intl.RelativeTimeFormat(document.documentElement.lang, { numeric: "auto" });
-const UNITS = [["day", 86400], ["hour", 3600], ["minute", 60]];
-const RELATIVE_DAYS = 7;
+const UNITS = [["hour", 3600], ["minute", 60]];
+const RELATIVE_DAYS = 7, DAY = 86400, SOON = 3600; // seconds
 const REFRESH = 30000; // milliseconds
 const MAX_SKEW = 2; // seconds between the clocks of server and browser
 
+const startOfDay = (moment) => new Date(moment.getFullYear(), moment.getMonth(), moment.getDate());
+
+// Days of the calendar: 47 hours ago is not yesterday. Those of 23 and 25 hours count as one, too.
+const daysFrom = (moment) => Math.round((startOfDay(moment) - startOfDay(new Date())) / (DAY * 1000));
+
 function since(moment) {
   const seconds = (moment - Date.now()) / 1000;
-  if (Math.abs(seconds) >= RELATIVE_DAYS * 86400) return null;
+  if (seconds >= SOON || seconds <= -RELATIVE_DAYS * DAY) return null;
+  const days = seconds <= -DAY ? daysFrom(moment) : 0;
+  if (days) return relative.format(days, "day");
   const [unit, length] = UNITS.find(([, size]) => Math.abs(seconds) >= size) ?? ["second", 1];
   if (unit === "second") return seconds > MAX_SKEW ? translate("within a minute") : translate("just now");
   return relative.format(Math.trunc(seconds / length), unit);
@@ -33,7 +40,7 @@ export function localizeTimes(page) {
     time.title ||= `${exact(moment, true)} (${time.textContent.trim()})`;
     const isClock = "clock" in time.dataset;
     const isWhole = isClock || "exact" in time.dataset;
-    const text = (!isWhole && since(moment)) || exact(moment, isWhole);
+    const text = (!isWhole && since(moment)) || exact(moment, isWhole && time.dataset.exact !== "minutes");
     const shown = isClock ? text.split(" ")[1] : text;
     if (time.textContent !== shown) time.textContent = shown;
   }

@@ -42,7 +42,7 @@ def test_an_admin_invites_makes_a_key_and_keeps_the_profile(
     email, name = f"dora-{new}@acme.example", f"import {new}"
     sign_in(visit, live_cast.alice)
     page.get_by_role("link", name="Team").click()
-    press(visit, "Invite somebody")
+    press(visit, "Invite people")
     fill(visit, email=email)
     page.get_by_label("Role").select_option("editor")
     press(visit, "Send invitations")

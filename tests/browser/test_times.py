@@ -41,19 +41,39 @@ def test_times_are_told_in_the_zone_of_the_browser(
     page.close()
 
 
-SINCE = [(-50, "within a minute"), (-1, "just now"), (50, "just now"), (70, "1 minute ago")]
+HOUR, DAY = 3600, 86400
+DATE = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d UTC$")
+# What is shown so many seconds after a moment.
+SINCE = [
+    (-50, "within a minute"),
+    (-1, "just now"),
+    (50, "just now"),
+    (70, "1 minute ago"),
+    (23 * HOUR, "23 hours ago"),
+    (DAY + 5, "yesterday"),
+    (6 * DAY + 23 * HOUR, re.compile("[67] days ago")),
+    (-50 * 60, "in 50 minutes"),
+    (-HOUR - 5, DATE),
+    (5 - 2 * DAY, DATE),
+]
 
 
-def test_a_time_to_come_is_not_just_now(
+def test_days_ago_are_those_of_the_calendar_and_times_to_come_have_a_date(
     browser: Browser, live_server_url: str, live_cast: Cast
 ) -> None:
-    with visiting(browser, live_server_url) as visit:
+    with visiting(browser, live_server_url, timezone_id="UTC") as visit:
         page = visit.page
         sign_in(visit, live_cast.alice)
         shown = page.locator("main li time").first
         moment = datetime.fromisoformat(str(shown.get_attribute("datetime")))
-        for seconds, text in SINCE:
-            page.clock.set_fixed_time(moment + timedelta(seconds=seconds))
+        day = moment.replace(hour=0, minute=0, second=0, microsecond=0)
+        hours = (moment - day) / timedelta(hours=1)
+        for now, text in [
+            *((moment + timedelta(seconds=seconds), text) for seconds, text in SINCE),
+            (day + timedelta(days=1, hours=23.99), "yesterday" if hours < 23.9 else "23 hours ago"),
+            (day + timedelta(days=2, hours=max(hours - 1, 0.1)), "2 days ago"),
+        ]:
+            page.clock.set_fixed_time(now)
             page.goto("/console")
             expect(shown).to_have_text(text)
         visit.check_quiet_and_at_home()

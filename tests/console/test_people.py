@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from datetime import datetime, timedelta
 from html import unescape
 
 import pytest
@@ -433,6 +434,26 @@ def test_a_superadmin_keeps_the_accounts(app: Flask, cast: Cast, superadmin: Bro
     assert (system.status_code, "system account" in alert(system)) == (409, True)
 
 
+def test_a_new_user_is_of_the_account_that_is_named_and_in_its_groups(
+    cast: Cast, superadmin: Browser
+) -> None:
+    group = cast.alice.post("groups", {"name": "finance"}).json["id"]
+    foreign = cast.charlie.post("groups", {"name": "theirs"}).json["id"]
+    superadmin.get(f"accounts/{cast.alice.account_id}/team")  # now the latest account
+    page = superadmin.get("users/new").text
+    assert re.search(r'name="account" type="text"[^>]* value=""[^>]* required', page)
+    assert 'name="groups"' not in page
+    sent = {"email": "dora@acme.example", "role": "viewer"}
+    missing = superadmin.send("users/new", account="", **sent)
+    assert (missing.status_code, beside(missing, "account")) == (400, "Required.")
+    assert f'name="groups" value="{group}"' in superadmin.get("users/new?account=acme").text
+    wrong = superadmin.send("users/new", account="acme", groups=foreign, **sent)
+    assert (wrong.status_code, "no group" in beside(wrong, "groups")) == (400, True)
+    superadmin.done("users/new", account="acme", groups=group, **sent)
+    (dora,) = cast.alice.get("account/users?search=dora").json["items"]
+    assert dora["groups"] == ["finance"]
+
+
 def test_a_superadmin_keeps_the_team_groups_and_keys_of_any_account(
     app: Flask, cast: Cast, admin: Browser, superadmin: Browser
 ) -> None:
@@ -493,6 +514,10 @@ def test_a_superadmin_sets_a_password(app: Flask, cast: Cast, superadmin: Browse
         answer = superadmin.send(f"{path}/password", new_password=password)
         assert (answer.status_code, message in beside(answer, "new_password")) == (400, True)
         assert not password or f'"{password}"' not in answer.text
+        assert '<details class="confirm" open>' in answer.text
+    page = superadmin.get(path).text
+    assert "At least 12 characters" in page
+    assert '<details class="confirm" open>' not in page
     assert not is_out(bob.client)
     page = superadmin.done(f"{path}/password", new_password=NEW_PASSWORD)
     assert "The password of bob@acme.example is changed" in page
@@ -632,6 +657,60 @@ def test_users_for_a_group_are_found_while_one_types(app: Flask, cast: Cast) -> 
     assert Browser(app, cast.charlie).get(path).status_code == 404
 
 
+def shown_addresses(page: str) -> set[str]:
+    return set(re.findall(r'<th scope="row">(?:<a [^>]*>)?([^<]+@[^<]+)<', page))
+
+
+def test_users_are_found_by_name_and_address_role_state_and_account(
+    app: Flask, cast: Cast, admin: Browser, superadmin: Browser
+) -> None:
+    acme = cast.alice.account_id
+    builders.make_user(app, acme, "xx@acme.example", "editor", verified=False)
+    assert cast.bob.patch("auth/me", {"name": "Robert Smith"}).status_code == 200
+    assert admin.done(f"team/users/{cast.bob.id}/deactivate")
+    with app.app_context():
+        ids = {role.name: role.id for role in roles.page(0, 10)[0]}
+    alice, bob, new = cast.alice.email, cast.bob.email, "xx@acme.example"
+    for query, expected in (
+        ("search=rt+SMITH", {bob}),
+        ("search=BOB%40", {bob}),
+        ("search=%25", set()),
+        ("state=deactivated", {bob}),
+        ("state=not+verified", {new}),
+        ("state=active", {alice}),
+        (f"role={ids['editor']}", {new}),
+        (f"role={ids['editor']}&state=active", set()),
+    ):
+        assert shown_addresses(admin.get(f"team?{query}").text) == expected, query
+        everywhere = superadmin.get(f"users?account=acme&{query}").text
+        assert shown_addresses(everywhere) == expected, query
+    assert shown_addresses(superadmin.get("users?account=acme").text) == {alice, bob, new}
+    assert cast.charlie.email in shown_addresses(superadmin.get("users?state=active").text)
+    assert "no account with this slug" in superadmin.get("users?account=nowhere").text
+    assert 'name="account"' not in admin.get("team?account=globex").text
+    (found,) = cast.alice.get("account/users?search=smith").json["items"]
+    assert found["email"] == bob
+
+
+def test_invitations_are_found_by_address_and_show_by_whom_and_when(
+    app: Flask, cast: Cast, admin: Browser, superadmin: Browser
+) -> None:
+    present = cast.alice.get("invitations").json["items"]
+    for name in ("dora", "emil"):
+        assert cast.alice.post("invitations", {"email": f"{name}@acme.example"}).status_code == 201
+    home = f"accounts/{cast.alice.account_id}"
+    superadmin.done(f"{home}/team/invite", email="fay@acme.example", role="viewer")
+    found = admin.get("team/invitations?search=DORA").text
+    assert shown_addresses(found) == {"dora@acme.example"}
+    assert cast.alice.email in found
+    assert "a superadmin" in admin.get("team/invitations?search=fay").text
+    pending = sum(one["status"] == "pending" for one in present) + 3
+    for page in ("team", "team/invitations", "team/second-factors"):
+        assert f'Invitations <span class="state">{pending}</span>' in admin.get(page).text, page
+    sent, until = re.findall(r'<time datetime="([^"]*)"', found)
+    assert datetime.fromisoformat(until) - datetime.fromisoformat(sent) == timedelta(hours=48)
+
+
 def test_a_role_shows_the_rules_that_name_it_and_its_users(app: Flask, cast: Cast) -> None:
     browser = Browser(app, cast.root)
     with app.app_context():
@@ -641,8 +720,27 @@ def test_a_role_shows_the_rules_that_name_it_and_its_users(app: Flask, cast: Cas
     pages = {name: browser.get(f"roles/{ids[name]}").text for name in ("editor", "viewer")}
     assert ["/rules" in page for page in pages.values()] == [True, False]
     assert "@has_role" in pages["editor"]
+    assert re.findall(r'"number">([0-9]+)</td>', browser.get("roles").text) == ["0", "1", "0"]
     found = browser.get(f"users?role={ids['viewer']}").text
     assert ["bob@acme" in found, "alice@acme" in found] == [True, False]
+
+
+def test_a_built_in_description_promises_no_access_and_is_saved_unless_unchanged(
+    app: Flask, cast: Cast
+) -> None:
+    browser = Browser(app, cast.root)
+    stored = cast.root.get("roles/3").json["description"]
+    page = browser.get("roles/3").text
+    (shown,) = map(unescape, re.findall(r'name="description"[^>]* value="([^"]+)"', page))
+    assert shown == "For those who only read records, where rules say so."
+    for place in ("team/invite", f"team/users/{cast.bob.id}"):
+        page = Browser(app, cast.alice).get(place).text
+        assert "may do with records is in the rules of each collection" in page
+        assert shown in page
+    browser.done("roles/3", name="viewer", description=shown)
+    assert cast.root.get("roles/3").json["description"] == stored
+    browser.done("roles/3", name="viewer", description="Auditors")
+    assert cast.root.get("roles/3").json["description"] == "Auditors"
 
 
 def test_groups_of_a_user_change_on_the_users_page(

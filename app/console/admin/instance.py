@@ -7,12 +7,12 @@ from functools import partial
 from flask import render_template, request
 from werkzeug.wrappers import Response as BaseResponse
 
-from app.accounts import roles, tenants, users
+from app.accounts import groups, tenants, users
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
-from app.accounts.types import Query
 from app.auth import enrolment
 from app.auth import principal as principals
-from app.console.people.users import MAX_ROLES, choices
+from app.console.people import user_lists
+from app.console.people.users import MAX_GROUPS, choices
 from app.console.shell import forms, guard, lists, resubmit, switcher
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
@@ -134,19 +134,8 @@ def _account_page(account_id: str, form: Form) -> Page:
 @guard.superadmins_only
 def show_users() -> str:
     """The users of all accounts."""
-    shown_roles, _ = roles.page(0, MAX_ROLES)
-    filters = {"role": {str(role.id): role.name for role in shown_roles}}
-    listing = lists.from_request("console.show_users", filters)
-    after = None
-    if listing.search or listing.filters:  # no index has the roles
-        after = listing.scan_newest(partial(users.cursor_at_offset, None))
-    listing.with_page(users.page(None, _users_query(listing, after), listing.count_limit))
+    listing = user_lists.load("console.show_users", None, {})
     return render_template("console/users/list.html", listing=listing)
-
-
-def _users_query(listing: lists.Listing, after: str | None) -> Query:
-    role = listing.filters.get("role")
-    return {**listing.page_args, "after": after, **({"role_id": int(role)} if role else {})}
 
 
 @blueprint.get("/console/users/new")
@@ -154,9 +143,8 @@ def _users_query(listing: lists.Listing, after: str | None) -> Query:
 @guard.superadmins_only
 def show_new_user() -> Page:
     """The form for a new user."""
-    account = request.args.get("account", switcher.current_code())[:100]
-    role = "admin" if request.args.get("account") else "viewer"
-    return _new_user_page(Form({"role": role, "account": account}))
+    account = request.args.get("account", "")[:100]  # no other: this page is about all accounts
+    return _new_user_page(Form({"role": "admin" if account else "viewer", "account": account}))
 
 
 @blueprint.post("/console/users/new")
@@ -164,11 +152,14 @@ def show_new_user() -> Page:
 @guard.superadmins_only
 def create_user() -> Page | BaseResponse:
     """Create a user, and mail a link to set the password."""
-    form = forms.submitted("account", "email", "name", "role")
+    form = forms.submitted("account", "email", "name", "role", selected="groups")
+    by = guard.require_caller()
     try:
         body = form.validated(("account", "email"), account=100, email=320, name=200)
         account_id = _account_named(body["account"])
-        user = enrolment.enrol(account_id, {**body, "name": body["name"] or None})
+        enrolment.check_group_assignment(account_id, form.selected, by=by)
+        values = {**body, "name": body["name"] or None, "groups": form.selected}
+        user = enrolment.enrol(account_id, values, by=by.user_id)
     except AppError as error:
         return _new_user_page(form.with_error(error))
     notice = gettext("We have sent a link to set a password to %(email)s.", email=user.email)
@@ -186,4 +177,6 @@ def _account_named(reference: str) -> str:
 def _new_user_page(form: Form) -> Page:
     accounts, _ = tenants.page({"is_active": True, "skip": 0, "limit": MAX_SUGGESTED})
     chosen = principals.find_active_account(form["account"])
-    return form.render("console/users/new.html", accounts=accounts, chosen=chosen, **choices())
+    shown = groups.page(chosen.id, 0, MAX_GROUPS, None) if chosen else ([], 0)
+    context = {"chosen": chosen, "groups": shown[0], "other_groups": shown[1] - len(shown[0])}
+    return form.render("console/users/new.html", accounts=accounts, **context, **choices())

@@ -1,4 +1,4 @@
-"""The rules that name a role, and the number of its users."""
+"""The rules that name a role, their number, and the number of its users."""
 
 from __future__ import annotations
 
@@ -38,9 +38,25 @@ def user_counts(roles: Sequence[Role]) -> dict[int, str]:
     return {role.id: lists.format_number(numbers.get(role.id, 0)) + more for role in roles}
 
 
+def rule_counts(roles: Sequence[Role]) -> dict[int, int]:
+    """The number of rules that name each role."""
+    about_roles = [
+        rule
+        for collection in definition.get_all()
+        for operation in OPERATIONS
+        if ABOUT_ROLES.search(rule := collection.rule(operation) or "")
+    ]
+    patterns = {role.id: _pattern(role.name) for role in roles}
+    return {id: sum(map(bool, map(name.search, about_roles))) for id, name in patterns.items()}
+
+
 def _rules(collection: Definition, role: str) -> Iterator[tuple[str, str]]:
-    name = re.compile(rf"(?<![\w-]){re.escape(role)}(?![\w-])")
+    name = _pattern(role)
     for operation in OPERATIONS:
         rule = collection.rule(operation) or ""
         if ABOUT_ROLES.search(rule) and name.search(rule):
             yield str(OPERATION_NAMES[operation]), rule
+
+
+def _pattern(role: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<![\w-]){re.escape(role)}(?![\w-])")

@@ -1,4 +1,8 @@
-"""The descriptions of roles; those that the service came with, in the page's language."""
+"""The descriptions of roles; those that the service came with, in the page's language.
+
+A role gives no access by itself, apart from the console's pages for admins: what it may do with
+records is in the rules of collections. So these texts say whom a role is for.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,15 @@ from app.accounts.models import Role
 from app.http.languages import lazy_gettext
 
 SEEDED: Mapping[str, object] = {
-    "Runs the account.": lazy_gettext("Runs the account."),
-    "Works with the account's records.": lazy_gettext("Works with the records of the account."),
-    "Reads the account's records.": lazy_gettext("Reads the records of the account."),
+    "Runs the account.": lazy_gettext(
+        "For those who manage the account: its people, settings and integrations."
+    ),
+    "Works with the account's records.": lazy_gettext(
+        "For those who change records, where rules let them."
+    ),
+    "Reads the account's records.": lazy_gettext(
+        "For those who only read records, where rules say so."
+    ),
 }
 
 

@@ -27,10 +27,12 @@ def show_roles() -> str:
     listing = lists.from_request("console.show_roles")
     listing.with_page(roles.page(listing.skip, lists.PAGE_SIZE))
     counts = role_rules.user_counts(listing.items)
+    rule_counts = role_rules.rule_counts(listing.items)
     return render_template(
         "console/roles/list.html",
         listing=listing,
         counts=counts,
+        rule_counts=rule_counts,
         built_in=roles.BUILT_IN,
         description_of=role_texts.description,
     )
@@ -64,8 +66,7 @@ def create_role() -> Page | BaseResponse:
 @guard.superadmins_only
 def show_role(role_id: str) -> Page:
     """One role."""
-    role = roles.get(int(role_id))
-    return _role_page(role_id, Form({"name": role.name, "description": role.description or ""}))
+    return _role_page(role_id, Form())
 
 
 @blueprint.post(ROLE)
@@ -77,6 +78,8 @@ def change_role(role_id: str) -> Page | BaseResponse:
     try:
         body = form.validated(("name",), name=100, description=1000)
         changes = {"name": body["name"], "description": body["description"] or None}
+        if body["description"] == role_texts.description(roles.get(int(role_id))):
+            del changes["description"]  # or a built-in text would stay in this page's language
         role = roles.change(int(role_id), changes)
     except AppError as error:
         return _role_page(role_id, form.with_error(error))
@@ -99,7 +102,8 @@ def delete_role(role_id: str) -> Page | BaseResponse:
 
 def _role_page(role_id: str, form: Form) -> Page:
     role = roles.get(int(role_id))
-    form.values = {"name": role.name, "description": role.description or "", **form.values}
+    shown = {"name": role.name, "description": role_texts.description(role)}
+    form.values = {**shown, **form.values}
     naming = role_rules.naming(role)
     return form.render(
         "console/roles/form.html",

@@ -16,6 +16,7 @@ from app.auth.mfa import challenges, gate, passkeys, recovery_codes, report
 from app.auth.mfa import service as mfa
 from app.auth.mfa.gate import Proof
 from app.auth.responses import origin
+from app.console.people.team import tabs
 from app.console.shell import (
     forms,
     guard,
@@ -272,7 +273,7 @@ def show_team_factors(account_id: str | None = None) -> str:
     listing = lists.from_request("console.show_team_factors", choices, **scope.url_args)
     part = partial(report.page, scope.account.id, listing.skip, lists.PAGE_SIZE)
     listing.with_page(part(listing.filters.get("state")))
-    return render_template("console/team/factors.html", scope=scope, listing=listing)
+    return render_template("console/team/factors.html", listing=listing, **tabs(scope))
 
 
 def _added(enrolled: mfa.Enrolled) -> BaseResponse:

@@ -12,10 +12,11 @@ from werkzeug.wrappers import Response as BaseResponse
 from app.accounts import groups, users
 from app.auth import enrolment, invitations
 from app.auth.models import Invitation
+from app.console.people import user_lists
 from app.console.people.users import choices
 from app.console.shell import error_texts, forms, guard, lists, names, scopes
 from app.console.shell.blueprint import account_route
-from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.forms import Form, Page, TemplateContext, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, InvalidValues, problem
 from app.http.languages import gettext, ngettext
@@ -26,15 +27,20 @@ MAX_GROUPS = 100
 INVITATION = "/team/invitations/<uuid:invitation_id>"
 
 
+def tabs(scope: AccountScope) -> TemplateContext:
+    """The template variables of the heading of these pages."""
+    pending = invitations.count_pending(scope.account.id, lists.MAX_COUNTED)
+    return {"scope": scope, "pending_invitations": pending}
+
+
 @account_route("GET", "/team")
 @public
 @guard.admins_only
 def show_team(account_id: str | None = None) -> str:
     """The users of the account."""
     scope = scopes.account_or_own_scope(account_id)
-    listing, owner_id = lists.from_request("console.show_team", **scope.url_args), scope.account.id
-    listing.load_search(partial(users.page, owner_id), partial(users.cursor_at_offset, owner_id))
-    return render_template("console/team/list.html", scope=scope, listing=listing)
+    listing = user_lists.load("console.show_team", scope.account.id, scope.url_args)
+    return render_template("console/team/list.html", listing=listing, **tabs(scope))
 
 
 @account_route("GET", "/team/invitations")
@@ -45,9 +51,19 @@ def show_invitations(account_id: str | None = None) -> str:
     scope = scopes.account_or_own_scope(account_id)
     choices = {"status": names.states(invitations.STATES)}
     listing = lists.from_request("console.show_invitations", choices, **scope.url_args)
-    part = (scope.account.id, listing.skip, lists.PAGE_SIZE)
-    listing.with_page(invitations.page(*part, listing.filters.get("status"), listing.count_limit))
-    return render_template("console/team/invitations.html", scope=scope, listing=listing)
+    owner_id, text = scope.account.id, listing.search
+    cutoff = partial(invitations.cursor_at_offset, owner_id)
+    after = listing.scan_newest(cutoff) if text else None
+    part = (owner_id, listing.skip, lists.PAGE_SIZE, listing.filters.get("status"))
+    most = listing.count_limit
+    listing.with_page(invitations.page(*part, most, search=text, after=after))
+    return render_template(
+        "console/team/invitations.html",
+        listing=listing,
+        inviters=users.emails(owner_id, {one.invited_by for one in listing.items} - {None}),
+        lifetime=invitations.LIFETIME,
+        **tabs(scope),
+    )
 
 
 @account_route("GET", "/team/invite")

@@ -10,7 +10,7 @@ MAX_OPTIONS = 10
 
 
 def search(account_id: str, text: str) -> list[JSONObject]:
-    """Addresses and labels of users of an account, by address."""
+    """Addresses and labels of users whose name or address has the text, by address."""
     text = text.replace("\0", "").strip()[: lists.MAX_INPUT_LENGTH]
     params = {"skip": 0, "limit": MAX_OPTIONS, "sort_by": "email", "sort_order": "asc"}
     if text:  # no index covers it: among the newest users
