@@ -258,6 +258,31 @@ def test_a_mapping_is_tried_before_it_is_saved(stage: Stage, admin: Browser) -> 
     assert saved["sso_provisioning"] is True
 
 
+def test_groups_of_the_provider_and_the_directory_are_suggested_and_others_marked(
+    stage: Stage, admin: Browser
+) -> None:
+    alice, home = stage.cast.alice, f"sso/{stage.cast.alice.account_id}"
+    unseen = re.compile(r'id="group_(\d+)-unseen"')
+    alice.post("groups", {"name": "Made here"})
+    page = admin.get(home).text
+    assert "Group at the provider or directory" in page
+    assert ("seen-groups" in page, unseen.findall(page)) == (False, [])
+    stage.saml(alice)
+    alice.patch("account", {"default_redirect_uri": stage.client})
+    assert stage.assert_in(attributes={"groups": ["Staff", "x" * 101]}).status_code == 302
+    secret = alice.post("account/scim/tokens").json["token"]
+    group = {"schemas": ["urn:ietf:params:scim:schemas:core:2.0:Group"], "displayName": "Library"}
+    directory = Caller(stage.app, Authorization=f"Bearer {secret}")
+    assert directory.post("/scim/v2/Groups", group).status_code == 201
+    stage.saml(stage.cast.charlie)
+    pairs = (("Staff", "editor"), ("staff", "editor"), ("Made here", "editor"), ("Library", ""))
+    page = admin.send(home, **rows(*pairs, ("x" * 101, "editor")), do="more").text
+    options = page.partition('<datalist id="seen-groups">')[2].partition("</datalist>")[0]
+    assert re.findall(r'value="([^"]*)"', options) == ["Library", "Staff"]
+    assert unseen.findall(page) == ["1", "2"]
+    assert "Not seen in recent sign-ins" in page
+
+
 def test_a_form_takes_no_more_than_the_api(stage: Stage, admin: Browser) -> None:
     home = f"sso/{stage.cast.alice.account_id}"
     many = rows(*((f"g{n}", "editor") for n in range(201)))

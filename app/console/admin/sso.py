@@ -19,9 +19,11 @@ from app.console.shell import forms, guard, idempotent_forms, lists, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
+from app.domains import service as domains
 from app.errors import AppError
 from app.http.languages import gettext
 from app.rest.access import public
+from app.scim import seen_groups
 from app.sso import (
     account_linking,
     dry_run,
@@ -48,6 +50,7 @@ NEW = f"{ACCOUNT}/new/<category>/<provider>"
 SETTING = f"{ACCOUNT}/<uuid:setting_id>"
 MAX_ROLES, MAX_OPTIONS = 100, 500
 """Beyond these, roles are typed: a select in each row would make the page too large."""
+MAX_SUGGESTIONS, LONGEST_SUGGESTION = 50, 100
 
 
 @blueprint.get("/console/sso")
@@ -257,6 +260,7 @@ def _overview(scope: AccountScope, form: Form, preview: object = None) -> Page:
     configured = {(row.category, row.provider_name) for row in rows}
     found, total = account_roles.page(0, MAX_ROLES)
     names = [role.name for role in found]
+    seen = _seen_groups(scope.account.id, form)
     listing = lists.from_request("console.show_providers", **scope.url_args)
     listing.with_page(refusals.page(scope.account.id, listing.skip, lists.PAGE_SIZE))
     return form.render(
@@ -272,6 +276,10 @@ def _overview(scope: AccountScope, form: Form, preview: object = None) -> Page:
         listing=listing,
         planned=preview,
         row_count=group_roles.count(form),
+        suggested_groups=[name for name in seen if len(name) <= LONGEST_SUGGESTION][
+            :MAX_SUGGESTIONS
+        ],
+        unseen_rows=group_roles.rows_without(form, seen),
         role_names=names,
         as_select=total == len(names) and len(names) * group_roles.count(form) <= MAX_OPTIONS,
         ignored=sso_settings.ignored_groups(tenants.get(scope.account.id).settings),
@@ -281,9 +289,18 @@ def _overview(scope: AccountScope, form: Form, preview: object = None) -> Page:
     )
 
 
+def _seen_groups(account_id: str, form: Form) -> Sequence[str]:
+    if account_id == SYSTEM_ACCOUNT_ID:  # groups give superadmins no roles
+        return ()
+    mapped = group_roles.names(form)
+    return seen_groups.names(account_id, mapped, len(mapped) + MAX_SUGGESTIONS)
+
+
 def _without_domains(account: Account | None, rows: Sequence[ProviderSetting]) -> set[str]:
     """The ids of the settings that should create users, but create none for lack of domains."""
     if account is None or account.settings.get("sso_provisioning") is False:
+        return set()
+    if domains.any_joins(account.id):
         return set()
     return {
         row.id
