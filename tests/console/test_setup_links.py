@@ -215,6 +215,46 @@ def test_signing_in_ends_the_set_up_of_this_browser_and_the_reverse(app: Flask, 
     assert browser.get("setup").headers["Location"] == "/console"
 
 
+def test_a_link_is_sent_again_until_it_is_opened(app: Flask, cast: Cast) -> None:
+    admin, page = Browser(app, cast.alice), f"sso/{cast.alice.account_id}/setup-links"
+    link = made(cast.alice, email="it@acme.example", features=["sso", "scim"])
+    listed = admin.get(page).text
+    assert "Single sign-on, Provisioning (SCIM) · it@acme.example" in listed
+    assert "We have sent a new link to it@acme.example" in admin.done(f"{page}/{link['id']}/renew")
+    mailbox.run_jobs(app)  # the first mail was not sent yet, and its link is worth nothing now
+    (mail,) = mailbox.outbox(app)
+    assert (mail["To"], mailbox.link_in(mail) != link["url"]) == ("it@acme.example", True)
+    assert CLOSED in Browser(app).get(page_of(link["url"])).text
+    (renewed,) = cast.alice.get(LINKS).json["items"]
+    assert renewed["expires_at"] == link["expires_at"]
+    opened(app, {"url": mailbox.link_in(mail)})
+    refused = admin.send(f"{page}/{link['id']}/renew")
+    assert (refused.status_code, "was opened" in refused.text) == (409, True)
+    assert "Send again" not in admin.get(page).text
+
+
+def test_a_link_that_nobody_gets_by_mail_is_shown_anew(app: Flask, cast: Cast) -> None:
+    admin, page = Browser(app, cast.alice), f"sso/{cast.alice.account_id}/setup-links"
+    link = made(cast.alice)
+    assert "Show a new link" in admin.get(page).text
+    (url,) = SHOWN.findall(admin.done(f"{page}/{link['id']}/renew"))
+    assert CLOSED in Browser(app).get(page_of(link["url"])).text
+    opened(app, {"url": url})
+
+
+def test_whose_links_are_sent_again(app: Flask, cast: Cast) -> None:
+    link = made(cast.alice)
+    renewing = f"setup-links/{link['id']}/renew"
+    for person, account in ((cast.charlie, cast.charlie), (cast.charlie, cast.alice)):
+        answer = Browser(app, person).send(f"sso/{account.account_id}/{renewing}")
+        assert answer.status_code == 404
+    assert Browser(app, cast.bob).send(f"sso/{cast.alice.account_id}/{renewing}").status_code == 403
+    holder = opened(app, made(cast.alice))
+    answer = holder.send(f"sso/{cast.alice.account_id}/{renewing}")
+    assert answer.headers["Location"].startswith("/console/sign-in")
+    opened(app, link)
+
+
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"name": ""}, "name"),
     ({"name": "x" * 101}, "name"),
