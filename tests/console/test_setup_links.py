@@ -165,6 +165,54 @@ def test_roles_and_policies_stay_with_the_admins(app: Flask, cast: Cast) -> None
     config = {"client_id": "x", "client_secret": "y", "default_role": "admin"}
     made_admin = holder.send(f"{home}/new/auth_providers/google", display_name="G", **config)
     assert made_admin.status_code == 400
+    config["default_role"] = "editor"
+    assert (
+        holder.send(f"{home}/new/auth_providers/google", display_name="G", **config).status_code
+        == 400
+    )
+
+
+def test_a_holder_sees_no_role_and_leaves_that_of_an_admin(app: Flask, cast: Cast) -> None:
+    config = {"client_id": "x", "client_secret": "y", "default_role": "editor"}
+    body = {"category": "auth_providers", "provider_name": "google", "config": config}
+    row = cast.alice.post("admin/configuration", body).json
+    holder = opened(app, made(cast.alice))
+    page = f"sso/{cast.alice.account_id}/{row['id']}"
+    assert "default_role" in Browser(app, cast.alice).get(page).text
+    assert "default_role" not in holder.get(page).text
+    holder.done(page, display_name="Google", enabled="true", client_id="another")
+    (changed,) = cast.alice.get("admin/configuration").json["items"]
+    assert (changed["config"]["client_id"], changed["config"]["default_role"]) == (
+        "another",
+        "editor",
+    )
+
+
+def test_a_holder_reads_what_is_left_and_whom_to_ask(app: Flask, cast: Cast) -> None:
+    holder = opened(app, made(cast.alice))
+    home = f"sso/{cast.alice.account_id}"
+    steps = holder.get("setup").text
+    assert "no provider yet" in steps
+    finish = steps.partition("<h2>Finish</h2>")[2]
+    assert ("disabled" in finish, 'action="/console/setup/complete"' in finish) == (True, False)
+    ask = f"Ask {cast.alice.email} to allow your domains"
+    assert ask not in steps
+    config = {"client_id": "x", "client_secret": "y"}
+    body = {"category": "auth_providers", "provider_name": "google", "config": config}
+    row = cast.alice.post("admin/configuration", body).json
+    for page in ("setup", f"{home}/{row['id']}"):
+        assert ask in holder.get(page).text
+    cast.alice.patch("account", {"sso_email_domains": ["acme.example"]})
+    for page in ("setup", f"{home}/{row['id']}"):
+        assert ask not in holder.get(page).text
+    holder.done(f"{home}/domains", domain="acme.example")
+    secret = cast.alice.post("account/scim/tokens").json["token"]
+    steps = holder.get("setup").text
+    assert "0 of 1 verified" in steps
+    assert "token created, not used yet" in steps
+    directory = Caller(app, Authorization=f"Bearer {secret}")
+    assert directory.get("/scim/v2/Users").status_code == 200
+    assert ">connected<" in holder.get("setup").text
 
 
 def test_the_cookie_is_no_credential_of_the_api(app: Flask, cast: Cast) -> None:

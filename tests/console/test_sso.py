@@ -384,10 +384,38 @@ def test_the_form_of_a_provider_has_sections_and_links_to_them_if_it_is_long(
     nav = page.partition("On this page")[2].partition("</nav>")[0]
     assert re.findall(r'<a href="#([\w-]+)">', nav) == (links if "saml" in path else [])
     folded = len(re.findall(r'<details class="mb-3">', page))
-    assert folded == len({"addresses", "attributes", "advanced"} & {*links})
+    assert folded == len({"by_hand", "addresses", "attributes", "advanced"} & {*links})
     for entry, opened in (({}, 0), ({"allowed_redirect_uris": "https://a.example/"}, 1)):
         answer = admin.send(path, display_name="", **entry).text
         assert answer.count('<details class="mb-3" open>') == opened
+
+
+def test_entries_by_hand_are_open_where_no_metadata_replaces_them(stage: Stage) -> None:
+    admin, home = Browser(stage.app, stage.cast.alice), f"sso/{stage.cast.alice.account_id}"
+    new = f"{home}/new/saml_providers/okta"
+    form = {"display_name": "", "idp_sso_url": "https://id.example/sso"}
+    opened = re.compile(r'<details class="mb-3" open><summary><h2 class="d-inline">([^<]*)')
+    assert opened.findall(admin.send(new, **form).text) == ["Without metadata"]
+    metadata = {"metadata_url": "https://id.example/metadata"}
+    assert opened.findall(admin.send(new, **form, **metadata).text) == []
+
+
+@pytest.mark.parametrize(
+    ("provider", "name"),
+    [
+        ("okta", "At Okta: “Audience URI (SP Entity ID)”"),
+        ("azure_ad", "At Microsoft Entra ID: “Identifier (Entity ID)”"),
+        ("generic", ""),
+    ],
+)
+def test_addresses_have_the_names_that_the_provider_gives_them(
+    app: Flask, cast: Cast, provider: str, name: str
+) -> None:
+    path = f"sso/{cast.alice.account_id}/new/saml_providers/{provider}"
+    page = Browser(app, cast.alice).get(path).text
+    assert "Entity ID (audience)" in page
+    assert name in page
+    assert ("Guide of" in page) == bool(name)
 
 
 def test_sections_hold_only_settings_that_some_provider_has() -> None:
