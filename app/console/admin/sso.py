@@ -355,7 +355,7 @@ def _form_page(
         row=row,
         steps=steps,
         sections=sso_form.sections(kind, for_admin=is_admin),
-        section_names=sso_form.section_names(for_admin=is_admin),
+        section_names=sso_form.section_names(kind, for_admin=is_admin),
         optional=sso_form.OPTIONAL,
         stored_secrets=service.stored_secrets(row) if row else (),
         in_use=sso_form.sections_in_use(kind, form),
@@ -364,9 +364,13 @@ def _form_page(
         creates_no_users=lacks_domains,
         sender=None if is_admin or not lacks_domains else _sender(scope),
         names_at_provider=sso_form.names_at_provider(kind),
+        last_sign_in=last_sign_ins.by_provider(scope.account.id).get(row.provider_name)
+        if row
+        else None,
         guide=sso_form.GUIDES.get(kind.name),
         may_confirm=pii.is_trusted(scope.account.id, scope.by.user_id),
         is_oauth=kind.category == OAUTH,
+        is_system=scope.account.id == SYSTEM_ACCOUNT_ID,
         read=saml_metadata.last_read(row) if row and row.config.get("metadata_url") else None,
         saml_keys=_saml_keys(scope, kind),
     )

@@ -115,9 +115,14 @@ def sections(kind: Provider, *, for_admin: bool = True) -> Mapping[str, list[JSO
     return {name: entries for name, entries in found.items() if entries or name == ADVANCED}
 
 
-def section_names(*, for_admin: bool = True) -> Mapping[str, object]:
+def section_names(kind: Provider, *, for_admin: bool = True) -> Mapping[str, object]:
     """The titles of the sections."""
-    return SECTION_NAMES if for_admin else {**SECTION_NAMES, "roles": gettext("Users")}
+    names: dict[str, object] = {**SECTION_NAMES}
+    if kind.category == OAUTH:
+        names["addresses"] = gettext("Redirect addresses")
+    if not for_admin:
+        names["roles"] = gettext("Users")
+    return names
 
 
 def sections_in_use(kind: Provider, form: Form) -> list[str]:

@@ -92,7 +92,7 @@ def reset_password() -> Page | BaseResponse:
 def _reset_page(form: Form) -> Page:
     token = form["token"]
     context = {
-        "valid": password_resets.expiry(token) is not None,
+        "user": password_resets.user_for_token(token),
         "keys": password_resets.api_keys_for_token(token),
     }
     return form.render("console/links/reset.html", **context)
