@@ -54,7 +54,7 @@ def test_an_app_is_set_up_and_confirms_the_next_sign_in(visit: Visit, user: Call
     start_sign_in(visit, user)
     page.goto("/console/profile")
     press(visit, "Set up second factors")
-    page.get_by_label("Name", exact=True).fill("Phone")
+    page.get_by_label("Name of the app").fill("Phone")
     press(visit, "Add an app")
     expect(page.get_by_role("img", name="QR code of the secret").locator("svg")).to_be_visible()
     page.get_by_text("Type the secret instead").click()
