@@ -16,7 +16,7 @@ from tests import mailbox, name_server
 from tests.builders import Cast
 from tests.console.browser import Browser, beside, sign_in
 from tests.name_server import NameServer
-from tests.sql import statements
+from tests.sql import Statement, statements
 from tests.test_tenancy import PROVIDER
 
 
@@ -108,7 +108,7 @@ def test_the_account_follows_from_a_proved_domain(
 def test_a_forgotten_password_needs_no_account_in_a_proved_domain(
     app: Flask, cast: Cast, dns: NameServer
 ) -> None:
-    def forgot(email: str, **fields: str) -> tuple[int, str, list[str]]:
+    def forgot(email: str, **fields: str) -> tuple[int, str, list[Statement]]:
         with statements(app) as sent:
             answer = Browser(app).send("forgot-password", account="", email=email, **fields)
         return answer.status_code, beside(answer, "account"), sent
