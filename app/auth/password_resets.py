@@ -53,6 +53,12 @@ def expiry(token: str) -> datetime | None:
     return row.expires_at if row else None
 
 
+def user_for_token(token: str) -> User | None:
+    """The user of a mailed token; None for an invalid one."""
+    row = mail_tokens.find(token, PURPOSE)
+    return _user_of(row) if row else None
+
+
 def api_keys_for_token(token: str) -> list[ApiKey]:
     """The active API keys of a mailed token's user, as a new password does not revoke them.
 

@@ -35,6 +35,7 @@ MAX_OPEN = 10
 """Open links of one account."""
 NO_KEYS = "API keys cannot manage setup links."
 NOT_FOR_SYSTEM = "The system account has no setup links."
+NOT_PENDING = "This link was opened, is revoked or has expired. Create another."
 NOT_TESTED = "Test a sign-in first: it shows that users will be able to sign in."
 
 
@@ -92,10 +93,27 @@ def create(body: Body, *, by: Principal, id: str | None = None) -> tuple[SetupLi
         session.flush()
         if _count_open(account.id) > MAX_OPEN:
             raise Conflict(f"An account has at most {MAX_OPEN} open setup links. Revoke one first.")
-        if email:
-            lockout.count_mail(account.id, email)
-            payload = {"setup_link_id": link.id, "token": crypto.encrypt(token)}
-            jobs.enqueue("auth.send_setup_link", payload, account_id=account.id)
+        _enqueue_mail(link, token)
+    return link, _address(token)
+
+
+def renew(link_id: str, *, by: Principal) -> tuple[SetupLink, str]:
+    """Replace the address of a link that nobody has opened, and mail it again; returns both.
+
+    It is valid as long as before, and the old address no longer works. Raises Conflict for another
+    link, NotFound, TooManyRequests, or Forbidden without a recent sign-in.
+    """
+    by.refuse_key(NO_KEYS)
+    by.require_recent_sign_in()
+    account = _account(by)
+    token = tokens.random_token(account.account_code)
+    with db.transaction() as session:
+        link = _for_update(account.id, link_id)
+        if link.state != "pending":
+            raise Conflict(NOT_PENDING)
+        link.token_hash = tokens.digest(token)
+        session.flush()
+        _enqueue_mail(link, token)
     return link, _address(token)
 
 
@@ -179,6 +197,13 @@ def complete(holder: Principal) -> None:
         jobs.enqueue("auth.notify_setup_completed", payload, account_id=link.account_id)
 
 
+def _enqueue_mail(link: SetupLink, token: str) -> None:
+    if link.email:
+        lockout.count_mail(link.account_id, link.email)
+        payload = {"setup_link_id": link.id, "token": crypto.encrypt(token)}
+        jobs.enqueue("auth.send_setup_link", payload, account_id=link.account_id)
+
+
 def _account(by: Principal) -> AccountRef:
     if by.require_account_id() == SYSTEM_ACCOUNT_ID or by.account is None:
         raise Forbidden(NOT_FOR_SYSTEM)
@@ -249,8 +274,9 @@ def _mail_link(payload: Mapping[str, str]) -> None:
     link = get(payload["account_id"], payload["setup_link_id"])
     token = crypto.decrypt(payload["token"])
     account = principals.find_active_account(link.account_id)
-    # It may have been opened or revoked meanwhile.
-    if link.email and account and link.state == "pending":
+    # It may have been opened, revoked or renewed meanwhile.
+    is_current = link.state == "pending" and link.token_hash == tokens.digest(token)
+    if link.email and account and is_current:
         _send(link, account, link.email, "setup_link", url=_address(token))
 
 

@@ -8,7 +8,7 @@ from flask import flash, g, make_response, redirect, render_template, request, u
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import config
-from app.auth import lockout, magic_links
+from app.auth import magic_links
 from app.auth import service as auth
 from app.auth.guard import account_of_host
 from app.auth.mfa.gate import Proof
@@ -68,6 +68,7 @@ from app.console.shell import (
     guard,
     last_account,
     links,
+    realms,
     resubmit,
     second_factor,
     streams,
@@ -79,7 +80,6 @@ from app.errors import AppError, Unauthorized
 from app.http import languages
 from app.http.languages import gettext, lazy_gettext
 from app.rest.access import public
-from app.sso import discovery
 from app.sso import service as providers
 from app.sso.models import ProviderSetting
 
@@ -116,7 +116,6 @@ PAGES = (
 )
 
 
-MAX_EMAIL = 320
 NO_PROVIDER = lazy_gettext("No single sign-on for this account. Check the account above.")
 NOT_SIGNED_IN = lazy_gettext("You are not signed in yet. Sign in in the other tab first.")
 
@@ -163,7 +162,7 @@ def submit_sign_in() -> BaseResponse | Page:
     if "magic_link" in request.form:
         return _mail_magic_link(form)
     try:
-        account = form["account"] or account_of_host() or _discovered(form).slug
+        account = realms.account_of(form)
         user = auth.check_password(account, form["email"], form["password"], origin())
     except AppError as error:
         return _sign_in_page(form.with_error(error))
@@ -176,9 +175,10 @@ def submit_sign_in() -> BaseResponse | Page:
 
 def _mail_magic_link(form: Form) -> BaseResponse | Page:
     try:
-        body = form.validated(("email",), account=200, email=320)
-        account = body["account"] or account_of_host() or _discovered(form).slug
-        magic_links.request_link(account, body["email"], address=request.remote_addr)
+        body = form.validated(("email",), account=200, email=realms.MAX_EMAIL)
+        magic_links.request_link(
+            realms.account_of(form), body["email"], address=request.remote_addr
+        )
     except AppError as error:
         return _sign_in_page(form.with_error(error))
     flash(gettext("If this user exists, we have sent a link to sign in. Check your inbox."))
@@ -187,7 +187,7 @@ def _mail_magic_link(form: Form) -> BaseResponse | Page:
 
 def _choose_provider(form: Form) -> BaseResponse | Page:
     try:
-        realm, target = _discovered(form), form["next"] or None
+        realm, target = realms.discovered(form), form["next"] or None
     except AppError as error:
         return _sign_in_page(form.with_error(error))
     if realm.account and form["account"] in ("", realm.account.slug, realm.account.account_code):
@@ -199,14 +199,6 @@ def _choose_provider(form: Form) -> BaseResponse | Page:
         return redirect(url_for("console.sign_in", account=account, next=target), 303)
     form.problem, form.status = str(NO_PROVIDER), 400
     return _sign_in_page(form)
-
-
-def _discovered(form: Form) -> discovery.Realm:
-    """The account that the domain of the email address tells."""
-    if "@" not in form["email"]:
-        return discovery.Realm()
-    lockout.count_discovery(request.remote_addr)
-    return discovery.discover(form["email"][:MAX_EMAIL])
 
 
 def _provider_page(form: Form, provider: ProviderSetting) -> Page:

@@ -123,6 +123,16 @@ def find_verified(account_id: str, email: str) -> AccountDomain | None:
     )
 
 
+def any_joins(account_id: str) -> bool:
+    """Whether addresses of some verified domain of the account become users by themselves."""
+    joining = (
+        AccountDomain.account_id == account_id,
+        AccountDomain.verified_at.is_not(None),
+        AccountDomain.auto_join.is_(True),
+    )
+    return bool(db.db.session.scalar(sa.select(sa.exists().where(*joining))))
+
+
 def _select(account_id: str, domain_id: str) -> sa.Select[AccountDomain]:
     own = (AccountDomain.account_id == account_id, AccountDomain.id == domain_id.lower())
     return sa.select(AccountDomain).where(*own)

@@ -107,13 +107,18 @@ def _default_roles(account_id: str) -> dict[str, str | None]:
     return {row.provider_name: _default_role(row.config) for row in rows}
 
 
-def _without_directory(account_id: str) -> set[str]:
-    rows = service.list_for_sign_in(account_id)[1]
+def providers_with_groups(account_id: str) -> set[str]:
+    """The names of the providers that people sign in with and whose groups can give roles."""
     return {
         row.provider_name
-        for row in rows
-        if not service.get_provider(row).names_directory(row.config)
+        for row in service.list_for_sign_in(account_id)[1]
+        if service.get_provider(row).names_directory(row.config)
     }
+
+
+def _without_directory(account_id: str) -> set[str]:
+    names = {row.provider_name for row in service.list_for_sign_in(account_id)[1]}
+    return names - providers_with_groups(account_id)
 
 
 def preview(changed_settings: JSONMapping, *, by: Principal) -> list[Change]:

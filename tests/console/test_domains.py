@@ -12,10 +12,11 @@ from flask.testing import FlaskClient
 
 from app.db import transaction
 from app.domains.models import AccountDomain
-from tests import name_server
+from tests import mailbox, name_server
 from tests.builders import Cast
 from tests.console.browser import Browser, beside, sign_in
 from tests.name_server import NameServer
+from tests.sql import Statement, statements
 from tests.test_tenancy import PROVIDER
 
 
@@ -59,7 +60,9 @@ def test_an_admin_proves_a_domain(app: Flask, cast: Cast, dns: NameServer) -> No
     assert browser.send(one, auto_join="true", auto_join_role="editor").status_code == 303
     changed = cast.alice.get("account/domains").json["items"][0]
     assert (changed["auto_join"], changed["auto_join_role"]) == (True, "editor")
-    assert "join as editor" in browser.get(pages).text
+    listed = browser.get(pages).text
+    assert "join as editor" in listed
+    assert 'data-label="Last checked"' in listed
     assert '<option value="editor" selected>' in browser.get(one).text
     for _ in range(2):
         assert browser.send(f"{one}/remove").status_code == 303
@@ -100,6 +103,58 @@ def test_the_account_follows_from_a_proved_domain(
     assert wrong.status_code == 401
     assert sign_in(browser, cast.alice, account="").status_code == 303
     assert browser.get("/console").status_code == 200
+
+
+def test_a_forgotten_password_needs_no_account_in_a_proved_domain(
+    app: Flask, cast: Cast, dns: NameServer
+) -> None:
+    def forgot(email: str, **fields: str) -> tuple[int, str, list[Statement]]:
+        with statements(app) as sent:
+            answer = Browser(app).send("forgot-password", account="", email=email, **fields)
+        return answer.status_code, beside(answer, "account"), sent
+
+    stranger = "nobody@acme.example"
+    for email in (cast.bob.email, stranger):  # nobody has proved the domain
+        assert forgot(email)[:2] == (400, "Specify the account by slug, code or id.")
+    proved(cast, dns)
+    known = forgot(cast.bob.email)
+    assert known[:2] == (303, "")
+    mailbox.run_jobs(app)
+    (mail,) = mailbox.outbox(app)
+    assert (mail["To"], "/console/reset-password?" in mailbox.link_in(mail)) == (
+        cast.bob.email,
+        True,
+    )
+    assert forgot(stranger) == known
+    mailbox.run_jobs(app)
+    assert len(mailbox.outbox(app)) == 1
+    assert forgot(f"x@mail.{stranger.partition('@')[2]}")[0] == 400
+
+
+@pytest.mark.one_database
+@pytest.mark.parametrize(
+    ("limits", "statuses"),
+    [
+        ({"mail_tries": 2}, [303, 303, 429]),  # whether the account is named or not
+        ({"mail_tries_per_address": 2}, [303, 303, 429]),
+        ({"sign_in_starts_per_address": 1}, [303, 303, 429]),
+    ],
+)
+def test_a_forgotten_password_is_limited_without_an_account_too(
+    app: Flask,
+    cast: Cast,
+    dns: NameServer,
+    monkeypatch: pytest.MonkeyPatch,
+    limits: dict[str, int],
+    statuses: list[int],
+) -> None:
+    proved(cast, dns)
+    settings = replace(app.extensions["atrium.config"], login_rate_limit="on", **limits)
+    monkeypatch.setitem(app.extensions, "atrium.config", settings)
+    form = {"email": cast.bob.email}
+    accounts = ("acme", "", "")
+    found = [Browser(app).send("forgot-password", account=one, **form) for one in accounts]
+    assert [answer.status_code for answer in found] == statuses
 
 
 @pytest.mark.one_database

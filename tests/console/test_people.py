@@ -560,7 +560,8 @@ def test_a_forgotten_password_is_set_by_the_mailed_link(app: Flask, cast: Cast) 
     run_jobs(app)
     (mail,) = outbox(app)
     path = link_in(mail).partition("/console/")[2]
-    assert browser.get(path).status_code == 200
+    shown = browser.get(path)
+    assert (shown.status_code, f"For {cast.bob.email} of Acme." in shown.text) == (200, True)
     secret = path.partition("token=")[2]
     weak = browser.send("reset-password", token=secret, new_password="short")
     assert (weak.status_code, bool(beside(weak, "new_password"))) == (400, True)

@@ -165,6 +165,54 @@ def test_roles_and_policies_stay_with_the_admins(app: Flask, cast: Cast) -> None
     config = {"client_id": "x", "client_secret": "y", "default_role": "admin"}
     made_admin = holder.send(f"{home}/new/auth_providers/google", display_name="G", **config)
     assert made_admin.status_code == 400
+    config["default_role"] = "editor"
+    assert (
+        holder.send(f"{home}/new/auth_providers/google", display_name="G", **config).status_code
+        == 400
+    )
+
+
+def test_a_holder_sees_no_role_and_leaves_that_of_an_admin(app: Flask, cast: Cast) -> None:
+    config = {"client_id": "x", "client_secret": "y", "default_role": "editor"}
+    body = {"category": "auth_providers", "provider_name": "google", "config": config}
+    row = cast.alice.post("admin/configuration", body).json
+    holder = opened(app, made(cast.alice))
+    page = f"sso/{cast.alice.account_id}/{row['id']}"
+    assert "default_role" in Browser(app, cast.alice).get(page).text
+    assert "default_role" not in holder.get(page).text
+    holder.done(page, display_name="Google", enabled="true", client_id="another")
+    (changed,) = cast.alice.get("admin/configuration").json["items"]
+    assert (changed["config"]["client_id"], changed["config"]["default_role"]) == (
+        "another",
+        "editor",
+    )
+
+
+def test_a_holder_reads_what_is_left_and_whom_to_ask(app: Flask, cast: Cast) -> None:
+    holder = opened(app, made(cast.alice))
+    home = f"sso/{cast.alice.account_id}"
+    steps = holder.get("setup").text
+    assert "no provider yet" in steps
+    finish = steps.partition("<h2>Finish</h2>")[2]
+    assert ("disabled" in finish, 'action="/console/setup/complete"' in finish) == (True, False)
+    ask = f"Ask {cast.alice.email} to allow your domains"
+    assert ask not in steps
+    config = {"client_id": "x", "client_secret": "y"}
+    body = {"category": "auth_providers", "provider_name": "google", "config": config}
+    row = cast.alice.post("admin/configuration", body).json
+    for page in ("setup", f"{home}/{row['id']}"):
+        assert ask in holder.get(page).text
+    cast.alice.patch("account", {"sso_email_domains": ["acme.example"]})
+    for page in ("setup", f"{home}/{row['id']}"):
+        assert ask not in holder.get(page).text
+    holder.done(f"{home}/domains", domain="acme.example")
+    secret = cast.alice.post("account/scim/tokens").json["token"]
+    steps = holder.get("setup").text
+    assert "0 of 1 verified" in steps
+    assert "token created, not used yet" in steps
+    directory = Caller(app, Authorization=f"Bearer {secret}")
+    assert directory.get("/scim/v2/Users").status_code == 200
+    assert ">connected<" in holder.get("setup").text
 
 
 def test_the_cookie_is_no_credential_of_the_api(app: Flask, cast: Cast) -> None:
@@ -213,6 +261,46 @@ def test_signing_in_ends_the_set_up_of_this_browser_and_the_reverse(app: Flask, 
     browser.done("sign-in", **form)
     assert SETUP_COOKIE not in {cookie.key for cookie in _cookies(browser)}
     assert browser.get("setup").headers["Location"] == "/console"
+
+
+def test_a_link_is_sent_again_until_it_is_opened(app: Flask, cast: Cast) -> None:
+    admin, page = Browser(app, cast.alice), f"sso/{cast.alice.account_id}/setup-links"
+    link = made(cast.alice, email="it@acme.example", features=["sso", "scim"])
+    listed = admin.get(page).text
+    assert "Single sign-on, Provisioning (SCIM) · it@acme.example" in listed
+    assert "We have sent a new link to it@acme.example" in admin.done(f"{page}/{link['id']}/renew")
+    mailbox.run_jobs(app)  # the first mail was not sent yet, and its link is worth nothing now
+    (mail,) = mailbox.outbox(app)
+    assert (mail["To"], mailbox.link_in(mail) != link["url"]) == ("it@acme.example", True)
+    assert CLOSED in Browser(app).get(page_of(link["url"])).text
+    (renewed,) = cast.alice.get(LINKS).json["items"]
+    assert renewed["expires_at"] == link["expires_at"]
+    opened(app, {"url": mailbox.link_in(mail)})
+    refused = admin.send(f"{page}/{link['id']}/renew")
+    assert (refused.status_code, "was opened" in refused.text) == (409, True)
+    assert "Send again" not in admin.get(page).text
+
+
+def test_a_link_that_nobody_gets_by_mail_is_shown_anew(app: Flask, cast: Cast) -> None:
+    admin, page = Browser(app, cast.alice), f"sso/{cast.alice.account_id}/setup-links"
+    link = made(cast.alice)
+    assert "Show a new link" in admin.get(page).text
+    (url,) = SHOWN.findall(admin.done(f"{page}/{link['id']}/renew"))
+    assert CLOSED in Browser(app).get(page_of(link["url"])).text
+    opened(app, {"url": url})
+
+
+def test_whose_links_are_sent_again(app: Flask, cast: Cast) -> None:
+    link = made(cast.alice)
+    renewing = f"setup-links/{link['id']}/renew"
+    for person, account in ((cast.charlie, cast.charlie), (cast.charlie, cast.alice)):
+        answer = Browser(app, person).send(f"sso/{account.account_id}/{renewing}")
+        assert answer.status_code == 404
+    assert Browser(app, cast.bob).send(f"sso/{cast.alice.account_id}/{renewing}").status_code == 403
+    holder = opened(app, made(cast.alice))
+    answer = holder.send(f"sso/{cast.alice.account_id}/{renewing}")
+    assert answer.headers["Location"].startswith("/console/sign-in")
+    opened(app, link)
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [

@@ -258,6 +258,31 @@ def test_a_mapping_is_tried_before_it_is_saved(stage: Stage, admin: Browser) -> 
     assert saved["sso_provisioning"] is True
 
 
+def test_groups_of_the_provider_and_the_directory_are_suggested_and_others_marked(
+    stage: Stage, admin: Browser
+) -> None:
+    alice, home = stage.cast.alice, f"sso/{stage.cast.alice.account_id}"
+    unseen = re.compile(r'id="group_(\d+)-unseen"')
+    alice.post("groups", {"name": "Made here"})
+    page = admin.get(home).text
+    assert "Group at the provider or directory" in page
+    assert ("seen-groups" in page, unseen.findall(page)) == (False, [])
+    stage.saml(alice)
+    alice.patch("account", {"default_redirect_uri": stage.client})
+    assert stage.assert_in(attributes={"groups": ["Staff", "x" * 101]}).status_code == 302
+    secret = alice.post("account/scim/tokens").json["token"]
+    group = {"schemas": ["urn:ietf:params:scim:schemas:core:2.0:Group"], "displayName": "Library"}
+    directory = Caller(stage.app, Authorization=f"Bearer {secret}")
+    assert directory.post("/scim/v2/Groups", group).status_code == 201
+    stage.saml(stage.cast.charlie)
+    pairs = (("Staff", "editor"), ("staff", "editor"), ("Made here", "editor"), ("Library", ""))
+    page = admin.send(home, **rows(*pairs, ("x" * 101, "editor")), do="more").text
+    options = page.partition('<datalist id="seen-groups">')[2].partition("</datalist>")[0]
+    assert re.findall(r'value="([^"]*)"', options) == ["Library", "Staff"]
+    assert unseen.findall(page) == ["1", "2"]
+    assert "Not seen in recent sign-ins" in page
+
+
 def test_a_form_takes_no_more_than_the_api(stage: Stage, admin: Browser) -> None:
     home = f"sso/{stage.cast.alice.account_id}"
     many = rows(*((f"g{n}", "editor") for n in range(201)))
@@ -310,7 +335,7 @@ def test_whose_pages_these_are(stage: Stage, admin: Browser, superadmin: Browser
     assert admin.send(f"{own}/remove").status_code == 404
     assert superadmin.get(f"{theirs}/{made['id']}").status_code == 200
     system = superadmin.client.get("/console/sso", follow_redirects=True).text
-    assert "every account without its own" in system
+    assert "every account that has no providers of its own" in system
     viewer = Browser(stage.app, stage.cast.bob)
     assert viewer.get(f"sso/{stage.cast.alice.account_id}").status_code == 403
     assert Browser(stage.app).get("sso").status_code == 302
@@ -357,12 +382,42 @@ def test_the_form_of_a_provider_has_sections_and_links_to_them_if_it_is_long(
     assert all(f' id="{name}"' in page for name in links)
     # The form of OAuth is short: its headings are in view.
     nav = page.partition("On this page")[2].partition("</nav>")[0]
-    assert re.findall(r'<a href="#([\w-]+)">', nav) == (links if "saml" in path else [])
+    assert re.findall(r'<a(?: data-folded)? href="#([\w-]+)">', nav) == (
+        links if "saml" in path else []
+    )
     folded = len(re.findall(r'<details class="mb-3">', page))
-    assert folded == len({"addresses", "attributes", "advanced"} & {*links})
+    assert folded == len({"by_hand", "addresses", "attributes", "advanced"} & {*links})
     for entry, opened in (({}, 0), ({"allowed_redirect_uris": "https://a.example/"}, 1)):
         answer = admin.send(path, display_name="", **entry).text
         assert answer.count('<details class="mb-3" open>') == opened
+
+
+def test_entries_by_hand_are_open_where_no_metadata_replaces_them(stage: Stage) -> None:
+    admin, home = Browser(stage.app, stage.cast.alice), f"sso/{stage.cast.alice.account_id}"
+    new = f"{home}/new/saml_providers/okta"
+    form = {"display_name": "", "idp_sso_url": "https://id.example/sso"}
+    opened = re.compile(r'<details class="mb-3" open><summary><h2 class="d-inline">([^<]*)')
+    assert opened.findall(admin.send(new, **form).text) == ["Without metadata"]
+    metadata = {"metadata_url": "https://id.example/metadata"}
+    assert opened.findall(admin.send(new, **form, **metadata).text) == []
+
+
+@pytest.mark.parametrize(
+    ("provider", "name"),
+    [
+        ("okta", "At Okta: “Audience URI (SP Entity ID)”"),
+        ("azure_ad", "At Microsoft Entra ID: “Identifier (Entity ID)”"),
+        ("generic", ""),
+    ],
+)
+def test_addresses_have_the_names_that_the_provider_gives_them(
+    app: Flask, cast: Cast, provider: str, name: str
+) -> None:
+    path = f"sso/{cast.alice.account_id}/new/saml_providers/{provider}"
+    page = Browser(app, cast.alice).get(path).text
+    assert "Entity ID (audience)" in page
+    assert name in page
+    assert ("Guide of" in page) == bool(name)
 
 
 def test_sections_hold_only_settings_that_some_provider_has() -> None:

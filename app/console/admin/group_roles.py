@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from app.console.shell import forms
 from app.console.shell.forms import Form
@@ -60,6 +60,16 @@ def body(form: Form) -> list[JSONObject]:
 def count(form: Form) -> int:
     """The number of rows."""
     return int(form["rows"] or 0)
+
+
+def names(form: Form) -> set[str]:
+    """The groups of the rows."""
+    return {group for group, _ in _pairs(form) if group}
+
+
+def rows_without(form: Form, groups: Collection[str]) -> set[int]:
+    """The numbers of the rows that name none of these groups."""
+    return {n for n, (group, _) in enumerate(_pairs(form)) if group and group not in groups}
 
 
 def _submitted() -> int:

@@ -9,6 +9,7 @@ from app import clock
 from app.auth import scim_tokens, setup_links
 from app.auth.models import SetupLink
 from app.auth.principal import Principal
+from app.console.admin import sso
 from app.console.admin.domains import STATE_NAMES
 from app.console.shell import guard
 from app.console.shell.blueprint import blueprint
@@ -89,12 +90,19 @@ def complete_setup() -> Page | BaseResponse:
 def _steps_page(holder: Principal, form: Form) -> Page:
     account, link_id = holder.home_and_user()
     link = setup_links.get(account.id, link_id)
+    rows = service.page(0, MAX_SHOWN, by=holder)[0]
+    lacking = sso.without_domains(service.find_active_account(account.id), rows)
+    shown = domains.page(account.id, 0, MAX_SHOWN)[0]
     context = {
         "account": account,
         "link": link,
-        "rows": service.page(0, MAX_SHOWN, by=holder)[0],
+        "rows": rows,
+        "creates_no_users": bool(lacking)
+        and all(row.id in lacking or not row.enabled for row in rows),
+        "sender": sso.sender_of(link),
         "kinds": providers.PROVIDERS,
-        "domains": domains.page(account.id, 0, MAX_SHOWN)[0],
+        "domains": shown,
+        "verified_count": sum(row.state == VERIFIED for row in shown),
         "tokens": scim_tokens.list_active(account.id),
         "state_names": STATE_NAMES,
         "verified": VERIFIED,

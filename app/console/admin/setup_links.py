@@ -41,7 +41,7 @@ STATE_NAMES = {
 @guard.admins_only
 def show_setup_links(account_id: str) -> Page:
     """The setup links of an account, with the form that creates one."""
-    return _page(_scope(account_id), Form({"days": DEFAULT_DAYS}, list(setup_links.FEATURES)))
+    return _page(_scope(account_id), _blank())
 
 
 @blueprint.post(LINKS)
@@ -79,6 +79,26 @@ def show_made_setup_link(account_id: str, setup_link_id: str) -> str | BaseRespo
     return render_template("console/setup/made.html", scope=scope, link=link, url=url)
 
 
+@blueprint.post(f"{LINK}/renew")
+@public
+@guard.admins_only
+def renew_setup_link(account_id: str, setup_link_id: str) -> Page | BaseResponse:
+    """Mail a link again with a new address, or show it if nobody gets a mail."""
+    scope = _scope(account_id)
+    try:
+        link, url = setup_links.renew(setup_link_id, by=scope.by)
+    except AppError as error:
+        return _page(scope, _blank().with_error(error))
+    if link.email is None:
+        one_time_secrets.store(link.id, url)
+        url_args = {**scope.url_args, "setup_link_id": link.id}
+        return redirect(url_for("console.show_made_setup_link", **url_args), 303)
+    notice = gettext(
+        "We have sent a new link to %(email)s. The old one no longer works.", email=link.email
+    )
+    return redirect_with_notice(notice, "console.show_setup_links", **scope.url_args)
+
+
 @blueprint.post(f"{LINK}/revoke")
 @public
 @guard.admins_only
@@ -88,9 +108,13 @@ def revoke_setup_link(account_id: str, setup_link_id: str) -> Page | BaseRespons
     try:
         setup_links.revoke(setup_link_id, by=scope.by)
     except AppError as error:
-        return _page(scope, Form({"days": DEFAULT_DAYS}).with_error(error))
+        return _page(scope, _blank().with_error(error))
     notice = gettext("The link is revoked. What was set up stays.")
     return redirect_with_notice(notice, "console.show_setup_links", **scope.url_args)
+
+
+def _blank() -> Form:
+    return Form({"days": DEFAULT_DAYS}, list(setup_links.FEATURES))
 
 
 def _scope(account_id: str) -> AccountScope:
@@ -127,6 +151,7 @@ def _page(scope: AccountScope, form: Form) -> Page:
         creators=users.emails(scope.account.id, {link.created_by for link in rows}),
         state_names=STATE_NAMES,
         features=FEATURES,
+        feature_names={feature["id"]: feature["name"] for feature in FEATURES},
         days=DAYS,
         form_id=idempotent_forms.form_id(),
     )

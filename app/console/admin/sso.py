@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from flask import flash, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
-from app.accounts import pii, sso_settings, tenants
+from app.accounts import pii, sso_settings, tenants, users
 from app.accounts import roles as account_roles
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
 from app.accounts.schemas import OwnAccountBody
 from app.auth import account_settings, setup_links
+from app.auth.models import SetupLink
 from app.auth.responses import origin
 from app.console.admin import group_roles, settings_home, sso_form
 from app.console.people.users import choices
@@ -19,9 +20,11 @@ from app.console.shell import forms, guard, idempotent_forms, lists, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
+from app.domains import service as domains
 from app.errors import AppError
 from app.http.languages import gettext
 from app.rest.access import public
+from app.scim import seen_groups
 from app.sso import (
     account_linking,
     dry_run,
@@ -48,6 +51,7 @@ NEW = f"{ACCOUNT}/new/<category>/<provider>"
 SETTING = f"{ACCOUNT}/<uuid:setting_id>"
 MAX_ROLES, MAX_OPTIONS = 100, 500
 """Beyond these, roles are typed: a select in each row would make the page too large."""
+MAX_SUGGESTIONS, LONGEST_SUGGESTION = 50, 100
 
 
 @blueprint.get("/console/sso")
@@ -113,8 +117,11 @@ def create_provider(account_id: str, category: str, provider: str) -> Page | Bas
     form = forms.submitted(*sso_form.field_names(kind), "slug")
     try:
         key = {"category": kind.category, "provider_name": kind.kind}
+        by_admin = scope.by.setup is None
         slug = {"slug": form["slug"].strip()} if kind.discovers else {}
-        row = service.create({**key, **slug, **sso_form.body(kind, form)}, by=scope.by)
+        row = service.create(
+            {**key, **slug, **sso_form.body(kind, form, by_admin=by_admin)}, by=scope.by
+        )
     except AppError as error:
         return _form_page(scope, kind, sso_form.with_error(form, error), None)
     url_args = {"account_id": scope.account.id, "setting_id": row.id}
@@ -145,7 +152,8 @@ def change_provider(account_id: str, setting_id: str) -> Page | BaseResponse:
     form = forms.submitted(*sso_form.field_names(kind), "seen")
     try:
         forms.check_unchanged(form, row.updated_at)
-        service.change(row.id, sso_form.body(kind, form), by=scope.by)
+        body = sso_form.body(kind, form, by_admin=scope.by.setup is None)
+        service.change(row.id, body, by=scope.by)
     except AppError as error:
         return _form_page(scope, kind, sso_form.with_error(form, error), row)
     url_args = {"account_id": scope.account.id, "setting_id": row.id}
@@ -257,13 +265,14 @@ def _overview(scope: AccountScope, form: Form, preview: object = None) -> Page:
     configured = {(row.category, row.provider_name) for row in rows}
     found, total = account_roles.page(0, MAX_ROLES)
     names = [role.name for role in found]
+    seen = _seen_groups(scope.account.id, form)
     listing = lists.from_request("console.show_providers", **scope.url_args)
     listing.with_page(refusals.page(scope.account.id, listing.skip, lists.PAGE_SIZE))
     return form.render(
         "console/sso/overview.html",
         scope=scope,
         rows=rows,
-        without_domains=_without_domains(service.find_active_account(scope.account.id), rows),
+        without_domains=without_domains(service.find_active_account(scope.account.id), rows),
         kinds=[
             provider
             for provider in providers.PROVIDERS
@@ -272,6 +281,10 @@ def _overview(scope: AccountScope, form: Form, preview: object = None) -> Page:
         listing=listing,
         planned=preview,
         row_count=group_roles.count(form),
+        suggested_groups=[name for name in seen if len(name) <= LONGEST_SUGGESTION][
+            :MAX_SUGGESTIONS
+        ],
+        unseen_rows=group_roles.rows_without(form, seen),
         role_names=names,
         as_select=total == len(names) and len(names) * group_roles.count(form) <= MAX_OPTIONS,
         ignored=sso_settings.ignored_groups(tenants.get(scope.account.id).settings),
@@ -281,9 +294,18 @@ def _overview(scope: AccountScope, form: Form, preview: object = None) -> Page:
     )
 
 
-def _without_domains(account: Account | None, rows: Sequence[ProviderSetting]) -> set[str]:
+def _seen_groups(account_id: str, form: Form) -> Sequence[str]:
+    if account_id == SYSTEM_ACCOUNT_ID:  # groups give superadmins no roles
+        return ()
+    mapped = group_roles.names(form)
+    return seen_groups.names(account_id, mapped, len(mapped) + MAX_SUGGESTIONS)
+
+
+def without_domains(account: Account | None, rows: Sequence[ProviderSetting]) -> set[str]:
     """The ids of the settings that should create users, but create none for lack of domains."""
     if account is None or account.settings.get("sso_provisioning") is False:
+        return set()
+    if domains.any_joins(account.id):
         return set()
     return {
         row.id
@@ -293,6 +315,17 @@ def _without_domains(account: Account | None, rows: Sequence[ProviderSetting]) -
             Connection(account, service.get_provider(row), row.config, is_own=True)
         )
     }
+
+
+def sender_of(link: SetupLink) -> str:
+    """The admin who created a link, as its holder reads it."""
+    unknown = gettext("an admin of the account")
+    return users.emails(link.account_id, {link.created_by}).get(link.created_by, unknown)
+
+
+def _sender(scope: AccountScope) -> str:
+    account, link_id = scope.by.home_and_user()
+    return sender_of(setup_links.get(account.id, link_id))
 
 
 def _saml_keys(scope: AccountScope, kind: Provider) -> list[JSONObject]:
@@ -310,8 +343,10 @@ def _form_page(
     steps: object = None,
 ) -> Page:
     account = service.find_active_account(scope.account.id)
-    # Who follows a setup link types the name of a role: the list is for users.
-    known_roles = choices(with_admin=False) if scope.by.setup is None else {}
+    # Who follows a setup link chooses no role: that is for admins.
+    is_admin = scope.by.setup is None
+    known_roles = choices(with_admin=False) if is_admin else {}
+    lacks_domains = row is not None and bool(without_domains(account, [row]))
     return form.render(
         "console/sso/provider.html",
         **known_roles,
@@ -319,16 +354,23 @@ def _form_page(
         kind=kind,
         row=row,
         steps=steps,
-        sections=sso_form.sections(kind),
-        section_names=sso_form.SECTION_NAMES,
+        sections=sso_form.sections(kind, for_admin=is_admin),
+        section_names=sso_form.section_names(kind, for_admin=is_admin),
         optional=sso_form.OPTIONAL,
         stored_secrets=service.stored_secrets(row) if row else (),
         in_use=sso_form.sections_in_use(kind, form),
         addresses=sso_form.service_addresses(account, kind, row),
         closed_to_members=row is not None and row.admits_pii_members is False,
-        creates_no_users=row is not None and bool(_without_domains(account, [row])),
+        creates_no_users=lacks_domains,
+        sender=None if is_admin or not lacks_domains else _sender(scope),
+        names_at_provider=sso_form.names_at_provider(kind),
+        last_sign_in=last_sign_ins.by_provider(scope.account.id).get(row.provider_name)
+        if row
+        else None,
+        guide=sso_form.GUIDES.get(kind.name),
         may_confirm=pii.is_trusted(scope.account.id, scope.by.user_id),
         is_oauth=kind.category == OAUTH,
+        is_system=scope.account.id == SYSTEM_ACCOUNT_ID,
         read=saml_metadata.last_read(row) if row and row.config.get("metadata_url") else None,
         saml_keys=_saml_keys(scope, kind),
     )

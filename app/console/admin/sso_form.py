@@ -9,7 +9,7 @@ from app.accounts.models import Account
 from app.console.admin import group_roles
 from app.console.shell.forms import Form
 from app.errors import AppError, InvalidValues, problem
-from app.http.languages import gettext, lazy_gettext
+from app.http.languages import gettext, gettext_noop, lazy_gettext
 from app.sso import connections, providers, service
 from app.sso.connections import Connection
 from app.sso.models import OAUTH, ProviderSetting
@@ -33,22 +33,51 @@ MULTILINE = (providers.KEY, providers.CERTIFICATES, providers.METADATA)
 SECTIONS = {
     "credentials": (
         *("issuer", "client_id", "client_secret", "tenant_id", "team_id", "key_id", "private_key"),
-        *("metadata_url", "idp_metadata", "idp_entity_id"),
-        *("idp_sso_url", "idp_slo_url", "idp_x509_cert"),
+        *("metadata_url", "idp_metadata"),
     ),
+    "by_hand": ("idp_entity_id", "idp_sso_url", "idp_slo_url", "idp_x509_cert"),
     "roles": ("default_role", "email_verified"),
     "addresses": ("allowed_redirect_uris", "sp_entity_id", "assertion_consumer_url"),
     "attributes": ("email_attribute", "name_attribute", "groups_attribute", "groups_claim"),
 }
 ADVANCED = "advanced"
-OPTIONAL = ("addresses", "attributes", ADVANCED)  # folded while their inputs are empty
+BY_HAND = "by_hand"
+# Folded while their inputs are empty.
+OPTIONAL = (BY_HAND, "addresses", "attributes", ADVANCED)
+METADATA = ("metadata_url", "idp_metadata")
+FOR_ADMINS = ("default_role",)
+"""Settings that holders of setup links neither see nor change."""
 SECTION_NAMES = {
     "credentials": lazy_gettext("Credentials"),
+    "by_hand": lazy_gettext("Without metadata"),
     "roles": lazy_gettext("Roles and users"),
-    "addresses": lazy_gettext("Addresses"),
+    "addresses": lazy_gettext("Redirect and entity addresses"),
     "attributes": lazy_gettext("Attributes"),
     ADVANCED: lazy_gettext("Advanced"),
 }
+
+
+ENTITY_ID = gettext_noop("Entity ID (audience)")
+CONSUMER_URL = gettext_noop("Assertion consumer URL")
+LOGOUT_URL = gettext_noop("Sign-out URL")
+# These texts stand in the providers' own consoles, in English.
+NAMES_AT_PROVIDER: Mapping[str, Mapping[str, str]] = {
+    "okta": {
+        CONSUMER_URL: "Single sign-on URL",
+        ENTITY_ID: "Audience URI (SP Entity ID)",
+        LOGOUT_URL: "Single Logout URL",
+    },
+    "azure_ad": {
+        ENTITY_ID: "Identifier (Entity ID)",
+        CONSUMER_URL: "Reply URL (Assertion Consumer Service URL)",
+        LOGOUT_URL: "Logout Url",
+    },
+}
+GUIDES = {
+    "okta": "https://help.okta.com/oie/en-us/content/topics/apps/apps_app_integration_wizard_saml.htm",
+    "azure_ad": "https://learn.microsoft.com/en-us/entra/identity/enterprise-apps/add-application-portal-setup-sso",
+}
+"""The providers' own instructions."""
 
 
 def field_names(kind: Provider) -> list[str]:
@@ -63,7 +92,7 @@ def field_names(kind: Provider) -> list[str]:
     ]
 
 
-def sections(kind: Provider) -> Mapping[str, list[JSONObject]]:
+def sections(kind: Provider, *, for_admin: bool = True) -> Mapping[str, list[JSONObject]]:
     """The settings of a provider by section, with their inputs."""
     section_of = {name: section for section, names in SECTIONS.items() for name in names}
     order = {name: number for number, name in enumerate(section_of)}
@@ -71,6 +100,8 @@ def sections(kind: Provider) -> Mapping[str, list[JSONObject]]:
         section_of["issuer"] = ADVANCED
     found: dict[str, list[JSONObject]] = {section: [] for section in SECTION_NAMES}
     for setting in sorted(kind.settings, key=lambda one: order.get(one.name, len(order))):
+        if setting.name in FOR_ADMINS and not for_admin:
+            continue
         entry = {
             "name": setting.name,
             "title": gettext(setting.title),
@@ -84,13 +115,32 @@ def sections(kind: Provider) -> Mapping[str, list[JSONObject]]:
     return {name: entries for name, entries in found.items() if entries or name == ADVANCED}
 
 
+def section_names(kind: Provider, *, for_admin: bool = True) -> Mapping[str, object]:
+    """The titles of the sections."""
+    names: dict[str, object] = {**SECTION_NAMES}
+    if kind.category == OAUTH:
+        names["addresses"] = gettext("Redirect addresses")
+    if not for_admin:
+        names["roles"] = gettext("Users")
+    return names
+
+
 def sections_in_use(kind: Provider, form: Form) -> list[str]:
-    """The sections that have entries or errors; boxes say nothing, as they have defaults."""
+    """The sections that have entries or errors; boxes say nothing, as they have defaults.
+
+    With metadata, entries by hand were read from it.
+    """
+    is_read = any(form[name] for name in METADATA)
     used = [
         section
         for section, entries in sections(kind).items()
         if any(
-            entry["name"] in form.errors or (entry["as"] != "box" and form[entry["name"]])
+            entry["name"] in form.errors
+            or (
+                entry["as"] != "box"
+                and form[entry["name"]]
+                and not (is_read and section == BY_HAND)
+            )
             for entry in entries
         )
     ]
@@ -109,10 +159,15 @@ def service_addresses(
     if kind.category == OAUTH:
         return {gettext("Redirect address"): oauth_addresses.callback_url(connection)}
     return {
-        gettext("Entity ID (audience)"): connections.saml_entity_id(connection),
-        gettext("Assertion consumer URL"): connections.saml_consumer_url(connection),
-        gettext("Sign-out URL"): connections.saml_logout_url(connection),
+        gettext(ENTITY_ID): connections.saml_entity_id(connection),
+        gettext(CONSUMER_URL): connections.saml_consumer_url(connection),
+        gettext(LOGOUT_URL): connections.saml_logout_url(connection),
     }
+
+
+def names_at_provider(kind: Provider) -> Mapping[str, str]:
+    """What a provider calls the addresses of this service, by what this service calls them."""
+    return {gettext(name): text for name, text in NAMES_AT_PROVIDER.get(kind.name, {}).items()}
 
 
 def blank(kind: Provider) -> Form:
@@ -134,10 +189,18 @@ def from_setting(row: ProviderSetting) -> Form:
     return Form(values | {"enabled": enabled} | _flags(kind, config))
 
 
-def body(kind: Provider, form: Form) -> JSONObject:
+def body(kind: Provider, form: Form, *, by_admin: bool = True) -> JSONObject:
     """The settings that the form submits. Raises InvalidValues."""
     checked = form.validated(("display_name",), display_name=100, priority=5)
-    config = {setting.name: _value(setting, form) for setting in kind.settings}
+    left_out = () if by_admin else FOR_ADMINS
+    if any(form[name] for name in left_out):
+        message = gettext("The admins of the account choose the roles.")
+        raise InvalidValues([problem(name, "invalid_option", message) for name in left_out])
+    config = {
+        setting.name: _value(setting, form)
+        for setting in kind.settings
+        if setting.name not in left_out
+    }
     unchanged = {
         setting.name for setting in kind.settings if setting.secret and not form[setting.name]
     }

@@ -16,7 +16,7 @@ from app.auth import (
 from app.auth import service as auth
 from app.auth.guard import account_of_host
 from app.auth.mfa.gate import Proof
-from app.console.shell import forms, guard, last_account
+from app.console.shell import forms, guard, last_account, realms
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import MAX_PASSWORD_LENGTH, Form, Page, redirect_with_notice
 from app.errors import AppError, BadRequest
@@ -52,8 +52,8 @@ def forgot_password() -> Page | BaseResponse:
     """Mail a reset link; the answer does not reveal whether the user exists."""
     form = forms.submitted("account", "email")
     try:
-        body = form.validated(("email",), account=200, email=320)
-        account = auth.require_account(body["account"] or account_of_host())
+        body = form.validated(("email",), account=200, email=realms.MAX_EMAIL)
+        account = auth.require_account(realms.account_of(form))
         lockout.count_mail_request(account, body["email"], request.remote_addr, reset=True)
         password_resets.request_reset(account, body["email"])
     except AppError as error:
@@ -92,7 +92,7 @@ def reset_password() -> Page | BaseResponse:
 def _reset_page(form: Form) -> Page:
     token = form["token"]
     context = {
-        "valid": password_resets.expiry(token) is not None,
+        "user": password_resets.user_for_token(token),
         "keys": password_resets.api_keys_for_token(token),
     }
     return form.render("console/links/reset.html", **context)
