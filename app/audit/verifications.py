@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from app import clock, db
-from app.audit.models import ChainVerification
+from app.audit.models import AuditHead, ChainVerification
 from app.context import tenancy
 from app.db import Base
 
@@ -61,6 +61,24 @@ def of_accounts(log: str, account_ids: Iterable[str]) -> dict[str, Verification]
     """The last verifications of these accounts' chains, by account."""
     own = (TABLE.c.account_id.in_(list(account_ids)), TABLE.c.log == log)
     return {found.account_id: found for found in _read(*own)}
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many chains of the audit log there are, and what their last verifications found."""
+
+    chains: int
+    verified: int
+    broken: int
+
+
+def counts() -> Counts:
+    """The counts of all accounts."""
+    own = (TABLE.c.account_id == AuditHead.account_id) & (TABLE.c.log == AUDIT)
+    is_broken = sa.case((TABLE.c.is_valid.is_(False), 1))
+    found = sa.select(sa.func.count(), sa.func.count(TABLE.c.account_id), sa.func.count(is_broken))
+    query = found.select_from(AuditHead).outerjoin(TABLE, own)
+    return Counts(*db.connection().execute(query).one())
 
 
 def broken(limit: int) -> list[Verification]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from urllib.parse import quote
 
 from app import config, db, events, jobs
@@ -25,10 +24,11 @@ def notify_previous_address(user: User, previous: str, *, may_undo: bool) -> Non
     jobs.enqueue("auth.send_email_changed", payload, account_id=user.account_id)
 
 
-def expiry(token: str) -> datetime | None:
-    """When a mailed token expires; None for an invalid one."""
+def find(token: str) -> tuple[User, str] | None:
+    """The user of a mailed token and the address that it restores; None for an invalid one."""
     row = mail_tokens.find(token, PURPOSE)
-    return row.expires_at if row else None
+    user = db.db.session.get(User, (row.account_id, row.user_id)) if row else None
+    return (user, row.email) if row and user else None
 
 
 def undo(token: str) -> User:

@@ -24,6 +24,10 @@ from app.types import JSONObject
 
 NEWLINES = "application/x-ndjson"
 LINES = 500
+REPORTED = (
+    *("user_id", "user_email", "user_name", "target_type", "path", "fields"),
+    *("reads", "records", "first_read_at", "last_read_at"),
+)
 LARGEST = 2**63 - 1
 OCSF = "ocsf"
 CHAIN = "The chain: the account's id and `/security`."
@@ -399,6 +403,12 @@ def exported(account_id: str, format: str, query: Query) -> Response:
     start = entries.start_of(account_id)
     text = exports.serialize(format, found, [signed] if signed else [], [start] if start else [])
     return _file(text, exports.FORMATS[format], f"security-log.{format}")
+
+
+def reported(account_id: str, query: Query) -> Response:
+    """The response with an access report as a CSV file."""
+    found = service.access_report(account_id, query)["items"]
+    return _file(exports.CELLS.write(REPORTED, found, LINES), "text/csv", "personal-data-read.csv")
 
 
 def _file(text: Iterable[bytes], mimetype: str, name: str) -> Response:

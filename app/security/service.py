@@ -43,19 +43,30 @@ def page(account_id: str, query: Query) -> JSONObject:
     }
 
 
-def numbered_page(
-    account_id: str, query: Query, skip: int, limit: int, max_total: int | None
-) -> tuple[list[JSONObject], int]:
-    """The newest matching events after the first `skip`, and how many match.
-
-    The number is at most `max_total` + 1.
-    """
-    sealing.seal(account_id)
+def count(account_id: str, query: Query, max_total: int | None) -> int:
+    """How many sealed events match, counted up to `max_total` + 1."""
     where = (EVENTS.c.account_id == account_id, *conditions(query))
-    total = counts.count_up_to(EVENTS, where, max_total)
-    newest = sa.select(EVENTS).where(*where).order_by(EVENTS.c.number.desc())
-    rows = db.connection().execute(newest.offset(skip).limit(limit)).mappings()
-    return [{**view(dict(row)), "moment": row["occurred_at"]} for row in rows], total
+    return counts.count_up_to(EVENTS, where, max_total)
+
+
+def around(
+    account_id: str,
+    query: Query,
+    limit: int,
+    *,
+    before: int | None = None,
+    after: int | None = None,
+) -> list[JSONObject]:
+    """The matching events next to a number, else the newest ones; the newest first."""
+    sealing.seal(account_id)
+    if after is None:
+        rows = list(_newest(account_id, query, limit, before=before))
+    else:
+        newer = (EVENTS.c.account_id == account_id, EVENTS.c.number > after, *conditions(query))
+        nearest = sa.select(EVENTS).where(*newer).order_by(EVENTS.c.number).limit(limit)
+        found = db.connection().execute(nearest).mappings()
+        rows = [dict(row) for row in found][::-1]
+    return [{**view(row), "moment": row["occurred_at"]} for row in rows]
 
 
 def view(event: entries.Row) -> JSONObject:

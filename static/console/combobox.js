@@ -13,8 +13,7 @@ class Combobox {
     this.opens = picker.querySelector("[data-opens]");
     this.chosen = picker.dataset.label || this.id.value;
     this.input = document.createElement("input");
-    const kind = this.takesAny ? "form-control" : "form-control form-select";
-    Object.assign(this.input, { className: kind, value: this.chosen, autocomplete: "off", role: "combobox" });
+    Object.assign(this.input, { className: "form-control form-select", value: this.chosen, autocomplete: "off", role: "combobox" });
     this.input.id = `${this.id.id}-name`;
     this.input.setAttribute("aria-autocomplete", "list");
     this.input.setAttribute("aria-expanded", "false");
@@ -39,7 +38,7 @@ class Combobox {
       this.plan();
     });
     this.input.addEventListener("keydown", event => this.press(event));
-    if (!this.takesAny) this.input.addEventListener("click", () => this.look());
+    this.input.addEventListener("click", () => this.look());
     this.input.addEventListener("blur", () => this.leave());
     addEventListener("scroll", () => this.isOpen && this.open(false), { passive: true });
     this.list.addEventListener("mousedown", event => {
@@ -61,7 +60,7 @@ class Combobox {
   // All choices, where a click has not come to change a text.
   look() {
     if (this.isOpen || this.input.value !== this.chosen) return;
-    this.input.select();
+    if (!this.takesAny) this.input.select();
     this.search("");
   }
 

@@ -113,7 +113,10 @@ def test_looking_at_the_link_does_not_use_it_up(app: Flask, cast: Cast) -> None:
     path = link.partition("/console/")[2]
     browser = Browser(app)
     for method in ("HEAD", "GET", "GET"):
-        assert browser.client.open(f"/console/{path}", method=method).status_code == 200
+        page = browser.client.open(f"/console/{path}", method=method)
+        assert page.status_code == 200
+    for part in (OLD, THIEF, "Acme", "It was you? Close this page"):
+        assert part in page.text, part
     token = path.partition("token=")[2]
     unasked = browser.client.post("/console/undo-email-change", data={"token": token})
     assert unasked.status_code == 400, "without the form's token"

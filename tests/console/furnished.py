@@ -86,7 +86,7 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
     links = {mail["To"]: mailbox.link_in(mail) for mail in mailbox.outbox(app)}
     with app.app_context():
         user = db.db.session.get_one(User, (alice.account_id, cast.bob.id))
-        undo = mailed_links.issue(user, mailed_links.EMAIL_UNDO)
+        undo = mailed_links.issue(user, mailed_links.EMAIL_UNDO, "bob@old.example")
     return {
         **at_work,
         "account_id": alice.account_id,

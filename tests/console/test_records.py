@@ -800,6 +800,35 @@ def test_conditions_are_entered_by_type(cast: Cast, admin: Browser, made: dict[s
     assert f"/posts/{record}" in admin.get(f"{path}?field_0=tags&op_0=%3D&value_0=<b>").text
 
 
+def test_a_condition_without_a_field_searches_the_texts_that_the_caller_sees(
+    app: Flask, cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
+    make_record(cast.alice, title="an oak", mail="ash@example.org", views=1, open=True)
+    make_record(cast.alice, title="50% elm", kind="news", views=2)
+    path = place(cast)
+
+    def found(browser: Browser, text: str, operator: str = "") -> list[str]:
+        query = {"op_0": operator, "value_0": text}
+        answer = browser.client.get(f"/console/{path}", query_string=query)
+        assert answer.status_code == 200, query
+        return titles(answer.text)
+
+    assert found(admin, "OAK") == found(admin, "an o", "starts") == ["an oak"]
+    assert found(admin, "an oak", "=") == ["an oak"]
+    assert found(admin, "oak", "=") == found(admin, "elm", "starts") == found(admin, "3") == []
+    assert found(admin, "0%") == ["50% elm"]
+    assert found(admin, "ash@") == ["an oak"]
+    carol = make_user(app, cast.alice.account_id, "carol@acme.example", "admin")
+    masked = Browser(app, type(cast.alice)(app, carol))
+    assert (found(masked, "ash@"), found(masked, "oak")) == ([], ["an oak"])
+    both = admin.get(f"{path}?value_0=elm&field_1=views&op_1=%3D&value_1=1").text
+    assert titles(both) == []
+    # It says nothing about numbers, and nothing by order.
+    for operator in ("<", "!="):
+        wrong = admin.get(f"{path}?op_0={operator}&value_0=x")
+        assert (wrong.status_code, beside(wrong, "field_0")) == (400, "Choose a field.")
+
+
 def test_references_are_found_by_name(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
     people = {name: make_record(cast.alice, "people", name=name)["id"] for name in ("Ada", "Bea")}
     for title, author in (("by ada", people["Ada"]), ("by bea", people["Bea"]), ("by none", None)):

@@ -152,7 +152,11 @@ def show_chains() -> str:
     shown = [head.account_id for head, *_ in listing.items]
     verified = verifications.of_accounts(verifications.AUDIT, shown)
     return render_template(
-        "console/audit/chains.html", listing=listing, has_key=has_key, verified=verified
+        "console/audit/chains.html",
+        listing=listing,
+        has_key=has_key,
+        verified=verified,
+        counts=verifications.counts(),
     )
 
 

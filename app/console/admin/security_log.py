@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 import sqlalchemy as sa
 from flask import Response, render_template, request
@@ -50,10 +51,12 @@ def show_security_log(account_id: str) -> str:
     """The matching events, the newest first."""
     scope = scopes.account_scope(account_id)
     listing = _listing(scope, "console.show_security_log")
+    turn = security_visits.Turn(())
     if not listing.errors:
-        page = (listing.skip, lists.PAGE_SIZE, listing.count_limit)
-        found = service.numbered_page(scope.account.id, dict(listing.filter_values), *page)
-        listing.with_page(found)
+        turn = _turn(scope, listing)
+        query = dict(listing.filter_values)
+        total = service.count(scope.account.id, query, listing.count_limit)
+        listing.with_page((turn.events, total))
     rule = (scope.account.id, policies.SECURITY)
     return render_template(
         "console/security/log.html",
@@ -63,7 +66,7 @@ def show_security_log(account_id: str) -> str:
         verified=verifications.last(verifications.SECURITY, scope.account.id),
         start=log_starts.shown(entries.start_of(scope.account.id), *rule),
         subjects=security_subjects.of_events(listing.items, scope),
-        visits=security_visits.grouped(listing.items),
+        turn=turn,
         area=security_visits.area,
         name_of_day=days.name_of_day,
         fields_of=security_names.of_fields,
@@ -92,6 +95,18 @@ def show_readers(account_id: str) -> str:
         report=report,
         **_names(scope),
     )
+
+
+@blueprint.get(f"{LOG}/readers/csv")
+@public
+@guard.admins_only
+def export_readers(account_id: str) -> Response:
+    """Who was shown personal data, as a CSV file."""
+    scope = scopes.account_scope(account_id)
+    listing = _listing(scope, "console.show_readers", without=("kind",))
+    if listing.errors:
+        raise NotFound
+    return routes.reported(scope.account.id, dict(listing.filter_values))
 
 
 @blueprint.get(f"{LOG}/export/<any(csv, json, jsonl, ocsf):format>")
@@ -201,6 +216,13 @@ def _saved(scope: AccountScope, revealed: security_streams.Revealed) -> BaseResp
     return redirect_with_notice(notice, "console.show_receiver_secret", **scope.url_args)
 
 
+def _turn(scope: AccountScope, listing: Listing) -> security_visits.Turn:
+    """The rows that the query string asks for: each visit of the operator is one."""
+    load = partial(service.around, scope.account.id, dict(listing.filter_values))
+    before, after = lists.place("before"), lists.place("after")
+    return security_visits.turn(load, lists.PAGE_SIZE, before, after)
+
+
 def _listing(scope: AccountScope, endpoint: str, without: tuple[str, ...] = ()) -> Listing:
     kinds = {kind: security_names.of_kind(kind) for kind in subscribers.KINDS}
     choices = {
@@ -210,7 +232,8 @@ def _listing(scope: AccountScope, endpoint: str, without: tuple[str, ...] = ()) 
         "path": {path: str(name) for path, name in security_names.PATHS.items()},
     }
     filtered_by = {name: values for name, values in choices.items() if name not in without}
-    return lists.from_request(endpoint, filtered_by, TEXTS, lists.TIME_FILTERS, **scope.url_args)
+    texts = TEXTS if "kind" in filtered_by else {"record_id": lazy_gettext("Record id")}
+    return lists.from_request(endpoint, filtered_by, texts, lists.TIME_FILTERS, **scope.url_args)
 
 
 def _people(scope: AccountScope) -> dict[str, str]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 from app.http.languages import gettext, lazy_gettext
 from app.security import reads
-from app.types import JSONMapping
+from app.types import JSONMapping, JSONObject
 
 REQUESTS = (reads.OPERATOR_REQUEST, reads.OPERATOR_READ)
 LONGEST_PAUSE = timedelta(minutes=30)
 MAX_NAMED = 3
+MAX_EVENTS = 250  # of a page
 ACCOUNT = "/<uuid:account_id>"
 PAGES: Mapping[str, object] = {
     "/console": lazy_gettext("Console"),
@@ -66,6 +67,58 @@ class Visit:
         rest = len(names) - MAX_NAMED
         more = [gettext("%(count)s others", count=rest)] if rest > 0 else []
         return ", ".join([*names[:MAX_NAMED], *more])
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Visits in a row, the newest first, and where the neighbouring ones are."""
+
+    visits: Sequence[Visit]
+    newer: int | None = None
+    """The number of the event after which the newer ones are; None if there are none."""
+    older: int | None = None
+    """The number of the event before which the older ones are; None if there are none."""
+
+    @property
+    def events(self) -> list[JSONMapping]:
+        """The events of all visits."""
+        return [event for visit in self.visits for event in visit.events]
+
+
+def turn(
+    load: Callable[..., list[JSONObject]], size: int, before: int | None, after: int | None
+) -> Turn:
+    """The visits next to the event of a number, else the newest ones.
+
+    So are those of a place that has none: retention has removed them, or they do not fill a page.
+
+    `load(limit, before=, after=)` returns the events. A turn has at most MAX_EVENTS of them: a
+    longer visit goes on in the next one.
+    """
+    found = None
+    if after is not None:
+        found = _upwards(load(MAX_EVENTS + 1, after=after), size)
+    elif before is not None:
+        found = _downwards(load(MAX_EVENTS + 1, before=before), size, is_newest=False)
+    return found or _downwards(load(MAX_EVENTS + 1), size, is_newest=True) or Turn(())
+
+
+def _downwards(loaded: Sequence[JSONMapping], size: int, *, is_newest: bool) -> Turn | None:
+    visits = grouped(loaded[:MAX_EVENTS])
+    if not visits:
+        return None
+    shown = visits[:size]
+    has_older = sum(len(one.events) for one in shown) < len(loaded)
+    newer = None if is_newest else shown[0].last["number"]
+    return Turn(shown, newer, shown[-1].first["number"] if has_older else None)
+
+
+def _upwards(loaded: Sequence[JSONMapping], size: int) -> Turn | None:
+    visits = grouped(loaded[-MAX_EVENTS:])
+    if len(loaded) <= MAX_EVENTS and len(visits) <= size:
+        return None
+    shown = visits[-size:]
+    return Turn(shown, shown[0].last["number"], shown[-1].first["number"])
 
 
 def grouped(events: Iterable[JSONMapping]) -> list[Visit]:

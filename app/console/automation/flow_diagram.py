@@ -32,7 +32,7 @@ DOT, PASSING, GUTTER, CURVE, SPREAD = 12.0, 12.0, 16.0, 22.0, 42.0
 MAX_TITLE, MAX_DETAIL = 24, 30  # characters that fit in a box
 START, END = "-start", "-end"  # no steps' names
 WORDS = {
-    LOOP: lazy_gettext("For each of %(items)s"),
+    LOOP: lazy_gettext("Loop over %(items)s"),
     PARALLEL: lazy_gettext("In parallel"),
     CONDITION: lazy_gettext("If %(expression)s"),
     WAIT_DELAY: lazy_gettext("Wait %(duration)s"),

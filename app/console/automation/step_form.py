@@ -76,7 +76,7 @@ class Input:
         """What it takes, where its name does not say so."""
         if self.label != "items":
             return ""
-        example = "{{ trigger.record.tags }}"
+        example = "{{ steps.find.output.records }}"
         return gettext("A JSON list, or a template of one, such as %(example)s.", example=example)
 
     @property

@@ -49,6 +49,8 @@ OPERATORS_OF = {
     "reference": ("=", "!=", "contains", "starts", "empty", "filled"),
 }
 TYPED_TEXTS = ("text", "long", "email", "url")
+# What may be said about all texts of a record at once; the first one comes first.
+OF_ANY = ("contains", "starts", "=")
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,8 @@ class FilterForm(Form):
     @property
     def active(self) -> int:
         """How many conditions are in use, the expression among them."""
-        return sum(bool(self[f"field_{n}"]) for n in range(self.rows)) + bool(self["filter"])
+        used = (self[f"field_{n}"] or self[f"value_{n}"] for n in range(self.rows))
+        return sum(map(bool, used)) + bool(self["filter"])
 
     def build(self, access: Access) -> str:
         """The filter expression. Raises InvalidValues."""
@@ -99,21 +102,34 @@ class FilterForm(Form):
         self, n: int, access: Access, scope: rules.Scope, problems: list[JSONObject]
     ) -> str:
         name, operator, text = (self[f"{key}_{n}"] for key in ("field", "op", "value"))
-        if not name:
-            if text:
-                problems.append(problem(f"field_{n}", "required", gettext("Choose a field.")))
+        if not name and not text:
             return ""
+        names = searched_fields(access)
+        if not name and not (names and operator in OF_ANY):
+            problems.append(problem(f"field_{n}", "required", gettext("Choose a field.")))
+            return ""
+        if not name:
+            pattern = NAME_PATTERNS[operator].format(expressions.escape_like(text))
+            part = f"({expressions.matches(pattern, names)})"
+            return self._accepted(n, part, scope, problems)
         field = offered_fields(access).get(name)
         if field is None or operator not in OPERATORS:
             message = gettext("Choose one of the options.")
             problems.append(problem(f"field_{n}", "unknown_field", message))
             return ""
-        if operator == "=" and operator not in control(field).operators:
+        if operator in ("=", "contains") and operator not in control(field).operators:
             operator = self.values[f"op_{n}"] = next(iter(control(field).operators))
         try:
             part = _condition(access, name, operator, text)
+        except InvalidValue as error:
+            problems.append(problem(f"value_{n}", "filter_invalid", str(error)))
+            return ""
+        return self._accepted(n, part, scope, problems)
+
+    def _accepted(self, n: int, part: str, scope: rules.Scope, problems: list[JSONObject]) -> str:
+        try:
             rules.condition(part, scope)
-        except (InvalidValue, rules.RuleError) as error:
+        except rules.RuleError as error:
             problems.append(problem(f"value_{n}", "filter_invalid", str(error)))
             return ""
         return part
@@ -137,6 +153,12 @@ def offered_fields(access: Access) -> Mapping[str, Field]:
     }
 
 
+def searched_fields(access: Access) -> list[str]:
+    """The text fields that a condition without a field searches."""
+    offered = offered_fields(access)
+    return [name for name in references.label_fields(access) if name in offered]
+
+
 def control(field: Field | None) -> Control:
     """The control for a condition on a field; for any value if none is chosen."""
     kind = columns.kind(field) if field else "text"
@@ -144,7 +166,8 @@ def control(field: Field | None) -> Control:
     labels = {one: one for one in choices}
     if kind == "boolean":
         labels = {"true": gettext("yes"), "false": gettext("no")}
-    names = OPERATORS_OF.get(kind, OPERATORS) if field else OPERATORS
+    # Any may follow: without scripts, the field is chosen afterwards.
+    names = OPERATORS_OF.get(kind, OPERATORS) if field else dict.fromkeys((*OF_ANY, *OPERATORS))
     return Control(kind, {name: OPERATORS[name] for name in names}, labels)
 
 
@@ -187,7 +210,7 @@ def from_args(args: Mapping[str, str]) -> FilterForm:
         if not values[f"field_{n}"] and not values[f"value_{n}"]:
             values[f"op_{n}"] = ""
         elif not values[f"op_{n}"]:
-            values[f"op_{n}"] = "="
+            values[f"op_{n}"] = "=" if values[f"field_{n}"] else OF_ANY[0]
     return FilterForm(values, rows=rows)
 
 

@@ -170,6 +170,7 @@ def show_condition(account_id: str, name: str) -> str:
         n=int(n) if n in map(str, range(filters.MAX_ROWS)) else 0,
         scope=scope,
         offered=filters.offered_fields(access) if access else {},
+        searches=bool(access and filters.searched_fields(access)),
         control=filters.control,
         filter_labels={},
     )
@@ -216,6 +217,7 @@ def _list_context(scope: CollectionScope, access: Access, form: FilterForm) -> T
         "choosable": columns.choosable(access),
         "editable": record_form.editable_at_once(scope.access(scope.collection, "update")),
         "offered": filters.offered_fields(access),
+        "searches": bool(filters.searched_fields(access)),
         "completions": completions.of_access(access),
         "control": filters.control,
         "filter_labels": filters.labels(form, access, scope.by),

@@ -156,9 +156,7 @@ def _magic_link_page(form: Form) -> Page:
 @guard.allow_anonymous
 def show_undo_email_change() -> Page:
     """The button that restores the old address: mail scanners press none."""
-    token = request.args.get("token", "")
-    status = 200 if email_changes.expiry(token) else 400
-    return _undo_page(Form({"token": token}, status=status))
+    return _undo_page(Form({"token": request.args.get("token", "")}))
 
 
 @blueprint.post("/console/undo-email-change")
@@ -178,8 +176,9 @@ def undo_email_change() -> Page | BaseResponse:
 
 
 def _undo_page(form: Form) -> Page:
-    valid = email_changes.expiry(form["token"]) is not None
-    return form.render("console/links/undo_email_change.html", valid=valid)
+    user, email = email_changes.find(form["token"][:500]) or (None, None)
+    form.status = form.status if user else 400
+    return form.render("console/links/undo_email_change.html", user=user, email=email)
 
 
 @blueprint.get("/console/invitations/<token>")

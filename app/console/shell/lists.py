@@ -227,5 +227,11 @@ def page_number(text: str) -> int:
     return int(text) if re.fullmatch(r"[1-9][0-9]{0,6}", text, re.ASCII) else 1
 
 
+def place(name: str) -> int | None:
+    """The number of a row that the query string names; None for nonsense."""
+    text = _parameter(name)
+    return int(text) if re.fullmatch(r"[1-9][0-9]{0,17}", text, re.ASCII) else None
+
+
 def _parameter(name: str) -> str:
     return request.args.get(name, "").replace("\0", "").strip()[:MAX_INPUT_LENGTH]
