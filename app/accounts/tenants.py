@@ -51,6 +51,13 @@ def page(query: Query) -> tuple[list[Account], int]:
     ), total or 0
 
 
+def names_by_slug(limit: int) -> dict[str, str]:
+    """The names of at most `limit` open accounts, by slug."""
+    shown = sa.select(Account.slug, Account.name).where(Account.closed_at.is_(None))
+    rows = db.db.session.execute(shown.order_by(Account.slug).limit(limit))
+    return {row.slug: row.name for row in rows}
+
+
 def get(account_id: str) -> Account:
     """The account with this id, unless it is closed. Raises NotFound."""
     return _open(db.db.session.get(Account, account_id.lower()))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 from flask import Flask
-from playwright.sync_api import expect
+from playwright.sync_api import Dialog, expect
 
 from tests.browser.conftest import WITHOUT_SCRIPTS_TOO, Visit
 from tests.browser.test_console import sign_in
@@ -94,3 +94,29 @@ def test_the_data_of_a_step_is_filled_in_by_field(visit: Visit, live_cast: Cast)
     config = alice.get(f"workflows/{flow['id']}").json["steps"][1]["config"]
     assert config["data"] == {"title": "{{ trigger.title }}"}
     alice.delete(f"workflows/{flow['id']}")
+
+
+def test_steps_that_are_not_saved_are_not_left_unasked(visit: Visit, live_cast: Cast) -> None:
+    page = visit.page
+    sign_in(visit, live_cast.alice)
+    made = make_workflow(live_cast.alice, [create("write")])
+    address = f"/console/workflows/{live_cast.alice.account_id}/workflow/{made['id']}"
+    asked = list[str]()
+
+    def stay(dialog: Dialog) -> None:
+        asked.append(dialog.type)
+        dialog.dismiss()
+
+    page.on("dialog", stay)
+    page.goto(f"{address}/steps")
+    page.get_by_role("link", name="Cancel").click()  # nothing has changed
+    page.wait_for_url(f"**{address}")
+    page.goto(f"{address}/steps")
+    page.get_by_label("Name").first.fill("other")
+    page.get_by_role("link", name="Cancel").click()
+    expect(page.get_by_label("Name").first).to_have_value("other")
+    assert asked == ["beforeunload"]
+    page.get_by_role("button", name="Save steps").last.click()
+    page.wait_for_url(f"**{address}")
+    assert asked == ["beforeunload"]
+    live_cast.alice.delete(f"workflows/{made['id']}")

@@ -528,6 +528,30 @@ def test_a_superadmin_sets_a_password(app: Flask, cast: Cast, superadmin: Browse
     assert superadmin.send(f"users/{NONE}/password", new_password=NEW_PASSWORD).status_code == 404
 
 
+def test_a_superadmin_changes_a_name_and_an_address(
+    app: Flask, cast: Cast, superadmin: Browser, admin: Browser
+) -> None:
+    path = f"users/{cast.bob.id}"
+    for values, field in (
+        ({"name": "Bob", "email": ""}, "email"),
+        ({"name": "Bob", "email": "bob"}, "email"),
+        ({"name": "Bob", "email": "alice@acme.example"}, "email"),
+        ({"name": "x" * 201, "email": "bob@acme.example"}, "name"),
+    ):
+        answer = superadmin.send(f"{path}/identity", **values)
+        assert (answer.status_code in (400, 409), bool(beside(answer, field))) == (True, True)
+    page = superadmin.done(f"{path}/identity", name="Bob Smith", email="robert@acme.example")
+    assert "robert@acme.example is saved" in page
+    assert "not verified" in page
+    stored = cast.root.get(path).json
+    assert (stored["name"], stored["email"]) == ("Bob Smith", "robert@acme.example")
+    superadmin.done(f"{path}/identity", name="", email="robert@acme.example")
+    assert cast.root.get(path).json["name"] is None
+    for scope in ("users", "team/users"):
+        answer = admin.send(f"{scope}/{cast.bob.id}/identity", email="bob@acme.example")
+        assert answer.status_code in (403, 404)
+
+
 def test_only_superadmins_set_a_password(app: Flask, cast: Cast, admin: Browser) -> None:
     for browser in (admin, Browser(app, cast.bob), Browser(app, cast.charlie)):
         answer = browser.send(f"users/{cast.bob.id}/password", new_password=NEW_PASSWORD)
@@ -732,7 +756,7 @@ def test_a_built_in_description_promises_no_access_and_is_saved_unless_unchanged
     browser = Browser(app, cast.root)
     stored = cast.root.get("roles/3").json["description"]
     page = browser.get("roles/3").text
-    (shown,) = map(unescape, re.findall(r'name="description"[^>]* value="([^"]+)"', page))
+    (shown,) = map(unescape, re.findall(r'name="description"[^>]*>\n([^<]+)</textarea>', page))
     assert shown == "For those who only read records, where rules say so."
     for place in ("team/invite", f"team/users/{cast.bob.id}"):
         page = Browser(app, cast.alice).get(place).text

@@ -11,6 +11,7 @@ from flask import Response, render_template, request, stream_with_context
 
 from app import clock, config, db
 from app.accounts import service as accounts
+from app.accounts import tenants
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
 from app.audit import append, checkpoints, exports, service, verifications, verify
 from app.audit.entries import STARTS
@@ -68,7 +69,7 @@ def show_audit_log() -> str:
         "console/audit/list.html",
         listing=listing,
         changes=[names.shown(change) for change in listing.items],
-        accounts=_accounts() if by.is_superadmin else {},
+        accounts=tenants.names_by_slug(MAX_SUGGESTED) if by.is_superadmin else {},
         people=_people(account_id or SYSTEM_ACCOUNT_ID),
         formats=FORMATS,
         enabled=append.enabled(),
@@ -237,13 +238,6 @@ def _cutoff(listing: Listing, filters: JSONObject) -> object:
 def _is_member(user_id: str, account_id: str | None) -> bool:
     member = sa.exists().where(User.account_id == account_id, User.id == user_id)
     return account_id is None or bool(db.db.session.scalar(sa.select(member)))
-
-
-def _accounts() -> dict[str, str]:
-    """The slugs of some accounts, with their names."""
-    shown = sa.select(Account.slug, Account.name).where(Account.closed_at.is_(None))
-    rows = db.db.session.execute(shown.order_by(Account.slug).limit(MAX_SUGGESTED))
-    return {row.slug: row.name for row in rows}
 
 
 def _people(account_id: str) -> dict[str, str]:

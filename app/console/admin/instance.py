@@ -175,7 +175,7 @@ def _account_named(reference: str) -> str:
 
 
 def _new_user_page(form: Form) -> Page:
-    accounts, _ = tenants.page({"is_active": True, "skip": 0, "limit": MAX_SUGGESTED})
+    accounts = tenants.names_by_slug(MAX_SUGGESTED)
     chosen = principals.find_active_account(form["account"])
     shown = groups.page(chosen.id, 0, MAX_GROUPS, None) if chosen else ([], 0)
     context = {"chosen": chosen, "groups": shown[0], "other_groups": shown[1] - len(shown[0])}

@@ -20,12 +20,13 @@ from app.console.admin import (
     security_visits,
 )
 from app.console.records import writers
-from app.console.shell import days, forms, guard, lists, one_time_secrets, scopes
+from app.console.shell import days, forms, guard, lists, names, one_time_secrets, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.lists import Listing
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, NotFound
+from app.http import user_agents
 from app.http.languages import gettext, lazy_gettext
 from app.jobs import workers
 from app.outbound.address_policy import LONGEST_URL
@@ -72,6 +73,8 @@ def show_security_log(account_id: str) -> str:
         fields_of=security_names.of_fields,
         route_name=security_names.of_route,
         actors=writers.ACTORS,
+        applications=names.STATES,
+        program=user_agents.describe,
         operator=sealing.OPERATOR,
         operators=_operators(scope, [event["user_id"] for event in listing.items]),
         **_names(scope),

@@ -119,7 +119,7 @@ def section_names(kind: Provider, *, for_admin: bool = True) -> Mapping[str, obj
     """The titles of the sections."""
     names: dict[str, object] = {**SECTION_NAMES}
     if kind.category == OAUTH:
-        names["addresses"] = gettext("Redirect addresses")
+        names["addresses"] = gettext("Redirect addresses of applications")
     if not for_admin:
         names["roles"] = gettext("Users")
     return names

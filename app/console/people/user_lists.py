@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from app.accounts import roles, users
+from app.accounts import roles, tenants, users
 from app.accounts.types import Query
 from app.auth import principal as principals
 from app.console.people.users import MAX_ROLES
@@ -13,6 +13,7 @@ from app.console.shell import lists
 from app.console.shell.lists import Listing, UrlArgs
 from app.http.languages import gettext, lazy_gettext
 
+MAX_SUGGESTED = 100
 STATES: Mapping[str, Query] = {
     "active": {"is_active": True, "email_verified": True},
     "not verified": {"is_active": True, "email_verified": False},
@@ -32,8 +33,10 @@ def load(endpoint: str, scope: str | None, url_args: UrlArgs) -> Listing:
         "role": {str(role.id): role.name for role in shown_roles},
         "state": {state: str(name) for state, name in STATE_NAMES.items()},
     }
-    texts = {} if scope else {"account": gettext("Short name of the account")}
+    texts = {} if scope else {"account": gettext("Account")}
     listing = lists.from_request(endpoint, choices, texts, **url_args)
+    if texts:
+        listing.suggestions["account"] = tenants.names_by_slug(MAX_SUGGESTED)
     if reference := listing.filters.get("account"):
         account = principals.find_account(reference.lower())
         if account is None:

@@ -33,6 +33,7 @@ from app.http.languages import gettext, lazy_gettext
 from app.rest.access import public
 from app.sso import last_sign_ins
 
+MAX_NAME, MAX_EMAIL = 200, 320
 MAX_ROLES, MAX_GROUPS, MAX_SESSIONS, MAX_DESCRIPTION = 100, 100, 20, 80
 
 
@@ -100,6 +101,20 @@ def change_role(pages: UserPages, user_id: str) -> Page | BaseResponse:
     except AppError as error:
         return _page(pages, user_id, form.with_error(error))
     notice = gettext("%(email)s is %(role)s now.", email=user.email, role=user.role.name)
+    return redirect_with_notice(notice, pages.endpoint, user_id=user_id)
+
+
+def change_name_and_address(pages: UserPages, user_id: str) -> Page | BaseResponse:
+    """Change a user's name and address."""
+    form, by = forms.submitted("name", "email"), guard.require_caller()
+    try:
+        body: dict[str, object] = {**form.validated(("email",), name=MAX_NAME, email=MAX_EMAIL)}
+        body["name"] = body["name"] or None
+        enrolment.check_address(pages.scope, user_id, body, by=by)
+        user = users.change(pages.scope, user_id, body, by=by.user_id)
+    except AppError as error:
+        return _page(pages, user_id, form.with_error(error))
+    notice = gettext("%(email)s is saved.", email=user.email)
     return redirect_with_notice(notice, pages.endpoint, user_id=user_id)
 
 
@@ -188,7 +203,8 @@ def _perform(action: str, scope: str | None, user_id: str) -> str:
 
 def _page(pages: UserPages, user_id: str, form: Form) -> Page:
     user, (title, parent) = users.get(pages.scope, user_id), pages.parent
-    form.values = {"role": user.role.name, **form.values}
+    stored = {"role": user.role.name, "name": user.name or "", "email": user.email}
+    form.values = {**stored, **form.values}
     others, total = groups.page(user.account_id, 0, MAX_GROUPS, None)
     own = {group.id for group in user.groups}
     caller_home, _ = guard.require_caller().home_and_user()
@@ -225,3 +241,4 @@ for _pages in (TEAM, ALL_USERS):
     _add_route(_pages, "POST", "/sessions/<uuid:session_id>/end", end_session)
     _add_route(_pages, "POST", f"/<any({_pages.actions}):action>", act)
 _add_route(ALL_USERS, "POST", "/password", set_password)
+_add_route(ALL_USERS, "POST", "/identity", change_name_and_address)

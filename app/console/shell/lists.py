@@ -60,6 +60,8 @@ class Listing:
     default_sort: str = ""
     """A column, with a minus sign before it if descending; `sort` likewise."""
     sort: str = ""
+    suggestions: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    """Values of some texts, with their labels."""
 
     def __post_init__(self) -> None:
         for name in self.times.keys() & self.filters.keys():
