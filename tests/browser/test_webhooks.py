@@ -66,6 +66,7 @@ def test_an_admin_makes_a_webhook_and_follows_its_deliveries(
     deliver(live_app)
     receiver.answer = lambda request: (200, "thank you")
     page.get_by_role("link", name="Deliveries").click()
+    page.get_by_text("More filters").click()
     page.get_by_label("Event").select_option("records.create")
     press(visit, "Show")
     page.get_by_role("rowheader").get_by_role("link").click()
