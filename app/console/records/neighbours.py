@@ -15,7 +15,7 @@ from app.records import service
 def links(scope: CollectionScope, record_id: str) -> dict[str, str]:
     """The addresses of the records before (`prev`) and after (`next`) one.
 
-    None if the record is no longer on the page of the list that led to it.
+    None of them if the record is no longer on that page of the list.
     """
     access, args = scope.access(scope.collection, "list"), list_state.list_args()
     if access is None:
