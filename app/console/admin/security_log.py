@@ -52,12 +52,12 @@ def show_security_log(account_id: str) -> str:
     """The matching events, the newest first."""
     scope = scopes.account_scope(account_id)
     listing = _listing(scope, "console.show_security_log")
-    turn = security_visits.Turn(())
+    visits = security_visits.VisitPage(())
     if not listing.errors:
-        turn = _turn(scope, listing)
+        visits = _visits(scope, listing)
         query = dict(listing.filter_values)
         total = service.count(scope.account.id, query, listing.count_limit)
-        listing.with_page((turn.events, total))
+        listing.with_page((visits.events, total))
     rule = (scope.account.id, policies.SECURITY)
     return render_template(
         "console/security/log.html",
@@ -67,7 +67,7 @@ def show_security_log(account_id: str) -> str:
         verified=verifications.last(verifications.SECURITY, scope.account.id),
         start=log_starts.shown(entries.start_of(scope.account.id), *rule),
         subjects=security_subjects.of_events(listing.items, scope),
-        turn=turn,
+        page=visits,
         area=security_visits.area,
         name_of_day=days.name_of_day,
         fields_of=security_names.of_fields,
@@ -219,11 +219,11 @@ def _saved(scope: AccountScope, revealed: security_streams.Revealed) -> BaseResp
     return redirect_with_notice(notice, "console.show_receiver_secret", **scope.url_args)
 
 
-def _turn(scope: AccountScope, listing: Listing) -> security_visits.Turn:
+def _visits(scope: AccountScope, listing: Listing) -> security_visits.VisitPage:
     """The rows that the query string asks for: each visit of the operator is one."""
     load = partial(service.around, scope.account.id, dict(listing.filter_values))
     before, after = lists.place("before"), lists.place("after")
-    return security_visits.turn(load, lists.PAGE_SIZE, before, after)
+    return security_visits.load_page(load, lists.PAGE_SIZE, before, after)
 
 
 def _listing(scope: AccountScope, endpoint: str, without: tuple[str, ...] = ()) -> Listing:

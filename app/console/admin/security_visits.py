@@ -70,7 +70,7 @@ class Visit:
 
 
 @dataclass(frozen=True)
-class Turn:
+class VisitPage:
     """Visits in a row, the newest first, and where the neighbouring ones are."""
 
     visits: Sequence[Visit]
@@ -85,14 +85,15 @@ class Turn:
         return [event for visit in self.visits for event in visit.events]
 
 
-def turn(
+def load_page(
     load: Callable[..., list[JSONObject]], size: int, before: int | None, after: int | None
-) -> Turn:
+) -> VisitPage:
     """The visits next to the event of a number, else the newest ones.
 
-    So are those of a place that has none: retention has removed them, or they do not fill a page.
+    Also the newest ones if none are left there, as retention removes events, or if the newer ones
+    do not fill a page.
 
-    `load(limit, before=, after=)` returns the events. A turn has at most MAX_EVENTS of them: a
+    `load(limit, before=, after=)` returns the events. A page has at most MAX_EVENTS of them: a
     longer visit goes on in the next one.
     """
     found = None
@@ -100,25 +101,25 @@ def turn(
         found = _upwards(load(MAX_EVENTS + 1, after=after), size)
     elif before is not None:
         found = _downwards(load(MAX_EVENTS + 1, before=before), size, is_newest=False)
-    return found or _downwards(load(MAX_EVENTS + 1), size, is_newest=True) or Turn(())
+    return found or _downwards(load(MAX_EVENTS + 1), size, is_newest=True) or VisitPage(())
 
 
-def _downwards(loaded: Sequence[JSONMapping], size: int, *, is_newest: bool) -> Turn | None:
+def _downwards(loaded: Sequence[JSONMapping], size: int, *, is_newest: bool) -> VisitPage | None:
     visits = grouped(loaded[:MAX_EVENTS])
     if not visits:
         return None
     shown = visits[:size]
     has_older = sum(len(one.events) for one in shown) < len(loaded)
     newer = None if is_newest else shown[0].last["number"]
-    return Turn(shown, newer, shown[-1].first["number"] if has_older else None)
+    return VisitPage(shown, newer, shown[-1].first["number"] if has_older else None)
 
 
-def _upwards(loaded: Sequence[JSONMapping], size: int) -> Turn | None:
+def _upwards(loaded: Sequence[JSONMapping], size: int) -> VisitPage | None:
     visits = grouped(loaded[-MAX_EVENTS:])
     if len(loaded) <= MAX_EVENTS and len(visits) <= size:
         return None
     shown = visits[-size:]
-    return Turn(shown, shown[0].last["number"], shown[-1].first["number"])
+    return VisitPage(shown, shown[0].last["number"], shown[-1].first["number"])
 
 
 def grouped(events: Iterable[JSONMapping]) -> list[Visit]:
