@@ -96,15 +96,15 @@ def test_the_data_of_a_step_is_filled_in_by_field(visit: Visit, live_cast: Cast)
     alice.delete(f"workflows/{flow['id']}")
 
 
-def test_steps_that_are_not_saved_are_not_left_unasked(visit: Visit, live_cast: Cast) -> None:
+def test_leaving_unsaved_steps_asks_first(visit: Visit, live_cast: Cast) -> None:
     page = visit.page
     sign_in(visit, live_cast.alice)
     made = make_workflow(live_cast.alice, [create("write")])
     address = f"/console/workflows/{live_cast.alice.account_id}/workflow/{made['id']}"
-    asked = list[str]()
+    dialogs = list[str]()
 
     def stay(dialog: Dialog) -> None:
-        asked.append(dialog.type)
+        dialogs.append(dialog.type)
         dialog.dismiss()
 
     page.on("dialog", stay)
@@ -115,8 +115,8 @@ def test_steps_that_are_not_saved_are_not_left_unasked(visit: Visit, live_cast: 
     page.get_by_label("Name").first.fill("other")
     page.get_by_role("link", name="Cancel").click()
     expect(page.get_by_label("Name").first).to_have_value("other")
-    assert asked == ["beforeunload"]
+    assert dialogs == ["beforeunload"]
     page.get_by_role("button", name="Save steps").last.click()
     page.wait_for_url(f"**{address}")
-    assert asked == ["beforeunload"]
+    assert dialogs == ["beforeunload"]
     live_cast.alice.delete(f"workflows/{made['id']}")
