@@ -12,7 +12,7 @@ from app import db
 # On every shard: rarely written, and without counters.
 SHARED = {
     *("accounts", "roles", "collections", "collection_revisions", "account_code_counter"),
-    *("verified_domains", "deletion_certificates", "backup_runs"),
+    *("verified_domains", "deletion_certificates", "backup_runs", "feed_generations"),
 }
 # Keyed by what is asked for, which may be of several accounts, or of none.
 BY_KEY = {"rate_limits"}

@@ -93,6 +93,7 @@ _HEAD = (
     # The last rows have the highest numbers, as there is a single writer, or newer ones expired.
     "SELECT max(ifnull((SELECT last_id FROM audit_changes ORDER BY rowid DESC LIMIT 1), 0),"
     " ifnull((SELECT change FROM feed_changes ORDER BY rowid DESC LIMIT 1), 0),"
+    " ifnull((SELECT max(first_change) FROM feed_generations), 0),"
     " ifnull(last_id, 0), ifnull(expired_change, 0)), checksum"
     " FROM (SELECT 1) LEFT JOIN audit_heads ON account_id = ?"
 )

@@ -124,6 +124,18 @@ class FeedChange(Base):
     unchanged: Mapped[str | None] = mapped_column(Text)
 
 
+class FeedGeneration(Base):
+    """From when on change numbers are those of another history: after a restore, for example."""
+
+    __tablename__ = "feed_generations"
+
+    first_change: Mapped[int] = mapped_column(sa.BigInteger, primary_key=True, autoincrement=False)
+    """Later changes of all accounts have higher numbers; the feed has none up to this one."""
+    timeline: Mapped[int | None] = mapped_column(sa.BigInteger)
+    """That of PostgreSQL's write-ahead log; None on SQLite."""
+    begun_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
+
+
 class AuditCheckpoint(Base):
     """A signed statement that a chain had this checksum at this entry."""
 

@@ -133,6 +133,7 @@ EXEMPT: dict[str, str] = {
     "workflow_instances": "runs with their logs; their changes are audited",
     "workflow_step_logs": "a log itself",
     "workflow_subscriptions": "events that instances wait for",
+    "feed_generations": "what restores and failovers leave behind, which the instance has",
     "backup_runs": "a log of backups, which the instance has",
     "deletion_certificates": "signed themselves; the deletion is in the account's entries",
     "files": "values of records, whose changes are audited",

@@ -15,7 +15,7 @@ from app.accounts import codes
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
 from app.audit import append, checkpoints, digest
-from app.audit.models import AuditChange, AuditHead, FeedChange
+from app.audit.models import AuditChange, AuditHead
 from app.auth.principal import Principal
 from app.bundle import blobs, certificates, frames, shard_inserts, tables
 from app.bundle.contents import Contents
@@ -25,6 +25,7 @@ from app.collections import definition as definitions
 from app.context import tenancy
 from app.db import citus, engine, errors, versioned_cache
 from app.errors import Conflict
+from app.feed import generations
 from app.ids import new_id
 from app.manifest import document
 from app.manifest import service as manifest
@@ -44,7 +45,6 @@ LOCAL_TO_INSTANCE = {"verified_at": None, "last_checked_at": None, "failed_check
 NOT_COPIED = {"api_keys", "scim_tokens", "workflow_schedules", "directory_users"}
 NOT_COPIED |= {"directory_groups"}
 CHAIN_HEADS = (AuditHead, SecurityHead)
-SEQUENCE_MARGIN = 1_000_000
 MAX_LENGTH = 4_000_000  # characters of the rows that one statement inserts, unless one has more
 
 
@@ -190,12 +190,11 @@ class _Import:
             db.connection().exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
         self._roles = {row.name: row.id for row in db.connection().execute(ROLE_NAMES)}
         self._write_account()
-        newest = self._newest_change()
         for name, columns, rows in self._pieces():
             self._insert(name, columns, rows)
         self._insert_staged()
         if self._target.is_same:
-            self._move_head(newest)
+            self._move_head()
             self._move_security_head()
         webhook_versions.outdate(self._target.account_id)
         self._outdate_caches()
@@ -230,12 +229,6 @@ class _Import:
                     )
                 )
             session.flush()
-
-    def _newest_change(self) -> int:
-        """The highest number of a change on this instance."""
-        numbers = (sa.select(sa.func.max(AuditChange.last_id)),)
-        feed = sa.select(sa.func.max(FeedChange.change))
-        return max(db.connection().scalar(one) or 0 for one in (*numbers, feed))
 
     def _pieces(self) -> Iterator[tuple[str, list[str], list[list[Any]]]]:
         name, columns, rows, length = "", list[str](), list[list[Any]](), 0
@@ -368,7 +361,7 @@ class _Import:
             )
         db.connection().exec_driver_sql(f"WITH {', '.join(parts)} SELECT 1")
 
-    def _move_head(self, newest: int) -> None:
+    def _move_head(self) -> None:
         """Let the chain go on behind its last entry, with a number that no other change has."""
         heads, head = tables.core_table(AuditHead.__tablename__), self._contents.head
         mine = heads.c.account_id == self._target.account_id
@@ -376,6 +369,7 @@ class _Import:
             moved = sa.update(heads).where(mine).values(expired_change=heads.c.last_id)
             db.connection().execute(moved)
             return
+        first = max(generations.next_number(), head["id"] + 1)
         signed = tables.core_table("audit_checkpoints")
         checkpoint = sa.select(sa.func.max(signed.c.entry_id)).where(
             signed.c.account_id == self._target.account_id
@@ -386,15 +380,12 @@ class _Import:
             "checksum": head["checksum"],
             "checkpoint_id": db.connection().scalar(checkpoint) or 0,
             "changed_at": clock.now(),
-            # Clients of the change feed load anew.
-            "expired_change": max(newest, head["id"]),
+            # Clients of the change feed load anew, also those that read there after the export.
+            "expired_change": first,
         }
         if head["id"]:
             db.connection().execute(sa.insert(heads).values(**values))
-        if not engine.has_one_writer() and head["id"] > newest:
-            # Far enough that numbers drawn meanwhile are not drawn again.
-            moved_to = head["id"] + SEQUENCE_MARGIN
-            db.connection().execute(sa.select(sa.func.setval("audit_log_ids", moved_to)))
+        generations.move_sequence(first)
 
     def _move_security_head(self) -> None:
         """Let the security log go on behind its last event; that of a reopened account is here."""

@@ -55,6 +55,7 @@ CHAIN = (
 EXCLUDED: dict[str, str] = {
     "account_exports": "exports of the account",
     "backup_runs": "backups of the instance",
+    "feed_generations": "restores of the instance",
     "deletion_certificates": "certificates of deleted accounts, which the instance has",
     "accounts": "the account itself, which has a line of its own",
     "roles": "shared by all accounts; a bundle has their definitions",

@@ -18,6 +18,7 @@ from app.audit.models import FeedChange
 from app.collections import table as tables
 from app.collections.definition import Definition
 from app.db import Base
+from app.feed import generations
 from app.types import JSONObject
 
 FEED = Base.metadata.tables[FeedChange.__tablename__]
@@ -62,14 +63,21 @@ class Scan(NamedTuple):
 def bounds(account_id: str) -> Bounds:
     """The bounds of an account's feed."""
     heads = sa.select(HEADS.c.expired_change).where(HEADS.c.account_id == account_id)
-    expired = sa.func.coalesce(heads.scalar_subquery(), 0).label("expired")
-    ends = []
+    ends = [heads, generations.NEWEST]
     for table, number in ((CHANGES, CHANGES.c.first_id), (FEED, FEED.c.change)):
         mine = sa.select(number).where(table.c.account_id == account_id)
-        left = mine.where(number > heads.scalar_subquery())
+        left = mine.where(
+            number > sa.func.coalesce(heads.scalar_subquery(), 0),
+            number > sa.func.coalesce(generations.NEWEST.scalar_subquery(), 0),
+        )
         ends += [left.order_by(number).limit(1), mine.order_by(number.desc()).limit(1)]
-    query = sa.select(expired, *(end.scalar_subquery() for end in ends))
-    gone, first, last, first_unaudited, last_unaudited = db.connection().execute(query).one()
+    query = sa.select(*(end.scalar_subquery() for end in ends), *generations.timelines())
+    row = db.connection().execute(query).one()
+    expired, begun, first, last, first_unaudited, last_unaudited, *timelines = row
+    if generations.is_ended(*timelines):
+        begun = generations.start_new()
+        first = first_unaudited = None
+    gone = max(expired or 0, begun or 0)
     oldest = min((n for n in (first, first_unaudited) if n is not None), default=0)
     return Bounds(gone, oldest, max(gone, last or 0, last_unaudited or 0))
 

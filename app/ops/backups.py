@@ -24,9 +24,12 @@ from pathlib import Path
 from typing import IO, Any
 
 import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
 
 from app import config
+from app.audit.models import AuditChange
 from app.db import citus, engine, row_security, sqlite_driver
+from app.feed import generations
 from app.files import storage
 from app.ops import pg_programs, progress
 from app.ops.pg_programs import BackupError
@@ -43,6 +46,17 @@ SET LOCAL lock_timeout = {milliseconds};
 SET LOCAL client_min_messages = error;
 DROP SCHEMA IF EXISTS public CASCADE;
 CREATE SCHEMA public;
+"""
+EXPIRE_SQL = """
+DO $$ BEGIN
+  IF EXISTS (
+    SELECT FROM information_schema.columns
+    WHERE table_schema = 'public' AND table_name = 'audit_heads' AND column_name = 'expired_change'
+  ) THEN
+    UPDATE public.audit_heads SET expired_change = {first_change};
+    PERFORM setval('public.audit_log_ids', {first_change});
+  END IF;
+END $$;
 """
 FILE_KEY = re.compile(r"[0-9a-f-]{36}/[0-9a-f-]{36}")
 # Entries that name roles or extensions, which another server may lack; `row_security` recreates the
@@ -218,15 +232,26 @@ def restore(path: Path, *, replacing: bool) -> None:
     if _tables() and not replacing:
         raise BackupError("the database is not empty: use --replace to overwrite it")
     _restore_files(path)  # first: a restored record must not name what is not there
-    restore_database(path)
+    # Numbers of changes that readers have seen are not given again.
+    restore_database(path, first_change=max(generations.first_number(), _newest_change() + 1))
 
 
-def restore_database(path: Path) -> None:
-    """Replace the database by that of a backup. Raises BackupError."""
-    (_restore_sqlite if _on_sqlite() else _restore_postgres)(path)
+def restore_database(path: Path, *, first_change: int | None = None) -> None:
+    """Replace the database by that of a backup. Raises BackupError.
+
+    With `first_change`, later changes have higher numbers, and the change feed has no earlier ones.
+    """
+    (_restore_sqlite if _on_sqlite() else _restore_postgres)(path, first_change)
 
 
-def _restore_sqlite(path: Path) -> None:
+def _newest_change() -> int:
+    """The highest number of a change in the database that is replaced, as far as it can be read."""
+    with suppress(SQLAlchemyError), engine.current_engine().connect() as connection:
+        return connection.scalar(sa.select(sa.func.max(AuditChange.last_id))) or 0
+    return 0
+
+
+def _restore_sqlite(path: Path, first_change: int | None) -> None:
     try:
         with closing(sqlite3.connect(_read_only_uri(path.resolve()), uri=True)) as source:
             tables = {row[0] for row in source.execute("SELECT name FROM sqlite_master")}
@@ -237,6 +262,12 @@ def _restore_sqlite(path: Path) -> None:
                 target.execute("BEGIN IMMEDIATE")  # the copy itself has no timeout
                 target.rollback()
                 _copy(source, target, "Pages restored")
+                if first_change is not None:
+                    columns = target.execute("SELECT name FROM pragma_table_info('audit_heads')")
+                    if ("expired_change",) in columns:  # else the backup has no feed
+                        with target:
+                            change = "UPDATE audit_heads SET expired_change = ?"
+                            target.execute(change, (first_change,))
     except sqlite3.Error as error:
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
             raise BackupError(pg_programs.IN_USE) from error
@@ -260,7 +291,7 @@ def _read_only_uri(path: Path) -> str:
     return f"{path.as_uri()}?mode=ro{'&immutable=1' if whole else ''}"
 
 
-def _restore_postgres(path: Path) -> None:
+def _restore_postgres(path: Path, first_change: int | None) -> None:
     with engine.current_engine().connect() as connection:
         if connection.scalar(citus.HAS_CATALOG):
             raise BackupError(HAS_CITUS)
@@ -273,13 +304,15 @@ def _restore_postgres(path: Path) -> None:
             "\n".join(line for line in contents.splitlines() if not LEFT_OUT_LINE.match(line))
         )
         use_list.flush()
-        _replace("--no-owner", f"--use-list={use_list.name}", str(path), tables=len(tables))
+        options = ("--no-owner", f"--use-list={use_list.name}", str(path))
+        _replace(*options, tables=len(tables), first_change=first_change)
     engine.current_engine().dispose()
     if config.current().row_security_enabled:
         row_security.install(engine.current_engine())
 
 
-def _replace(*archive_options: str, tables: int) -> None:
+def _replace(*archive_options: str, tables: int, first_change: int | None) -> None:
+    last = "" if first_change is None else EXPIRE_SQL.format(first_change=first_change)
     options = ("--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--set=VERBOSITY=verbose")
     command, env = pg_programs.program("psql", *options, f"--dbname={_address()}", "--file=-")
     pipe, devnull = subprocess.PIPE, subprocess.DEVNULL
@@ -287,14 +320,14 @@ def _replace(*archive_options: str, tables: int) -> None:
         with subprocess.Popen(  # noqa: S603
             command, env=env, bufsize=0, stdin=pipe, stdout=devnull, stderr=stderr
         ) as psql:
-            error = _send_to_psql(psql.stdin, archive_options, tables)
+            error = _send_to_psql(psql.stdin, archive_options, tables, f"{last}COMMIT;\n")
         stderr.seek(0)
         pg_programs.check("psql", psql.returncode, stderr.read())
     if error:
         raise error
 
 
-def _send_to_psql(psql: Any, options: Sequence[str], tables: int) -> BackupError | None:
+def _send_to_psql(psql: Any, options: Sequence[str], tables: int, last: str) -> BackupError | None:
     """Feed psql one transaction, which rolls back unless COMMIT arrives."""
     try:
         psql.write(EMPTY_SCHEMA_SQL.format(milliseconds=_lock_milliseconds()).encode())
@@ -304,7 +337,7 @@ def _send_to_psql(psql: Any, options: Sequence[str], tables: int) -> BackupError
             total=tables,
             output=psql,
         )
-        psql.write(b"COMMIT;\n")
+        psql.write(last.encode())
     except BackupError as error:
         return error
     except BrokenPipeError:

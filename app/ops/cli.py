@@ -24,7 +24,7 @@ from app.ops import manifest_commands as manifest
 from app.ops import metrics_server, progress, readiness
 from app.ops.account_commands import account
 from app.ops.audit_commands import audit
-from app.ops.backup_commands import backup, restore
+from app.ops.backup_commands import backup, expire_changes, restore
 
 DB_HELP, DB_EXAMPLE = "Migrate the database.", "Example: atrium db upgrade"
 
@@ -32,8 +32,9 @@ DB_HELP, DB_EXAMPLE = "Migrate the database.", "Example: atrium db upgrade"
 def init_app(app: Flask) -> None:
     """Register the commands."""
     general = (setup, release, settings, doctor, create_superadmin, work, revisions, audit, shard)
-    data = (backup, restore, reencrypt, account, manifest.export, manifest.plan, manifest.apply)
-    for command in (*general, *data, Migrations("db", help=DB_HELP, epilog=DB_EXAMPLE)):
+    data = (backup, restore, expire_changes, reencrypt, account)
+    defined = (manifest.export, manifest.plan, manifest.apply)
+    for command in (*general, *data, *defined, Migrations("db", help=DB_HELP, epilog=DB_EXAMPLE)):
         app.cli.add_command(command)
 
 

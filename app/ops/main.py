@@ -10,7 +10,10 @@ GROUPS = {
     "Define": ("export", "plan", "apply"),
     "Run": ("release", "worker"),
     "Check": ("doctor", "audit", "isolation-check"),
-    "Data": ("db", "backup", "restore", "account", "shard", "reencrypt", "revisions"),
+    "Data": (
+        *("db", "backup", "restore", "expire-changes"),
+        *("account", "shard", "reencrypt", "revisions"),
+    ),
     "Develop": ("routes", "run", "shell", "openapi"),
 }
 

@@ -25,7 +25,7 @@ from app.collections import definition as definitions
 from app.context import tenancy
 from app.db import has_one_writer, versioned_cache
 from app.errors import AppError, BadRequest, FeedExpired, InvalidValues, Unavailable, error_location
-from app.feed import changes, service, visibility
+from app.feed import changes, generations, service, visibility
 from app.realtime import checks, wakeups
 from app.realtime.audience import Audience
 from app.realtime.outbox import Outbox
@@ -180,6 +180,9 @@ class Hub:
             return
         urgent = set[str]()
         if time.monotonic() - self._looked_at >= self._interval:
+            begun = generations.present()
+            for stream in streams:
+                stream.go_on_from(begun)
             urgent, late = checks.find_due(streams)
             due |= late
             self._looked_at = time.monotonic()

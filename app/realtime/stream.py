@@ -54,6 +54,14 @@ class Stream:
         """The lowest position of its subscriptions."""
         return min((one.position for one in self.subscriptions), default=None)
 
+    def go_on_from(self, begun: int) -> None:
+        """Leave positions of an earlier generation of changes: the client reads anew."""
+        former = [one for one in self.subscriptions if one.position < begun]
+        for one in former:
+            one.position = begun
+        if former:
+            self.call("send_reset")
+
     @property
     def definitions(self) -> list[Definition]:
         """The collections whose rules it has been judged by."""

@@ -1,0 +1,190 @@
+"""Readers of the change feed after the database went back in time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg2
+import pytest
+from flask import Flask
+
+from app import clock, create_app, db
+from app.feed import generations
+from tests import builders
+from tests.builders import Caller, Cast, make_collection, make_record
+from tests.conftest import make_app, make_own_app, settings_for
+from tests.feed.test_changes import now, reported
+from tests.realtime.clients import Events, Socket
+from tests.realtime.conftest import serving
+from tests.services import Postgres, Replica
+
+
+def refusal(caller: Caller, since: int) -> tuple[int, str]:
+    response = caller.get("changes", query_string={"since": since})
+    return response.status_code, (response.json or {}).get("error", "")
+
+
+def wait_until(is_reached: Callable[[], bool]) -> None:
+    started = time.monotonic()
+    while not is_reached():
+        assert time.monotonic() - started < 20
+        time.sleep(0.05)
+
+
+def has_caught_up(primary: Any) -> bool:
+    query = "SELECT count(*) FROM pg_stat_replication WHERE replay_lsn >= pg_current_wal_lsn()"
+    primary.autocommit = True
+    with primary.cursor() as cursor:
+        cursor.execute(query)
+        return cursor.fetchone() == (1,)
+
+
+def stop_following(replica: Replica) -> None:
+    """Cut the replica off from its primary."""
+    with closing(psycopg2.connect(replica.url)) as connection, connection.cursor() as cursor:
+        connection.autocommit = True
+        cursor.execute("ALTER SYSTEM SET primary_conninfo = ''")
+        cursor.execute("SELECT pg_reload_conf()")
+        receivers = "SELECT count(*) FROM pg_stat_wal_receiver"
+
+        def is_cut_off() -> bool:
+            cursor.execute(receivers)
+            return cursor.fetchone() == (0,)
+
+        wait_until(is_cut_off)
+
+
+@pytest.fixture
+def own(database: str, tmp_path: Path) -> tuple[Flask, Cast]:
+    """An instance of its own, with a collection."""
+    app = make_own_app(database, tmp_path)
+    cast = builders.make_cast(app)
+    make_collection(cast.root)
+    return app, cast
+
+
+@pytest.fixture
+def backup(own: tuple[Flask, Cast], tmp_path: Path) -> Callable[[], None]:
+    """Makes a backup; what it returns restores it."""
+    app, file = own[0], tmp_path / "atrium.backup"
+
+    def run(*arguments: str) -> None:
+        result = app.test_cli_runner().invoke(args=list(arguments))
+        assert result.exit_code == 0, result.output
+
+    run("backup", str(file))
+    return lambda: run("restore", str(file), "--replace")
+
+
+@pytest.mark.parametrize("restores", [1, 2])
+@pytest.mark.parametrize("backwards", [0, 400], ids=["", "clock set back"])
+def test_positions_of_before_a_restore_are_gone_for_ever(
+    own: tuple[Flask, Cast],
+    backup: Callable[[], None],
+    restores: int,
+    backwards: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, cast = own
+    for _ in range(restores):
+        lost = [make_record(cast.alice, title="lost")["id"] for _ in range(5)]
+        position = now(cast.alice)
+        real = clock.now
+        monkeypatch.setattr(clock, "now", lambda real=real: real() - timedelta(days=backwards))
+        backup()
+        monkeypatch.setattr(clock, "now", real)
+        assert refusal(cast.alice, position) == (410, "feed_expired")
+        made = [make_record(cast.alice, title="new")["id"] for _ in range(8)]
+        assert refusal(cast.alice, position) == (410, "feed_expired")
+        assert [id for _, id in reported(cast.alice)] == made
+        assert position < now(cast.alice) < 2**53  # what JavaScript's numbers hold
+        assert not {*lost} & {one["id"] for one in cast.alice.get("records/posts").json["items"]}
+
+
+def test_accounts_made_after_a_restore_have_a_feed(
+    own: tuple[Flask, Cast], backup: Callable[[], None]
+) -> None:
+    app, cast = own
+    backup()
+    with app.app_context():
+        generations.start_new(always=True)
+    made = make_record(cast.charlie, title="theirs")
+    assert reported(cast.charlie) == [("records.create", made["id"])]
+    assert refusal(cast.charlie, 1) == (410, "feed_expired")
+
+
+def test_command_expires_changes_of_all_accounts(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root)
+    callers = (cast.alice, cast.charlie)
+    positions = []
+    for caller in callers:
+        make_record(caller, title="before")
+        positions.append(now(caller))
+    result = app.test_cli_runner().invoke(args=["expire-changes"])
+    assert result.exit_code == 0, result.output
+    for caller, position in zip(callers, positions, strict=True):
+        assert refusal(caller, position) == (410, "feed_expired")
+        begun = now(caller)
+        assert str(begun) in result.output
+        made = make_record(caller, title="after")
+        assert reported(caller, since=begun) == [("records.create", made["id"])]
+
+
+def test_open_streams_are_reset_and_go_on(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root)
+    make_record(cast.alice, title="before")
+    with serving(app) as port:
+        events = Events(port, "collections=posts", headers=cast.alice.headers)
+        socket = Socket(port, headers=cast.alice.headers)
+        subscribed = socket.ask({"action": "subscribe", "collection": "posts"})
+        assert subscribed["status"] == "subscribed"
+        with app.app_context():
+            generations.start_new(always=True)
+        assert events.next()["event"] == "reset"
+        assert socket.next()["type"] == "reset"
+        made = make_record(cast.alice, title="after")
+        assert events.next()["data"]["data"]["id"] == made["id"]
+        assert socket.next()["data"]["id"] == made["id"]
+
+
+def test_failover_that_loses_commits_expires_positions(tmp_path: Path) -> None:
+    with Postgres(private=True) as primary:
+        primary.create_database("atrium")
+        with Replica(primary) as replica:
+            urls = [
+                urlunsplit(urlsplit(one.url)._replace(scheme="postgresql+psycopg2", path="/atrium"))
+                for one in (primary, replica)
+            ]
+            settings = settings_for("sqlite", tmp_path, database_url=urls[0])
+            app = make_app(settings)
+            cast = builders.make_cast(app)
+            make_collection(cast.root)
+            first = make_record(cast.alice, title="replicated")
+            with closing(psycopg2.connect(primary.url)) as watcher:
+                wait_until(lambda: has_caught_up(watcher))
+            stop_following(replica)
+            for _ in range(3):
+                make_record(cast.alice, title="lost")
+            position = now(cast.alice)
+            with app.app_context():
+                db.db.engine.dispose()
+            primary.stop()
+            replica.promote()
+            promoted = create_app(replace(settings, database_url=urls[1]))
+            alice = Caller(promoted, **cast.alice.headers)
+            assert refusal(alice, position) == (410, "feed_expired")
+            made = [make_record(alice, title="new")["id"] for _ in range(8)]
+            assert refusal(alice, position) == (410, "feed_expired")
+            assert [id for _, id in reported(alice)] == made
+            listed = {one["id"] for one in alice.get("records/posts").json["items"]}
+            assert listed == {first["id"], *made}
+            with promoted.app_context():
+                assert generations.start_new() == generations.present()  # only one begins
+                db.db.engine.dispose()
