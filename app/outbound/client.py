@@ -11,6 +11,7 @@ response, its status first, by `readline` of the socket's `makefile`.
 
 from __future__ import annotations
 
+import http.client
 import io
 import math
 import re
@@ -48,6 +49,8 @@ MAX_CHARACTERS = 5000
 BODY_SECONDS = 5
 FIRST_ERROR = 400
 MAX_INTERIM_LINES = 100
+KEPT_HEADERS, MAX_HEADERS = 90, 1000
+BODY_HEADERS = (b"content-length", b"transfer-encoding", b"connection", b"retry-after")
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 HEADER_VALUE = re.compile(r"[\x20-\x7e\t]{0,4000}")
 END_OF_HEADERS = (b"\r\n", b"\n", b"")
@@ -155,6 +158,8 @@ def _explanation(error: BaseException, rules: Rules) -> str:
         return f"TLS failed: {error.reason or 'no trust'}"
     if isinstance(error, TimeoutError):
         return f"No response within {rules.seconds:g} seconds."
+    if isinstance(error, http.client.RemoteDisconnected):
+        return "The connection was closed without a response."
     problem = getattr(error, "strerror", None)  # of the operating system
     if problem or isinstance(error, ValueError):
         return f"The connection failed: {problem or type(error).__name__}"
@@ -274,15 +279,27 @@ class _Bounded(io.RawIOBase):
 
 
 class _Reader(io.BufferedReader):
-    """Reads a response, past interim ones such as 103 (RFC 9110, 15.2). urllib3 skips 100 only."""
+    """Reads a response, past interim ones such as 103 (RFC 9110, 15.2). urllib3 skips 100 only.
+
+    Leaves out headers beyond the 90th that say nothing about the body, as `http.client` refuses
+    responses with more than 100.
+    """
 
     _is_final = False
+    _headers = 0
 
     def readline(self, size: int | None = -1, /) -> bytes:
         """Return the next line; the first one is the status of the final response."""
         read = super().readline
         line = read(size)
         if self._is_final:
+            while self._headers < MAX_HEADERS and line not in END_OF_HEADERS:
+                self._headers += 1
+                if self._headers <= KEPT_HEADERS or line.split(b":")[0].lower() in BODY_HEADERS:
+                    break
+                line = read(size)
+            if line in END_OF_HEADERS:
+                self._headers = MAX_HEADERS  # what follows is the body
             return line
         lines = 0
         while INTERIM_STATUS.match(line):

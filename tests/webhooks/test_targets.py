@@ -402,18 +402,42 @@ def test_five_thousand_characters_are_kept_whatever_their_size() -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        *(b"", b"nonsense\r\n\r\n", b"HTTP/1.1 abc OK\r\n\r\n", b"\x16\x03\x01"),
-        *(OK + b"X: " + b"y" * 70_000, OK + b"X: y\r\n" * 200 + b"\r\n"),
-        *(b"HTTP/2.0 200 OK\r\n\r\n", b"HTTP/1.1 " + b"2" * 70_000, HINTS, HINTS[:-2]),
+        *(b"nonsense\r\n\r\n", b"HTTP/1.1 abc OK\r\n\r\n", b"\x16\x03\x01"),
+        *(OK + b"X: " + b"y" * 70_000, OK + b"X: y\r\n" * 2000 + b"\r\n"),
+        *(b"HTTP/2.0 200 OK\r\n\r\n", b"HTTP/1.1 " + b"2" * 70_000),
         OK + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nxx",
     ],
 )
-def test_what_is_not_http_is_a_failure(answer: bytes) -> None:
+def test_response_that_is_not_http_is_a_failure(answer: bytes) -> None:
     with (
         hostile(lambda connection: connection.sendall(answer)) as url,
         pytest.raises(RequestFailed, match="not valid HTTP"),
     ):
         client.send("POST", url, {}, b"", ANYWHERE)
+
+
+@pytest.mark.parametrize("sent", [b"", HINTS, HINTS[:-2]])
+def test_closed_connection_is_told_from_invalid_http(sent: bytes) -> None:
+    with (
+        hostile(lambda connection: connection.sendall(sent)) as url,
+        pytest.raises(RequestFailed, match="closed without a response"),
+    ):
+        client.send("POST", url, {}, b"", ANYWHERE)
+
+
+@pytest.mark.parametrize("count", [60, 101, 900])
+@pytest.mark.parametrize(
+    ("last", "body"),
+    [
+        (b"Content-Length: 2\r\nRetry-After: 7\r\n", b"okmore"),
+        (b"Transfer-Encoding: chunked\r\nRetry-After: 7\r\n", b"2\r\nok\r\n0\r\n\r\n"),
+    ],
+)
+def test_response_with_many_headers_is_read(count: int, last: bytes, body: bytes) -> None:
+    many = b"".join(b"X-%d: v\r\n" % number for number in range(count))
+    with hostile(lambda connection: connection.sendall(OK + many + last + b"\r\n" + body)) as url:
+        response = client.send("POST", url, {}, b"", ANYWHERE)
+    assert (response.status, response.body, response.retry_after) == (200, "ok", 7)
 
 
 @pytest.mark.parametrize(
