@@ -32,7 +32,7 @@ $(UV_COMPILE) requirements-$(1).in -o requirements-$(1).txt \
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help run test coverage lint slow citus faults clean lock servers translations description cluster
+.PHONY: help run test coverage lint slow citus faults clean lock servers vulnerabilities translations description cluster
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 8
@@ -53,7 +53,8 @@ test: lint servers ## Lint, install missing test servers, run the tests
 coverage: servers ## Run the tests that measure no time, and fail below the floor of setup.cfg
 	$(BIN)/pytest -n $(TEST_WORKERS) --dist worksteal -m "not slow and not timing" --cov
 
-slow: servers ## Run slow tests, and those that `test` runs on one database on the other
+slow: $(VENV)/.dev ## Run slow tests, and those that `test` runs on one database on the other
+	@$(BIN)/python -m tests.services install slow
 	$(BIN)/pytest -m slow
 
 # CITUS_BIN: the folder of PostgreSQL's programs, with the extension citus installed for them.
@@ -116,6 +117,11 @@ lint: $(VENV)/.dev ## Check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy app
+
+# pip-audit in an environment of its own; without the resolver, as all versions are pinned by hash.
+vulnerabilities: ## Look for known vulnerabilities of the pinned packages (asks PyPI)
+	pipx run --spec pip-audit==2.10.1 pip-audit --strict --disable-pip --require-hashes \
+		-r requirements.txt -r requirements-otel.txt -r requirements-dev.txt
 
 servers: $(VENV)/.dev
 	@$(BIN)/python -m tests.services install

