@@ -29,7 +29,7 @@ PAGES = [
     *(PROJECT / name for name in ("CONTRIBUTING.md", "SECURITY.md")),
     *(PROJECT / "docs" / name for name in ("docker.md", "releasing.md")),
 ]
-CI_TARGETS = {"coverage", "lint", "test", "slow"}
+CI_TARGETS = {"coverage", "lint", "test", "slow", "vulnerabilities"}
 
 
 def text(name: str) -> str:
