@@ -13,7 +13,7 @@ POLICY = {
     "img-src": "data:",  # the icons in both style sheets
     "connect-src": "'self'",
     "base-uri": "'none'",
-    "form-action": "'none'",
+    "form-action": "'self'",
     "frame-ancestors": "'none'",
 }
 

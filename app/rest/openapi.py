@@ -10,6 +10,7 @@ from typing import Any
 import flask_smorest
 from flask import Flask, Response, request
 
+from app.http import compression
 from app.rest.access import public
 from app.rest.converters import IntegerPath, LargeIntegerPath, UuidPath
 from app.rest.fields import DateTime, Id, Timestamp, required_by_service
@@ -69,7 +70,7 @@ class Api(flask_smorest.Api):  # type: ignore[misc]
         # The schema of flask-smorest's own pagination, which no operation uses.
         spec["components"]["schemas"].pop("PaginationMetadata", None)
         if request.args.get("collections", "0") not in ("1", "true"):
-            return json_response(spec)
+            return compression.compress_shared(json_response(spec))
         response = json_response(self.with_collections(deepcopy(spec)))
         response.headers["Cache-Control"] = "private, no-cache"
         return response

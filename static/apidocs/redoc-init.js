@@ -21,4 +21,25 @@ Object.defineProperty(image, "src", {
   },
 });
 
-Redoc.init("/openapi.json", {}, document.getElementById("redoc"));
+// ReDoc draws all operations at once, which takes many seconds: it is given those of one tag, or of all if they are few.
+const FEW = 40;
+const choice = document.getElementById("tag");
+
+function only(description, tag) {
+  const paths = Object.entries(description.paths).map(([path, item]) => {
+    const operations = Object.entries(item).filter(([, one]) => !one.tags || one.tags.includes(tag));
+    return [path, Object.fromEntries(operations)];
+  }).filter(([, item]) => Object.values(item).some((one) => one.tags));
+  return {...description, paths: Object.fromEntries(paths), tags: description.tags.filter(({name}) => name === tag)};
+}
+
+fetch("/openapi.json").then((response) => response.json()).then((description) => {
+  const names = description.tags.map(({name}) => name);
+  const asked = new URLSearchParams(location.search).get("tag");
+  const all = Object.keys(description.paths).length <= FEW;
+  const tag = names.includes(asked) ? asked : names.includes("Records") ? "Records" : names[0];
+  choice.append(...names.map((name) => new Option(name, name, name === tag, name === tag)));
+  choice.addEventListener("change", () => choice.form.submit());
+  choice.form.hidden = all;
+  Redoc.init(all ? description : only(description, tag), {}, document.getElementById("redoc"));
+});
