@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 from uuid import NAMESPACE_URL, uuid5
 
@@ -39,7 +40,7 @@ MAX_SWEPT = 500
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 10, 3600
 PERIODIC_RETRY = 4  # caps the delay: periodic jobs count attempts over all their runs
 SWEEP_SECONDS = 3
-EMBEDDED_SWEEP_SECONDS = 0.5
+EMBEDDED_SWEEP_SECONDS, WATCH_SECONDS = 0.5, 0.4
 STOP_SECONDS, STOP_CHECK_SECONDS = 20, 1
 Work = Callable[[threading.Event, threading.Event], None]
 
@@ -247,7 +248,28 @@ def schedule_periodic() -> None:
 
 def sweep_seconds() -> float:
     """Return how long a worker loop waits for a wake-up before it polls."""
-    return SWEEP_SECONDS if config.current().redis_url else EMBEDDED_SWEEP_SECONDS
+    has_news = config.current().redis_url or db.sqlite_file()
+    return SWEEP_SECONDS if has_news else EMBEDDED_SWEEP_SECONDS
+
+
+def last_write() -> object:
+    """Return what changes as any process commits, on SQLite without Redis; None elsewhere."""
+    file = None if config.current().redis_url else db.sqlite_file()
+    if file is None:
+        return None
+    try:
+        log = Path(f"{file}-wal").stat()
+    except FileNotFoundError:
+        return 0, 0
+    return log.st_mtime_ns, log.st_size
+
+
+def wait(woken: threading.Event, seconds: float, seen: object) -> None:
+    """Wait for a wake-up, or for a write since `seen`, which costs less than a look at the rows."""
+    until = time.monotonic() + seconds
+    while not woken.wait(seconds if seen is None else min(seconds, WATCH_SECONDS)):
+        if last_write() != seen or time.monotonic() >= until:
+            return
 
 
 @loop("jobs")
@@ -278,6 +300,7 @@ def _work(stop: threading.Event, woken: threading.Event, queue_name: str) -> Non
     is_scheduled = False
     while not stop.is_set():
         woken.clear()
+        seen = last_write()
         try:
             if not is_scheduled:
                 schedule_periodic()
@@ -286,7 +309,7 @@ def _work(stop: threading.Event, woken: threading.Event, queue_name: str) -> Non
                 run_due(_is_in(queue_name), stop)
         except Exception as error:  # noqa: BLE001 - the worker outlives its database
             log.warning("worker cannot reach its jobs", error=type(error).__name__)
-        woken.wait(sweep_seconds())
+        wait(woken, sweep_seconds(), seen)
 
 
 _events: list[threading.Event] = []

@@ -284,11 +284,12 @@ def _run(served: Turns, woken: threading.Event, goes_on: Callable[[], bool]) -> 
     dispatcher = Dispatcher(delivery.rules(config.current()), woken, served)
     while goes_on():
         woken.clear()
+        seen = worker.last_write()
         _log_errors(dispatcher.turn)
         db.db.session.remove()
         if not goes_on():
             break
-        woken.wait(dispatcher.patience())
+        worker.wait(woken, dispatcher.patience(), seen)
         if dispatcher.busy:
             # Batch results that finish within a moment.
             time.sleep(PAUSE_SECONDS)

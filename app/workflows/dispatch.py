@@ -153,10 +153,11 @@ def _run(served: Turns, woken: threading.Event, goes_on: Callable[[], bool]) -> 
     dispatcher = Dispatcher(woken, served)
     while goes_on():
         woken.clear()
+        seen = worker.last_write()
         _log_errors(dispatcher.turn)
         db.db.session.remove()
         if goes_on():
-            woken.wait(dispatcher.patience)
+            worker.wait(woken, dispatcher.patience, seen)
     _log_errors(lambda: dispatcher.close(worker.STOP_SECONDS / 2))
 
 
