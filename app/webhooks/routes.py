@@ -78,6 +78,10 @@ def _headers() -> object:
 
 
 MAKER = "If false, payloads show what any admin may view, masked, until an admin takes it over."
+PAUSED = (
+    "Since when the webhook is paused, because its owner is no admin any more: deliveries are"
+    " stored and wait, up to 30 days, until an admin takes it over."
+)
 WARNINGS = (
     "Likely mistakes, such as a missing collection; `payloads_cut` while payloads have ids only"
     " because the account's deliveries exceed the limit."
@@ -138,6 +142,7 @@ class WebhookView(Schema):
         required=True,
         metadata={"type": "boolean", "description": MAKER},
     )
+    paused_at = fields.Timestamp(required=True, allow_none=True, metadata={"description": PAUSED})
     warnings = ma.fields.Function(
         service.warnings,
         required=True,
@@ -323,8 +328,8 @@ def test_webhook(webhook_id: str) -> JSONObject:
 def take_over_webhook(webhook_id: str) -> Webhook:
     """Become the owner of a webhook: its payloads show what the caller may view from now on.
 
-    Pending deliveries are sent only if the caller may view all records and fields of the
-    collection.
+    A paused webhook goes on. Pending deliveries are sent only if the caller may view all records
+    and fields of the collection.
     """
     return service.take_over(webhook_id, by=principal())
 
