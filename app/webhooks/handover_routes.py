@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import marshmallow as ma
 
+from app.accounts import users
 from app.admin_api.own_account_routes import blueprint
 from app.auth.guard import principal
 from app.rest import fields
@@ -49,9 +50,13 @@ class LeftList(Schema):
 def list_left(user_id: str) -> JSONObject:
     """List what a user of your account made and could still use after leaving.
 
-    Also of a deleted user; empty for an unknown one. Webhooks and the security log's receiver are
+    Also of a deleted user who left something. Webhooks and the security log's receiver are
     paused when their maker is no admin any more: take them over or delete them. SCIM tokens work
     on until you revoke them. Setup links end with their maker's rights. Provider settings and
     redirect addresses are those that the audit log says the user changed or added.
     """
-    return {"items": handover.of_user(principal().require_account_id(), user_id.lower())}
+    account_id = principal().require_account_id()
+    found = handover.of_user(account_id, user_id.lower())
+    if not found:
+        users.get(account_id, user_id)  # raises NotFound
+    return {"items": found}
