@@ -50,10 +50,10 @@ class LeftList(Schema):
 def list_left(user_id: str) -> JSONObject:
     """List what a user of your account made and could still use after leaving.
 
-    By kind, the newest first; also of a deleted user who left something. Webhooks and the security log's receiver are
-    paused when their maker is no admin any more: take them over or delete them. SCIM tokens work
-    on until you revoke them. Setup links end with their maker's rights. Provider settings and
-    redirect addresses are those that the audit log says the user changed or added.
+    By kind, the newest first; also of a deleted user who left something. Webhooks and the security
+    log's receiver are paused when their maker is no admin any more: take them over or delete them.
+    SCIM tokens work on until you revoke them. Setup links end with their maker's rights. Provider
+    settings and redirect addresses are those that the audit log says the user changed or added.
     """
     account_id = principal().require_account_id()
     found = handover.of_user(account_id, user_id.lower())

@@ -47,6 +47,7 @@ WEBHOOK = {
     "updated_at": TIME,
     "created_by": USER["id"],
     "has_active_maker": True,
+    "paused_at": None,
     "warnings": [],
 }
 TEXT = "4f7d2a" + "0" * 58
