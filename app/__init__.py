@@ -94,7 +94,7 @@ from app.sso import saml_logout_routes as saml_logout
 from app.sso import saml_metadata_routes as saml_metadata
 from app.types import JSONObject
 from app.usage import upkeep as usage_upkeep
-from app.webhooks import delivery_routes, dispatch, security_stream_routes
+from app.webhooks import delivery_routes, dispatch, handover_routes, security_stream_routes
 from app.webhooks import routes as webhooks
 from app.webhooks import uses as webhook_uses
 from app.workflows import dispatch as workflow_dispatch
@@ -153,7 +153,8 @@ ADDITIONS = (
     usage_routes,
     *(sso_overview, saml_keys, saml_logout, saml_metadata),
     *(domain_routes, setup_link_routes, sso_discovery, retention),
-    *(security_log, security_stream_routes, bundle_routes, certificate_routes),
+    *(security_log, security_stream_routes, handover_routes),
+    *(bundle_routes, certificate_routes),
 )
 # Imported for their event subscriptions and jobs.
 SUBSCRIBERS = (

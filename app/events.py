@@ -23,6 +23,14 @@ class UserLostAccess:
 
 
 @dataclass(frozen=True)
+class AdminLeft:
+    """A user was deactivated, deleted or demoted, and is no active admin any more."""
+
+    account_id: str
+    user_id: str
+
+
+@dataclass(frozen=True)
 class FirstFactorAdded:
     """A user has a first second factor; sessions from before it have passed none."""
 

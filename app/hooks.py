@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from functools import lru_cache
+from types import GeneratorType
 from typing import Any
 
 import structlog
@@ -13,6 +14,9 @@ from uuid_utils import uuid4
 
 from app import rest
 from app.auth import cors, guard, idempotency
+from app.auth import principal as principals
+from app.auth.principal import Principal
+from app.context import shown_accounts
 from app.ops import metrics
 from app.rest.current_request import get_g, get_request
 from app.security import reads
@@ -21,6 +25,7 @@ from app.usage import request_counter
 CORRELATION_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 VARY = "Authorization, X-API-Key, X-Account-ID"
 READING = ("GET", "HEAD")
+ACCOUNT_ARGS = ("account_id", "account")
 FIRST_REDIRECT, FIRST_ERROR = 300, 400
 
 log = structlog.get_logger()
@@ -39,7 +44,9 @@ def _before() -> Response | None:
     is_valid = CORRELATION_ID.fullmatch(correlation_id)
     g.correlation_id = correlation_id if is_valid else str(uuid4())
     g.started = time.perf_counter()
-    reads.endpoint.set(request.endpoint or "")
+    rule = request.url_rule.rule if request.url_rule else ""
+    reads.current_route.set(reads.Route(request.endpoint or "", request.method, rule))
+    shown_accounts.current.set(set())
     if request.method == "OPTIONS":
         preflight = cors.answer_preflight(request)
         if preflight is not None:
@@ -48,8 +55,9 @@ def _before() -> Response | None:
 
 
 def _stop_collecting() -> None:
-    reads.endpoint.set(None)
+    reads.current_route.set(None)
     reads.collector.set(None)
+    shown_accounts.current.set(None)
 
 
 def _reset_context(error: BaseException | None) -> None:
@@ -80,19 +88,32 @@ def _after(response: Response) -> Response:
 
 def _store_reads(request: Request, g: Any, response: Response) -> None:
     """Record what the answer shows, before it is sent: who is not recorded is not answered."""
-    collector, status = reads.collector.get(), response.status_code
+    collector, route = reads.collector.get(), reads.current_route.get()
+    shown, status = shown_accounts.current.get() or set(), response.status_code
     # What a stream shows from now on is stored at once.
     _stop_collecting()
+    recorded = set[str]()
     if collector is not None and status < FIRST_REDIRECT:
-        collector.store()
-        return
-    if collector is not None:
+        recorded = collector.store()
+    elif collector is not None:
         collector.clear()
     by = g.get("principal") or g.get("console_caller")
-    if by is not None and by.is_superadmin and status < FIRST_ERROR:
-        named = (request.view_args or {}).get("account_id")
-        route = request.url_rule.rule if request.url_rule else ""
-        reads.note_request(by, named, request.method, route)
+    if by is None or not by.is_superadmin or route is None or status >= FIRST_ERROR:
+        return
+    shown |= _named_accounts(by, request)
+    reads.note_request(by, shown - recorded, route)
+    if isinstance(response.response, GeneratorType):
+        told = shown | recorded
+        response.response = reads.noting_accounts(response.response, told, by=by, route=route)
+
+
+def _named_accounts(by: Principal, request: Request) -> set[str]:
+    """The accounts that a request acts in, or that its path or query names."""
+    named = {by.account_id, str((request.view_args or {}).get("account_id", "")).lower()}
+    for reference in (text for name in ACCOUNT_ARGS for text in request.args.getlist(name)):
+        if account := principals.find_account(reference):
+            named.add(account.id)
+    return {account_id for account_id in named if account_id}
 
 
 def _set_caching(request: Request, response: Response) -> None:

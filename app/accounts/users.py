@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from app import db, events
 from app.accounts import pii, roles
 from app.accounts import service as accounts
-from app.accounts.models import ADMIN, VIEWER, Account, Role, User
+from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, VIEWER, Account, Role, User
 from app.accounts.types import Body, Condition, Problem, Query
 from app.db import counts, errors
 from app.errors import Conflict, Forbidden, InvalidValues, NotFound, problem
@@ -160,6 +160,8 @@ def change(scope: str | None, user_id: str, body: Body, *, by: str | None) -> Us
         if loses_rights:  # last: the row lock has ended concurrent sign-ins
             event = events.RoleChanged if user.is_active else events.UserLostAccess
             events.publish(event(user.account_id, user.id))
+            if not stays_admin:
+                _publish_left(user)
         return user
 
 
@@ -177,7 +179,10 @@ def delete(scope: str | None, user_id: str, *, by: str | None) -> None:
         user = get_for_update(session, scope, user_id)
         _check_may_lose_rights(session, user, stays_admin=False, by=by)
         events.publish(events.UserLostAccess(user.account_id, user.id))
+        key = (user.account_id, user.id)
         session.delete(user)
+        session.flush()
+        events.publish(events.AdminLeft(*key))
 
 
 def set_role(user: User, role: Role) -> bool:
@@ -193,7 +198,15 @@ def set_role(user: User, role: Role) -> bool:
         user.role = role
         _flush_changes(session, user)
         events.publish(events.RoleChanged(user.account_id, user.id))
+        if role.name != ADMIN:
+            _publish_left(user)
         return True
+
+
+def _publish_left(user: User) -> None:
+    # Whatever their role, users of the system account are superadmins.
+    if user.account_id != SYSTEM_ACCOUNT_ID or not user.is_active:
+        events.publish(events.AdminLeft(user.account_id, user.id))
 
 
 def set_roles(account_id: str, roles: Mapping[str, Role]) -> dict[str, Role]:

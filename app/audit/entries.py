@@ -23,6 +23,7 @@ from app.collections import masking
 from app.collections import table as tables
 from app.collections.definition import ByFormerName, Definition
 from app.collections.fields import Field
+from app.context import shown_accounts
 from app.db import Base
 from app.db.types import Id, Text, UtcDateTime
 from app.rules import Type
@@ -283,6 +284,7 @@ class Mask:
 
     def __call__(self, entry: Entry) -> Entry:
         """The entry with hidden values masked, without the salt that could confirm a guess."""
+        shown_accounts.note(entry["account_id"])
         if entry["salt"] is None:
             return entry
         place = (entry["table_name"], entry["column_name"], entry["occurred_at"])

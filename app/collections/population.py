@@ -19,6 +19,7 @@ from app import db, rules
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, Group, GroupMember, Role, User
 from app.collections.columns import TableColumns
 from app.collections.definition import Definition
+from app.context import shown_accounts
 from app.db.types import Text
 from app.rules import program, sql
 from app.rules.nodes import Call, Caller, Literal, walk
@@ -155,13 +156,17 @@ def _count_records(
     table, condition = definition.table, sa.or_(*possible)
     conditions = [table.c.account_id == scope.account_id] if scope.account_id else []
     matches = _by_some_user(table, scope.role, condition) if scope.role else condition
-    query = sa.select(table.c.created_at, table.c.id).where(*conditions, matches)
+    query = sa.select(table.c.created_at, table.c.id, table.c.account_id).where(
+        *conditions, matches
+    )
     if scope.max_count is not None:
         query = query.limit(scope.max_count + 1)
     found = query.subquery().c
-    newest_first = sa.select(sa.func.count().over(), found.id)
+    newest_first = sa.select(sa.func.count().over(), found.id, found.account_id)
     newest_first = newest_first.order_by(found.created_at.desc(), found.id).limit(SAMPLE)
     rows = db.connection().execute(newest_first).all()
+    for row in rows:
+        shown_accounts.note(row.account_id)
     return {"count": rows[0][0] if rows else 0, "sample": [row[1] for row in rows]}
 
 

@@ -12,6 +12,7 @@ from app.accounts.models import User
 from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.collections import access, definition
+from app.context import shown_accounts
 from app.errors import InvalidValues, problem
 from app.rules import values
 from app.types import JSONMapping, JSONObject
@@ -66,6 +67,7 @@ def load_caller(user_id: str) -> Principal:
     """Load a user as the caller of a request. Raises InvalidValues."""
     account_id = db.db.session.scalar(sa.select(User.account_id).where(User.id == user_id.lower()))
     principal = principals.for_user(account_id, user_id.lower()) if account_id else None
+    shown_accounts.note(account_id)
     if principal is None:
         message = "There is no such active user."
         raise InvalidValues([problem("user_id", "invalid_reference", message)])

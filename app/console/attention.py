@@ -9,6 +9,7 @@ from typing import Any
 from app import clock
 from app.auth.principal import Principal
 from app.console.shell import lists
+from app.context import shown_accounts
 from app.webhooks import log, resend
 from app.webhooks import service as webhooks
 from app.webhooks.models import Webhook
@@ -56,6 +57,7 @@ def by_workflow(failed: Iterable[Any], limit: int, *, by: Principal) -> Sequence
     for instance in failed:
         key = (instance.account_id, instance.workflow_id)
         if key not in groups:
+            shown_accounts.note(instance.account_id)
             reason = instances.visible_error(instance._mapping, by)
             groups[key] = FailedWorkflow(instance, reason)
         groups[key].count += 1

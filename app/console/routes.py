@@ -49,7 +49,16 @@ from app.console.collections import (
     rules,
     schemas,
 )
-from app.console.people import api_keys, groups, profile, roles, second_factors, team, users
+from app.console.people import (
+    api_keys,
+    groups,
+    handover,
+    profile,
+    roles,
+    second_factors,
+    team,
+    users,
+)
 from app.console.records import (
     bulk,
     downloads,
@@ -91,6 +100,7 @@ PAGES = (
         audit,
         history,
         team,
+        handover,
         groups,
         api_keys,
         users,

@@ -19,6 +19,7 @@ from app.console.shell import guard, lists, switcher
 from app.console.shell.blueprint import blueprint
 from app.console.shell.lists import Listing
 from app.console.shell.scopes import AccountScope
+from app.context import shown_accounts
 from app.http.languages import gettext, lazy_gettext
 from app.rest.access import public
 from app.types import JSONObject
@@ -134,7 +135,10 @@ def _rows(text: str, model: Any, names: Sequence[str], *where: Any) -> Sequence[
     newest = sa.select(model).where(*where).order_by(model.id.desc()).limit(MAX_SCANNED).subquery()
     tests = [newest.c[name].icontains(text, autoescape=True) for name in names]
     query = sa.select(newest).where(sa.or_(*tests)).order_by(newest.c.id.desc())
-    return db.connection().execute(query.limit(MAX_SHOWN + 1)).all()
+    rows = db.connection().execute(query.limit(MAX_SHOWN + 1)).all()
+    for row in rows:
+        shown_accounts.note(row._mapping.get("account_id"))
+    return rows
 
 
 def _section(title: str, hits: list[Hit], rest: str | None = None) -> Section:

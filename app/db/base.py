@@ -7,6 +7,8 @@ from typing import ClassVar
 import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase
 
+from app.context import shown_accounts
+
 
 class Base(DeclarativeBase):
     """The declarative base. Constraint names are fixed, so that errors can be mapped by name."""
@@ -21,6 +23,11 @@ class Base(DeclarativeBase):
         }
     )
     __table__: ClassVar[sa.Table]
+
+
+@sa.event.listens_for(Base, "load", propagate=True)
+def _note_account(row: Base, context: object) -> None:
+    shown_accounts.note(row.__dict__.get("account_id"))
 
 
 def partial_index(name: str, *columns: str, where: str) -> sa.Index:

@@ -17,6 +17,7 @@ from app.auth.models import ApiKey, Invitation, SignInSession
 from app.auth.principal import Principal
 from app.collections import access, definition, totals
 from app.collections.definition import Definition
+from app.context import shown_accounts
 from app.db import Base, daily
 from app.db.counts import Where, count_all_up_to
 from app.files.models import StoredFile
@@ -189,7 +190,9 @@ def _newest_users(account_id: str | None) -> list[JSONObject]:
     columns = (User.id, User.email, User.account_id, Account.account_code)
     query = sa.select(*columns, Account.name.label("account_name"), User.created_at)
     query = query.join(Account, Account.id == User.account_id).where(*_within(User, account_id))
-    rows = db.connection().execute(query.order_by(User.id.desc()).limit(MAX_LISTED))
+    rows = db.connection().execute(query.order_by(User.id.desc()).limit(MAX_LISTED)).all()
+    for row in rows:
+        shown_accounts.note(row.account_id)
     return [row._asdict() for row in rows]
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 import orjson
@@ -28,6 +30,7 @@ from app.types import JSONMapping, JSONObject
 FILE = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 SIGNS = {"create": "+", "update": "~", "remove": "-"}
 HAS_CHANGES = 2
+STEP = re.compile(r"(\.?)([^.\[\]]+)|\[([0-9]+)\]")  # of a place such as `roles[0].name`
 AS = click.option("--as", "email", help="The superadmin who acts; needed if there are several.")
 WHO = "Say which superadmin acts: --as EMAIL."
 DESTRUCTIVE = "This removes data. Read the plan, and apply it with --plan HASH."
@@ -56,11 +59,12 @@ def export(file: Path | None, slugs: tuple[str, ...], no_accounts: bool) -> None
 @with_appcontext
 def plan(file: Path, as_json: bool, exit_code: bool, email: str | None) -> None:
     """Show what applying FILE would change; exits with 1 if it has problems."""
-    found = _plan(_read(file), email)
+    manifest = _read(file)
+    found = _plan(manifest, email)
     if as_json:
         click.echo(orjson.dumps(found, option=orjson.OPT_INDENT_2))
     else:
-        click.echo("\n".join(_lines(found)))
+        click.echo("\n".join(_lines(found, manifest)))
     if found["problems"]:
         raise SystemExit(1)
     if exit_code and found["has_changes"]:
@@ -118,7 +122,7 @@ def _confirmed(manifest: Document, email: str | None, *, yes: bool, quiet: bool)
     """The hash of a plan that is approved."""
     found = _plan(manifest, email)
     if not quiet or found["problems"]:
-        click.echo("\n".join(_lines(found)), err=quiet)
+        click.echo("\n".join(_lines(found, manifest)), err=quiet)
     if found["problems"]:
         raise SystemExit(1)
     if yes and _removes(found):
@@ -165,14 +169,30 @@ def readable_problems() -> Iterator[None]:
         raise click.ClickException("\n  ".join([error.message, *lines])) from error
 
 
-def _problem_lines(problems: Sequence[JSONMapping]) -> Iterator[str]:
+def _problem_lines(
+    problems: Sequence[JSONMapping], manifest: Document | None = None
+) -> Iterator[str]:
     for problem in problems:
         line = f"line {problem['line']}: " if problem.get("line") else ""
-        field = f"{problem['field']}: " if problem["field"] else ""
+        field = f"{_named(problem['field'], manifest)}: " if problem["field"] else ""
         yield f"{line}{field}{problem['message']}"
 
 
-def _lines(found: JSONMapping) -> Iterator[str]:
+def _named(field: str, manifest: Document | None) -> str:
+    """A place such as `roles[0]` with the name of what stands there: `roles "auditor"`."""
+    found: Any = manifest.content if manifest else {}
+    shown = ""
+    for separator, step, index in STEP.findall(field):
+        try:
+            found = found[int(index) if index else step]
+        except (LookupError, TypeError):
+            found = {}
+        name = found.get("name") if index and isinstance(found, dict) else None
+        shown += f' "{name}"' if name else f"[{index}]" if index else f"{separator}{step}"
+    return shown or field
+
+
+def _lines(found: JSONMapping, manifest: Document) -> Iterator[str]:
     """A plan as text."""
     for operation in found["operations"]:
         yield from _operation_lines(operation)
@@ -184,8 +204,8 @@ def _lines(found: JSONMapping) -> Iterator[str]:
     )
     yield from _section("Access to records", access)
     yield from _section("Rule tests", map(_test_line, found["tests"]))
-    yield from _section("Warnings", _problem_lines(found["warnings"]))
-    yield from _section("Problems", _problem_lines(found["problems"]))
+    yield from _section("Warnings", _problem_lines(found["warnings"], manifest))
+    yield from _section("Problems", _problem_lines(found["problems"], manifest))
     actions = [operation["action"] for operation in found["operations"]]
     if actions:
         counts = (f"{actions.count(one)} to {one}" for one in SIGNS if one in actions)
@@ -200,7 +220,8 @@ def _operation_lines(operation: JSONMapping) -> Iterator[str]:
     sign = SIGNS[operation["action"]]
     yield f"{sign} {operation['kind']} {operation['name']}{account}"
     for change in operation["changes"]:
-        names = filter(None, (change["operation"], change["field"], change["property"]))
+        fields = (change.get("index") or {}).get("fields", ())
+        names = filter(None, (change["operation"], change["field"], change["property"], *fields))
         values = (orjson.dumps(change.get(name)).decode() for name in ("before", "after"))
         yield f"    {' '.join(names)}" + (f": {' -> '.join(values)}" if "after" in change else "")
 
@@ -230,4 +251,5 @@ def _outcome(result: JSONMapping) -> str:
         f" {one['secret']}"
         for one in result["secrets"]
     )
-    return "\n".join([*secrets, f"Applied {len(result['operations'])} changes."])
+    count = len(result["operations"])
+    return "\n".join([*secrets, f"Applied {count} change{'' if count == 1 else 's'}."])

@@ -19,6 +19,7 @@ from app.auth import principal as principals
 from app.collections import access, masking
 from app.collections.columns import TableColumns
 from app.collections.definition import ALL_FIELDS, NEVER, Definition
+from app.context import shown_accounts
 from app.db import engine, versioned_cache
 from app.errors import InvalidValues, NotFound, problem
 from app.files import ownership
@@ -125,6 +126,7 @@ def _load_record(collection: Definition, question: Question) -> Row | None:
     )
     if row is None:
         raise NotFound(changes.NO_RECORD)
+    shown_accounts.note(str(row["account_id"]))
     return row
 
 

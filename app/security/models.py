@@ -91,6 +91,10 @@ class SecurityStream(Base):
     last_sent_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
+    paused_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """Since its maker is no admin any more; until an admin takes it over, events wait."""
+    created_by: Mapped[str | None] = mapped_column(Id)
+    """The admin who set or took over the receiver last; null before migration 0061."""
 
 
 class SecurityStart(ChainStart):

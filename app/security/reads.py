@@ -1,14 +1,18 @@
-"""Reads of personal data: one event for each request, collection and path.
+"""Reads of personal data, and what superadmins are shown of other accounts.
 
-Whatever renders records notes which personal fields it shows unmasked. In a transaction the note
-becomes an event there. Else the request collects its notes and stores them before it answers, and a
-stream before each piece that it sends. A masked read notes nothing.
+Whatever renders records notes which personal fields it shows unmasked: one event for each request,
+collection and path. In a transaction the note becomes an event there. Else the request collects its
+notes and stores them before it answers, and a stream before each piece that it sends. A masked read
+notes nothing.
+
+A superadmin's request is an event in each account that it acts in or names, or of which it reads
+rows (`app/context/shown_accounts.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from contextvars import ContextVar
 from itertools import islice
 from typing import Any, NamedTuple
@@ -19,7 +23,7 @@ from app import config, db
 from app.auth.principal import Principal
 from app.collections.access import Access
 from app.collections.definition import Definition
-from app.context import actor
+from app.context import actor, shown_accounts
 from app.context.actor import Actor
 from app.security.recording import Event, record
 from app.types import JSONObject
@@ -70,16 +74,25 @@ class Collector:
         """Forget what was not answered."""
         self._ids.clear()
 
-    def store(self) -> None:
-        """Store what was collected."""
-        if self._ids:
-            events = [event for key, ids in self._ids.items() for event in _events(key, ids)]
-            self._ids.clear()
+    def store(self) -> set[str]:
+        """Store what was collected, and return the accounts that have an event of it."""
+        events = [event for key, ids in self._ids.items() for event in _events(key, ids)]
+        self._ids.clear()
+        if events:
             record(*events)
+        return {event.account_id for event in events}
 
 
-endpoint: ContextVar[str | None] = ContextVar("endpoint", default=None)
-"""The endpoint of the current request, whose reads are collected."""
+class Route(NamedTuple):
+    """The route of a request."""
+
+    endpoint: str
+    method: str
+    rule: str
+
+
+current_route: ContextVar[Route | None] = ContextVar("route", default=None)
+"""The route of the current request, whose reads are collected."""
 collector: ContextVar[Collector | None] = ContextVar("reads", default=None)
 _path: ContextVar[str | None] = ContextVar("path", default=None)
 
@@ -131,6 +144,37 @@ def _stored(pieces: Iterator[bytes], own: Collector, app: Flask, acting: Actor) 
         yield piece
 
 
+def noting_accounts(
+    pieces: Generator[bytes], recorded: set[str], *, by: Principal, route: Route
+) -> Iterator[bytes]:
+    """The pieces of a stream to a superadmin; accounts are recorded before a piece shows them."""
+    return _noted(pieces, recorded, by, route, config.running(), actor.current())
+
+
+def _noted(
+    pieces: Generator[bytes],
+    recorded: set[str],
+    by: Principal,
+    route: Route,
+    app: Flask,
+    acting: Actor,
+) -> Iterator[bytes]:
+    with closing(pieces):
+        while True:
+            token = shown_accounts.current.set(shown := set[str]())
+            try:
+                piece = next(pieces, None)
+            finally:
+                shown_accounts.current.reset(token)
+            if not shown <= recorded:
+                with app.app_context(), actor.acting(acting):
+                    note_request(by, shown - recorded, route)
+                recorded |= shown
+            if piece is None:
+                return
+            yield piece
+
+
 def store_now() -> None:
     """Store what the request has shown so far: another service sends what it redirects to."""
     current = collector.get()
@@ -176,9 +220,9 @@ def note(
 
 
 def _collector() -> Collector | None:
-    current, view = collector.get(), endpoint.get()
-    if current is None and view is not None:
-        collector.set(current := Collector(_path_of(view)))
+    current, route = collector.get(), current_route.get()
+    if current is None and route is not None:
+        collector.set(current := Collector(_path_of(route.endpoint)))
     return current
 
 
@@ -189,13 +233,13 @@ def _path_of(view: str) -> str:
     return PATHS.get(name, name)
 
 
-def note_request(by: Principal, named: str | None, method: str, route: str) -> None:
-    """Record a superadmin's request in another account: acted in, or named in the path."""
+def note_request(by: Principal, account_ids: Iterable[str], route: Route) -> None:
+    """Record a superadmin's request in accounts other than the superadmin's own."""
     home, _ = by.home_and_user()
-    acted_in = by.account.id if by.account else home.id
-    account_id = named.lower() if named and acted_in == home.id else acted_in
-    if account_id != home.id:
-        record(Event(account_id, OPERATOR_REQUEST, details={"method": method, "route": route}))
+    details = {"method": route.method, "route": route.rule}
+    others = sorted(set(account_ids) - {home.id})
+    if others:
+        record(*(Event(id, OPERATOR_REQUEST, details=details) for id in others))
 
 
 def _events(key: _Key, ids: Mapping[str, None]) -> Iterator[Event]:

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from app import clock, db
 from app.auth.principal import Principal
+from app.context import shown_accounts
 from app.db import counts, filters
 from app.errors import NotFound
 from app.types import JSONMapping, JSONObject
@@ -192,6 +193,7 @@ def _with_last_attempt() -> sa.Select[Any]:
 
 
 def _view(row: Row, reader: redaction.Reader) -> View:
+    shown_accounts.note(row["account_id"])
     hidden_by, payload = reader.hidden_by(row), orjson.Fragment(row["payload"])
     if hidden_by:
         payload = orjson.loads(row["payload"])

@@ -59,6 +59,13 @@ class Webhook(Base):
     created_by: Mapped[str | None] = mapped_column(Id)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
+    # Since the owner is no admin any more; until an admin takes it over, its deliveries wait.
+    paused_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether its deliveries are sent: it is enabled, and has an owner who may have it."""
+        return self.enabled and self.paused_at is None
 
 
 class WebhookDelivery(Base):

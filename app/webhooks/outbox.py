@@ -44,11 +44,13 @@ class Listener:
     created_by: str | None
     filter: str | None
     include_pii: bool
+    is_paused: bool
+    """Whether its deliveries wait until an admin takes it over."""
 
 
 @dataclass(frozen=True)
 class Listeners:
-    """The enabled webhooks of an account."""
+    """The enabled webhooks of an account, also paused ones."""
 
     version_check: VersionCheck
     by_event: Mapping[tuple[str, str], Sequence[Listener]]
@@ -108,7 +110,7 @@ def note(event: events.RecordChanged) -> None:
             viewer = (listener.created_by, listener.include_pii)
             if viewer not in payloads:
                 payloads[viewer] = payload.facts(event, view)
-            _add(event, listener.id, payloads[viewer], view)
+            _add(event, listener, payloads[viewer], view)
 
 
 def _view_for(event: events.RecordChanged, listener: Listener) -> View | None:
@@ -166,17 +168,23 @@ def write(rows: Sequence[JSONMapping]) -> None:
 _INSERT = sa.insert(DELIVERIES).values(due_at=database_now())
 
 
-def _add(event: events.RecordChanged, webhook_id: str, facts: JSONMapping, view: View) -> None:
+def hold(rows: Sequence[JSONMapping]) -> None:
+    """Store deliveries of paused webhooks, which are due once an admin takes the webhook over."""
+    db.connection().execute(sa.insert(DELIVERIES), list(rows))
+
+
+def _add(event: events.RecordChanged, listener: Listener, facts: JSONMapping, view: View) -> None:
     account_id, record = event.account_id, event.record or event.previous or {}
-    metadata: Any = {"timestamp": clock.now(), "webhook_id": webhook_id, "account_id": account_id}
+    metadata: Any = {"timestamp": clock.now(), "webhook_id": listener.id, "account_id": account_id}
     text = payload.text(facts, **metadata)
     if payloads_cut(account_id) or not _fits(_bytes(text)):
         text = payload.text(payload.cut(facts), **metadata)
     visibility_columns = {"holds_pii": view.holds_pii, "viewed_by": view.by.user_id}
     columns = {"record_id": record.get("id"), **visibility_columns}
-    new = row(account_id, webhook_id, facts["event"], text, **columns)
+    new = row(account_id, listener.id, facts["event"], text, **columns)
     beyond_rules = view.by.is_superadmin and account_id != SYSTEM_ACCOUNT_ID
-    db.before_commit(write, {**new, "superadmin_id": view.by.user_id if beyond_rules else None})
+    new["superadmin_id"] = view.by.user_id if beyond_rules else None
+    db.before_commit(hold if listener.is_paused else write, new)
 
 
 def _fits(size: int) -> bool:
@@ -212,7 +220,10 @@ def _load(account_id: str) -> Listeners:
     table: Any = Webhook.__table__
     by_event: dict[tuple[str, str], list[Listener]] = {}
     for one in db.connection().execute(sa.select(table).where(*enabled).order_by(table.c.id)):
-        listener = Listener(one.id, one.created_by, one.filter, one.include_pii)
+        is_paused = one.paused_at is not None
+        # Whoever takes it over is not to lose what only the former owner could view.
+        owner = None if is_paused else one.created_by
+        listener = Listener(one.id, owner, one.filter, one.include_pii, is_paused)
         for operation in one.events:
             by_event.setdefault((one.collection.lower(), operation), []).append(listener)
     return Listeners(VersionCheck("webhook_versions", (account_id,), version), by_event, is_cut)

@@ -50,6 +50,7 @@ class Target:
     previous_until: datetime | None
     headers: Mapping[str, str]
     enabled: bool = True
+    """False also while it is paused: its deliveries wait."""
     include_pii: bool = False
     created_by: str | None = None
 
@@ -192,7 +193,7 @@ def target(webhook: Any) -> Target:
         previous=_readable(webhook.previous_secret),
         previous_until=webhook.previous_valid_until,
         headers=headers.decrypted(webhook.headers),
-        enabled=webhook.enabled,
+        enabled=webhook.enabled and webhook.paused_at is None,
         include_pii=webhook.include_pii,
         created_by=webhook.created_by,
     )
@@ -246,13 +247,13 @@ def _hold(account_id: str, work: Sequence[Work]) -> None:
     if not work:
         return
     named = WEBHOOKS.c.id.in_(sorted({one.webhook_id for one in work}))
-    chosen = sa.select(WEBHOOKS.c.id, WEBHOOKS.c.enabled)
+    chosen = sa.select(WEBHOOKS.c.id, WEBHOOKS.c.enabled, WEBHOOKS.c.paused_at)
     chosen = chosen.where(WEBHOOKS.c.account_id == account_id, named).order_by(WEBHOOKS.c.id)
     with db.transaction() as session:
         # Locked: who enables one either is seen here, or finds what is held.
         rows = session.execute(chosen.with_for_update()).all()
-        is_enabled = DELIVERIES.c.webhook_id.in_([row.id for row in rows if row.enabled])
-        due_at = now_if(is_enabled)
+        sending = [row.id for row in rows if row.enabled and not row.paused_at]
+        due_at = now_if(DELIVERIES.c.webhook_id.in_(sending))
         values = {"due_at": due_at, "next_retry_at": None}
         leases.change(QUEUE, account_id, _claims(work), values)
 

@@ -267,7 +267,7 @@ def _resend_batches(payload: JSONMapping) -> None:
         while last is not None:
             with db.transaction() as session:
                 webhook = session.get(Webhook, key, with_for_update=True)
-                if webhook is None or not webhook.enabled:
+                if webhook is None or not webhook.is_sending:
                     return
                 last = resend_batch(webhook, selection, last)
 
@@ -413,6 +413,8 @@ def _lock(webhook: Webhook) -> None:
 def _check_enabled(webhook: Webhook) -> None:
     if not webhook.enabled:
         raise Conflict("This webhook is disabled. Enable it first.")
+    if webhook.paused_at:
+        raise Conflict("This webhook is paused. Take it over first.")
 
 
 def _check_number_of_jobs(account_id: str) -> None:

@@ -47,6 +47,7 @@ WEBHOOK = {
     "updated_at": TIME,
     "created_by": USER["id"],
     "has_active_maker": True,
+    "paused_at": None,
     "warnings": [],
 }
 TEXT = "4f7d2a" + "0" * 58
@@ -78,6 +79,10 @@ def _headers() -> object:
 
 
 MAKER = "If false, payloads show what any admin may view, masked, until an admin takes it over."
+PAUSED = (
+    "Since when the webhook is paused, because its owner is no admin any more: deliveries are"
+    " stored and wait, up to 30 days, until an admin takes it over."
+)
 WARNINGS = (
     "Likely mistakes, such as a missing collection; `payloads_cut` while payloads have ids only"
     " because the account's deliveries exceed the limit."
@@ -138,6 +143,7 @@ class WebhookView(Schema):
         required=True,
         metadata={"type": "boolean", "description": MAKER},
     )
+    paused_at = fields.Timestamp(required=True, allow_none=True, metadata={"description": PAUSED})
     warnings = ma.fields.Function(
         service.warnings,
         required=True,
@@ -323,8 +329,8 @@ def test_webhook(webhook_id: str) -> JSONObject:
 def take_over_webhook(webhook_id: str) -> Webhook:
     """Become the owner of a webhook: its payloads show what the caller may view from now on.
 
-    Pending deliveries are sent only if the caller may view all records and fields of the
-    collection.
+    A paused webhook goes on. Pending deliveries are sent only if the caller may view all records
+    and fields of the collection.
     """
     return service.take_over(webhook_id, by=principal())
 

@@ -25,6 +25,8 @@ EXAMPLE = {
     "failing_since": None,
     "last_error": None,
     "last_sent_at": "2026-11-20T12:00:00.123456Z",
+    "created_by": "019a9f00-0000-7000-8000-00000000000a",
+    "paused_at": None,
     "created_at": "2026-11-20T11:00:00.123456Z",
     "updated_at": "2026-11-20T11:00:00.123456Z",
 }
@@ -59,6 +61,19 @@ class SecurityStreamView(Schema):
     failing_since = fields.Timestamp(required=True, allow_none=True)
     last_error = ma.fields.String(required=True, allow_none=True)
     last_sent_at = fields.Timestamp(required=True, allow_none=True)
+    created_by = fields.Id(
+        required=True,
+        allow_none=True,
+        metadata={"description": "Who set the receiver or took it over last; null if unknown."},
+    )
+    paused_at = fields.Timestamp(
+        required=True,
+        allow_none=True,
+        metadata={
+            "description": "Since when nothing is sent, because that user is no admin any more;"
+            " events wait until an admin takes the stream over."
+        },
+    )
     created_at = fields.Timestamp(required=True)
     updated_at = fields.Timestamp(required=True)
 
@@ -123,6 +138,17 @@ def test_security_stream() -> JSONObject:
     tested = security_streams.send_test(_own())
     body = {"response_body": tested.body, "error": tested.error}
     return {"success": tested.error is None, **body}
+
+
+@blueprint.route("/security-log/stream/take-over", methods=["POST"])
+@blueprint.response(200, SecurityStreamView, example=EXAMPLE)
+@account_admin
+def take_over_security_stream() -> SecurityStream:
+    """Become the one whose security log's stream it is: a paused one goes on.
+
+    Needs a recent sign-in (403 `recent_sign_in_required`). Check the address first.
+    """
+    return security_streams.take_over(_own(), by=principal())
 
 
 @blueprint.route("/security-log/stream/rotate-secret", methods=["POST"])

@@ -76,12 +76,27 @@ def put(account_id: str, body: JSONMapping, *, by: Principal) -> Revealed:
             stream = SecurityStream(account_id=account_id, url="", secret=encrypted)
             stream.sent_number = body.get("after", 0)
             session.add(stream)
+        _set_maker(stream, by)
         stream.url = body["url"]
         stream.is_enabled = body.get("is_enabled", True)
         stream.updated_at = clock.now()
         stream.due_at = clock.now()
         session.flush()
     return Revealed(stream, secret)
+
+
+def take_over(account_id: str, *, by: Principal) -> SecurityStream:
+    """Make the caller the maker; a paused stream goes on. Raises NotFound, RecentSignInRequired."""
+    by.require_recent_sign_in()
+    with db.transaction():
+        stream = get(account_id)
+        _set_maker(stream, by)
+        stream.due_at = stream.updated_at = clock.now()
+    return stream
+
+
+def _set_maker(stream: SecurityStream, by: Principal) -> None:
+    stream.created_by, stream.paused_at = by.user_id, None
 
 
 def rotate_secret(account_id: str, *, by: Principal) -> Revealed:
@@ -132,7 +147,7 @@ def start_due(payload: JSONMapping) -> None:
 
 
 def _is_due() -> tuple[sa.ColumnElement[bool], ...]:
-    return STREAMS.c.is_enabled, STREAMS.c.due_at <= clock.now()
+    return STREAMS.c.is_enabled, STREAMS.c.paused_at.is_(None), STREAMS.c.due_at <= clock.now()
 
 
 @jobs.job("webhooks.send_security_log", attempts=1, is_long=True)
@@ -152,7 +167,7 @@ def send_batch(account_id: str) -> bool:
     sealing.seal(account_id)
     query = sa.select(STREAMS).where(STREAMS.c.account_id == account_id)
     stream = db.connection().execute(query).mappings().first()
-    if stream is None or not stream["is_enabled"]:
+    if stream is None or not stream["is_enabled"] or stream["paused_at"]:
         return False
     batch = _next_batch(account_id, stream["sent_number"])
     if batch is None:

@@ -137,7 +137,7 @@ def change(webhook_id: str, body: Body, *, by: Principal) -> Webhook:
         webhook.updated_at = clock.now()
         if "enabled" in body:
             db.db.session.flush()  # lock the webhook first, in the workers' order
-            move = queue.resume if body["enabled"] else queue.lay_by
+            move = queue.resume if webhook.is_sending else queue.lay_by
             move(webhook.account_id, webhook.id)
     return webhook
 
@@ -145,7 +145,7 @@ def change(webhook_id: str, body: Body, *, by: Principal) -> Webhook:
 def take_over(webhook_id: str, *, by: Principal) -> Webhook:
     """Make the caller the owner, whose rights decide the payloads. Raises NotFound, Forbidden.
 
-    Personal data stays included only if the caller may have it sent.
+    A paused webhook goes on. Personal data stays included only if the caller may have it sent.
     """
     by.refuse_key("API keys cannot take over webhooks: the webhook would outlive the key.")
     with _changing(webhook_id, by) as webhook:
@@ -194,6 +194,11 @@ def _set_owner(webhook: Webhook, by: Principal) -> None:
     if webhook.created_by != by.user_id:
         webhook.created_by = by.user_id
         redaction.transfer_pending(webhook)
+    if webhook.paused_at:
+        webhook.paused_at = None
+        db.db.session.flush()
+        if webhook.enabled:
+            queue.resume(webhook.account_id, webhook.id)
 
 
 def _check_headers(webhook: Webhook, body: Body) -> None:

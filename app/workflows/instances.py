@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from app import clock, db, jobs
 from app.auth.principal import Principal
 from app.collections import masking
+from app.context import shown_accounts
 from app.db import counts, filters
 from app.db.functions import database_now
 from app.errors import Conflict, NotFound
@@ -245,6 +246,7 @@ def visible_error(row: sa.RowMapping, by: Principal) -> str | None:
 
 
 def _view(row: sa.RowMapping, by: Principal) -> View:
+    shown_accounts.note(row["account_id"])
     view: View = dict(row)
     view["withheld"], context = is_hidden(row, by), serialization.loads(row["context"])
     view["done"] = list(context.get("steps", ()))  # names are not personal
@@ -254,6 +256,7 @@ def _view(row: sa.RowMapping, by: Principal) -> View:
 
 
 def _log_view(log: sa.RowMapping, row: sa.RowMapping, by: Principal) -> View:
+    shown_accounts.note(row["account_id"])
     view: View = {**log, "workflow_id": row["workflow_id"]}
     hidden = is_hidden(row, by)
     for name in ("input", "output"):

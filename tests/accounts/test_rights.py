@@ -64,6 +64,7 @@ TABLE: list[tuple[str, str, Any, Statuses]] = [
     ("PUT", "account/users/{user}", {"name": "x"}, OF_ACCOUNT),
     ("PATCH", "account/users/{user}", {"role": "editor"}, OF_ACCOUNT),
     ("DELETE", "account/users/{user}", None, OF_ACCOUNT),
+    ("GET", "account/users/{user}/left", None, OF_ACCOUNT),
     ("GET", "account/domains", None, LIST_OF_ACCOUNT),
     ("POST", "account/domains", {"domain": "{new}.example"}, LIST_OF_ACCOUNT),
     ("POST", "account/domains/{domain}/verify", None, OF_ACCOUNT),
@@ -79,6 +80,7 @@ TABLE: list[tuple[str, str, Any, Statuses]] = [
     ("GET", "account/security-log/stream", None, NO_STREAM),
     ("POST", "account/security-log/stream/rotate-secret", None, NO_STREAM),
     ("POST", "account/security-log/stream/test", None, NO_STREAM),
+    ("POST", "account/security-log/stream/take-over", None, NO_STREAM),
     ("DELETE", "account/security-log/stream", None, NO_STREAM),
     # Superadmins outside pii_access may not, and the system account has none.
     ("POST", "account/export", {"passphrase": "{new} and more"}, (401, 403, 202, 202, 403, 403)),

@@ -81,6 +81,7 @@ UNTOLD: dict[Route, str] = {
     ("POST", "/account/sso/keys/<uuid:saml_key_id>/activate"): "nothing where it is active",
     ("POST", "/rules/validate"): "nothing: it only judges",
     ("POST", "/account/security-log/stream/test"): "nothing: it only tries",
+    ("POST", "/account/security-log/stream/take-over"): "nothing where the caller is the maker",
     ("POST", "/rules/test"): "nothing: it only tries",
     ("POST", "/roles/validate-rule"): "nothing: it only judges",
     ("POST", "/roles/test-rule"): "nothing: it only tries",

@@ -157,6 +157,15 @@ def test_a_collections_page_shows_fields_and_rules(superadmin: Browser, posts: s
     ]
 
 
+def test_a_default_is_shown_in_words(cast: Cast, superadmin: Browser) -> None:
+    lent = {"name": "lent", "type": "boolean", "default": False}
+    id = make_collection(cast.root, "books", [lent, {**lent, "name": "new", "default": True}])["id"]
+    page = superadmin.get(f"collections/{id}").text
+    assert "default no" in page
+    assert "default yes" in page
+    assert "default False" not in page
+
+
 def test_the_editor_shows_the_rules_as_they_are(superadmin: Browser, posts: str) -> None:
     page = superadmin.get(f"collections/{posts}/rules").text
     expected = {(key, value) for key, value in form().items() if key.endswith(("choice", "which"))}

@@ -104,6 +104,15 @@ def test_each_step_is_drawn_once_and_none_covers_another(steps: Steps) -> None:
 
 
 @pytest.mark.parametrize("steps", CASES)
+def test_a_label_beside_an_edge_back_is_whole_and_apart_from_its_line(steps: Steps) -> None:
+    diagram = drawn(steps)
+    for edge in diagram.edges:
+        if edge.label and "H" in edge.path:
+            line = float(edge.path.split("H")[1].split("V")[0])
+            assert edge.x + 7 * len(edge.label) < line <= diagram.width
+
+
+@pytest.mark.parametrize("steps", CASES)
 def test_each_way_is_a_line_that_ends_at_its_step_and_crosses_no_box(steps: Steps) -> None:
     diagram = drawn(steps)
     ways = [way for step in parse_series(steps).walk() for way in flow_diagram.targets(step)]

@@ -128,7 +128,7 @@ def test_a_plan_shows_what_is_at_risk(app: Flask, root: Caller, alice: Caller, f
     [
         ("version: 1\nroles: 3", "line 2: roles: Not a valid list."),
         ("version: 1\nroles: [", "not valid YAML"),
-        ("version: 1\ncollections:\n- name: more", "line 3: collections[0]: A new collection"),
+        ("version: 1\ncollections:\n- name: more", 'line 3: collections "more": A new collection'),
     ],
 )
 def test_problems_come_with_their_lines(
@@ -139,6 +139,19 @@ def test_problems_come_with_their_lines(
         result = run(app, *command)
         assert result.exit_code == 1
         assert message in result.output
+
+
+def test_a_plan_names_the_fields_of_an_index(app: Flask, root: Caller, file: Path) -> None:
+    make_collection(root, "posts", [{"name": "title", "type": "text"}])
+    text = """\
+        version: 1
+        collections:
+        - name: posts
+          indexes: [{fields: [title, -created_at]}]
+        """
+    file.write_text(dedent(text))
+    assert "    add_index title -created_at" in run(app, "plan", file).output.splitlines()
+    assert run(app, "apply", file, "--yes").output.splitlines()[-1] == "Applied 1 change."
 
 
 def test_a_file_of_other_bytes(app: Flask, root: Caller, file: Path) -> None:

@@ -37,7 +37,7 @@ FIELDS = {
         "updated_at",
         "created_by",
     ),
-    *("has_active_maker", "warnings"),
+    *("has_active_maker", "paused_at", "warnings"),
 }
 
 

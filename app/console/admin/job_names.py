@@ -64,6 +64,7 @@ NAMES = {
     "webhooks.send_security_log": lazy_gettext("Security log sent to its receiver"),
     "webhooks.start_security_streams": lazy_gettext("Search for security logs to send"),
     "webhooks.tell_disabled": lazy_gettext("Mail about a disabled webhook"),
+    "webhooks.tell_left": lazy_gettext("Mail about what a former admin left"),
     "workflows.purge": lazy_gettext("Removal of old instances"),
     "workflows.remove": lazy_gettext("Removal of the instances of a workflow"),
 }

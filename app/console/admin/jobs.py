@@ -18,6 +18,7 @@ from app.console.shell.blueprint import blueprint
 from app.console.shell.figures import Figure
 from app.console.shell.forms import redirect_with_notice
 from app.console.shell.lists import Listing
+from app.context import shown_accounts
 from app.db import counts
 from app.db.functions import database_now
 from app.errors import NotFound
@@ -153,7 +154,10 @@ def _newest(stored: Sequence[str], most: int | None) -> sa.Select[Any]:
 
 def _page(query: sa.Select[Any], listing: Listing) -> list[sa.Row[Any]]:
     page = query.order_by(TABLE.c.due_at.desc(), TABLE.c.id)
-    return list(db.connection().execute(page.offset(listing.skip).limit(lists.PAGE_SIZE)))
+    found = db.connection().execute(page.offset(listing.skip).limit(lists.PAGE_SIZE)).all()
+    for job in found:
+        shown_accounts.note(job.account_id)
+    return list(found)
 
 
 def _count(stored: Sequence[str], listing: Listing) -> int:

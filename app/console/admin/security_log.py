@@ -177,6 +177,17 @@ def try_receiver(account_id: str) -> Page:
     return _receiver_page(scope, form, tested)
 
 
+@blueprint.post(f"{RECEIVER}/take-over")
+@public
+@guard.admins_only
+def take_receiver_over(account_id: str) -> BaseResponse:
+    """Make the caller the one whose receiver it is; a paused one goes on."""
+    scope = scopes.account_scope(account_id)
+    security_streams.take_over(scope.account.id, by=scope.by)
+    notice = gettext("The receiver is yours now: the log is sent on.")
+    return redirect_with_notice(notice, "console.show_receiver", **scope.url_args)
+
+
 @blueprint.post(f"{RECEIVER}/rotate")
 @public
 @guard.admins_only

@@ -30,6 +30,7 @@ WIDTH, HEIGHT, STATE_HEIGHT, PILL_HEIGHT = 200.0, 52.0, 18.0, 34.0
 GAP, LAYER_GAP, PADDING, HEADER = 28.0, 44.0, 18.0, 48.0
 DOT, PASSING, GUTTER, CURVE, SPREAD = 12.0, 12.0, 16.0, 22.0, 42.0
 MAX_TITLE, MAX_DETAIL = 24, 30  # characters that fit in a box
+CHARACTER = 8.0  # the width of one in a label, about
 START, END = "-start", "-end"  # no steps' names
 WORDS = {
     LOOP: lazy_gettext("Loop over %(items)s"),
@@ -231,7 +232,9 @@ class _Layout:
             self._heights.append(max(self._size(place)[1] for place in places))
             top += self._heights[-1] + LAYER_GAP
         self._centers = {place: center - left for place, center in self._centers.items()}
-        self._right = right - left
+        # Edges back run along the right side, beyond their labels.
+        labels = [str(WAY_NAMES[label]) for _, label, _ in self._back if label]
+        self._right = right - left + CHARACTER * max(map(len, labels), default=0)
         self.width = self._right + GUTTER * (len(self._back) + 1 if self._back else 0)
         self.height = top - LAYER_GAP
 

@@ -158,7 +158,10 @@ def _option_texts(field: Field) -> list[str]:
     if "mime_types" in options:
         texts.append(_cut(", ".join(options["mime_types"])))
     if field.default is not None:
-        texts.append(gettext("default %(value)s", value=_cut(field.default)))
+        default: object = field.default
+        if isinstance(default, bool):
+            default = gettext("yes") if default else gettext("no")
+        texts.append(gettext("default %(value)s", value=_cut(default)))
     return texts
 
 

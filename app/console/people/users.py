@@ -17,7 +17,7 @@ from app.accounts.models import ADMIN, Role
 from app.auth import api_keys, enrolment, password_resets, sessions
 from app.auth.mfa import gate
 from app.auth.mfa import service as mfa
-from app.console.people import role_texts
+from app.console.people import handover, role_texts
 from app.console.shell import forms, guard, idempotent_forms
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import (
@@ -27,6 +27,7 @@ from app.console.shell.forms import (
     TemplateContext,
     redirect_with_notice,
 )
+from app.console.shell.lists import UrlArgs
 from app.errors import AppError, NotFound
 from app.http import user_agents
 from app.http.languages import gettext, lazy_gettext
@@ -101,6 +102,8 @@ def change_role(pages: UserPages, user_id: str) -> Page | BaseResponse:
     except AppError as error:
         return _page(pages, user_id, form.with_error(error))
     notice = gettext("%(email)s is %(role)s now.", email=user.email, role=user.role.name)
+    if user.role.name != ADMIN and (left := _left_page(user.account_id, user_id)):
+        return redirect_with_notice(notice, "console.show_left", **left)
     return redirect_with_notice(notice, pages.endpoint, user_id=user_id)
 
 
@@ -163,7 +166,14 @@ def act(pages: UserPages, user_id: str, action: str) -> Page | BaseResponse:
         notice = _perform(action, pages.scope, user_id)
     except AppError as error:
         return _page(pages, user_id, Form().with_error(error))
+    account_id = users.get(pages.scope, user_id).account_id
+    if action == "deactivate" and (left := _left_page(account_id, user_id)):
+        return redirect_with_notice(notice, "console.show_left", **left)
     return redirect_with_notice(notice, pages.endpoint, user_id=user_id)
+
+
+def _left_page(account_id: str, user_id: str) -> UrlArgs | None:
+    return handover.url_args(account_id, user_id.lower(), by=guard.require_caller())
 
 
 def end_session(pages: UserPages, user_id: str, session_id: str) -> BaseResponse:
@@ -174,9 +184,15 @@ def end_session(pages: UserPages, user_id: str, session_id: str) -> BaseResponse
 
 
 def _remove(pages: UserPages, user_id: str) -> BaseResponse:
+    left = None
     with idempotent_forms.ignore_already_deleted(pages.scope, "users", user_id):
+        account_id = users.get(pages.scope, user_id).account_id
         users.delete(pages.scope, user_id, by=guard.require_caller().user_id)
-    return redirect_with_notice(gettext("The user is removed."), pages.parent[1])
+        left = _left_page(account_id, user_id)
+    notice = gettext("The user is removed.")
+    if left:
+        return redirect_with_notice(notice, "console.show_left", **left)
+    return redirect_with_notice(notice, pages.parent[1])
 
 
 def _perform(action: str, scope: str | None, user_id: str) -> str:
@@ -218,6 +234,7 @@ def _page(pages: UserPages, user_id: str, form: Form) -> Page:
         more_groups=total > MAX_GROUPS,
         **choices(),
         user_url=url_for(pages.endpoint, user_id=user.id),
+        left_page=_left_page(user.account_id, user.id),
         active_keys=len(api_keys.list_active(user.account_id, user.id)),
         keys_url=url_for("console.show_keys", account_id=account_id, owner=user.id),
         sessions=sessions.page(user.account_id, user.id, 0, MAX_SESSIONS),

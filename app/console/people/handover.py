@@ -1,0 +1,49 @@
+"""What a user made, and leaves behind (ADR 61)."""
+
+from __future__ import annotations
+
+from flask import render_template
+
+from app.accounts import users
+from app.auth.principal import Principal
+from app.console.shell import guard, scopes
+from app.console.shell.blueprint import account_route
+from app.console.shell.lists import UrlArgs
+from app.http.languages import lazy_gettext
+from app.rest.access import public
+from app.webhooks import handover
+
+KIND_NAMES = {
+    handover.WEBHOOK: lazy_gettext("Webhook"),
+    handover.STREAM: lazy_gettext("Receiver of the security log"),
+    handover.SCIM_TOKEN: lazy_gettext("SCIM token"),
+    handover.SETUP_LINK: lazy_gettext("Setup link"),
+    handover.PROVIDER: lazy_gettext("Identity provider"),
+    handover.REDIRECT: lazy_gettext("Redirect address"),
+}
+
+
+@account_route("GET", "/team/left/<uuid:user_id>")
+@public
+@guard.admins_only
+def show_left(user_id: str, account_id: str | None = None) -> str:
+    """What a user, who may be removed, made and could still use."""
+    scope = scopes.account_or_own_scope(account_id)
+    found = handover.of_user(scope.account.id, user_id.lower())
+    email = users.emails(scope.account.id, [user_id.lower()]).get(user_id.lower())
+    return render_template(
+        "console/team/left.html",
+        scope=scope,
+        user_id=user_id.lower(),
+        email=email,
+        items=found,
+        kind_names=KIND_NAMES,
+    )
+
+
+def url_args(account_id: str, user_id: str, *, by: Principal) -> UrlArgs | None:
+    """The arguments of the page's address; None if the user has made nothing."""
+    if not handover.of_user(account_id, user_id):
+        return None
+    home, _ = by.home_and_user()
+    return {"user_id": user_id} | ({} if account_id == home.id else {"account_id": account_id})

@@ -1,0 +1,173 @@
+"""What an admin who leaves would go on receiving or could still use (ADR 61).
+
+When a user is no admin any more, their webhooks and the receiver of the security log are paused
+until an admin takes them over. Tokens, links and settings that they know stay, as others depend on
+them; the remaining admins are mailed a list of it all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+import sqlalchemy as sa
+
+from app import clock, config, db, events, jobs
+from app.accounts import users
+from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
+from app.audit import entries
+from app.audit.entries import CHANGES
+from app.auth.models import ScimToken, SetupLink
+from app.context import tenancy
+from app.outbound import mail
+from app.security.models import SecurityStream
+from app.sso.models import ProviderSetting
+from app.types import JSONMapping, JSONObject
+from app.webhooks import queue, versions
+from app.webhooks.models import Webhook
+
+KINDS = WEBHOOK, STREAM, SCIM_TOKEN, SETUP_LINK, PROVIDER, REDIRECT = (
+    *("webhook", "security_stream", "scim_token", "setup_link"),
+    *("provider", "redirect_address"),
+)
+REDIRECTS = ("allowed_redirect_uris", "default_redirect_uri")
+MAX_CHANGES = 200
+
+
+@dataclass(frozen=True)
+class Left:
+    """Something that a user made or changed last, and that still works."""
+
+    kind: str
+    id: str | None
+    """Of the webhook, token and so on; None of a redirect address."""
+    name: str
+    changed_at: datetime
+    paused_at: datetime | None = None
+
+
+def of_user(account_id: str, user_id: str) -> list[Left]:
+    """What a user, who may be deleted, has made in an account; by kind, the newest first.
+
+    Provider settings and redirect addresses are those that the audit log says they changed.
+    """
+    return [*_made(account_id, user_id), *_changed(account_id, user_id)]
+
+
+def _made(account_id: str, user_id: str) -> Iterator[Left]:
+    for webhook in _of(Webhook, account_id, user_id):
+        name = f"{urlsplit(webhook.url).hostname}: {webhook.collection}"
+        yield Left(WEBHOOK, webhook.id, name, webhook.updated_at, webhook.paused_at)
+    for stream in _of(SecurityStream, account_id, user_id):
+        host = urlsplit(stream.url).hostname or ""
+        yield Left(STREAM, stream.id, host, stream.updated_at, stream.paused_at)
+    for token in _of(ScimToken, account_id, user_id):
+        yield Left(SCIM_TOKEN, token.id, f"…{token.hint}", token.created_at)
+    for link in _of(SetupLink, account_id, user_id):
+        if link.state in ("pending", "opened"):
+            yield Left(SETUP_LINK, link.id, link.name, link.created_at)
+
+
+def _of(model: Any, account_id: str, user_id: str) -> Sequence[Any]:
+    own = (model.account_id == account_id, model.created_by == user_id)
+    return db.db.session.scalars(sa.select(model).where(*own).order_by(model.id.desc())).all()
+
+
+def _changed(account_id: str, user_id: str) -> Iterator[Left]:
+    own = ProviderSetting.account_id == account_id
+    settings = {row.id: row for row in db.db.session.scalars(sa.select(ProviderSetting).where(own))}
+    for row_id, changed_at in _changes(account_id, user_id, ProviderSetting.__tablename__):
+        if setting := settings.get(row_id):
+            yield Left(PROVIDER, setting.id, setting.display_name, changed_at)
+    account = db.db.session.get(Account, account_id)
+    present = _redirects(account.settings) if account else set()
+    for address, changed_at in _added_redirects(account_id, user_id).items():
+        if address in present:
+            yield Left(REDIRECT, None, address, changed_at)
+
+
+def _changes(account_id: str, user_id: str, table_name: str) -> Sequence[Any]:
+    """The rows of a table that a user changed, and when last."""
+    own = (CHANGES.c.account_id == account_id, CHANGES.c.user_id == user_id)
+    last = sa.func.max(CHANGES.c.occurred_at)
+    query = sa.select(CHANGES.c.record_id, last).where(*own, CHANGES.c.table_name == table_name)
+    return db.connection().execute(query.group_by(CHANGES.c.record_id).order_by(last.desc())).all()
+
+
+def _added_redirects(account_id: str, user_id: str) -> dict[str, datetime]:
+    """The redirect addresses that a user added to the account's settings, and when last."""
+    own = (CHANGES.c.account_id == account_id, CHANGES.c.user_id == user_id)
+    of_account = (CHANGES.c.table_name == Account.__tablename__, CHANGES.c.record_id == account_id)
+    query = sa.select(*entries.columns()).where(*own, *of_account)
+    newest = query.order_by(CHANGES.c.occurred_at.desc(), CHANGES.c.first_id.desc())
+    added: dict[str, datetime] = {}
+    for change in db.connection().execute(newest.limit(MAX_CHANGES)):
+        for entry in entries.readable(change._asdict()):
+            if entry["column_name"] == "settings":
+                before, after = (_settings(entry[name]) for name in ("old_value", "new_value"))
+                for address in _redirects(after) - _redirects(before):
+                    added.setdefault(address, change.occurred_at)
+    return added
+
+
+def _settings(text: str | None) -> JSONMapping:
+    found = orjson.loads(text) if text else {}
+    return found if isinstance(found, dict) else {}
+
+
+def _redirects(settings: JSONMapping) -> set[str]:
+    default = settings.get("default_redirect_uri")
+    return {*settings.get("allowed_redirect_uris", ()), *([default] if default else ())}
+
+
+@events.subscribe(events.AdminLeft)
+def _pause(event: events.AdminLeft) -> None:
+    """Pause what sends data to the user, and mail the admins who stay what else there is."""
+    for account_id in _accounts_of(event):
+        with tenancy.in_account(account_id):
+            now, made_by = clock.now(), (account_id, event.user_id)
+            if webhooks := [one for one in _of(Webhook, *made_by) if one.paused_at is None]:
+                versions.outdate(account_id)
+            for one in (*webhooks, *_of(SecurityStream, *made_by)):
+                one.paused_at = one.paused_at or now
+            db.db.session.flush()
+            for webhook in webhooks:
+                queue.lay_by(account_id, webhook.id)
+            if of_user(*made_by):
+                for admin_id in set(users.verified_admins(account_id)) - {event.user_id}:
+                    payload = {"left_by": event.user_id, "user_id": admin_id}
+                    jobs.enqueue("webhooks.tell_left", payload, account_id=account_id)
+
+
+def _accounts_of(event: events.AdminLeft) -> Sequence[str]:
+    """The user's account; of a superadmin, those in which they made something."""
+    if event.account_id != SYSTEM_ACCOUNT_ID:
+        return [event.account_id]
+    made = (
+        sa.select(model.account_id).where(model.created_by == event.user_id)
+        for model in (Webhook, SecurityStream, ScimToken, SetupLink)
+    )
+    return sorted(db.connection().scalars(sa.union(*made)))
+
+
+@jobs.job("webhooks.tell_left", mails=True)
+def _tell(payload: JSONMapping) -> None:
+    account_id = payload["account_id"]
+    admin = db.db.session.get(User, (account_id, payload["user_id"]))
+    account = db.db.session.get(Account, account_id)
+    left = of_user(account_id, payload["left_by"])
+    if admin is None or account is None or not admin.is_active or not left:
+        return
+    base = config.current().base_url
+    details: JSONObject = {
+        "account": account.name,
+        # Not what they are called: the user chose that.
+        "numbers": Counter(one.kind for one in left),
+        "url": f"{base}/console/team/left/{payload['left_by']}",
+    }
+    mail.send(admin.email, "admin_left", language=admin.language, **details)

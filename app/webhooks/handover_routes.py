@@ -1,0 +1,62 @@
+"""`/account/users/{user_id}/left`: what somebody leaves behind (ADR 61)."""
+
+from __future__ import annotations
+
+import marshmallow as ma
+
+from app.accounts import users
+from app.admin_api.own_account_routes import blueprint
+from app.auth.guard import principal
+from app.rest import fields
+from app.rest.access import account_admin
+from app.rest.schemas import Schema
+from app.types import JSONObject
+from app.webhooks import handover
+
+EXAMPLE = {
+    "kind": handover.WEBHOOK,
+    "id": "019a9f00-0000-7000-8000-000000000001",
+    "name": "hooks.example.com: tasks",
+    "changed_at": "2026-11-20T12:00:00.123456Z",
+    "paused_at": "2026-11-21T12:00:00.123456Z",
+}
+
+
+class LeftView(Schema):
+    """Something that a user made or changed."""
+
+    kind = fields.Choice(handover.KINDS, required=True)
+    id = fields.Id(
+        required=True, allow_none=True, metadata={"description": "null of a redirect address."}
+    )
+    name = ma.fields.String(required=True)
+    changed_at = fields.Timestamp(required=True)
+    paused_at = fields.Timestamp(
+        required=True,
+        allow_none=True,
+        metadata={"description": "Since when it sends nothing, until an admin takes it over."},
+    )
+
+
+class LeftList(Schema):
+    """What a user made or changed."""
+
+    items = ma.fields.List(ma.fields.Nested(LeftView), required=True)
+
+
+@blueprint.route("/users/<uuid:user_id>/left", methods=["GET"])
+@blueprint.response(200, LeftList, example={"items": [EXAMPLE]})
+@account_admin
+def list_left(user_id: str) -> JSONObject:
+    """List what a user of your account made and could still use after leaving.
+
+    By kind, the newest first; also of a deleted user who left something. Webhooks and the security
+    log's receiver are paused when their maker is no admin any more: take them over or delete them.
+    SCIM tokens work on until you revoke them. Setup links end with their maker's rights. Provider
+    settings and redirect addresses are those that the audit log says the user changed or added.
+    """
+    account_id = principal().require_account_id()
+    found = handover.of_user(account_id, user_id.lower())
+    if not found:
+        users.get(account_id, user_id)  # raises NotFound
+    return {"items": found}
