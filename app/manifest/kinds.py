@@ -11,11 +11,14 @@ from cryptography.fernet import InvalidToken
 from app import crypto
 from app.accounts import groups, roles
 from app.accounts.models import Group, Role
+from app.accounts.names import Name
 from app.auth.principal import Principal
 from app.db.types import json_equal
 from app.errors import InvalidValues, NotFound
+from app.manifest import name_changes
 from app.manifest.kind import Key, Kind
 from app.outbound.header_values import MASK
+from app.rules.named import GROUP, ROLE
 from app.sso import service as sso
 from app.sso import validation
 from app.sso.models import ProviderSetting
@@ -39,6 +42,10 @@ class Roles(Kind):
         """Create a role."""
         roles.create(body["name"], body.get("description"))
 
+    def follow_ups(self, row: Role, body: JSONMapping) -> list[JSONObject]:
+        """What follows a new name, in all accounts."""
+        return name_changes.follow_ups(Name(ROLE, row.name), body["name"]) if "name" in body else []
+
     def change(self, row: Role, body: JSONMapping, *, by: Principal) -> None:
         """Change a role."""
         roles.change(row.id, body)
@@ -58,13 +65,18 @@ class Groups(Kind):
         """Create a group without members."""
         groups.create(by.require_account_id(), body["name"], body.get("description"))
 
+    def follow_ups(self, row: Group, body: JSONMapping) -> list[JSONObject]:
+        """What follows a new name, in the account."""
+        name = Name(GROUP, row.name, row.account_id, row.id)
+        return name_changes.follow_ups(name, body["name"]) if "name" in body else []
+
     def change(self, row: Group, body: JSONMapping, *, by: Principal) -> None:
         """Change a group."""
-        groups.change(row.account_id, row.id, body)
+        groups.change(row.account_id, row.id, body, shows_rules=True)
 
     def remove(self, row: Group, *, by: Principal) -> None:
         """Delete a group."""
-        groups.delete(row.account_id, row.id)
+        groups.delete(row.account_id, row.id, shows_rules=True)
 
 
 class Webhooks(Kind):
