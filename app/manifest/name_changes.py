@@ -7,14 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from app.accounts import names, sso_settings
-from app.accounts.names import Name
 from app.collections import definition as definitions
 from app.collections import expression_names
 from app.collections.definition import Definition
 from app.manifest.definitions import Comparison
 from app.rules import named
 from app.rules.named import ROLE
-from app.types import JSONMapping, JSONObject
+from app.types import JSONMapping
 
 
 @dataclass(frozen=True)
@@ -80,14 +79,3 @@ def future(comparison: Comparison) -> Iterator[None]:
         found[row.name_key] = replace(definitions.from_row(row), rules={})
     with definitions.override(found):
         yield
-
-
-def follow_ups(name: Name, new: str) -> list[JSONObject]:
-    """The changes of all that follows a rename, as a plan shows them."""
-    changes: list[JSONObject] = []
-    for use in names.uses(name):
-        operation = "change_rule" if use.account_id is None else "change_name"
-        for place, text in (use.after(name, new) or {}).items():
-            change = {"operation": operation, "field": use.owner, "property": place}
-            changes.append(change | {"before": use.texts[place], "after": text})
-    return changes
