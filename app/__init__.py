@@ -223,7 +223,7 @@ def _configure(app: Flask, settings: Config) -> None:
         # What the server may receive; the application allows so much for uploads only.
         LARGEST_BODY=settings.max_body_bytes + settings.file_max_bytes,
         API_TITLE="Atrium",
-        API_VERSION=rest.VERSION,
+        API_VERSION=rest.API_VERSION,
         OPENAPI_VERSION="3.1.0",
         OPENAPI_URL_PREFIX="/",
         OPENAPI_JSON_PATH="openapi.json",

@@ -6,7 +6,7 @@ rollback.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
@@ -275,6 +275,17 @@ class FieldNamesEnd:
     names: frozenset[str]
     problems: list[JSONObject]
     """Subscribers add one for each place that names a field."""
+
+
+@dataclass(frozen=True)
+class ChoicesEnd:
+    """Would a change of a collection take choices away that something names?"""
+
+    definition: Any  # the collection before the change
+    choices: Mapping[str, Sequence[str]]
+    """The choices that each field loses."""
+    problems: list[JSONObject]
+    """Subscribers add one for each place that names one."""
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,9 @@ def _after(response: Response) -> Response:
         cors.allow_origin(origin, request, response)
     response.headers.add("X-Correlation-ID", g.correlation_id)
     response.headers.add("X-Content-Type-Options", "nosniff")
+    by = g.get("principal") or g.get("console_caller")
+    if by is not None and by.is_superadmin:
+        response.headers.add("X-Atrium-Version", rest.VERSION)
     _record(request, response, time.perf_counter() - g.started)
     return response
 

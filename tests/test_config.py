@@ -94,6 +94,7 @@ MALFORMED = {
         "https://x.example/#y",
         "https://user:pass@x.example",
         "https://x .example",
+        "https://x.example/atrium",
     ],
     "SERVICE_BASE_DOMAIN": [
         "https://example.com",
@@ -341,6 +342,13 @@ def test_a_refusal_quotes_no_secret(tmp_path: Path) -> None:
     assert "secret" not in "\n".join(lines)
     for address in ("smtp://user:secret℀@h", "smtp://user:sec[ret@h"):
         assert "sec" not in "".join(told(tmp_path, SERVICE_MAIL_URL=address))
+
+
+def test_an_unknown_setting_is_refused(tmp_path: Path) -> None:
+    (line,) = told(tmp_path, **SAFE, SERVICE_BASE_ULR="https://x.example", SERVICE_OTHER=" ")
+    assert line == "SERVICE_BASE_ULR is not a setting. Did you mean SERVICE_BASE_URL?"
+    (line,) = told(tmp_path, **SAFE, SERVICE_="x")
+    assert line.startswith("SERVICE_ is not a setting.")
 
 
 def test_a_refused_start_says_why(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_a_whole_instance_is_well(used: Flask, database: str) -> None:
     assert {state for state, text in parts.values()} == {"ok"}
     assert code == 0
     assert set(parts) == {
-        *("settings", "database", "migrations", "clock", "secrets", "accounts"),
+        *("settings", "database", "migrations", "clock", "names", "secrets", "accounts"),
         *("audit", "worker", "backups", "queue", "streams", "mail"),
         *(("disk",) if database == "sqlite" else ("shards",) if services.CITUS_NODES else ()),
     }

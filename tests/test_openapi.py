@@ -13,7 +13,7 @@ from flask import Flask
 from jsonschema import Draft202012Validator
 from werkzeug.test import TestResponse
 
-from app import create_app
+from app import create_app, rest
 from app.audit import exports as audit
 from app.records.transfer import formats as records
 from app.rest.access import Access, access_of
@@ -98,7 +98,7 @@ def template(rule: str) -> str:
 def test_it_is_valid_and_names_the_version(spec: dict[str, Any]) -> None:
     check_valid(spec)
     assert spec["openapi"] == "3.1.0"
-    assert (spec["info"]["title"], spec["info"]["version"]) == ("Atrium", "0.2.0")
+    assert (spec["info"]["title"], spec["info"]["version"]) == ("Atrium", "0.1.0")
     assert spec["info"]["description"]
 
 
@@ -454,3 +454,12 @@ def test_nothing_served_names_another_host(described: Flask) -> None:
     for file in Path(described.root_path, "templates").rglob("*.html"):
         if "email" not in file.parts:
             assert not re.search(r"(src|href|action)=[\"'](https?:)?//", file.read_text()), file
+
+
+def test_the_release_is_told_apart_from_the_version_of_the_api(cast: Cast) -> None:
+    assert cast.root.get("/openapi.json").json["info"]["version"] == rest.API_VERSION == "0.1.0"
+    assert cast.root.get("/health").json["version"] == rest.VERSION
+    assert cast.root.get("roles").headers["X-Atrium-Version"] == rest.VERSION
+    for caller in (cast.alice, Caller(cast.root.app)):
+        for path in ("auth/me", "/health"):
+            assert "X-Atrium-Version" not in caller.get(path).headers

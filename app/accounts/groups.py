@@ -9,12 +9,14 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from app import db, events
+from app.accounts import names, users
 from app.accounts import service as accounts
-from app.accounts import users
 from app.accounts.models import PII_GROUP, SYSTEM_ACCOUNT_ID, Group, GroupMember, User
+from app.accounts.names import Name
 from app.accounts.types import Body, Condition, Problem
 from app.db import counts, errors
 from app.errors import Conflict, Forbidden, InvalidValues, NotFound, problem
+from app.rules.named import GROUP
 
 TAKEN = "The account already has a group with this name."
 
@@ -105,29 +107,36 @@ def create(account_id: str, name: str, description: str | None) -> Group:
         return group
 
 
-def change(account_id: str, group_id: str, body: Body) -> Group:
-    """Change a group's name or description.
+def change(account_id: str, group_id: str, body: Body, *, shows_rules: bool = False) -> Group:
+    """Change a group's name or description; what names the group follows, in its account.
 
-    Raises Conflict if the name is taken, or to rename `pii_access`.
+    Raises Conflict if the name is taken, to rename `pii_access`, or with the places that cannot
+    follow: with `shows_rules` also those of the instance.
     """
     if "name" in body:
         body = {**body, "name": accounts.label(body["name"])}
     with db.transaction() as session, _unique():
         group = _get_for_update(account_id, group_id)
-        if body.get("name", group.name) != group.name:
+        former = Name(GROUP, group.name, group.account_id, group.id)
+        renamed = body.get("name", group.name) != group.name
+        if renamed:
             _refuse_pii_group(group)
             _bump_members(session, group)
         for name, value in body.items():
             setattr(group, name, value)
         session.flush()
+        if renamed:
+            names.follow(former, group.name, shows_all=shows_rules)
         return group
 
 
-def delete(account_id: str, group_id: str) -> None:
-    """Delete a group. Raises Conflict for `pii_access`."""
+def delete(account_id: str, group_id: str, *, shows_rules: bool = False) -> None:
+    """Delete a group. Raises Conflict for `pii_access`, or with the places that name it."""
     with db.transaction() as session:
         group = _get_for_update(account_id, group_id)
         _refuse_pii_group(group)
+        name = Name(GROUP, group.name, group.account_id, group.id)
+        names.refuse_deletion(name, shows_all=shows_rules)
         _bump_members(session, group)
         # SQLite does not cascade in a transaction that also changes tables.
         members = (GroupMember.account_id == group.account_id, GroupMember.group_id == group.id)

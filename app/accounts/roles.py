@@ -9,14 +9,18 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
 from app import db, events
+from app.accounts import names
 from app.accounts import service as accounts
 from app.accounts.models import ADMIN, EDITOR, VIEWER, Role, User
+from app.accounts.names import Name
 from app.accounts.types import Body, Problem
 from app.db import citus, errors
 from app.errors import Conflict, NotFound, problem
+from app.rules.named import ROLE
 
 BUILT_IN = {ADMIN, EDITOR, VIEWER}
 TAKEN = "This name is taken."
+NO_ROLE = "There is no such role."
 IN_USE = "This role is in use by users or open invitations."
 
 
@@ -31,7 +35,7 @@ def get(role_id: int) -> Role:
     """The role with this id. Raises NotFound."""
     role = db.db.session.get(Role, role_id)
     if role is None:
-        raise NotFound("There is no such role.")
+        raise NotFound(NO_ROLE)
     return role
 
 
@@ -46,17 +50,22 @@ def create(name: str, description: str | None) -> Role:
 
 
 def change(role_id: int, body: Body) -> Role:
-    """Change a role's name or description; built-in roles keep their names. Raises Conflict."""
+    """Change a role's name or description; what names the role follows, in all accounts.
+
+    Raises Conflict for a taken name, a built-in role's, or with the places that cannot follow.
+    """
     if "name" in body:
         body = {**body, "name": accounts.label(body["name"])}
     with db.transaction() as session, _unique():
-        role = get(role_id)
-        renamed = body.get("name", role.name) != role.name
-        if renamed and role.name in BUILT_IN:
+        role = _get_for_update(role_id)
+        former, renamed = role.name, body.get("name", role.name) != role.name
+        if renamed and former in BUILT_IN:
             raise Conflict("Built-in roles cannot be renamed.")
         for name, value in body.items():
             setattr(role, name, value)
         if renamed:
+            session.flush()
+            names.follow(Name(ROLE, former), role.name)
             holders = sa.update(User).where(User.role_id == role.id)
             session.execute(holders.values(version=User.version + 1, updated_at=User.updated_at))
         session.flush()
@@ -64,21 +73,31 @@ def change(role_id: int, body: Body) -> Role:
 
 
 def delete(role_id: int) -> None:
-    """Delete a role. Raises Conflict if a user or an open invitation has it."""
+    """Delete a role. Raises Conflict if a user or an open invitation has it, or what names it."""
     with db.transaction() as session:
         citus.use_one_connection_per_node(db.connection())
-        role = get(role_id)
+        role = _get_for_update(role_id)
         if role.name in BUILT_IN:
             raise Conflict("Built-in roles cannot be deleted.")
         # SQLite checks no foreign keys in a transaction that also changes tables.
         if session.scalar(sa.select(User.id).where(User.role_id == role.id).limit(1)):
             raise Conflict(IN_USE)
+        names.refuse_deletion(Name(ROLE, role.name))
         events.publish(events.RoleDeleted(role.id))
         session.delete(role)
         try:
             session.flush()
         except IntegrityError as error:
             raise Conflict(IN_USE) from error
+
+
+def _get_for_update(role_id: int) -> Role:
+    # An expression that is being saved with this name holds the row, or waits for the new name.
+    query = sa.select(Role).where(Role.id == role_id).with_for_update()
+    role = db.db.session.scalar(query.execution_options(populate_existing=True))
+    if role is None:
+        raise NotFound(NO_ROLE)
+    return role
 
 
 @contextmanager

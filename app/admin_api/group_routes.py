@@ -121,10 +121,13 @@ def get_group(group_id: str) -> dict[str, object]:
 def update_group(body: Body, group_id: str) -> Group:
     """Change a group's name or description; `pii_access` keeps its name.
 
-    For admins. Omitted properties keep their values. Rules that contain the old name are not
-    changed. A name that is taken, or another name for `pii_access`, is a 409.
+    For admins. Omitted properties keep their values. Filters of webhooks, workflows, hooks and
+    saved views of the account that name the group follow a new name, as do mapped groups of a
+    directory. A group that rules of the service name is not renamed (409, as is what cannot
+    follow, with the places). A name that is taken, or another name for `pii_access`, is a 409.
     """
-    return groups.change(_own(), group_id, body)
+    shows_rules = principal().is_superadmin
+    return groups.change(_own(), group_id, body, shows_rules=shows_rules)
 
 
 @blueprint.route("/<uuid:group_id>", methods=["DELETE"])
@@ -134,10 +137,10 @@ def update_group(body: Body, group_id: str) -> Group:
 def delete_group(group_id: str) -> Response:
     """Delete a group, except `pii_access`.
 
-    For admins. The users stay, and lose what rules grant to the group with their next request.
-    `pii_access` is a 409.
+    For admins. The users stay. A group that rules, webhooks, workflows or hooks name is a 409 with
+    the places, as is `pii_access`.
     """
-    groups.delete(_own(), group_id)
+    groups.delete(_own(), group_id, shows_rules=principal().is_superadmin)
     return Response(status=204)
 
 

@@ -67,7 +67,9 @@ def update_role(body: Body, role_id: str) -> Role:
     """Change a role's name or description; `admin`, `editor` and `viewer` keep their names.
 
     For superadmins. Omitted properties keep their values. Users of the role have the new name at
-    once, but rules that contain the old name are not changed. A name that is taken is a 409.
+    once, and so does whatever names it, in all accounts: rules, filters of webhooks, workflows,
+    hooks and saved views, and settings. Where a new name cannot follow, it is a 409 with the
+    places; a name that is taken is one, too.
     """
     return roles.change(int(role_id), body)
 
@@ -79,7 +81,8 @@ def update_role(body: Body, role_id: str) -> Role:
 def delete_role(role_id: str) -> Response:
     """Delete a role that is not in use.
 
-    For superadmins. A built-in role, and one that users or open invitations have, is a 409.
+    For superadmins. A built-in role, and one that users or open invitations have, is a 409. So is
+    one that rules, webhooks, workflows, hooks or settings name, with all places in `details`.
     """
     roles.delete(int(role_id))
     return Response(status=204)

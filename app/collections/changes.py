@@ -227,6 +227,17 @@ class Change:
         return any(removed_choices(self.renamed.fields.get(name), field) for name, field in fields)
 
     @property
+    def ended_choices(self) -> dict[str, list[str]]:
+        """The choices that each field loses, by its present name."""
+        former = {new: old for old, new in self.renames.items()}
+        fields = self.new.fields.items()
+        lost = {
+            former.get(name, name): removed_choices(self.renamed.fields.get(name), field)
+            for name, field in fields
+        }
+        return {name: choices for name, choices in lost.items() if choices}
+
+    @property
     def description(self) -> str:
         """The revision's description."""
         changed = [

@@ -369,6 +369,12 @@ def get(name: str) -> Definition:
     return definition
 
 
+def get_current(name: str) -> Definition:
+    """The same, for work of which no statement checks the versions. Raises NotFound."""
+    with versioned_cache.reloading():
+        return get(name)
+
+
 _instead: ContextVar[Mapping[str, Definition]] = ContextVar("instead", default=MappingProxyType({}))
 
 
@@ -380,6 +386,11 @@ def override(definitions: Mapping[str, Definition]) -> Iterator[None]:
         yield
     finally:
         _instead.reset(token)
+
+
+def overridden(definition: Definition) -> Definition:
+    """What stands for a definition inside `override`."""
+    return _instead.get().get(definition.name.lower(), definition)
 
 
 class ByFormerName:

@@ -9,7 +9,15 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from app import db
-from app.collections import definition, revisions, schema, table, totals, updates
+from app.collections import (
+    definition,
+    expression_names,
+    revisions,
+    schema,
+    table,
+    totals,
+    updates,
+)
 from app.collections import service as collections
 from app.collections.changes import Change, Proposal
 from app.collections.definition import Definition
@@ -70,8 +78,9 @@ def plan(
 
 
 def row_problems(import_: Import, built: Builds | None = None) -> list[JSONObject]:
-    """The problems of present rows; with `built`, the rows stay locked."""
-    return [
+    """The problems of present rows, and of lost choices; with `built`, the rows stay locked."""
+    named = expression_names.lost_choices([change for _, change in import_.updated], import_.rules)
+    return named + [
         _with_name(row.name, problem_)
         for row, change in import_.updated
         for problem_ in (
@@ -146,7 +155,11 @@ def _plan(items: Sequence[Item], existing: Mapping[str, Collection], strategy: s
                     *schema.problems(item["schema"], targets, index_specs),
                 ]
                 kept_specs = () if problems else index_specs
-                import_.made.append(collections.new(name, item["schema"], targets, kept_specs))
+                made = collections.new(name, item["schema"], targets, kept_specs)
+                if not problems:
+                    of = definition.from_row(made)
+                    problems += expression_names.computed_problems(made.schema, of, {})
+                import_.made.append(made)
         seen_keys |= {key, present_key}
         import_.problems += [_with_name(name, problem_) for problem_ in problems]
     return import_

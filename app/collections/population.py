@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from types import MappingProxyType
 from typing import Any
 
 import sqlalchemy as sa
@@ -36,13 +37,13 @@ EVERYTHING, NOTHING = (Literal(0, 0, value, type=rules.Type.BOOLEAN) for value i
 class _Users:
     """The users of a role as callers, in sessions with or without a second factor."""
 
-    role: Role
+    role_name: str
     mfa: bool
 
     def attribute(self, name: str) -> sa.ColumnElement[Any]:
         """The column of a caller's property."""
         if name == "role":
-            return sa.literal(self.role.name, Text)
+            return sa.literal(self.role_name, Text)
         if name == "mfa":
             return sa.literal(self.mfa)
         column: sa.ColumnElement[Any] = getattr(User, name)
@@ -71,6 +72,8 @@ class _Scope:
     role: Role | None
     account_id: str | None
     max_count: int | None
+    role_names: tuple[str | None, str | None]
+    """The role's name before and after."""
 
 
 @dataclass(frozen=True)
@@ -92,16 +95,17 @@ def differences(
     proposed: Definition,
     account_id: str | None,
     max_count: int | None = None,
+    renames: JSONMapping = MappingProxyType({}),
 ) -> list[JSONObject]:
     """The number and a sample of gained and lost records for each role and operation.
 
-    Counts stop at `max_count` + 1.
+    Counts stop at `max_count` + 1. `renames` has the new names of roles, for the proposed rules.
     """
     roles = list(db.db.session.scalars(sa.select(Role).order_by(Role.id)))
     changed_operations = {
         definition
         for definition in OPERATIONS
-        if present.rule(definition) != proposed.rule(definition)
+        if renames or present.rule(definition) != proposed.rule(definition)
     }
     result = []
     for role in (*roles, None):
@@ -109,7 +113,9 @@ def differences(
             entry = {"role": role.name if role else ANONYMOUS, "operation": operation}
             gained = lost = NO_RECORDS
             if operation in changed_operations:
-                scope = _Scope(role, account_id, max_count)
+                name = role.name if role else None
+                names = (name, renames.get(name or "", name))
+                scope = _Scope(role, account_id, max_count, names)
                 gained, lost = _gained_and_lost(present, proposed, operation, scope)
             result.append(entry | {"gained": gained, "lost": lost})
     return result
@@ -123,16 +129,16 @@ def _gained_and_lost(
     conditions = present.conditions[operation], proposed.conditions[operation]
     for mfa in _kinds_of_session(conditions) if scope.role else (False,):
         before, after = (
-            _partial_condition(definition, operation, scope.role, mfa=mfa)
-            for definition in (present, proposed)
+            _partial_condition(definition, operation, name, mfa=mfa)
+            for definition, name in zip((present, proposed), scope.role_names, strict=True)
         )
         if program.serialize(before) == program.serialize(after):
             continue
         columns = TableColumns(present, present.table)
-        users = _Users(scope.role, mfa) if scope.role else None
         before_side, after_side = (
             _Side(rules.truth(node), sql.condition(node, columns, users).expression)
-            for node in (before, after)
+            for node, name in zip((before, after), scope.role_names, strict=True)
+            for users in [_Users(name, mfa) if name is not None else None]
         )
         gained.append(after_side.beyond(before_side))
         lost.append(before_side.beyond(after_side))
@@ -186,7 +192,7 @@ def _by_some_user(table: sa.Table, role: Role, condition: Any) -> Any:
 
 
 def _partial_condition(
-    definition: Definition, operation: str, role: Role | None, *, mfa: bool
+    definition: Definition, operation: str, role: str | None, *, mfa: bool
 ) -> rules.Node:
     """The part of a rule that depends on a role's users and on records."""
     text, node = definition.rule(operation), definition.conditions[operation]
@@ -197,8 +203,8 @@ def _partial_condition(
     return rules.partial_evaluate(node, _caller_of_role(role, mfa=mfa))
 
 
-def _caller_of_role(role: Role | None, *, mfa: bool) -> rules.Subject:
+def _caller_of_role(role: str | None, *, mfa: bool) -> rules.Subject:
     if role is None:
         return rules.Subject()
     unknown = rules.UNKNOWN
-    return rules.Subject(unknown, unknown, role.name, unknown, unknown, mfa=mfa)
+    return rules.Subject(unknown, unknown, role, unknown, unknown, mfa=mfa)

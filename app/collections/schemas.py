@@ -290,10 +290,9 @@ class PlannedOperation(Schema):
 
 
 class RowProblem(Problem):
-    """What keeps present records from following."""
+    """What keeps present records from following, or names a choice that would be removed."""
 
     count = ma.fields.Integer(
-        required=True,
         metadata={"description": "How many records; of values that clash, how many values."},
     )
 

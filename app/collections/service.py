@@ -12,7 +12,16 @@ from sqlalchemy.exc import DBAPIError
 
 from app import clock, db, jobs, rules
 from app.auth.principal import Principal
-from app.collections import access, definition, indexes, revisions, schema, table, totals
+from app.collections import (
+    access,
+    definition,
+    expression_names,
+    indexes,
+    revisions,
+    schema,
+    table,
+    totals,
+)
 from app.collections.definition import ALL_FIELDS, FIELD_LISTS, Definition
 from app.collections.fields import TYPES
 from app.collections.models import Collection
@@ -73,6 +82,8 @@ def create(name: str, specs: Sequence[schema.Spec], rules_: JSONMapping) -> Coll
     index_specs = rules_.get("indexes", ())
     problems = [*schema.name_problems(name), *schema.problems(specs, names_by_key, index_specs)]
     row = new(name, specs, names_by_key, () if problems else index_specs)
+    if not problems:
+        problems += expression_names.computed_problems(specs, definition.from_row(row), {})
     row.rules = {**row.rules, **normalize_rules(rules_, definition.from_row(row), problems)}
     row.options = dict(rules_.get("options", {}))
     if problems:
@@ -288,8 +299,9 @@ def normalize_rules(
     sent_rules: JSONMapping, collection: Definition, problems: list[JSONObject]
 ) -> JSONObject:
     """Return rules and field lists in flat form; adds problems to `problems`."""
-    # With an invalid schema, only the syntax of rules can be checked.
+    # With an invalid schema, only the syntax and the roles of rules can be checked.
     scope = rules.Scope({}, open=True) if problems else collection.scope
+    of = None if problems else collection
     flat: JSONObject = {}
     for part, operations in STRUCTURE.items():
         for key, value in (sent_rules.get(part) or {}).items():
@@ -305,8 +317,12 @@ def normalize_rules(
     for key in flat:
         if key in LISTS:
             flat[key] = _field_list(key, flat[key], list(collection.columns), problems)
-        elif flat[key] is not None and (invalid := access.rule_problem(flat[key], scope)):
-            problems.append(invalid | {"field": key})
+        elif flat[key] is not None:
+            invalid = access.rule_problem(flat[key], scope)
+            invalid = invalid or expression_names.problem_in(
+                flat[key], of, collection.rules.get(key)
+            )
+            problems += [invalid | {"field": key}] if invalid else []
     return flat
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import marshmallow as ma
 
 from app import rest, rules
-from app.collections import population, trials
+from app.accounts import names
+from app.collections import definition, expression_names, population, trials
 from app.collections import service as collections
 from app.collections.routes import blueprint as collections_blueprint
 from app.collections.rule_schemas import (
@@ -29,7 +30,7 @@ blueprint = Blueprint(
     description="Try rules out before they are saved. Superadmins only.",
 )
 
-VALID: JSONObject = {"valid": True, "error": None, "errors": [], "details": []}
+VALID: JSONObject = {"valid": True, "error": None, "errors": [], "details": [], "warnings": []}
 ALLOWED = {"result": True, "allowed": True, "error": None, "evaluation_details": None}
 
 
@@ -72,6 +73,11 @@ class RuleValidity(Schema):
         ma.fields.Dict(),
         required=True,
         metadata={"description": "The same with code and position (a character, from 0)."},
+    )
+    warnings = ma.fields.List(
+        ma.fields.Dict(),
+        required=True,
+        metadata={"description": "Groups that no account has, with code and position."},
     )
 
 
@@ -136,15 +142,21 @@ class RoleDifferences(Schema):
 def validate_rule(body: JSONObject) -> JSONObject:
     """Check a rule.
 
-    Against the fields of a collection, or against names alone, or else only its form.
+    Against the fields of a collection and their choices, or against names alone, or else only its
+    form. Roles that it names must exist; a group that no account has is a warning.
     """
     scope = trials.scope_for(body.get("collection"), body.get("collection_fields", ()))
+    collection = body.get("collection")
+    of = definition.get(collection) if collection is not None else None
     problems = trials.rule_problems(body["rule"], scope)
+    if not problems and (unknown := expression_names.problem_in(body["rule"], of)):
+        problems = [unknown | {"field": "rule"}]
     return {
         "valid": not problems,
         "error": problems[0]["message"] if problems else None,
         "errors": [problem_["message"] for problem_ in problems],
         "details": problems,
+        "warnings": [one | {"field": "rule"} for one in names.group_warnings(body["rule"])],
     }
 
 

@@ -13,6 +13,7 @@ from app.collections import (
     changes,
     definition,
     eras,
+    expression_names,
     index_builds,
     indexes,
     renaming,
@@ -80,7 +81,8 @@ def _update(
     new_rules = collections.normalize_rules(body, change.new, problems)
     _check(problems, change, new_rules)
     check_plan(change, plan_hash)
-    changes.refuse(row_problems(change, built))
+    named = expression_names.lost_choices([change], {change.new.name.lower(): new_rules})
+    changes.refuse([*row_problems(change, built), *named])
     store(row, change, new_rules, body.get("options", {}))
     follow([change])
     table.run(change.renaming_statements)
@@ -107,7 +109,7 @@ def plan(collection_id: str, proposal: Proposal) -> JSONObject:
     return {
         "operations": change.operations,
         "sql": change.statements,
-        "problems": problems,
+        "problems": [*problems, *expression_names.lost_choices([change])],
         "plan_hash": change.plan_hash,
         "reverse": change.reverse,
         "data_lost": lost,
@@ -158,6 +160,8 @@ def plan_change(
     new_indexes = tuple(indexes.stored(spec) for spec in index_specs)
     new_rules = {key: _without(value, removed) for key, value in present.rules.items()}
     changed = replace(present, schema=new_schema, indexes=new_indexes, rules=new_rules)
+    stored_expressions = {name: field.expression for name, field in present.declared.items()}
+    problems += expression_names.computed_problems(new_schema, changed, stored_expressions)
     return Change(old, changed, renames)
 
 

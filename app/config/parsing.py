@@ -138,6 +138,13 @@ def base_url(value: str) -> str:
     return url("http", "https")(value)
 
 
+def root_url(value: str) -> str:
+    """An http or https URL without a path: pages, assets and redirects begin at the root."""
+    if _parts(value).path.strip("/"):
+        raise ValueError("must not have a path: Atrium needs a host name of its own")
+    return base_url(value)
+
+
 def is_origin(text: str) -> bool:
     """Whether a text is an origin as browsers send it: no wildcard, path or default port."""
     match = ORIGIN.fullmatch(text)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,7 @@ class Config:
         parsing.comma_separated(), (), "Fernet keys for stored secrets, newest first", secret=True
     )
     base_url: str = _setting(
-        parsing.base_url, "http://127.0.0.1:8000", "the public URL of this service"
+        parsing.root_url, "http://127.0.0.1:8000", "the public URL of this service"
     )
     base_domain: str = _setting(
         parsing.host, "", "selects the account by host name: <slug>.<this domain>"
@@ -284,7 +285,7 @@ class Config:
                 problems.append(f"{variable} {error}")
                 values[name] = meta["default"]
         config = cls(**values)
-        problems += _unsafe(config)
+        problems += [*_unknown(environ), *_unsafe(config)]
         if problems:
             raise ConfigError("\n".join(dict.fromkeys(problems)))
         return _with_local_defaults(config)
@@ -360,6 +361,17 @@ def _lookup(environ: Mapping[str, str], name: str, meta: Mapping[str, object]) -
     if not environ.get(variable) and meta.get("unprefixed"):
         variable = name.upper()
     return variable, environ.get(variable, "").strip()
+
+
+def _unknown(environ: Mapping[str, str]) -> Iterator[str]:
+    """Variables that look like settings, such as misspelt ones: ignored, they would mislead."""
+    known = [f"SERVICE_{name.upper()}" for name, _ in _settings()]
+    for variable in sorted(environ):
+        is_set = variable.startswith("SERVICE_") and environ[variable].strip()
+        if is_set and variable not in known:
+            near = difflib.get_close_matches(variable, known, 1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            yield f"{variable} is not a setting.{hint}"
 
 
 def _with_local_defaults(config: Config) -> Config:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 import sqlalchemy as sa
 
 from app import db, events
+from app.accounts import names as role_names
 from app.accounts import roles
 from app.accounts import service as accounts
 from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID
+from app.accounts.names import Name, Use
 from app.accounts.types import Body, Problem
 from app.db import errors
 from app.domains import names
 from app.domains.models import FAILING_AFTER, AccountDomain, VerifiedDomain
 from app.errors import Conflict, InvalidValues, NotFound, problem
+from app.rules.named import ROLE
 
 MAX_DOMAINS = 100
 """Domains of one account."""
@@ -160,6 +164,23 @@ def _joining_problem(account_id: str, body: Body) -> Problem | None:
     if not body.get("auto_join") or account_id != SYSTEM_ACCOUNT_ID:
         return None
     return problem("auto_join", "invalid_option", "Nobody becomes a superadmin by a domain.")
+
+
+@role_names.place
+def in_joining(name: Name) -> Iterator[Use]:
+    """The role of users who join by a domain, in all accounts."""
+    if name.kind != ROLE:
+        return
+    columns = (AccountDomain.account_id, AccountDomain.id, AccountDomain.domain)
+    query = sa.select(*columns).where(AccountDomain.auto_join_role == name.value)
+    for row in role_names.pages(query, *columns[:2]):
+        follow = partial(_store_role, row.account_id, row.id)
+        texts = {"auto_join_role": name.value}
+        yield Use(f"domains.{row.domain}", texts, follow, row.account_id, are_names=True)
+
+
+def _store_role(account_id: str, domain_id: str, texts: Mapping[str, str]) -> None:
+    get_for_update(account_id, domain_id).auto_join_role = texts["auto_join_role"]
 
 
 def _refuse(problems: Sequence[Problem | None]) -> None:

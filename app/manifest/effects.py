@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
-from app.collections import access, definition, imports, population, table
+from app.collections import access, definition, expression_names, imports, population, table
 from app.collections import service as collections
 from app.collections.changes import Change
 from app.collections.definition import Definition
 from app.errors import problem
 from app.manifest.definitions import Comparison
+from app.manifest.name_changes import NameChanges
 from app.types import JSONObject
 
 MAX_COUNTED = 10_000
@@ -46,24 +46,48 @@ def lost_values(comparison: Comparison) -> list[JSONObject]:
     ]
 
 
-def access_changes(comparison: Comparison) -> list[JSONObject]:
-    """How many records open or close for each role and operation; counts are limited."""
-    return [
-        {"collection": change.new.name, "role": entry["role"], "operation": entry["operation"]}
-        | {side: entry[side]["count"] for side in ("gained", "lost")}
+def access_changes(comparison: Comparison, names: NameChanges) -> list[JSONObject]:
+    """How many records open or close for each role and operation; counts are limited.
+
+    Roles have their present names.
+    """
+    changed = {change.old.id for change in comparison.changes}
+    compared = [
+        (change.new.name, change.old, _proposed(comparison, change, names))
         for change in comparison.changes
-        for entry in _differences(change.old, _changed_rules(comparison, change))
+    ]
+    compared += [
+        (one.name, one, names.followed(one))
+        for one in (definition.get_all() if names.renames else ())
+        if one.id not in changed
+    ]
+    return [
+        {"collection": name, "role": entry["role"], "operation": entry["operation"]}
+        | {side: entry[side]["count"] for side in ("gained", "lost")}
+        for name, old, new in compared
+        if new.rules != old.rules or names.affects(old) or names.affects(new)
+        for entry in population.differences(old, new, None, MAX_COUNTED, names.renames)
         if entry["gained"]["count"] or entry["lost"]["count"]
     ]
 
 
-def warnings(comparison: Comparison) -> list[JSONObject]:
-    """The rules that `access_changes` cannot count."""
-    return [
+def warnings(comparison: Comparison, names: NameChanges) -> list[JSONObject]:
+    """The rules that `access_changes` cannot count, and those that name what nobody has."""
+    uncounted = [
         problem(f"{change.new.name}.{name}", "not_counted", NEW_FIELDS)
         for change in comparison.changes
         for name, rule in _changed_rules(comparison, change).items()
         if not _is_countable(rule, change.old)
+    ]
+    gone = {change.old.name.lower() for change in comparison.changes}
+    gone |= {row.name_key for _, row in comparison.removed}
+    present = {one.name.lower(): one for one in definition.get_all()}
+    future = {key: one for key, one in present.items() if key not in gone}
+    future |= comparison.definitions()
+    return uncounted + [
+        warning
+        for one in future.values()
+        for warning in expression_names.warnings(names.followed(one))
     ]
 
 
@@ -75,10 +99,10 @@ def _changed_rules(comparison: Comparison, change: Change) -> dict[str, str | No
     }
 
 
-def _differences(old: Definition, changed: Mapping[str, str | None]) -> list[JSONObject]:
-    counted = {name: rule for name, rule in changed.items() if _is_countable(rule, old)}
-    proposed = replace(old, rules={**old.rules, **counted})
-    return population.differences(old, proposed, None, MAX_COUNTED) if counted else []
+def _proposed(comparison: Comparison, change: Change, names: NameChanges) -> Definition:
+    changed = _changed_rules(comparison, change)
+    counted = {name: rule for name, rule in changed.items() if _is_countable(rule, change.old)}
+    return names.followed(replace(change.old, rules={**change.old.rules, **counted}))
 
 
 def _is_countable(rule: str | None, old: Definition) -> bool:

@@ -55,6 +55,8 @@ class Step:
             | ({} if name in self.kind.hidden else {"before": before.get(name), "after": value})
             for name, value in (self.body.items() if self.action == UPDATE else ())
         ]
+        if self.action == UPDATE:
+            changes += self.kind.follow_ups(self.row, self.body)
         line = document.line(self.path)
         return {**self.subject, "action": self.action, "changes": changes, "line": line}
 

@@ -57,6 +57,10 @@ class Kind(ABC):
             message = f"A new {self.name} needs this."
             raise InvalidValues([problem(name, "required", message) for name in missing])
 
+    def follow_ups(self, row: Any, body: JSONMapping) -> list[JSONObject]:
+        """The changes of other things that changing an item brings along."""
+        return []
+
     @abstractmethod
     def create(self, body: JSONMapping, *, by: Principal) -> JSONObject | None:
         """Create an item. Returns secrets that are shown only once. Raises as its service."""

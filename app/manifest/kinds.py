@@ -9,13 +9,15 @@ from typing import ClassVar
 from cryptography.fernet import InvalidToken
 
 from app import crypto
-from app.accounts import groups, roles
+from app.accounts import groups, names, roles
 from app.accounts.models import Group, Role
+from app.accounts.names import Name
 from app.auth.principal import Principal
 from app.db.types import json_equal
 from app.errors import InvalidValues, NotFound
 from app.manifest.kind import Key, Kind
 from app.outbound.header_values import MASK
+from app.rules.named import GROUP, ROLE
 from app.sso import service as sso
 from app.sso import validation
 from app.sso.models import ProviderSetting
@@ -39,6 +41,10 @@ class Roles(Kind):
         """Create a role."""
         roles.create(body["name"], body.get("description"))
 
+    def follow_ups(self, row: Role, body: JSONMapping) -> list[JSONObject]:
+        """What follows a new name, in all accounts."""
+        return _follow_ups(Name(ROLE, row.name), body["name"]) if "name" in body else []
+
     def change(self, row: Role, body: JSONMapping, *, by: Principal) -> None:
         """Change a role."""
         roles.change(row.id, body)
@@ -58,13 +64,18 @@ class Groups(Kind):
         """Create a group without members."""
         groups.create(by.require_account_id(), body["name"], body.get("description"))
 
+    def follow_ups(self, row: Group, body: JSONMapping) -> list[JSONObject]:
+        """What follows a new name, in the account."""
+        name = Name(GROUP, row.name, row.account_id, row.id)
+        return _follow_ups(name, body["name"]) if "name" in body else []
+
     def change(self, row: Group, body: JSONMapping, *, by: Principal) -> None:
         """Change a group."""
-        groups.change(row.account_id, row.id, body)
+        groups.change(row.account_id, row.id, body, shows_rules=True)
 
     def remove(self, row: Group, *, by: Principal) -> None:
         """Delete a group."""
-        groups.delete(row.account_id, row.id)
+        groups.delete(row.account_id, row.id, shows_rules=True)
 
 
 class Webhooks(Kind):
@@ -243,6 +254,17 @@ class Providers(Kind):
 
 ROLES = Roles()
 OF_ACCOUNT: Sequence[Kind] = (Groups(), Webhooks(), Workflows(), Hooks(), Providers())
+
+
+def _follow_ups(name: Name, new: str) -> list[JSONObject]:
+    """The changes of all that follows a rename, as a plan shows them."""
+    changes: list[JSONObject] = []
+    for use in names.uses(name):
+        operation = "change_rule" if use.account_id is None else "change_name"
+        for place, text in (use.after(name, new) or {}).items():
+            change = {"operation": operation, "field": use.owner, "property": place}
+            changes.append(change | {"before": use.texts[place], "after": text})
+    return changes
 
 
 def _has_headers(row: Webhook, sent: JSONMapping | None) -> bool:

@@ -16,9 +16,10 @@ from app.collections.changes import Change
 from app.collections.index_builds import Builds
 from app.db import errors, versioned_cache
 from app.errors import Conflict, InvalidValues
-from app.manifest import definitions, effects, items, rule_tests, schemas
+from app.manifest import definitions, effects, items, name_changes, rule_tests, schemas
 from app.manifest.document import Document
 from app.manifest.export import VERSION
+from app.manifest.name_changes import NameChanges
 from app.types import JSONMapping, JSONObject
 
 PLAN_STALE = "Something changed after this plan, or it is of another manifest. Plan again."
@@ -34,6 +35,7 @@ class _Comparison:
     items: items.Comparison
     operations: Sequence[JSONMapping]
     tests: Sequence[JSONMapping]
+    names: NameChanges
 
     @property
     def problems(self) -> list[JSONObject]:
@@ -68,7 +70,7 @@ def plan(document: Document, *, by: Principal) -> JSONObject:
     """
     content = schemas.load(document)
     try:
-        with versioned_cache.reloading():
+        with versioned_cache.reloading(), name_changes.find(content).expected():
             return _plan(document, content, by)
     except DBAPIError as error:
         if not errors.is_stale_schema(error):
@@ -85,13 +87,14 @@ def _plan(document: Document, content: JSONMapping, by: Principal) -> JSONObject
         "tests": found.tests,
         "plan_hash": found.plan_hash,
         "reverse": found.reverse,
-        **_effects(own),
+        **_effects(own, found.names),
     }
-    items.rehearse(found.items)
+    with name_changes.future(own):
+        items.rehearse(found.items)
     return {**result, "problems": found.problems}
 
 
-def _effects(own: definitions.Comparison) -> JSONObject:
+def _effects(own: definitions.Comparison, names: NameChanges) -> JSONObject:
     if own.problems:  # then there is no definition to look at
         return {"sql": [], "data_lost": [], "access": [], "warnings": []}
     for problem in imports.row_problems(own.import_):
@@ -99,8 +102,8 @@ def _effects(own: definitions.Comparison) -> JSONObject:
     return {
         "sql": effects.statements(own),
         "data_lost": effects.lost_values(own),
-        "access": effects.access_changes(own),
-        "warnings": effects.warnings(own),
+        "access": effects.access_changes(own, names),
+        "warnings": effects.warnings(own, names),
     }
 
 
@@ -114,7 +117,8 @@ def apply(document: Document, plan_hash: str, *, by: Principal) -> JSONObject:
 
     @versioned_cache.reloading()  # for referenced collections
     def planned() -> list[Change]:
-        found = _compare(document, content, by)
+        with name_changes.find(content).expected():
+            found = _compare(document, content, by)
         _check(found, plan_hash)
         return found.definitions.changes
 
@@ -125,6 +129,13 @@ def apply(document: Document, plan_hash: str, *, by: Principal) -> JSONObject:
 @collections.schema_change
 @versioned_cache.reloading()  # for referenced collections
 def _apply(
+    document: Document, content: JSONMapping, plan_hash: str, built: Builds, by: Principal
+) -> JSONObject:
+    with name_changes.find(content).expected():
+        return _applied(document, content, plan_hash, built, by)
+
+
+def _applied(
     document: Document, content: JSONMapping, plan_hash: str, built: Builds, by: Principal
 ) -> JSONObject:
     found = _compare(document, content, by, lock=True)
@@ -159,12 +170,14 @@ def _compare(
         change.former_name.lower(): change.new.name for change in own.changes if change.former_name
     }
     listed = items.compare(document, content, by=by, renamed=renamed)
-    operations = [
-        *([] if own.problems else definitions.operations(own)),
-        *(step.operation(document) for step in listed.steps),
-    ]
-    tests = [] if own.problems else rule_tests.run(document, own.items, own.definitions())
-    return _Comparison(document.content, own, listed, operations, tests)
+    names = name_changes.find(content)
+    operations = [] if own.problems else definitions.operations(own)
+    with name_changes.future(own):
+        operations += [step.operation(document) for step in listed.steps]
+    future = {} if own.problems else own.definitions()
+    followed = {key: names.followed(one) for key, one in future.items()}
+    tests = rule_tests.run(document, own.items, followed)
+    return _Comparison(document.content, own, listed, operations, tests, names)
 
 
 def _check(found: _Comparison, plan_hash: str) -> None:

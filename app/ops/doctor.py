@@ -14,7 +14,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from app import clock, config, db
 from app.audit import verifications
 from app.audit.models import AuditChange, AuditHead
-from app.collections import revisions
+from app.collections import definition as definitions
+from app.collections import expression_names, revisions
 from app.db import citus, disk, postgres_session, reencryption, replica, row_security, sharding
 from app.db.errors import error_summary
 from app.db.functions import database_now
@@ -124,6 +125,7 @@ def _database(migrations: str) -> Iterator[Finding]:
     if citus.is_sharded(db.connection()):
         yield _run_check("shards", _shards)
     for part, check in (
+        ("names", _names),
         ("secrets", _secrets),
         ("audit", _chains),
         ("worker", _workers),
@@ -227,6 +229,15 @@ def _clock() -> Finding:
         message = f"differs from the database's by {drift:.0f} s: synchronize both (NTP)"
         return Finding("clock", "fail", message)
     return Finding("clock", "ok", "agrees with the database's")
+
+
+def _names() -> Finding:
+    """Look for rules that name roles which do not exist, or groups that no account has."""
+    found = [one for each in definitions.get_all() for one in expression_names.warnings(each)]
+    if not found:
+        return Finding("names", "ok", "rules name roles and groups that exist")
+    shown = "; ".join(f"{one['field']}: {one['message']}" for one in found[:MAX_NAMED])
+    return Finding("names", "warn", f"{shown} Correct the rules, or create what they name")
 
 
 def _secrets() -> Finding:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 from flask.cli import FlaskGroup, ScriptInfo
 
+from app import rest
+
 GROUPS = {
     "Set up": ("setup", "settings", "create-superadmin"),
     "Define": ("export", "plan", "apply"),
@@ -41,6 +43,7 @@ def main() -> None:
         help="Atrium's commands. `atrium COMMAND --help` has an example of each.",
         add_version_option=False,
     )
+    group = click.version_option(rest.VERSION, message="atrium %(version)s")(group)
     group.main(prog_name="atrium", obj=ScriptInfo("wsgi:app"))
 
 

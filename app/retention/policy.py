@@ -178,7 +178,7 @@ def _record_rule(
 ) -> tuple[RecordRule | None, JSONObject | None]:
     name, field = str(given["collection"]), str(given.get("field") or CREATED)
     try:
-        definition = definitions.get(name)
+        definition = definitions.get_current(name)
     except NotFound:
         message = f"There is no collection {name[:60]}."
         return None, problem(f"{place}.collection", "invalid_reference", message)

@@ -43,10 +43,10 @@ CALLER = {
 HINTS = {"==": "=", "and": "AND", "or": "OR", "not": "NOT", "in": "IN", "is": "IS"}
 
 
-def parse(text: str, furthest: int = FURTHEST) -> Node:
+def parse(text: str, furthest: int = FURTHEST, longest: int | None = LONGEST) -> Node:
     """The tree of an expression whose dotted names go no further. Raises RuleError."""
-    if len(text) > LONGEST:
-        raise RuleError(f"An expression has at most {LONGEST} characters.", LONGEST)
+    if longest is not None and len(text) > longest:
+        raise RuleError(f"An expression has at most {longest} characters.", longest)
     return _Parser(tokens(text), furthest).whole()
 
 

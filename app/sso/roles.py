@@ -6,20 +6,23 @@ another one. `admin` requires a setting of its own.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import sqlalchemy as sa
 from sqlalchemy import orm
 
 from app import db, events
-from app.accounts import sso_settings, users
+from app.accounts import names, sso_settings, users
 from app.accounts.models import ADMIN, VIEWER, Account, Role, User
+from app.accounts.names import Name, Use
 from app.auth.principal import Principal
 from app.errors import InvalidValues
+from app.rules.named import ROLE
 from app.sso import service
 from app.sso.connections import Connection
-from app.sso.models import Identity
+from app.sso.models import Identity, ProviderSetting
 from app.types import JSONMapping
 
 GroupRoles = Sequence[Mapping[str, str]]
@@ -171,6 +174,26 @@ def _mapped_identities(account_id: str, names: Iterable[str]) -> Iterable[tuple[
 def first_match(mapping: GroupRoles, groups: Collection[str]) -> str | None:
     """Return the role of the first entry with one of these groups; None without one."""
     return next((entry["role"] for entry in mapping if entry["group"] in groups), None)
+
+
+@names.place
+def in_providers(name: Name) -> Iterator[Use]:
+    """The role of new users of providers, in all accounts."""
+    if name.kind != ROLE:
+        return
+    columns = (ProviderSetting.account_id, ProviderSetting.id, ProviderSetting.provider_name)
+    names_one = sa.cast(ProviderSetting.config, sa.Text).contains('"default_role"')
+    query = sa.select(*columns, ProviderSetting.config).where(names_one)
+    for row in names.pages(query, *columns[:2]):
+        if row.config.get("default_role") == name.value:
+            follow = partial(_store_default_role, row.account_id, row.id)
+            owner, texts = f"providers.{row.provider_name}", {"default_role": name.value}
+            yield Use(owner, texts, follow, row.account_id, are_names=True)
+
+
+def _store_default_role(account_id: str, setting_id: str, texts: Mapping[str, str]) -> None:
+    row = service.lock(account_id, setting_id)
+    row.config = {**row.config, **texts}
 
 
 @events.subscribe(events.RoleAssigned)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -14,6 +14,7 @@ from app import clock, config, crypto, db, events, jobs
 from app.accounts.models import PII_GROUP, SYSTEM_ACCOUNT_ID, User
 from app.auth.principal import Principal
 from app.collections import definition as definitions
+from app.collections import expression_names
 from app.collections.schema import COLLECTION_NAME
 from app.context import tenancy
 from app.db import errors
@@ -89,6 +90,7 @@ def create(body: Body, *, by: Principal, id: str | None = None) -> Secret:
     account_id = by.require_account_id()
     _check_personal(body.get("include_pii", False), by)
     check(body)
+    _check_names(body["collection"], body.get("filter"))
     invalid = headers.problems(body.get("headers") or {}, None, same_host=False)
     if invalid:
         raise InvalidValues(invalid)
@@ -121,6 +123,8 @@ def change(webhook_id: str, body: Body, *, by: Principal) -> Webhook:
         include_pii = body.get("include_pii", webhook.include_pii)
         _check_personal(include_pii, by)
         _check_headers(webhook, body)
+        if body.get("filter", webhook.filter) != webhook.filter:
+            _check_names(body.get("collection", webhook.collection), body["filter"])
         secret, url = body.get("secret"), webhook.url
         _take_over_if_payload_changes(webhook, body, by)
         for name, value in body.items():
@@ -167,7 +171,7 @@ def warnings(webhook: Webhook) -> list[JSONObject]:
     """Likely mistakes in a webhook."""
     problems = payload_warnings(webhook.account_id)
     try:
-        definitions.get(webhook.collection)
+        definitions.get_current(webhook.collection)
     except NotFound:
         message = f"The collection {webhook.collection!r} does not exist yet. Nothing is sent."
         problems.append(problem("collection", "collection_missing", message))
@@ -292,6 +296,15 @@ def check(body: Body) -> None:
     problems += _header_problems(body.get("headers") or {})
     if problems:
         raise InvalidValues(problems)
+
+
+def _check_names(collection: str, filter: str | None) -> None:
+    """Refuse a filter with roles that do not exist, or choices that a field cannot have."""
+    of = None
+    with suppress(NotFound):  # it may be created later
+        of = definitions.get_current(collection)
+    if found := expression_names.problem_in(filter, of):
+        raise InvalidValues([found | {"field": "filter"}])
 
 
 def _header_problems(headers: Mapping[str, str]) -> list[JSONObject]:

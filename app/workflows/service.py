@@ -27,8 +27,23 @@ from app.ids import new_id
 from app.types import JSONMapping, JSONObject
 from app.webhooks import versions as listeners
 from app.workflows import versions
-from app.workflows.language import checks, definition, step_headers
-from app.workflows.models import MANUAL, WEBHOOK, WORKFLOW, Workflow, WorkflowVersion
+from app.workflows.language import (
+    checks,
+    definition,
+    named_problems,
+    named_texts,
+    step_headers,
+)
+from app.workflows.models import (
+    ACTIVE,
+    INSTANCES,
+    MANUAL,
+    SUBSCRIPTIONS,
+    WEBHOOK,
+    WORKFLOW,
+    Workflow,
+    WorkflowVersion,
+)
 from app.workflows.triggers import matching, schedules, start
 
 Body = JSONMapping
@@ -149,6 +164,44 @@ def restore_version(
     return change(workflow_id, {"steps": steps}, by=by, kind=kind)
 
 
+def follow_names(account_id: str, workflow_id: str, texts: Body) -> None:
+    """Store conditions and filters in which names have changed, in the open transaction.
+
+    The owner stays, as the steps do what they did. Running instances of the present version go on
+    with the new one, whose steps are the same but for these names.
+    """
+    listeners.outdate(account_id)
+    own = (Workflow.account_id == account_id, Workflow.id == workflow_id)
+    query = sa.select(Workflow).where(*own).execution_options(populate_existing=True)
+    workflow = db.db.session.scalars(query).one()
+    steps = named_texts.replaced(workflow.steps, texts)
+    if named_texts.TRIGGER in texts:
+        workflow.trigger = {**workflow.trigger, "condition": texts[named_texts.TRIGGER]}
+    workflow.condition = texts.get(named_texts.CONDITION, workflow.condition)
+    former = workflow.version
+    workflow.version, workflow.updated_at = former + 1, clock.now()
+    before = named_texts.find({}, None, workflow.steps)
+    workflow.steps = steps
+    _save_version(workflow)
+    running = sa.update(INSTANCES).where(
+        INSTANCES.c.account_id == account_id,
+        INSTANCES.c.workflow_id == workflow_id,
+        INSTANCES.c.version == former,
+        INSTANCES.c.status.in_(ACTIVE),
+    )
+    ids = (
+        db.connection().scalars(running.returning(INSTANCES.c.id).values(version=former + 1)).all()
+    )
+    for place, text in before.items():
+        if texts.get(place, text) != text and ids:
+            waiting = sa.update(SUBSCRIPTIONS).where(
+                SUBSCRIPTIONS.c.account_id == account_id,
+                SUBSCRIPTIONS.c.instance_id.in_(ids),
+                SUBSCRIPTIONS.c.condition == text,
+            )
+            db.connection().execute(waiting.values(condition=texts[place]))
+
+
 def toggle(
     workflow_id: str, enabled: bool | None, *, by: Principal, kind: str = WORKFLOW
 ) -> Workflow:
@@ -232,6 +285,7 @@ def _validated(body: Body, current: Workflow | None) -> JSONObject:
         steps, stored = definition.normal(values["steps"]), current.steps if current else []
         problems += checks.problems(steps) or step_headers.problems(steps, stored)
         values["steps"] = steps if problems else step_headers.encrypted(steps, stored)
+    problems = problems or named_problems.find(values, current)
     if problems:
         raise InvalidValues(problems)
     return values

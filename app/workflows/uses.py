@@ -1,4 +1,4 @@
-"""Finds workflows and hooks that name a collection, or its fields, whose names are about to end.
+"""Finds workflows and hooks that name a collection, its fields and choices, or roles and groups.
 
 Their templates and conditions are untyped. A field is named by whatever mentions the collection, or
 takes events of any, and contains the name as a word; a collection by a setting, or in quotes.
@@ -7,16 +7,22 @@ takes events of any, and contains the name as a word; a collection by a setting,
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
 
 from app import db, events
+from app.accounts import names
+from app.accounts.names import Name, Use
 from app.context import tenancy
 from app.errors import problem
+from app.rules import named
+from app.rules.named import CHOICE
 from app.types import JSONMapping, JSONObject
-from app.workflows.language import templates
+from app.workflows import service
+from app.workflows.language import named_texts, templates
 from app.workflows.language.definition import ACTION, WAIT_EVENT, Written, lists_in
 from app.workflows.models import ACTIVE, INSTANCES, Workflow, WorkflowVersion
 
@@ -53,6 +59,48 @@ def find_collection(event: events.CollectionNameEnds) -> None:
     event.problems.extend(_problems(uses, "collection_in_use"))
 
 
+@events.subscribe(events.ChoicesEnd)
+def find_choices(event: events.ChoicesEnd) -> None:
+    """Add a problem for each expression that compares a field with one of the choices."""
+    key, uses = event.definition.name.lower(), []
+    for row in _rows():
+        if _mentions(row, key):
+            for place, text in named_texts.find(row.trigger, row.condition, row.steps).items():
+                for one in named.mentions(text):
+                    if one.kind == CHOICE and one.value in event.choices.get(one.path[-1], ()):
+                        uses.append((row, place, one.value))
+    event.problems.extend(_problems(uses, "in_use"))
+
+
+@names.place
+def in_workflows(name: Name) -> Iterator[Use]:
+    """The workflows and hooks that name a role or group, and older versions that still run."""
+    columns = (Workflow.trigger, Workflow.condition, Workflow.steps)
+    current = _workflows().where(sa.or_(*map(names.about_callers, columns)))
+    running = _running().where(names.about_callers(WorkflowVersion.steps))
+    keys = (Workflow.account_id, Workflow.id)
+    for row in names.pages(current.where(*name.where(Workflow.account_id)), *keys):
+        if texts := _naming(name, row.trigger, row.condition, row.steps):
+            follow = partial(_store, row.account_id, row.id)
+            yield Use(f"workflows[{row.id}]", texts, follow, row.account_id)
+    for row in db.connection().execute(running.where(*name.where(WorkflowVersion.account_id))):
+        if texts := _naming(name, {}, None, row.steps):
+            owner = f"workflows[{row.id}].versions[{row.version}]"
+            yield Use(owner, texts, None, row.account_id)
+
+
+def _naming(name: Name, *parts: Any) -> dict[str, str]:
+    return {
+        place: text
+        for place, text in named_texts.find(*parts).items()
+        if named.names(text, name.kind, name.value)
+    }
+
+
+def _store(account_id: str, workflow_id: str, texts: Mapping[str, str]) -> None:
+    service.follow_names(account_id, workflow_id, texts)
+
+
 def _rows() -> list[Any]:
     with tenancy.across_accounts():
         return [*db.connection().execute(_workflows()), *db.connection().execute(_running())]
@@ -65,13 +113,13 @@ def _problems(uses: Sequence[tuple[Any, str, str]], code: str) -> Iterator[JSONO
         yield problem(path, code, f"A workflow of account {row.account_id} names {name}.")
 
 
-def _workflows() -> sa.Executable:
+def _workflows() -> Any:
     columns = (Workflow.account_id, Workflow.id, Workflow.trigger, Workflow.condition)
     query = sa.select(*columns, Workflow.steps)
     return query.order_by(Workflow.account_id, Workflow.id)
 
 
-def _running() -> sa.Executable:
+def _running() -> Any:
     version = WorkflowVersion
     running = sa.exists().where(
         INSTANCES.c.account_id == version.account_id,
@@ -81,7 +129,8 @@ def _running() -> sa.Executable:
     )
     same = sa.and_(Workflow.account_id == version.account_id, Workflow.id == version.workflow_id)
     columns = (version.account_id, version.workflow_id.label("id"), Workflow.trigger)
-    query = sa.select(*columns, Workflow.condition, version.steps).select_from(version)
+    query = sa.select(*columns, Workflow.condition, version.steps, version.version)
+    query = query.select_from(version)
     return (
         query.join(Workflow, same)
         .where(running, Workflow.version != version.version)

@@ -106,7 +106,7 @@ def check_view(workflow: Workflow, trigger: JSONMapping, by: Principal) -> None:
 
 def _may_be_personal(collection: str | None) -> bool:
     try:
-        return not collection or bool(definitions.get(collection).personal)
+        return not collection or bool(definitions.get_current(collection).personal)
     except NotFound:
         return True  # created later, perhaps with personal fields
 

@@ -44,6 +44,8 @@ ELSEWHERE_AFTER = "post.writer.post.headline = title && post.shout ~ 'title%'"
 
 @pytest.fixture
 def posts(root: Caller) -> dict[str, Any]:
+    for name in ("title", "views"):  # as fields are called
+        assert root.post("roles", {"name": name}).status_code == 201
     people = make_collection(root, "people", [field("name")])
     made = make_collection(root, schema=SCHEMA, indexes=INDEXES)
     more = [field("post", "reference", collection="posts"), field("title")]

@@ -52,7 +52,9 @@ def test_groups_give_roles_and_take_them_back(cast: Cast, okta: Directory) -> No
     okta.put(f"Groups/{group}", {"displayName": "Finance", "members": [{"value": dora}]})
     assert role_of(cast, dora) == "editor"
     okta.patch(f"Groups/{group}", patch({"op": "replace", "value": {"displayName": "Others"}}))
-    assert role_of(cast, dora) == "viewer"
+    assert role_of(cast, dora) == "editor"  # the mapping follows
+    mapping = cast.alice.get("account").json["sso_group_roles"]
+    assert mapping == [{"group": "Others", "role": "editor"}]
     okta.patch(f"Groups/{group}", patch({"op": "replace", "value": {"displayName": "Finance"}}))
     assert role_of(cast, dora) == "editor"
     assert okta.delete(f"Groups/{group}").status_code == 204

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import sqlalchemy as sa
 from lxml import etree
 
 from app import db
-from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
+from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, Role
 from app.sso import providers
 from app.sso.connections import Connection
 from app.sso.models import SAML, ProviderSetting
@@ -374,8 +375,13 @@ def test_a_plan_tells_what_a_sign_in_does(stage: Stage) -> None:
     assert (planned["role"], planned["becomes"]) == ("clerk", "admin")
     alice.patch("account", mapping)
     assert roles_of(stage, ["Bosses"]) == "admin"
-    # The role of new users is gone: it is the usual one, and stands in nobody's way.
-    assert root.delete(f"roles/{clerk}").status_code == 204
+    # A role that is named stays. Once it was not so: then it is the usual one.
+    refused = root.delete(f"roles/{clerk}")
+    assert refused.status_code == 409
+    (named,) = refused.json["details"]
+    assert named["field"].endswith(".default_role")
+    with root.app.app_context(), db.transaction() as session:
+        session.execute(sa.delete(Role).where(Role.id == clerk))
     others = {"sso_group_roles": [{"group": "Others", "role": "editor"}]}
     (planned,) = alice.post("account/sso/plan", others).json["changes"]
     assert planned["becomes"] == "viewer"

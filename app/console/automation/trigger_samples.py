@@ -47,7 +47,7 @@ def sample(workflow: Workflow, by: Principal) -> JSONObject:
 def _event(trigger: Written, by: Principal) -> JSONObject:
     collection, event = trigger.get("collection"), trigger["event"]
     visible = missing_fields.visible_fields(collection, by) if collection else None
-    columns = definitions.get(collection).columns if collection and visible else {}
+    columns = definitions.get_current(collection).columns if collection and visible else {}
     values = {name: _value(field) for name, field in columns.items() if name in (visible or ())}
     values = values or {"id": new_id()}
     found: JSONObject = {"event": event, "collection": collection}

@@ -78,7 +78,8 @@ def change_group(group_id: str, account_id: str | None = None) -> Page | BaseRes
     try:
         body = form.validated(("name",), name=100, description=1000)
         changes = {"name": body["name"], "description": body["description"] or None}
-        group = groups.change(scope.account.id, group_id, changes)
+        shows_rules = scope.by.is_superadmin
+        group = groups.change(scope.account.id, group_id, changes, shows_rules=shows_rules)
     except AppError as error:
         return _group_page(scope, group_id, form.with_error(error))
     return _redirect(gettext("The group %(name)s is saved.", name=group.name), scope, group_id)
@@ -131,7 +132,7 @@ def delete_group(group_id: str, account_id: str | None = None) -> Page | BaseRes
     scope = scopes.account_or_own_scope(account_id)
     try:
         with idempotent_forms.ignore_already_deleted(scope.account.id, "groups", group_id):
-            groups.delete(scope.account.id, group_id)
+            groups.delete(scope.account.id, group_id, shows_rules=scope.by.is_superadmin)
     except AppError as error:
         return _group_page(scope, group_id, Form().with_error(error))
     notice = gettext("The group is deleted.")

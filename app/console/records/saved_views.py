@@ -5,13 +5,16 @@ They belong to the user's own account, also where a superadmin looks into anothe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
 
 from app import db, events, rules
+from app.accounts import names
+from app.accounts.names import Name, Use
 from app.auth.principal import Principal
 from app.collections import definition as definitions
 from app.collections import renaming
@@ -21,6 +24,7 @@ from app.console.records.models import SavedView
 from app.context import tenancy
 from app.errors import BadRequest, InvalidValues, NotFound, problem
 from app.http.languages import gettext
+from app.rules import named
 from app.types import JSONMapping, JSONObject
 
 MAX_VIEWS = 30  # of a user, for each collection
@@ -143,6 +147,23 @@ def follow_fields(event: events.FieldsRenamed) -> None:
                     view.filter = None
             if view.filter and of:
                 view.filter = renaming.rewritten(view.filter, of, event.definition, event.renames)
+
+
+@names.place
+def in_filters(name: Name) -> Iterator[Use]:
+    """The views whose filter names a role or group; they may be of users whom no admin sees."""
+    columns = (SavedView.account_id, SavedView.id)
+    about = names.about_callers(SavedView.filter)
+    query = sa.select(*columns, SavedView.filter).where(about, *name.where(SavedView.account_id))
+    for account_id, id, text in names.pages(query, *columns):
+        if named.names(text, name.kind, name.value):
+            texts, follow = {"filter": text}, partial(_store, account_id, id)
+            yield Use(f"views[{id}]", texts, follow, account_id, may_outlive=True)
+
+
+def _store(account_id: str, id: str, texts: Mapping[str, str]) -> None:
+    own = (SavedView.account_id == account_id, SavedView.id == id)
+    db.db.session.scalars(sa.select(SavedView).where(*own)).one().filter = texts["filter"]
 
 
 @events.subscribe(events.CollectionRemoved)

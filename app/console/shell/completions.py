@@ -52,7 +52,7 @@ def of_access(access: Access | None, *, follow: bool = True) -> JSONObject:
 def of_collection(name: str | None, scope: AccountScope) -> JSONObject:
     """Completions of the fields of a collection's records; the collection need not exist."""
     try:
-        found = definition.get(name or "")
+        found = definition.get_current(name or "")
     except NotFound:
         return plain()
     return of_access(scope.access(found, "view"), follow=False)

@@ -41,7 +41,7 @@ def warnings(workflow: Workflow, by: Principal) -> list[JSONObject]:
 def visible_fields(collection: str, by: Principal) -> frozenset[str] | None:
     """The fields that the caller may view; None if there is no collection or no view of it."""
     try:
-        found = access.if_open(by, definitions.get(collection), "view")
+        found = access.if_open(by, definitions.get_current(collection), "view")
     except NotFound:  # another warning says so
         return None
     return frozenset(found.readable) if found else None

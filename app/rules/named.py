@@ -1,0 +1,181 @@
+"""What an expression names beyond fields: roles, groups, and choices of fields.
+
+By the parser's positions, so that a rename changes these words and nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from app.rules.lexer import KEYWORDS, tokens
+from app.rules.nodes import (
+    Call,
+    Caller,
+    Comparison,
+    IsNull,
+    ListOf,
+    Literal,
+    Membership,
+    Name,
+    Node,
+    RuleError,
+    Sent,
+    Type,
+    walk,
+)
+from app.rules.parser import LONGEST, parse
+
+ROLE, GROUP, CHOICE = "role", "group", "choice"
+TESTS = {"@has_role": ROLE, "@has_any_role": ROLE, "@has_group": GROUP}
+WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+FURTHEST = 12  # steps of a name in a workflow
+TEMPLATE = re.compile(r"\{\{(?:(?!\{\{|\}\}).)*\}\}", re.DOTALL)
+BLANK = "\x02"
+"""Stands for a character of a template in a filter of a workflow, as only a run knows its value."""
+
+
+@dataclass(frozen=True)
+class Mention:
+    """A role, group or choice that an expression names: `text[start:end]`, brackets included."""
+
+    kind: str
+    value: str
+    start: int
+    end: int
+    path: tuple[str, ...] = ()
+    """The field that a choice is compared with; of `@request.data`, its last step."""
+    is_certain: bool = True
+    """Whether it is compared with nothing else, as a function that chooses may have it."""
+
+
+def mentions(text: str | None) -> Sequence[Mention]:
+    """What an expression names, in its order; nothing if it does not parse."""
+    with suppress(RuleError):
+        found = {one for part in walk(_parse(text or "")) for one in _mentions(part)}
+        return sorted(found, key=lambda one: one.start)
+    return []
+
+
+def renamed(text: str, kind: str, former: str, name: str) -> str | None:
+    """The expression with a new name of a role or group; None if it cannot follow.
+
+    That is where a function reads the caller's role and the text is compared with something else,
+    or where the expression would become too long.
+    """
+    result = text
+    for one in reversed(mentions(text)):
+        if (one.kind, one.value) == (kind, former):
+            source = text[one.start : one.end]
+            inner = source.lstrip("( \t\r\n").rstrip(") \t\r\n")
+            at = one.start + source.index(inner)
+            result = result[:at] + _written(name, inner) + result[at + len(inner) :]
+    is_long = len(result) > max(LONGEST, len(text))
+    return None if is_long or (kind == ROLE and _hides(result, former)) else result
+
+
+def names(text: str | None, kind: str, value: str) -> bool:
+    """Whether an expression names a role or group."""
+    if any((one.kind, one.value) == (kind, value) for one in mentions(text)):
+        return True
+    return kind == ROLE and _hides(text or "", value)
+
+
+def _parse(text: str) -> Node:
+    return parse(_blanked(text), FURTHEST, longest=None)
+
+
+def _blanked(text: str) -> str:
+    """The text with something as long in the place of each template."""
+    result = ""
+    for template in TEMPLATE.finditer(text):
+        result += text[len(result) : template.start()]
+        length = template.end() - template.start()
+        try:
+            tokens(result)
+        except RuleError:  # a quote is open
+            result += BLANK * length
+        else:
+            is_list = result.rstrip().lower().endswith(" in")
+            result += ("[]" if is_list else "null").ljust(length)
+    return result + text[len(result) :]
+
+
+def _written(name: str, former: str) -> str:
+    """A name as the former one was written, bare or in its quotes."""
+    quote = former[0] if former[0] in "\"'" else '"'
+    if former[0] not in "\"'" and WORD.fullmatch(name) and name not in KEYWORDS:
+        return name
+    escaped = name.replace("\\", "\\\\").replace(quote, f"\\{quote}")
+    return f"{quote}{escaped}{quote}"
+
+
+def _hides(text: str, role: str) -> bool:
+    """Whether a function reads the caller's role, and the expression has that text somewhere."""
+    with suppress(RuleError):
+        tree = _parse(text)
+        plain = {id(one) for part in walk(tree) for side in _compared(part) for one in side}
+        parts = list(walk(tree))
+        reads = any(_is_role(part) and id(part) not in plain for part in parts)
+        clear = {(one.start, one.end) for one in mentions(text) if one.kind == ROLE}
+        texts = [part for part in parts if isinstance(part, Literal) and part.value == role]
+        return reads and any((part.start, part.end) not in clear for part in texts)
+    return False
+
+
+def _mentions(part: Node) -> Iterator[Mention]:
+    if isinstance(part, Call) and part.name in TESTS:
+        for argument in part.arguments:
+            for word in argument.items if isinstance(argument, ListOf) else (argument,):
+                value = word.path[0] if isinstance(word, Name) else getattr(word, "value", None)
+                if isinstance(value, str):
+                    yield Mention(TESTS[part.name], value, word.start, word.end)
+    one_side, other_side = _compared(part)
+    for subjects, literals in ((one_side, other_side), (other_side, one_side)):
+        certain = sum(one.type is not Type.NULL for one in subjects) == 1
+        for literal in literals:
+            if not isinstance(literal, Literal) or literal.type is not Type.TEXT:
+                continue
+            for subject in subjects:
+                place = (literal.value, literal.start, literal.end)
+                if _is_role(subject):
+                    yield Mention(ROLE, *place, is_certain=certain)
+                elif isinstance(subject, Name):
+                    yield Mention(CHOICE, *place, subject.path, certain)
+                elif isinstance(subject, Sent):
+                    yield Mention(CHOICE, *place, (subject.field,), certain)
+
+
+def _compared(part: Node) -> tuple[Sequence[Node], Sequence[Node]]:
+    """The values on both sides of a test whether they are equal."""
+    sides: tuple[Sequence[Node], Sequence[Node]] = ((), ())
+    if isinstance(part, Comparison) and part.operator in ("=", "!="):
+        sides = ((part.left,), (part.right,))
+    elif isinstance(part, Membership):
+        sides = ((part.value,), part.items)
+    elif isinstance(part, IsNull):
+        sides = ((part.value,), ())
+    elif isinstance(part, Call) and part.name in ("@contains", "nullif"):
+        sides = (part.arguments[:1], part.arguments[1:2])
+    one_side, other_side = sides
+    return ([*_outcomes(one_side)], [*_outcomes(other_side)])
+
+
+def _outcomes(nodes: Sequence[Node]) -> Iterator[Node]:
+    """The values that nodes may have, of functions that choose among them."""
+    chosen: dict[str, Callable[[Sequence[Node]], Sequence[Node]]] = {
+        "if": lambda given: given[1:],
+        "coalesce": lambda given: given,
+        "nullif": lambda given: given[:1],
+    }
+    for node in nodes:
+        if isinstance(node, Call) and node.name in chosen:
+            yield from _outcomes(chosen[node.name](node.arguments))
+        else:
+            yield node
+
+
+def _is_role(node: Node) -> bool:
+    return isinstance(node, Caller) and node.attribute == "role"
