@@ -60,6 +60,7 @@ UNTOLD: dict[Route, str] = {
     ("POST", "/auth/resend-verification"): "a job and a mailed token",
     ("POST", "/auth/forgot-password"): "a job and a mailed token",
     ("POST", "/auth/sessions/end-others"): "sessions (tokens)",
+    ("POST", "/auth/keep-email"): "a mailed token",
     ("POST", "/auth/magic-link"): "a job and a mailed token",
     ("POST", "/auth/magic-link/verify"): "a session (tokens) and last_login",
     ("POST", "/users/<uuid:user_id>/resend-verification"): "a job and a mailed token",

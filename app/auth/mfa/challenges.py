@@ -25,6 +25,7 @@ LONGEST = 1000
 SIGN_IN, ENROLMENT = "mfa sign-in", "mfa enrolment"
 PASSKEY_SIGN_IN, REGISTRATION = "passkey sign-in", "passkey registration"
 REAUTHENTICATION, SIGNATURE = "reauthentication", "electronic signature"
+EMAIL_UNDO = "undo of an email change"
 
 
 @dataclass(frozen=True)

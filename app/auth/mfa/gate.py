@@ -50,7 +50,7 @@ def check(user: User | LoginUser, proof: Proof) -> bool:
     if proof is not Proof.ONE_FACTOR:
         return proof in (Proof.MFA, Proof.PROVIDER_MFA)
     if needs_factor(user):
-        raise _mfa_required(user)
+        raise factor_required(user)
     required_from = sign_in_settings.required_from(
         user.account.settings, user.role.name, user.created_at
     )
@@ -81,8 +81,11 @@ def needs_factor(user: User | LoginUser) -> bool:
     return bool(factors_of(user))
 
 
-def _mfa_required(user: User | LoginUser) -> MfaRequired:
-    factors, token = factors_of(user), challenges.issue(challenges.SIGN_IN, user)
+def factor_required(
+    user: User | LoginUser, purpose: str = challenges.SIGN_IN, message: str | None = None
+) -> MfaRequired:
+    """The error that asks for a second factor of the user, with a token of this purpose."""
+    factors, token = factors_of(user), challenges.issue(purpose, user)
     methods = [kind for kind in KINDS if any(factor.kind == kind for factor in factors)]
     has_codes = sa.exists().where(
         RecoveryCode.account_id == user.account_id, RecoveryCode.user_id == user.id
@@ -97,4 +100,4 @@ def _mfa_required(user: User | LoginUser) -> MfaRequired:
             )
         except BadRequest:  # no host name: the other methods remain
             methods.remove(PASSKEY)
-    return MfaRequired(mfa_token=token, methods=methods, **extra)
+    return MfaRequired(message, mfa_token=token, methods=methods, **extra)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from flask import flash, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
@@ -15,11 +17,11 @@ from app.auth import (
 )
 from app.auth import service as auth
 from app.auth.guard import account_of_host
-from app.auth.mfa.gate import Proof
-from app.console.shell import forms, guard, last_account, realms
+from app.auth.mfa.gate import MfaRequired, Proof
+from app.console.shell import forms, guard, last_account, realms, second_factor
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import MAX_PASSWORD_LENGTH, Form, Page, redirect_with_notice
-from app.errors import AppError, BadRequest
+from app.errors import AppError, BadRequest, InvalidValues, problem
 from app.http.languages import gettext, lazy_gettext
 from app.rest.access import public
 
@@ -164,21 +166,68 @@ def show_undo_email_change() -> Page:
 @guard.allow_anonymous
 def undo_email_change() -> Page | BaseResponse:
     """Restore the old email address with the token of a mailed link."""
-    form = forms.submitted("token")
+    form = forms.submitted("token", "code", "assertion", "mfa_token", "wait")
+    _, email = email_changes.find(form["token"][:500]) or (None, None)
     try:
-        user = email_changes.undo(form.validated(token=500)["token"])
+        token = form.validated(token=500)["token"]
+        answer = second_factor.answer(form, form["mfa_token"])
+        due_at = email_changes.undo(token, answer, waits=bool(form["wait"]))
+    except MfaRequired:
+        message = gettext("Enter a code, or use your passkey.")
+        return _undo_page(form.with_error(InvalidValues([problem("code", "required", message)])))
     except AppError as error:
         return _undo_page(form.with_error(error))
-    notice = gettext(
-        "Your address is %(email)s again. Check your inbox to set a new password.", email=user.email
-    )
+    if due_at:
+        notice = gettext("Your address will be %(email)s again in 24 hours.", email=email)
+    else:
+        notice = gettext(
+            "Your address is %(email)s again. Check your inbox to set a new password.", email=email
+        )
     return redirect_with_notice(notice, "console.sign_in")
 
 
 def _undo_page(form: Form) -> Page:
-    user, email = email_changes.find(form["token"][:500]) or (None, None)
+    token = form["token"][:500]
+    user, email = email_changes.find(token) or (None, None)
     form.status = form.status if user else 400
-    return form.render("console/links/undo_email_change.html", user=user, email=email)
+    asked = email_changes.factor_request(token)
+    extra = asked.extra if asked else {}
+    return form.render(
+        "console/links/undo_email_change.html",
+        user=user,
+        email=email,
+        methods=extra.get("methods", ()),
+        mfa_token=extra.get("mfa_token"),
+        options=json.dumps(extra.get("passkey_options")),
+    )
+
+
+@blueprint.get("/console/keep-email")
+@public
+@guard.allow_anonymous
+def show_keep_email() -> Page:
+    """The button that keeps the present address: mail scanners press none."""
+    return _keep_page(Form({"token": request.args.get("token", "")}))
+
+
+@blueprint.post("/console/keep-email")
+@public
+@guard.allow_anonymous
+def keep_email() -> Page | BaseResponse:
+    """Keep the present address with the token of a mailed link."""
+    form = forms.submitted("token")
+    try:
+        user = email_changes.keep(form.validated(token=500)["token"])
+    except AppError as error:
+        return _keep_page(form.with_error(error))
+    notice = gettext("Your address is still %(email)s.", email=user.email)
+    return redirect_with_notice(notice, "console.sign_in")
+
+
+def _keep_page(form: Form) -> Page:
+    user = email_changes.find_kept(form["token"][:500])
+    form.status = form.status if user else 400
+    return form.render("console/links/keep_email.html", user=user)
 
 
 @blueprint.get("/console/invitations/<token>")
