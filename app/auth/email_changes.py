@@ -22,7 +22,7 @@ from app.auth.mfa.gate import MfaRequired
 from app.auth.mfa.service import Answer
 from app.auth.models import MailedToken
 from app.context import actor
-from app.errors import Conflict, NotFound
+from app.errors import Conflict, Forbidden, NotFound
 from app.outbound import mail
 
 PURPOSE = mail_tokens.EMAIL_UNDO
@@ -68,12 +68,14 @@ def undo(token: str, answer: Answer | None = None, *, waits: bool = False) -> da
     `waits`, it happens after a day, and the present address gets a link that stops it.
 
     Raises BadRequest `invalid_token`, MfaRequired, Unauthorized for a wrong factor,
-    TooManyRequests, or Conflict if another user has the address by now.
+    TooManyRequests, Conflict if another user has the address by now, or Forbidden `address_managed`
+    if users of the present one sign in with a provider only.
     """
     found = find(token)
     if found is None:
         raise mail_tokens.invalid_token()
-    user, _ = found
+    user, email = found
+    gate.check_own_address(user, email)
     if asked := factor_request(token):
         if answer is not None:
             mfa.prove_again(user, answer, challenges.EMAIL_UNDO)
@@ -173,8 +175,10 @@ def _undo_after_waiting(payload: Mapping[str, str]) -> None:
         if row is None or row.due_at is None or user.email != payload["email"]:
             return
         by = actor.SYSTEM._replace(user_id=user.id, user_email=user.email, user_name=user.name)
-        with suppress(Conflict), db.savepoint(), actor.acting(by):  # another user may have it
+        # Another user may have it by now, or the domain needs its provider.
+        with suppress(Conflict, Forbidden), db.savepoint(), actor.acting(by):
             if user.may_sign_in:
+                gate.check_own_address(user, row.email)
                 _restore(user, row)
 
 

@@ -27,7 +27,7 @@ KEPT = "The address stays as it is."
     example={"message": WAITS, "due_at": "2026-11-30T12:00:00.123456Z"},
     description="With wait=true: the address is restored at `due_at`.",
 )
-@blueprint.fails(400, 401, 409, 429)
+@blueprint.fails(400, 401, 403, 409, 429)
 @public
 @across_accounts
 def undo_email_change(body: Body) -> Response:
@@ -41,7 +41,8 @@ def undo_email_change(body: Body) -> Response:
     A user with an older second factor gets a 401 `mfa_required`: send `method` and `code`, or
     `assertion` and the `mfa_token`, too. With `wait: true` instead, the address is restored after
     24 hours, and the present address gets a link that stops it. A wrong, used or expired token is a
-    400 `invalid_token`. If the old address belongs to another user by now, it is a 409.
+    400 `invalid_token`. If the old address belongs to another user by now, it is a 409; if the
+    domain of the present one has `sso_only`, a 403 `address_managed`.
     """
     answer = None
     if "method" in body:

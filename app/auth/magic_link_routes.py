@@ -56,4 +56,4 @@ def sign_in_by_magic_link(body: Body) -> Response:
     after a password, a user with a second factor gets a 401 `mfa_required`.
     """
     user = magic_links.consume(body["token"], account_of_request())
-    return sign_in_response(auth.sign_in(user, origin(), Proof.ONE_FACTOR))
+    return sign_in_response(auth.sign_in(user, origin(), Proof.MAIL))

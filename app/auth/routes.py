@@ -315,6 +315,7 @@ def update_me(body: Body) -> User:
     A new address gets a link by mail and takes effect once the link is followed; the old address
     then gets a link that undoes the change within 7 days. Changing the address needs a recent
     sign-in (403 `recent_sign_in_required`) or, for users without a second factor,
-    `current_password`.
+    `current_password`. Where the domain of the address has `sso_only`, only an admin or the
+    directory changes it (403 `address_managed`).
     """
     return verification.change_profile(principal(), body, request.remote_addr)

@@ -68,7 +68,8 @@ def resend(account: str | None, email: str) -> None:
 def verify(token: str, *, by: str | None = None) -> User:
     """Verify an address with the token that was mailed to it. Raises BadRequest `invalid_token`.
 
-    Revokes sessions, tokens and keys of the unverified user, unless `by` is that user.
+    Raises Forbidden `address_managed` for a new address of a user who may not change it. Revokes
+    sessions, tokens and keys of the unverified user, unless `by` is that user.
     """
     with db.transaction():
         if consumed := mail_tokens.consume(token, PURPOSE):
@@ -77,6 +78,7 @@ def verify(token: str, *, by: str | None = None) -> User:
             return user
         if consumed := mail_tokens.consume(token, CHANGE):
             user, email = consumed
+            gate.check_own_address(user)
             if user.email_verified and accounts.email_key(email) != user.email_key:
                 email_changes.notify_previous_address(user, user.email, may_undo=True)
             users.set_email(user, email)
@@ -94,7 +96,8 @@ def _mark_verified(user: User, by: str | None) -> None:
 def change_profile(caller: Principal, body: Body, address: str | None) -> User:
     """Change the caller's name or language; a new address takes effect by its mailed link.
 
-    Raises InvalidValues, TooManyRequests, or Forbidden without a recent sign-in.
+    Raises InvalidValues, TooManyRequests, or Forbidden without a recent sign-in, and for an address
+    that only admins may change.
     """
     email = body.get("email", "").strip()
     if email:
@@ -127,7 +130,8 @@ def change_profile(caller: Principal, body: Body, address: str | None) -> User:
 def _check_may_change_email(caller: Principal, password: str | None) -> None:
     # The address allows resetting the password, so a stolen token must not suffice.
     user = auth.get_user(caller)
-    if password is None or gate.needs_factor(user):
+    gate.check_own_address(user)
+    if password is None or gate.needs_factor(user) or not gate.has_password(user):
         caller.require_recent_sign_in()
     elif problems := auth.current_password_problems(user, password, "current_password"):
         raise InvalidValues(problems)

@@ -121,7 +121,7 @@ def use_sign_in_link() -> Page | BaseResponse:
     if found is None:
         form.status = 400
         return form.render("console/links/sign_in.html", valid=False)
-    return guard.start_session(found[0], url_for("console.show_home"), Proof.ONE_FACTOR)
+    return guard.start_session(found[0], url_for("console.show_home"), Proof.SETUP_LINK)
 
 
 @blueprint.get("/console/magic-link")
@@ -142,7 +142,7 @@ def use_magic_link() -> Page | BaseResponse:
         user = magic_links.consume(form.validated(token=500)["token"], account_of_host())
     except AppError as error:
         return _magic_link_page(form.with_error(error))
-    response = guard.start_session(user, url_for("console.show_home"), Proof.ONE_FACTOR)
+    response = guard.start_session(user, url_for("console.show_home"), Proof.MAIL)
     last_account.remember(response, user.account.slug)
     return response
 
@@ -251,7 +251,7 @@ def accept_invitation(token: str) -> Page | BaseResponse:
         return _invitation_page(token, form.with_error(error))
     flash(gettext("Welcome to %(account)s.", account=user.account.name))
     guard.end_session("")  # the cookie is about to belong to another user
-    return guard.start_session(user, url_for("console.show_home"), Proof.ONE_FACTOR)
+    return guard.start_session(user, url_for("console.show_home"), Proof.PASSWORD)
 
 
 def _invitation_page(token: str, form: Form) -> Page:
@@ -259,4 +259,9 @@ def _invitation_page(token: str, form: Form) -> Page:
     invitations.require_enabled()
     if not invitation["is_valid"]:
         raise BadRequest(str(INVALID_INVITATION[str(invitation["status"])]))
-    return form.render("console/links/invitation.html", invitation=invitation, token=token)
+    return form.render(
+        "console/links/invitation.html",
+        invitation=invitation,
+        token=token,
+        takes_password=invitations.may_choose_password(token),
+    )
