@@ -54,7 +54,7 @@ def factor_request(token: str) -> MfaRequired | None:
     """The error that asks for the second factor that this token needs; None if it needs none."""
     row = mail_tokens.find(token, PURPOSE)
     user = _user_of(row) if row else None
-    if row is None or user is None or not mfa.are_from_before(user, row.created_at):
+    if row is None or user is None or not mfa.has_factor_from_before(user, row.created_at):
         return None
     return gate.factor_required(user, challenges.EMAIL_UNDO, FACTOR_REQUIRED)
 

@@ -73,12 +73,15 @@ def verify_passkey(token: str, assertion: JSONMapping) -> User:
     return user
 
 
-def prove(user: User, answer: Answer, challenge: Challenge | None = None) -> None:
+def prove(
+    user: User, answer: Answer, challenge: Challenge | None = None, tries_of: str = ""
+) -> None:
     """Check a second factor of the user, and use up its code and the challenge.
 
+    `tries_of` is a purpose whose wrong ones count for themselves.
     Raises Unauthorized `invalid_code`, or TooManyRequests after too many wrong ones.
     """
-    limits = lockout.second_factor_limits(user)
+    limits = lockout.second_factor_limits(user, tries_of)
     with lockout.publishing_failures(user.account_id, user.id, user.email):
         rate_limits.check(*limits)
     with db.transaction():
@@ -101,7 +104,8 @@ def prove_again(user: User, answer: Answer, purpose: str) -> None:
         challenge = challenges.read(answer.token, purpose)
         if challenges.user_of(challenge).id != user.id:
             raise _wrong()
-    prove(user, answer, challenge)
+    # The link to undo a change is in a mailbox that may be somebody else's by now.
+    prove(user, answer, challenge, purpose if purpose == challenges.EMAIL_UNDO else "")
 
 
 def start_totp(user: User, name: str) -> tuple[SecondFactor, str]:
@@ -242,7 +246,7 @@ def remove_all(user: User) -> None:
     recovery_codes.delete(user)
 
 
-def are_from_before(user: User, moment: datetime) -> bool:
+def has_factor_from_before(user: User, moment: datetime) -> bool:
     """Whether a factor that the account asks for was confirmed before this moment."""
     return gate.needs_factor(user) and any(
         factor.confirmed_at and factor.confirmed_at < moment for factor in gate.factors_of(user)
