@@ -61,6 +61,8 @@ def find_user(token: str) -> User | None:
 def consume(token: str, account: str | None = None) -> User:
     """Consume a token: returns its user, whose address is verified now.
 
+    A user who was not verified has no password any more.
+
     `account` is the one that the request names. Raises BadRequest `invalid_token`.
     """
     with db.transaction() as session:
@@ -76,6 +78,7 @@ def consume(token: str, account: str | None = None) -> User:
         if redirect_uri is not None and not _may_return(session, user, redirect_uri):
             raise mail_tokens.invalid_token()
         if not user.email_verified:
+            user.password_hash = None  # whoever chose it may be somebody else
             accounts.verify_email(user)
     return user
 

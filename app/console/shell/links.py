@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
-from flask import flash, request, url_for
+from flask import Response, flash, make_response, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
+from app.accounts.models import User
 from app.auth import (
     email_changes,
     invitations,
@@ -14,16 +16,23 @@ from app.auth import (
     magic_links,
     mail_tokens,
     password_resets,
+    verification,
 )
 from app.auth import service as auth
 from app.auth.guard import account_of_host
+from app.auth.mfa import gate
 from app.auth.mfa.gate import MfaRequired, Proof
+from app.auth.routes import links
+from app.auth.schemas import VERIFIED, TokenBody, VerifiedAddress
 from app.console.shell import forms, guard, last_account, realms, second_factor
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import MAX_PASSWORD_LENGTH, Form, Page, redirect_with_notice
 from app.errors import AppError, BadRequest, InvalidValues, problem
+from app.http import error_handlers, html
 from app.http.languages import gettext, lazy_gettext
 from app.rest.access import public
+from app.rest.openapi_text import PAGE_EXAMPLE
+from app.rest.schemas import TEXT
 
 INVALID_INVITATION = {
     invitations.ACCEPTED: lazy_gettext(
@@ -98,6 +107,98 @@ def _reset_page(form: Form) -> Page:
         "keys": password_resets.api_keys_for_token(token),
     }
     return form.render("console/links/reset.html", **context)
+
+
+@links.route("/auth/verify-email", methods=["GET"])
+@links.arguments(TokenBody, location="query")
+@links.response(200, VerifiedAddress, example=VERIFIED)
+@links.alt_response(
+    200,
+    schema=TEXT,
+    content_type="text/html",
+    example=PAGE_EXAMPLE,
+    description="A page with a button, for all other clients.",
+)
+@links.fails(400, 403, 409)
+@public
+@guard.allow_anonymous
+def open_verification_link(args: dict[str, str]) -> Response | dict[str, object]:
+    """Verify an address, for clients that accept nothing but JSON: the link in the mail.
+
+    Only a GET whose `Accept` is exactly `application/json` verifies. All others get a page with a
+    button, and change nothing: mail scanners open links.
+    """
+    if request.method == "GET" and html.wants_only_json():
+        user = verification.verify(args["token"])
+        return {"message": VERIFIED["message"], "user": user}
+    guard.load_caller()
+    page, status = _verification_page(Form({"token": args["token"]}))
+    return _link_page(page, status)
+
+
+def _link_page(page: str, status: int, headers: Mapping[str, str] = {}) -> Response:
+    response = make_response(page, status, dict(headers))
+    response.vary.add("Accept")
+    return html.add_security_headers(response)
+
+
+def _link_error(error: AppError) -> Response:
+    if html.wants_only_json():
+        return error_handlers.json_error(error)
+    page = render_template("auth/not_verified.html", problem=error.message)
+    return _link_page(page, error.status, error.headers)
+
+
+links.record_once(
+    lambda state: error_handlers.register_error_page(state.app, "/auth/verify-email", _link_error)
+)
+
+
+@blueprint.post("/console/verify-email")
+@public
+@guard.allow_anonymous
+def verify_email() -> Page | str:
+    """Verify an address with the token of a mailed link.
+
+    With the password that was chosen before, or a new one: a stranger may have chosen it.
+    """
+    form = forms.submitted("token", "password", "is_new")
+    caller, name = guard.caller(), "new_password" if form["is_new"] else "password"
+    try:
+        form.validated(token=500, password=MAX_PASSWORD_LENGTH)
+        user, _ = verification.find(form["token"]) or (None, None)
+        asks = user is not None and _asks_password(user)
+        if asks and not form["password"]:
+            form.validated(("password",))
+        user = verification.verify(
+            form["token"],
+            by=caller.user_id if caller else None,
+            **({name: form["password"]} if asks else {}),
+        )
+    except AppError as error:
+        if isinstance(error, InvalidValues):
+            error = InvalidValues([{**one, "field": "password"} for one in error.details])
+        return _verification_page(form.with_error(error))
+    return render_template("auth/verified.html", user=user)
+
+
+def _asks_password(user: User) -> bool:
+    caller = guard.caller()
+    return gate.has_password(user) and (caller is None or caller.user_id != user.id)
+
+
+def _verification_page(form: Form) -> Page:
+    user, email = verification.find(form["token"][:500]) or (None, None)
+    if user is None:
+        problem = form.problem or mail_tokens.invalid_token().message
+        return render_template("auth/not_verified.html", problem=problem), 400
+    return form.render(
+        "console/links/verify.html",
+        user=user,
+        email=email,
+        is_first=email == user.email,
+        asks_password=_asks_password(user),
+    )
 
 
 @blueprint.get("/console/sign-in-link")
