@@ -43,6 +43,9 @@ def groups(caller: Principal) -> Sequence[Group]:
         found += _account_groups(caller)
     if caller.is_superadmin:
         found.append(Group(gettext("Instance"), list(_instance_entries())))
+    if not caller.is_admin:
+        at = f"{HOME}/accounts/{caller.account_id}/keys"
+        found.append(Group("", [_entry(gettext("API keys"), "key", "show_keys", at)]))
     return found
 
 
