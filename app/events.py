@@ -82,6 +82,8 @@ class AddressVerified:
 
     account_id: str
     user_id: str
+    since: datetime | None = None
+    """Since when it may have been somebody else; None: for as long as it was unverified."""
 
 
 @dataclass(frozen=True)

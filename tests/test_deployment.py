@@ -71,12 +71,14 @@ def settle(site: Site) -> Cast:
     account = {"account_name": "Acme", "email": ALICE, "password": PASSWORD}
     assert cast.alice("POST", "auth/register", account).status_code == 201
     verification = site.mailed(ALICE, "/auth/verify-email")
-    assert cast.alice("GET", f"/auth/verify-email?token={verification}").status_code == 200
+    link = f"/auth/verify-email?token={verification}"
+    assert cast.alice("GET", link, Accept="application/json").status_code == 200
     renewals = {cast.root.sign_in("system", ROOT), cast.alice.sign_in("acme", ALICE)}
     invitation = cast.alice("POST", "invitations", {"email": BOB}).json()["token"]
     joined = cast.bob("POST", f"invitations/{invitation}/accept", {"password": PASSWORD})
     proof = site.mailed(BOB, "/auth/verify-email")  # Alice saw the invitation's token, too
-    assert cast.bob("GET", f"/auth/verify-email?token={proof}").status_code == 200
+    link = f"/auth/verify-email?token={proof}"
+    assert cast.bob("GET", link, Accept="application/json").status_code == 200
     renewals |= {joined.json()["refresh_token"], cast.bob.sign_in("acme", BOB)}
     for name in ("tasks", "reports"):
         made = cast.root("POST", "collections", {"name": name, "schema": SOME_TITLE, **OPEN})

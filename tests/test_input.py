@@ -590,7 +590,7 @@ PATHS = [
 
 def test_an_odd_path_or_query_is_an_error_in_json(root: Caller, record: dict[str, Any]) -> None:
     for path, status in PATHS:
-        answer = root.get(path)
+        answer = root.get(path, headers={"Accept": "application/json"})
         check_error(answer)
         assert answer.status_code == status, path
         assert not {"Location", "Set-Cookie"} & set(answer.headers.keys()), path

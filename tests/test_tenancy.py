@@ -44,6 +44,7 @@ PUBLIC: dict[Route, str] = {
     ("POST", "/auth/magic-link/verify"): "the token of the mailed link is the credential",
     ("POST", "/auth/reset-password"): "the token of the mailed link is the credential",
     ("POST", "/auth/undo-email-change"): "the token of the mailed link is the credential",
+    ("POST", "/auth/keep-email"): "the token of the mailed link is the credential",
     ("GET", "/auth/verify-reset-token/<token>"): "the token of the mailed link is the credential",
     ("POST", "/auth/oauth/<provider_name>/authorize"): "begins a sign-in; nobody is known yet",
     ("POST", "/auth/oauth/<provider_name>/callback"): "the code and the state are the credential",

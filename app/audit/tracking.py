@@ -67,7 +67,7 @@ TRACKED: dict[str, Tracked] = {
         ignored=frozenset({"last_used_at"}), hidden=frozenset({"key_hash", "hint", "previous_hash"})
     ),
     "second_factors": Tracked(
-        ignored=frozenset({"last_step", "sign_count", "last_used_at"}),
+        ignored=frozenset({"last_step", "sign_count", "last_used_at", "on_verified_address"}),
         hidden=frozenset({"secret", "credential_id", "public_key"}),
     ),
     "scim_tokens": Tracked(

@@ -12,6 +12,8 @@ from app.accounts import service as accounts
 from app.accounts.models import ADMIN, PII_GROUP, SYSTEM_ACCOUNT_ID, Group, User
 from app.accounts.types import Body
 from app.auth import lockout, mail_tokens, password_resets, passwords, verification
+from app.auth.mfa import gate
+from app.auth.mfa.gate import Proof
 from app.auth.principal import NO_ADDRESSES, NO_ADMINS, NO_PII_MEMBERS, Principal
 from app.errors import InvalidValues
 
@@ -73,7 +75,7 @@ def enrol(account_id: str, body: Body, *, by: str | None = None) -> User:
         for group in chosen:
             groups.add_member(user.account_id, group.id, user.id, by=by)
         lockout.count_mail(user.account_id, user.email)
-        if password is None:
+        if password is None and gate.allows(user, Proof.PASSWORD):
             password_resets.enqueue_mail(user)
         else:
             verification.enqueue_mail(user)

@@ -46,6 +46,8 @@ class SecondFactor(Base):
     sign_count: Mapped[int | None] = mapped_column(sa.BigInteger)
     # Null until the user has shown a code of it.
     confirmed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    # Whether the user's address was verified then; null in older releases.
+    on_verified_address: Mapped[bool | None] = mapped_column()
     last_used_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
 
@@ -59,6 +61,8 @@ class RecoveryCode(Base):
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     user_id: Mapped[str] = mapped_column(Id, primary_key=True)
     code_hash: Mapped[str] = mapped_column(Text, primary_key=True)
+    # Null in older releases.
+    created_at: Mapped[datetime | None] = mapped_column(UtcDateTime, default=clock.now)
 
 
 class UsedToken(Base):

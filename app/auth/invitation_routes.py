@@ -236,10 +236,11 @@ def accept_invitation(body: Body, invitation: str) -> Response:
 
     The mailed token verifies the address. With the token from the API the user is signed in, too,
     but must follow a verification link before the next login. A used, cancelled or expired token is
-    a 400 `invalid_token`.
+    a 400 `invalid_token`. Where the account lets this address sign in with a provider only, it is a
+    403 `password_sign_in_off`: the first sign-in with the provider accepts the invitation.
     """
     user = invitations.accept(invitation, body["password"], body.get("name"))
-    return sign_in_response(auth.sign_in(user, origin(), Proof.ONE_FACTOR))
+    return sign_in_response(auth.sign_in(user, origin(), Proof.PASSWORD))
 
 
 def _with_token(invitation: Invitation, token: str) -> dict[str, object]:

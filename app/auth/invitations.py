@@ -17,6 +17,8 @@ from app.accounts import service as accounts
 from app.accounts.models import VIEWER, Account, Group, Role, User
 from app.accounts.types import Body, Condition, Problem
 from app.auth import enrolment, lockout, passwords, tokens, verification
+from app.auth.mfa import gate
+from app.auth.mfa.gate import Proof
 from app.auth.models import Invitation
 from app.auth.principal import Principal
 from app.context import actor
@@ -229,6 +231,7 @@ def by_token(token: str) -> Invitation:
 def accept(token: str, password: str, name: str | None) -> User:
     """Accept an invitation. Raises BadRequest `invalid_token` for a used or expired token.
 
+    Raises InvalidValues, or Forbidden where only a provider's sign-in may accept it.
     Only the mailed token verifies the address: the inviter has seen the other one.
     """
     require_enabled()
@@ -238,11 +241,19 @@ def accept(token: str, password: str, name: str | None) -> User:
         raise InvalidValues(problems)
     if invitation.status != PENDING:  # before hashing, which is slow
         raise _closed_error()
+    gate.require_password(db.db.session.get_one(Account, invitation.account_id), invitation.email)
     password_hash = passwords.hash(password)
     with db.transaction() as session:
         invitation = by_token(token)
         mailed = invitation.token_hash == tokens.digest(token)
         return _join(session, invitation, name, verified=mailed, password_hash=password_hash)
+
+
+def may_choose_password(token: str) -> bool:
+    """Whether an invitation may be accepted with a password. Raises NotFound."""
+    invitation = by_token(token)
+    account = db.db.session.get_one(Account, invitation.account_id)
+    return gate.allows_address(account, invitation.email, Proof.PASSWORD)
 
 
 def find_open(account_id: str, email: str) -> Invitation | None:

@@ -104,9 +104,13 @@ def limit_passkeys(address: str | None) -> Iterator[None]:
         raise
 
 
-def second_factor_limits(user: User) -> tuple[Allowance, ...]:
-    """The limits on wrong second factors of a user."""
-    settings, key = config.current(), (user.account_id, user.id)
+def second_factor_limits(user: User, purpose: str = "") -> tuple[Allowance, ...]:
+    """The limits on wrong second factors of a user.
+
+    With a purpose, of its own: whoever tries there does not lock the user out elsewhere.
+    """
+    settings = config.current()
+    key = (user.account_id, user.id, purpose) if purpose else (user.account_id, user.id)
     if settings.login_rate_limit == "off":
         return ()
     return (

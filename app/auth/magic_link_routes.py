@@ -52,8 +52,9 @@ def send_magic_link(body: Body) -> dict[str, str]:
 def sign_in_by_magic_link(body: Body) -> Response:
     """Sign in with the token of a mailed link; the response is that of a login.
 
-    This also verifies the address. A wrong, used or expired token is a 400 `invalid_token`. As
+    This also verifies the address, and removes the password of a user whose address was not
+    verified. A wrong, used or expired token is a 400 `invalid_token`. As
     after a password, a user with a second factor gets a 401 `mfa_required`.
     """
     user = magic_links.consume(body["token"], account_of_request())
-    return sign_in_response(auth.sign_in(user, origin(), Proof.ONE_FACTOR))
+    return sign_in_response(auth.sign_in(user, origin(), Proof.MAIL))

@@ -14,8 +14,9 @@ from app.accounts.tenants import UNTRUSTED_REDIRECTS
 from app.auth import lockout, mail_tokens
 from app.auth import principal as principals
 from app.auth import service as auth
+from app.auth.mfa import gate
+from app.auth.mfa.gate import Proof
 from app.context import tenancy
-from app.domains import service as domains
 from app.errors import BadRequest, InvalidValues, problem
 from app.http import urls
 from app.outbound import mail
@@ -54,11 +55,13 @@ def find_user(token: str) -> User | None:
     """The user of a valid token, without consuming it."""
     row = mail_tokens.find(token, PURPOSE)
     user = db.db.session.get(User, (row.account_id, row.user_id)) if row else None
-    return user if user and _is_allowed(user.account) else None
+    return user if user and gate.allows(user, Proof.MAIL) else None
 
 
 def consume(token: str, account: str | None = None) -> User:
     """Consume a token: returns its user, whose address is verified now.
+
+    A user who was not verified has no password any more.
 
     `account` is the one that the request names. Raises BadRequest `invalid_token`.
     """
@@ -70,24 +73,18 @@ def consume(token: str, account: str | None = None) -> User:
             raise mail_tokens.invalid_token()
         user, _ = consumed
         # The account and the groups may have changed since the mail was sent.
-        is_allowed = _is_allowed(user.account) and not _needs_provider(user)
-        if not is_allowed or not _is_named(user.account, account):
+        if not gate.allows(user, Proof.MAIL) or not _is_named(user.account, account):
             raise mail_tokens.invalid_token()
         if redirect_uri is not None and not _may_return(session, user, redirect_uri):
             raise mail_tokens.invalid_token()
         if not user.email_verified:
+            user.password_hash = None  # whoever chose it may be somebody else
             accounts.verify_email(user)
     return user
 
 
 def _is_allowed(account: Account) -> bool:
     return account.is_active and sign_in_settings.allows_magic_links(account.settings)
-
-
-def _needs_provider(user: User) -> bool:
-    """Whether users of this domain sign in with the account's provider only."""
-    domain = domains.find_verified(user.account_id, user.email)
-    return domain is not None and domain.sso_only
 
 
 def _is_named(account: Account, reference: str | None) -> bool:
@@ -112,9 +109,7 @@ def _may_return(session: Session, user: User, redirect_uri: str) -> bool:
 @jobs.job("auth.send_magic_link", mails=True)
 def _mail_link(payload: Mapping[str, str | None]) -> None:
     user = auth.find_user(payload["account"] or "", payload["email"] or "")
-    if user is None or not user.may_sign_in or not _is_allowed(user.account):
-        return
-    if _needs_provider(user):
+    if user is None or not user.may_sign_in or not gate.allows(user, Proof.MAIL):
         return
     if not user.email_verified and not lockout.allows_unverified_reset(user.email):
         return

@@ -7,7 +7,7 @@ after seven days (contract section 18).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import sqlalchemy as sa
 
@@ -22,20 +22,32 @@ from app.errors import BadRequest
 LIFETIME = timedelta(hours=1)
 RESET, VERIFICATION, EMAIL_CHANGE = "reset", "verification", "email_change"
 EMAIL_UNDO = "email_undo"
+EMAIL_KEEP = "email_keep"
+"""Stops the undoing of a change that waits."""
 SIGN_IN = "sign_in"
 """Of the link that development prints at its start."""
 MAGIC_LINK = "magic_link"
-LIFETIMES = {MAGIC_LINK: timedelta(minutes=15), EMAIL_UNDO: timedelta(days=7)}
+LIFETIMES = {
+    MAGIC_LINK: timedelta(minutes=15),
+    EMAIL_UNDO: timedelta(days=7),
+    EMAIL_KEEP: timedelta(days=2),
+}
 """Where it is not LIFETIME."""
 TO_OTHER_ADDRESS = (EMAIL_CHANGE, EMAIL_UNDO)
 
 
 def issue(
-    user: User, purpose: str, email: str | None = None, *, redirect_uri: str | None = None
+    user: User,
+    purpose: str,
+    email: str | None = None,
+    *,
+    redirect_uri: str | None = None,
+    caused_at: datetime | None = None,
 ) -> str:
     """Create a token, which revokes the user's older tokens of the same purpose.
 
     Undo tokens stay valid: an attacker who changes the address twice must not revoke the first.
+    `caused_at` is when that happened which a token undoes.
     Only mail jobs and `flask setup` call this: the token is in the link, only its hash is stored.
     """
     token = tokens.random_token(user.account.account_code)
@@ -51,6 +63,7 @@ def issue(
                 redirect_uri=redirect_uri,
                 token_hash=tokens.digest(token),
                 expires_at=clock.now() + LIFETIMES.get(purpose, LIFETIME),
+                created_at=caused_at or clock.now(),
             )
         )
     return token
@@ -84,6 +97,17 @@ def revoke_since(first: MailedToken) -> None:
         MailedToken.user_id == first.user_id,
         MailedToken.purpose == first.purpose,
         MailedToken.created_at >= first.created_at,
+    )
+    with db.transaction() as session:
+        session.execute(sa.delete(MailedToken).where(*conditions))
+
+
+def revoke_waiting(user: User) -> None:
+    """Revoke the user's tokens that would undo a change of address in a while."""
+    conditions = (
+        MailedToken.account_id == user.account_id,
+        MailedToken.user_id == user.id,
+        MailedToken.due_at.is_not(None),
     )
     with db.transaction() as session:
         session.execute(sa.delete(MailedToken).where(*conditions))

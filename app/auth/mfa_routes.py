@@ -106,7 +106,7 @@ def verify_second_factor(body: Body) -> Response:
     token = body["mfa_token"]
     answer = Answer(body["method"], body.get("code", ""), body.get("assertion"), token)
     user, challenge = mfa.verify_sign_in(token, answer)
-    return sign_in_response(auth.sign_in(user, origin(), Proof.MFA, challenge.id))
+    return sign_in_response(auth.sign_in(user, origin(), gate.proof_of(challenge), challenge))
 
 
 @blueprint.route("/mfa/options", methods=["POST"])
@@ -288,7 +288,7 @@ def sign_in_with_passkey(body: Body) -> Response:
     """
     with lockout.limit_passkeys(request.remote_addr):
         user = mfa.verify_passkey(body["token"], body["assertion"])
-    return sign_in_response(auth.sign_in(user, origin(), Proof.MFA))
+    return sign_in_response(auth.sign_in(user, origin(), Proof.PASSKEY))
 
 
 def _enrolling(body: Body) -> tuple[User, Challenge | None, str | None]:
@@ -301,7 +301,9 @@ def _enrolling(body: Body) -> tuple[User, Challenge | None, str | None]:
 
 
 def _enrolled(user: User, enrolled: Enrolled, challenge: Challenge | None) -> Response:
-    signed_in = auth.sign_in(user, origin(), Proof.MFA, challenge.id) if challenge else None
+    signed_in = None
+    if challenge is not None:
+        signed_in = auth.sign_in(user, origin(), gate.proof_of(challenge), challenge)
     body = EnrolledFactor().dump(
         {
             "factor": enrolled.factor,

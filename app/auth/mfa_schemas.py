@@ -9,7 +9,7 @@ from app.auth.mfa.challenges import LONGEST
 from app.auth.schemas import CREDENTIAL, SignedIn
 from app.rest import fields
 from app.rest.paging import items_field
-from app.rest.schemas import Schema
+from app.rest.schemas import Message, Schema
 from app.types import JSONObject
 
 EXAMPLE = "eyJpZCI6IjAx..."
@@ -47,6 +47,23 @@ class SecondFactorAnswer(Schema):
         needed = "assertion" if data.get("method") == PASSKEY else "code"
         if data.get("method") and needed not in data:
             raise ma.ValidationError("Missing data for required field.", needed)
+
+
+class AddressRestoration(SecondFactorAnswer):
+    """The token of a mailed link, and a second factor of a user who had one before the change."""
+
+    token = fields.Text(longest=500, required=True)
+    method = fields.Choice(METHODS)
+    mfa_token = _token("Of the response that asked for the passkey.")
+    wait = fields.StrictBoolean(
+        metadata={"description": "Restore the address in 24 hours, without a second factor."}
+    )
+
+
+class RestoredAddress(Message):
+    """When the address is restored: null if it is."""
+
+    due_at = fields.Timestamp(required=True, allow_none=True)
 
 
 class MfaVerification(SecondFactorAnswer):

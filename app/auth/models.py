@@ -71,6 +71,8 @@ class MailedToken(Base):
     redirect_uri: Mapped[str | None] = mapped_column(Text)  # of a client application
     token_hash: Mapped[str] = mapped_column(Text)
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    # When a change of address is undone by this token, for lack of a second factor.
+    due_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
 
 

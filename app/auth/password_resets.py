@@ -16,6 +16,7 @@ from app.accounts.types import Problem
 from app.auth import api_keys, lockout, mail_tokens, passwords, sessions
 from app.auth import service as auth
 from app.auth.mfa import gate
+from app.auth.mfa.gate import Proof
 from app.auth.models import ApiKey, MailedToken
 from app.auth.principal import NO_PASSWORDS, Principal
 from app.errors import InvalidValues
@@ -39,8 +40,9 @@ def enqueue_mail(user: User) -> None:
 def send_link(user: User) -> None:
     """Mail a link to set a new password and end all of the user's sessions.
 
-    Raises TooManyRequests.
+    Raises TooManyRequests, or Forbidden for a user who may have no password.
     """
+    gate.require_password(user.account, user.email)
     lockout.count_mail(user.account_id, user.email, reset=user.email_verified)
     with db.transaction():
         sessions.end_all(user.account_id, user.id)
@@ -71,10 +73,12 @@ def api_keys_for_token(token: str) -> list[ApiKey]:
 def reset(token: str, new_password: str, *, revoke_api_keys: bool = False) -> list[ApiKey]:
     """Set the password with a mailed token. Returns the API keys that are still active.
 
-    Raises InvalidValues, or BadRequest `invalid_token`.
+    Raises InvalidValues, BadRequest `invalid_token`, or Forbidden for a user who may have none.
     """
     row = mail_tokens.find(token, PURPOSE)
     user_or_none = _user_of(row) if row else None
+    if user_or_none is not None:
+        gate.require_password(user_or_none.account, user_or_none.email)
     _refuse(passwords.problems_for_user(user_or_none, new_password, "new_password"))
     if row is None:  # before hashing, which is slow
         raise mail_tokens.invalid_token()
@@ -109,11 +113,12 @@ def change_own(
     """Change the caller's password and end all of the caller's sessions.
 
     With a second factor, this needs a recent sign-in, which includes it. Returns the API keys that
-    are still active. Raises InvalidValues, RecentSignInRequired, or TooManyRequests after too many
-    wrong current passwords.
+    are still active. Raises InvalidValues, RecentSignInRequired, Forbidden for a user who may have
+    no password, or TooManyRequests after too many wrong current passwords.
     """
     caller.refuse_key(NO_PASSWORDS)
     user = auth.get_user(caller)
+    gate.require_password(user.account, user.email)
     if gate.needs_factor(user):
         caller.require_recent_sign_in()
     problems = auth.current_password_problems(user, current, "current_password")
@@ -156,7 +161,7 @@ def _mail_reset(payload: Mapping[str, str]) -> None:
             User.account_id == payload["account_id"], User.id == payload["user_id"]
         )
     )
-    if user is None or not user.may_sign_in:
+    if user is None or not user.may_sign_in or not gate.allows(user, Proof.PASSWORD):
         return
     token = mail_tokens.issue(user, PURPOSE)
     link = f"{config.current().base_url}/console/reset-password?token={quote(token)}"

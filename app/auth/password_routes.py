@@ -39,7 +39,8 @@ def change_password(body: Body) -> dict[str, object]:
 
     API keys stay valid unless `revoke_api_keys` is true. Wrong current passwords are rate limited
     like logins. Users with a second factor need a recent sign-in, too (403
-    `recent_sign_in_required`).
+    `recent_sign_in_required`). Who may only sign in with a provider gets a 403
+    `password_sign_in_off`.
     """
     keys = password_resets.change_own(
         principal(),
@@ -59,7 +60,8 @@ def change_password(body: Body) -> dict[str, object]:
 def forgot_password(body: Body) -> dict[str, str]:
     """Mail a link to set a new password.
 
-    A new link invalidates older ones. The response does not reveal whether the user exists.
+    A new link invalidates older ones. The response does not reveal whether the user exists. Who may
+    only sign in with a provider gets no mail.
     """
     account = auth.require_account(requested_account(body))
     lockout.count_mail_request(account, body["email"], request.remote_addr, reset=True)
@@ -70,14 +72,14 @@ def forgot_password(body: Body) -> dict[str, str]:
 @blueprint.route("/reset-password", methods=["POST"])
 @blueprint.arguments(ResetBody, example={"token": "AA0001-...", "new_password": "Correct-horse-2"})
 @blueprint.response(200, PasswordSet, example={"message": "The password is set.", **KEYS})
-@blueprint.fails(400)
+@blueprint.fails(400, 403)
 @public
 @across_accounts
 def reset_password(body: Body) -> dict[str, object]:
     """Set a new password with a mailed token; all sessions and access tokens end.
 
     API keys stay valid unless `revoke_api_keys` is true. A wrong, used or expired token is a 400
-    `invalid_token`.
+    `invalid_token`. Who may only sign in with a provider gets a 403 `password_sign_in_off`.
     """
     keys = password_resets.reset(
         body["token"],

@@ -8,7 +8,6 @@ import sqlalchemy as sa
 
 from app import clock, config, db, jobs, slugs
 from app.accounts import service as accounts
-from app.accounts import sign_in_settings
 from app.accounts.models import (
     ADMIN,
     PII_GROUP,
@@ -21,6 +20,8 @@ from app.accounts.models import (
 from app.accounts.types import Problem
 from app.auth import lockout, password_resets, passwords, verification
 from app.auth import principal as principals
+from app.auth.mfa import gate
+from app.auth.mfa.gate import Proof
 from app.domains import service as domains
 from app.domains.models import AccountDomain
 from app.errors import Conflict, Forbidden, InvalidValues, problem
@@ -79,9 +80,9 @@ def _joined_domain(slug: str | None, email: str) -> AccountDomain | None:
     if account is None or not account.is_active or account.id == SYSTEM_ACCOUNT_ID:
         return None
     domain = domains.find_verified(account.id, email)
-    if domain is None or not domain.auto_join or domain.sso_only:
+    if domain is None or not domain.auto_join:
         return None
-    return domain if sign_in_settings.allows_passwords(account.settings) else None
+    return domain if gate.allows_address(account, email, Proof.PASSWORD) else None
 
 
 def _join(
@@ -98,14 +99,15 @@ def _join(
     password_hash = passwords.hash(password)
     with db.transaction():
         account, role = _joined_account(domain)
+        # Of a domain, the owner of the mailbox alone chooses the password.
+        is_kept = domain is None and gate.allows_address(account, email, Proof.PASSWORD)
         id, now = new_id(), clock.now()
         try:
             with db.savepoint():
                 user = accounts.create_user(
                     account.id,
                     email=email,
-                    # Of a domain, the owner of the mailbox alone chooses the password.
-                    password_hash=None if domain else password_hash,
+                    password_hash=password_hash if is_kept else None,
                     role=role,
                     id=id,
                     created_at=now,

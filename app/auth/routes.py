@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flask import Response, make_response, render_template, request
+from flask import Response, make_response, request
 
 from app import rest
 from app.accounts.models import User
@@ -23,6 +23,7 @@ from app.auth.responses import (
 from app.auth.schemas import (
     PAIR,
     VERIFIED,
+    AddressVerification,
     Credentials,
     EmailBody,
     Me,
@@ -34,16 +35,12 @@ from app.auth.schemas import (
     Registration,
     ResendBody,
     SignedIn,
-    TokenBody,
     TokenPair,
     VerifiedAddress,
 )
-from app.errors import AppError
-from app.http import error_handlers, html
 from app.rest.access import across_accounts, public
 from app.rest.blueprint import Blueprint
-from app.rest.openapi_text import PAGE_EXAMPLE
-from app.rest.schemas import TEXT, Message
+from app.rest.schemas import Message
 
 blueprint = Blueprint(
     "Authentication",
@@ -249,60 +246,28 @@ def resend_verification(body: Body) -> dict[str, str]:
 
 
 @blueprint.route("/verify-email", methods=["POST"])
-@blueprint.arguments(TokenBody, example={"token": "AA0001-..."})
+@blueprint.arguments(AddressVerification, example={"token": "AA0001-..."})
 @blueprint.response(200, VerifiedAddress, example=VERIFIED)
-@blueprint.fails(400, 409)
+@blueprint.fails(400, 403, 409, 429)
 @public
 @across_accounts
 def verify_email(body: Body) -> dict[str, object]:
     """Verify an address with a mailed token.
 
+    Pages for people should ask for the `password` that was chosen at registration, or set another
+    as `new_password`: whoever registered the address may be somebody else.
+
     A wrong, used or expired token is a 400 `invalid_token`. Revokes all sessions, access tokens,
     API keys and provider identities created before the verification, as they may be somebody
     else's, unless the request carries an access token of that user.
     """
-    user = verification.verify(body["token"], by=user_id_if_signed_in())
+    user = verification.verify(
+        body["token"],
+        by=user_id_if_signed_in(),
+        password=body.get("password"),
+        new_password=body.get("new_password"),
+    )
     return {"message": VERIFIED["message"], "user": user}
-
-
-@links.route("/auth/verify-email", methods=["GET"])
-@links.arguments(TokenBody, location="query")
-@links.response(200, VerifiedAddress, example=VERIFIED)
-@links.alt_response(
-    200,
-    schema=TEXT,
-    content_type="text/html",
-    example=PAGE_EXAMPLE,
-    description="A page, for browsers.",
-)
-@links.fails(400, 409)
-@public
-@across_accounts
-def open_verification_link(args: dict[str, str]) -> Response | dict[str, object]:
-    """Verify an address: the link in the mail.
-
-    Browsers get a page, also for an invalid link; other clients get JSON.
-    """
-    if request.method == "HEAD":  # mail scanners that check the link must not consume its token
-        return Response()
-    user = verification.verify(args["token"])
-    if html.prefers_html():
-        return html.add_security_headers(
-            make_response(render_template("auth/verified.html", email=user.email))
-        )
-    return {"message": VERIFIED["message"], "user": user}
-
-
-def _link_error(error: AppError) -> Response:
-    if not html.prefers_html():
-        return error_handlers.json_error(error)
-    page = render_template("auth/not_verified.html", problem=error.message)
-    return html.add_security_headers(make_response(page, error.status, error.headers))
-
-
-links.record_once(
-    lambda state: error_handlers.register_error_page(state.app, "/auth/verify-email", _link_error)
-)
 
 
 @blueprint.route("/me", methods=["PATCH"])
@@ -315,6 +280,7 @@ def update_me(body: Body) -> User:
     A new address gets a link by mail and takes effect once the link is followed; the old address
     then gets a link that undoes the change within 7 days. Changing the address needs a recent
     sign-in (403 `recent_sign_in_required`) or, for users without a second factor,
-    `current_password`.
+    `current_password`. Where the domain of the address has `sso_only`, only an admin or the
+    directory changes it (403 `address_managed`).
     """
     return verification.change_profile(principal(), body, request.remote_addr)

@@ -105,6 +105,18 @@ class TokenBody(Schema):
     token = fields.Text(longest=500, required=True)
 
 
+class AddressVerification(TokenBody):
+    """The token of a mailed link, and the password of its user or a new one."""
+
+    password = fields.Text(
+        longest=20_000,
+        metadata={"description": "The one that was chosen at registration; else a 400."},
+    )
+    new_password = fields.Text(
+        longest=20_000, metadata={"description": "Replaces it. Not for a changed address."}
+    )
+
+
 class OwnUserView(UserView):
     """The caller's own user, with what only they may know."""
 

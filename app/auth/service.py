@@ -10,8 +10,7 @@ import structlog
 
 from app import clock, config, db, events
 from app.accounts import service as accounts
-from app.accounts import sign_in_settings
-from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
+from app.accounts.models import Account, User
 from app.accounts.types import Problem
 from app.auth import lockout, login_users, passwords, sessions, tokens
 from app.auth import principal as principals
@@ -19,6 +18,7 @@ from app.auth.devices import Origin
 from app.auth.login_users import LoginUser
 from app.auth.mfa import challenges, gate
 from app.auth.mfa import service as mfa
+from app.auth.mfa.challenges import Challenge
 from app.auth.mfa.gate import Proof
 from app.auth.mfa.service import Answer
 from app.auth.principal import Principal
@@ -44,14 +44,14 @@ class SignIn:
 def login(*, account: str | None, email: str, password: str, origin: Origin) -> SignIn:
     """Sign in by password. Raises Unauthorized, with the same message and timing every time."""
     user = check_password(account, email, password, origin)
-    return sign_in(user, origin, Proof.ONE_FACTOR)
+    return sign_in(user, origin, Proof.PASSWORD)
 
 
 def sign_in(
-    user: User | LoginUser, origin: Origin, proof: Proof, session_id: str | None = None
+    user: User | LoginUser, origin: Origin, proof: Proof, passed: Challenge | None = None
 ) -> SignIn:
-    """Start a session for an authenticated user. Raises MfaRequired or EnrolmentRequired."""
-    return _issue_tokens(user, sessions.start(user, origin, proof, session_id))
+    """Start a session for an authenticated user. Raises as `gate.check`."""
+    return _issue_tokens(user, sessions.start(user, origin, proof, passed))
 
 
 def check_password(account: str | None, email: str, password: str, origin: Origin) -> LoginUser:
@@ -78,17 +78,8 @@ def _authenticate(user: LoginUser | None, password: str) -> LoginUser:
             "Verify your email address first. Check your inbox for the link.",
             error="email_not_verified",
         )
-    _check_passwords_allowed(user)
+    gate.require_allowed(user, Proof.PASSWORD)
     return user
-
-
-def _check_passwords_allowed(user: LoginUser) -> None:
-    # Superadmins must get in when the provider does not.
-    if user.account_id == SYSTEM_ACCOUNT_ID:
-        return
-    if user.sso_only or not sign_in_settings.allows_passwords(user.account.settings):
-        message = "Your account signs in with its provider, not by password."
-        raise Unauthorized(message, error="password_sign_in_off")
 
 
 def refresh(token: str, account: str | None = None) -> SignIn:
@@ -146,20 +137,19 @@ def _reauthenticated_user(
     if caller.session_id is None:
         raise RecentSignInRequired("This token has no session. Sign in again.")
     user = get_user(caller)
-    needs_factor = gate.needs_factor(user)
-    if user.password_hash is None and not needs_factor:
+    needs_factor, has_password = gate.needs_factor(user), gate.has_password(user)
+    if not has_password and not needs_factor:
         raise RecentSignInRequired("You have no password here. Sign in again with your provider.")
     missing = [
         problem(name, "required", message)
         for name, message, is_missing in (
-            ("password", "Confirm your password.", user.password_hash and password is None),
+            ("password", "Confirm your password.", has_password and password is None),
             ("method", "Confirm your second factor, too.", needs_factor and answer is None),
         )
         if is_missing
     ]
     if missing:
         raise InvalidValues(missing)
-    has_password = user.password_hash is not None
     if has_password and (wrong := current_password_problems(user, password or "", "password")):
         raise InvalidValues(wrong)
     if needs_factor and answer is not None:

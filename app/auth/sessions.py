@@ -17,6 +17,7 @@ from app.auth import credentials, devices, setup_links, tokens
 from app.auth.devices import MAX_AGENT_LENGTH, Origin
 from app.auth.login_users import LoginUser
 from app.auth.mfa import gate
+from app.auth.mfa.challenges import Challenge
 from app.auth.mfa.gate import Proof
 from app.auth.models import API, CONSOLE, SignInSession
 from app.auth.principal import Principal
@@ -45,14 +46,14 @@ class Family:
 
 
 def start(
-    user: User | LoginUser, origin: Origin, proof: Proof, session_id: str | None = None
+    user: User | LoginUser, origin: Origin, proof: Proof, passed: Challenge | None = None
 ) -> Family:
-    """Start an API session for a user. Raises MfaRequired or EnrolmentRequired.
+    """Start an API session for a user. Raises as `gate.check`.
 
-    After a second factor `session_id` is the challenge's, by which single logout may know it.
+    After a second factor, it has the id of the challenge, by which single logout may know it.
     """
-    mfa = gate.check(user, proof)
-    now, session_id = clock.now(), session_id or new_id()
+    mfa = gate.check(user, proof, passed)
+    now, session_id = clock.now(), passed.id if passed else new_id()
     expires_at = now + sign_in_settings.session_limits(user.account.settings).lifetime
     token, jti = _refresh_token(user.account_id, user.id, session_id, now, expires_at)
     _insert(user, session_id, API, jti, origin, now, expires_at, mfa=mfa)
@@ -60,18 +61,16 @@ def start(
 
 
 def start_in_console(
-    user: User | LoginUser, origin: Origin, proof: Proof, session_id: str | None = None
+    user: User | LoginUser, origin: Origin, proof: Proof, passed: Challenge | None = None
 ) -> str:
-    """Start a console session, as `start` does. Returns the secret for its cookie.
-
-    Raises MfaRequired or EnrolmentRequired.
-    """
-    mfa, now = gate.check(user, proof), clock.now()
+    """Start a console session, as `start` does. Returns the secret for its cookie."""
+    mfa, now = gate.check(user, proof, passed), clock.now()
+    session_id = passed.id if passed else new_id()
     secret = tokens.random_token(user.account.account_code)
     # Use moves the end that the account sets, but not the service's.
     total = sign_in_settings.session_limits(user.account.settings).total
     expires_at = now + min(SERVICE_LIMITS.lifetime, total)
-    _insert(user, session_id or new_id(), CONSOLE, secret, origin, now, expires_at, mfa=mfa)
+    _insert(user, session_id, CONSOLE, secret, origin, now, expires_at, mfa=mfa)
     return secret
 
 

@@ -9,8 +9,8 @@ from app import clock, config, db, jobs
 from app.accounts import service as accounts
 from app.accounts import users
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
-from app.accounts.types import Body
-from app.auth import email_changes, lockout, mail_tokens, sessions, tokens
+from app.accounts.types import Body, Problem
+from app.auth import email_changes, lockout, mail_tokens, passwords, sessions, tokens
 from app.auth import service as auth
 from app.auth.mfa import gate
 from app.auth.principal import NO_ADDRESSES, Principal
@@ -65,18 +65,48 @@ def resend(account: str | None, email: str) -> None:
         jobs.enqueue("auth.resend_verification", payload, account_id=SYSTEM_ACCOUNT_ID)
 
 
-def verify(token: str, *, by: str | None = None) -> User:
+def find(token: str) -> tuple[User, str] | None:
+    """The user of a token and the address that it verifies; None for an invalid one."""
+    row = mail_tokens.find(token, PURPOSE) or mail_tokens.find(token, CHANGE)
+    user = db.db.session.get(User, (row.account_id, row.user_id)) if row else None
+    return (user, row.email) if row and user else None
+
+
+def verify(
+    token: str,
+    *,
+    by: str | None = None,
+    password: str | None = None,
+    new_password: str | None = None,
+) -> User:
     """Verify an address with the token that was mailed to it. Raises BadRequest `invalid_token`.
 
-    Revokes sessions, tokens and keys of the unverified user, unless `by` is that user.
+    Raises Forbidden `address_managed` for a new address of a user who may not change it. Revokes
+    sessions, tokens and keys of the unverified user, unless `by` is that user. A `password` must be
+    the user's, and a `new_password` replaces it at a first verification: raises InvalidValues,
+    TooManyRequests, or Forbidden for a user who may have none.
     """
+    user, _ = find(token) or (None, None)
+    if user is not None and password is not None:
+        _refuse(auth.current_password_problems(user, password, "password"))
+    new_hash = None
+    if new_password is not None:
+        is_first = mail_tokens.find(token, PURPOSE) is not None
+        if user is None or not is_first:
+            raise mail_tokens.invalid_token()
+        gate.require_password(user.account, user.email)
+        _refuse(passwords.problems_for_user(user, new_password, "new_password"))
+        new_hash = passwords.hash(new_password)
     with db.transaction():
         if consumed := mail_tokens.consume(token, PURPOSE):
             user, _ = consumed
+            if new_hash is not None:  # first: locks the user
+                users.set_password(user, new_hash)
             _mark_verified(user, by)
             return user
         if consumed := mail_tokens.consume(token, CHANGE):
             user, email = consumed
+            gate.check_own_address(user)
             if user.email_verified and accounts.email_key(email) != user.email_key:
                 email_changes.notify_previous_address(user, user.email, may_undo=True)
             users.set_email(user, email)
@@ -84,6 +114,11 @@ def verify(token: str, *, by: str | None = None) -> User:
             _mark_verified(user, by)
             return user
     raise mail_tokens.invalid_token()
+
+
+def _refuse(problems: list[Problem]) -> None:
+    if problems:
+        raise InvalidValues(problems)
 
 
 def _mark_verified(user: User, by: str | None) -> None:
@@ -94,7 +129,8 @@ def _mark_verified(user: User, by: str | None) -> None:
 def change_profile(caller: Principal, body: Body, address: str | None) -> User:
     """Change the caller's name or language; a new address takes effect by its mailed link.
 
-    Raises InvalidValues, TooManyRequests, or Forbidden without a recent sign-in.
+    Raises InvalidValues, TooManyRequests, or Forbidden without a recent sign-in, and for an address
+    that only admins may change.
     """
     email = body.get("email", "").strip()
     if email:
@@ -127,7 +163,8 @@ def change_profile(caller: Principal, body: Body, address: str | None) -> User:
 def _check_may_change_email(caller: Principal, password: str | None) -> None:
     # The address allows resetting the password, so a stolen token must not suffice.
     user = auth.get_user(caller)
-    if password is None or gate.needs_factor(user):
+    gate.check_own_address(user)
+    if password is None or gate.needs_factor(user) or not gate.has_password(user):
         caller.require_recent_sign_in()
     elif problems := auth.current_password_problems(user, password, "current_password"):
         raise InvalidValues(problems)

@@ -178,7 +178,7 @@ def submit_sign_in() -> BaseResponse | Page:
         return _sign_in_page(form.with_error(error))
     target = guard.safe_target(form["next"]) or url_for("console.show_home")
     status = 307 if going else 303
-    response = guard.start_session(user, going or target, Proof.ONE_FACTOR, status)
+    response = guard.start_session(user, going or target, Proof.PASSWORD, status)
     last_account.remember(response, user.account.slug)
     return response
 

@@ -127,6 +127,12 @@ def find_verified(account_id: str, email: str) -> AccountDomain | None:
     )
 
 
+def is_sso_only(account_id: str, email: str) -> bool:
+    """Whether the account lets addresses of this domain sign in with providers only."""
+    domain = find_verified(account_id, email)
+    return domain is not None and domain.sso_only
+
+
 def any_joins(account_id: str) -> bool:
     """Whether addresses of some verified domain of the account become users by themselves."""
     joining = (

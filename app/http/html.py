@@ -19,6 +19,11 @@ def prefers_html() -> bool:
     return request.accept_mimetypes.best_match(kinds) == "text/html"
 
 
+def wants_only_json() -> bool:
+    """Whether the client names JSON and nothing else, as no browser or mail scanner does."""
+    return request.headers.get("Accept", "").strip().lower() == "application/json"
+
+
 def allow_frames(response: Response) -> Response:
     """Let a page show frames of this service: files, as pages refuse to be framed."""
     response.headers["Content-Security-Policy"] = FRAMING_POLICY

@@ -55,7 +55,7 @@ def for_tenant(app: Flask, tenant: Tenant) -> dict[str, Caller]:
             authenticated_at=clock.now(),
         )
         callers[role] = Caller(app, role, True, {"Authorization": f"Bearer {token}"})
-        secret = sessions.start_in_console(user, Origin(None, None), Proof.MFA)
+        secret = sessions.start_in_console(user, Origin(None, None), Proof.PASSKEY)
         cookie = {"Cookie": f"{guard.cookie_name()}={secret}"}
         callers[f"console {role}"] = Caller(app, f"{role} in the console", False, cookie)
     callers["key"] = Caller(app, "API key", True, {"X-API-Key": tenant.key})

@@ -132,9 +132,10 @@ def _refuse_invited(connection: Connection, invitation: Invitation) -> None:
 def _verify_address_if_untrusted(event: events.PiiMemberAdmitted) -> None:
     # Under settings that no member confirmed, someone else may have signed in as this user.
     same_user = (Identity.account_id == event.account_id, Identity.user_id == event.user_id)
-    untrusted = sa.select(Identity.id).where(*same_user, Identity.is_trusted.is_(False)).limit(1)
-    if db.db.session.scalar(untrusted) is not None:
-        events.publish(events.AddressVerified(event.account_id, event.user_id))
+    untrusted = (*same_user, Identity.is_trusted.is_(False))
+    since = db.db.session.scalar(sa.select(sa.func.min(Identity.created_at)).where(*untrusted))
+    if since is not None:
+        events.publish(events.AddressVerified(event.account_id, event.user_id, since))
 
 
 def _identity_query(connection: Connection, claimed: Claims) -> sa.Select[Identity]:

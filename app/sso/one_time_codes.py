@@ -105,8 +105,8 @@ def proof_of(flow: Flow) -> Proof:
     key = (flow.account_id, flow.row_id or "")
     is_own = db.db.session.get(ProviderSetting, key) is not None
     if not is_own:
-        return Proof.ONE_FACTOR
-    return Proof.PROVIDER_MFA if flow.mfa else Proof.PROVIDER
+        return Proof.PROVIDER
+    return Proof.OWN_PROVIDER_MFA if flow.mfa else Proof.OWN_PROVIDER
 
 
 def _recording(flow: Flow | None, origin: Origin) -> AbstractContextManager[None]:

@@ -15,10 +15,10 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import db
-from app.accounts.models import SYSTEM_ACCOUNT_ID
+from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.audit import append, tracking
 from app.audit.tracking import EXEMPT, TRACKED
-from app.auth import api_keys
+from app.auth import api_keys, mail_tokens
 from app.jobs import worker
 from app.outbound import dns_client
 from tests import test_tenancy as tenancy
@@ -60,6 +60,7 @@ UNTOLD: dict[Route, str] = {
     ("POST", "/auth/resend-verification"): "a job and a mailed token",
     ("POST", "/auth/forgot-password"): "a job and a mailed token",
     ("POST", "/auth/sessions/end-others"): "sessions (tokens)",
+    ("POST", "/auth/keep-email"): "a mailed token",
     ("POST", "/auth/magic-link"): "a job and a mailed token",
     ("POST", "/auth/magic-link/verify"): "a session (tokens) and last_login",
     ("POST", "/users/<uuid:user_id>/resend-verification"): "a job and a mailed token",
@@ -327,6 +328,10 @@ def test_routes_without_a_credential_are_audited(app: Flask, cast: Cast) -> None
     undo = {"token": token_mailed_to(app, cast.bob.email)}
     assert check(cast, post("auth/undo-email-change", undo)) == 3
     assert whose(cast) == "robert@acme.example"
+    with app.app_context():
+        user = db.db.session.get_one(User, (cast.bob.account_id, cast.bob.id))
+        keep = {"token": mail_tokens.issue(user, mail_tokens.EMAIL_KEEP)}
+    assert check(cast, post("auth/keep-email", keep)) == 0
     assert cast.alice.patch("account", {"magic_link": True}).status_code == 200
     named = {"account": "acme", "email": cast.alice.email}
     assert check(cast, post("auth/magic-link", named)) == 0

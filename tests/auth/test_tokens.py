@@ -642,7 +642,7 @@ def test_a_console_session_obeys_at_once(
 ) -> None:
     with app.app_context():
         user = db.session.get_one(User, (bob.account_id, bob.id))
-        secret = sessions.start_in_console(user, Origin("127.0.0.1", "a browser"), Proof.ONE_FACTOR)
+        secret = sessions.start_in_console(user, Origin("127.0.0.1", "a browser"), Proof.PASSWORD)
     cookie = {"Cookie": f"atrium_console={secret}"}
     browser = Caller(app)
     assert browser.get("/console", headers=cookie).status_code == 200

@@ -23,6 +23,7 @@ from tests.parallel import at_once
 
 BODY = {"account": "acme", "name": "Acme", "email": "ann@acme.example", "password": PASSWORD}
 LOGIN = {"account": "acme", "email": "ann@acme.example", "password": PASSWORD}
+JSON = {"Accept": "application/json"}
 BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 
 
@@ -41,7 +42,7 @@ def mailed_token(app: Flask, anyone: Caller) -> str:
 
 
 def follow(caller: Caller, token: str, **headers: str) -> Any:
-    return caller.get(f"/auth/verify-email?token={token}", headers=headers)
+    return caller.get(f"/auth/verify-email?token={token}", headers={**JSON, **headers})
 
 
 def refused(answer: Any) -> bool:
@@ -177,7 +178,8 @@ def test_a_link_serves_for_an_hour(
 
 def test_a_head_request_does_not_use_the_link_up(app: Flask, anyone: Caller, ann: Caller) -> None:
     token = mailed_token(app, anyone)
-    assert anyone("HEAD", f"/auth/verify-email?token={token}").status_code == 200
+    answer = anyone("HEAD", f"/auth/verify-email?token={token}", headers=JSON)
+    assert answer.status_code == 200
     assert not is_verified(ann)
     assert follow(anyone, token).status_code == 200
 
@@ -205,7 +207,8 @@ def test_a_browser_gets_a_page(app: Flask, anyone: Caller, ann: Caller) -> None:
     answer = follow(anyone, mailed_token(app, anyone), **BROWSER)
     assert (answer.status_code, answer.mimetype) == (200, "text/html")
     assert "ann@acme.example" in answer.text
-    assert is_verified(ann)
+    assert not is_verified(ann)
+    assert "Accept" in answer.headers["Vary"]
     assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
 
 
@@ -213,7 +216,7 @@ def test_a_browser_gets_a_page(app: Flask, anyone: Caller, ann: Caller) -> None:
 def test_a_browser_is_told_of_a_bad_link_by_a_page(anyone: Caller, path: str) -> None:
     chrome = "text/html,application/xml;q=0.9,*/*;q=0.8,application/signed-exchange;v=b3;q=0.7"
     page = anyone.get(f"/auth/verify-email{path}", headers={"Accept": chrome})
-    told = anyone.get(f"/auth/verify-email{path}")
+    told = anyone.get(f"/auth/verify-email{path}", headers=JSON)
     assert (page.status_code, page.mimetype) == (told.status_code, "text/html")
     assert "invalid or has expired" in page.text
     assert "default-src 'none'" in page.headers["Content-Security-Policy"]

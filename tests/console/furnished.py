@@ -87,6 +87,7 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
     with app.app_context():
         user = db.db.session.get_one(User, (alice.account_id, cast.bob.id))
         undo = mailed_links.issue(user, mailed_links.EMAIL_UNDO, "bob@old.example")
+        keep = mailed_links.issue(user, mailed_links.EMAIL_KEEP)
     return {
         **at_work,
         "account_id": alice.account_id,
@@ -110,6 +111,7 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
         "token": links["new@finance.example"].rpartition("/")[2],
         "reset_token": links[alice.email].rpartition("=")[2],
         "undo_token": undo,
+        "keep_token": keep,
         "explain_id": cast.bob.get("records/closed").json["explain_id"],
         "job_id": _job(app, alice.account_id),
         "entry_id": str(cast.root.get("audit-logs?limit=1").json["items"][0]["id"]),
@@ -175,6 +177,7 @@ def addresses(app: Flask, known: Mapping[str, str]) -> dict[str, str]:
     found["console.show_reset_password"] += f"?token={known['reset_token']}"
     found["console.show_setup_link"] = f"/console/setup/{known['setup_token']}"
     found["console.show_undo_email_change"] += f"?token={known['undo_token']}"
+    found["console.show_keep_email"] += f"?token={known['keep_token']}"
     return found
 
 

@@ -348,6 +348,9 @@ def test_a_profile_is_kept_and_a_new_address_proved_first(app: Flask, cast: Cast
     run_jobs(app)
     path = link_in(outbox(app)[-1]).partition("atrium.test")[2]
     assert viewer.client.get(path, headers={"Accept": "text/html"}).status_code == 200
+    assert cast.bob.get("auth/me").json["email"] == cast.bob.email
+    token = path.partition("token=")[2]
+    assert viewer.send("verify-email", token=token).status_code == 200
     assert "robert@acme.example" in viewer.get("profile").text
     wrong = viewer.send("profile", name="B" * 300, email="nowhere")
     assert (wrong.status_code, beside(wrong, "name")) == (400, "At most 200 characters.")

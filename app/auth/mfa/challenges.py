@@ -25,6 +25,7 @@ LONGEST = 1000
 SIGN_IN, ENROLMENT = "mfa sign-in", "mfa enrolment"
 PASSKEY_SIGN_IN, REGISTRATION = "passkey sign-in", "passkey registration"
 REAUTHENTICATION, SIGNATURE = "reauthentication", "electronic signature"
+EMAIL_UNDO = "undo of an email change"
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,14 @@ class Challenge:
     user_id: str = ""
     state: str = ""
     """Digest of the user's password and revocations, whose change voids the token."""
+    proof: str = ""
+    """What the user had proved when a sign-in asked for more."""
 
 
-def issue(purpose: str, user: User | LoginUser | None = None) -> str:
+def issue(purpose: str, user: User | LoginUser | None = None, proof: str = "") -> str:
     """A new token."""
     expires_at = clock.iso(clock.now() + LIFETIME)
-    owner = (user.account_id, user.id, _state(user)) if user else ()
+    owner = (user.account_id, user.id, _state(user), proof) if user else ()
     return crypto.sign(asdict(Challenge(new_id(), expires_at, *owner)), purpose)
 
 

@@ -43,9 +43,9 @@ def count(user: User) -> int:
     return db.db.session.scalar(query) or 0
 
 
-def delete(user: User) -> None:
+def delete(user: User, *conditions: Condition) -> None:
     """Delete the user's codes, in the open transaction."""
-    db.db.session.execute(sa.delete(RecoveryCode).where(*_of(user)))
+    db.db.session.execute(sa.delete(RecoveryCode).where(*_of(user), *conditions))
 
 
 def _of(user: User) -> tuple[Condition, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,8 +14,9 @@ from app import clock, crypto, db, events, jobs
 from app.accounts import service as accounts
 from app.accounts import sign_in_settings
 from app.accounts.models import User
+from app.accounts.types import Condition
 from app.auth import lockout
-from app.auth.factor_models import PASSKEY, RECOVERY_CODE, TOTP, SecondFactor
+from app.auth.factor_models import PASSKEY, RECOVERY_CODE, TOTP, RecoveryCode, SecondFactor
 from app.auth.mfa import challenges, gate, passkeys, recovery_codes, totp
 from app.auth.mfa.challenges import Challenge
 from app.errors import Conflict, Forbidden, InvalidValues, NotFound, Unauthorized, problem
@@ -71,12 +73,15 @@ def verify_passkey(token: str, assertion: JSONMapping) -> User:
     return user
 
 
-def prove(user: User, answer: Answer, challenge: Challenge | None = None) -> None:
+def prove(
+    user: User, answer: Answer, challenge: Challenge | None = None, tries_of: str = ""
+) -> None:
     """Check a second factor of the user, and use up its code and the challenge.
 
+    `tries_of` is a purpose whose wrong ones count for themselves.
     Raises Unauthorized `invalid_code`, or TooManyRequests after too many wrong ones.
     """
-    limits = lockout.second_factor_limits(user)
+    limits = lockout.second_factor_limits(user, tries_of)
     with lockout.publishing_failures(user.account_id, user.id, user.email):
         rate_limits.check(*limits)
     with db.transaction():
@@ -99,7 +104,8 @@ def prove_again(user: User, answer: Answer, purpose: str) -> None:
         challenge = challenges.read(answer.token, purpose)
         if challenges.user_of(challenge).id != user.id:
             raise _wrong()
-    prove(user, answer, challenge)
+    # The link to undo a change is in a mailbox that may be somebody else's by now.
+    prove(user, answer, challenge, purpose if purpose == challenges.EMAIL_UNDO else "")
 
 
 def start_totp(user: User, name: str) -> tuple[SecondFactor, str]:
@@ -240,6 +246,13 @@ def remove_all(user: User) -> None:
     recovery_codes.delete(user)
 
 
+def has_factor_from_before(user: User, moment: datetime) -> bool:
+    """Whether a factor that the account asks for was confirmed before this moment."""
+    return gate.needs_factor(user) and any(
+        factor.confirmed_at and factor.confirmed_at < moment for factor in gate.factors_of(user)
+    )
+
+
 def enrolling_user(token: str) -> tuple[User, Challenge]:
     """The user of a sign-in that needs a first factor. Raises Unauthorized."""
     challenge = challenges.read(token, challenges.ENROLMENT)
@@ -258,14 +271,26 @@ def check_may_enrol(user: User) -> None:
 
 @events.subscribe(events.AddressVerified)
 def _on_address_proved(event: events.AddressVerified) -> None:
-    # Whoever used the address before may have set up factors of their own.
-    remove_all(db.db.session.get_one(User, (event.account_id, event.user_id)))
+    # Whoever used the address before may have set up factors; older ones are their owner's.
+    user = db.db.session.get_one(User, (event.account_id, event.user_id))
+    foreign: list[Condition] = [
+        SecondFactor.confirmed_at.is_(None),
+        SecondFactor.on_verified_address.is_not(sa.true()),
+    ]
+    if event.since is not None:
+        foreign.append(SecondFactor.confirmed_at >= event.since)
+        recovery_codes.delete(user, RecoveryCode.created_at >= event.since)
+    mine = (SecondFactor.account_id == user.account_id, SecondFactor.user_id == user.id)
+    db.db.session.execute(sa.delete(SecondFactor).where(*mine, sa.or_(*foreign)))
+    if not gate.factors_of(user):
+        recovery_codes.delete(user)
 
 
 def _enrol(
     user: User, factor: SecondFactor, challenge: Challenge | None, session_id: str | None
 ) -> Enrolled:
-    factor.confirmed_at = factor.confirmed_at or clock.now()
+    factor.confirmed_at = clock.now()
+    factor.on_verified_address = user.email_verified
     if challenge is not None:
         challenges.use(challenge, user.account_id)
     db.db.session.flush()

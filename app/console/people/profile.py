@@ -9,6 +9,7 @@ from app.accounts import service as accounts
 from app.auth import api_keys, password_resets, sessions, verification
 from app.auth import service as auth
 from app.auth.mfa import gate
+from app.auth.mfa.gate import Proof
 from app.console.shell import forms, guard, lists
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import MAX_PASSWORD_LENGTH, Form, Page, redirect_with_notice
@@ -97,6 +98,8 @@ def _profile_page(form: Form) -> Page:
     keys = api_keys.list_active(user.account_id, user.id)
     context["max_keys"] = MAX_KEYS
     context["factors"] = gate.factors_of(user)
+    context["has_managed_address"] = gate.is_address_managed(user)
+    context["may_have_password"] = gate.allows(user, Proof.PASSWORD)
     return form.render(
         "console/profile/show.html", keys=keys, program=user_agents.describe, **context
     )

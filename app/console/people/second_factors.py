@@ -14,6 +14,7 @@ from app.auth import service as auth
 from app.auth.factor_models import PASSKEY
 from app.auth.mfa import challenges, gate, passkeys, recovery_codes, report
 from app.auth.mfa import service as mfa
+from app.auth.mfa.challenges import Challenge
 from app.auth.mfa.gate import Proof
 from app.auth.responses import origin
 from app.console.people.team import tabs
@@ -54,7 +55,7 @@ def verify_second_factor() -> Page | BaseResponse:
         if error.error == "invalid_mfa_token":
             return _expired(form, error)
         return second_factor.step_page(form.with_error(error))
-    return _signed_in(user, form, challenge.id)
+    return _signed_in(user, form, challenge)
 
 
 @blueprint.post("/console/second-factor/set-up")
@@ -71,7 +72,7 @@ def set_up_second_factor() -> Page | BaseResponse:
         enrolled = mfa.confirm_totp(user, form["code"][:100], challenge)
     except AppError as error:
         return second_factor.set_up_page(form.with_error(error), user)
-    return _signed_in_with_codes(user, form, enrolled, challenge.id)
+    return _signed_in_with_codes(user, form, enrolled, challenge)
 
 
 @blueprint.post("/console/second-factor/set-up/passkey")
@@ -90,7 +91,7 @@ def set_up_passkey() -> Page | BaseResponse:
         enrolled = mfa.add_passkey(user, *new, challenge)
     except AppError as error:
         return second_factor.set_up_page(form.with_error(error), user)
-    return _signed_in_with_codes(user, form, enrolled, challenge.id)
+    return _signed_in_with_codes(user, form, enrolled, challenge)
 
 
 @blueprint.post("/console/second-factor/set-up/options")
@@ -104,9 +105,9 @@ def enrolment_passkey_options() -> BaseResponse:
 
 
 def _signed_in_with_codes(
-    user: User, form: Form, enrolled: mfa.Enrolled, session_id: str
+    user: User, form: Form, enrolled: mfa.Enrolled, passed: Challenge
 ) -> BaseResponse:
-    signed_in = _signed_in(user, form, session_id)
+    signed_in = _signed_in(user, form, passed)
     page = _codes_page(enrolled.recovery_codes or [], signed_in.headers["Location"])
     response = html.add_security_headers(make_response(page))
     for cookie in signed_in.headers.getlist("Set-Cookie"):
@@ -138,11 +139,12 @@ def sign_in_with_passkey() -> Page | BaseResponse:
     return _signed_in(user, form)
 
 
-def _signed_in(user: User, form: Form, session_id: str | None = None) -> BaseResponse:
+def _signed_in(user: User, form: Form, passed: Challenge | None = None) -> BaseResponse:
     going = resubmit.target_path(form[resubmit.FIELD])
     target = guard.safe_target(form["next"]) or url_for("console.show_home")
     status = 307 if going else 303
-    response = guard.start_session(user, going or target, Proof.MFA, status, session_id=session_id)
+    proof = gate.proof_of(passed) if passed else Proof.PASSKEY
+    response = guard.start_session(user, going or target, proof, status, passed=passed)
     last_account.remember(response, user.account.slug)
     return response
 

@@ -23,6 +23,7 @@ from app.auth.factor_models import PASSKEY
 from app.auth.guard import ACCOUNT, limit_body
 from app.auth.login_users import LoginUser
 from app.auth.mfa import gate
+from app.auth.mfa.challenges import Challenge
 from app.auth.mfa.gate import Proof
 from app.auth.principal import Principal
 from app.auth.responses import origin, remember_device
@@ -177,7 +178,7 @@ def render_reauthentication(form: Form) -> tuple[str, int]:
     form.values["next"] = safe_target(form["next"]) or ""
     return form.render(
         REAUTHENTICATE,
-        has_password=user.password_hash is not None,
+        has_password=gate.has_password(user),
         needs_factor=gate.needs_factor(user),
         has_passkey=any(factor.kind == PASSKEY for factor in gate.factors_of(user)),
         lacks_file=lacks_file,
@@ -250,15 +251,15 @@ def start_session(
     proof: Proof,
     status: int = 303,
     flow: Flow | None = None,
-    session_id: str | None = None,
+    passed: Challenge | None = None,
 ) -> BaseResponse:
     """Sign a user in to the console in this browser, by a flow of a provider or not, and redirect.
 
-    The browser's previous session ends. Raises MfaRequired or EnrolmentRequired.
+    The browser's previous session ends. Raises as `gate.check`.
     """
     g.after_sign_in = target if status == 303 else ""
     with one_time_codes.attaching_challenge(flow):
-        secret = sessions.start_in_console(user, origin(), proof, session_id)
+        secret = sessions.start_in_console(user, origin(), proof, passed)
     end_current_session()
     started = credentials.console_principal(secret) if flow else None
     if flow and started:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from flask import flash, request, url_for
+import json
+from collections.abc import Mapping
+
+from flask import Response, flash, make_response, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
+from app.accounts.models import User
 from app.auth import (
     email_changes,
     invitations,
@@ -12,16 +16,23 @@ from app.auth import (
     magic_links,
     mail_tokens,
     password_resets,
+    verification,
 )
 from app.auth import service as auth
 from app.auth.guard import account_of_host
-from app.auth.mfa.gate import Proof
-from app.console.shell import forms, guard, last_account, realms
+from app.auth.mfa import gate
+from app.auth.mfa.gate import MfaRequired, Proof
+from app.auth.routes import links
+from app.auth.schemas import VERIFIED, TokenBody, VerifiedAddress
+from app.console.shell import forms, guard, last_account, realms, second_factor
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import MAX_PASSWORD_LENGTH, Form, Page, redirect_with_notice
-from app.errors import AppError, BadRequest
+from app.errors import AppError, BadRequest, InvalidValues, problem
+from app.http import error_handlers, html
 from app.http.languages import gettext, lazy_gettext
 from app.rest.access import public
+from app.rest.openapi_text import PAGE_EXAMPLE
+from app.rest.schemas import TEXT
 
 INVALID_INVITATION = {
     invitations.ACCEPTED: lazy_gettext(
@@ -98,6 +109,98 @@ def _reset_page(form: Form) -> Page:
     return form.render("console/links/reset.html", **context)
 
 
+@links.route("/auth/verify-email", methods=["GET"])
+@links.arguments(TokenBody, location="query")
+@links.response(200, VerifiedAddress, example=VERIFIED)
+@links.alt_response(
+    200,
+    schema=TEXT,
+    content_type="text/html",
+    example=PAGE_EXAMPLE,
+    description="A page with a button, for all other clients.",
+)
+@links.fails(400, 403, 409)
+@public
+@guard.allow_anonymous
+def open_verification_link(args: dict[str, str]) -> Response | dict[str, object]:
+    """Verify an address, for clients that accept nothing but JSON: the link in the mail.
+
+    Only a GET whose `Accept` is exactly `application/json` verifies. All others get a page with a
+    button, and change nothing: mail scanners open links.
+    """
+    if request.method == "GET" and html.wants_only_json():
+        user = verification.verify(args["token"])
+        return {"message": VERIFIED["message"], "user": user}
+    guard.load_caller()
+    page, status = _verification_page(Form({"token": args["token"]}))
+    return _link_page(page, status)
+
+
+def _link_page(page: str, status: int, headers: Mapping[str, str] = {}) -> Response:
+    response = make_response(page, status, dict(headers))
+    response.vary.add("Accept")
+    return html.add_security_headers(response)
+
+
+def _link_error(error: AppError) -> Response:
+    if html.wants_only_json():
+        return error_handlers.json_error(error)
+    page = render_template("auth/not_verified.html", problem=error.message)
+    return _link_page(page, error.status, error.headers)
+
+
+links.record_once(
+    lambda state: error_handlers.register_error_page(state.app, "/auth/verify-email", _link_error)
+)
+
+
+@blueprint.post("/console/verify-email")
+@public
+@guard.allow_anonymous
+def verify_email() -> Page | str:
+    """Verify an address with the token of a mailed link.
+
+    With the password that was chosen before, or a new one: a stranger may have chosen it.
+    """
+    form = forms.submitted("token", "password", "is_new")
+    caller, name = guard.caller(), "new_password" if form["is_new"] else "password"
+    try:
+        form.validated(token=500, password=MAX_PASSWORD_LENGTH)
+        user, _ = verification.find(form["token"]) or (None, None)
+        asks = user is not None and _asks_password(user)
+        if asks and not form["password"]:
+            form.validated(("password",))
+        user = verification.verify(
+            form["token"],
+            by=caller.user_id if caller else None,
+            **({name: form["password"]} if asks else {}),
+        )
+    except AppError as error:
+        if isinstance(error, InvalidValues):
+            error = InvalidValues([{**one, "field": "password"} for one in error.details])
+        return _verification_page(form.with_error(error))
+    return render_template("auth/verified.html", user=user)
+
+
+def _asks_password(user: User) -> bool:
+    caller = guard.caller()
+    return gate.has_password(user) and (caller is None or caller.user_id != user.id)
+
+
+def _verification_page(form: Form) -> Page:
+    user, email = verification.find(form["token"][:500]) or (None, None)
+    if user is None:
+        problem = form.problem or mail_tokens.invalid_token().message
+        return render_template("auth/not_verified.html", problem=problem), 400
+    return form.render(
+        "console/links/verify.html",
+        user=user,
+        email=email,
+        is_first=email == user.email,
+        asks_password=_asks_password(user),
+    )
+
+
 @blueprint.get("/console/sign-in-link")
 @public
 @guard.allow_anonymous
@@ -119,7 +222,7 @@ def use_sign_in_link() -> Page | BaseResponse:
     if found is None:
         form.status = 400
         return form.render("console/links/sign_in.html", valid=False)
-    return guard.start_session(found[0], url_for("console.show_home"), Proof.ONE_FACTOR)
+    return guard.start_session(found[0], url_for("console.show_home"), Proof.SETUP_LINK)
 
 
 @blueprint.get("/console/magic-link")
@@ -140,7 +243,7 @@ def use_magic_link() -> Page | BaseResponse:
         user = magic_links.consume(form.validated(token=500)["token"], account_of_host())
     except AppError as error:
         return _magic_link_page(form.with_error(error))
-    response = guard.start_session(user, url_for("console.show_home"), Proof.ONE_FACTOR)
+    response = guard.start_session(user, url_for("console.show_home"), Proof.MAIL)
     last_account.remember(response, user.account.slug)
     return response
 
@@ -164,21 +267,68 @@ def show_undo_email_change() -> Page:
 @guard.allow_anonymous
 def undo_email_change() -> Page | BaseResponse:
     """Restore the old email address with the token of a mailed link."""
-    form = forms.submitted("token")
+    form = forms.submitted("token", "code", "assertion", "mfa_token", "wait")
+    _, email = email_changes.find(form["token"][:500]) or (None, None)
     try:
-        user = email_changes.undo(form.validated(token=500)["token"])
+        token = form.validated(token=500)["token"]
+        answer = second_factor.answer(form, form["mfa_token"])
+        due_at = email_changes.undo(token, answer, waits=bool(form["wait"]))
+    except MfaRequired:
+        message = gettext("Enter a code, or use your passkey.")
+        return _undo_page(form.with_error(InvalidValues([problem("code", "required", message)])))
     except AppError as error:
         return _undo_page(form.with_error(error))
-    notice = gettext(
-        "Your address is %(email)s again. Check your inbox to set a new password.", email=user.email
-    )
+    if due_at:
+        notice = gettext("Your address will be %(email)s again in 24 hours.", email=email)
+    else:
+        notice = gettext(
+            "Your address is %(email)s again. Check your inbox to set a new password.", email=email
+        )
     return redirect_with_notice(notice, "console.sign_in")
 
 
 def _undo_page(form: Form) -> Page:
-    user, email = email_changes.find(form["token"][:500]) or (None, None)
+    token = form["token"][:500]
+    user, email = email_changes.find(token) or (None, None)
     form.status = form.status if user else 400
-    return form.render("console/links/undo_email_change.html", user=user, email=email)
+    asked = email_changes.factor_request(token)
+    extra = asked.extra if asked else {}
+    return form.render(
+        "console/links/undo_email_change.html",
+        user=user,
+        email=email,
+        methods=extra.get("methods", ()),
+        mfa_token=extra.get("mfa_token"),
+        options=json.dumps(extra.get("passkey_options")),
+    )
+
+
+@blueprint.get("/console/keep-email")
+@public
+@guard.allow_anonymous
+def show_keep_email() -> Page:
+    """The button that keeps the present address: mail scanners press none."""
+    return _keep_page(Form({"token": request.args.get("token", "")}))
+
+
+@blueprint.post("/console/keep-email")
+@public
+@guard.allow_anonymous
+def keep_email() -> Page | BaseResponse:
+    """Keep the present address with the token of a mailed link."""
+    form = forms.submitted("token")
+    try:
+        user = email_changes.keep(form.validated(token=500)["token"])
+    except AppError as error:
+        return _keep_page(form.with_error(error))
+    notice = gettext("Your address is still %(email)s.", email=user.email)
+    return redirect_with_notice(notice, "console.sign_in")
+
+
+def _keep_page(form: Form) -> Page:
+    user = email_changes.find_kept(form["token"][:500])
+    form.status = form.status if user else 400
+    return form.render("console/links/keep_email.html", user=user)
 
 
 @blueprint.get("/console/invitations/<token>")
@@ -202,7 +352,7 @@ def accept_invitation(token: str) -> Page | BaseResponse:
         return _invitation_page(token, form.with_error(error))
     flash(gettext("Welcome to %(account)s.", account=user.account.name))
     guard.end_session("")  # the cookie is about to belong to another user
-    return guard.start_session(user, url_for("console.show_home"), Proof.ONE_FACTOR)
+    return guard.start_session(user, url_for("console.show_home"), Proof.PASSWORD)
 
 
 def _invitation_page(token: str, form: Form) -> Page:
@@ -210,4 +360,9 @@ def _invitation_page(token: str, form: Form) -> Page:
     invitations.require_enabled()
     if not invitation["is_valid"]:
         raise BadRequest(str(INVALID_INVITATION[str(invitation["status"])]))
-    return form.render("console/links/invitation.html", invitation=invitation, token=token)
+    return form.render(
+        "console/links/invitation.html",
+        invitation=invitation,
+        token=token,
+        takes_password=invitations.may_choose_password(token),
+    )
