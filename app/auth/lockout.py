@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from app import config, events
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.accounts.service import email_key
+from app.auth import stranger_mails
 from app.auth.principal import Principal, find_account
 from app.errors import TooManyRequests, Unauthorized
 from app.http import rate_limits
@@ -136,10 +137,22 @@ def count_mail_request(
     rate_limits.consume(*allowances)
 
 
-def count_mail(account_id: str, email: str, *, reset: bool = False) -> None:
-    """Count a mail that a signed-in user triggers. Raises TooManyRequests."""
+def count_mail(account_id: str, email: str, *, verified: bool = False) -> None:
+    """Count a mail that a signed-in user triggers. Raises TooManyRequests or QuotaExceeded."""
+    if not verified:
+        stranger_mails.count(account_id)
     if config.current().login_rate_limit != "off":
-        rate_limits.consume(*_mail_limits(account_id, email, reset=reset))
+        rate_limits.consume(*_mail_limits(account_id, email, reset=verified))
+
+
+def count_own_address(account_id: str, user_id: str, email: str) -> None:
+    """Count a mail to a user's own new address. Raises TooManyRequests.
+
+    Not for the account: one member must not use up the mails of all.
+    """
+    if config.current().login_rate_limit != "off":
+        own = Limit("mail-own-address", config.current().mail_tries, DAY).of(account_id, user_id)
+        rate_limits.consume(own, *_mail_limits(account_id, email, reset=False))
 
 
 def beyond_mail_limit(account_id: str, emails: Sequence[str]) -> list[str]:

@@ -13,11 +13,12 @@ from app.accounts import pii, users
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.accounts.types import Problem
-from app.auth import api_keys, lockout, mail_tokens, passwords, sessions
+from app.auth import api_keys, lockout, mail_tokens, passwords, sessions, stranger_mails
 from app.auth import service as auth
 from app.auth.mfa import gate
 from app.auth.models import ApiKey, MailedToken
 from app.auth.principal import NO_PASSWORDS, Principal
+from app.context import actor
 from app.errors import InvalidValues
 from app.outbound import mail
 
@@ -33,7 +34,8 @@ def request_reset(account: str | None, email: str) -> None:
 
 def enqueue_mail(user: User) -> None:
     """Enqueue a mail with a link to set a password, in the open transaction."""
-    jobs.enqueue("auth.send_reset", {"user_id": user.id}, account_id=user.account_id)
+    payload = {"user_id": user.id, "caused_by": actor.current().user_id}
+    jobs.enqueue("auth.send_reset", payload, account_id=user.account_id)
 
 
 def send_link(user: User) -> None:
@@ -41,7 +43,7 @@ def send_link(user: User) -> None:
 
     Raises TooManyRequests.
     """
-    lockout.count_mail(user.account_id, user.email, reset=user.email_verified)
+    lockout.count_mail(user.account_id, user.email, verified=user.email_verified)
     with db.transaction():
         sessions.end_all(user.account_id, user.id)
         enqueue_mail(user)
@@ -160,5 +162,7 @@ def _mail_reset(payload: Mapping[str, str]) -> None:
         return
     token = mail_tokens.issue(user, PURPOSE)
     link = f"{config.current().base_url}/console/reset-password?token={quote(token)}"
-    values = {"link": link, "account": user.account.name}
+    by = payload.get("caused_by")
+    caused_by = stranger_mails.named(user.account_id, by) if by != user.id else None
+    values = {"link": link, "account": user.account.name, "caused_by": caused_by}
     mail.send(user.email, "reset", language=user.language, **values)

@@ -317,4 +317,4 @@ def update_me(body: Body) -> User:
     sign-in (403 `recent_sign_in_required`) or, for users without a second factor,
     `current_password`.
     """
-    return verification.change_profile(principal(), body, request.remote_addr)
+    return verification.change_profile(principal(), body)
