@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import sqlalchemy as sa
 from email_validator import EmailNotValidError, validate_email
+from idna import valid_contextj
 from sqlalchemy.exc import InvalidRequestError
 
 from app import clock, db, events
@@ -28,7 +29,9 @@ from app.errors import InvalidValues, NotFound, problem
 
 LONGEST_EMAIL = 254
 LONGEST_NAME = 200
-CONTROL = ("Cc", "Zl", "Zp")
+CONTROL = ("Cc", "Cf", "Zl", "Zp")
+JOINERS = "\u200c\u200d"
+VARIATION_SELECTOR = "\ufe0f"
 
 
 def create_account(name: str, slug: str, *, slug_field: str = "account_slug") -> Account:
@@ -190,10 +193,34 @@ def name_problem(name: str, field: str = "name") -> Problem | None:
     """The validation problem of a display name, or None."""
     if len(name) > LONGEST_NAME:
         return problem(field, "too_long", "This name is too long.")
-    # Names appear in mails and on pages, where a line break could pass as our own text.
-    if any(unicodedata.category(character) in CONTROL for character in name):
-        return problem(field, "name_invalid", "A name must be one line without control characters.")
+    # Names appear in mails and on pages, where a line break could pass as our own text, and an
+    # invisible character could turn the line around or make two names look the same.
+    if any(
+        unicodedata.category(character) in CONTROL and not _joins(name, position)
+        for position, character in enumerate(name)
+    ):
+        message = "A name must be one line without control characters and invisible characters."
+        return problem(field, "name_invalid", message)
+    if "=?" in name:
+        message = 'A name cannot contain "=?", which mail programs decode.'
+        return problem(field, "name_invalid", message)
     return None
+
+
+def _joins(name: str, position: int) -> bool:
+    """Whether a character is a joiner where its script or an emoji needs one.
+
+    As in domain names (RFC 5892, A.1 and A.2), and between any two Arabic letters: Persian keyboards
+    also put a non-joiner where it changes nothing.
+    """
+    if name[position] not in JOINERS or not 0 < position < len(name) - 1:
+        return False
+    before, after = name[position - 1], name[position + 1]
+    if all(unicodedata.name(neighbour, "").startswith("ARABIC") for neighbour in (before, after)):
+        return True
+    if unicodedata.category(after) == "So":
+        return before == VARIATION_SELECTOR or unicodedata.category(before) in ("So", "Sk")
+    return valid_contextj(name, position)
 
 
 def label(name: str) -> str:

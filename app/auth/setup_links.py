@@ -72,7 +72,7 @@ def create(body: Body, *, by: Principal, id: str | None = None) -> tuple[SetupLi
     by.refuse_key(NO_KEYS)
     by.require_recent_sign_in()
     account = _account(by)
-    email = (body.get("email") or "").strip() or None
+    email, name = (body.get("email") or "").strip() or None, accounts.label(body["name"])
     if email and (invalid := accounts.email_problem(email)):
         raise InvalidValues([invalid])
     token = tokens.random_token(account.account_code)
@@ -81,7 +81,7 @@ def create(body: Body, *, by: Principal, id: str | None = None) -> tuple[SetupLi
         accounts.get_for_update(account.id)  # two at once would pass the limit
         link = SetupLink(
             account_id=account.id,
-            name=body["name"],
+            name=name,
             email=email,
             features=[name for name in FEATURES if name in body.get("features", FEATURES)],
             token_hash=tokens.digest(token),
