@@ -210,8 +210,8 @@ def name_problem(name: str, field: str = "name") -> Problem | None:
 def _joins(name: str, position: int) -> bool:
     """Whether a character is a joiner where its script or an emoji needs one.
 
-    As in domain names (RFC 5892, A.1 and A.2), and between any two Arabic letters: Persian keyboards
-    also put a non-joiner where it changes nothing.
+    As in domain names (RFC 5892, A.1 and A.2), and between any two Arabic letters: in Persian,
+    people also type a non-joiner where it changes nothing.
     """
     if name[position] not in JOINERS or not 0 < position < len(name) - 1:
         return False

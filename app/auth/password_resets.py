@@ -18,16 +18,19 @@ from app.auth import service as auth
 from app.auth.mfa import gate
 from app.auth.models import ApiKey, MailedToken
 from app.auth.principal import NO_PASSWORDS, Principal
-from app.context import actor
+from app.context import actor, tenancy
 from app.errors import InvalidValues
 from app.outbound import mail
 
 PURPOSE = mail_tokens.RESET
 
 
-def request_reset(account: str | None, email: str) -> None:
-    """Enqueue a reset mail, without revealing whether the user exists, not even by timing."""
-    payload = {"account": auth.require_account(account), "email": email}
+def request_reset(account: str | None, email: str, source: str) -> None:
+    """Enqueue a reset mail, without revealing whether the user exists, not even by timing.
+
+    `source` is of `lockout.count_mail_request`.
+    """
+    payload = {"account": auth.require_account(account), "email": email, "source": source}
     with db.transaction():
         jobs.enqueue("auth.forgot_password", payload, account_id=SYSTEM_ACCOUNT_ID)
 
@@ -128,6 +131,7 @@ def _change(user: User, password_hash: str, *, revoke_api_keys: bool = False) ->
     account_id, user_id = user.account_id, user.id
     with db.transaction():
         users.set_password(user, password_hash)
+        lockout.forget_guesses(account_id, user.email)
         if revoke_api_keys:  # last: the row lock has ended concurrent creations
             api_keys.revoke_all(account_id, user_id)
         # Whoever knew the old password may have requested a pending email change.
@@ -147,8 +151,9 @@ def _refuse(problems: list[Problem]) -> None:
 @jobs.job("auth.forgot_password", mails=True)
 def _mail_forgotten(payload: Mapping[str, str]) -> None:
     user = auth.find_user(payload["account"], payload["email"])
-    if user is not None and (user.email_verified or lockout.allows_unverified_reset(user.email)):
-        _mail_reset({"account_id": user.account_id, "user_id": user.id})
+    if user is not None:
+        with tenancy.in_account(user.account_id):  # whose mail it is
+            _mail_reset({**payload, "account_id": user.account_id, "user_id": user.id})
 
 
 @jobs.job("auth.send_reset", mails=True)
@@ -160,7 +165,7 @@ def _mail_reset(payload: Mapping[str, str]) -> None:
     )
     if user is None or not user.may_sign_in:
         return
-    token = mail_tokens.issue(user, PURPOSE)
+    token = mail_tokens.issue(user, PURPOSE, source=payload.get("source"))
     link = f"{config.current().base_url}/console/reset-password?token={quote(token)}"
     by = payload.get("caused_by")
     caused_by = stranger_mails.named(user.account_id, by) if by != user.id else None

@@ -8,13 +8,14 @@ from app import rest
 from app.accounts.models import User
 from app.accounts.schemas import ACCOUNT, API_KEY, JWT, USER, AccountView, UserView
 from app.accounts.types import Body
-from app.auth import lockout, registration, verification
+from app.auth import registration, verification
 from app.auth import service as auth
 from app.auth.guard import account_of_request, principal, signed_in_caller, user_id_if_signed_in
 from app.auth.mfa.service import Answer
 from app.auth.responses import (
     REFRESH_COOKIE,
     REFRESH_PATH,
+    count_mail_request,
     origin,
     requested_account,
     sign_in_response,
@@ -236,13 +237,13 @@ def send_verification(body: Body) -> dict[str, str]:
 def resend_verification(body: Body) -> dict[str, str]:
     """Mail a new verification link, without signing in.
 
-    A new link invalidates older ones. The response does not reveal whether the user exists. Without
-    an address, the link goes to the caller, who must be signed in.
+    The last three links that you asked for stay valid. The response does not reveal whether the
+    user exists. Without an address, the link goes to the caller, who must be signed in.
     """
     if "email" in body:
         account = auth.require_account(requested_account(body))
-        lockout.count_mail_request(account, body["email"], request.remote_addr)
-        verification.resend(account, body["email"])
+        source = count_mail_request(account, body["email"])
+        verification.resend(account, body["email"], source)
     else:
         verification.resend_as_caller(signed_in_caller(), None)
     return {"message": "If the user exists and is unverified, a new link is on its way."}

@@ -13,7 +13,7 @@ from app.accounts import service as accounts
 from app.accounts import sign_in_settings
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
 from app.accounts.types import Problem
-from app.auth import lockout, login_users, passwords, sessions, tokens
+from app.auth import devices, lockout, login_users, passwords, sessions, tokens
 from app.auth import principal as principals
 from app.auth.devices import Origin
 from app.auth.login_users import LoginUser
@@ -64,7 +64,12 @@ def check_password(account: str | None, email: str, password: str, origin: Origi
     # Counts under the id: slug, code and id together must not allow three times the tries.
     with (
         lockout.publishing_failures(account_id, user.id if user else None, email),
-        lockout.limit_guesses(account_id or account, email, origin.ip_address),
+        lockout.limit_guesses(
+            account_id or account,
+            email,
+            origin.ip_address,
+            devices.known_id(origin.device, account_id, user.id if user else None),
+        ),
     ):
         return _authenticate(user, password)
 

@@ -14,7 +14,7 @@ from app.auth import email_changes, lockout, mail_tokens, sessions, stranger_mai
 from app.auth import service as auth
 from app.auth.mfa import gate
 from app.auth.principal import NO_ADDRESSES, Principal
-from app.context import actor
+from app.context import actor, tenancy
 from app.errors import Forbidden, InvalidValues
 from app.outbound import mail
 
@@ -60,9 +60,12 @@ def resend_as_caller(caller: Principal, email: str | None) -> None:
     resend(caller.account_id, key)
 
 
-def resend(account: str | None, email: str) -> None:
-    """Enqueue a new link, without revealing whether the user exists, not even by timing."""
-    payload = {"account": auth.require_account(account), "email": email}
+def resend(account: str | None, email: str, source: str | None = None) -> None:
+    """Enqueue a new link, without revealing whether the user exists, not even by timing.
+
+    `source` is of `lockout.count_mail_request`.
+    """
+    payload = {"account": auth.require_account(account), "email": email, "source": source}
     with db.transaction():
         jobs.enqueue("auth.resend_verification", payload, account_id=SYSTEM_ACCOUNT_ID)
 
@@ -138,7 +141,12 @@ def _check_may_change_email(caller: Principal, password: str | None) -> None:
 def _mail_verification(payload: Mapping[str, str]) -> None:
     user = db.db.session.get(User, (payload["account_id"], payload["user_id"]))
     if user is not None and user.may_sign_in and not user.email_verified:
-        _send(user, user.email, mail_tokens.issue(user, PURPOSE), payload.get("caused_by"))
+        _send(
+            user,
+            user.email,
+            mail_tokens.issue(user, PURPOSE, source=payload.get("source")),
+            payload.get("caused_by"),
+        )
 
 
 @jobs.job("auth.send_email_change", mails=True)
@@ -168,7 +176,8 @@ def _fingerprint(user: User) -> str:
 def _resend(payload: Mapping[str, str]) -> None:
     user = auth.find_user(payload["account"], payload["email"])
     if user is not None:
-        _mail_verification({"account_id": user.account_id, "user_id": user.id})
+        with tenancy.in_account(user.account_id):  # whose mail it is
+            _mail_verification({**payload, "account_id": user.account_id, "user_id": user.id})
 
 
 def _send(user: User, email: str, token: str, by: str | None = None) -> None:

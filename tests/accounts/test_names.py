@@ -1,5 +1,7 @@
 """Names of accounts, people, roles and the like: which characters they may have."""
 
+# ruff: noqa: RUF001 - names in other scripts
+
 from __future__ import annotations
 
 import secrets

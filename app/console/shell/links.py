@@ -8,7 +8,6 @@ from werkzeug.wrappers import Response as BaseResponse
 from app.auth import (
     email_changes,
     invitations,
-    lockout,
     magic_links,
     mail_tokens,
     password_resets,
@@ -16,6 +15,7 @@ from app.auth import (
 from app.auth import service as auth
 from app.auth.guard import account_of_host
 from app.auth.mfa.gate import Proof
+from app.auth.responses import count_mail_request
 from app.console.shell import forms, guard, last_account, realms
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import MAX_PASSWORD_LENGTH, Form, Page, redirect_with_notice
@@ -54,8 +54,8 @@ def forgot_password() -> Page | BaseResponse:
     try:
         body = form.validated(("email",), account=200, email=realms.MAX_EMAIL)
         account = auth.require_account(realms.account_of(form))
-        lockout.count_mail_request(account, body["email"], request.remote_addr, reset=True)
-        password_resets.request_reset(account, body["email"])
+        source = count_mail_request(account, body["email"], reset=True)
+        password_resets.request_reset(account, body["email"], source)
     except AppError as error:
         return form.with_error(error).render("console/links/forgot.html")
     notice = gettext(
