@@ -26,6 +26,7 @@ from app.auth.schemas import (
     VERIFIED,
     Credentials,
     EmailBody,
+    LogoutBody,
     Me,
     OwnProfile,
     OwnUserView,
@@ -164,17 +165,19 @@ def _answer(body: Body) -> Answer | None:
 
 
 @blueprint.route("/logout", methods=["POST"])
-@blueprint.arguments(RefreshBody, required=False, example={"refresh_token": "eyJhbGciOi..."})
+@blueprint.arguments(LogoutBody, required=False, example={"refresh_token": "eyJhbGciOi..."})
 @blueprint.response(200, Message, example={"message": "You are signed out."})
 @blueprint.fails(403)
 def logout(body: Body) -> Response:
     """Sign out.
 
-    Ends the session of the refresh token or cookie, including its access tokens; without either,
-    all of your sessions. Ignores a cookie that is not a valid refresh token of yours.
+    Ends the session of the refresh token, or without one that of the access token that you send,
+    including all its access tokens. `all` ends all of your sessions; API keys cannot do that, and
+    end none without a refresh token. The refresh cookie is deleted.
     """
     cookie = request.cookies.get(REFRESH_COOKIE, "")
-    auth.logout(principal(), body.get("refresh_token"), cookie=cookie)
+    everywhere = body.get("all", False)
+    auth.logout(principal(), body.get("refresh_token"), cookie=cookie, everywhere=everywhere)
     response = make_response({"message": "You are signed out."})
     response.delete_cookie(REFRESH_COOKIE, path=REFRESH_PATH)
     return response

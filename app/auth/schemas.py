@@ -99,6 +99,15 @@ class RefreshBody(Schema):
     refresh_token = fields.Text(longest=100_000)
 
 
+class LogoutBody(RefreshBody):
+    """What to end; defaults to the session of the access token."""
+
+    refresh_token = fields.Text(
+        longest=100_000, metadata={"description": "Ends its session instead."}
+    )
+    all = fields.StrictBoolean(metadata={"description": "Whether to end all of your sessions."})
+
+
 class TokenBody(Schema):
     """The token of a mailed link."""
 

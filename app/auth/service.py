@@ -187,18 +187,30 @@ def current_password_problems(user: User, password: str, field: str) -> list[Pro
     return [] if matches else [wrong]
 
 
-def logout(caller: Principal, refresh_token: str | None, *, cookie: str) -> None:
-    """End the session of a refresh token or cookie; without either, all of the caller's."""
-    claims: Claims | None
+def logout(
+    caller: Principal, refresh_token: str | None, *, cookie: str, everywhere: bool = False
+) -> None:
+    """End the session of a refresh token, else that of the access token that was sent.
+
+    An access token of an earlier release has no session: then that of the cookie, else all.
+    `everywhere` ends all. Raises Unauthorized or Forbidden.
+    """
+    if everywhere:
+        caller.refuse_key("API keys cannot do this.")
+        sessions.end_all(*sessions.user_key(caller))
+        return
+    claims: Claims | None = None
     if refresh_token:
         claims = tokens.read(refresh_token, tokens.REFRESH)
         if claims["sub"] != caller.user_id:
             raise Forbidden("The refresh token belongs to another user.")
-    else:
+    elif caller.session_id is None:
         claims = _cookie_claims(caller, cookie)
-    if claims:
+    if claims is not None:
         sessions.end_family(claims)
-    else:
+    elif caller.session_id is not None:
+        sessions.end(*sessions.user_key(caller), caller.session_id)
+    elif caller.api_key_id is None:
         sessions.end_all(*sessions.user_key(caller))
 
 
