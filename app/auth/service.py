@@ -10,7 +10,7 @@ import structlog
 
 from app import clock, config, db, events
 from app.accounts import service as accounts
-from app.accounts import sign_in_settings
+from app.accounts import sign_in_settings, users
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
 from app.accounts.types import Problem
 from app.auth import devices, lockout, login_users, passwords, sessions, tokens
@@ -84,6 +84,10 @@ def _authenticate(user: LoginUser | None, password: str) -> LoginUser:
             error="email_not_verified",
         )
     _check_passwords_allowed(user)
+    stored = user.password_hash or ""
+    if renewed := passwords.new_hash(password, stored):
+        users.replace_hash(user.account_id, user.id, stored, renewed)
+        user.password_hash = renewed
     return user
 
 
