@@ -211,7 +211,7 @@ def test_a_line_break_in_a_subject_adds_no_header(
 
 def test_what_an_account_is_called_is_text_in_the_html(app: Flask, anyone: Caller) -> None:
     name = '<script>alert(1)</script><a href="//evil">{{ 7 * 7 }}</a>'
-    assert anyone.post("auth/register", {**BODY, "name": name}).status_code == 201
+    assert anyone.post("auth/register", {**BODY, "account_name": name}).status_code == 201
     run_jobs(app)
     (got,) = outbox(app)
     html = body_of(got, "html")

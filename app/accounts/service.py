@@ -28,16 +28,22 @@ from app.db import errors
 from app.errors import InvalidValues, NotFound, problem
 
 LONGEST_EMAIL = 254
+LONGEST_LOCAL_PART = 64
+"""Bytes before the @, as mail servers take them (RFC 5321, section 4.5.3.1.1)."""
 LONGEST_NAME = 200
 CONTROL = ("Cc", "Cf", "Zl", "Zp")
 JOINERS = "\u200c\u200d"
 VARIATION_SELECTOR = "\ufe0f"
 
 
-def create_account(name: str, slug: str, *, slug_field: str = "account_slug") -> Account:
-    """Create an account with its `pii_access` group. Raises Conflict if the slug is taken."""
+def create_account(name: str, slug: str | None, *, slug_field: str = "account_slug") -> Account:
+    """Create an account with its `pii_access` group. Raises Conflict if the slug is taken.
+
+    Without a slug, its code stands in.
+    """
     with db.transaction() as session:
-        account = Account(account_code=codes.next_code(), slug=slug, name=name)
+        code = codes.next_code()
+        account = Account(account_code=code, slug=slug or code.lower(), name=name)
         with errors.conflict_on_unique("accounts", "slug", slug_field, "This slug is taken."):
             session.add(account)
             session.flush()
@@ -241,6 +247,8 @@ def label_problem(name: str, field: str = "name") -> Problem | None:
 def is_email(text: str) -> bool:
     """Whether a text is an email address in a domain with a dot; makes no DNS query."""
     if len(text) > LONGEST_EMAIL:  # first: validation is slower than linear
+        return False
+    if len(text.rpartition("@")[0].strip().encode()) > LONGEST_LOCAL_PART:
         return False
     try:
         validate_email(text, check_deliverability=False)

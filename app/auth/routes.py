@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flask import Response, make_response, render_template, request
 
-from app import rest
+from app import config, rest
 from app.accounts.models import User
 from app.accounts.schemas import ACCOUNT, API_KEY, JWT, USER, AccountView, UserView
 from app.accounts.types import Body
@@ -62,6 +62,7 @@ links = Blueprint("Links", __name__, description="Links in mails, outside the ve
     example={
         "account_name": "Acme",
         "account_slug": "acme",
+        "name": "Alice Adams",
         "email": "alice@acme.example",
         "password": "Correct-horse-1",
     },
@@ -77,16 +78,23 @@ links = Blueprint("Links", __name__, description="Links in mails, outside the ve
 def register(body: Body) -> dict[str, object]:
     """Register an account with its first user, who becomes its admin.
 
-    The slug defaults to one derived from the name. The user gets a verification link by mail and
+    `account_name` is the account's name, in any script, and `name` the user's, unless nothing else
+    names the account. The slug defaults to one derived from the account's name, else to the
+    account's code. The user gets a verification link by mail and
     can sign in once the address is verified. In single-tenant mode, the user joins the account as a
     viewer; for an address that is already in use the response is the same, and the owner gets a
     mail. So does an address whose domain the named account owns, with the role of the domain, if
     the domain has `auto_join`; the mailed link then sets the password. If registration is closed,
     it is a 403.
     """
+    slug = body.get("account_slug") or body.get("account")
+    name, user_name = body.get("account_name"), (body.get("name") or "").strip() or None
+    if not name and not slug and not config.current().single_tenant:
+        name, user_name = user_name, None
     user = registration.register(
-        name=body.get("account_name") or body.get("name"),
-        slug=body.get("account_slug") or body.get("account"),
+        name=name,
+        slug=slug,
+        user_name=user_name,
         email=body["email"],
         password=body["password"],
         address=request.remote_addr,

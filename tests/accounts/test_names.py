@@ -104,3 +104,32 @@ def test_every_place_that_takes_a_name_refuses_the_same(cast: Cast, place: str) 
         assert answer.status_code == 400, answer.json
         assert "name_invalid" in {one["code"] for one in answer.json["details"]}
     assert PLACES[place](cast, ALLOWED["Persian"]).status_code // 100 == 2
+
+
+LONG = "a" * 65 + "@x.example"
+ADDRESSES: dict[str, Callable[[Cast, str], Any]] = {
+    "registration": lambda cast, email: Caller(cast.alice.app).post(
+        "auth/register",
+        {"account_name": secrets.token_hex(6), "email": email, "password": "Correct-horse-1"},
+    ),
+    "invitation": lambda cast, email: cast.alice.post("invitations", {"email": email}),
+    "user": lambda cast, email: cast.alice.post("account/users", {"email": email}),
+    "changed user": lambda cast, email: cast.alice.patch(
+        f"account/users/{cast.bob.id}", {"email": email}
+    ),
+    "setup link": lambda cast, email: cast.alice.post(
+        "account/setup-links", {"name": "IT", "email": email}
+    ),
+    "own address": lambda cast, email: cast.bob.patch(
+        "auth/me", {"email": email, "current_password": "Correct-horse-1"}
+    ),
+}
+
+
+@pytest.mark.parametrize("place", ADDRESSES)
+def test_addresses_have_at_most_64_bytes_before_the_at_sign(cast: Cast, place: str) -> None:
+    for email in (LONG, "ä" * 33 + "@x.example", f" {LONG}"):
+        answer = ADDRESSES[place](cast, email)
+        assert answer.status_code == 400
+        assert [one["code"] for one in answer.json["details"]] == ["invalid_email"]
+    assert ADDRESSES[place](cast, LONG[1:]).status_code // 100 == 2
