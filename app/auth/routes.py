@@ -26,7 +26,6 @@ from app.auth.schemas import (
     VERIFIED,
     Credentials,
     EmailBody,
-    LogoutBody,
     Me,
     OwnProfile,
     OwnUserView,
@@ -36,6 +35,7 @@ from app.auth.schemas import (
     Registration,
     ResendBody,
     SignedIn,
+    SignOutBody,
     TokenBody,
     TokenPair,
     VerifiedAddress,
@@ -173,7 +173,7 @@ def _answer(body: Body) -> Answer | None:
 
 
 @blueprint.route("/logout", methods=["POST"])
-@blueprint.arguments(LogoutBody, required=False, example={"refresh_token": "eyJhbGciOi..."})
+@blueprint.arguments(SignOutBody, required=False, example={"refresh_token": "eyJhbGciOi..."})
 @blueprint.response(200, Message, example={"message": "You are signed out."})
 @blueprint.fails(403)
 def logout(body: Body) -> Response:

@@ -104,7 +104,7 @@ class RefreshBody(Schema):
     refresh_token = fields.Text(longest=100_000)
 
 
-class LogoutBody(RefreshBody):
+class SignOutBody(RefreshBody):
     """What to end; defaults to the session of the access token."""
 
     refresh_token = fields.Text(
