@@ -32,7 +32,12 @@ from tests.mailbox import body_of, link_in, outbox, run_jobs, token_in
 
 SECRET = "s3cret/p@ss word"
 IN_URL = "user:s3cret%2Fp%40ss%20word@"
-BODY = {"account": "acme", "name": "Acme", "email": "ann@acme.example", "password": PASSWORD}
+BODY = {
+    "account": "acme",
+    "account_name": "Acme",
+    "email": "ann@acme.example",
+    "password": PASSWORD,
+}
 
 
 class Receiver:
@@ -228,7 +233,7 @@ def test_names_and_addresses_in_any_script_arrive(
     with Receiver() as receiver:
         use(app, monkeypatch, f"smtp://127.0.0.1:{receiver.port}")
         for slug, email in (("one", "ann@acme.example"), ("two", "änne@bücher.example")):
-            body = {**BODY, "account": slug, "name": "Bücher 日本 🎈 ‮", "email": email}
+            body = {**BODY, "account": slug, "account_name": "Bücher 日本 🎈", "email": email}
             assert anyone.post("auth/register", body).status_code == 201
         assert run_jobs(app) == 2
     assert sorted(receiver.recipients) == ["ann@acme.example", "änne@bücher.example"]
