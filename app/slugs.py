@@ -54,8 +54,12 @@ def new_slug_problem(slug: str) -> str | None:
     return None
 
 
-def slug_from(name: str) -> str:
-    """Derive a slug from a name; it may be too short to be valid."""
+def slug_from(name: str) -> str | None:
+    """Derive a slug from a name; None if it has too few Latin letters.
+
+    The slug may be a reserved one, which `new_slug_problem` refuses.
+    """
     letters = unicodedata.normalize("NFKD", name.casefold())
     folded = "".join(letter for letter in letters if not unicodedata.combining(letter))
-    return re.sub(r"[^a-z0-9]+", "-", folded).strip("-")[:LONGEST_SLUG].strip("-")
+    slug = re.sub(r"[^a-z0-9]+", "-", folded).strip("-")[:LONGEST_SLUG].strip("-")
+    return slug if len(slug) >= SHORTEST_SLUG and SLUG.fullmatch(slug) else None

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import sqlalchemy as sa
 from email_validator import EmailNotValidError, validate_email
+from idna import valid_contextj
 from sqlalchemy.exc import InvalidRequestError
 
 from app import clock, db, events
@@ -27,14 +28,22 @@ from app.db import errors
 from app.errors import InvalidValues, NotFound, problem
 
 LONGEST_EMAIL = 254
+LONGEST_LOCAL_PART = 64
+"""Bytes before the @, as mail servers take them (RFC 5321, section 4.5.3.1.1)."""
 LONGEST_NAME = 200
-CONTROL = ("Cc", "Zl", "Zp")
+CONTROL = ("Cc", "Cf", "Zl", "Zp")
+JOINERS = "\u200c\u200d"
+VARIATION_SELECTOR = "\ufe0f"
 
 
-def create_account(name: str, slug: str, *, slug_field: str = "account_slug") -> Account:
-    """Create an account with its `pii_access` group. Raises Conflict if the slug is taken."""
+def create_account(name: str, slug: str | None, *, slug_field: str = "account_slug") -> Account:
+    """Create an account with its `pii_access` group. Raises Conflict if the slug is taken.
+
+    Without a slug, its code stands in.
+    """
     with db.transaction() as session:
-        account = Account(account_code=codes.next_code(), slug=slug, name=name)
+        code = codes.next_code()
+        account = Account(account_code=code, slug=slug or code.lower(), name=name)
         with errors.conflict_on_unique("accounts", "slug", slug_field, "This slug is taken."):
             session.add(account)
             session.flush()
@@ -190,10 +199,34 @@ def name_problem(name: str, field: str = "name") -> Problem | None:
     """The validation problem of a display name, or None."""
     if len(name) > LONGEST_NAME:
         return problem(field, "too_long", "This name is too long.")
-    # Names appear in mails and on pages, where a line break could pass as our own text.
-    if any(unicodedata.category(character) in CONTROL for character in name):
-        return problem(field, "name_invalid", "A name must be one line without control characters.")
+    # Names appear in mails and on pages, where a line break could pass as our own text, and an
+    # invisible character could turn the line around or make two names look the same.
+    if any(
+        unicodedata.category(character) in CONTROL and not _joins(name, position)
+        for position, character in enumerate(name)
+    ):
+        message = "A name must be one line without control characters and invisible characters."
+        return problem(field, "name_invalid", message)
+    if "=?" in name:
+        message = 'A name cannot contain "=?", which mail programs decode.'
+        return problem(field, "name_invalid", message)
     return None
+
+
+def _joins(name: str, position: int) -> bool:
+    """Whether a character is a joiner where its script or an emoji needs one.
+
+    As in domain names (RFC 5892, A.1 and A.2), and between any two Arabic letters: in Persian,
+    people also type a non-joiner where it changes nothing.
+    """
+    if name[position] not in JOINERS or not 0 < position < len(name) - 1:
+        return False
+    before, after = name[position - 1], name[position + 1]
+    if all(unicodedata.name(neighbour, "").startswith("ARABIC") for neighbour in (before, after)):
+        return True
+    if unicodedata.category(after) == "So":
+        return before == VARIATION_SELECTOR or unicodedata.category(before) in ("So", "Sk")
+    return valid_contextj(name, position)
 
 
 def label(name: str) -> str:
@@ -214,6 +247,8 @@ def label_problem(name: str, field: str = "name") -> Problem | None:
 def is_email(text: str) -> bool:
     """Whether a text is an email address in a domain with a dot; makes no DNS query."""
     if len(text) > LONGEST_EMAIL:  # first: validation is slower than linear
+        return False
+    if len(text.rpartition("@")[0].strip().encode()) > LONGEST_LOCAL_PART:
         return False
     try:
         validate_email(text, check_deliverability=False)

@@ -75,11 +75,14 @@ def get_for_update(account_id: str) -> Account:
 
 
 def create(name: str, slug: str | None) -> Account:
-    """Create an account without users. Raises InvalidValues or Conflict."""
+    """Create an account without users. Raises InvalidValues or Conflict.
+
+    The slug is derived from the name, else it is the account's code.
+    """
     name = name.strip()
     slug = slug or slugs.slug_from(name)
     problems = [accounts.label_problem(name)]
-    if wrong := slugs.new_slug_problem(slug):
+    if slug and (wrong := slugs.new_slug_problem(slug)):
         problems.append(problem("slug", "slug_invalid", wrong))
     _refuse(problems)
     return accounts.create_account(name, slug, slug_field="slug")

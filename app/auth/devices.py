@@ -1,7 +1,7 @@
-"""Mails about sign-ins from new devices (contract section 18).
+"""Known devices: limits of their own, and mails about sign-ins from new ones (contract 18).
 
-A device is known by a signed cookie, which lists the users who signed in there, or without cookies
-by the program and the network of a session that has not been deleted yet.
+A device is known by a signed cookie, which lists the users who signed in there; for mails, without
+cookies, also by the program and the network of a session that has not been deleted yet.
 """
 
 from __future__ import annotations
@@ -14,12 +14,16 @@ import sqlalchemy as sa
 from itsdangerous import BadSignature
 
 from app import clock, config, crypto, db, jobs
+from app.accounts import service as accounts
 from app.accounts import sign_in_settings
 from app.accounts.models import User
-from app.auth import lockout, tokens
+from app.auth import tokens
 from app.auth.login_users import LoginUser
 from app.auth.models import SignInSession
+from app.errors import TooManyRequests
 from app.http import rate_limits, user_agents
+from app.http.rate_limits import Limit
+from app.ids import new_id
 from app.outbound import mail
 
 COOKIE, DAYS = "atrium_device", 365
@@ -27,6 +31,7 @@ MAX_USERS = 10  # of one device
 MAX_SESSIONS = 500  # that are compared
 MAX_AGENT_LENGTH = 400
 PURPOSE = "known device"
+ONE_MAIL_AN_HOUR = Limit("mail-device", 1, 3600)
 
 
 @dataclass(frozen=True)
@@ -40,8 +45,24 @@ class Origin:
 
 def cookie_value(current: str, user: User | LoginUser) -> str:
     """The cookie of a device where this user has signed in, too."""
-    others = [known for known in _users_of(current) if known != _digest(user)]
-    return crypto.sign([_digest(user), *others][:MAX_USERS], PURPOSE)
+    own = _digest(user.account_id, user.id)
+    device, users = _read(current)
+    others = [known for known in users if known != own]
+    return crypto.sign({"id": device or new_id(), "users": [own, *others][:MAX_USERS]}, PURPOSE)
+
+
+def known_id(cookie: str, account_id: str | None, user_id: str | None) -> str | None:
+    """The id of a device where this user has signed in; None for another one."""
+    device, users = _read(cookie)
+    return device if _digest(account_id or "", user_id or "") in users else None
+
+
+def known_id_by_email(cookie: str, account_id: str, email: str) -> str | None:
+    """The same for the user with this address."""
+    if not _read(cookie)[1]:
+        return None  # without a query: most who ask for a mail have no cookie
+    own = (User.account_id == account_id, User.email_key == accounts.email_key(email))
+    return known_id(cookie, account_id, db.db.session.scalar(sa.select(User.id).where(*own)))
 
 
 def needs_mail(user: User | LoginUser, origin: Origin) -> bool:
@@ -49,10 +70,18 @@ def needs_mail(user: User | LoginUser, origin: Origin) -> bool:
     return (
         user.last_login is not None
         and sign_in_settings.mails_new_devices(user.account.settings)
-        and _digest(user) not in _users_of(origin.device)
+        and known_id(origin.device, user.account_id, user.id) is None
         and not _has_session(user, origin)
-        and lockout.allows_device_mail(user.account_id, user.id)
+        and _allows_mail(user)
     )
+
+
+def _allows_mail(user: User | LoginUser) -> bool:
+    try:
+        rate_limits.consume(ONE_MAIL_AN_HOUR.of(user.account_id, user.id))
+    except TooManyRequests:
+        return False
+    return True
 
 
 def enqueue_mail(user: User | LoginUser, origin: Origin, now: datetime) -> None:
@@ -66,16 +95,19 @@ def enqueue_mail(user: User | LoginUser, origin: Origin, now: datetime) -> None:
     jobs.enqueue("auth.send_new_device", payload, account_id=user.account_id)
 
 
-def _users_of(cookie: str) -> list[str]:
+def _read(cookie: str) -> tuple[str | None, list[str]]:
+    """The id of a device, and the digests of its users."""
     try:
         known = crypto.unsign(cookie, PURPOSE)
     except BadSignature:
-        return []
-    return known if isinstance(known, list) else []
+        return None, []
+    if isinstance(known, list):  # of an earlier release, without an id
+        return tokens.digest(cookie)[:16], known
+    return known["id"], known["users"]
 
 
-def _digest(user: User | LoginUser) -> str:
-    return tokens.digest(f"{user.account_id} {user.id}")[:16]
+def _digest(account_id: str, user_id: str) -> str:
+    return tokens.digest(f"{account_id} {user_id}")[:16]
 
 
 def _has_session(user: User | LoginUser, origin: Origin) -> bool:

@@ -158,10 +158,13 @@ def list_invitations(args: Query) -> dict[str, object]:
 def create_invitation(body: Body) -> dict[str, object]:
     """Invite somebody to your account.
 
-    The link in the mail works once, within 48 hours. Accepting it creates the user with this role
-    and these groups, and signs in. Only members of `pii_access` may include that group, or
-    superadmins in accounts other than their own (403). API keys cannot invite admins or members of
-    `pii_access` (403). If registration is off, it is a 403.
+    The link in the mail works once, within 48 hours; an older open invitation of the address is
+    cancelled. The mail names you. An account may invite so many addresses a day (429), fewer in its
+    first week, and its quota of mails counts (429 `quota_exceeded`).
+
+    Accepting it creates the user with this role and these groups, and signs in. Only members of
+    `pii_access` may include that group, or superadmins in accounts other than their own (403). API
+    keys cannot invite admins or members of `pii_access` (403). If registration is off, it is a 403.
     """
     caller = principal()
     account_id = caller.require_account_id()

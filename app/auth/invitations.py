@@ -16,7 +16,7 @@ from app.accounts import roles
 from app.accounts import service as accounts
 from app.accounts.models import VIEWER, Account, Group, Role, User
 from app.accounts.types import Body, Condition, Problem
-from app.auth import enrolment, lockout, passwords, tokens, verification
+from app.auth import enrolment, lockout, passwords, stranger_mails, tokens, verification
 from app.auth.mfa import gate
 from app.auth.mfa.gate import Proof
 from app.auth.models import Invitation
@@ -95,6 +95,7 @@ def count_pending(account_id: str, limit: int) -> int:
 def create(account_id: str, body: Body, *, by: str | None) -> tuple[Invitation, str]:
     """Invite an address; returns the invitation and the token to show to the inviter.
 
+    Cancels an older open invitation of the address.
     Raises InvalidValues, Conflict for a user of the account, TooManyRequests, or Forbidden if
     invitations are disabled or `by` may not add members to one of the groups.
     """
@@ -345,6 +346,7 @@ def _members(session: Session, account_id: str, emails: Sequence[str]) -> set[st
 def _send(session: Session, invitations: Sequence[Invitation]) -> list[str]:
     """Give invitations new tokens and mail one of each; returns those to show to the inviter."""
     account = session.get_one(Account, invitations[0].account_id)
+    accounts.get_for_update(account.id)  # two at once would leave an address two invitations
     mailed, shown = (
         [tokens.random_token(account.account_code) for _ in invitations] for _ in range(2)
     )
@@ -355,10 +357,24 @@ def _send(session: Session, invitations: Sequence[Invitation]) -> list[str]:
         invitation.expires_at = clock.now() + LIFETIME
     session.add_all(invitations)
     session.flush()
+    _cancel_older(session, invitations)
     for invitation, token in zip(invitations, mailed, strict=True):
         payload = {"invitation_id": invitation.id, "token": crypto.encrypt(token)}
         jobs.enqueue("auth.send_invitation", payload, account_id=account.id)
     return shown
+
+
+def _cancel_older(session: Session, invitations: Sequence[Invitation]) -> None:
+    """Cancel other open invitations of these addresses: an address has one at a time."""
+    others = sa.select(Invitation).where(
+        Invitation.account_id == invitations[0].account_id,
+        Invitation.email_key.in_([invitation.email_key for invitation in invitations]),
+        Invitation.id.not_in([invitation.id for invitation in invitations]),
+        *_is_open(),
+    )
+    for other in session.scalars(others):
+        other.state = CANCELLED
+    session.flush()
 
 
 @events.subscribe(events.RoleDeleted)
@@ -392,5 +408,10 @@ def _mail_invitation(payload: Mapping[str, str]) -> None:
         inviter = session.get(User, (account.id, invitation.invited_by))
         language = inviter.language if inviter else None
         mail.send(
-            invitation.email, "invitation", language=language, link=link, account=account.name
+            invitation.email,
+            "invitation",
+            language=language,
+            link=link,
+            account=account.name,
+            caused_by=stranger_mails.named(account.id, invitation.invited_by),
         )

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
-from app import config, events
+from app import config, crypto, events
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.accounts.service import email_key
+from app.auth import devices, stranger_mails
 from app.auth.principal import Principal, find_account
 from app.errors import TooManyRequests, Unauthorized
 from app.http import rate_limits
@@ -17,17 +19,22 @@ from app.http.rate_limits import Allowance, Limit
 QUARTER_HOUR, HOUR, DAY = 900, 3600, 86_400
 SECOND_FACTOR_TRIES_PER_DAY = 50  # of a million codes, three work at a time
 NEW_ACCOUNT = ""
+SLOWED_TRIES = 3
+"""Wrong passwords of one network for a user who has had `login_tries_per_user`."""
+SLOWED_FACTOR = 10
+"""How many times `login_tries_per_user` all networks may fail for one user, known devices apart."""
 
 
 @contextmanager
-def limit_guesses(account: str, email: str, address: str | None) -> Iterator[None]:
+def limit_guesses(
+    account: str, email: str, address: str | None, device: str | None = None
+) -> Iterator[None]:
     """Count failed password checks inside the block, and refuse all checks past the limits.
 
-    `account` is the account's id, or the name that was given for an unknown account.
-    Raises TooManyRequests.
+    `account` is the account's id, or the name that was given for an unknown account; `device` is
+    the id of a device where the user has signed in. Raises TooManyRequests.
     """
-    allowances = _login_limits(account, email, rate_limits.client_network(address))
-    rate_limits.check(*allowances)
+    allowances = _check_guess(account, email, address, device)
     try:
         yield
     except Unauthorized as error:
@@ -66,15 +73,50 @@ def record_guess(allowances: Sequence[Allowance], *, right: bool) -> None:
         rate_limits.consume(*allowances)
 
 
-def _login_limits(account: str, email: str, origin: str) -> tuple[Allowance, ...]:
+def forget_guesses(account_id: str, email: str) -> None:
+    """Forget the failures of a user who has a new password, from wherever they came."""
+    for allowance in _limits_of_user(account_id, email):
+        rate_limits.take(allowance)
+
+
+def _check_guess(
+    account: str, email: str, address: str | None, device: str | None
+) -> tuple[Allowance, ...]:
+    """The limits that a guess counts for. Raises TooManyRequests if one of them is used up.
+
+    Strangers who know an address must not lock its user out. So a known device has tries of its
+    own, and past the tries of a user, each other network still has a few.
+    """
     settings = config.current()
     if settings.login_rate_limit == "off":
         return ()
     user = (account.strip().lower(), email_key(email))
+    if device is not None:
+        own = (Limit("login-device", settings.login_tries, QUARTER_HOUR).of(*user, device),)
+        rate_limits.check(*own)
+        return own
+    network = rate_limits.client_network(address)
+    of_network = (
+        Limit("login", settings.login_tries, QUARTER_HOUR).of(*user, network),
+        Limit("login-address", settings.login_tries_per_address, QUARTER_HOUR).of(network),
+    )
+    of_user, most = _limits_of_user(account, email)
+    slowed = Limit("login-slowed", SLOWED_TRIES, QUARTER_HOUR)
+    try:
+        rate_limits.check(*of_network, of_user)
+    except TooManyRequests:
+        few = slowed.of(*user, rate_limits.wide_network(address))
+        rate_limits.check(*of_network, few, most)
+        return (*of_network, few, most)
+    return (*of_network, of_user)
+
+
+def _limits_of_user(account: str, email: str) -> tuple[Allowance, Allowance]:
+    """What a user's failures from unknown devices may be: before they are slowed, and then."""
+    tries, user = config.current().login_tries_per_user, (account.strip().lower(), email_key(email))
     return (
-        Limit("login", settings.login_tries, QUARTER_HOUR).of(*user, origin),
-        Limit("login-address", settings.login_tries_per_address, QUARTER_HOUR).of(origin),
-        Limit("login-user", settings.login_tries_per_user, QUARTER_HOUR).of(*user),
+        Limit("login-user", tries, QUARTER_HOUR).of(*user),
+        Limit("login-user-slowed", (SLOWED_FACTOR - 1) * tries, QUARTER_HOUR).of(*user),
     )
 
 
@@ -120,40 +162,58 @@ def second_factor_limits(user: User, purpose: str = "") -> tuple[Allowance, ...]
 
 
 def count_mail_request(
-    account: str, email: str, address: str | None, *, reset: bool = False
-) -> None:
-    """Count an anonymous request that sends a mail. Raises TooManyRequests past the limits.
+    account: str, email: str, address: str | None, device: str = "", *, reset: bool = False
+) -> str:
+    """Count an anonymous request that sends a mail; returns who asked, for `mail_tokens`.
 
-    `account` is a slug, code or id, or NEW_ACCOUNT. Password resets (`reset`) are exempt from the
-    limit over all accounts.
+    `account` is a slug, code or id, or NEW_ACCOUNT; `device` the cookie of a device. Links that let
+    a user in (`reset`) are counted by themselves. Raises TooManyRequests past the limits.
     """
-    if config.current().login_rate_limit == "off":
-        return
     row = find_account(account) if account else None
     account_id = row.id if row else account.strip().lower()
-    tries = config.current().mail_tries_per_address
-    allowances = (
-        *_mail_limits(account_id, email, reset=reset),
-        Limit("mail-address", tries, HOUR).of(rate_limits.client_network(address)),
-    )
-    rate_limits.check(*allowances)
-    rate_limits.consume(*allowances)
-
-
-def count_mail(account_id: str, email: str, *, reset: bool = False) -> None:
-    """Count a mail that a signed-in user triggers. Raises TooManyRequests."""
+    known = devices.known_id_by_email(device, account_id, email)
+    network, tries = rate_limits.client_network(address), config.current().mail_tries
     if config.current().login_rate_limit != "off":
-        rate_limits.consume(*_mail_limits(account_id, email, reset=reset))
+        if known is not None:
+            own = Limit("mail-known-device", tries, HOUR)
+            rate_limits.consume(own.of(account_id, email_key(email), known))
+        else:
+            per_address = config.current().mail_tries_per_address
+            of_network = Limit("mail-address", per_address, HOUR).of(network)
+            wide, kind = rate_limits.wide_network(address), "mail-reset" if reset else "mail"
+            limits = _mail_limits(kind, account_id, email, network, wide)
+            rate_limits.consume(of_network, *limits.choose())
+    return next(crypto.fingerprints((known or network).encode(), "asked for a mail"))
+
+
+def count_mail(account_id: str, email: str, *, verified: bool = False) -> None:
+    """Count a mail that a signed-in user triggers. Raises TooManyRequests or QuotaExceeded."""
+    if not verified:
+        stranger_mails.count(account_id)
+    if config.current().login_rate_limit != "off":
+        limits = _user_mail_limits(account_id, email)
+        # The owner of a verified mailbox has agreed to the mails of this account.
+        rate_limits.consume(*(limits[:1] if verified else limits.choose()))
+
+
+def count_own_address(account_id: str, user_id: str, email: str) -> None:
+    """Count a mail to a user's own new address. Raises TooManyRequests.
+
+    Not for the account: one member must not use up the mails of all.
+    """
+    if config.current().login_rate_limit != "off":
+        own = Limit("mail-own-address", config.current().mail_tries, DAY).of(account_id, user_id)
+        rate_limits.consume(own, *_user_mail_limits(account_id, email).choose())
 
 
 def beyond_mail_limit(account_id: str, emails: Sequence[str]) -> list[str]:
     """The addresses that a signed-in user may not have mailed now; counts nothing."""
     if config.current().login_rate_limit == "off":
         return []
-    limits = {email: _mail_limits(account_id, email, reset=False) for email in emails}
-    if _are_left(*itertools.chain(*limits.values())):
-        return []
-    return [email for email, allowances in limits.items() if not _are_left(*allowances)]
+    limits = {email: _user_mail_limits(account_id, email) for email in emails}
+    if _are_left(*itertools.chain(*(one[:-1] for one in limits.values()))):
+        return []  # mostly, with one query for all
+    return [email for email, one in limits.items() if not _are_left(*one.choose())]
 
 
 def _are_left(*allowances: Allowance) -> bool:
@@ -164,36 +224,40 @@ def _are_left(*allowances: Allowance) -> bool:
     return True
 
 
-def allows_unverified_reset(email: str) -> bool:
-    """Count a password reset for an unverified address; returns whether it may be sent.
+class _MailLimits(NamedTuple):
+    """What a mail counts for. A source is a network or an account."""
 
-    Otherwise users created with a stranger's address in many accounts would flood that mailbox.
-    """
-    try:
-        if config.current().login_rate_limit != "off":
-            rate_limits.consume(_mailbox_limit(email))
-    except TooManyRequests:
-        return False
-    return True
+    of_source: Allowance
+    of_mailbox: Allowance
+    of_day: Allowance
+    slowed: Allowance
 
+    def choose(self) -> tuple[Allowance, ...]:
+        """The limits of the next mail.
 
-def allows_device_mail(account_id: str, user_id: str) -> bool:
-    """Count a mail about a new device of a user; returns whether it may be sent: one an hour."""
-    try:
-        rate_limits.consume(Limit("mail-device", 1, HOUR).of(account_id, user_id))
-    except TooManyRequests:
-        return False
-    return True
-
-
-def _mail_limits(account: str, email: str, *, reset: bool) -> tuple[Allowance, ...]:
-    limit = Limit("mail", config.current().mail_tries, HOUR).of(account, email_key(email))
-    return (limit,) if reset else (limit, _mailbox_limit(email))
+        Who knows an address must not use up its mails. So past those of an hour, each other source
+        has one more an hour, until the mailbox has twice as many in a day.
+        """
+        try:
+            rate_limits.check(self.of_mailbox)
+        except TooManyRequests:
+            return self.of_source, self.slowed, self.of_day
+        return self.of_source, self.of_mailbox, self.of_day
 
 
-def _mailbox_limit(email: str) -> Allowance:
-    tries = config.current().mail_tries_per_mailbox
-    return Limit("mail-mailbox", tries, HOUR).of(email_key(email))
+def _mail_limits(kind: str, account_id: str, email: str, source: str, wide: str) -> _MailLimits:
+    settings, mailbox = config.current(), email_key(email)
+    per_mailbox = settings.mail_tries_per_mailbox
+    return _MailLimits(
+        Limit(kind, settings.mail_tries, HOUR).of(account_id, mailbox, source),
+        Limit(f"{kind}-mailbox", per_mailbox, HOUR).of(mailbox),
+        Limit(f"{kind}-mailbox-day", 2 * per_mailbox, DAY).of(mailbox),
+        Limit(f"{kind}-slowed", 1, HOUR).of(mailbox, wide),
+    )
+
+
+def _user_mail_limits(account_id: str, email: str) -> _MailLimits:
+    return _mail_limits("mail-user", account_id, email, account_id, account_id)
 
 
 def count_request(caller: Principal | None, address: str | None) -> None:

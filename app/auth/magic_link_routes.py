@@ -29,16 +29,17 @@ def send_magic_link(body: Body) -> dict[str, str]:
     """Mail a link to sign in.
 
     For accounts that allow it (`magic_link`); others, and unknown ones, get a 400 `magic_link_off`.
-    The link works once, for 15 minutes; a newer one invalidates it. It leads to the console, or
-    with its `token` to `redirect_uri`, which must be one of the account's `allowed_redirect_uris`.
-    Links of members of `pii_access` lead to the console unless a member has set the address. The
-    response does not reveal whether the user exists.
+    The link works once, for 15 minutes; three that you asked for stay valid until one is used. It
+    leads to the console, or with its `token` to `redirect_uri`, which must be one of the account's
+    `allowed_redirect_uris`. Links of members of `pii_access` lead to the console unless a member
+    has set the address. The response does not reveal whether the user exists.
     """
     magic_links.request_link(
         requested_account(body),
         body["email"],
         body.get("redirect_uri"),
         address=request.remote_addr,
+        device=origin().device,
     )
     return {"message": SENT}
 

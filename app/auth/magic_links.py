@@ -31,11 +31,17 @@ def is_offered(reference: str) -> bool:
 
 
 def request_link(
-    account: str | None, email: str, redirect_uri: str | None = None, *, address: str | None
+    account: str | None,
+    email: str,
+    redirect_uri: str | None = None,
+    *,
+    address: str | None,
+    device: str = "",
 ) -> None:
     """Enqueue the mail, without revealing whether the user exists, not even by timing.
 
-    Raises BadRequest `magic_link_off`, InvalidValues or TooManyRequests.
+    `device` is the cookie of the device. Raises BadRequest `magic_link_off`, InvalidValues or
+    TooManyRequests.
     """
     reference = auth.require_account(account)
     row = principals.find_account(reference)
@@ -45,8 +51,8 @@ def request_link(
     if redirect_uri is not None and not _is_listed(row, redirect_uri):
         message = "This address is not on the account's list."
         raise InvalidValues([problem("redirect_uri", "invalid_option", message)])
-    lockout.count_mail_request(reference, email, address, reset=True)
-    payload = {"account": row.id, "email": email, "redirect_uri": redirect_uri}
+    source = lockout.count_mail_request(reference, email, address, device, reset=True)
+    payload = {"account": row.id, "email": email, "redirect_uri": redirect_uri, "source": source}
     with db.transaction():
         jobs.enqueue("auth.send_magic_link", payload, account_id=SYSTEM_ACCOUNT_ID)
 
@@ -72,6 +78,7 @@ def consume(token: str, account: str | None = None) -> User:
         if consumed is None:
             raise mail_tokens.invalid_token()
         user, _ = consumed
+        mail_tokens.revoke(user, PURPOSE)  # the others of this sign-in
         # The account and the groups may have changed since the mail was sent.
         if not gate.allows(user, Proof.MAIL) or not _is_named(user.account, account):
             raise mail_tokens.invalid_token()
@@ -111,13 +118,13 @@ def _mail_link(payload: Mapping[str, str | None]) -> None:
     user = auth.find_user(payload["account"] or "", payload["email"] or "")
     if user is None or not user.may_sign_in or not gate.allows(user, Proof.MAIL):
         return
-    if not user.email_verified and not lockout.allows_unverified_reset(user.email):
-        return
     redirect_uri = payload["redirect_uri"]
     with db.transaction() as session:
         if redirect_uri is not None and not _may_return(session, user, redirect_uri):
             redirect_uri = None  # to the console instead
-        token = mail_tokens.issue(user, PURPOSE, redirect_uri=redirect_uri)
+        token = mail_tokens.issue(
+            user, PURPOSE, redirect_uri=redirect_uri, source=payload.get("source")
+        )
     page = redirect_uri or f"{config.current().base_url}/console/magic-link"
     values = {"link": urls.with_query(page, {"token": token}), "account": user.account.name}
     with tenancy.in_account(user.account_id):  # whose mail it is

@@ -27,6 +27,8 @@ EMAIL_KEEP = "email_keep"
 SIGN_IN = "sign_in"
 """Of the link that development prints at its start."""
 MAGIC_LINK = "magic_link"
+LIVE = 3
+"""Valid links of a purpose that one source has asked for."""
 LIFETIMES = {
     MAGIC_LINK: timedelta(minutes=15),
     EMAIL_UNDO: timedelta(days=7),
@@ -42,18 +44,23 @@ def issue(
     email: str | None = None,
     *,
     redirect_uri: str | None = None,
+    source: str | None = None,
     caused_at: datetime | None = None,
 ) -> str:
-    """Create a token, which revokes the user's older tokens of the same purpose.
+    """Create a token; of those that one source asked for, three of a purpose stay valid.
 
-    Undo tokens stay valid: an attacker who changes the address twice must not revoke the first.
-    `caused_at` is when that happened which a token undoes.
-    Only mail jobs and `flask setup` call this: the token is in the link, only its hash is stored.
+    `source` is a network or known device, of `lockout.count_mail_request`: a stranger's requests
+    revoke no link that the user asked for. An email change is the last one requested. Undo tokens
+    stay valid: an attacker who changes the address twice must not revoke the first. `caused_at` is
+    when that happened which a token undoes. Only mail jobs and `flask setup` call this: the token
+    is in the link, only its hash is stored.
     """
     token = tokens.random_token(user.account.account_code)
     with db.transaction() as session:
-        if purpose != EMAIL_UNDO:
+        if purpose in (EMAIL_CHANGE, SIGN_IN):
             revoke(user, purpose)
+        elif purpose != EMAIL_UNDO:
+            _make_room(user, purpose, source)
         session.add(
             MailedToken(
                 account_id=user.account_id,
@@ -61,12 +68,29 @@ def issue(
                 purpose=purpose,
                 email=email or user.email,
                 redirect_uri=redirect_uri,
+                source=source,
                 token_hash=tokens.digest(token),
                 expires_at=clock.now() + LIFETIMES.get(purpose, LIFETIME),
                 created_at=caused_at or clock.now(),
             )
         )
     return token
+
+
+def _make_room(user: User, purpose: str, source: str | None) -> None:
+    """Revoke tokens of a source so that with a new one, three are valid."""
+    session = db.db.session
+    own = (
+        MailedToken.account_id == user.account_id,
+        MailedToken.user_id == user.id,
+        MailedToken.purpose == purpose,
+        MailedToken.source == source,
+    )
+    query = sa.select(MailedToken).where(*own, MailedToken.expires_at > clock.now())
+    valid = session.scalars(query.order_by(MailedToken.created_at, MailedToken.id)).all()
+    # The first one stays, too: a stranger in the user's network may have asked for the others.
+    for token in valid[1 : len(valid) - (LIVE - 2)]:
+        session.delete(token)
 
 
 def revoke(user: User, *purposes: str) -> None:

@@ -69,6 +69,7 @@ class MailedToken(Base):
     purpose: Mapped[str] = mapped_column(Text)
     email: Mapped[str] = mapped_column(Text)  # the address it was mailed to
     redirect_uri: Mapped[str | None] = mapped_column(Text)  # of a client application
+    source: Mapped[str | None] = mapped_column(Text)  # a digest of who asked for the mail
     token_hash: Mapped[str] = mapped_column(Text)
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
     # When a change of address is undone by this token, for lack of a second factor.

@@ -13,28 +13,33 @@ from app.accounts import pii, users
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.accounts.types import Problem
-from app.auth import api_keys, lockout, mail_tokens, passwords, sessions
+from app.auth import api_keys, lockout, mail_tokens, passwords, sessions, stranger_mails
 from app.auth import service as auth
 from app.auth.mfa import gate
 from app.auth.mfa.gate import Proof
 from app.auth.models import ApiKey, MailedToken
 from app.auth.principal import NO_PASSWORDS, Principal
+from app.context import actor, tenancy
 from app.errors import InvalidValues
 from app.outbound import mail
 
 PURPOSE = mail_tokens.RESET
 
 
-def request_reset(account: str | None, email: str) -> None:
-    """Enqueue a reset mail, without revealing whether the user exists, not even by timing."""
-    payload = {"account": auth.require_account(account), "email": email}
+def request_reset(account: str | None, email: str, source: str) -> None:
+    """Enqueue a reset mail, without revealing whether the user exists, not even by timing.
+
+    `source` is of `lockout.count_mail_request`.
+    """
+    payload = {"account": auth.require_account(account), "email": email, "source": source}
     with db.transaction():
         jobs.enqueue("auth.forgot_password", payload, account_id=SYSTEM_ACCOUNT_ID)
 
 
 def enqueue_mail(user: User) -> None:
     """Enqueue a mail with a link to set a password, in the open transaction."""
-    jobs.enqueue("auth.send_reset", {"user_id": user.id}, account_id=user.account_id)
+    payload = {"user_id": user.id, "caused_by": actor.current().user_id}
+    jobs.enqueue("auth.send_reset", payload, account_id=user.account_id)
 
 
 def send_link(user: User) -> None:
@@ -43,7 +48,7 @@ def send_link(user: User) -> None:
     Raises TooManyRequests, or Forbidden for a user who may have no password.
     """
     gate.require_password(user.account, user.email)
-    lockout.count_mail(user.account_id, user.email, reset=user.email_verified)
+    lockout.count_mail(user.account_id, user.email, verified=user.email_verified)
     with db.transaction():
         sessions.end_all(user.account_id, user.id)
         enqueue_mail(user)
@@ -131,6 +136,7 @@ def _change(user: User, password_hash: str, *, revoke_api_keys: bool = False) ->
     account_id, user_id = user.account_id, user.id
     with db.transaction():
         users.set_password(user, password_hash)
+        lockout.forget_guesses(account_id, user.email)
         if revoke_api_keys:  # last: the row lock has ended concurrent creations
             api_keys.revoke_all(account_id, user_id)
         # Whoever knew the old password may have requested a pending email change.
@@ -150,8 +156,9 @@ def _refuse(problems: list[Problem]) -> None:
 @jobs.job("auth.forgot_password", mails=True)
 def _mail_forgotten(payload: Mapping[str, str]) -> None:
     user = auth.find_user(payload["account"], payload["email"])
-    if user is not None and (user.email_verified or lockout.allows_unverified_reset(user.email)):
-        _mail_reset({"account_id": user.account_id, "user_id": user.id})
+    if user is not None:
+        with tenancy.in_account(user.account_id):  # whose mail it is
+            _mail_reset({**payload, "account_id": user.account_id, "user_id": user.id})
 
 
 @jobs.job("auth.send_reset", mails=True)
@@ -163,7 +170,9 @@ def _mail_reset(payload: Mapping[str, str]) -> None:
     )
     if user is None or not user.may_sign_in or not gate.allows(user, Proof.PASSWORD):
         return
-    token = mail_tokens.issue(user, PURPOSE)
+    token = mail_tokens.issue(user, PURPOSE, source=payload.get("source"))
     link = f"{config.current().base_url}/console/reset-password?token={quote(token)}"
-    values = {"link": link, "account": user.account.name}
+    by = payload.get("caused_by")
+    caused_by = stranger_mails.named(user.account_id, by) if by != user.id else None
+    values = {"link": link, "account": user.account.name, "caused_by": caused_by}
     mail.send(user.email, "reset", language=user.language, **values)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flask import request
-
 from app.accounts.types import Body
-from app.auth import lockout, password_resets
+from app.auth import password_resets
 from app.auth import service as auth
 from app.auth.guard import principal
 from app.auth.models import ApiKey
-from app.auth.responses import requested_account
+from app.auth.responses import count_mail_request, requested_account
 from app.auth.routes import blueprint
 from app.auth.schemas import (
     MAX_KEY_NAMES,
@@ -60,12 +58,12 @@ def change_password(body: Body) -> dict[str, object]:
 def forgot_password(body: Body) -> dict[str, str]:
     """Mail a link to set a new password.
 
-    A new link invalidates older ones. The response does not reveal whether the user exists. Who may
-    only sign in with a provider gets no mail.
+    Of the links that you asked for, three stay valid until a password is set. The response does not
+    reveal whether the user exists. Who may only sign in with a provider gets no mail.
     """
     account = auth.require_account(requested_account(body))
-    lockout.count_mail_request(account, body["email"], request.remote_addr, reset=True)
-    password_resets.request_reset(account, body["email"])
+    source = count_mail_request(account, body["email"], reset=True)
+    password_resets.request_reset(account, body["email"], source)
     return {"message": "If the user exists, a link to set a new password is on its way."}
 
 

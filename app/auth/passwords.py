@@ -1,9 +1,14 @@
-"""Passwords: hashing with Argon2id, strength rules, and a limit on concurrent hashing."""
+"""Passwords: hashing with Argon2id, strength rules, and a limit on concurrent hashing.
+
+Keyboards and systems write the same letters as different characters. So passwords are normalized
+before hashing (NIST SP 800-63B, section 5.1.1.2), and hashes of earlier releases replaced in time.
+"""
 
 from __future__ import annotations
 
 import string
 import threading
+import unicodedata
 from collections.abc import Iterable
 from functools import lru_cache
 
@@ -41,6 +46,7 @@ def problems(
     `own` lists the user's address, names and account, which a password must not consist of.
     """
     settings = config.current()
+    password = normalize(password)
     missed = []
     if len(password) < settings.password_min_length:
         missed.append(f"at least {settings.password_min_length} characters")
@@ -49,7 +55,7 @@ def problems(
     for name in settings.password_require:
         matches, description = CLASSES[name]
         if not any(map(matches, password)):
-            missed.append(f"at least one of: {description}")
+            missed.append(description)
     messages = [f"A password needs {requirement}." for requirement in missed]
     if settings.password_min_length <= len(password) <= LONGEST and common_passwords.is_common(
         password, own
@@ -67,13 +73,37 @@ def problems_for_user(user: User | None, password: str, field: str) -> list[dict
 def hash(password: str) -> str:
     """The Argon2id hash of a password."""
     with _hash_slots:
-        return _hasher.hash(password)
+        return _hasher.hash(normalize(password))
+
+
+def normalize(password: str) -> str:
+    """The password in the form that is hashed: NFKC, with plain spaces."""
+    if len(password) > 4 * LONGEST:  # too long in any form, and slow to normalize
+        return password
+    composed = unicodedata.normalize("NFKC", password)
+    return "".join(" " if unicodedata.category(c) == "Zs" else c for c in composed)
 
 
 def verify(password: str, password_hash: str | None) -> bool:
     """Whether the password matches; takes the same time if there is no hash."""
-    if len(password) > LONGEST:
+    normalized = normalize(password)
+    if len(normalized) > LONGEST:
         return False
+    if _matches(normalized, password_hash):
+        return True
+    # Earlier releases hashed passwords as typed.
+    return normalized != password and _matches(password, password_hash)
+
+
+def new_hash(password: str, password_hash: str) -> str | None:
+    """The hash to store in place of one that this password matches only as typed, or None."""
+    normalized = normalize(password)
+    if normalized == password or _matches(normalized, password_hash):
+        return None
+    return hash(password)
+
+
+def _matches(password: str, password_hash: str | None) -> bool:
     with _hash_slots:
         try:
             _hasher.verify(password_hash or _dummy(), password)

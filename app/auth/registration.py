@@ -30,7 +30,13 @@ from app.outbound import mail
 
 
 def register(
-    *, name: str | None, slug: str | None, email: str, password: str, address: str | None
+    *,
+    name: str | None,
+    slug: str | None,
+    email: str,
+    password: str,
+    address: str | None,
+    user_name: str | None = None,
 ) -> User:
     """Register an account with its admin, or a viewer in single-tenant mode.
 
@@ -43,32 +49,38 @@ def register(
     if settings.registration != "open":
         raise Forbidden("Registration is closed. Ask an administrator for an invitation.")
     if settings.single_tenant:
-        return _join(slug, email.strip(), password, address)
+        return _join(slug, email.strip(), password, address, user_name=user_name)
     domain = _joined_domain(slug, email)
     if domain is not None:
-        return _join(None, email.strip(), password, address, domain)
-    return _create_account(name, slug, email.strip(), password, address)
+        return _join(None, email.strip(), password, address, domain, user_name=user_name)
+    return _create_account(name, slug, email.strip(), password, address, user_name)
 
 
 def _create_account(
-    name: str | None, slug: str | None, email: str, password: str, address: str | None
+    name: str | None,
+    slug: str | None,
+    email: str,
+    password: str,
+    address: str | None,
+    user_name: str | None,
 ) -> User:
     name = (name or "").strip()
-    slug = (slug or slugs.slug_from(name)).strip()
-    wrong = slugs.new_slug_problem(slug)
+    slug = slug.strip() if slug else slugs.slug_from(name)
+    wrong = slugs.new_slug_problem(slug) if slug is not None else None
     _check(
         email,
         password,
-        (name, slug),
+        (name, slug or "", user_name or ""),
         problem("account_slug", "slug_invalid", wrong) if wrong else None,
-        accounts.label_problem(name or slug, "account_name"),
+        accounts.label_problem(name or slug or "", "account_name"),
+        accounts.name_problem(user_name or ""),
     )
     lockout.count_mail_request(lockout.NEW_ACCOUNT, email, address)
     password_hash = passwords.hash(password)  # before the transaction, as hashing is slow
     with db.transaction():
-        account = accounts.create_account(name or slug, slug)
+        account = accounts.create_account(name or slug or "", slug)
         user = accounts.create_user(
-            account.id, email=email, password_hash=password_hash, role=ADMIN
+            account.id, email=email, password_hash=password_hash, role=ADMIN, name=user_name
         )
         accounts.join_group(user, PII_GROUP)
         verification.enqueue_mail(user)
@@ -91,10 +103,13 @@ def _join(
     password: str,
     address: str | None,
     domain: AccountDomain | None = None,
+    *,
+    user_name: str | None = None,
 ) -> User:
     # The response never reveals whether the address is taken: it looks the same, down to the id
     # and timestamps, and the owner of a taken address gets a mail.
-    _check(email, password, (), _account_problem(slug))
+    name_problem = accounts.name_problem(user_name or "")
+    _check(email, password, (user_name or "",), _account_problem(slug), name_problem)
     lockout.count_mail_request(lockout.NEW_ACCOUNT, email, address)
     password_hash = passwords.hash(password)
     with db.transaction():
@@ -109,13 +124,14 @@ def _join(
                     email=email,
                     password_hash=password_hash if is_kept else None,
                     role=role,
+                    name=user_name,
                     id=id,
                     created_at=now,
                 )
         except Conflict:
             payload = {"email_key": accounts.email_key(email)}
             jobs.enqueue("auth.known_already", payload, account_id=account.id)
-            return _unsaved_user(account, email, role, id=id, created_at=now)
+            return _unsaved_user(account, email, role, name=user_name, id=id, created_at=now)
         (password_resets if domain else verification).enqueue_mail(user)
     return user
 

@@ -11,7 +11,7 @@ from app import config, rest
 from app.accounts.models import User
 from app.accounts.sign_in_settings import SERVICE_LIMITS
 from app.accounts.types import Body
-from app.auth import devices
+from app.auth import devices, lockout
 from app.auth.devices import Origin
 from app.auth.guard import account_of_request
 from app.auth.login_users import LoginUser
@@ -64,6 +64,12 @@ def token_pair(signed_in: SignIn) -> dict[str, object]:
         "token_type": BEARER,
         "expires_in": signed_in.expires_in,
     }
+
+
+def count_mail_request(account: str, email: str, *, reset: bool = False) -> str:
+    """Count this request for a mail; returns who asked. Raises TooManyRequests past the limits."""
+    device = request.cookies.get(devices.COOKIE, "")
+    return lockout.count_mail_request(account, email, request.remote_addr, device, reset=reset)
 
 
 def origin() -> Origin:

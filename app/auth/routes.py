@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from flask import Response, make_response, request
 
-from app import rest
+from app import config, rest
 from app.accounts.models import User
 from app.accounts.schemas import ACCOUNT, API_KEY, JWT, USER, AccountView, UserView
 from app.accounts.types import Body
-from app.auth import lockout, registration, verification
+from app.auth import registration, verification
 from app.auth import service as auth
 from app.auth.guard import account_of_request, principal, signed_in_caller, user_id_if_signed_in
 from app.auth.mfa.service import Answer
 from app.auth.responses import (
     REFRESH_COOKIE,
     REFRESH_PATH,
+    count_mail_request,
     origin,
     requested_account,
     sign_in_response,
@@ -35,6 +36,7 @@ from app.auth.schemas import (
     Registration,
     ResendBody,
     SignedIn,
+    SignOutBody,
     TokenPair,
     VerifiedAddress,
 )
@@ -57,6 +59,7 @@ links = Blueprint("Links", __name__, description="Links in mails, outside the ve
     example={
         "account_name": "Acme",
         "account_slug": "acme",
+        "name": "Alice Adams",
         "email": "alice@acme.example",
         "password": "Correct-horse-1",
     },
@@ -72,16 +75,23 @@ links = Blueprint("Links", __name__, description="Links in mails, outside the ve
 def register(body: Body) -> dict[str, object]:
     """Register an account with its first user, who becomes its admin.
 
-    The slug defaults to one derived from the name. The user gets a verification link by mail and
+    `account_name` is the account's name, in any script, and `name` the user's, unless nothing else
+    names the account. The slug defaults to one derived from the account's name, else to the
+    account's code. The user gets a verification link by mail and
     can sign in once the address is verified. In single-tenant mode, the user joins the account as a
     viewer; for an address that is already in use the response is the same, and the owner gets a
     mail. So does an address whose domain the named account owns, with the role of the domain, if
     the domain has `auto_join`; the mailed link then sets the password. If registration is closed,
     it is a 403.
     """
+    slug = body.get("account_slug") or body.get("account")
+    name, user_name = body.get("account_name"), (body.get("name") or "").strip() or None
+    if not name and not slug and not config.current().single_tenant:
+        name, user_name = user_name, None
     user = registration.register(
-        name=body.get("account_name") or body.get("name"),
-        slug=body.get("account_slug") or body.get("account"),
+        name=name,
+        slug=slug,
+        user_name=user_name,
         email=body["email"],
         password=body["password"],
         address=request.remote_addr,
@@ -160,17 +170,19 @@ def _answer(body: Body) -> Answer | None:
 
 
 @blueprint.route("/logout", methods=["POST"])
-@blueprint.arguments(RefreshBody, required=False, example={"refresh_token": "eyJhbGciOi..."})
+@blueprint.arguments(SignOutBody, required=False, example={"refresh_token": "eyJhbGciOi..."})
 @blueprint.response(200, Message, example={"message": "You are signed out."})
 @blueprint.fails(403)
 def logout(body: Body) -> Response:
     """Sign out.
 
-    Ends the session of the refresh token or cookie, including its access tokens; without either,
-    all of your sessions. Ignores a cookie that is not a valid refresh token of yours.
+    Ends the session of the refresh token, or without one that of the access token that you send,
+    including all its access tokens. `all` ends all of your sessions; API keys cannot do that, and
+    end none without a refresh token. The refresh cookie is deleted.
     """
     cookie = request.cookies.get(REFRESH_COOKIE, "")
-    auth.logout(principal(), body.get("refresh_token"), cookie=cookie)
+    everywhere = body.get("all", False)
+    auth.logout(principal(), body.get("refresh_token"), cookie=cookie, everywhere=everywhere)
     response = make_response({"message": "You are signed out."})
     response.delete_cookie(REFRESH_COOKIE, path=REFRESH_PATH)
     return response
@@ -233,13 +245,13 @@ def send_verification(body: Body) -> dict[str, str]:
 def resend_verification(body: Body) -> dict[str, str]:
     """Mail a new verification link, without signing in.
 
-    A new link invalidates older ones. The response does not reveal whether the user exists. Without
-    an address, the link goes to the caller, who must be signed in.
+    The last three links that you asked for stay valid. The response does not reveal whether the
+    user exists. Without an address, the link goes to the caller, who must be signed in.
     """
     if "email" in body:
         account = auth.require_account(requested_account(body))
-        lockout.count_mail_request(account, body["email"], request.remote_addr)
-        verification.resend(account, body["email"])
+        source = count_mail_request(account, body["email"])
+        verification.resend(account, body["email"], source)
     else:
         verification.resend_as_caller(signed_in_caller(), None)
     return {"message": "If the user exists and is unverified, a new link is on its way."}
@@ -283,4 +295,4 @@ def update_me(body: Body) -> User:
     `current_password`. Where the domain of the address has `sso_only`, only an admin or the
     directory changes it (403 `address_managed`).
     """
-    return verification.change_profile(principal(), body, request.remote_addr)
+    return verification.change_profile(principal(), body)

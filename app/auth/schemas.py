@@ -40,14 +40,19 @@ VERIFIED = {
 
 
 class Registration(Schema):
-    """A new account and its first user. `account` and `name` are aliases of slug and name."""
+    """A new account and its first user. `account` is an alias of the slug."""
 
     account_name = fields.Text(longest=200)
     account_slug = fields.Text(longest=200, metadata=slugs.DESCRIBED)
     account = fields.Text(
         longest=200, metadata={"description": "The slug of the new account.", **slugs.DESCRIBED}
     )
-    name = fields.Text(longest=200, metadata={"description": "The display name of the account."})
+    name = fields.Text(
+        longest=200,
+        metadata={
+            "description": "The name of the user; of the account if nothing else names that one."
+        },
+    )
     email = fields.Text(longest=320, required=True, metadata=fields.EMAIL)
     password = fields.Text(longest=20_000, required=True)
 
@@ -97,6 +102,15 @@ class RefreshBody(Schema):
     """A refresh token; defaults to the cookie."""
 
     refresh_token = fields.Text(longest=100_000)
+
+
+class SignOutBody(RefreshBody):
+    """What to end; defaults to the session of the access token."""
+
+    refresh_token = fields.Text(
+        longest=100_000, metadata={"description": "Ends its session instead."}
+    )
+    all = fields.StrictBoolean(metadata={"description": "Whether to end all of your sessions."})
 
 
 class TokenBody(Schema):

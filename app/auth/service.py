@@ -10,9 +10,10 @@ import structlog
 
 from app import clock, config, db, events
 from app.accounts import service as accounts
+from app.accounts import users
 from app.accounts.models import Account, User
 from app.accounts.types import Problem
-from app.auth import lockout, login_users, passwords, sessions, tokens
+from app.auth import devices, lockout, login_users, passwords, sessions, tokens
 from app.auth import principal as principals
 from app.auth.devices import Origin
 from app.auth.login_users import LoginUser
@@ -64,7 +65,12 @@ def check_password(account: str | None, email: str, password: str, origin: Origi
     # Counts under the id: slug, code and id together must not allow three times the tries.
     with (
         lockout.publishing_failures(account_id, user.id if user else None, email),
-        lockout.limit_guesses(account_id or account, email, origin.ip_address),
+        lockout.limit_guesses(
+            account_id or account,
+            email,
+            origin.ip_address,
+            devices.known_id(origin.device, account_id, user.id if user else None),
+        ),
     ):
         return _authenticate(user, password)
 
@@ -79,6 +85,10 @@ def _authenticate(user: LoginUser | None, password: str) -> LoginUser:
             error="email_not_verified",
         )
     gate.require_allowed(user, Proof.PASSWORD)
+    stored = user.password_hash or ""
+    if renewed := passwords.new_hash(password, stored):
+        users.replace_hash(user.account_id, user.id, stored, renewed)
+        user.password_hash = renewed
     return user
 
 
@@ -172,18 +182,30 @@ def current_password_problems(user: User, password: str, field: str) -> list[Pro
     return [] if matches else [wrong]
 
 
-def logout(caller: Principal, refresh_token: str | None, *, cookie: str) -> None:
-    """End the session of a refresh token or cookie; without either, all of the caller's."""
-    claims: Claims | None
+def logout(
+    caller: Principal, refresh_token: str | None, *, cookie: str, everywhere: bool = False
+) -> None:
+    """End the session of a refresh token, else that of the access token that was sent.
+
+    An access token of an earlier release has no session: then that of the cookie, else all.
+    `everywhere` ends all. Raises Unauthorized or Forbidden.
+    """
+    if everywhere:
+        caller.refuse_key("API keys cannot do this.")
+        sessions.end_all(*sessions.user_key(caller))
+        return
+    claims: Claims | None = None
     if refresh_token:
         claims = tokens.read(refresh_token, tokens.REFRESH)
         if claims["sub"] != caller.user_id:
             raise Forbidden("The refresh token belongs to another user.")
-    else:
+    elif caller.session_id is None:
         claims = _cookie_claims(caller, cookie)
-    if claims:
+    if claims is not None:
         sessions.end_family(claims)
-    else:
+    elif caller.session_id is not None:
+        sessions.end(*sessions.user_key(caller), caller.session_id)
+    elif caller.api_key_id is None:
         sessions.end_all(*sessions.user_key(caller))
 
 

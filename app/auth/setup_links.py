@@ -18,7 +18,7 @@ from app import clock, config, crypto, db, jobs
 from app.accounts import service as accounts
 from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, User
 from app.accounts.types import Body, Condition
-from app.auth import lockout, tokens
+from app.auth import lockout, stranger_mails, tokens
 from app.auth import principal as principals
 from app.auth.models import SetupLink
 from app.auth.principal import AccountRef, Principal
@@ -72,7 +72,7 @@ def create(body: Body, *, by: Principal, id: str | None = None) -> tuple[SetupLi
     by.refuse_key(NO_KEYS)
     by.require_recent_sign_in()
     account = _account(by)
-    email = (body.get("email") or "").strip() or None
+    email, name = (body.get("email") or "").strip() or None, accounts.label(body["name"])
     if email and (invalid := accounts.email_problem(email)):
         raise InvalidValues([invalid])
     token = tokens.random_token(account.account_code)
@@ -81,7 +81,7 @@ def create(body: Body, *, by: Principal, id: str | None = None) -> tuple[SetupLi
         accounts.get_for_update(account.id)  # two at once would pass the limit
         link = SetupLink(
             account_id=account.id,
-            name=body["name"],
+            name=name,
             email=email,
             features=[name for name in FEATURES if name in body.get("features", FEATURES)],
             token_hash=tokens.digest(token),
@@ -277,7 +277,8 @@ def _mail_link(payload: Mapping[str, str]) -> None:
     # It may have been opened, revoked or renewed meanwhile.
     is_current = link.state == "pending" and link.token_hash == tokens.digest(token)
     if link.email and account and is_current:
-        _send(link, account, link.email, "setup_link", url=_address(token))
+        by = stranger_mails.named(link.account_id, link.created_by)
+        _send(link, account, link.email, "setup_link", url=_address(token), caused_by=by)
 
 
 @jobs.job("auth.notify_setup_completed", mails=True)
@@ -285,7 +286,7 @@ def _mail_completed(payload: Mapping[str, str]) -> None:
     link = get(payload["account_id"], payload["setup_link_id"])
     account, creator = principals.find_active_account(link.account_id), _creator(link)
     if account and creator and creator.may_sign_in:
-        _send(link, account, creator.email, "setup_completed", name=link.name)
+        _send(link, account, creator.email, "setup_completed", name=mail.plain_name(link.name))
 
 
 def _send(link: SetupLink, account: AccountRef, to: str, template: str, **details: Any) -> None:

@@ -10,10 +10,19 @@ from app.accounts import service as accounts
 from app.accounts import users
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.accounts.types import Body, Problem
-from app.auth import email_changes, lockout, mail_tokens, passwords, sessions, tokens
+from app.auth import (
+    email_changes,
+    lockout,
+    mail_tokens,
+    passwords,
+    sessions,
+    stranger_mails,
+    tokens,
+)
 from app.auth import service as auth
 from app.auth.mfa import gate
 from app.auth.principal import NO_ADDRESSES, Principal
+from app.context import actor, tenancy
 from app.errors import Forbidden, InvalidValues
 from app.outbound import mail
 
@@ -22,7 +31,8 @@ PURPOSE, CHANGE = mail_tokens.VERIFICATION, mail_tokens.EMAIL_CHANGE
 
 def enqueue_mail(user: User) -> None:
     """Enqueue a mail with a verification link, in the open transaction."""
-    jobs.enqueue("auth.send_verification", {"user_id": user.id}, account_id=user.account_id)
+    payload = {"user_id": user.id, "caused_by": actor.current().user_id}
+    jobs.enqueue("auth.send_verification", payload, account_id=user.account_id)
 
 
 def send_again(user: User) -> None:
@@ -58,9 +68,12 @@ def resend_as_caller(caller: Principal, email: str | None) -> None:
     resend(caller.account_id, key)
 
 
-def resend(account: str | None, email: str) -> None:
-    """Enqueue a new link, without revealing whether the user exists, not even by timing."""
-    payload = {"account": auth.require_account(account), "email": email}
+def resend(account: str | None, email: str, source: str | None = None) -> None:
+    """Enqueue a new link, without revealing whether the user exists, not even by timing.
+
+    `source` is of `lockout.count_mail_request`.
+    """
+    payload = {"account": auth.require_account(account), "email": email, "source": source}
     with db.transaction():
         jobs.enqueue("auth.resend_verification", payload, account_id=SYSTEM_ACCOUNT_ID)
 
@@ -126,7 +139,7 @@ def _mark_verified(user: User, by: str | None) -> None:
     mark(user)
 
 
-def change_profile(caller: Principal, body: Body, address: str | None) -> User:
+def change_profile(caller: Principal, body: Body) -> User:
     """Change the caller's name or language; a new address takes effect by its mailed link.
 
     Raises InvalidValues, TooManyRequests, or Forbidden without a recent sign-in, and for an address
@@ -144,8 +157,7 @@ def change_profile(caller: Principal, body: Body, address: str | None) -> User:
     )
     if changes_email:
         _check_may_change_email(caller, body.get("current_password"))
-        account_id, _ = sessions.user_key(caller)
-        lockout.count_mail_request(account_id, email, address)
+        lockout.count_own_address(*sessions.user_key(caller), email)
     with db.transaction() as session:
         user = auth.get_user(caller)
         if "name" in body:
@@ -174,7 +186,12 @@ def _check_may_change_email(caller: Principal, password: str | None) -> None:
 def _mail_verification(payload: Mapping[str, str]) -> None:
     user = db.db.session.get(User, (payload["account_id"], payload["user_id"]))
     if user is not None and user.may_sign_in and not user.email_verified:
-        _send(user, user.email, mail_tokens.issue(user, PURPOSE))
+        _send(
+            user,
+            user.email,
+            mail_tokens.issue(user, PURPOSE, source=payload.get("source")),
+            payload.get("caused_by"),
+        )
 
 
 @jobs.job("auth.send_email_change", mails=True)
@@ -204,10 +221,12 @@ def _fingerprint(user: User) -> str:
 def _resend(payload: Mapping[str, str]) -> None:
     user = auth.find_user(payload["account"], payload["email"])
     if user is not None:
-        _mail_verification({"account_id": user.account_id, "user_id": user.id})
+        with tenancy.in_account(user.account_id):  # whose mail it is
+            _mail_verification({**payload, "account_id": user.account_id, "user_id": user.id})
 
 
-def _send(user: User, email: str, token: str) -> None:
+def _send(user: User, email: str, token: str, by: str | None = None) -> None:
     link = f"{config.current().base_url}/auth/verify-email?token={quote(token)}"
-    values = {"link": link, "account": user.account.name}
+    caused_by = stranger_mails.named(user.account_id, by) if by != user.id else None
+    values = {"link": link, "account": user.account.name, "caused_by": caused_by}
     mail.send(email, "verification", language=user.language, **values)

@@ -120,6 +120,14 @@ class Config:
     mail_tries_per_address: int = _setting(
         parsing.integer(1, 100_000), 500, "registrations and requested mails per address, in 1 hour"
     )
+    mails_per_account: int = _setting(
+        parsing.integer(0, 1_000_000),
+        500,
+        "invitations and other mails to unverified addresses, per account and day",
+    )
+    mails_per_new_account: int = _setting(
+        parsing.integer(0, 1_000_000), 50, "the same in the first week of an account"
+    )
     sign_in_starts_per_address: int = _setting(
         parsing.integer(1, 100_000), 200, "single sign-ons started per address, in 15 min"
     )
@@ -149,6 +157,11 @@ class Config:
         secret=True,
     )
     mail_from: str = _setting(parsing.sender, "Atrium <atrium@localhost>", "sender of mails")
+    abuse_email: str = _setting(
+        parsing.email,
+        "",
+        "where recipients report abuse; default: the address of SERVICE_MAIL_FROM",
+    )
     audit_logging_enabled: bool = _setting(parsing.boolean, True, "record changes in the audit log")
     feed_retention_days: int = _setting(
         parsing.integer(1, 36500), 30, "days that changes stay in the change feed without auditing"

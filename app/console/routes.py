@@ -187,7 +187,10 @@ def _mail_magic_link(form: Form) -> BaseResponse | Page:
     try:
         body = form.validated(("email",), account=200, email=realms.MAX_EMAIL)
         magic_links.request_link(
-            realms.account_of(form), body["email"], address=request.remote_addr
+            realms.account_of(form),
+            body["email"],
+            address=request.remote_addr,
+            device=origin().device,
         )
     except AppError as error:
         return _sign_in_page(form.with_error(error))

@@ -103,6 +103,17 @@ def client_network(address: str | None) -> str:
     return str(ipaddress.ip_network((ip, 64), strict=False))
 
 
+def wide_network(address: str | None) -> str:
+    """Return a client's network where one user is concerned: its IPv4 address, or its IPv6 /48.
+
+    Who rents a server often has the 65,536 networks of a /48; two people with the same user do not.
+    """
+    network = client_network(address)
+    if "/" not in network:
+        return network
+    return str(ipaddress.ip_network(network).supernet(new_prefix=48))
+
+
 def check(*allowances: Allowance) -> None:
     """Raise TooManyRequests, with the seconds to wait, if any allowance is used up."""
     used_up = _with_fallback(partial(_used_up, allowances))

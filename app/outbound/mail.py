@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import smtplib
 import ssl
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from email import message_from_bytes
 from email.headerregistry import Address
@@ -27,6 +29,10 @@ from app.context import tenancy
 from app.types import JSONObject
 
 log = structlog.get_logger()
+LONGEST_SHOWN_NAME = 60
+# What mail programs turn into links; they also take the ideographic and full-width dots for dots.
+_LINK = re.compile(r"://|www\.|(?<=\w)[.\u3002\uff0e\uff61](?=[^\W\d_])", re.IGNORECASE)
+_JOINERS = "\u200c\u200d"
 TIMEOUT_SECONDS = 20
 INSTANCE = "00000000-0000-0000-0000-000000000000"  # the account of mails of the whole instance
 
@@ -60,10 +66,34 @@ def send_for(sender: Sender, to: str, template: str, *, key: str, **context: obj
     The account is `sender` in the template.
     """
     settings = config.current()
+    sender = replace(sender, name=plain_name(sender.name))
     message = _compose(settings, to, template, {**context, "sender": sender})
     message.replace_header("From", _from_account(settings, sender))
-    message["Auto-Submitted"] = "auto-generated"
     _deliver(message, key)
+
+
+def plain_name(name: str) -> str:
+    """Return a name as mails show it: one short line, of which programs make no link.
+
+    Whoever chose the name may not know the recipient, who trusts a mail of the service.
+    """
+    shown = "".join(
+        character
+        for character in _LINK.sub(" ", name)
+        if character in _JOINERS or unicodedata.category(character) not in ("Cc", "Cf")
+    )
+    shown = " ".join(shown.replace("=?", "= ?").split())
+    if len(shown) > LONGEST_SHOWN_NAME:
+        shown = shown[: LONGEST_SHOWN_NAME - 1].rstrip() + "…"
+    return shown
+
+
+def _account_phrase(name: str) -> str:
+    """The name of an account in a sentence; one that had to be changed is called a name."""
+    shown = plain_name(name)
+    if shown == name:
+        return name
+    return str(flask_babel.gettext('the account named "%(name)s"', name=shown))
 
 
 def _deliver(message: EmailMessage, key: str | None) -> None:
@@ -132,6 +162,9 @@ def _compose(
 ) -> EmailMessage:
     language = language or flask_babel.get_babel().default_locale
     with flask_babel.force_locale(language):
+        if isinstance(name := context.get("account"), str):
+            context = {**context, "account": _account_phrase(name)}
+        context = {**context, "report_to": settings.abuse_email or parseaddr(settings.mail_from)[1]}
         text, html = (
             render_template(f"email/{template}.{kind}", language=language, **context)
             for kind in ("txt", "html")
@@ -143,8 +176,11 @@ def _compose(
     message = EmailMessage(policy=SMTP.clone(max_line_length=998))
     sender, address = settings.mail_from, parseaddr(settings.mail_from)[1]
     message["From"] = sender.replace(address, _ascii_address(address))
-    message["To"], message["Subject"] = _ascii_address(to), subject.strip()
+    # Programs decode `=?` as an encoded word, which could show any text.
+    subject = subject.strip().replace("=?", "= ?")
+    message["To"], message["Subject"] = _ascii_address(to), subject
     message["Date"], message["Message-ID"] = clock.now(), make_msgid(domain="atrium")
+    message["Auto-Submitted"] = "auto-generated"  # no replies from absent people (RFC 3834)
     message.set_content(body.strip() + "\n")
     message.add_alternative(html, subtype="html")
     return message

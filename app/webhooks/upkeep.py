@@ -16,7 +16,7 @@ from app.accounts.models import Account, User
 from app.db.functions import database_now
 from app.ids import first_id
 from app.outbound import mail
-from app.types import JSONMapping
+from app.types import JSONMapping, JSONObject
 from app.webhooks import queue, versions
 from app.webhooks.models import (
     ATTEMPTS,
@@ -70,9 +70,10 @@ def _notify_disabled(payload: JSONMapping) -> None:
     user = db.db.session.get(User, (account_id, payload["user_id"]))
     account = db.db.session.get(Account, account_id)
     if webhook and user and account and user.is_active and not webhook.enabled:
-        details = {
+        details: JSONObject = {
             "account": account.name,
             "collection": webhook.collection,
+            "gone": webhook.disabled_reason == "gone",
             "webhook_id": webhook.id,
             "host": urlsplit(webhook.url).hostname,  # only this: the path may be a secret
         }

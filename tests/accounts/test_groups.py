@@ -266,7 +266,7 @@ def make_caller(cast: Cast, email: str) -> Caller:
     return caller
 
 
-@pytest.mark.parametrize("name", ["Finance", " finance", "FINANCE ", "ﬁnance", "fin\u200bance"])
+@pytest.mark.parametrize("name", ["Finance", " finance", "FINANCE ", "ﬁnance"])
 def test_names_differ_by_more_than_case(cast: Cast, name: str) -> None:
     path = f"groups/{make_group(cast.alice)['id']}"
     other = f"groups/{make_group(cast.alice, 'other')['id']}"
@@ -281,7 +281,9 @@ def test_names_differ_by_more_than_case(cast: Cast, name: str) -> None:
     assert cast.alice.post("groups", {"name": "PII_Access"}).status_code == 409
 
 
-@pytest.mark.parametrize("name", ["a\nb", "a\tb", "a\u2028b", " ", "\u200b", "a\x7f"])
+@pytest.mark.parametrize(
+    "name", ["a\nb", "a\tb", "a\u2028b", " ", "\u200b", "a\x7f", "fin\u200bance"]
+)
 def test_what_is_no_name_is_400(cast: Cast, name: str) -> None:
     path = f"groups/{make_group(cast.alice)['id']}"
     for answer in (

@@ -144,7 +144,7 @@ def test_what_has_another_shape_is_422(root: Caller) -> None:
     assert root.get("roles?search=x").status_code == 422
 
 
-@pytest.mark.parametrize("name", ["Admin", " admin", "ADMIN\n", "\uff41dmin", "ad\u200bmin"])
+@pytest.mark.parametrize("name", ["Admin", " admin", "ADMIN\n", "\uff41dmin"])
 def test_names_differ_by_more_than_case(root: Caller, name: str) -> None:
     path = f"roles/{make_role(root)['id']}"
     for answer in (root.post("roles", {"name": name}), root.patch(path, {"name": name})):
@@ -153,7 +153,9 @@ def test_names_differ_by_more_than_case(root: Caller, name: str) -> None:
     assert root.post("roles", {"name": "auditor"}).status_code == 409
 
 
-@pytest.mark.parametrize("name", ["a\nb", "a\tb", "a\u2028b", " ", "\u200b", "a\x7f"])
+@pytest.mark.parametrize(
+    "name", ["a\nb", "a\tb", "a\u2028b", " ", "\u200b", "a\x7f", "ad\u200bmin"]
+)
 def test_what_is_no_name_is_400(root: Caller, name: str) -> None:
     path = f"roles/{make_role(root)['id']}"
     for answer in (root.post("roles", {"name": name}), root.patch(path, {"name": name})):

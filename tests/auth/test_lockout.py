@@ -14,14 +14,14 @@ import pytest
 import time_machine
 from flask import Flask
 
-from app import clock, create_app
-from app.auth import passwords
+from app import clock, create_app, crypto
+from app.auth import devices, passwords, tokens
 from app.config import Config
 from tests import services
 from tests.builders import PASSWORD, Caller, Cast, make_account, make_user
 from tests.conftest import WHOLE
 from tests.console.browser import Browser
-from tests.mailbox import outbox, run_jobs
+from tests.mailbox import outbox, run_jobs, token_in
 from tests.parallel import at_once
 
 # Longer than any password: a wrong one that costs no hashing.
@@ -96,14 +96,97 @@ def test_an_address_has_so_many_failures(
     assert login(limited, address(), PASSWORD).status_code == 200
 
 
-def test_a_user_has_so_many_failures_from_wherever(
-    app: Flask, bob: Caller, storage: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("who", ["bob", "root"])
+def test_strangers_lock_no_user_out(
+    app: Flask, cast: Cast, storage: str, monkeypatch: pytest.MonkeyPatch, who: str
 ) -> None:
-    limited = limit(app, monkeypatch, redis_url=storage, login_tries_per_user=12)
-    for _ in range(12):
-        assert login(limited, address()).status_code == 401
+    user = getattr(cast, who)
+    whom = {"account": user.slug, "email": user.email}
+    limited = limit(app, monkeypatch, redis_url=storage)
+    strangers = [address() for _ in range(12)]
+    seen = [login(limited, one, **whom).status_code for one in strangers for _ in range(11)]
+    assert seen.count(401) <= 100 + 12 * 3
+    assert {login(limited, one, PASSWORD, **whom).status_code for one in strangers[:9]} == {429}
+    fresh = address()
+    assert login(limited, fresh, PASSWORD, **whom).status_code == 200
+    assert statuses(4, limited, fresh, **whom) == [401] * 3 + [429]
+    refused = login(limited, fresh, PASSWORD, **whom)
+    assert (refused.status_code, refused.json["error"]) == (429, "rate_limited")
+    assert 0 < int(refused.headers["Retry-After"]) <= 15 * 60
+
+
+def test_networks_of_one_48_have_three_tries_together_for_a_user_under_attack(
+    app: Flask, bob: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited = limit(app, monkeypatch, login_tries_per_user=5)
+    assert [login(limited, address()).status_code for _ in range(5)] == [401] * 5
+    of_48 = f"2001:db8:{secrets.token_hex(2)}"
+    seen = [login(limited, f"{of_48}:{n:x}::1").status_code for n in range(1, 6)]
+    assert seen == [401] * 3 + [429] * 2
+    assert login(limited, address(), PASSWORD).status_code == 200
+
+
+def test_guesses_of_all_networks_are_bounded(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited = limit(app, monkeypatch, login_tries_per_user=2)
+    device = known_device(limited, cast.bob)
+    seen = [login(limited, address()).status_code for _ in range(22)]
+    assert seen == [401] * 20 + [429] * 2
     assert login(limited, address(), PASSWORD).status_code == 429
-    assert login(limited, address(), PASSWORD, email="alice@acme.example").status_code == 200
+    assert login(device, address(), PASSWORD).status_code == 200
+    reset_password(limited, cast.bob)
+    assert login(limited, address(), "Better-horse-2").status_code == 200
+
+
+def known_device(anyone: Caller, user: Caller) -> Caller:
+    """A device where the user has signed in."""
+    signed_in = login(anyone, address(), PASSWORD, account=user.slug, email=user.email)
+    cookies = signed_in.headers.getlist("Set-Cookie")
+    (cookie,) = [one for one in cookies if one.startswith(f"{devices.COOKIE}=")]
+    return Caller(anyone.app, Cookie=cookie.partition(";")[0])
+
+
+def reset_password(anyone: Caller, user: Caller) -> None:
+    ask(anyone, "auth/forgot-password", user.email, address())
+    run_jobs(anyone.app)
+    body = {"token": token_in(outbox(anyone.app)[-1]), "new_password": "Better-horse-2"}
+    assert anyone.post("auth/reset-password", body).status_code == 200
+
+
+def test_a_known_device_has_tries_of_its_own(
+    app: Flask, cast: Cast, storage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited, here = limit(app, monkeypatch, redis_url=storage), address()
+    bobs, alices = known_device(limited, cast.bob), known_device(limited, cast.alice)
+    assert statuses(11, limited, here) == [401] * 10 + [429]
+    assert login(alices, here, PASSWORD).status_code == 429, "not known to this user"
+    assert login(bobs, here, PASSWORD).status_code == 200
+    assert statuses(11, bobs, here) == [401] * 10 + [429]
+    assert login(bobs, address(), PASSWORD).status_code == 429
+    assert login(limited, address(), PASSWORD).status_code == 200
+
+
+def test_a_cookie_of_an_earlier_release_is_a_known_device(
+    limited: Caller, cast: Cast, app: Flask
+) -> None:
+    with app.app_context():
+        digest = tokens.digest(f"{cast.bob.account_id} {cast.bob.id}")[:16]
+        cookie = crypto.sign([digest], devices.PURPOSE)
+    here = address()
+    assert statuses(11, limited, here)[-1] == 429
+    device = Caller(app, Cookie=f"{devices.COOKIE}={cookie}")
+    assert login(device, here, PASSWORD).status_code == 200
+
+
+def test_the_console_locks_nobody_out_either(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited = limit(app, monkeypatch, login_tries_per_user=5)
+    assert [login(limited, address()).status_code for _ in range(5)] == [401] * 5
+    browser = Browser(app)
+    form = {"account": "acme", "email": cast.bob.email, "password": PASSWORD}
+    assert browser.send("sign-in", **form).status_code == 303
 
 
 def test_an_unknown_user_is_limited_alike(limited: Caller) -> None:
@@ -273,11 +356,40 @@ MAILING = {"auth/register": 409, "auth/forgot-password": 200, "auth/resend-verif
 
 @pytest.mark.parametrize("path", MAILING)
 def test_mails_to_a_mailbox_are_limited(limited_mails: Caller, path: str) -> None:
-    tries = limited_mails.app.extensions["atrium.config"].mail_tries
-    seen = [ask(limited_mails, path, "Bob@acme.example", address()) for _ in range(tries + 1)]
+    tries, here = limited_mails.app.extensions["atrium.config"].mail_tries, address()
+    seen = [ask(limited_mails, path, "Bob@acme.example", here) for _ in range(tries + 1)]
     assert seen == [MAILING[path]] * tries + [429]
-    assert ask(limited_mails, path, "bob@ACME.example", address()) == 429
-    assert ask(limited_mails, path, "alice@acme.example", address()) == MAILING[path]
+    assert ask(limited_mails, path, "bob@ACME.example", here) == 429
+    assert ask(limited_mails, path, "alice@acme.example", here) == MAILING[path]
+    assert ask(limited_mails, path, "bob@ACME.example", address()) == MAILING[path]
+
+
+@pytest.mark.parametrize("path", MAILING)
+def test_mails_to_a_mailbox_are_bounded_a_day(
+    app: Flask, bob: Caller, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    limited = limit(app, monkeypatch, mail_tries_per_mailbox=4)
+    here = address()
+    seen = [ask(limited, path, bob.email, here) for _ in range(6)]
+    assert seen == [MAILING[path]] * 5 + [429], "one more than those of the hour"
+    seen = [ask(limited, path, bob.email, address()) for _ in range(4)]
+    assert seen == [MAILING[path]] * 3 + [429]
+    with time_machine.travel(clock.now() + timedelta(hours=2)):
+        assert ask(limited, path, bob.email, address()) == 429
+    with time_machine.travel(clock.now() + timedelta(hours=25)):
+        assert ask(limited, path, bob.email, address()) == MAILING[path]
+
+
+@pytest.mark.parametrize("path", ["auth/forgot-password", "auth/resend-verification"])
+def test_requests_of_a_known_device_are_counted_by_themselves(
+    limited_mails: Caller, cast: Cast, path: str
+) -> None:
+    here, device = address(), known_device(limited_mails, cast.bob)
+    seen = [ask(limited_mails, path, cast.bob.email, here) for _ in range(12)]
+    assert seen[-1] == 429
+    seen = [ask(device, path, cast.bob.email, here) for _ in range(11)]
+    assert seen == [200] * 10 + [429]
+    assert ask(limited_mails, path, cast.bob.email, address()) == 200
 
 
 def test_what_is_refused_as_it_stands_counts_for_no_mailbox(
@@ -310,9 +422,9 @@ def test_a_new_address_of_ones_own_is_mailed_so_often_only(
 def test_mails_asked_for_at_once_are_as_many_as_a_mailbox_may_get(
     app: Flask, bob: Caller, storage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limited = limit(app, monkeypatch, redis_url=storage)
+    limited, here = limit(app, monkeypatch, redis_url=storage), address()
     email = f"{secrets.token_hex(6)}@acme.example"
-    seen = at_once(20, lambda _: ask(limited, "auth/forgot-password", email, address()))
+    seen = at_once(20, lambda _: ask(limited, "auth/forgot-password", email, here))
     assert sorted(seen) == [200] * 10 + [429] * 10
 
 
@@ -360,7 +472,7 @@ def test_the_signed_in_cannot_flood_a_mailbox_either(
     good = 201 if path == "invitations" else 200
     assert [answer.status_code for answer in answers] == [good] * 3 + [429] * 2
     assert 0 < int(answers[-1].headers["Retry-After"]) <= 3600
-    assert ask(limited, "auth/forgot-password", mailbox, address()) == 429
+    assert ask(limited, "auth/register", mailbox, address()) == 409, "requests count by themselves"
     run_jobs(app)
     assert sum(mail["To"] == mailbox for mail in outbox(app)) <= 3
 
@@ -378,8 +490,9 @@ def test_a_stranger_blocks_no_reset_of_another_account(
         account = make_account(app, f"evil{n}")
         strangers.append(Caller(app, make_user(app, account, f"eve@evil{n}.example", "admin")))
     seen = [invite(one, cast.bob.email) for one in strangers for _ in range(11)]
-    assert seen.count(201) == 15, "of all accounts together"
     assert seen[:11] == [201] * 10 + [429], "of one account"
+    assert seen[11:22] == [201] * 6 + [429] * 5, "15 of all accounts together, and one more"
+    assert seen[22:] == [201] + [429] * 10
     assert invite(cast.alice, "bob@elsewhere.example") == 201
     mailed = len(outbox(app))
     for account in ("acme", "ACME", "AA0001", cast.bob.account_id):
@@ -389,8 +502,11 @@ def test_a_stranger_blocks_no_reset_of_another_account(
     run_jobs(app)
     resets = [mail for mail in outbox(app)[mailed:] if "reset-password" in mail.as_string()]
     assert [mail["To"] for mail in resets] == [cast.bob.email] * 4
-    seen = [ask(limited, "auth/forgot-password", cast.bob.email, address()) for _ in range(7)]
-    assert seen == [200] * 6 + [429], "however the account is named"
+    here = {"environ_overrides": {"REMOTE_ADDR": address()}}
+    names = ["acme", "ACME", "AA0001", cast.bob.account_id] * 3
+    bodies = [{"account": name, "email": cast.bob.email} for name in names[:11]]
+    seen = [limited.post("auth/forgot-password", one, **here).status_code for one in bodies]
+    assert seen == [200] * 10 + [429], "however the account is named"
 
 
 def test_resets_for_users_who_proved_nothing_flood_no_mailbox(
@@ -403,9 +519,10 @@ def test_resets_for_users_who_proved_nothing_flood_no_mailbox(
         make_user(app, account, email, verified=False)
         body = {"account": f"evil{n}", "email": email}
         for _ in range(2):
-            assert limited.post("auth/forgot-password", body).status_code == 200
+            sent_from = {"environ_overrides": {"REMOTE_ADDR": address()}}
+            limited.post("auth/forgot-password", body, **sent_from)
     run_jobs(app)
-    assert sum(mail["To"] == email for mail in outbox(app)) == 3
+    assert sum(mail["To"] == email for mail in outbox(app)) == 6
 
 
 def test_users_made_or_moved_again_and_again_do_not_flood_a_mailbox(
@@ -521,6 +638,6 @@ def test_setup_links_of_several_accounts_do_not_flood_a_mailbox(
     body = {"name": "IT", "email": mailbox}
     callers = [cast.alice, cast.charlie] * 3
     statuses = [one.post("account/setup-links", body).status_code for one in callers]
-    assert statuses == [201] * 3 + [429] * 3
+    assert statuses == [201] * 5 + [429], "one more of each account"
     run_jobs(app)
-    assert sum(mail["To"] == mailbox for mail in outbox(app)) == 3
+    assert sum(mail["To"] == mailbox for mail in outbox(app)) == 5

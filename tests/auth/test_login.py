@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+import unicodedata
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from http.cookies import SimpleCookie
@@ -15,7 +16,7 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app.accounts.models import Account
+from app.accounts.models import Account, User
 from app.auth import passwords, sessions
 from app.auth.models import SignInSession
 from app.db import db, transaction
@@ -284,3 +285,55 @@ def suspend(app: Flask, account_id: str) -> None:
     with app.app_context(), transaction() as session:
         account = session.get_one(Account, account_id)
         account.is_active, account.version = False, account.version + 1
+
+
+SPELLINGS = {
+    "composed": "Zu\u0308rich-Café-12",
+    "ligature": "Pro\ufb01le-horse-12",
+    "full width": "\uff30assword-horse-12",
+    "Hangul": "A1-\u1112\u1161\u11ab\u1100\u1173\u11af-secret",
+    "Vietnamese": "A1-Vie\u0323\u0302t-Nam-x",
+    "no-break space": "Correct\u00a0horse-12",
+}
+
+
+@pytest.mark.parametrize("case", SPELLINGS)
+@pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
+def test_a_password_is_the_same_in_each_unicode_form(
+    app: Flask, anyone: Caller, acme: str, case: str, form: str
+) -> None:
+    chosen, typed = SPELLINGS[case], unicodedata.normalize(form, SPELLINGS[case])  # type: ignore[arg-type]
+    with app.app_context():
+        change_user(app, _ann(app), password_hash=passwords.hash(chosen))
+    for password, status in ((typed, 200), (chosen, 200), (f"{typed}x", 401)):
+        answer = anyone.post("auth/login", {**ANN, "password": password})
+        assert answer.status_code == status
+
+
+def test_a_hash_of_the_password_as_typed_works_and_is_replaced(
+    app: Flask, anyone: Caller, acme: str
+) -> None:
+    decomposed = unicodedata.normalize("NFD", "Zürich-Café-12")
+    change_user(app, _ann(app), password_hash=passwords._hasher.hash(decomposed))
+    composed = {**ANN, "password": unicodedata.normalize("NFC", decomposed)}
+    assert anyone.post("auth/login", composed).status_code == 401
+    first = anyone.post("auth/login", {**ANN, "password": decomposed})
+    assert first.status_code == 200
+    assert anyone.post("auth/login", composed).status_code == 200
+    headers = {"Authorization": f"Bearer {first.json['token']}"}
+    assert anyone.get("auth/me", headers=headers).status_code == 200, "its session goes on"
+
+
+def _ann(app: Flask) -> str:
+    with app.app_context():
+        return str(db.session.scalar(sa.select(User.id).where(User.email == ANN["email"])))
+
+
+def test_a_long_password_is_long_in_its_normalized_form(anyone: Caller) -> None:
+    started = time.monotonic()
+    for password in ("e\u0301" * 5000, "\u0315\u0300\u0334" * 3000, "\ufdfa" * 100):
+        answer = anyone.post("auth/login", {**ANN, "password": password})
+        assert answer.status_code == 401
+        body = {"account_name": "Long", "email": "long@x.example", "password": password}
+        assert anyone.post("auth/register", body).status_code == 400
+    assert time.monotonic() - started < 5

@@ -13,6 +13,7 @@ import time_machine
 from flask import Flask
 
 from app import clock
+from app.auth import mail_tokens
 from tests.auth.test_lockout import limit
 from tests.builders import PASSWORD, Caller, Cast, change_user, make_user
 from tests.console.browser import Browser, alert, is_out, token
@@ -101,7 +102,14 @@ def expired(app: Flask, people: Cast, token: str) -> Any:
 
 
 def replaced(app: Flask, people: Cast, token: str) -> Any:
-    mailed_token(people.bob)
+    second = mailed_token(people.bob)
+    for _ in range(2):
+        mailed_token(people.bob)
+    return verify(app, second)
+
+
+def used_another(app: Flask, people: Cast, token: str) -> Any:
+    assert verify(app, mailed_token(people.bob)).status_code == 200
     return verify(app, token)
 
 
@@ -159,7 +167,16 @@ def removed_redirect(app: Flask, people: Cast, token: str) -> Any:
 
 
 ATTACKS: list[Callable[[Flask, Cast, str], Any]] = [
-    *(expired, replaced, switched_off, provider_only, deactivated, new_address, new_password),
+    *(
+        expired,
+        replaced,
+        used_another,
+        switched_off,
+        provider_only,
+        deactivated,
+        new_address,
+        new_password,
+    ),
     *(of_another_account, renamed_account, as_reset, reset_token, removed_redirect),
     lambda app, people, token: verify(app, token[:-1]),
     lambda app, people, token: verify(app, f"{token}\0"),
@@ -264,3 +281,44 @@ def test_a_browser_asks_for_a_link_and_presses_its_button(app: Flask, people: Ca
     refused = other.post("/console/magic-link", data=again)
     assert (refused.status_code, "no longer valid" in alert(refused)) == (400, True)
     assert is_out(other)
+
+
+def test_a_strangers_requests_void_no_link_and_block_none(
+    app: Flask, people: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit(app, monkeypatch)
+    first = mailed_token(people.bob)
+    body = {"account": "acme", "email": people.bob.email}
+    for stranger in ("192.0.2.7", "127.0.0.1"):
+        sent_from = {"environ_overrides": {"REMOTE_ADDR": stranger}}
+        seen = [
+            Caller(app).post("auth/magic-link", body, **sent_from).status_code for _ in range(12)
+        ]
+        assert seen[-1] == 429
+    run_jobs(app)
+    sent_from = {"environ_overrides": {"REMOTE_ADDR": "192.0.2.8"}}
+    for path in ("auth/magic-link", "auth/forgot-password"):
+        assert Caller(app).post(path, body, **sent_from).status_code == 200
+    assert outcome(verify(app, first)) == (200, None)
+
+
+@pytest.mark.parametrize("path", ["auth/forgot-password", "auth/resend-verification"])
+def test_a_strangers_requests_void_no_other_link_either(
+    app: Flask, people: Cast, path: str
+) -> None:
+    make_user(app, people.alice.account_id, "new@acme.example", verified=False)
+    body = {"account": "acme", "email": "new@acme.example"}
+    for address in ("192.0.2.8", *["192.0.2.7"] * 5):
+        sent_from = {"environ_overrides": {"REMOTE_ADDR": address}}
+        assert Caller(app).post(path, body, **sent_from).status_code == 200
+        run_jobs(app)
+    tokens = [token_in(mail) for mail in outbox(app)]
+    valid = [_is_valid(app, path, token) for token in tokens[1:]]
+    assert (valid.count(True), valid[-1]) == (3, True)
+    assert _is_valid(app, path, tokens[0])
+
+
+def _is_valid(app: Flask, path: str, token: str) -> bool:
+    purpose = mail_tokens.RESET if "password" in path else mail_tokens.VERIFICATION
+    with app.app_context():
+        return mail_tokens.find(token, purpose) is not None

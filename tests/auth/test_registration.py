@@ -28,7 +28,7 @@ FORMS = {
     "multi-tenant": BODY,
     "variant": {
         "account": "acme",
-        "name": "Acme Inc.",
+        "account_name": "Acme Inc.",
         "email": "ann@acme.example",
         "password": PASSWORD,
     },
@@ -103,6 +103,45 @@ def test_the_slug_is_derived_from_the_name(anyone: Caller, name: str, slug: str)
     assert (answer.status_code, answer.json["account"]["slug"]) == (201, slug)
 
 
+@pytest.mark.parametrize("name", ["日本", "Ακμή", "Мир", "شركة", "🦊", "A", "3M"])
+def test_the_slug_is_the_code_where_the_name_makes_none(
+    app: Flask, anyone: Caller, root: Caller, name: str
+) -> None:
+    body = {"account_name": name, "email": "a@b.example", "password": PASSWORD}
+    account = anyone.post("auth/register", body).json["account"]
+    assert (account["name"], account["slug"]) == (name, account["account_code"].lower())
+    with app.app_context():
+        accounts.mark_verified(
+            db.session.scalars(sa.select(User).filter_by(email="a@b.example")).one()
+        )
+    for reference in (account["slug"], account["account_code"], account["id"]):
+        credentials = {"account": reference, "email": "a@b.example", "password": PASSWORD}
+        assert anyone.post("auth/login", credentials).status_code == 200
+    made = root.post("accounts", {"name": name}).json
+    assert made["slug"] == made["account_code"].lower()
+
+
+NAMES = {
+    "account and name": ({"account": "acme", "name": "Ann"}, ("acme", "Ann")),
+    "both names": ({"account_name": "Acme", "name": "Ann"}, ("Acme", "Ann")),
+    "slug and name": ({"account_slug": "acme", "name": " Ann "}, ("acme", "Ann")),
+    "all": (
+        {"account_name": "Acme Inc.", "account_slug": "acme", "name": "Ann"},
+        ("Acme Inc.", "Ann"),
+    ),
+    "name alone": ({"name": "Acme"}, ("Acme", None)),
+    "no name": ({"account_name": "Acme"}, ("Acme", None)),
+}
+
+
+@pytest.mark.parametrize("case", NAMES)
+def test_a_name_beside_the_accounts_is_the_users(anyone: Caller, case: str) -> None:
+    body, expected = NAMES[case]
+    credentials = {"email": "a@b.example", "password": PASSWORD}
+    made = anyone.post("auth/register", {**body, **credentials}).json
+    assert (made["account"]["name"], made["user"]["name"]) == expected
+
+
 def test_the_name_is_the_slug_where_it_is_absent(anyone: Caller) -> None:
     body = {"account": "acme", "email": "a@b.example", "password": PASSWORD}
     assert anyone.post("auth/register", body).json["account"]["name"] == "acme"
@@ -138,9 +177,9 @@ BAD_VALUES = [
     ({"account_slug": "ab--c"}, [("account_slug", "slug_invalid")]),
     ({"account_slug": "", "account_name": "Mail"}, [("account_slug", "slug_invalid")]),
     ({"account_slug": "", "account_name": "AB1234"}, [("account_slug", "slug_invalid")]),
-    ({"account_slug": "", "account_name": "日本"}, [("account_slug", "slug_invalid")]),
     ({"account_name": "Acme\r\nBcc: x"}, [("account_name", "name_invalid")]),
     ({"account_name": "Acme\x1b[31m"}, [("account_name", "name_invalid")]),
+    ({"name": "Ann\r\nBcc: x"}, [("name", "name_invalid")]),
     ({"account_name": "\u200b", "account_slug": "acme"}, [("account_name", "name_invalid")]),
 ]
 

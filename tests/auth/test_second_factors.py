@@ -484,3 +484,12 @@ def test_nothing_secret_of_a_factor_is_audited(phone: Phone, cast: Cast) -> None
     values = {one["column_name"]: one["new_value"] for one in log if one["operation"] == "CREATE"}
     assert (values["name"], values["secret"]) == ("Phone", "***")
     assert not {"last_step", "sign_count"} & {one["column_name"] for one in log}
+
+
+@pytest.mark.parametrize(
+    "written", ["{}\n", " {}", "{} ", "{}\r\n", "\t{}", "{0[0]}{0[1]}{0[2]} {0[3]}{0[4]}{0[5]}"]
+)
+def test_a_code_is_right_with_blanks_around_and_within(bob: Caller, written: str) -> None:
+    secret = bob.post("auth/mfa/totp", {"name": "Phone"}).json["secret"]
+    code = written.format(pyotp.TOTP(secret).at(clock.now()))
+    assert bob.post("auth/mfa/totp/confirm", {"code": code}).status_code == 200

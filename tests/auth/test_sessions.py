@@ -94,13 +94,14 @@ ENDS_ONE: dict[str, Callable[[Flask, Cast, Session], Any]] = {
     "logout": lambda app, cast, session: session.here.post(
         "auth/logout", {"refresh_token": session.pair["refresh_token"]}
     ),
+    "logout without a token": lambda app, cast, session: session.here.post("auth/logout"),
     "ended in the list": lambda app, cast, session: session.here.delete(
         f"auth/sessions/{session.claims['sid']}"
     ),
     "refresh token used again": reuse,
 }
 ENDS_ALL: dict[str, Callable[[Flask, Cast, Session], Any]] = {
-    "logout everywhere": lambda app, cast, session: session.here.post("auth/logout", {}),
+    "logout everywhere": lambda app, cast, session: session.here.post("auth/logout", {"all": True}),
     "changed password": lambda app, cast, session: session.here.post(
         "auth/change-password", {"current_password": PASSWORD, "new_password": NEW}
     ),

@@ -474,20 +474,40 @@ def logout(anyone: Caller, pair: dict[str, Any], body: Any, **headers: str) -> A
     return anyone.post("auth/logout", body, headers=credential)
 
 
-@pytest.mark.parametrize("by", ["body", "cookie", "neither"])
-def test_a_logout_ends_the_session_named_or_else_all(
+@pytest.mark.parametrize("by", ["body", "cookie", "neither", "cookie of another", "all"])
+def test_a_logout_ends_the_session_of_the_token_unless_it_names_all(
     anyone: Caller, signed_in: dict[str, Any], by: str
 ) -> None:
     other = login(anyone)
     token = signed_in["refresh_token"]
-    body = {"refresh_token": token} if by == "body" else {}
-    headers = {"Cookie": f"service_refresh={token}"} if by == "cookie" else {}
+    body: dict[str, Any] = {"refresh_token": token} if by == "body" else {}
+    cookies = {"cookie": token, "cookie of another": other["refresh_token"]}
+    headers = {"Cookie": f"service_refresh={cookies[by]}"} if by in cookies else {}
+    if by == "all":
+        body = {"all": True}
     answer = logout(anyone, signed_in, body, **headers)
     assert (answer.status_code, set(answer.json)) == (200, {"message"})
     assert "service_refresh=;" in answer.headers["Set-Cookie"]
     assert refused(refresh(anyone, token))
-    expected = 401 if by == "neither" else 200
+    me = {"Authorization": f"Bearer {other['token']}"}
+    assert anyone.get("auth/me", headers=me).status_code == (401 if by == "all" else 200)
+    expected = 401 if by == "all" else 200
     assert refresh(anyone, other["refresh_token"]).status_code == expected
+
+
+def test_an_api_key_signs_nobody_out(app: Flask, anyone: Caller, signed_in: dict[str, Any]) -> None:
+    made = Caller(app, Authorization=f"Bearer {signed_in['token']}").post("api-keys", {"name": "k"})
+    key = Caller(app, **{"X-API-Key": made.json["key"]})
+    assert key.post("auth/logout", {}).status_code == 200
+    assert key.post("auth/logout", {"all": True}).status_code == 403
+    assert refresh(anyone, signed_in["refresh_token"]).status_code == 200
+
+
+@pytest.mark.parametrize("all", ["true", 1, None])
+def test_a_logout_of_all_is_a_boolean(
+    anyone: Caller, signed_in: dict[str, Any], all: object
+) -> None:
+    assert logout(anyone, signed_in, {"all": all}).status_code == 422
 
 
 def test_a_logout_ends_what_a_refresh_made_of_the_token(

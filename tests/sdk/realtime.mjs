@@ -72,7 +72,14 @@ await hears("after the server restarted");
 before = connection(alice);
 const elsewhere = client();
 await elsewhere.auth.login({ account, email, password });
-await elsewhere.auth.logout(); // of all sessions
+await elsewhere.auth.logout();
+assert.equal(alice.realtime.getState(), "connected"); // a logout ends its own session only
+const post = async (path, body, token) => {
+  const headers = { "Content-Type": "application/json", ...(token && { Authorization: `Bearer ${token}` }) };
+  return (await fetch(`${baseUrl}/api/v1/${path}`, { method: "POST", headers, body: JSON.stringify(body) })).json();
+};
+const { token } = await post("auth/login", { account, email, password });
+await post("auth/logout", { all: true }, token);
 await until(() => alice.realtime.getState() === "connecting");
 await alice.auth.login({ account, email, password });
 await reconnected(before);

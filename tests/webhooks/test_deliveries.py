@@ -518,6 +518,7 @@ def test_five_days_of_nothing_but_failure_disable_it_and_its_admins_hear(
     assert letter["To"] == alice.email
     assert "with-a-secret-path" not in letter.as_string()
     assert webhook["id"] in body_of(letter)
+    assert "failed for five days" in " ".join(body_of(letter).split())
     before = len(deliveries(app))
     make_record(alice, title="z")
     assert len(deliveries(app)) == before
@@ -536,7 +537,10 @@ def test_a_receiver_that_is_gone_disables_its_webhook(app: Flask, alice: Caller)
         assert alice.get(f"webhooks/{stays['id']}").json["enabled"] is True
         run_jobs(app)
         (letter,) = outbox(app)
-        assert gone["id"] in body_of(letter)
+        for text in (body_of(letter), body_of(letter, "html")):
+            assert gone["id"] in text
+            assert "answered 410 Gone" in text
+            assert "five days" not in text
         receiver.answer = lambda request: (200, "back")
         enabled = alice.patch(f"webhooks/{gone['id']}", {"enabled": True}).json
         assert (enabled["disabled_at"], enabled["disabled_reason"]) == (None, None)

@@ -111,9 +111,10 @@ def prove_again(user: User, answer: Answer, purpose: str) -> None:
 def start_totp(user: User, name: str) -> tuple[SecondFactor, str]:
     """A new authenticator app and its secret; it counts once a code has confirmed it.
 
-    Raises Forbidden or Conflict.
+    Raises InvalidValues, Forbidden or Conflict.
     """
     check_may_enrol(user)
+    name = accounts.label(name)
     secret = totp.new_secret()
     with db.transaction() as session:
         _lock(user)
@@ -181,7 +182,7 @@ def add_passkey(
     """Store a new passkey. Raises InvalidValues, Unauthorized, Forbidden or Conflict."""
     check_may_enrol(user)
     registration = challenges.read(token, challenges.REGISTRATION)
-    factor = passkeys.register(user, token, name, credential)
+    factor = passkeys.register(user, token, accounts.label(name), credential)
     if factor is None or challenges.user_of(registration).id != user.id:
         raise InvalidValues([problem("credential", "invalid_credential", "Not a valid passkey.")])
     try:
@@ -208,10 +209,10 @@ def renew_recovery_codes(user: User) -> list[str]:
 
 
 def rename(user: User, factor_id: str, name: str) -> SecondFactor:
-    """Rename a factor. Raises NotFound."""
+    """Rename a factor. Raises NotFound or InvalidValues."""
     with db.transaction():
         factor = _find(user, factor_id)
-        factor.name = name
+        factor.name = accounts.label(name)
     return factor
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flask import g, request, url_for
+from flask import g, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import service as accounts
@@ -38,7 +38,7 @@ def change_profile() -> Page | BaseResponse:
         body = form.validated(("email",), name=200, email=320)
         language = body["language"] if body["language"] in LANGUAGES else None
         changes = {**body, "name": body["name"] or None, "language": language}
-        verification.change_profile(caller, changes, request.remote_addr)
+        verification.change_profile(caller, changes)
     except AppError as error:
         return _profile_page(form.with_error(error))
     if accounts.email_key(body["email"]) == accounts.email_key(caller.email or ""):

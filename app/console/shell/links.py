@@ -12,7 +12,6 @@ from app.accounts.models import User
 from app.auth import (
     email_changes,
     invitations,
-    lockout,
     magic_links,
     mail_tokens,
     password_resets,
@@ -22,6 +21,7 @@ from app.auth import service as auth
 from app.auth.guard import account_of_host
 from app.auth.mfa import gate
 from app.auth.mfa.gate import MfaRequired, Proof
+from app.auth.responses import count_mail_request
 from app.auth.routes import links
 from app.auth.schemas import VERIFIED, TokenBody, VerifiedAddress
 from app.console.shell import forms, guard, last_account, realms, second_factor
@@ -65,8 +65,8 @@ def forgot_password() -> Page | BaseResponse:
     try:
         body = form.validated(("email",), account=200, email=realms.MAX_EMAIL)
         account = auth.require_account(realms.account_of(form))
-        lockout.count_mail_request(account, body["email"], request.remote_addr, reset=True)
-        password_resets.request_reset(account, body["email"])
+        source = count_mail_request(account, body["email"], reset=True)
+        password_resets.request_reset(account, body["email"], source)
     except AppError as error:
         return form.with_error(error).render("console/links/forgot.html")
     notice = gettext(

@@ -9,7 +9,8 @@ import sqlalchemy as sa
 
 from app import config, db
 from app.accounts import service as accounts
-from app.accounts.models import User
+from app.accounts.models import SYSTEM_ACCOUNT_ID, User
+from app.auth import stranger_mails
 from app.errors import TooManyRequests
 from app.http import rate_limits
 from app.http.rate_limits import Allowance, Limit
@@ -30,6 +31,10 @@ TOO_MANY_PER_DAY = (
     "This account's workflows have sent {} mails today (SERVICE_WORKFLOW_MAILS_PER_DAY)."
     " Resume the instance tomorrow."
 )
+TOO_MANY_TO_STRANGERS = (
+    "This account has sent as many mails to unverified addresses as it may today"
+    " (SERVICE_MAILS_PER_ACCOUNT, SERVICE_MAILS_PER_NEW_ACCOUNT). Resume the instance tomorrow."
+)
 TOO_MANY_PER_MAILBOX = (
     "Workflows have sent {} mails to {} within an hour (SERVICE_WORKFLOW_MAILS_PER_MAILBOX)."
     " Resume the instance later."
@@ -42,17 +47,22 @@ def admit(account_id: str, input: JSONMapping) -> None:
         addresses = external_steps.addresses(input)
     except external_steps.Failed as error:
         raise Failed(str(error)) from error
-    if config.current().workflow_mail_recipients == MEMBERS:
-        _refuse_strangers(account_id, addresses)
+    strangers = _strangers(account_id, addresses)
+    if strangers and config.current().workflow_mail_recipients == MEMBERS:
+        raise Failed(NOT_A_MEMBER.format(strangers[0]))
     try:
         quotas.check_stored(account_id, meters.MAILS, len(addresses))
     except QuotaExceeded as error:
         raise Failed(f"{error.message} Resume the instance tomorrow.") from error
     for address in addresses:
         _count(account_id, address)
+    if account_id != SYSTEM_ACCOUNT_ID:
+        for _ in strangers:
+            _consume(stranger_mails.limit(account_id), TOO_MANY_TO_STRANGERS)
 
 
-def _refuse_strangers(account_id: str, addresses: list[str]) -> None:
+def _strangers(account_id: str, addresses: list[str]) -> list[str]:
+    """The addresses that are not verified ones of active members."""
     keys = {accounts.email_key(address): address for address in addresses}
     members = sa.select(User.email_key).where(
         User.account_id == account_id,
@@ -60,9 +70,7 @@ def _refuse_strangers(account_id: str, addresses: list[str]) -> None:
         User.is_active,
         User.email_verified,
     )
-    strangers = keys.keys() - set(db.db.session.scalars(members))
-    if strangers:
-        raise Failed(NOT_A_MEMBER.format(keys[min(strangers)]))
+    return [keys[key] for key in sorted(keys.keys() - set(db.db.session.scalars(members)))]
 
 
 def _count(account_id: str, address: str) -> None:
