@@ -242,9 +242,6 @@ def _conclude_once(
         user, new = account_linking.link(session, connection, claimed)
         _check_return(session, flow, account, user)
         outcome: JSONObject = {"user_id": user.id, "is_new_user": new, "mfa": claimed.mfa}
-        if flow.purpose == CONSOLE and flow.client_state:
-            # It returns to the host name where it was started; the browser's cookie there.
-            outcome["browser_hash"] = flow.client_state.rpartition(".")[2]
         code = flows.issue_code(session, flow, account, needs_state=needs_state, **outcome)
     return CompletedFlow(flow, account, user, new, code)
 
