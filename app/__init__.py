@@ -92,6 +92,7 @@ from app.sso import routes as sso
 from app.sso import saml_key_routes as saml_keys
 from app.sso import saml_logout_routes as saml_logout
 from app.sso import saml_metadata_routes as saml_metadata
+from app.sso.oauth import renewal as issuer_renewal
 from app.types import JSONObject
 from app.usage import upkeep as usage_upkeep
 from app.webhooks import delivery_routes, dispatch, security_stream_routes
@@ -161,7 +162,7 @@ SUBSCRIBERS = (
     *(workflow_dispatch, record_events, upkeep, workflow_erasure, token_upkeep),
     *(feed_upkeep, file_upkeep, webhook_uses, workflow_uses, saved_views),
     *(domain_checks, security_events, security_sealing, security_erasing, security_verifying),
-    *(usage_upkeep, certificates, backup_runs),
+    *(usage_upkeep, certificates, backup_runs, issuer_renewal),
 )
 # Not in the API description.
 PAGES = (console.blueprint, docs_pages.blueprint, scim.blueprint)

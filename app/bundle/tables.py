@@ -77,6 +77,7 @@ EXCLUDED: dict[str, str] = {
     "sso_assertions": "assertions of minutes",
     "sso_refusals": "a log of refused sign-ins, which expires",
     "saml_metadata_reads": "metadata is read again",
+    "issuer_documents": "what issuers publish is read again",
     "webhook_versions": "versions for checking caches, set anew",
     "webhook_deliveries": "a log; each instance delivers its own events",
     "webhook_attempts": "a log; each instance delivers its own events",
