@@ -85,6 +85,7 @@ from app.security import subscribers as security_events
 from app.security import verifying as security_verifying
 from app.sso import config_routes as sso_config
 from app.sso import discovery_routes as sso_discovery
+from app.sso import document_renewal
 from app.sso import overview_routes as sso_overview
 from app.sso import responses as sso_answers
 from app.sso import roles as sso_roles
@@ -92,7 +93,6 @@ from app.sso import routes as sso
 from app.sso import saml_key_routes as saml_keys
 from app.sso import saml_logout_routes as saml_logout
 from app.sso import saml_metadata_routes as saml_metadata
-from app.sso.oauth import renewal as issuer_renewal
 from app.types import JSONObject
 from app.usage import upkeep as usage_upkeep
 from app.webhooks import delivery_routes, dispatch, security_stream_routes
@@ -162,7 +162,7 @@ SUBSCRIBERS = (
     *(workflow_dispatch, record_events, upkeep, workflow_erasure, token_upkeep),
     *(feed_upkeep, file_upkeep, webhook_uses, workflow_uses, saved_views),
     *(domain_checks, security_events, security_sealing, security_erasing, security_verifying),
-    *(usage_upkeep, certificates, backup_runs, issuer_renewal),
+    *(usage_upkeep, certificates, backup_runs, document_renewal),
 )
 # Not in the API description.
 PAGES = (console.blueprint, docs_pages.blueprint, scim.blueprint)

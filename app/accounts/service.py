@@ -10,7 +10,7 @@ from email_validator import EmailNotValidError, validate_email
 from sqlalchemy.exc import InvalidRequestError
 
 from app import clock, db, events
-from app.accounts import codes
+from app.accounts import codes, deleted_addresses
 from app.accounts.models import (
     ADMIN,
     PII_GROUP,
@@ -95,6 +95,7 @@ def create_user(
         ):
             session.add(user)
             session.flush()
+        deleted_addresses.forget(account_id, user.email_key)
         session.refresh(user, ["account", "role", "groups"])
         return user
 

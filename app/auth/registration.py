@@ -8,7 +8,6 @@ import sqlalchemy as sa
 
 from app import clock, config, db, jobs, slugs
 from app.accounts import service as accounts
-from app.accounts import sign_in_settings
 from app.accounts.models import (
     ADMIN,
     PII_GROUP,
@@ -19,13 +18,10 @@ from app.accounts.models import (
     User,
 )
 from app.accounts.types import Problem
-from app.auth import lockout, password_resets, passwords, verification
+from app.auth import joining, lockout, passwords, verification
 from app.auth import principal as principals
-from app.domains import service as domains
-from app.domains.models import AccountDomain
 from app.errors import Conflict, Forbidden, InvalidValues, problem
 from app.ids import new_id
-from app.outbound import mail
 
 
 def register(
@@ -33,8 +29,8 @@ def register(
 ) -> User:
     """Register an account with its admin, or a viewer in single-tenant mode.
 
-    Whoever names the account that owns the domain of the address joins it, if it lets users join;
-    the mailed link then sets the password.
+    Whoever names the account that owns the domain of the address joins it, if it lets users join:
+    the mailed link then creates the user and sets the password.
 
     Raises InvalidValues, Forbidden, TooManyRequests, or Conflict for a taken slug.
     """
@@ -43,9 +39,11 @@ def register(
         raise Forbidden("Registration is closed. Ask an administrator for an invitation.")
     if settings.single_tenant:
         return _join(slug, email.strip(), password, address)
-    domain = _joined_domain(slug, email)
-    if domain is not None:
-        return _join(None, email.strip(), password, address, domain)
+    account = principals.find_account(slug.strip()) if slug else None
+    domain = joining.open_domain(account, email)
+    if account is not None and domain is not None:
+        role = joining.role_of(domain)
+        return _join_by_domain(account, role, email.strip(), password, address)
     return _create_account(name, slug, email.strip(), password, address)
 
 
@@ -74,55 +72,42 @@ def _create_account(
     return user
 
 
-def _joined_domain(slug: str | None, email: str) -> AccountDomain | None:
-    account = principals.find_account(slug.strip()) if slug else None
-    if account is None or not account.is_active or account.id == SYSTEM_ACCOUNT_ID:
-        return None
-    domain = domains.find_verified(account.id, email)
-    if domain is None or not domain.auto_join or domain.sso_only:
-        return None
-    return domain if sign_in_settings.allows_passwords(account.settings) else None
-
-
-def _join(
-    slug: str | None,
-    email: str,
-    password: str,
-    address: str | None,
-    domain: AccountDomain | None = None,
+def _join_by_domain(
+    account: Account, role: str, email: str, password: str, address: str | None
 ) -> User:
+    # The mailed link creates the user, and sets the password.
+    _check(email, password, (), None)
+    lockout.count_mail_request(lockout.NEW_ACCOUNT, email, address)
+    with db.transaction():
+        joining.enqueue_mail(account.id, email)
+    return _unsaved_user(account, email, role, id=new_id(), created_at=clock.now())
+
+
+def _join(slug: str | None, email: str, password: str, address: str | None) -> User:
     # The response never reveals whether the address is taken: it looks the same, down to the id
     # and timestamps, and the owner of a taken address gets a mail.
     _check(email, password, (), _account_problem(slug))
     lockout.count_mail_request(lockout.NEW_ACCOUNT, email, address)
     password_hash = passwords.hash(password)
     with db.transaction():
-        account, role = _joined_account(domain)
+        account = _single_account()
         id, now = new_id(), clock.now()
         try:
             with db.savepoint():
                 user = accounts.create_user(
                     account.id,
                     email=email,
-                    # Of a domain, the owner of the mailbox alone chooses the password.
-                    password_hash=None if domain else password_hash,
-                    role=role,
+                    password_hash=password_hash,
+                    role=VIEWER,
                     id=id,
                     created_at=now,
                 )
         except Conflict:
             payload = {"email_key": accounts.email_key(email)}
             jobs.enqueue("auth.known_already", payload, account_id=account.id)
-            return _unsaved_user(account, email, role, id=id, created_at=now)
-        (password_resets if domain else verification).enqueue_mail(user)
+            return _unsaved_user(account, email, VIEWER, id=id, created_at=now)
+        verification.enqueue_mail(user)
     return user
-
-
-def _joined_account(domain: AccountDomain | None) -> tuple[Account, str]:
-    if domain is None:
-        return _single_account(), VIEWER
-    role = db.db.session.scalar(sa.select(Role.name).where(Role.name == domain.role_of_new_users))
-    return db.db.session.get_one(Account, domain.account_id), role or VIEWER
 
 
 def _single_account() -> Account:
@@ -162,10 +147,8 @@ def _unsaved_user(account: Account, email: str, role_name: str, **columns: objec
 def _mail_known_already(payload: Mapping[str, str]) -> None:
     conditions = (User.account_id == payload["account_id"], User.email_key == payload["email_key"])
     user = db.db.session.scalar(sa.select(User).where(*conditions))
-    if user is not None and user.may_sign_in:
-        link = f"{config.current().base_url}/console/forgot-password"
-        values = {"link": link, "account": user.account.name}
-        mail.send(user.email, "known_already", language=user.language, **values)
+    if user is not None:
+        joining.notify_member(user)
 
 
 def _check(email: str, password: str, names: Iterable[str], *problems: Problem | None) -> None:

@@ -29,6 +29,7 @@ INCLUDED = (
     "groups",
     "users",
     "group_members",
+    "deleted_addresses",
     "invitations",
     "api_keys",
     "second_factors",

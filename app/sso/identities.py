@@ -19,6 +19,8 @@ class Claims:
     """Whether the user is in the directory of the settings; others need a linked identity."""
     mfa: bool = False
     """Whether the provider verified more than one factor."""
+    hosted_domain: str | None = None
+    """The domain of the Google Workspace that the user belongs to now."""
 
 
 MAX_GROUPS = 500

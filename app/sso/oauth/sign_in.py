@@ -169,7 +169,8 @@ def _with_userinfo(connection: Connection, token: JSONMapping, claims: JSONObjec
 
 def _from_openid(connection: Connection, claims: JSONMapping, user: JSONMapping) -> Claims:
     email, in_directory = claims.get("email"), connection.vouches_for_directory(claims.get("tid"))
-    name = claims.get("name") or _posted_name(user)
+    name = claims.get("name") or _composed_name(claims) or _posted_name(user)
+    hosted_domain = claims.get("hd") if connection.is_google else None
     return Claims(
         issuer=str(claims["iss"]).removeprefix("https://"),
         subject=claims["sub"],
@@ -178,6 +179,7 @@ def _from_openid(connection: Connection, claims: JSONMapping, user: JSONMapping)
         name=name if isinstance(name, str) else None,
         groups=_groups(connection, claims) if in_directory else [],
         in_directory=in_directory,
+        hosted_domain=hosted_domain if isinstance(hosted_domain, str) else None,
     )
 
 
@@ -193,6 +195,12 @@ def _is_email_verified(connection: Connection, claims: JSONMapping) -> bool:
     if connection.is_microsoft:
         return claims.get("xms_edov") in (True, 1, "1", "true")
     return claims.get("email_verified") in (True, "true")
+
+
+def _composed_name(claims: JSONMapping) -> str | None:
+    # Each of the three is optional (OpenID Connect Core 1.0, section 5.1).
+    parts = (claims.get("given_name"), claims.get("family_name"))
+    return " ".join(part.strip() for part in parts if isinstance(part, str)).strip() or None
 
 
 def _posted_name(user: JSONMapping) -> str | None:
