@@ -244,8 +244,8 @@ def _check_lets_in(connection: Connection) -> None:
     if lacks_domains(connection):
         raise NotInvited(
             "provisioning",
-            "Anyone could join by this provider, so an admin of the account must first name the"
-            " email domains of new users (sso_email_domains).",
+            "Anyone could join by this provider, so an admin of the account must name the email"
+            " domains of new users first.",
         )
 
 

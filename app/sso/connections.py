@@ -85,6 +85,11 @@ class Connection:
         return self.provider.name == "google" or is_issuer
 
     @property
+    def mapped_groups(self) -> set[str]:
+        """The groups to which the account maps roles."""
+        return {entry["group"] for entry in self.account.settings.get("sso_group_roles") or ()}
+
+    @property
     def signs_requests(self) -> bool:
         """Whether requests to a SAML provider are signed."""
         return self.config.get("sign_requests") is not False

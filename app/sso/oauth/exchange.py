@@ -14,7 +14,7 @@ from app.outbound.address_policy import RequestFailed, RequestRefused
 from app.rest import json_input
 from app.sso import validation
 from app.sso.connections import Connection, has_custom_endpoints
-from app.sso.refusals import SignInRefused
+from app.sso.refusals import UNAVAILABLE, SignInRefused
 from app.types import JSONObject
 
 LONGEST_ANSWER = 300_000
@@ -24,6 +24,7 @@ class Unreachable(SignInRefused):
     """Raised if a provider does not answer, or not as expected."""
 
     code = "temporarily_unavailable"
+    message = UNAVAILABLE
 
     def __init__(self, detail: str) -> None:
         super().__init__("provider", detail)
