@@ -85,6 +85,7 @@ from app.security import subscribers as security_events
 from app.security import verifying as security_verifying
 from app.sso import config_routes as sso_config
 from app.sso import discovery_routes as sso_discovery
+from app.sso import document_renewal
 from app.sso import overview_routes as sso_overview
 from app.sso import responses as sso_answers
 from app.sso import roles as sso_roles
@@ -162,7 +163,7 @@ SUBSCRIBERS = (
     *(workflow_dispatch, record_events, upkeep, workflow_erasure, token_upkeep),
     *(feed_upkeep, file_upkeep, webhook_uses, workflow_uses, saved_views),
     *(domain_checks, security_events, security_sealing, security_erasing, security_verifying),
-    *(usage_upkeep, certificates, backup_runs),
+    *(usage_upkeep, certificates, backup_runs, document_renewal),
 )
 # Not in the API description.
 PAGES = (console.blueprint, docs_pages.blueprint, scim.blueprint)

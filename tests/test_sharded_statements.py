@@ -42,6 +42,7 @@ READS: Mapping[str, str] = {
     "groups": BY_TUPLES,
     "idempotency_keys": EXPIRED,
     "invitations": "roles are shared: is one in use anywhere?",
+    "issuer_documents": EXPIRED,
     "jobs": DUE,
     "mailed_tokens": EXPIRED,
     "provider_settings": DUE,

@@ -158,6 +158,20 @@ class User(Base):
         return [group.name for group in self.groups]
 
 
+class DeletedAddress(Base):
+    """The address of a deleted user, whom only an admin or the directory lets in again.
+
+    As a hash, which tells an address from others without storing it.
+    """
+
+    __tablename__ = "deleted_addresses"
+    __table_args__ = (sa.ForeignKeyConstraint(["account_id"], ["accounts.id"]),)
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    email_hash: Mapped[str] = mapped_column(Text, primary_key=True)
+    deleted_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
+
+
 class Group(Named, Base):
     """A named set of users of one account."""
 

@@ -11,7 +11,7 @@ from idna import valid_contextj
 from sqlalchemy.exc import InvalidRequestError
 
 from app import clock, db, events
-from app.accounts import codes
+from app.accounts import codes, deleted_addresses
 from app.accounts.models import (
     ADMIN,
     PII_GROUP,
@@ -104,6 +104,7 @@ def create_user(
         ):
             session.add(user)
             session.flush()
+        deleted_addresses.forget(account_id, user.email_key)
         session.refresh(user, ["account", "role", "groups"])
         return user
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from app import db, events
-from app.accounts import pii, roles
+from app.accounts import deleted_addresses, pii, roles
 from app.accounts import service as accounts
 from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, VIEWER, Account, Role, User
 from app.accounts.types import Body, Condition, Problem, Query
@@ -179,6 +179,9 @@ def delete(scope: str | None, user_id: str, *, by: str | None) -> None:
         user = get_for_update(session, scope, user_id)
         _check_may_lose_rights(session, user, stays_admin=False, by=by)
         events.publish(events.UserLostAccess(user.account_id, user.id))
+        # Whoever never proved the address does not keep its owner out.
+        if user.email_verified:
+            deleted_addresses.remember(user.account_id, user.email_key)
         key = (user.account_id, user.id)
         session.delete(user)
         session.flush()

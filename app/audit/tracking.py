@@ -119,6 +119,8 @@ EXEMPT: dict[str, str] = {
     "sso_assertions": "tokens: used assertions",
     "saml_sessions": "tokens: names of sessions at the identity provider",
     "saml_metadata_reads": "reads of metadata; what they change is in the provider's entries",
+    "issuer_documents": "what issuers publish",
+    "deleted_addresses": "hashes of addresses, whose users' deletion is audited",
     "sso_refusals": "refusals change nothing; the account's admins see them listed",
     "rate_limits": "counters of the rate limiter",
     "jobs": "jobs",

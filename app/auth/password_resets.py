@@ -13,7 +13,15 @@ from app.accounts import pii, users
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.accounts.types import Problem
-from app.auth import api_keys, lockout, mail_tokens, passwords, sessions, stranger_mails
+from app.auth import (
+    api_keys,
+    joining,
+    lockout,
+    mail_tokens,
+    passwords,
+    sessions,
+    stranger_mails,
+)
 from app.auth import service as auth
 from app.auth.mfa import gate
 from app.auth.mfa.gate import Proof
@@ -56,14 +64,14 @@ def send_link(user: User) -> None:
 
 def expiry(token: str) -> datetime | None:
     """When a mailed token expires; None for an invalid one."""
-    row = mail_tokens.find(token, PURPOSE)
+    row = mail_tokens.find(token, PURPOSE) or joining.find(token)
     return row.expires_at if row else None
 
 
-def user_for_token(token: str) -> User | None:
-    """The user of a mailed token; None for an invalid one."""
+def user_for_token(token: str) -> User | joining.Joining | None:
+    """The user of a mailed token, or who may join by it; None for an invalid one."""
     row = mail_tokens.find(token, PURPOSE)
-    return _user_of(row) if row else None
+    return _user_of(row) if row else joining.find(token)
 
 
 def api_keys_for_token(token: str) -> list[ApiKey]:
@@ -78,17 +86,24 @@ def api_keys_for_token(token: str) -> list[ApiKey]:
 def reset(token: str, new_password: str, *, revoke_api_keys: bool = False) -> list[ApiKey]:
     """Set the password with a mailed token. Returns the API keys that are still active.
 
-    Raises InvalidValues, BadRequest `invalid_token`, or Forbidden for a user who may have none.
+    A token to join an account creates its user. Raises InvalidValues, BadRequest `invalid_token`,
+    or Forbidden for a user who may have none.
     """
     row = mail_tokens.find(token, PURPOSE)
     user_or_none = _user_of(row) if row else None
     if user_or_none is not None:
         gate.require_password(user_or_none.account, user_or_none.email)
     _refuse(passwords.problems_for_user(user_or_none, new_password, "new_password"))
-    if row is None:  # before hashing, which is slow
+    new = joining.find(token) if row is None else None
+    if row is None and new is None:  # before hashing, which is slow
         raise mail_tokens.invalid_token()
+    if new is not None:
+        _refuse(passwords.problems(new_password, field="new_password", own=(new.email,)))
     password_hash = passwords.hash(new_password)
     with db.transaction():
+        if new is not None:
+            joining.create_user(new, password_hash)
+            return []
         if consumed := mail_tokens.consume(token, PURPOSE):
             user, _ = consumed
             # The link was mailed, so its holder reads the mail of this address.

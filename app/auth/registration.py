@@ -18,15 +18,12 @@ from app.accounts.models import (
     User,
 )
 from app.accounts.types import Problem
-from app.auth import lockout, password_resets, passwords, verification
+from app.auth import joining, lockout, passwords, verification
 from app.auth import principal as principals
 from app.auth.mfa import gate
 from app.auth.mfa.gate import Proof
-from app.domains import service as domains
-from app.domains.models import AccountDomain
 from app.errors import Conflict, Forbidden, InvalidValues, problem
 from app.ids import new_id
-from app.outbound import mail
 
 
 def register(
@@ -40,8 +37,8 @@ def register(
 ) -> User:
     """Register an account with its admin, or a viewer in single-tenant mode.
 
-    Whoever names the account that owns the domain of the address joins it, if it lets users join;
-    the mailed link then sets the password.
+    Whoever names the account that owns the domain of the address joins it, if it lets users join:
+    the mailed link then creates the user and sets the password.
 
     Raises InvalidValues, Forbidden, TooManyRequests, or Conflict for a taken slug.
     """
@@ -49,10 +46,12 @@ def register(
     if settings.registration != "open":
         raise Forbidden("Registration is closed. Ask an administrator for an invitation.")
     if settings.single_tenant:
-        return _join(slug, email.strip(), password, address, user_name=user_name)
-    domain = _joined_domain(slug, email)
-    if domain is not None:
-        return _join(None, email.strip(), password, address, domain, user_name=user_name)
+        return _join(slug, email.strip(), password, address, user_name)
+    account = principals.find_account(slug.strip()) if slug else None
+    domain = joining.open_domain(account, email)
+    if account is not None and domain is not None:
+        role = joining.role_of(domain)
+        return _join_by_domain(account, role, email.strip(), password, address, user_name)
     return _create_account(name, slug, email.strip(), password, address, user_name)
 
 
@@ -87,24 +86,25 @@ def _create_account(
     return user
 
 
-def _joined_domain(slug: str | None, email: str) -> AccountDomain | None:
-    account = principals.find_account(slug.strip()) if slug else None
-    if account is None or not account.is_active or account.id == SYSTEM_ACCOUNT_ID:
-        return None
-    domain = domains.find_verified(account.id, email)
-    if domain is None or not domain.auto_join:
-        return None
-    return domain if gate.allows_address(account, email, Proof.PASSWORD) else None
-
-
-def _join(
-    slug: str | None,
+def _join_by_domain(
+    account: Account,
+    role: str,
     email: str,
     password: str,
     address: str | None,
-    domain: AccountDomain | None = None,
-    *,
-    user_name: str | None = None,
+    user_name: str | None,
+) -> User:
+    # The mailed link creates the user, and sets the password.
+    _check(email, password, (user_name or "",), accounts.name_problem(user_name or ""))
+    lockout.count_mail_request(lockout.NEW_ACCOUNT, email, address)
+    with db.transaction():
+        joining.enqueue_mail(account.id, email, user_name)
+    now = clock.now()
+    return _unsaved_user(account, email, role, name=user_name, id=new_id(), created_at=now)
+
+
+def _join(
+    slug: str | None, email: str, password: str, address: str | None, user_name: str | None
 ) -> User:
     # The response never reveals whether the address is taken: it looks the same, down to the id
     # and timestamps, and the owner of a taken address gets a mail.
@@ -113,9 +113,8 @@ def _join(
     lockout.count_mail_request(lockout.NEW_ACCOUNT, email, address)
     password_hash = passwords.hash(password)
     with db.transaction():
-        account, role = _joined_account(domain)
-        # Of a domain, the owner of the mailbox alone chooses the password.
-        is_kept = domain is None and gate.allows_address(account, email, Proof.PASSWORD)
+        account = _single_account()
+        is_kept = gate.allows_address(account, email, Proof.PASSWORD)
         id, now = new_id(), clock.now()
         try:
             with db.savepoint():
@@ -123,7 +122,7 @@ def _join(
                     account.id,
                     email=email,
                     password_hash=password_hash if is_kept else None,
-                    role=role,
+                    role=VIEWER,
                     name=user_name,
                     id=id,
                     created_at=now,
@@ -131,16 +130,9 @@ def _join(
         except Conflict:
             payload = {"email_key": accounts.email_key(email)}
             jobs.enqueue("auth.known_already", payload, account_id=account.id)
-            return _unsaved_user(account, email, role, name=user_name, id=id, created_at=now)
-        (password_resets if domain else verification).enqueue_mail(user)
+            return _unsaved_user(account, email, VIEWER, name=user_name, id=id, created_at=now)
+        verification.enqueue_mail(user)
     return user
-
-
-def _joined_account(domain: AccountDomain | None) -> tuple[Account, str]:
-    if domain is None:
-        return _single_account(), VIEWER
-    role = db.db.session.scalar(sa.select(Role.name).where(Role.name == domain.role_of_new_users))
-    return db.db.session.get_one(Account, domain.account_id), role or VIEWER
 
 
 def _single_account() -> Account:
@@ -180,10 +172,8 @@ def _unsaved_user(account: Account, email: str, role_name: str, **columns: objec
 def _mail_known_already(payload: Mapping[str, str]) -> None:
     conditions = (User.account_id == payload["account_id"], User.email_key == payload["email_key"])
     user = db.db.session.scalar(sa.select(User).where(*conditions))
-    if user is not None and user.may_sign_in:
-        link = f"{config.current().base_url}/console/forgot-password"
-        values = {"link": link, "account": user.account.name}
-        mail.send(user.email, "known_already", language=user.language, **values)
+    if user is not None:
+        joining.notify_member(user)
 
 
 def _check(email: str, password: str, names: Iterable[str], *problems: Problem | None) -> None:

@@ -81,8 +81,8 @@ def register(body: Body) -> dict[str, object]:
     can sign in once the address is verified. In single-tenant mode, the user joins the account as a
     viewer; for an address that is already in use the response is the same, and the owner gets a
     mail. So does an address whose domain the named account owns, with the role of the domain, if
-    the domain has `auto_join`; the mailed link then sets the password. If registration is closed,
-    it is a 403.
+    the domain has `auto_join`; the mailed link then creates the user and sets the password. If
+    registration is closed, it is a 403.
     """
     slug = body.get("account_slug") or body.get("account")
     name, user_name = body.get("account_name"), (body.get("name") or "").strip() or None

@@ -21,7 +21,7 @@ from app.domains.models import (
 from app.errors import Conflict, Unavailable
 from app.http import rate_limits
 from app.http.rate_limits import Limit
-from app.outbound import mail
+from app.outbound import mail, web_waits
 from app.types import JSONMapping
 
 VERIFICATIONS = Limit("domain-verifications", 60, 3600)
@@ -46,7 +46,8 @@ def verify(account_id: str, domain_id: str) -> AccountDomain:
     from app.outbound import dns_client  # imported on use: large
 
     try:
-        records = dns_client.txt_records(name)
+        with web_waits.place_or_429(account_id):
+            records = dns_client.txt_records(name)
     except dns_client.LookupFailed:
         raise Unavailable(NO_ANSWER) from None
     with db.transaction() as session:

@@ -235,7 +235,9 @@ class Providers(Kind):
         with suppress(NotFound):
             provider, complete = sso.requested_provider(body), body.get("enabled", True)
             config, problems = validation.validate(provider, body["config"], complete=complete)
-            problems += sso.issuer_problems(provider, config) if complete else []
+            problems += (
+                sso.issuer_problems(by.require_account_id(), provider, config) if complete else []
+            )
             if problems:
                 raise InvalidValues(problems)
 

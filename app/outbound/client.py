@@ -18,8 +18,9 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from functools import lru_cache, partial
@@ -33,6 +34,7 @@ from urllib3.util import SKIP_HEADER
 
 from app import clock
 from app.context import tracing
+from app.outbound import web_waits
 from app.outbound.address_policy import (
     RequestFailed,
     RequestRefused,
@@ -73,16 +75,27 @@ def url_problem(url: str, rules: Rules, deadline: float | None = None) -> str | 
     A name that does not resolve in time is no problem, nor is an unknown one if private addresses
     are allowed: every request checks again.
     """
-    deadline = time.monotonic() + BODY_SECONDS if deadline is None else deadline
+    deadline = web_waits.lookup_deadline() if deadline is None else deadline
     try:
         target = parse_target(url, rules)
         if not rules.allow_private:
-            resolve_allowed(target, rules, deadline)
+            _check_addresses(target, rules, deadline)
     except RequestRefused as error:
         return str(error)
     except RequestFailed:
         return None
     return None
+
+
+def _check_addresses(target: Target, rules: Rules, deadline: float) -> None:
+    if deadline > time.monotonic():
+        try:
+            with web_waits.place():
+                resolve_allowed(target, rules, deadline)
+                return
+        except web_waits.Busy:
+            deadline = 0
+    resolve_allowed(target, rules, deadline)  # of a name, nothing is known
 
 
 def send(
@@ -96,16 +109,30 @@ def send(
 ) -> Response:
     """Send one request. Raises RequestRefused or RequestFailed.
 
-    Reads at most `max_characters` characters of the body.
+    Reads at most `max_characters` characters of the body. A web request waits 3 seconds at most,
+    and only if few others wait.
     """
     target = parse_target(url, rules)
+    rules = replace(rules, seconds=web_waits.seconds(rules.seconds))
     # Without the trace's context, which is no business of a foreign host.
-    with tracing.outgoing(method, target.host, target.port) as span:
+    with (
+        _place(),
+        tracing.outgoing(method, target.host, target.port) as span,
+    ):
         response = _send(method, target, headers, body, rules, max_characters)
         span.set("http.response.status_code", response.status)
         if response.status >= FIRST_ERROR:
             span.fail(str(response.status))
         return response
+
+
+@contextmanager
+def _place() -> Iterator[None]:
+    try:
+        with web_waits.place():
+            yield
+    except web_waits.Busy:
+        raise RequestFailed(web_waits.BUSY) from None
 
 
 def _send(

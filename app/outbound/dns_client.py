@@ -10,7 +10,7 @@ from dns.nameserver import Do53Nameserver
 
 from app import config
 
-LIFETIME, TIMEOUT = 5.0, 2.0  # seconds of a look-up, and of a request to one server
+LIFETIME, TIMEOUT = 3.0, 1.0  # seconds of a look-up, and of a request to one server
 MAX_RECORDS, MAX_LENGTH = 50, 1024
 DNS_PORT = 53
 

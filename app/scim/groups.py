@@ -15,13 +15,13 @@ from app.accounts import service as accounts
 from app.accounts.models import PII_GROUP, Account, Group
 from app.accounts.names import MAPPING, Name, Use
 from app.errors import Forbidden, NotFound, PayloadTooLarge
-from app.records.read import etags
 from app.rules.named import GROUP as GROUP_NAME
 from app.scim import conditions, filters, patch, resources, roles, schemas
 from app.scim.attributes import GROUP, canonical
 from app.scim.errors import refusal
 from app.scim.models import DirectoryGroup
 from app.scim.patch import Operation
+from app.scim.preconditions import Preconditions
 from app.types import JSONMapping, JSONObject
 
 MAX_LISTED, MAX_CHANGED = 10_000, 1000
@@ -75,16 +75,18 @@ def create(account_id: str, body: JSONMapping) -> JSONObject:
         return get(account_id, group.id)
 
 
-def replace(account_id: str, group_id: str, body: JSONMapping, if_match: str | None) -> JSONObject:
+def replace(
+    account_id: str, group_id: str, body: JSONMapping, only_if: Preconditions
+) -> JSONObject:
     """Replace a group; takes over one that the directory did not create.
 
     Raises NotFound, BadRequest, Conflict, Forbidden or PreconditionFailed.
     """
-    return _change(account_id, group_id, lambda present: body, if_match)
+    return _change(account_id, group_id, lambda present: body, only_if)
 
 
 def modify(
-    account_id: str, group_id: str, operations: Sequence[Operation], if_match: str | None
+    account_id: str, group_id: str, operations: Sequence[Operation], only_if: Preconditions
 ) -> JSONObject:
     """Apply PATCH operations to a group; otherwise like `replace`."""
 
@@ -93,10 +95,10 @@ def modify(
             raise PayloadTooLarge(TOO_MUCH_WORK)
         return patch.apply(present, operations, GROUP)
 
-    return _change(account_id, group_id, patched, if_match)
+    return _change(account_id, group_id, patched, only_if)
 
 
-def delete(account_id: str, group_id: str, if_match: str | None) -> None:
+def delete(account_id: str, group_id: str, only_if: Preconditions) -> None:
     """Delete a group; its members lose the role that it gave.
 
     Raises NotFound, Forbidden or PreconditionFailed.
@@ -104,7 +106,7 @@ def delete(account_id: str, group_id: str, if_match: str | None) -> None:
     with db.transaction() as session:
         accounts.get_for_update(account_id)
         group, row = _get(account_id, group_id)
-        member_ids = _check_may_change(group, row, if_match)
+        member_ids = _check_may_change(group, row, only_if)
         account_groups.delete(account_id, group.id)
         if row is not None:
             session.expire(row)
@@ -139,12 +141,12 @@ def _change(
     account_id: str,
     group_id: str,
     change: Callable[[JSONObject], JSONMapping],
-    if_match: str | None,
+    only_if: Preconditions,
 ) -> JSONObject:
     with db.transaction() as session:
         accounts.get_for_update(account_id)
         group, row = _get(account_id, group_id)
-        before = _check_may_change(group, row, if_match)
+        before = _check_may_change(group, row, only_if)
         body = change(resources.group(group, row, before))
         values = schemas.load(schemas.GroupBody(), canonical(body, GROUP))
         is_new = row is None or group.name != values["display_name"].strip()
@@ -160,12 +162,14 @@ def _change(
         return get(account_id, group.id)
 
 
-def _check_may_change(group: Group, row: DirectoryGroup | None, if_match: str | None) -> list[str]:
+def _check_may_change(
+    group: Group, row: DirectoryGroup | None, only_if: Preconditions
+) -> list[str]:
     """The ids of the members of a group that may be changed."""
     if group.name == PII_GROUP:
         raise Forbidden(NOT_ITS_GROUP)
     member_ids = _members(group.account_id, [group.id])[group.id]
-    etags.check(if_match, resources.group_etag(group, row, member_ids).removeprefix("W/"))
+    only_if.check(resources.group_etag(group, row, member_ids).removeprefix("W/"))
     return member_ids
 
 

@@ -101,9 +101,9 @@ def _key(item: object) -> str:
 
 
 def _removed(present: object, value: object) -> list[object]:
-    """What is left; without a value nothing is."""
+    """What is left: without a value nothing is, without values in it everything."""
     values = present if isinstance(present, list) else []
-    if not value:
+    if value is None:
         return []
     leaving = {_key(item) for item in (value if isinstance(value, list) else [value])}
     return [item for item in values if _key(item) not in leaving]

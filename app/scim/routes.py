@@ -20,6 +20,7 @@ from app.rest.access import directory
 from app.rest.serialization import dumps
 from app.scim import attributes, discovery, errors, groups, resources, schemas, users
 from app.scim.attributes import GROUP, USER, ResourceType
+from app.scim.preconditions import Preconditions
 from app.types import JSONMapping, JSONObject
 
 MEDIA_TYPE = "application/scim+json"
@@ -61,7 +62,7 @@ def get_user(user_id: str) -> Response:
 @directory
 def replace_user(user_id: str) -> Response:
     """Replace a user."""
-    return _one(users.replace(_account(), user_id, _body(), _if_match()), USER)
+    return _one(users.replace(_account(), user_id, _body(), _preconditions()), USER)
 
 
 @blueprint.patch("/Users/<user_id>")
@@ -69,14 +70,14 @@ def replace_user(user_id: str) -> Response:
 def modify_user(user_id: str) -> Response:
     """Change a user."""
     operations = schemas.operations(_body())
-    return _one(users.modify(_account(), user_id, operations, _if_match()), USER)
+    return _one(users.modify(_account(), user_id, operations, _preconditions()), USER)
 
 
 @blueprint.delete("/Users/<user_id>")
 @directory
 def delete_user(user_id: str) -> Response:
     """Delete a user."""
-    users.delete(_account(), user_id, _if_match())
+    users.delete(_account(), user_id, _preconditions())
     return Response(status=204)
 
 
@@ -112,7 +113,7 @@ def get_group(group_id: str) -> Response:
 @directory
 def replace_group(group_id: str) -> Response:
     """Replace a group."""
-    return _one(groups.replace(_account(), group_id, _body(), _if_match()), GROUP)
+    return _one(groups.replace(_account(), group_id, _body(), _preconditions()), GROUP)
 
 
 @blueprint.patch("/Groups/<group_id>")
@@ -120,14 +121,14 @@ def replace_group(group_id: str) -> Response:
 def modify_group(group_id: str) -> Response:
     """Change a group."""
     operations = schemas.operations(_body())
-    return _one(groups.modify(_account(), group_id, operations, _if_match()), GROUP)
+    return _one(groups.modify(_account(), group_id, operations, _preconditions()), GROUP)
 
 
 @blueprint.delete("/Groups/<group_id>")
 @directory
 def delete_group(group_id: str) -> Response:
     """Delete a group."""
-    groups.delete(_account(), group_id, _if_match())
+    groups.delete(_account(), group_id, _preconditions())
     return Response(status=204)
 
 
@@ -187,8 +188,8 @@ def _args() -> JSONObject:
     return schemas.load(schemas.ListArgs(), request.args.to_dict())
 
 
-def _if_match() -> str | None:
-    return request.headers.get("If-Match")
+def _preconditions() -> Preconditions:
+    return Preconditions(request.headers.get("If-Match"), request.headers.get("If-None-Match"))
 
 
 def _body() -> JSONMapping:

@@ -19,12 +19,12 @@ from app.accounts.models import ADMIN, VIEWER, User
 from app.accounts.types import Body
 from app.db import errors
 from app.errors import InvalidValues, NotFound
-from app.records.read import etags
 from app.scim import conditions, filters, patch, resources, roles, schemas
 from app.scim.attributes import USER, canonical
 from app.scim.errors import invalid_value, not_changeable, not_unique
 from app.scim.models import DirectoryUser
 from app.scim.patch import Operation
+from app.scim.preconditions import Preconditions
 from app.types import JSONMapping, JSONObject
 
 PROVIDER = "scim"  # the `auth_provider` of users that it creates
@@ -93,26 +93,26 @@ def create(account_id: str, body: JSONMapping) -> JSONObject:
         return _current(account_id, user.id)
 
 
-def replace(account_id: str, user_id: str, body: JSONMapping, if_match: str | None) -> JSONObject:
+def replace(account_id: str, user_id: str, body: JSONMapping, only_if: Preconditions) -> JSONObject:
     """Replace a user; takes over one whom the directory did not create.
 
     Raises NotFound, BadRequest, Conflict or PreconditionFailed.
     """
-    return _change(account_id, user_id, lambda present: body, if_match)
+    return _change(account_id, user_id, lambda present: body, only_if)
 
 
 def modify(
-    account_id: str, user_id: str, operations: Sequence[Operation], if_match: str | None
+    account_id: str, user_id: str, operations: Sequence[Operation], only_if: Preconditions
 ) -> JSONObject:
     """Apply PATCH operations to a user; otherwise like `replace`."""
 
     def patched(present: JSONObject) -> JSONObject:
         return patch.apply(present, operations, USER)
 
-    return _change(account_id, user_id, patched, if_match)
+    return _change(account_id, user_id, patched, only_if)
 
 
-def delete(account_id: str, user_id: str, if_match: str | None) -> None:
+def delete(account_id: str, user_id: str, only_if: Preconditions) -> None:
     """Delete a user; the records stay.
 
     Raises NotFound, PreconditionFailed, or Conflict for the last admin.
@@ -120,7 +120,7 @@ def delete(account_id: str, user_id: str, if_match: str | None) -> None:
     with db.transaction() as session:
         account_users.get_for_update(session, account_id, user_id)
         user, row = _get(account_id, user_id)
-        etags.check(if_match, _opaque(user))
+        only_if.check(_opaque(user))
         if _is_protected(user, row):
             raise not_changeable(NOT_ITS_TO_DELETE)
         account_users.delete(account_id, user.id, by=None)
@@ -130,12 +130,12 @@ def _change(
     account_id: str,
     user_id: str,
     change: Callable[[JSONObject], JSONMapping],
-    if_match: str | None,
+    only_if: Preconditions,
 ) -> JSONObject:
     with _unique_name(), db.transaction() as session:
         account_users.get_for_update(session, account_id, user_id)
         user, row = _get(account_id, user_id)
-        etags.check(if_match, _opaque(user))
+        only_if.check(_opaque(user))
         before = resources.user(user, row)
         body = canonical(change(before), USER)
         values = schemas.load(schemas.UserBody(), body)

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from app import clock, db, events
-from app.accounts import pii, users
+from app.accounts import deleted_addresses, pii, users
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Role, User
 from app.auth import invitations
@@ -28,6 +28,7 @@ from app.sso.models import SAML, Flow, Identity
 from app.sso.refusals import MemberRefused, NotInvited, SignInRefused
 
 LONGEST_SUBJECT = 500
+NO_MEMBER = "The provider proves the address, but not that the user still belongs to the domain."
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,15 @@ def find(connection: Connection, claimed: Claims) -> Match:
         if not connection.admits_pii_members:
             _refuse_invited(connection, invitation)
         return Match("invitation", None, None, invitation.role, invitation)
+    _refuse_deleted(connection, claimed)
     joining = _joined_domain(connection, claimed)
-    if joining is not None:
+    if joining is not None and _speaks_for_members(connection, claimed):
         return Match("new", None, None, role or roles.get_or_viewer(joining.role_of_new_users))
-    _check_may_join(connection, claimed)
+    try:
+        _check_may_join(connection, claimed)
+    except NotInvited as error:
+        error.detail = NO_MEMBER if joining is not None else error.detail
+        raise
     return Match("new", None, None, role)
 
 
@@ -189,6 +195,26 @@ def _joined_domain(connection: Connection, claimed: Claims) -> AccountDomain | N
     return domain if domain is not None and domain.auto_join else None
 
 
+def _speaks_for_members(connection: Connection, claimed: Claims) -> bool:
+    """Whether a provider knows who belongs to the account's domains now.
+
+    Public providers remember addresses of former employers, unless they name the directory that the
+    user is in: Google a Workspace (`hd`), Microsoft the tenant of the settings (`tid`).
+    """
+    if connection.is_google and claimed.hosted_domain:
+        address = f"x@{claimed.hosted_domain}"
+        is_address = accounts.is_email(address)
+        return is_address and domains.find_verified(connection.account.id, address) is not None
+    names_directory = connection.is_own or connection.is_microsoft
+    return names_directory and not connection.is_open_to_all
+
+
+def _refuse_deleted(connection: Connection, claimed: Claims) -> None:
+    key = accounts.email_key(claimed.email or "")
+    if claimed.email and deleted_addresses.contains(connection.account.id, key):
+        raise NotInvited("deleted", "This user was deleted. Invite the address to let it in again.")
+
+
 def _check_may_join(connection: Connection, claimed: Claims) -> None:
     account = connection.account
     if account.id == SYSTEM_ACCOUNT_ID:
@@ -217,7 +243,11 @@ def _check_lets_in(connection: Connection) -> None:
     if not (connection.is_own if provisioning is None else provisioning):
         raise NotInvited("provisioning", "The account does not admit new users by single sign-on.")
     if lacks_domains(connection):
-        raise NotInvited("provisioning", "Set sso_email_domains; otherwise anyone could join.")
+        raise NotInvited(
+            "provisioning",
+            "Anyone could join by this provider, so an admin of the account must name the email"
+            " domains of new users first.",
+        )
 
 
 def lacks_domains(connection: Connection) -> bool:

@@ -79,6 +79,17 @@ class Connection:
         return self.provider.name == "microsoft" or is_issuer
 
     @property
+    def is_google(self) -> bool:
+        """Whether it is Google, which names a user's Workspace in the claim `hd`."""
+        is_issuer = self.provider.discovers and providers.is_of_google(self.address("issuer"))
+        return self.provider.name == "google" or is_issuer
+
+    @property
+    def mapped_groups(self) -> set[str]:
+        """The groups to which the account maps roles."""
+        return {entry["group"] for entry in self.account.settings.get("sso_group_roles") or ()}
+
+    @property
     def signs_requests(self) -> bool:
         """Whether requests to a SAML provider are signed."""
         return self.config.get("sign_requests") is not False

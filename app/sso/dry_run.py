@@ -11,6 +11,7 @@ from app import clock, db
 from app.accounts.models import Account
 from app.auth.principal import Principal
 from app.errors import InvalidValues
+from app.outbound import web_waits
 from app.sso import service, validation
 from app.sso.connections import Connection
 from app.sso.models import OAUTH, ProviderSetting
@@ -52,7 +53,7 @@ def run(body: JSONMapping, *, by: Principal) -> list[Step]:
     shared = saved is not None and saved.shared_callback
     connection = Connection(account, provider, config, is_own=True, shared_callback=shared)
     db.db.session.remove()  # hold no connection during requests
-    with exchange.limit_tests():
+    with web_waits.place_or_429(account_id):
         return _oauth_steps(connection) if provider.category == OAUTH else _saml_steps(connection)
 
 

@@ -131,6 +131,26 @@ class SeenAssertion(Base):
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
+class IssuerDocument(Base):
+    """What an issuer publishes at an address, as last read for the settings of an account."""
+
+    __tablename__ = "issuer_documents"
+    __table_args__ = (
+        _account_key(),
+        sa.Index("ix_issuer_documents_stored_at", "stored_at"),
+    )
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)  # that owns the settings
+    address_hash: Mapped[str] = mapped_column(Text, primary_key=True)
+    content: Mapped[JSONObject | None] = mapped_column(sa.JSON(none_as_null=True))
+    read_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    error: Mapped[str | None] = mapped_column(Text)  # of the last read, if it failed
+    failed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    renewal_asked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    refreshed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)  # for an unknown key
+    stored_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
 class Refusal(Base):
     """A refused sign-in with the failed check, for the account's admins."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 import orjson
@@ -48,13 +48,15 @@ def end_for_client(callback: OAuthCallback, cookie: Cookie, origin: Origin) -> t
         return _trade(flow, callback.state, origin)
 
 
-def redeem_in_console(code: str, cookie: Cookie, origin: Origin) -> tuple[Flow, User | None]:
+def redeem_in_console(
+    code: str, may_finish: Callable[[Flow], bool], origin: Origin
+) -> tuple[Flow, User | None]:
     """Redeem the code of a console sign-in in the browser that started it. Raises StateRefused."""
     flow = flows.find_code(code)
     with _recording(flow, origin):
         if flow is None or flow.purpose not in (CONSOLE, TEST):
             raise StateRefused("code", "There is no such one-time code.")
-        if not flows.is_from_browser(flow, cookie(flow)):
+        if not may_finish(flow):
             raise StateRefused("state", "The sign-in was started in another browser.")
         if flow.purpose == TEST:
             flows.redeem(flow)

@@ -348,6 +348,11 @@ def is_of_microsoft(issuer: str) -> bool:
     return hostname(issuer) in MICROSOFT_HOSTS
 
 
+def is_of_google(issuer: str) -> bool:
+    """Whether an issuer is Google."""
+    return hostname(issuer) == "accounts.google.com"
+
+
 def find_by_issuer(issuer: str) -> Provider | None:
     """Find the OAuth provider by its default issuer, in any spelling."""
     hosts = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import sqlalchemy as sa
@@ -17,8 +17,29 @@ from app.sso.models import API, BROWSER, Flow, Refusal
 log = structlog.get_logger()
 MAX_STORED = 100
 LONGEST_DETAIL = 300
-# Errors of providers that client applications get as they are.
-PASSED_ON = ("temporarily_unavailable", "server_error", "login_required", "interaction_required")
+UNAVAILABLE = "The provider cannot sign you in at the moment. Try again later."
+MISCONFIGURED = (
+    "The provider refused the request, as its settings here are wrong. Tell an administrator of"
+    " the account."
+)
+# What client applications get for an error of a provider: by its code, the code and the message,
+# or None for that of a cancelled sign-in.
+BY_ERROR: Mapping[str, tuple[str, str | None]] = {
+    "access_denied": ("access_denied", None),
+    "login_required": ("login_required", None),
+    "interaction_required": ("interaction_required", None),
+    "consent_required": ("access_denied", None),
+    "account_selection_required": ("access_denied", None),
+    "temporarily_unavailable": ("temporarily_unavailable", UNAVAILABLE),
+    "server_error": ("server_error", UNAVAILABLE),
+    **dict.fromkeys(
+        (
+            *("invalid_request", "invalid_scope", "unauthorized_client", "invalid_client"),
+            *("unsupported_response_type", "request_not_supported", "invalid_target"),
+        ),
+        ("server_error", MISCONFIGURED),
+    ),
+}
 
 
 class SignInRefused(AppError):
@@ -43,13 +64,16 @@ class SignInRefused(AppError):
 
 
 class Cancelled(SignInRefused):
-    """A sign-in that the user or the provider cancelled at the provider."""
+    """A sign-in that ended at the provider: by its user, or by an error of the provider."""
 
     message = "The sign-in was cancelled at the provider. Try again."
 
     def __init__(self, check: str, detail: str = "", error: str = "") -> None:
         super().__init__(check, detail)
-        self.code = error if error in PASSED_ON else self.code
+        self.code, message = BY_ERROR.get(
+            error, (self.code, SignInRefused.message if error else None)
+        )
+        self.message = message or self.message
 
 
 class StateRefused(SignInRefused):

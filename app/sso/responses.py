@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hmac
 import re
 import secrets
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from flask import Flask, Response, jsonify, make_response, redirect, render_template, request
+from itsdangerous import BadSignature
 from werkzeug.wrappers import Response as BaseResponse
 
-from app import config
+from app import config, crypto
 from app.accounts.models import Account
 from app.auth import lockout, tokens
 from app.auth import service as auth
@@ -24,13 +26,14 @@ from app.sso import flows, one_time_codes, service, sign_in
 from app.sso.connections import Connection
 from app.sso.flows import LIFETIME, StartedFlow
 from app.sso.models import CONSOLE, SAML, TEST, Flow
-from app.sso.refusals import SignInRefused
+from app.sso.refusals import SignInRefused, StateRefused
 from app.sso.sign_in import CompletedFlow
 from app.types import JSONObject
 
 NAMED_BY_MARK = 12
 CONSOLE_FINISH = "/console/sso/finish"
-# The host name to return to, and the digest of the browser's cookie there.
+RETURN = "sso return"
+# As a flow stores it: the account's slug, and the digest of the browser's cookie at its host name.
 RETURN_HOST = re.compile(r"([a-z][a-z0-9-]{2,31})\.([0-9a-f]{64})")
 
 
@@ -84,15 +87,22 @@ def redirect_to_base(**more: str) -> BaseResponse | None:
 def begin_in_console(
     category: str, provider: str, account: str, target: str | None
 ) -> BaseResponse:
-    """Start a sign-in to the console, which returns to the host name where it was started."""
+    """Start a sign-in to the console, which returns to the host name where it was started.
+
+    Raises StateRefused if anybody else wrote `back`.
+    """
     secret = secrets.token_urlsafe(32)
     mark = tokens.digest(secret)
-    base_redirect = redirect_to_base(back=f"{account_of_host()}.{mark}")
+    base_redirect = redirect_to_base(back=crypto.sign(f"{account_of_host()}.{mark}", RETURN))
     if base_redirect is not None:
         _set_cookie(base_redirect, mark, secret, posted=False)
         return base_redirect
-    return_host = RETURN_HOST.fullmatch(request.args.get("back", ""))
-    state = return_host[0] if return_host else None
+    state = None
+    if back := request.args.get("back"):
+        try:
+            state = crypto.unsign(back, RETURN)
+        except BadSignature:
+            raise StateRefused("state", "The address was not made by this service.") from None
     args = {"account": account, "client_state": state, "redirect_uri": target}
     return redirect_to_provider(*start_flow(category, provider, CONSOLE, args))
 
@@ -141,8 +151,21 @@ def redirect_to_provider(url: str, begun: StartedFlow, connection: Connection) -
 
 def flow_cookie(flow: Flow) -> str | None:
     """The browser's cookie for a flow."""
-    cookie = request.cookies.get(_cookie_name(flow.state_hash))
-    return cookie or request.cookies.get(_cookie_name(flow.browser_hash))
+    return request.cookies.get(_cookie_name(flow.state_hash))
+
+
+def may_finish(flow: Flow) -> bool:
+    """Whether this browser has the cookie of a console sign-in, at the host it returns to.
+
+    A sign-in that returns to an account's host name has shown the flow's own cookie before, at the
+    service's.
+    """
+    returns = _returns_to(flow)
+    if returns is None:
+        return flows.is_from_browser(flow, flow_cookie(flow))
+    mark = returns[2]
+    secret = request.cookies.get(_cookie_name(mark), "")
+    return account_of_host() == returns[1] and hmac.compare_digest(mark, tokens.digest(secret))
 
 
 def redirect_to_client(completed: CompletedFlow) -> BaseResponse:
@@ -189,13 +212,24 @@ def _returned_state(flow: Flow) -> dict[str, str]:
     return dict.fromkeys(("state", "client_state", "relay_state"), flow.client_state)
 
 
+def _returns_to(flow: Flow) -> re.Match[str] | None:
+    """The host name that a console sign-in returns to, if it is that of the flow's account.
+
+    Other labels below the base domain may belong to other servers.
+    """
+    found = RETURN_HOST.fullmatch(flow.client_state or "") if flow.purpose == CONSOLE else None
+    account = service.find_active_account(flow.account_id) if found else None
+    is_own = found and account and account.slug == found[1] and config.current().base_domain
+    return found if is_own else None
+
+
 def _return_host(flow: Flow) -> str:
-    return_host, settings = RETURN_HOST.fullmatch(flow.client_state or ""), config.current()
-    if flow.purpose != CONSOLE or not return_host or not settings.base_domain:
+    returns, settings = _returns_to(flow), config.current()
+    if returns is None:
         return ""
     base = urlsplit(settings.base_url)
     port = f":{base.port}" if base.port else ""
-    return f"{base.scheme}://{return_host[1]}.{settings.base_domain}{port}"
+    return f"{base.scheme}://{returns[1]}.{settings.base_domain}{port}"
 
 
 def _cookie_name(mark: str) -> str:

@@ -18,6 +18,7 @@ from app import clock, crypto, db, jobs
 from app.auth.principal import Principal
 from app.context import tenancy
 from app.errors import NotFound
+from app.outbound import web_waits
 from app.sso import service, validation
 from app.sso.models import SAML, MetadataRead, ProviderSetting
 from app.sso.saml import certificates
@@ -83,9 +84,10 @@ def _read(row: ProviderSetting) -> None:
     from app.sso.saml import metadata  # imported on use: large
 
     try:
-        settings = metadata.fetch(
-            config["metadata_url"], validation.request_rules(), config.get("idp_entity_id")
-        )
+        with web_waits.place_or_429(account_id):
+            settings = metadata.fetch(
+                config["metadata_url"], validation.request_rules(), config.get("idp_entity_id")
+            )
     except metadata.InvalidMetadata as problem:
         error = str(problem)[:LONGEST_ERROR]
         log.warning("metadata not read", account=account_id, setting=id, error=error)

@@ -19,10 +19,11 @@ from app.auth.principal import OTHER_ACCOUNT, Principal
 from app.context import tenancy
 from app.db import errors
 from app.errors import Conflict, Forbidden, InvalidValues, NotFound, problem
+from app.outbound import web_waits
 from app.sso import providers, validation
 from app.sso.connections import Connection, has_custom_endpoints
 from app.sso.models import OAUTH, SAML, ProviderSetting
-from app.sso.oauth import discovery, exchange
+from app.sso.oauth import discovery
 from app.sso.providers import HIDDEN, Provider
 from app.types import JSONMapping, JSONObject
 
@@ -90,7 +91,7 @@ def create(body: Body, *, by: Principal) -> ProviderSetting:
     config, problems = validation.validate(provider, body["config"], complete=enabled)
     shared = bool(body.get("shared_callback"))
     problems += _sharing_problems(provider, config, shared)
-    problems += issuer_problems(provider, config) if enabled else []
+    problems += issuer_problems(account_id, provider, config) if enabled else []
     problems += [*_slug_problems(body), *_system_wide_problems(account_id, config)]
     _raise_problems([*_name_problems(body), *problems])
     with db.transaction() as session, _unique_provider(provider):
@@ -128,15 +129,15 @@ def _slug_problems(body: Body) -> list[validation.Problem]:
 
 
 def issuer_problems(
-    provider: Provider, config: Body, saved: Body = MappingProxyType({})
+    account_id: str, provider: Provider, config: Body, saved: Body = MappingProxyType({})
 ) -> list[validation.Problem]:
     """Read what a new issuer publishes, unless a transaction would wait for it."""
     issuer = str(config.get("issuer") or "")
     is_known = issuer in ("", saved.get("issuer"))
     if not provider.discovers or is_known or db.in_transaction():
         return []
-    with exchange.limit_tests():
-        return discovery.problems(issuer)
+    with web_waits.place_or_429():
+        return discovery.problems(issuer, account_id)
 
 
 def _check_number(account_id: str) -> None:
@@ -207,7 +208,8 @@ def _changed_values(row: ProviderSetting, body: Body) -> JSONObject:
     config, problems = validation.validate(provider, merged, row.config, complete=enabled)
     problems += _sharing_problems(provider, config, shared)
     if enabled:
-        problems += issuer_problems(provider, config, row.config if row.enabled else {})
+        known = row.config if row.enabled else {}
+        problems += issuer_problems(row.account_id, provider, config, known)
     _raise_problems([*unreadable, *problems, *_system_wide_problems(row.account_id, config)])
     return changes | _split(provider, config)
 
@@ -216,7 +218,7 @@ def _new_problems(row: ProviderSetting) -> list[validation.Problem]:
     """Problems of settings that are about to be enabled."""
     provider = get_provider(row)
     missing = validation.missing(provider, {**row.config, **_secrets(row)})
-    return missing + issuer_problems(provider, row.config)
+    return missing + issuer_problems(row.account_id, provider, row.config)
 
 
 def lock(account_id: str, setting_id: str) -> ProviderSetting:

@@ -24,7 +24,7 @@ from app.sso.connections import Connection
 from app.sso.flows import StartedFlow
 from app.sso.identities import Claims
 from app.sso.models import API, BROWSER, CONSOLE, LOGOUT, OAUTH, SAML, TEST, Flow
-from app.sso.oauth import addresses, discovery
+from app.sso.oauth import addresses, discovery, exchange
 from app.sso.refusals import (
     Cancelled,
     MemberRefused,
@@ -102,10 +102,9 @@ def start(
 
 
 def _discovered(connection: Connection, flow: Flow) -> Connection:
-    if connection.provider.discovers:
-        db.db.session.remove()  # hold no connection during requests
     try:
-        return discovery.resolve(connection)
+        # A test shows what the issuer publishes now.
+        return discovery.resolve(connection, fresh=flow.purpose == TEST)
     except SignInRefused as error:  # no fault of the visitor, so it counts for no limit
         refusals.record(flow.account_id, flow.category, flow.provider_name, error)
         error.flow = flow
@@ -156,9 +155,10 @@ def _end_oauth(
             detail = f"The provider returned the error {callback.error}"
             raise Cancelled("provider", detail, callback.error)
         db.db.session.remove()  # hold no connection during requests
-        found = discovery.resolve(connection)
-        _check_issuer(found, callback.issuer)
-        return sign_in.fetch_claims(found, flow, callback.code, callback.user)
+        with exchange.place(connection):
+            found = discovery.resolve(connection)
+            _check_issuer(found, callback.issuer)
+            return sign_in.fetch_claims(found, flow, callback.code, callback.user)
 
     return _conclude(connection, flow, cookie, fetch, lambda session: None)
 
@@ -242,9 +242,6 @@ def _conclude_once(
         user, new = account_linking.link(session, connection, claimed)
         _check_return(session, flow, account, user)
         outcome: JSONObject = {"user_id": user.id, "is_new_user": new, "mfa": claimed.mfa}
-        if flow.purpose == CONSOLE and flow.client_state:
-            # It returns to the host name where it was started; the browser's cookie there.
-            outcome["browser_hash"] = flow.client_state.rpartition(".")[2]
         code = flows.issue_code(session, flow, account, needs_state=needs_state, **outcome)
     return CompletedFlow(flow, account, user, new, code)
 

@@ -12,7 +12,7 @@ from app import config, db
 from app.accounts import tenants
 from app.accounts.models import ADMIN, Role
 from app.errors import problem
-from app.outbound import client
+from app.outbound import client, web_waits
 from app.outbound.address_policy import Rules
 from app.sso import providers
 from app.sso.providers import Provider, Setting
@@ -57,16 +57,18 @@ def validate(
     settings = {item.name: item for item in provider.settings}
     config_values: JSONObject = {}
     problems: list[Problem] = []
-    for name, value in values.items():
-        if name not in settings:
-            problems.append(problem(f"config.{name}"[:200], "unknown_field", "No such setting."))
-        elif settings[name].kind == providers.ROLE and value and value == saved.get(name):
-            config_values[name] = value
-        elif value is not None and value != "":
-            try:
-                config_values[name] = _clean(settings[name], value)
-            except InvalidSetting as error:
-                problems.append(problem(f"config.{name}", error.code, str(error)))
+    with web_waits.one_lookup_deadline():
+        for name, value in values.items():
+            if name not in settings:
+                unknown = problem(f"config.{name}"[:200], "unknown_field", "No such setting.")
+                problems.append(unknown)
+            elif settings[name].kind == providers.ROLE and value and value == saved.get(name):
+                config_values[name] = value
+            elif value is not None and value != "":
+                try:
+                    config_values[name] = _clean(settings[name], value)
+                except InvalidSetting as error:
+                    problems.append(problem(f"config.{name}", error.code, str(error)))
     if "idp_metadata" in config_values:
         problems += _parse_metadata(config_values)
     elif (
@@ -113,9 +115,10 @@ def _fetch_metadata(values: JSONObject) -> list[Problem]:
 
     db.db.session.rollback()  # hold no connection during the request
     try:
-        values |= metadata.fetch(
-            values["metadata_url"], request_rules(), values.get("idp_entity_id")
-        )
+        with web_waits.place_or_429():
+            values |= metadata.fetch(
+                values["metadata_url"], request_rules(), values.get("idp_entity_id")
+            )
     except metadata.InvalidMetadata as error:
         return [problem("config.metadata_url", "invalid_option", str(error))]
     return []

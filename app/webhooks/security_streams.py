@@ -21,12 +21,12 @@ from app.context import tenancy
 from app.db import Base
 from app.errors import InvalidValues, NotFound, problem
 from app.ids import new_id
-from app.outbound import address_policy, client
+from app.outbound import address_policy, client, web_waits
 from app.security import entries, sealing
 from app.security.entries import HEADS
 from app.security.models import SecurityStream
 from app.types import JSONMapping, JSONObject
-from app.webhooks import concurrent_tests, delivery, signing
+from app.webhooks import delivery, signing
 
 EVERY_SECONDS = 30  # each run that sends something leaves a job in the list
 MAX_EVENTS, MAX_BYTES = 500, 1_000_000  # of a batch; a larger event is a batch of its own
@@ -122,7 +122,7 @@ def send_test(account_id: str) -> Attempt:
     # Hold no database connection while waiting for the receiver.
     db.db.session.remove()
     batch = {"account_id": account_id, "is_test": True, "entries": []}
-    with concurrent_tests.limited():
+    with web_waits.place_or_429(account_id):
         return _attempt(url, secret, batch, f"{account_id}-test-{new_id()}")
 
 

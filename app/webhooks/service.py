@@ -20,11 +20,10 @@ from app.context import tenancy
 from app.db import errors
 from app.errors import Conflict, Forbidden, InvalidValues, NotFound, problem
 from app.ids import new_id
-from app.outbound import client
+from app.outbound import client, web_waits
 from app.types import JSONMapping, JSONObject
 from app.usage import meters, quotas
 from app.webhooks import (
-    concurrent_tests,
     delivery,
     filters,
     headers,
@@ -239,7 +238,7 @@ def test(webhook_id: str, *, by: Principal) -> Result:
     work = _test_work(webhook, replace(queue.target(webhook), enabled=True))
     # Hold no database connection while waiting for the receiver.
     db.db.session.remove()
-    with concurrent_tests.limited():
+    with web_waits.place_or_429(work.account_id):
         result = delivery.attempt(work, delivery.rules(config.current()))
     log.record_test(result)
     return result

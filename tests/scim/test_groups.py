@@ -237,3 +237,37 @@ def test_a_thousand_members_join_and_get_their_role(
     assert {role_of(cast, id) for id in (ids[0], ids[-1])} == {"editor"}
     assert okta.delete(f"Groups/{group}").status_code == 204
     assert {role_of(cast, id) for id in (ids[0], ids[-1])} == {"viewer"}
+
+
+@pytest.mark.parametrize("value", [[], "", {}, [{}], [{"value": ""}], [{"display": "Dora"}]])
+def test_removing_no_values_removes_no_member(okta: Directory, value: object) -> None:
+    dora = okta.make_user()["id"]
+    path = f"Groups/{okta.make_group('Finance', dora)['id']}"
+    operation = {"op": "remove", "path": "members", "value": value}
+    answer = okta.patch(path, patch(operation))
+    assert answer.status_code in (200, 400), answer.text
+    assert [one["value"] for one in okta.get(path).json["members"]] == [dora]
+    # Without a value, all go (RFC 7644, section 3.5.2.2).
+    everybody = {"op": "remove", "path": "members"}
+    assert okta.patch(path, patch(everybody)).status_code == 200
+    assert okta.get(path).json.get("members", []) == []
+
+
+@pytest.mark.parametrize("kind", ["Users", "Groups"])
+def test_if_none_match_refuses_changes_of_what_exists(okta: Directory, kind: str) -> None:
+    made = okta.make_user() if kind == "Users" else okta.make_group("Finance")
+    path, etag = f"{kind}/{made['id']}", made["meta"]["version"]
+    change = {"op": "replace", "value": {"externalId": "x"}}
+    changes = (
+        ("PUT", {**made, "externalId": "x"}),
+        ("PATCH", patch(change)),
+        ("DELETE", None),
+    )
+    for method, body in changes:
+        for header in ("*", etag, f'"x", {etag}', etag.removeprefix("W/")):
+            answer = okta(method, path, body, headers={"If-None-Match": header})
+            assert (answer.status_code, answer.json["status"]) == (412, "412"), (method, header)
+    assert okta.get(path).json == made
+    for method, body in changes:
+        answer = okta(method, path, body, headers={"If-None-Match": '"x"'})
+        assert answer.status_code in (200, 204), (method, answer.text)

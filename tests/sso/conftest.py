@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 from flask import Flask
 
-from app.sso.oauth import discovery, id_tokens
 from tests.builders import Cast
 from tests.sso import openid
 from tests.sso.flows import Stage
@@ -21,10 +20,8 @@ def openid_provider() -> Iterator[openid.Provider]:
 
 @pytest.fixture
 def provider(openid_provider: openid.Provider) -> openid.Provider:
-    """The OpenID provider, as new, and nothing remembered of it."""
+    """The OpenID provider, as new."""
     openid_provider.reset()
-    discovery._published.clear()
-    id_tokens._key_sets.clear()
     return openid_provider
 
 

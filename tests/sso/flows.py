@@ -14,7 +14,7 @@ from lxml import etree
 from werkzeug.test import TestResponse
 
 from app import db
-from app.accounts.models import User
+from app.accounts.models import DeletedAddress, User
 from app.sso.models import Refusal
 from tests.builders import Caller, Cast
 from tests.sso import openid, saml_idp
@@ -151,6 +151,8 @@ class Stage:
         for one in self.cast.alice.get("account/users?limit=100").json["items"]:
             if one["email"] in emails:
                 assert self.cast.alice.delete(f"account/users/{one['id']}").status_code == 204
+        with self.app.app_context(), db.transaction() as session:
+            session.execute(sa.delete(DeletedAddress))
 
     def checks(self, by: Caller) -> list[str]:
         """The checks of the last refusals, newest first."""

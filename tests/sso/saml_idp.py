@@ -115,6 +115,7 @@ class Response:
     context: str = "urn:oasis:names:tc:SAML:2.0:ac:classes:Password"
     session_index: str | None = None
     encrypt: saml_encryption.Encrypt | None = None
+    conditions: str = ""
     id: str = field(default_factory=lambda: f"_{uuid.uuid4().hex}")
 
     def xml(self) -> str:
@@ -179,7 +180,7 @@ class Response:
             f"</saml:SubjectConfirmation></saml:Subject>"
             f"<saml:Conditions {times['begins']} {times['ends']}>"
             f"<saml:AudienceRestriction><saml:Audience>{_quoted(self.audience)}</saml:Audience>"
-            f"</saml:AudienceRestriction></saml:Conditions>"
+            f"</saml:AudienceRestriction>{self.conditions}</saml:Conditions>"
             f'<saml:AuthnStatement AuthnInstant="{moment(0)}" {times["session"]}>'
             f"<saml:AuthnContext><saml:AuthnContextClassRef>{self.context}"
             f"</saml:AuthnContextClassRef></saml:AuthnContext></saml:AuthnStatement>{told}"

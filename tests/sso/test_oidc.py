@@ -12,10 +12,11 @@ import time_machine
 
 from app import clock
 from app.outbound import address_policy
-from app.sso import providers, service
+from app.sso import providers, refusals, service
 from app.sso.connections import Connection, Metadata
 from app.sso.oauth import sign_in
 from tests.console.browser import Browser, beside
+from tests.mailbox import run_jobs
 from tests.manifest.manifests import applied, exported, planned, shape
 from tests.sso import openid
 from tests.sso.flows import HTML, Stage, query_of
@@ -305,14 +306,17 @@ def test_the_document_is_read_every_ten_minutes(stage: Stage) -> None:
         assert stage.sign_in("acme-id").status_code == 302
     assert stage.provider.asked.count(openid.DOCUMENT) == 1
     with time_machine.travel(clock.now().timestamp() + 601):
-        stage.begin(stage.browser(), "acme-id")
+        for _ in range(2):
+            stage.begin(stage.browser(), "acme-id")
+        assert stage.provider.asked.count(openid.DOCUMENT) == 1  # nobody waits for it
+        run_jobs(stage.app)
     assert stage.provider.asked.count(openid.DOCUMENT) == 2
 
 
 def test_the_client_application_learns_that_the_issuer_is_away(stage: Stage) -> None:
     stage.oidc(stage.cast.alice, "acme-id")
     stage.provider.answers[openid.DOCUMENT] = Answer(503)
-    with time_machine.travel(clock.now().timestamp() + 601):
+    with time_machine.travel(clock.now().timestamp() + 3601):  # what was read before is kept
         address = "/oauth/acme-id/authorize?account=acme&client_state=mine"
         for _ in range(2):
             answer = stage.browser().get(address, headers=HTML)
@@ -330,9 +334,20 @@ def test_the_client_application_learns_that_the_issuer_is_away(stage: Stage) -> 
 ERRORS = {
     "access_denied": "access_denied",
     "login_required": "login_required",
+    "interaction_required": "interaction_required",
+    "consent_required": "access_denied",
     "temporarily_unavailable": "temporarily_unavailable",
-    "invalid_scope": "access_denied",
+    "server_error": "server_error",
+    "invalid_scope": "server_error",
+    "unauthorized_client": "server_error",
     "<script>": "access_denied",
+}
+MESSAGES = {
+    "temporarily_unavailable": refusals.UNAVAILABLE,
+    "server_error": refusals.UNAVAILABLE,
+    "invalid_scope": refusals.MISCONFIGURED,
+    "unauthorized_client": refusals.MISCONFIGURED,
+    "<script>": "Sign-in refused. Try again, or ask an administrator of the account.",
 }
 
 
@@ -349,7 +364,7 @@ def test_errors_of_the_provider_return_to_the_client_application(stage: Stage, s
         answer = browser.get(path, query_string=query, headers=HTML)
         returned = query_of(answer.headers["Location"])
         assert answer.headers["Location"].startswith(f"{stage.client}?")
-        message = "The sign-in was cancelled at the provider. Try again."
+        message = MESSAGES.get(error, "The sign-in was cancelled at the provider. Try again.")
         state = dict.fromkeys(("state", "client_state", "relay_state"), "mine")
         assert returned == {"error": code, "error_description": message, **state}
         # Once only, and never for a state that is not of this browser.
@@ -501,3 +516,36 @@ def test_a_manifest_names_issuers_by_their_slugs(stage: Stage) -> None:
     text = json.dumps({"version": 1, "accounts": {"acme": {"providers": listed}}})
     (found,) = planned(root, text)["problems"]
     assert found["field"] == "accounts.acme.providers[0].config.issuer"
+
+
+@pytest.mark.parametrize(
+    ("claims", "name"),
+    [
+        ({"name": "Dora D.", "given_name": "Dora", "family_name": "Doe"}, "Dora D."),
+        ({"given_name": "Dora", "family_name": "Doe"}, "Dora Doe"),
+        ({"given_name": " Dora "}, "Dora"),
+        ({"family_name": "Doe", "name": ""}, "Doe"),
+        ({"given_name": "Dora", "family_name": 5, "name": None}, "Dora"),
+        ({"given_name": ["Dora"], "family_name": ""}, None),
+        ({}, None),
+    ],
+)
+def test_a_name_is_composed_of_its_parts(stage: Stage, claims: Claims, name: str | None) -> None:
+    stage.oidc(stage.cast.alice, "acme-id")
+    who = {"sub": "g-1", "email": "dora@acme.example", "email_verified": True}
+    stage.provider.who = {**who, **claims}
+    assert stage.traded(stage.sign_in("acme-id"))["user"]["name"] == name
+
+
+@pytest.mark.parametrize("position", [0, 499, 500, 900])
+def test_a_mapped_group_counts_wherever_the_provider_lists_it(stage: Stage, position: int) -> None:
+    stage.oidc(stage.cast.alice, "acme-id")
+    stage.saml(stage.cast.alice)
+    mapping = {"sso_group_roles": [{"group": "Finance", "role": "editor"}]}
+    assert stage.cast.alice.patch("account", mapping).status_code == 200
+    groups = [f"group {n}" for n in range(900)]
+    groups.insert(position, "Finance")
+    stage.provider.who["groups"] = groups
+    assert stage.traded(stage.sign_in("acme-id"))["user"]["role"] == "editor"
+    answer = stage.assert_in(subject="erin@acme.example", attributes={"groups": groups})
+    assert stage.traded(answer)["user"]["role"] == "editor"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import sqlalchemy as sa
 from lxml import etree
@@ -487,3 +489,26 @@ def test_what_changes_is_audited(stage: Stage) -> None:
     about = [e for e in entries if e["record_id"] == user["id"] or e["table_name"] == "identities"]
     assert {e["operation"] for e in about} == {"CREATE"}
     assert Caller(stage.app).get("audit-logs").status_code == 401
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"begins": 45},
+        {"begins": -600, "ends": -45, "confirmed_for": -45},
+        {"ends": 30, "confirmed_for": -45},
+    ],
+)
+def test_clocks_may_differ_by_a_minute(stage: Stage, changes: dict[str, Any]) -> None:
+    stage.saml(stage.cast.alice)
+    assert stage.traded(stage.assert_in(**changes))["account"]["slug"] == "acme"
+
+
+def test_we_may_be_one_of_several_audiences_of_each_restriction(stage: Stage) -> None:
+    stage.saml(stage.cast.alice)
+    browser = stage.browser()
+    request = stage.begin_saml(browser)
+    names = f"<saml:Audience>x</saml:Audience><saml:Audience>{request.issuer}</saml:Audience>"
+    restriction = f"<saml:AudienceRestriction>{names}</saml:AudienceRestriction>"
+    response = saml_idp.answer(request, conditions=restriction).encoded()
+    assert stage.traded(stage.post(browser, response, request.relay_state))

@@ -25,6 +25,7 @@ SAML = "{urn:oasis:names:tc:SAML:2.0:assertion}"
 SAMLP = "{urn:oasis:names:tc:SAML:2.0:protocol}"
 DS = "{http://www.w3.org/2000/09/xmldsig#}"
 
+RESTRICTION = "<saml:AudienceRestriction>{}</saml:AudienceRestriction>"
 UNREADABLE = (
     "zzz",
     "99999999-01-01T00:00:00Z",
@@ -73,6 +74,20 @@ SPOILED: dict[str, tuple[dict[str, Any], str]] = {
     "confirmation of another request": ({"confirmed_to": "_another"}, "InResponseTo"),
     "confirmation of no request": ({"confirmed_to": None}, "InResponseTo"),
     "confirmation that is over": ({"confirmed_for": -60}, "time"),
+    "over for a minute": ({"begins": -600, "ends": -61, "confirmed_for": 300}, "time"),
+    "valid in more than a minute": ({"begins": 75}, "time"),
+    "a session that is over": (
+        {"times": {"session": f'SessionNotOnOrAfter="{saml_idp.moment(-600)}"'}},
+        "time",
+    ),
+    "a second audience restriction for somebody else": (
+        {"conditions": RESTRICTION.format("<saml:Audience>https://evil.example</saml:Audience>")},
+        "audience",
+    ),
+    "a second audience restriction for nobody": (
+        {"conditions": RESTRICTION.format("")},
+        "document",
+    ),
     "failed there": ({"status": "urn:oasis:names:tc:SAML:2.0:status:Responder"}, "status"),
     "empty NameID": ({"subject": ""}, "subject"),
     "transient NameID": (

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from flask import Flask
 
-from app.outbound import address_policy, client
+from app.outbound import address_policy, web_waits
 from app.workflows.language import cron, expressions, templates
 from tests.builders import OPEN, Caller, Cast, make_collection
 from tests.console.browser import Browser
@@ -292,7 +292,7 @@ def test_slow_name_servers_take_no_more_time_for_many_steps(
     app: Flask, alice: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow_names(app, monkeypatch, lambda: time.sleep(0.4))
-    monkeypatch.setattr(client, "BODY_SECONDS", 1)
+    monkeypatch.setattr(web_waits, "REQUEST_SECONDS", 1)
     begun = time.monotonic()
     make_workflow(alice, sending(20))
     assert time.monotonic() - begun < 2
@@ -304,7 +304,7 @@ def test_nobody_waits_for_a_name_server_that_a_changed_definition_asks(
     make_collection(root)
     workflow, statuses = make_workflow(alice, []), list[int]()
     hook = alice.post("hooks", {"name": "x", "trigger": MANUAL}).json
-    monkeypatch.setattr(client, "BODY_SECONDS", 2)
+    monkeypatch.setattr(web_waits, "REQUEST_SECONDS", 2)
 
     def write() -> None:
         statuses.append(alice.post("records/posts", {}).status_code)

@@ -42,7 +42,7 @@ from app.sso.connections import Connection
 from app.sso.models import OAUTH, TEST, ProviderSetting
 from app.sso.providers import Provider
 from app.sso.refusals import SignInRefused
-from app.sso.responses import begin_in_console, flow_cookie, redirect_to_base, redirect_to_provider
+from app.sso.responses import begin_in_console, may_finish, redirect_to_base, redirect_to_provider
 from app.sso.saml import keys
 from app.types import JSONObject
 
@@ -245,7 +245,7 @@ def _begin_sso(category: str, provider: str) -> BaseResponse:
 def finish_sso() -> str | BaseResponse:
     """Finish a sign-in: start a session, or show the result of a test."""
     flow, user = one_time_codes.redeem_in_console(
-        request.args.get("code", ""), flow_cookie, origin()
+        request.args.get("code", ""), may_finish, origin()
     )
     if user is None:
         scope = scopes.account_scope(flow.account_id)

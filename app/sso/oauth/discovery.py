@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from app import clock, config
+from app import config
 from app.accounts import tenants
 from app.errors import problem
-from app.outbound import client
+from app.outbound import client, web_waits
 from app.sso import validation
 from app.sso.connections import Connection, Metadata
-from app.sso.oauth import exchange
+from app.sso.oauth import documents, exchange
 from app.sso.validation import Problem
 from app.types import JSONObject
 
@@ -19,8 +18,6 @@ from app.types import JSONObject
 ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384"]
 PATH = "/.well-known/openid-configuration"
 LONGEST_ADDRESS = 2000
-DOCUMENT_SECONDS, FAILURE_SECONDS = 600, 30
-MAX_ISSUERS = 500
 REQUIRED = {
     "authorize_url": "authorization_endpoint",
     "token_url": "token_endpoint",
@@ -30,55 +27,59 @@ ADDRESSES = {**REQUIRED, "userinfo_url": "userinfo_endpoint"}
 # What is usual where the document does not say it.
 AUTH_METHODS = ["client_secret_basic"]
 POST = "client_secret_post"
-
-
-@dataclass(frozen=True)
-class _Published:
-    """What an issuer publishes, and what is wrong with it."""
-
-    metadata: Metadata
-    problems: list[str]
-    expires_at: float
-
-
-_published: dict[str, _Published] = {}
-_lock = threading.Lock()
+LISTS = (
+    ("response_types_supported", ["code"]),
+    ("code_challenge_methods_supported", ["S256"]),
+    ("id_token_signing_alg_values_supported", ALGORITHMS),
+    ("token_endpoint_auth_methods_supported", [*AUTH_METHODS, POST]),
+)
+SENDS_ISSUER = "authorization_response_iss_parameter_supported"
+STORED = ("issuer", *ADDRESSES.values(), *(name for name, _ in LISTS), SENDS_ISSUER)
 
 
 def resolve(connection: Connection, *, fresh: bool = False) -> Connection:
-    """Return a connection with what its issuer publishes. Raises Unreachable."""
+    """Return a connection with what its issuer publishes. Raises Unreachable.
+
+    `fresh`: read it now, as tests and renewals do.
+    """
     if not connection.provider.discovers:
         return connection
     issuer = connection.address("issuer")
-    published = None if fresh else _published.get(issuer)
-    if published is None or published.expires_at <= clock.now().timestamp():
-        published = _read(issuer)
-    if published.problems:
-        raise exchange.Unreachable(" ".join(published.problems))
-    return replace(connection, metadata=published.metadata)
+    load = documents.read if fresh else documents.load
+
+    def parse(document: JSONObject) -> JSONObject:
+        found = _problems(document, issuer)
+        if found:
+            raise exchange.Unreachable(" ".join(found))
+        return _stored(document)
+
+    document = load(connection, _address(issuer), parse)
+    if document["issuer"] != issuer:  # the same address without its slash
+        raise exchange.Unreachable(_wrong_issuer(document["issuer"]))
+    return replace(connection, metadata=_metadata(document))
 
 
-def problems(issuer: str) -> list[Problem]:
-    """Return all problems with what an issuer publishes now, also with each of its addresses."""
-    published = _read(issuer)
-    found = [*published.problems, *_refused_addresses(published.metadata)]
+def problems(issuer: str, account_id: str) -> list[Problem]:
+    """Return all problems with what an issuer publishes now, also with each of its addresses.
+
+    Without any, it is stored for the account, whose sign-ins then need not read it.
+    """
+    try:
+        document = exchange.published(_address(issuer))
+        found = [*_problems(document, issuer), *_refused_addresses(_metadata(document))]
+    except exchange.Unreachable as error:
+        found = [error.detail]
+    if not found:
+        documents.save(account_id, _address(issuer), _stored(document))
     return [problem("config.issuer", "invalid_option", text) for text in found]
 
 
-def _read(issuer: str) -> _Published:
-    address = f"{issuer.removesuffix('/')}{PATH}"
-    try:
-        document = exchange.json_object(exchange.Session().get(address))
-        metadata, found = _metadata(document), _problems(document, issuer)
-    except exchange.Unreachable as error:
-        metadata, found = Metadata(), [f"{address} cannot be read: {error.detail}"]
-    seconds = FAILURE_SECONDS if found else DOCUMENT_SECONDS
-    published = _Published(metadata, found, clock.now().timestamp() + seconds)
-    with _lock:
-        if len(_published) >= MAX_ISSUERS and issuer not in _published:
-            _published.clear()
-        _published[issuer] = published
-    return published
+def _stored(document: JSONObject) -> JSONObject:
+    return {name: document[name] for name in STORED if name in document}
+
+
+def _address(issuer: str) -> str:
+    return f"{issuer.removesuffix('/')}{PATH}"
 
 
 def _problems(document: JSONObject, issuer: str) -> list[str]:
@@ -92,12 +93,7 @@ def _problems(document: JSONObject, issuer: str) -> list[str]:
     ]
     found += [
         f"{name} has none of {', '.join(usable)}."
-        for name, usable in (
-            ("response_types_supported", ["code"]),
-            ("code_challenge_methods_supported", ["S256"]),
-            ("id_token_signing_alg_values_supported", ALGORITHMS),
-            ("token_endpoint_auth_methods_supported", [*AUTH_METHODS, POST]),
-        )
+        for name, usable in LISTS
         if not set(_texts(document, name, usable)).intersection(usable)
     ]
     return found
@@ -117,11 +113,12 @@ def _is_address(value: object) -> bool:
 
 def _refused_addresses(metadata: Metadata) -> list[str]:
     rules = validation.request_rules()
-    checks = (
-        (ADDRESSES[name], client.url_problem(metadata.addresses[name], rules))
-        for name in validation.FETCHED
-        if name in metadata.addresses
-    )
+    with web_waits.one_lookup_deadline():
+        checks = [
+            (ADDRESSES[name], client.url_problem(metadata.addresses[name], rules))
+            for name in validation.FETCHED
+            if name in metadata.addresses
+        ]
     return [f"{name}: {refusal}" for name, refusal in checks if refusal]
 
 
@@ -131,7 +128,7 @@ def _metadata(document: JSONObject) -> Metadata:
     return Metadata(
         {name: str(value) for name, value in published.items() if _is_address(value)},
         accepts_post=POST in methods,
-        sends_issuer=document.get("authorization_response_iss_parameter_supported") is True,
+        sends_issuer=document.get(SENDS_ISSUER) is True,
     )
 
 

@@ -2,47 +2,45 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlencode
 
-from app.errors import Malformed, TooManyRequests
-from app.outbound import client
+from app import db
+from app.errors import Malformed
+from app.outbound import client, web_waits
 from app.outbound.address_policy import RequestFailed, RequestRefused
 from app.rest import json_input
 from app.sso import validation
-from app.sso.refusals import SignInRefused
+from app.sso.connections import Connection, has_custom_endpoints
+from app.sso.refusals import UNAVAILABLE, SignInRefused
 from app.types import JSONObject
 
 LONGEST_ANSWER = 300_000
-MAX_CONCURRENT_TESTS, WAIT_SECONDS = 2, 5
-
-_tests = threading.BoundedSemaphore(MAX_CONCURRENT_TESTS)
-
-
-@contextmanager
-def limit_tests() -> Iterator[None]:
-    """Limit tests of settings: slow providers must not occupy all threads of a process.
-
-    Raises TooManyRequests.
-    """
-    if not _tests.acquire(timeout=WAIT_SECONDS):
-        raise TooManyRequests(validation.TIMEOUT_SECONDS)
-    try:
-        yield
-    finally:
-        _tests.release()
 
 
 class Unreachable(SignInRefused):
     """Raised if a provider does not answer, or not as expected."""
 
     code = "temporarily_unavailable"
+    message = UNAVAILABLE
 
     def __init__(self, detail: str) -> None:
         super().__init__("provider", detail)
+
+
+@contextmanager
+def place(connection: Connection) -> Iterator[None]:
+    """Hold a place among the threads that wait for hosts that users name. Raises Unreachable."""
+    usual = not connection.provider.discovers and not has_custom_endpoints(connection.config)
+    named_by_users = connection.is_own and not usual
+    account_id = connection.account.id
+    try:
+        with web_waits.place(account_id) if named_by_users else web_waits.for_operator():
+            yield
+    except web_waits.Busy:
+        raise Unreachable("Too many sign-ins wait for the provider.") from None
 
 
 class ProviderResponse:
@@ -84,6 +82,8 @@ class Session:
         self, method: str, url: str, headers: Mapping[str, str] | None, body: bytes | None
     ) -> ProviderResponse:
         """Send a request. Raises Unreachable without a response."""
+        if not db.in_transaction():
+            db.db.session.rollback()  # hold no connection during requests
         all_headers = {"Accept": "application/json", "User-Agent": "Atrium", **(headers or {})}
         if body is not None:
             all_headers["Content-Length"] = str(len(body))
@@ -99,6 +99,14 @@ class Session:
         except (RequestRefused, RequestFailed) as error:
             raise Unreachable(str(error)) from None
         return ProviderResponse(response.status, response.body)
+
+
+def published(address: str) -> JSONObject:
+    """Read the JSON object at an address. Raises Unreachable."""
+    try:
+        return json_object(Session().get(address))
+    except Unreachable as error:
+        raise Unreachable(f"{address} cannot be read: {error.detail}") from None
 
 
 def json_object(response: ProviderResponse) -> JSONObject:

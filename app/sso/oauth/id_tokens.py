@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Any
 
 from authlib.oidc.core import CodeIDToken
@@ -18,32 +16,17 @@ from joserfc.jws import JWSRegistry
 
 from app import clock
 from app.sso.connections import Connection
-from app.sso.oauth import exchange
+from app.sso.oauth import documents, exchange
 from app.sso.oauth.discovery import ALGORITHMS
 from app.sso.refusals import SignInRefused
 from app.types import JSONObject
 
 LEEWAY_SECONDS = 60
 LONGEST_TOKEN = 50_000
-KEY_SET_SECONDS = 600
-REFRESH_SECONDS = 60
-MAX_KEY_SETS = 500
 ANY_TENANT = ("common", "organizations", "consumers")
 TENANT = re.compile(r"[0-9a-fA-F-]{36}")
 CHECKS = {"iss": "issuer", "aud": "audience", "azp": "audience", "exp": "time", "nbf": "time"}
 CHECKS |= {"iat": "time", "nonce": "nonce", "at_hash": "access token", "sub": "subject"}
-
-
-@dataclass(frozen=True)
-class _CachedKeys:
-    document: object
-    expires_at: float
-    refreshed_at: float = 0.0
-
-
-# By settings and address: forged tokens for one row must not use up the refresh of others.
-_key_sets: dict[tuple[str, str], _CachedKeys] = {}
-_lock = threading.Lock()
 
 
 def verify(connection: Connection, token: Any, nonce: str) -> JSONObject:
@@ -123,37 +106,22 @@ def _issuers(connection: Connection, claims: CodeIDToken) -> list[str]:
 
 
 def _key_candidates(connection: Connection) -> Iterator[KeySet]:
-    """The cached keys, then current ones, as the provider may have changed them; once a minute."""
-    key, now = (connection.row_id, connection.address("jwks_url")), clock.now().timestamp()
-    cached = _key_sets.get(key)
-    if cached is None or cached.expires_at <= now:
-        yield _fetch(key, cached.refreshed_at if cached else 0.0)
-        return
-    yield key_set(cached.document)
-    if cached.refreshed_at + REFRESH_SECONDS <= now:
-        yield _refresh(key, cached, now)
+    """The stored keys, then current ones, as the provider may have changed them; once a minute."""
+    address = connection.address("jwks_url")
+    yield key_set(documents.load(connection, address, _parse_keys))
+    current = documents.refresh(connection, address, _parse_keys)
+    if current is not None:
+        yield key_set(current)
 
 
-def _refresh(key: tuple[str, str], cached: _CachedKeys, now: float) -> KeySet:
-    try:
-        return _fetch(key, now)
-    except exchange.Unreachable:
-        _save(key, replace(cached, refreshed_at=now))  # a broken provider is asked no more often
-        raise
+def renew_keys(connection: Connection) -> None:
+    """Read a provider's keys now, and store them. Raises Unreachable."""
+    documents.read(connection, connection.address("jwks_url"), _parse_keys)
 
 
-def _fetch(key: tuple[str, str], refreshed_at: float) -> KeySet:
-    document = exchange.json_object(exchange.Session().get(key[1]))
-    keys, expires_at = key_set(document), clock.now().timestamp() + KEY_SET_SECONDS
-    _save(key, _CachedKeys(document, expires_at, refreshed_at))
-    return keys
-
-
-def _save(key: tuple[str, str], cached: _CachedKeys) -> None:
-    with _lock:
-        if len(_key_sets) >= MAX_KEY_SETS and key not in _key_sets:
-            _key_sets.clear()
-        _key_sets[key] = cached
+def _parse_keys(document: JSONObject) -> JSONObject:
+    key_set(document)
+    return {"keys": document["keys"]}
 
 
 def key_set(document: object) -> KeySet:

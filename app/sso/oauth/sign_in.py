@@ -169,15 +169,18 @@ def _with_userinfo(connection: Connection, token: JSONMapping, claims: JSONObjec
 
 def _from_openid(connection: Connection, claims: JSONMapping, user: JSONMapping) -> Claims:
     email, in_directory = claims.get("email"), connection.vouches_for_directory(claims.get("tid"))
-    name = claims.get("name") or _posted_name(user)
+    names = (claims.get("name"), _composed_name(claims), _posted_name(user))
+    name = next((name for name in names if isinstance(name, str) and name.strip()), None)
+    hosted_domain = claims.get("hd") if connection.is_google else None
     return Claims(
         issuer=str(claims["iss"]).removeprefix("https://"),
         subject=claims["sub"],
         email=email.strip() if isinstance(email, str) else None,
         email_verified=_is_email_verified(connection, claims),
-        name=name if isinstance(name, str) else None,
+        name=name,
         groups=_groups(connection, claims) if in_directory else [],
         in_directory=in_directory,
+        hosted_domain=hosted_domain if isinstance(hosted_domain, str) else None,
     )
 
 
@@ -185,7 +188,7 @@ def _groups(connection: Connection, claims: JSONMapping) -> list[str]:
     # Where anyone can have an account, anyone can make groups.
     if connection.provider.discovers and connection.is_open_to_all:
         return []
-    return group_names(claims.get(_groups_claim(connection)))
+    return group_names(claims.get(_groups_claim(connection)), connection)
 
 
 def _is_email_verified(connection: Connection, claims: JSONMapping) -> bool:
@@ -193,6 +196,12 @@ def _is_email_verified(connection: Connection, claims: JSONMapping) -> bool:
     if connection.is_microsoft:
         return claims.get("xms_edov") in (True, 1, "1", "true")
     return claims.get("email_verified") in (True, "true")
+
+
+def _composed_name(claims: JSONMapping) -> str | None:
+    # Each of the three is optional (OpenID Connect Core 1.0, section 5.1).
+    parts = (claims.get("given_name"), claims.get("family_name"))
+    return " ".join(part.strip() for part in parts if isinstance(part, str)).strip() or None
 
 
 def _posted_name(user: JSONMapping) -> str | None:

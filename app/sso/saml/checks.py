@@ -6,7 +6,7 @@ transforms of signatures, and that the assertion itself is signed, once.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from onelogin.saml2.constants import OneLogin_Saml2_Constants as Names
@@ -22,6 +22,7 @@ DIGESTS = {Names.SHA256, Names.SHA384, Names.SHA512}
 ENVELOPED = "http://www.w3.org/2000/09/xmldsig#enveloped-signature"
 EXCLUSIVE = "http://www.w3.org/2001/10/xml-exc-c14n#"
 TIMES = ("NotBefore", "NotOnOrAfter", "SessionNotOnOrAfter")
+LEEWAY = timedelta(seconds=60)  # of times, both ways, as for ID tokens
 BEARER = "urn:oasis:names:tc:SAML:2.0:cm:bearer"
 
 
@@ -59,13 +60,39 @@ def check_strictly(connection: Connection, parsed: Any, request_id: str | None) 
         check_signature(signature)
     if assertion.get("ID") != _signed_id(assertion):
         raise SignInRefused("signature", "The signature does not cover the assertion.")
-    if connections.saml_entity_id(connection) not in parsed.get_audiences():
-        raise SignInRefused("audience", "The assertion has no audience.")
+    _check_audiences(assertion, connections.saml_entity_id(connection))
     if parsed.get_issuers() != [connection.config["idp_entity_id"]]:
         raise SignInRefused("issuer", "The assertion has no issuer.")
     if not list(assertion.iter(tag("SubjectConfirmation"))):
         raise SignInRefused("recipient", "The assertion has no subject confirmation.")
+    _check_times(assertion)
     _check_confirmations(assertion, consumer_url, request_id)
+
+
+def _check_audiences(assertion: Any, entity_id: str) -> None:
+    # We must be in each restriction (SAML core, section 2.5.1.4).
+    restrictions = list(assertion.iter(tag("AudienceRestriction")))
+    if not restrictions:
+        raise SignInRefused("audience", "The assertion has no audience.")
+    for restriction in restrictions:
+        audiences = [(one.text or "").strip() for one in restriction.iter(tag("Audience"))]
+        if entity_id not in audiences:
+            named = ", ".join(audiences) or "missing"
+            raise SignInRefused("audience", f"A restriction names another audience: {named}.")
+
+
+def _check_times(assertion: Any) -> None:
+    earliest, latest = clock.now() - LEEWAY, clock.now() + LEEWAY
+    for conditions in assertion.iter(tag("Conditions")):
+        starts, ends = conditions.get("NotBefore"), conditions.get("NotOnOrAfter")
+        if starts and parse_time(starts) > latest:
+            raise SignInRefused("time", f"The assertion is valid from {starts}.")
+        if ends and parse_time(ends) <= earliest:
+            raise SignInRefused("time", f"The assertion expired at {ends}.")
+    for statement in assertion.iter(tag("AuthnStatement")):
+        ends = statement.get("SessionNotOnOrAfter")
+        if ends and parse_time(ends) <= earliest:
+            raise SignInRefused("time", f"The provider's session ended at {ends}.")
 
 
 def _check_confirmations(parent: Any, consumer_url: str, request_id: str | None) -> None:
@@ -92,7 +119,8 @@ def _confirmation_problem(
     if data.get("InResponseTo") != request_id:
         return "InResponseTo", "The confirmation answers another request."
     starts, expires, now = data.get("NotBefore"), data.get("NotOnOrAfter"), clock.now()
-    if expires is None or parse_time(expires) <= now or (starts and parse_time(starts) > now):
+    has_ended = expires is None or parse_time(expires) <= now - LEEWAY
+    if has_ended or (starts and parse_time(starts) > now + LEEWAY):
         return "time", "The confirmation is expired, not yet valid, or has no expiry."
     return None
 

@@ -19,7 +19,7 @@ from app.sso.refusals import SignInRefused
 from app.sso.saml import checks, redirect_binding, xml_precheck
 
 LIFETIME = timedelta(minutes=5)
-CLOCK_DRIFT = timedelta(seconds=Names.ALLOWED_CLOCK_DRIFT)
+CLOCK_DRIFT = checks.LEEWAY
 MAX_SESSION_INDEXES = 100
 NAMESPACES = {"samlp": Names.NS_SAMLP, "saml": Names.NS_SAML}
 TAGS = {

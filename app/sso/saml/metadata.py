@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 from lxml import etree
@@ -20,8 +19,6 @@ from app.sso.saml import certificates, checks, xml_precheck
 from app.types import JSONObject
 
 LONGEST, LONGEST_ADDRESS = 500_000, 2000
-MAX_CONCURRENT, WAIT_SECONDS = 2, 5
-_reads = threading.BoundedSemaphore(MAX_CONCURRENT)
 
 
 class InvalidMetadata(ValueError):
@@ -30,13 +27,7 @@ class InvalidMetadata(ValueError):
 
 def fetch(url: str, rules: Rules, entity_id: str | None = None) -> JSONObject:
     """Return the settings in the metadata at an address. Raises InvalidMetadata."""
-    # Slow providers must not occupy all threads of a process.
-    if not _reads.acquire(timeout=WAIT_SECONDS):
-        raise InvalidMetadata("Too many documents are being read. Try again in a moment.")
-    try:
-        return parse(_get(url, rules), entity_id)
-    finally:
-        _reads.release()
+    return parse(_get(url, rules), entity_id)
 
 
 def _get(url: str, rules: Rules) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,7 +11,7 @@ import orjson
 from app import config, db, rules
 from app.collections.schema import COLLECTION_NAME
 from app.errors import problem
-from app.outbound import client
+from app.outbound import client, web_waits
 from app.types import JSONObject
 from app.webhooks import delivery
 from app.workflows.language import action_checks, definition, expressions, templates
@@ -93,7 +92,7 @@ class _Check:
         self.known: set[str] = set()
         self.count = 0
         # One deadline for all DNS look-ups; none within a transaction, which would block others.
-        self.until = 0 if db.in_transaction() else time.monotonic() + client.BODY_SECONDS
+        self.until = 0 if db.in_transaction() else web_waits.lookup_deadline()
 
     def add(self, place: str, code: str, message: str, **extra: object) -> None:
         self.found.append(problem(place, code, message, **extra))

@@ -1,0 +1,131 @@
+"""Joining an account by its domain: the user is created when the mailed link is followed.
+
+Until then nothing is stored: strangers could fill the account's list with names of its domain. The
+link's token is signed, and works until the address has a user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from urllib.parse import quote
+
+import sqlalchemy as sa
+from itsdangerous import BadSignature
+
+from app import clock, config, crypto, db, jobs
+from app.accounts import deleted_addresses
+from app.accounts import service as accounts
+from app.accounts.models import SYSTEM_ACCOUNT_ID, VIEWER, Account, Role, User
+from app.auth import mail_tokens
+from app.auth.mfa import gate
+from app.auth.mfa.gate import Proof
+from app.context import actor
+from app.domains import service as domains
+from app.domains.models import AccountDomain
+from app.errors import Conflict
+from app.ids import new_id
+from app.outbound import mail
+
+PURPOSE = "join by domain"
+
+
+@dataclass(frozen=True)
+class Joining:
+    """Who may join, until when."""
+
+    account: Account
+    email: str
+    name: str | None
+    role: str
+    expires_at: datetime
+
+
+def open_domain(account: Account | None, email: str) -> AccountDomain | None:
+    """The account's domain by which an address may register, if there is one."""
+    if account is None or not account.is_active or account.id == SYSTEM_ACCOUNT_ID:
+        return None
+    domain = domains.find_verified(account.id, email)
+    if domain is None or not domain.auto_join:
+        return None
+    return domain if gate.allows_address(account, email, Proof.PASSWORD) else None
+
+
+def role_of(domain: AccountDomain) -> str:
+    """The name of the role of users who join by a domain."""
+    role = db.db.session.scalar(sa.select(Role.name).where(Role.name == domain.role_of_new_users))
+    return role or VIEWER
+
+
+def enqueue_mail(account_id: str, email: str, name: str | None) -> None:
+    """Enqueue a mail with a link to join, in the open transaction."""
+    jobs.enqueue("auth.send_join_link", {"email": email, "name": name}, account_id=account_id)
+
+
+def find(token: str) -> Joining | None:
+    """What a token allows; None if it is invalid, expired or used, or may join no longer."""
+    try:
+        account_id, email, name, expires_at = crypto.unsign(token, PURPOSE)
+    except BadSignature:
+        return None
+    account, until = db.db.session.get(Account, account_id), clock.parse(expires_at)
+    domain = open_domain(account, email)
+    if account is None or domain is None or until <= clock.now() or _is_taken(account_id, email):
+        return None
+    return Joining(account, email, name, role_of(domain), until)
+
+
+def create_user(joining: Joining, password_hash: str) -> User:
+    """Create the user, in the open transaction. Raises BadRequest if it exists by now."""
+    id = new_id()
+    actor.act_as(id, joining.email, None)
+    try:
+        with db.savepoint():
+            return accounts.create_user(
+                joining.account.id,
+                email=joining.email,
+                name=joining.name,
+                password_hash=password_hash,
+                role=joining.role,
+                id=id,
+                # The link was mailed, so its holder reads the mail of this address.
+                email_verified=True,
+                email_verified_at=clock.now(),
+            )
+    except Conflict:
+        raise mail_tokens.invalid_token() from None
+
+
+@jobs.job("auth.send_join_link", mails=True)
+def _mail_link(payload: Mapping[str, str | None]) -> None:
+    account_id, email = str(payload["account_id"]), str(payload["email"])
+    account = db.db.session.get(Account, account_id)
+    user = _user(account_id, email)
+    if account is None or not account.is_active:
+        return
+    if user is not None:
+        notify_member(user)
+    elif not deleted_addresses.contains(account_id, accounts.email_key(email)):
+        expires_at = clock.iso(clock.now() + mail_tokens.LIFETIME)
+        token = crypto.sign([account_id, email, payload["name"], expires_at], PURPOSE)
+        link = f"{config.current().base_url}/console/reset-password?token={quote(token)}"
+        mail.send(email, "reset", link=link, account=account.name)
+
+
+def notify_member(user: User) -> None:
+    """Mail a user that somebody tried to register with the address."""
+    if user.may_sign_in:
+        link = f"{config.current().base_url}/console/forgot-password"
+        values = {"link": link, "account": user.account.name}
+        mail.send(user.email, "known_already", language=user.language, **values)
+
+
+def _is_taken(account_id: str, email: str) -> bool:
+    key = accounts.email_key(email)
+    return _user(account_id, email) is not None or deleted_addresses.contains(account_id, key)
+
+
+def _user(account_id: str, email: str) -> User | None:
+    same = (User.account_id == account_id, User.email_key == accounts.email_key(email))
+    return db.db.session.scalar(sa.select(User).where(*same))
