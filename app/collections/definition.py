@@ -36,6 +36,7 @@ from app.db.types import RawUtcDateTime, UtcDateTime
 from app.db.versioned_cache import Memo, VersionCheck
 from app.errors import NotFound
 from app.rules import (
+    KEYWORDS,
     OPERATIONS,
     Name,
     Node,
@@ -330,7 +331,9 @@ def field_types(fields: Mapping[str, Field]) -> dict[str, Type]:
 
 def computed_node(field: Field, fields: Mapping[str, Field]) -> Node:
     """The checked expression of a computed field. Raises RuleError."""
-    scope = Scope(field_types(fields), caller=False)
+    # A stored expression stays readable where a field of an older release is named like a word.
+    types = {name: type_ for name, type_ in field_types(fields).items() if name not in KEYWORDS}
+    scope = Scope(types, caller=False)
     return_type = RETURN_TYPES[field.return_type or ""].rule_type
     return value(field.expression or "", scope, return_type)
 

@@ -17,11 +17,12 @@ from app.collections.fields import (
     ReferenceField,
 )
 from app.errors import problem
-from app.rules import RuleError
+from app.rules import KEYWORDS, RuleError
 from app.types import JSONMapping, JSONObject
 
 COLLECTION_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{2,55}")
 FIELD_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
+RULE_WORDS = {word.lower() for word in KEYWORDS}
 RESERVED_COLLECTIONS = {"names", "export", "import", "batch", "aggregate", "rules", "plan"}
 RESERVED_FIELDS = set(SYSTEM_FIELDS) | table.DATABASE_COLUMNS
 LONGEST_SCHEMA = 200
@@ -59,20 +60,26 @@ def name_problems(name: str) -> list[Problem]:
     if not COLLECTION_NAME.fullmatch(name):
         message = "Use 3 to 56 letters, digits and underscores, starting with a letter."
         return [problem("name", "name_invalid", message)]
-    if name.lower() in RESERVED_COLLECTIONS:
+    if name.lower() in RESERVED_COLLECTIONS | RULE_WORDS:
         return [problem("name", "name_reserved", "This name is reserved.")]
     return []
 
 
 def problems(
-    specs: Sequence[Spec], targets: Mapping[str, str], index_specs: Sequence[Spec] = ()
+    specs: Sequence[Spec],
+    targets: Mapping[str, str],
+    index_specs: Sequence[Spec] = (),
+    present: Collection[str] = (),
 ) -> list[Problem]:
-    """All problems of a schema and its indexes; references may name the collections `targets`."""
+    """All problems of a schema and its indexes; references may name the collections `targets`.
+
+    Fields that are `present` keep names that are words of the rule language.
+    """
     result: list[Problem] = []
     max_bytes = indexes.max_bytes(specs, index_specs)
     seen_names: set[str] = set()
     for spec in specs:
-        result += _name(spec["name"], seen_names)
+        result += _name(spec["name"], seen_names, present)
         seen_names.add(spec["name"].lower())
         if spec["type"] not in TYPES:
             types = ", ".join(TYPES)
@@ -175,12 +182,15 @@ def merged(
     return result + [{"type": "", **part} for part in parts if id(part) not in used]
 
 
-def _name(name: str, seen_names: set[str]) -> Iterator[Problem]:
+def _name(name: str, seen_names: set[str], present: Collection[str] = ()) -> Iterator[Problem]:
     if not FIELD_NAME.fullmatch(name):
         message = "Use up to 63 letters, digits and underscores, starting with a letter."
         yield problem(name, "name_invalid", message)
     elif name.lower() in RESERVED_FIELDS:
         yield problem(name, "name_reserved", "This name is reserved for a system field.")
+    elif name.lower() in RULE_WORDS and name not in present:
+        message = "This name is a word of the rule language, which could not name the field."
+        yield problem(name, "name_reserved", message)
     elif name.lower() in seen_names:
         yield problem(name, "name_duplicate", "Another field has this name (case is ignored).")
 

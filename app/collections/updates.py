@@ -144,7 +144,7 @@ def plan_change(
     )
     stored = [collections.stored(spec, targets) for spec in specs_]
     if not new_problems:
-        new_problems += schema.problems(specs_, targets, index_specs)
+        new_problems += schema.problems(specs_, targets, index_specs, present.declared)
         new_problems += schema.change_problems(present, stored, removed)
         new_problems += schema.order_problems(specs_, proposal.order)
     if new_problems:

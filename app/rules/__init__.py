@@ -49,6 +49,7 @@ To add a function, see `functions`. The tests compare both back ends over all of
 from app.rules.check import Scope, condition, value
 from app.rules.evaluate import UNKNOWN, Context, Subject, evaluate, holds
 from app.rules.explain import Clause, deciding, surely, undecided
+from app.rules.lexer import KEYWORDS
 from app.rules.nodes import Name, Node, RuleError, Sent, Type, fixed_fields, required_fields, walk
 from app.rules.parser import parse
 from app.rules.partial_eval import depends_on_caller, depends_on_time, partial_evaluate, truth
@@ -57,6 +58,7 @@ OPERATIONS = ("list", "view", "create", "update", "delete")
 """What a collection has a rule for each."""
 
 __all__ = [
+    "KEYWORDS",
     "OPERATIONS",
     "UNKNOWN",
     "Clause",

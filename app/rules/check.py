@@ -12,6 +12,7 @@ from typing import Any
 
 from app.rules import values
 from app.rules.functions import CALLERS, PLAIN, SPECIAL
+from app.rules.lexer import KEYWORDS
 from app.rules.matching import OPAQUE, TEMPORAL, WORDS, alike, check_ordered, expect, united
 from app.rules.nodes import (
     Arithmetic,
@@ -36,6 +37,7 @@ from app.rules.nodes import (
 )
 from app.rules.parser import FURTHEST, parse
 
+WORDS_OF_VALUES = {None: "null", True: "true", False: "false"}
 # With the expressions of the computed fields that it names.
 MAX_NODES = 1000
 
@@ -83,6 +85,12 @@ class _Checker:
         return CHECKS[type(node)](self, node)
 
     def literal(self, node: Literal) -> Node:
+        # Fields of older releases may have the name of a word, which no expression can mean.
+        word = WORDS_OF_VALUES.get(node.value) if node.type in (Type.NULL, Type.BOOLEAN) else None
+        fields = () if self.scope.open else (*self.scope.fields, *self.scope.computed)
+        if word and any(name.lower() == word and name in KEYWORDS for name in fields):
+            message = f"{word} is a word of the language: rename the field of this name."
+            raise RuleError(message, node.start)
         return node
 
     def name(self, node: Name) -> Node:
