@@ -11,13 +11,14 @@ import marshmallow as ma
 from flask import Request
 from webargs.flaskparser import FlaskParser
 
-from app.errors import MAX_LISTED, Malformed, NotFound
+from app.errors import MAX_LISTED, InvalidValues, Malformed, NotFound, problem
 from app.rest import json_input
 from app.rest.access import View
 from app.rest.current_request import get_request
 from app.types import JSONObject
 
 MAX_CACHED_QUERY = 200
+REPEATED = "Send this parameter once."
 MULTIPART: JSONObject = {}
 """Stands for a multipart body, which the view reads, as its files go elsewhere."""
 LOCATIONS = {"json": "body", "query": "query", "path": "path", "headers": "header"}
@@ -36,9 +37,10 @@ def check_path(request: Request) -> None:
 
 
 def check_query(request: Request, view: Callable[..., object]) -> None:
-    """Raise Malformed (422) for undeclared parameters, NUL characters and invalid UTF-8.
+    """Raise Malformed (422) for undeclared and repeated parameters, NULs and invalid UTF-8.
 
-    Pages ignore unknown parameters, as browsers and links add some.
+    Pages ignore unknown parameters, as browsers and links add some. Where every field is a
+    parameter, a repeated one of ours is InvalidValues (400).
     """
     if not request.query_string:
         return
@@ -57,6 +59,29 @@ def check_query(request: Request, view: Callable[..., object]) -> None:
         if "\0" in name + value:
             name = name.replace("\0", "")
             raise Malformed.at("query", name, msg="Must not contain the NUL character.")
+    if hasattr(view, "takes_query"):
+        refuse_repeated(request, getattr(view, "query_schema", None))
+
+
+def refuse_repeated(request: Request, schema: ma.Schema | None = None) -> None:
+    """Raise Malformed (422) for repeated parameters, of which all but one would be dropped.
+
+    Lists may be repeated, and where every field is a parameter (`names_fields`), those; any other
+    is InvalidValues (400) there.
+    """
+    declared = {one.data_key or name: one for name, one in schema.fields.items()} if schema else {}
+    names_fields = getattr(schema, "names_fields", False)
+    repeated = [
+        name
+        for name, values in request.args.lists()
+        if len(values) > 1
+        and not isinstance(declared.get(name), ma.fields.List)
+        and not (names_fields and name not in declared)
+    ]
+    if repeated and names_fields:
+        raise InvalidValues([problem(name, "invalid_option", REPEATED) for name in repeated])
+    if repeated:
+        raise Malformed([_detail(("query", name), REPEATED, "repeated") for name in repeated])
 
 
 class Parser(FlaskParser):

@@ -120,6 +120,7 @@ class RecordListArgs(PageArgs):
 
         unknown = ma.EXCLUDE
 
+    names_fields = True
     default_limit = 30
 
     expand = expand_text()

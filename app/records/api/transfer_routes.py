@@ -91,6 +91,8 @@ class ExportArgs(Schema):
 
         unknown = ma.EXCLUDE
 
+    names_fields = True
+
     format = ma.fields.String(
         load_default="jsonl",
         validate=ma.validate.OneOf(list(formats.FORMATS)),
