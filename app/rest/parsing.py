@@ -59,29 +59,27 @@ def check_query(request: Request, view: Callable[..., object]) -> None:
         if "\0" in name + value:
             name = name.replace("\0", "")
             raise Malformed.at("query", name, msg="Must not contain the NUL character.")
-    if hasattr(view, "takes_query"):
-        refuse_repeated(request, getattr(view, "query_schema", None))
+    if getattr(view, "takes_query", False):
+        refuse_repeated(request, view.query_schema)  # type: ignore[attr-defined]
 
 
 def refuse_repeated(request: Request, schema: ma.Schema | None = None) -> None:
     """Raise Malformed (422) for repeated parameters, of which all but one would be dropped.
 
-    Lists may be repeated, and where every field is a parameter (`names_fields`), those; any other
-    is InvalidValues (400) there.
+    With a schema, for those that it declares and that are no lists. Where every field is a
+    parameter (`names_fields`), that is InvalidValues (400).
     """
-    declared = {one.data_key or name: one for name, one in schema.fields.items()} if schema else {}
-    names_fields = getattr(schema, "names_fields", False)
-    repeated = [
-        name
-        for name, values in request.args.lists()
-        if len(values) > 1
-        and not isinstance(declared.get(name), ma.fields.List)
-        and not (names_fields and name not in declared)
-    ]
-    if repeated and names_fields:
-        raise InvalidValues([problem(name, "invalid_option", REPEATED) for name in repeated])
+    repeated = {name for name, values in request.args.lists() if len(values) > 1}
+    if schema is not None:
+        repeated &= {
+            field.data_key or name
+            for name, field in schema.fields.items()
+            if not isinstance(field, ma.fields.List)
+        }
+    if repeated and getattr(schema, "names_fields", False):
+        raise InvalidValues([problem(n, "invalid_option", REPEATED) for n in sorted(repeated)])
     if repeated:
-        raise Malformed([_detail(("query", name), REPEATED, "repeated") for name in repeated])
+        raise Malformed([_detail(("query", n), REPEATED, "repeated") for n in sorted(repeated)])
 
 
 class Parser(FlaskParser):
