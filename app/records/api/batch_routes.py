@@ -123,9 +123,10 @@ class DeletedRecords(Schema):
 
 @blueprint.before_request
 def refuse_conditions() -> None:
-    """Refuse If-Match, which batches cannot honour."""
-    if get_header("If-Match") is not None:
-        raise BadRequest("If-Match works only for requests that change one record.")
+    """Refuse conditions, which batches cannot honour."""
+    for name in ("If-Match", "If-None-Match"):
+        if get_header(name) is not None:
+            raise BadRequest(f"{name} works only for requests that change one record.")
 
 
 @blueprint.route("/<collection>/batch", methods=["POST"])

@@ -22,7 +22,8 @@ from app.errors import Forbidden, NotFound, Unauthorized, problem
 from app.files import ownership
 from app.ids import new_id
 from app.records import store
-from app.records.read import etags, views
+from app.records.read import views
+from app.records.read.etags import Preconditions
 from app.records.read.views import RecordView
 from app.records.store import Row, reads, writes
 from app.records.store.reads import UniqueKey
@@ -258,11 +259,11 @@ def check_rule(
     raise problems.refusal(access, refused)
 
 
-def check_etag(access: Access, row: Row, if_match: str | None) -> None:
-    """Raise PreconditionFailed if the caller's ETag is not current."""
-    if if_match is not None:
+def check_etag(access: Access, row: Row, conditions: Preconditions) -> None:
+    """Raise PreconditionFailed if the record's ETag does not fit."""
+    if conditions:
         seen = views.render_written(access.definition, [row], access.caller)[0]
-        etags.check(if_match, seen.etag)
+        conditions.check(seen.etag)
 
 
 def not_found(access: Access) -> Exception:
