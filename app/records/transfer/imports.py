@@ -231,8 +231,9 @@ class Import:
     def _create(self, batch: Sequence[Placed], *, is_check: bool = False) -> dict[str, Body]:
         """Create the valid records; returns the detached references by record id."""
         problems = Problems([place for place, _ in batch])
-        # Exports contain system fields, which only the service sets.
-        bodies = [{n: v for n, v in body_.items() if n not in SYSTEM_FIELDS} for _, body_ in batch]
+        # Exports contain system and computed fields, which only the service sets.
+        ours = SYSTEM_FIELDS.keys() | self.definition.computed.keys()
+        bodies = [{n: v for n, v in body_.items() if n not in ours} for _, body_ in batch]
         left_out: dict[str, Body] = {}
         self._check_masks(bodies, problems)
         try:
