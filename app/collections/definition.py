@@ -27,6 +27,7 @@ from app.collections.fields import (
     Encoder,
     Field,
     FileField,
+    ReferenceField,
     encoders_of,
 )
 from app.collections.indexes import Index
@@ -218,7 +219,14 @@ class Definition:
     @cached_property
     def scope(self) -> Scope:
         """The scope of the collection's rules."""
-        return Scope(field_types(self.declared), self.computed, lambda name: self._followed(name))
+        follow = self._followed
+        return Scope(field_types(self.declared), self.computed, follow, ids=self.id_names)
+
+    @cached_property
+    def id_names(self) -> frozenset[str]:
+        """The fields whose values are ids."""
+        columns = self.columns.items()
+        return frozenset(name for name, field in columns if isinstance(field, ReferenceField))
 
     def _followed(self, name: str) -> Scope | None:
         if name in self.files:

@@ -27,13 +27,15 @@ LOCATIONS = {"json": "body", "query": "query", "path": "path", "headers": "heade
 def check_path(request: Request) -> None:
     """Check the ids in a path. Raises Malformed (422), or NotFound for a NUL."""
     rule = request.url_rule
-    for name, value in (request.view_args or {}).items():
+    for name, value in list((request.view_args or {}).items()):
         if "\0" in value:
             raise NotFound
         converter: Any = rule._converters.get(name) if rule else None
         if hasattr(converter, "accepts") and not converter.accepts(value):
             msg = f"Must be {converter.expected}."
             raise Malformed.at("path", name, msg=msg, type="invalid_id")
+        if name == "record_id" and request.view_args:
+            request.view_args[name] = value.lower()  # ids of records are UUIDs, in any case
 
 
 def check_query(request: Request, view: Callable[..., object]) -> None:

@@ -57,6 +57,8 @@ class Scope:
     """Whether every name is allowed, those beside `fields` with a type that only values tell."""
     furthest: int = FURTHEST
     """How many dots a name has at most."""
+    ids: frozenset[str] = frozenset()
+    """Names of ids, whose texts compare in any case."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """Names that are there but may not be used, and what is said of them."""
 
@@ -147,7 +149,7 @@ class _Checker:
         if node.operator in ("~", "!~"):
             left, right = expect(left, Type.TEXT), expect(right, Type.TEXT)
         else:
-            left, right = alike(left, right)
+            left, right = alike(*self._in_lower_case(left, right))
             if node.operator not in ("=", "!="):
                 check_ordered(left)
         return _typed(replace(node, left=left, right=right))
@@ -155,13 +157,30 @@ class _Checker:
     def membership(self, node: Membership) -> Node:
         tested = self.check(node.value)
         items = []
-        for item in map(self.check, node.items):
+        for checked in map(self.check, node.items):
+            tested, item = self._in_lower_case(tested, checked)
             if item.type is not Type.NULL:
                 # The literal null equals nothing; what it is compared with stays as it is.
                 tested, like = alike(tested, item)
                 items.append(like)
         items = [alike(tested, item)[1] for item in items]
         return _typed(replace(node, value=tested, items=tuple(items)))
+
+    def _in_lower_case(self, left: Node, right: Node) -> tuple[Node, Node]:
+        """The sides of a comparison; written ids become lower-case, as ids are stored."""
+        is_id = self._is_id(left) or self._is_id(right)
+        return (_lower(left), _lower(right)) if is_id else (left, right)
+
+    def _is_id(self, node: Node) -> bool:
+        if isinstance(node, Caller):
+            return node.attribute in ("id", "account_id")
+        if isinstance(node, Sent):
+            return node.field in self.scope.ids
+        scope: Scope | None = self.scope
+        *steps, last = node.path if isinstance(node, Name) else ("",)
+        for step in steps:
+            scope = scope.follow(step) if scope else None
+        return scope is not None and last in scope.ids
 
     def is_null(self, node: IsNull) -> Node:
         return _typed(replace(node, value=self.check(node.value)))
@@ -305,6 +324,12 @@ CHECKS: dict[type[Node], Callable[[_Checker, Any], Node]] = {
 
 def _typed(node: Node) -> Node:
     return replace(node, type=Type.BOOLEAN)
+
+
+def _lower(node: Node) -> Node:
+    if isinstance(node, Literal) and isinstance(node.value, str):
+        return replace(node, value=node.value.lower())
+    return node
 
 
 def _no_field(name: str, scope: Scope) -> str:

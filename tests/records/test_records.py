@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -469,3 +470,95 @@ def test_a_change_of_nothing_is_no_change(root: Caller, alice: Caller, bob: Call
     assert (changed[1]["price"], changed[1]["updated_at"] > other["updated_at"]) == (7, True)
     (change,) = alice.get(f"changes?since={start}").json["items"]
     assert change["record"]["id"] == other["id"]
+
+
+@pytest.mark.both_databases
+def test_an_id_is_found_in_any_case(root: Caller, alice: Caller) -> None:
+    parent = {"name": "parent", "type": "reference", "collection": "posts"}
+    make_collection(root, schema=[{"name": "title", "type": "text"}, parent])
+    first = make_record(alice, title="a")["id"]
+    upper = first.upper()
+    made = alice.post("records/posts", {"title": "b", "parent": upper})
+    assert (made.status_code, made.json["parent"]) == (201, first)
+    path = f"records/posts/{upper}"
+    assert alice.get(path).json["id"] == first
+    for caller, method, where, body in [
+        (alice, "PATCH", path, {"title": "c", "id": upper, "created_by": alice.id.upper()}),
+        (alice, "PUT", path, {"title": "d"}),
+        (alice, "PATCH", "records/posts/batch", {"records": [{"id": upper, "data": {}}]}),
+        (alice, "GET", f"{path}/history", None),
+        (alice, "GET", f"records/posts/{made.json['id'].upper()}?expand=parent", None),
+        (alice, "PATCH", f"records/posts/{made.json['id']}", {"parent": upper}),
+    ]:
+        answer = caller(method, where, body)
+        assert answer.status_code == 200, (method, where, answer.json)
+    totals = {
+        f"?id={upper}": 1,
+        f"?parent={upper}": 1,
+        f"?id={upper}&id={first}": 1,
+        f'?filter=id = "{upper}"': 1,
+        f'?filter="{upper}" = parent': 1,
+        f'?filter=parent IN ["{upper}", "x"]': 1,
+        f'?filter=parent.id = "{upper}"': 1,
+        f'?filter=id != "{upper}"': 1,
+        f'?filter=created_by = "{alice.id.upper()}"': 2,
+        f'?filter=@request.auth.id = "{alice.id.upper()}"': 2,
+        f'?filter=title = "{upper}"': 0,
+    }
+    for query, total in totals.items():
+        assert alice.get(f"records/posts{query}").json["total"] == total, query
+    root.put("collections/posts/rules", {"create_rule": f'@request.data.parent = "{upper}"'})
+    assert alice.post("records/posts", {"parent": upper}).status_code == 201
+    chosen = {"ids": [made.json["id"].upper()]}
+    deleted = alice("DELETE", "records/posts/batch", chosen)
+    assert (deleted.status_code, deleted.json["deleted"]) == (200, [made.json["id"]])
+    root.put("collections/posts/rules", {"create_rule": "true"})
+    rows = "".join(f'{{"id": "{n * 8}-0000-7000-8000-00000000000A"}}\n' for n in "ab")
+    rows += f'{{"parent": "{"A" * 8}-0000-7000-8000-00000000000a"}}\n'
+    imported = root.acting_in("acme").post(
+        "records/posts/import?keep_ids=true", data=rows, content_type="application/x-ndjson"
+    )
+    assert imported.status_code == 200, imported.json
+    assert alice.delete(path).status_code == 409  # found, but referred to
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [
+        ("9223372036854775807", None),
+        ("-9223372036854775808", None),
+        ("9223372036854775808", "not_integer"),
+        ("-9223372036854775809", "not_integer"),
+        ("-9223372036854776000", "not_integer"),
+        ("1e-324", "not_integer"),
+        ("-1e-400", "not_integer"),
+        ("0.0", None),
+        ("0e5", None),
+        ("1e3", None),
+        ("9007199254740993", None),
+        ("9007199254740993.0", "not_integer"),
+        ("9007199254740992.5", "not_integer"),
+        ("1.0000000000000000001", "not_integer"),
+        ("9223372036854775807.0", "not_integer"),
+        ("1e400", "number_out_of_range"),
+    ],
+)
+def test_an_integer_is_the_number_that_was_sent_or_refused(
+    root: Caller, alice: Caller, sent: str, code: str | None
+) -> None:
+    whole = {"name": "i", "type": "number", "options": {"integer": True}}
+    make_collection(root, schema=[whole])
+    answers = [
+        alice.post("records/posts", data=f'{{"i": {sent}}}', content_type="application/json"),
+        alice.post("records/posts", data={"i": sent}, content_type="multipart/form-data"),
+        alice.post("records/posts/import", data=f"i\n{sent}\n", content_type="text/csv"),
+    ]
+    for answer in answers:
+        if code is None:
+            assert answer.status_code in (200, 201), answer.json
+        else:
+            assert problems(answer)[0][1] in (code, "invalid_type"), answer.json
+    if code is None:
+        items = alice.get("records/posts").json["items"]
+        assert [Decimal(item["i"]) for item in items] == [Decimal(sent)] * 3

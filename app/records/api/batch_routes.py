@@ -60,7 +60,7 @@ class NewRecords(Schema):
 class ChangeOfRecord(Schema):
     """A record with its changes."""
 
-    id = fields.Text(required=True)
+    id = fields.GivenId(required=True)
     data = ma.fields.Dict(required=True)
 
 
@@ -77,7 +77,7 @@ class ChangedRecords(Schema):
 class ChosenRecords(Schema):
     """Records to delete."""
 
-    ids = ma.fields.List(fields.Text(), required=True, validate=BatchLength())
+    ids = ma.fields.List(fields.GivenId(), required=True, validate=BatchLength())
 
 
 class BatchArgs(Schema):

@@ -220,6 +220,8 @@ class Import:
     def _parse_lines(self, lines: Sequence[Line]) -> Iterator[Placed]:
         for line, item in lines:
             if isinstance(item, dict):
+                if isinstance(item.get("id"), str):
+                    item["id"] = item["id"].lower()
                 self.lines.append(line)
                 yield len(self.lines) - 1, item
             elif isinstance(item, Malformed):
@@ -290,7 +292,7 @@ class Import:
         for index, (id, row) in enumerate(zip(ids, change.values, strict=True)):
             values.append(row if id is None else {**row, "id": id})
             if id is not None and not _is_id(id):
-                message = "Must be a UUID in lower case."
+                message = "Must be a UUID."
                 change.problems.add(index, [problem("id", "invalid_type", message)])
             elif id in existing:
                 change.problems.add(index, [problem("id", "not_unique", TAKEN)])
@@ -306,7 +308,7 @@ class Import:
             name: body[name]
             for name, field_ in self.definition.fields.items()
             if (field_.collection or "").lower() == own_name and not field_.required
-            if isinstance(body.get(name), str) and body[name] in ids
+            if isinstance(body.get(name), str) and body[name].lower() in ids
         }
         if left_out:
             self.detached[place] = left_out

@@ -17,7 +17,7 @@ from app.collections import definition as definitions
 from app.collections import masking
 from app.collections.access import Access
 from app.collections.definition import Definition
-from app.collections.fields import SYSTEM_FIELDS, Field, InvalidValue
+from app.collections.fields import SYSTEM_FIELDS, Field, InvalidValue, ReferenceField
 from app.db import versioned_cache
 from app.errors import MAX_LISTED, AppError, Forbidden, InvalidValues, problem, truncated
 from app.files import ownership
@@ -279,8 +279,10 @@ def _system_problems(body: Body, stored: Body) -> list[Problem]:
     for name, system in SYSTEM_FIELDS.items():
         if name not in body:
             continue
-        known = stored.get(name)
-        if name not in stored or body[name] != (system.like.shown(known) if known else None):
+        known, sent = stored.get(name), body[name]
+        if isinstance(system.like, ReferenceField) and isinstance(sent, str):
+            sent = sent.lower()
+        if name not in stored or sent != (system.like.shown(known) if known else None):
             message = "This field is set by the service."
             found.append(problem(name, "field_read_only", message))
     return found
