@@ -64,13 +64,17 @@ def body(request: Request, *, infinite: bool = False) -> object:
     return loads(raw, infinite=infinite)
 
 
-def read_body(request: Request) -> bytes:
-    """Read the body, which must be UTF-8. Raises UnsupportedMediaType (415), or 413."""
+def read_body(request: Request, *, any_charset: bool = False) -> bytes:
+    """Read the body, which must be UTF-8 unless the caller decodes it.
+
+    Raises UnsupportedMediaType (415), or 413.
+    """
     raw = request.get_data(cache=True)
     # Without a Content-Length werkzeug reads up to the limit and silently drops the rest.
     if request.content_length is None and len(raw) == request.max_content_length:
         raise RequestEntityTooLarge
-    if request.mimetype_params.get("charset", "utf-8").lower() not in ("utf-8", "utf8"):
+    charset = request.mimetype_params.get("charset", "utf-8").lower()
+    if not any_charset and charset not in ("utf-8", "utf8"):
         raise UnsupportedMediaType
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise UnsupportedMediaType("Compressed bodies are not supported.")
