@@ -534,3 +534,13 @@ def test_the_database_itself_holds_what_the_schema_promises(app: Flask, root: Ca
     assert key == ["account_id", "id"]
     assert reference["constrained_columns"] == ["account_id", "c"]
     assert reference["referred_columns"] == ["account_id", "id"]
+
+
+def test_an_invalid_pattern_is_refused_without_a_line_of_its_own(
+    root: Caller, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for pattern in (r"(a)\1", "(", "a{1001}", "(?<=x)"):
+        refused = create(root, field("f", options={"pattern": pattern}))
+        assert problems(refused) == [("f", "invalid_option")]
+    lines = "".join(capfd.readouterr()).splitlines()
+    assert [line for line in lines if not line.startswith("{")] == []
