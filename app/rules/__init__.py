@@ -33,7 +33,8 @@ Meaning:
   written, in decimal, and its result the nearest such number: 0.1 + 0.2 = 0.3. `/` is true
   division, `%` has the sign of its left side; what has no result is null. `round` rounds halves
   away from zero.
-- `~` compares the whole text, ASCII case aside; `%` is any run of characters, `\\%` a percent sign.
+- `~` compares the whole text, ASCII case aside; `%` is any run of characters, `\\%` a percent
+  sign and `\\\\` a backslash.
 - Text compares by code point; `upper`, `lower` and `~` know the case of ASCII letters only.
 - `@contains(field, text)` is true where a multi_select has the text, else false.
 - Dates and moments compare with ISO texts that are written out; a date is the first moment of its
