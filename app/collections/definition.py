@@ -341,7 +341,9 @@ def computed_node(field: Field, fields: Mapping[str, Field]) -> Node:
     """The checked expression of a computed field. Raises RuleError."""
     # A stored expression stays readable where a field of an older release is named like a word.
     types = {name: type_ for name, type_ in field_types(fields).items() if name not in KEYWORDS}
-    scope = Scope(types, caller=False)
+    computed = [name for name, one in fields.items() if isinstance(one, ComputedField)]
+    refused = {name: f"{name} is computed: computed fields cannot use it." for name in computed}
+    scope = Scope(types, caller=False, refused=refused)
     return_type = RETURN_TYPES[field.return_type or ""].rule_type
     return value(field.expression or "", scope, return_type)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from app.collections import indexes, masking, table
@@ -12,6 +13,7 @@ from app.collections.fields import (
     SYSTEM_FIELDS,
     TYPES,
     ComputedField,
+    Field,
     FileField,
     InvalidValue,
     ReferenceField,
@@ -39,6 +41,10 @@ DEFAULTS: JSONMapping = {
     "expression": None,
     "return_type": None,
 }
+
+NO_FIELDS: Mapping[str, Field] = {}
+# What a rule would mean, and a default does not.
+EXPRESSION = re.compile(r"\s*(@request\.|@?now\(\)|@now\b|@[a-z_]+\()")
 
 Problem = JSONObject
 Spec = JSONMapping
@@ -69,11 +75,11 @@ def problems(
     specs: Sequence[Spec],
     targets: Mapping[str, str],
     index_specs: Sequence[Spec] = (),
-    present: Collection[str] = (),
+    present: Mapping[str, Field] = NO_FIELDS,
 ) -> list[Problem]:
     """All problems of a schema and its indexes; references may name the collections `targets`.
 
-    Fields that are `present` keep names that are words of the rule language.
+    Fields that are `present` keep names that are words of the rule language, and their defaults.
     """
     result: list[Problem] = []
     max_bytes = indexes.max_bytes(specs, index_specs)
@@ -87,6 +93,7 @@ def problems(
         else:
             result += [*_properties(spec), *_computed(spec)]
             result += [*_reference(spec, targets), *_options(spec, max_bytes.get(spec["name"]))]
+            result += _default(spec, present.get(spec["name"]))
     if all(spec["type"] in TYPES for spec in specs):
         result += _expressions(specs)
     return [*result, *indexes.problems(specs, index_specs)]
@@ -151,8 +158,11 @@ def _removal_problems(
     old: Definition, new: Collection[str], removed: Collection[str]
 ) -> list[Problem]:
     result = []
-    for name in dict.fromkeys(removed):
-        if name not in old.declared:
+    for name, count in Counter(removed).items():
+        if count > 1:
+            message = f"{name[:80]} is named {count} times."
+            result.append(problem("remove_fields", "name_duplicate", message))
+        elif name not in old.declared:
             message = f"There is no field {name[:80]}."
             result.append(problem("remove_fields", "unknown_field", message))
         elif name in new:
@@ -218,6 +228,14 @@ def _computed(spec: Spec) -> Iterator[Problem]:
     for key in ("required", "default"):
         if spec.get(key) not in (None, False):
             yield problem(name, "invalid_option", f"A computed field has no {key}.")
+
+
+def _default(spec: Spec, present: Field | None) -> Iterator[Problem]:
+    default = spec.get("default")
+    is_new = present is None or present.default != default
+    if isinstance(default, str) and is_new and EXPRESSION.match(default):
+        message = "A default is a plain value, and this looks like an expression."
+        yield problem(spec["name"], "invalid_option", message)
 
 
 def _expressions(specs: Sequence[Spec]) -> Iterator[Problem]:

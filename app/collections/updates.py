@@ -126,12 +126,15 @@ def plan_change(
     another collection has the name.
     """
     old, specs, removed = definition.from_row(row), proposal.specs, proposal.removed
-    name, targets = proposal.name or old.name, dict(targets or collections.targets())
+    name = old.name if proposal.name is None else proposal.name
+    targets = dict(targets or collections.targets())
     new_problems: list[JSONObject] = []
     if not proposal.renames(old.name):
         name = old.name
     else:
-        new_problems += schema.name_problems(name)
+        if invalid := schema.name_problems(name):
+            problems += invalid
+            return Change(old, old)
         if name.lower() in collections.targets():
             raise Conflict(NAME_TAKEN, field="name")
         targets |= dict.fromkeys((old.name.lower(), name.lower()), name)

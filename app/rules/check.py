@@ -121,6 +121,8 @@ class _Checker:
         self._about_caller(node)
         if self.scope.open:
             return node
+        if node.field in self.scope.computed:
+            raise RuleError(f"{node.field} is computed, and nobody sends it.", node.start)
         if node.field not in self.scope.fields:
             raise RuleError(_no_field(node.field, self.scope), node.start)
         return replace(node, type=self.scope.fields[node.field])
@@ -134,8 +136,12 @@ class _Checker:
         )
 
     def arithmetic(self, node: Arithmetic) -> Node:
-        left = expect(self.check(node.left), Type.NUMBER)
-        right = expect(self.check(node.right), Type.NUMBER)
+        left, right = self.check(node.left), self.check(node.right)
+        for side in (left, right):
+            if node.operator == "+" and side.type is Type.TEXT:
+                message = "Expected a number, found a text. Use concat(a, b) to join texts."
+                raise RuleError(message, side.start)
+        left, right = expect(left, Type.NUMBER), expect(right, Type.NUMBER)
         return replace(node, left=left, right=right, type=Type.NUMBER)
 
     def comparison(self, node: Comparison) -> Node:

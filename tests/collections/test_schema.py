@@ -544,3 +544,43 @@ def test_an_invalid_pattern_is_refused_without_a_line_of_its_own(
         assert problems(refused) == [("f", "invalid_option")]
     lines = "".join(capfd.readouterr()).splitlines()
     assert [line for line in lines if not line.startswith("{")] == []
+
+
+def test_a_default_that_looks_like_an_expression_is_refused(root: Caller) -> None:
+    for default in ("@request.auth.id", " @now", "now()", "@has_role(admin)", "@request.data.a"):
+        answer = create(root, field("f", default=default))
+        assert problems(answer) == [("f", "invalid_option")], default
+        assert "looks like an expression" in answer.json["details"][0]["message"]
+    for default in ("@ann", "me@request.example", "now", "@", "know()"):
+        assert (
+            create(root, field("f", default=default), name=f"c{len(default)}x").status_code == 201
+        )
+
+
+def test_an_expression_says_why_a_computed_field_or_a_text_has_no_place(root: Caller) -> None:
+    total = field("total", "computed", expression="n * 2", return_type="number")
+    words = {
+        "total + 1": "total is computed: computed fields cannot use it.",
+        "a + n": "Expected a number, found a text. Use concat(a, b) to join texts.",
+        "a - n": "Expected a number, found a text.",
+    }
+    for expression, message in words.items():
+        other = field("other", "computed", expression=expression, return_type="number")
+        answer = create(root, field("a"), field("n", "number"), total, other)
+        assert [one["message"] for one in answer.json["details"]] == [message]
+    make_collection(root, "posts", [field("n", "number"), total])
+    sent = {"rule": "@request.data.total = 1", "collection": "posts"}
+    error = root.post("rules/validate", sent).json["error"]
+    assert error == "total is computed, and nobody sends it."
+
+
+@pytest.mark.both_databases
+def test_a_name_that_is_none_is_400_after_a_rename_too(root: Caller) -> None:
+    made = make_collection(root, "posts", [field("a"), field("b")])
+    path = f"collections/{made['id']}"
+    for name in ("papers", "posts"):
+        assert root.patch(path, {"name": name}).status_code == 200
+        assert problems(root.patch(path, {"name": ""})) == [("name", "name_invalid")]
+        assert problems(root.post(f"{path}/plan", {"name": ""})) == [("name", "name_invalid")]
+    twice = {"remove_fields": ["a", "a"], "schema": [field("b")]}
+    assert problems(root.post(f"{path}/plan", twice)) == [("remove_fields", "name_duplicate")]
