@@ -15,6 +15,7 @@ from app.errors import MAX_LISTED, InvalidValues, Malformed, NotFound, problem
 from app.rest import json_input
 from app.rest.access import View
 from app.rest.current_request import get_request
+from app.rest.schemas import Schema
 from app.types import JSONObject
 
 MAX_CACHED_QUERY = 200
@@ -62,10 +63,12 @@ def check_query(request: Request, view: Callable[..., object]) -> None:
             name = name.replace("\0", "")
             raise Malformed.at("query", name, msg="Must not contain the NUL character.")
     if getattr(view, "takes_query", False):
-        refuse_repeated(request, view.query_schema)  # type: ignore[attr-defined]
+        schema: Any = view.query_schema  # type: ignore[attr-defined]
+        if not schema.checks_repeated:
+            refuse_repeated(request, schema)
 
 
-def refuse_repeated(request: Request, schema: ma.Schema | None = None) -> None:
+def refuse_repeated(request: Request, schema: Schema | None = None) -> None:
     """Raise Malformed (422) for repeated parameters, of which all but one would be dropped.
 
     With a schema, for those that it declares and that are no lists. Where every field is a
@@ -78,7 +81,7 @@ def refuse_repeated(request: Request, schema: ma.Schema | None = None) -> None:
             for name, field in schema.fields.items()
             if not isinstance(field, ma.fields.List)
         }
-    if repeated and getattr(schema, "names_fields", False):
+    if repeated and schema is not None and schema.names_fields:
         raise InvalidValues([problem(n, "invalid_option", REPEATED) for n in sorted(repeated)])
     if repeated:
         raise Malformed([_detail(("query", n), REPEATED, "repeated") for n in sorted(repeated)])

@@ -331,7 +331,7 @@ def _delete(file_id: str, account_id: str | None = None) -> Response:
     if account_id not in (None, by.account_id):
         raise NotFound(service.NO_FILE)
     file = service.find(file_id, by.require_account_id())
-    if service.is_own_upload(file, by):  # whose bytes never change
+    if file is not None and service.is_own_upload(file, by):  # whose bytes never change
         get_preconditions().check(_etag(file))
     service.discard(file_id, by)
     return Response(status=204)
