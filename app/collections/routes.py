@@ -139,8 +139,9 @@ def get_collection(collection_id: str) -> JSONObject:
 def update_collection(body: JSONObject, collection_id: str) -> JSONObject:
     """Update a collection's schema, and rules if they are sent.
 
-    The schema lists all present and new fields; omitted properties get their defaults. Fields
-    cannot change their type or target. Database constraints and indexes follow.
+    The schema lists all present and new fields; omitted properties get their defaults. A field that
+    it leaves out stays as it is, which `warnings` says: only `remove_fields` removes. Fields cannot
+    change their type or target. Database constraints and indexes follow.
 
     A new `name` renames the collection and its table. References to it, webhooks and scopes of API
     keys follow, and history and the change feed span both names. Workflows and hooks that name it
@@ -188,15 +189,16 @@ def patch_collection(body: JSONObject, collection_id: str) -> JSONObject:
 
 def _updated(collection_id: str, body: JSONObject, *, partial: bool) -> JSONObject:
     plan_hash, proposal = body.pop("plan_hash", None), _proposal(body, partial=partial)
-    row = updates.update(collection_id, proposal, body, plan_hash=plan_hash)
-    return _views([row])[0]
+    warnings: list[str] = []
+    row = updates.update(collection_id, proposal, body, plan_hash=plan_hash, warnings=warnings)
+    return _views([row])[0] | ({"warnings": warnings} if warnings else {})
 
 
 def _proposal(body: JSONObject, *, partial: bool = False) -> Proposal:
     specs, removed = body.pop("schema", None), body.pop("remove_fields", ())
     name, index_specs = body.pop("name", None), body.pop("indexes", None)
     order = body.pop("field_order", ())
-    return Proposal(specs, index_specs, removed, partial, name, order)
+    return Proposal(specs, index_specs, removed, partial, name, order, keeps_omitted=True)
 
 
 @blueprint.route("/<uuid:collection_id>/plan", methods=["POST"])
@@ -224,6 +226,7 @@ def _proposal(body: JSONObject, *, partial: bool = False) -> Proposal:
         "plan_hash": "3-9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
         "reverse": {"schema": SCHEMA, "indexes": [], "remove_fields": ["code"]},
         "data_lost": [],
+        "warnings": [],
     },
 )
 @blueprint.fails(400, 409)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from app.collections import indexes, masking, table
@@ -12,16 +13,18 @@ from app.collections.fields import (
     SYSTEM_FIELDS,
     TYPES,
     ComputedField,
+    Field,
     FileField,
     InvalidValue,
     ReferenceField,
 )
 from app.errors import problem
-from app.rules import RuleError
+from app.rules import KEYWORDS, RuleError
 from app.types import JSONMapping, JSONObject
 
 COLLECTION_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{2,55}")
 FIELD_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
+RULE_WORDS = {word.lower() for word in KEYWORDS}
 RESERVED_COLLECTIONS = {"names", "export", "import", "batch", "aggregate", "rules", "plan"}
 RESERVED_FIELDS = set(SYSTEM_FIELDS) | table.DATABASE_COLUMNS
 LONGEST_SCHEMA = 200
@@ -38,6 +41,10 @@ DEFAULTS: JSONMapping = {
     "expression": None,
     "return_type": None,
 }
+
+NO_FIELDS: Mapping[str, Field] = {}
+# What a rule would mean, and a default does not.
+EXPRESSION = re.compile(r"\s*(@request\.|@?now\(\)|@now\b|@[a-z_]+\()")
 
 Problem = JSONObject
 Spec = JSONMapping
@@ -59,20 +66,26 @@ def name_problems(name: str) -> list[Problem]:
     if not COLLECTION_NAME.fullmatch(name):
         message = "Use 3 to 56 letters, digits and underscores, starting with a letter."
         return [problem("name", "name_invalid", message)]
-    if name.lower() in RESERVED_COLLECTIONS:
+    if name.lower() in RESERVED_COLLECTIONS | RULE_WORDS:
         return [problem("name", "name_reserved", "This name is reserved.")]
     return []
 
 
 def problems(
-    specs: Sequence[Spec], targets: Mapping[str, str], index_specs: Sequence[Spec] = ()
+    specs: Sequence[Spec],
+    targets: Mapping[str, str],
+    index_specs: Sequence[Spec] = (),
+    present: Mapping[str, Field] = NO_FIELDS,
 ) -> list[Problem]:
-    """All problems of a schema and its indexes; references may name the collections `targets`."""
+    """All problems of a schema and its indexes; references may name the collections `targets`.
+
+    Fields that are `present` keep names that are words of the rule language, and their defaults.
+    """
     result: list[Problem] = []
     max_bytes = indexes.max_bytes(specs, index_specs)
     seen_names: set[str] = set()
     for spec in specs:
-        result += _name(spec["name"], seen_names)
+        result += _name(spec["name"], seen_names, present)
         seen_names.add(spec["name"].lower())
         if spec["type"] not in TYPES:
             types = ", ".join(TYPES)
@@ -80,6 +93,7 @@ def problems(
         else:
             result += [*_properties(spec), *_computed(spec)]
             result += [*_reference(spec, targets), *_options(spec, max_bytes.get(spec["name"]))]
+            result += _default(spec, present.get(spec["name"]))
     if all(spec["type"] in TYPES for spec in specs):
         result += _expressions(specs)
     return [*result, *indexes.problems(specs, index_specs)]
@@ -144,8 +158,11 @@ def _removal_problems(
     old: Definition, new: Collection[str], removed: Collection[str]
 ) -> list[Problem]:
     result = []
-    for name in dict.fromkeys(removed):
-        if name not in old.declared:
+    for name, count in Counter(removed).items():
+        if count > 1:
+            message = f"{name[:80]} is named {count} times."
+            result.append(problem("remove_fields", "name_duplicate", message))
+        elif name not in old.declared:
             message = f"There is no field {name[:80]}."
             result.append(problem("remove_fields", "unknown_field", message))
         elif name in new:
@@ -175,12 +192,15 @@ def merged(
     return result + [{"type": "", **part} for part in parts if id(part) not in used]
 
 
-def _name(name: str, seen_names: set[str]) -> Iterator[Problem]:
+def _name(name: str, seen_names: set[str], present: Collection[str] = ()) -> Iterator[Problem]:
     if not FIELD_NAME.fullmatch(name):
         message = "Use up to 63 letters, digits and underscores, starting with a letter."
         yield problem(name, "name_invalid", message)
     elif name.lower() in RESERVED_FIELDS:
         yield problem(name, "name_reserved", "This name is reserved for a system field.")
+    elif name.lower() in RULE_WORDS and name not in present:
+        message = "This name is a word of the rule language, which could not name the field."
+        yield problem(name, "name_reserved", message)
     elif name.lower() in seen_names:
         yield problem(name, "name_duplicate", "Another field has this name (case is ignored).")
 
@@ -208,6 +228,14 @@ def _computed(spec: Spec) -> Iterator[Problem]:
     for key in ("required", "default"):
         if spec.get(key) not in (None, False):
             yield problem(name, "invalid_option", f"A computed field has no {key}.")
+
+
+def _default(spec: Spec, present: Field | None) -> Iterator[Problem]:
+    default = spec.get("default")
+    is_new = present is None or present.default != default
+    if isinstance(default, str) and is_new and EXPRESSION.match(default):
+        message = "A default is a plain value, and this looks like an expression."
+        yield problem(spec["name"], "invalid_option", message)
 
 
 def _expressions(specs: Sequence[Spec]) -> Iterator[Problem]:

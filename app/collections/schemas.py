@@ -331,11 +331,20 @@ class CollectionPlan(Schema):
     )
     reverse = ma.fields.Nested(ReversePlan, required=True)
     data_lost = ma.fields.List(ma.fields.Nested(LostValues), required=True)
+    warnings = ma.fields.List(
+        ma.fields.String(),
+        required=True,
+        metadata={"description": "Fields that the schema leaves out, which stay."},
+    )
 
 
 class CollectionView(Schema):
     """A collection."""
 
+    warnings = ma.fields.List(
+        ma.fields.String(),
+        metadata={"description": "After a change: fields that the schema left out, which stay."},
+    )
     id = fields.Id(required=True)
     name = ma.fields.String(required=True)
     table_name = ma.fields.String(required=True)

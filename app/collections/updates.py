@@ -42,8 +42,9 @@ def update(
     *,
     plan_hash: str | None = None,
     expected_version: str | None = None,
+    warnings: list[str] | None = None,
 ) -> Collection:
-    """Change name and schema, and the rules and options in `body`.
+    """Change name and schema, and the rules and options in `body`; adds to `warnings`.
 
     Raises InvalidValues, NotFound, BadRequest (`plan_required`) where fields are removed without
     `plan_hash`, or Conflict, also if the plan is stale (`plan_stale`) or the version is not
@@ -57,7 +58,10 @@ def update(
         return [plan_change(collections.find(collection_id), proposal, [])]
 
     with index_builds.ahead(planned) as built:
-        return _update(collection_id, proposal, body, plan_hash, expected_version, built)
+        row, change = _update(collection_id, proposal, body, plan_hash, expected_version, built)
+    if warnings is not None:
+        warnings += change.warnings
+    return row
 
 
 @collections.schema_change
@@ -69,7 +73,7 @@ def _update(
     plan_hash: str | None,
     expected_version: str | None,
     built: Builds,
-) -> Collection:
+) -> tuple[Collection, Change]:
     row = collections.locked(collection_id)
     collections.check_version(row, expected_version)
     if plan_hash is not None and plan_hash.partition("-")[0] != str(row.version):
@@ -87,7 +91,7 @@ def _update(
     follow([change])
     table.run(change.renaming_statements)
     execute(row, change, built)
-    return row
+    return row, change
 
 
 @versioned_cache.reloading()  # for referenced collections
@@ -113,6 +117,7 @@ def plan(collection_id: str, proposal: Proposal) -> JSONObject:
         "plan_hash": change.plan_hash,
         "reverse": change.reverse,
         "data_lost": lost,
+        "warnings": change.warnings,
     }
 
 
@@ -128,12 +133,15 @@ def plan_change(
     another collection has the name.
     """
     old, specs, removed = definition.from_row(row), proposal.specs, proposal.removed
-    name, targets = proposal.name or old.name, dict(targets or collections.targets())
+    name = old.name if proposal.name is None else proposal.name
+    targets = dict(targets or collections.targets())
     new_problems: list[JSONObject] = []
     if not proposal.renames(old.name):
         name = old.name
     else:
-        new_problems += schema.name_problems(name)
+        if invalid := schema.name_problems(name):
+            problems += invalid
+            return Change(old, old)
         if name.lower() in collections.targets():
             raise Conflict(NAME_TAKEN, field="name")
         targets |= dict.fromkeys((old.name.lower(), name.lower()), name)
@@ -141,12 +149,15 @@ def plan_change(
     present = renaming.renamed(old, renames, name)
     present = replace(present, schema=renaming.referring(present, targets))
     index_specs = present.indexes if proposal.indexes is None else proposal.indexes
-    specs_ = (
-        schema.merged(present, specs or (), removed) if proposal.partial or specs is None else specs
-    )
+    listed = {*removed, *(spec["name"] for spec in specs or ())}
+    left_out = [spec for spec in present.schema if spec["name"] not in listed]
+    if proposal.partial or specs is None:
+        specs_: Sequence[JSONMapping] = schema.merged(present, specs or (), removed)
+    else:
+        specs_ = [*specs, *left_out] if proposal.keeps_omitted else specs
     stored = [collections.stored(spec, targets) for spec in specs_]
     if not new_problems:
-        new_problems += schema.problems(specs_, targets, index_specs)
+        new_problems += schema.problems(specs_, targets, index_specs, present.declared)
         new_problems += schema.change_problems(present, stored, removed)
         new_problems += schema.order_problems(specs_, proposal.order)
     if new_problems:
@@ -162,7 +173,8 @@ def plan_change(
     changed = replace(present, schema=new_schema, indexes=new_indexes, rules=new_rules)
     stored_expressions = {name: field.expression for name, field in present.declared.items()}
     problems += expression_names.computed_problems(new_schema, changed, stored_expressions)
-    return Change(old, changed, renames)
+    omitted = [spec["name"] for spec in left_out] if specs and proposal.keeps_omitted else []
+    return Change(old, changed, renames, proposal.partial, omitted)
 
 
 def _without(value: object, removed: Sequence[str]) -> object:

@@ -5,7 +5,10 @@ MAX_STREAMS_PER_ACCOUNT = 2500  # of these
 MAX_SUBSCRIPTIONS = 100  # of a stream
 MAX_MESSAGE_BYTES = 64 * 1024  # of a message from a client
 MAX_FRAGMENTS = 1000  # of such a message
-MAX_MESSAGES, WINDOW_SECONDS = 60, 10  # messages and control frames from a client
+# Messages and control frames from a client: every subscription, and more. Further ones are
+# answered with an error, until the client is cut off.
+MAX_MESSAGES, WINDOW_SECONDS = 60 + MAX_SUBSCRIPTIONS, 10
+FLOOD = 2 * MAX_MESSAGES
 READY_BYTES = 2**18  # that a client has not read yet: then it is sent no further changes
 MAX_WAITING_BYTES = 2**26  # that all clients of a process have not read yet
 FULL_SECONDS = 2  # for them to read; then the slowest are cut off

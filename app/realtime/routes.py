@@ -23,6 +23,7 @@ from app.rest import fields
 from app.rest.access import Access, allow, query_credentials, reads, shows_secret
 from app.rest.blueprint import Blueprint
 from app.rest.current_request import get_header, get_request
+from app.rest.parsing import REPEATED
 from app.rest.schemas import TEXT, Schema
 from app.rest.serialization import json_response
 from app.sockets.handover import Handover, find_socket
@@ -212,6 +213,8 @@ def _subscriptions(since: int | None) -> list[Subscription]:
             problems.append(_problem(name, "Unknown query parameter.", "unknown"))
         elif name.removeprefix(FILTER).lower() not in wanted:
             problems.append(_problem(name, "Name this collection in `collections`.", "value_error"))
+        elif len(query.getlist(name)) > 1:
+            problems.append(_problem(name, REPEATED, "repeated"))
     if problems:
         raise Malformed(problems)
     if len(wanted) > limits.MAX_SUBSCRIPTIONS:

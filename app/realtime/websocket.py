@@ -19,7 +19,7 @@ from wsproto.frame_protocol import CloseReason
 
 from app import clock
 from app.auth.stream_credentials import StreamCredential
-from app.errors import AppError, BadRequest, UpgradeRequired
+from app.errors import AppError, BadRequest, TooManyRequests, UpgradeRequired
 from app.realtime import limits
 from app.realtime.connections import Connection
 from app.realtime.subscriptions import OPERATIONS, Subscription, key_of
@@ -29,6 +29,9 @@ from app.rest.serialization import dumps
 VERSION = "13"
 GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455, section 1.3
 EXPIRED = 4401  # the close code of an expired credential
+TOO_MANY_MESSAGES = (
+    f"Send at most {limits.MAX_MESSAGES} messages in {limits.WINDOW_SECONDS} seconds."
+)
 CLOSING = (ConnectionState.LOCAL_CLOSING, ConnectionState.CLOSED)
 
 
@@ -108,8 +111,7 @@ class WebSocket(Connection):
         elif isinstance(event, BytesMessage):
             self._close(CloseReason.UNSUPPORTED_DATA, "Send text.")
         elif isinstance(event, Ping | Pong):
-            self._count_message()
-            if isinstance(event, Ping) and not self.closed:
+            if self._count_message() and isinstance(event, Ping):
                 self.write(self._frames.send(event.response()))
         elif isinstance(event, TextMessage):
             self._take_text(event)
@@ -120,17 +122,22 @@ class WebSocket(Connection):
         if self._size > limits.MAX_MESSAGE_BYTES or len(self._parts) > limits.MAX_FRAGMENTS:
             self._close(CloseReason.MESSAGE_TOO_BIG, "The message is too big.")
         elif event.message_finished:
-            self._messages.append("".join(self._parts))
+            text = "".join(self._parts)
             self._parts, self._size = [], 0
-            self._count_message()
+            if self._count_message():
+                self._messages.append(text)
 
-    def _count_message(self) -> None:
+    def _count_message(self) -> bool:
+        """Whether the client may send one more; tells it if not, and cuts off a flood."""
         now = time.monotonic()
         if now - self._window >= limits.WINDOW_SECONDS:
             self._window, self._count = now, 0
         self._count += 1
-        if self._count > limits.MAX_MESSAGES:
+        if self._count > limits.FLOOD:
             self._close(CloseReason.POLICY_VIOLATION, "Too many messages.")
+        elif self._count > limits.MAX_MESSAGES:
+            self._send_error(TooManyRequests(limits.WINDOW_SECONDS, TOO_MANY_MESSAGES))
+        return self._count <= limits.MAX_MESSAGES
 
     def _answer_messages(self) -> None:
         # One after the other: a subscription is answered before the next message is read.

@@ -24,6 +24,7 @@ from app.db.versioned_cache import VersionChecks
 from app.errors import InvalidValues
 from app.records import store
 from app.records.read import cursor, expand, query, views
+from app.records.read.etags import ANY_VERSION, Preconditions
 from app.records.read.views import RecordView
 from app.records.store import reads
 from app.records.store.sizes import SizeLimit
@@ -193,29 +194,41 @@ def create(
 
 
 def replace(
-    collection: str, record_id: str, body: Body, *, if_match: str | None = None, by: Principal
+    collection: str,
+    record_id: str,
+    body: Body,
+    *,
+    conditions: Preconditions = ANY_VERSION,
+    by: Principal,
 ) -> RecordView:
     """Set every writable field: to the value sent, else to its default, else to null."""
-    with _changing(collection, record_id, body, if_match, by) as (access, row):
+    with _changing(collection, record_id, body, conditions, by) as (access, row):
         fields = access.definition.fields.items()
         absent = {name: field.default for name, field in fields if name in access.writable}
         return _change(access, row, body, absent)
 
 
 def patch(
-    collection: str, record_id: str, body: Body, *, if_match: str | None = None, by: Principal
+    collection: str,
+    record_id: str,
+    body: Body,
+    *,
+    conditions: Preconditions = ANY_VERSION,
+    by: Principal,
 ) -> RecordView:
     """Set only the fields that were sent."""
-    with _changing(collection, record_id, body, if_match, by) as (access, row):
+    with _changing(collection, record_id, body, conditions, by) as (access, row):
         return _change(access, row, body, {})
 
 
-def delete(collection: str, record_id: str, *, if_match: str | None = None, by: Principal) -> None:
+def delete(
+    collection: str, record_id: str, *, conditions: Preconditions = ANY_VERSION, by: Principal
+) -> None:
     """Delete a record and apply `on_delete`. Raises Conflict if a `restrict` reference remains."""
     with unverified_transaction(collection, by) as (definition, unchecked):
         access = accesses.for_operation(by, definition, "delete")
         rows = changes.lock_for_change(access, [record_id], [{}], Problems(), unchecked)
-        changes.check_etag(access, rows[0], if_match)
+        changes.check_etag(access, rows[0], conditions)
         cascade.remove(definition, rows, by=by)
 
 
@@ -253,12 +266,12 @@ def unverified_transaction(
 
 @contextmanager
 def _changing(
-    collection: str, record_id: str, body: Body, if_match: str | None, by: Principal
+    collection: str, record_id: str, body: Body, conditions: Preconditions, by: Principal
 ) -> Iterator[tuple[Access, store.Row]]:
     with unverified_transaction(collection, by) as (definition, unchecked):
         access = accesses.for_operation(by, definition, "update")
         row = changes.lock_for_change(access, [record_id], [body], Problems(), unchecked)[0]
-        changes.check_etag(access, row, if_match)
+        changes.check_etag(access, row, conditions)
         yield access, row
 
 

@@ -38,6 +38,8 @@ class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc]
         def declare(view: View) -> object:
             decorated: Any = decorate(view)
             decorated.takes_query = location == "query" or getattr(view, "takes_query", False)
+            earlier = getattr(view, "query_schema", None)
+            decorated.query_schema = schema if location == "query" else earlier
             decorated.error_codes = set(getattr(view, "error_codes", ())) | {422}
             if location == "json":
                 decorated.error_codes |= {413, 415}

@@ -10,6 +10,7 @@ from typing import Any
 import marshmallow as ma
 
 from app import clock
+from app.rest.converters import UuidPath
 
 EMAIL = {"format": "email"}
 URI = {"format": "uri"}
@@ -53,6 +54,14 @@ class DocumentedChoice(Text):
 
 class Id(ma.fields.String):
     """The id of a row, in responses: a UUID."""
+
+
+class GivenId(Text):
+    """The id of a row, in requests: a UUID in any case (RFC 9562, section 4)."""
+
+    def _deserialize(self, *args: Any, **options: Any) -> Any:
+        text = super()._deserialize(*args, **options)
+        return text.lower() if UuidPath.accepts(text) else text
 
 
 class Integer(ma.fields.Integer):

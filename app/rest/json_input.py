@@ -11,7 +11,8 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import NoReturn
+from decimal import Decimal
+from typing import Any, NoReturn
 
 import re2
 from flask import Request
@@ -34,12 +35,16 @@ ARRAY = re.compile(r'[ \t\r\n]*(\{[ \t\r\n]*"records"[ \t\r\n]*:[ \t\r\n]*)?\[[ 
 COMMA = re.compile(r"[ \t\r\n]*,[ \t\r\n]*")
 CLOSING = re.compile(r"[ \t\r\n]*\]")
 SUSPICIOUS_ESCAPE = re.compile(r"\\u(0000|[dD][89a-fA-F])")
-# Finds numbers that may not fit 64 bits or a double; strings may match, too.
-SUSPICIOUS_NUMBER = re2.compile(rb"[0-9]{19}|[eE]\+?[0-9]{3}")
+# Finds numbers that may not be 64-bit integers or doubles; strings may match, too.
+SUSPICIOUS_NUMBER = re2.compile(rb"[0-9.]{17}|[eE][+-]?[0-9]{3}")
 # Matches at every quote, even in truncated text, so it never backtracks.
 STRING = r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)'
 STRINGS = re.compile(STRING.encode(), re.DOTALL)
 TOKEN = re.compile(STRING + r"|[\[\]{},]", re.DOTALL)
+
+
+class Rounded(float):
+    """A whole double that is not the number that was sent, but the nearest to it."""
 
 
 class _Refused(ValueError):
@@ -59,13 +64,17 @@ def body(request: Request, *, infinite: bool = False) -> object:
     return loads(raw, infinite=infinite)
 
 
-def read_body(request: Request) -> bytes:
-    """Read the body, which must be UTF-8. Raises UnsupportedMediaType (415), or 413."""
+def read_body(request: Request, *, any_charset: bool = False) -> bytes:
+    """Read the body, which must be UTF-8 unless the caller decodes it.
+
+    Raises UnsupportedMediaType (415), or 413.
+    """
     raw = request.get_data(cache=True)
     # Without a Content-Length werkzeug reads up to the limit and silently drops the rest.
     if request.content_length is None and len(raw) == request.max_content_length:
         raise RequestEntityTooLarge
-    if request.mimetype_params.get("charset", "utf-8").lower() not in ("utf-8", "utf8"):
+    charset = request.mimetype_params.get("charset", "utf-8").lower()
+    if not any_charset and charset not in ("utf-8", "utf8"):
         raise UnsupportedMediaType
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise UnsupportedMediaType("Compressed bodies are not supported.")
@@ -169,7 +178,7 @@ def is_serializable(value: object) -> bool:
         for level in _levels([value])
         for container in level
         for item in (container.values() if isinstance(container, dict) else container)
-        if item.__class__ in (int, float)
+        if item.__class__ in (int, float, Rounded)
     )
 
 
@@ -180,17 +189,37 @@ def _is_writable(number: float) -> bool:
 
 
 def number(digits: str) -> int | float:
-    """Parse a number: a 64-bit integer, else a double, which may be an infinity."""
+    """Parse a number: a 64-bit integer, else a double, perhaps `Rounded` or an infinity."""
     if len(digits) <= DIGITS_OF_INTEGER:
         with suppress(ValueError):
             value = int(digits)
             if -LARGEST_INTEGER <= value < LARGEST_INTEGER:
                 return value
-    return float(digits)
+    return _double(digits)
+
+
+def _double(digits: str) -> float:
+    value = float(digits)
+    if not value.is_integer():  # nor is an infinity
+        return value
+    try:
+        is_same = Decimal(digits) == Decimal(value)
+    except ArithmeticError:  # an exponent of many digits
+        is_same = False
+    return value if is_same else Rounded(value)
+
+
+def plain(value: Any) -> Any:
+    """A JSON value with ordinary doubles for rounded ones."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    return float(value) if type(value) is Rounded else value
 
 
 def _finite(digits: str) -> int | float:
-    return _checked(number(digits))
+    return _checked(plain(number(digits)))
 
 
 def _finite_float(digits: str) -> float:
@@ -209,7 +238,7 @@ def _constant(name: str) -> NoReturn:
 
 PLAIN = json.JSONDecoder(parse_constant=_constant)
 FINITE = json.JSONDecoder(parse_int=_finite, parse_float=_finite_float, parse_constant=_constant)
-INFINITE = json.JSONDecoder(parse_int=number, parse_float=float, parse_constant=_constant)
+INFINITE = json.JSONDecoder(parse_int=number, parse_float=_double, parse_constant=_constant)
 
 
 def _check_count(text: str, start: int) -> None:

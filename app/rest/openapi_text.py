@@ -104,7 +104,7 @@ ERROR_MEANINGS = {
     404: "Not found in this account.",
     409: "A conflict with stored data.",
     410: "Changes after `since` are not kept any more.",
-    412: "The record has changed: its ETag does not match If-Match.",
+    412: "The record's ETag does not fit If-Match or If-None-Match.",
     413: "The request or the response body is too large.",
     414: "The URL, including its query, is longer than 8,190 bytes.",
     415: "The media type of the body is not supported.",

@@ -11,13 +11,15 @@ import marshmallow as ma
 from flask import Request
 from webargs.flaskparser import FlaskParser
 
-from app.errors import MAX_LISTED, Malformed, NotFound
+from app.errors import MAX_LISTED, InvalidValues, Malformed, NotFound, problem
 from app.rest import json_input
 from app.rest.access import View
 from app.rest.current_request import get_request
+from app.rest.schemas import Schema
 from app.types import JSONObject
 
 MAX_CACHED_QUERY = 200
+REPEATED = "Send this parameter once."
 MULTIPART: JSONObject = {}
 """Stands for a multipart body, which the view reads, as its files go elsewhere."""
 LOCATIONS = {"json": "body", "query": "query", "path": "path", "headers": "header"}
@@ -26,19 +28,22 @@ LOCATIONS = {"json": "body", "query": "query", "path": "path", "headers": "heade
 def check_path(request: Request) -> None:
     """Check the ids in a path. Raises Malformed (422), or NotFound for a NUL."""
     rule = request.url_rule
-    for name, value in (request.view_args or {}).items():
+    for name, value in list((request.view_args or {}).items()):
         if "\0" in value:
             raise NotFound
         converter: Any = rule._converters.get(name) if rule else None
         if hasattr(converter, "accepts") and not converter.accepts(value):
             msg = f"Must be {converter.expected}."
             raise Malformed.at("path", name, msg=msg, type="invalid_id")
+        if name == "record_id" and request.view_args:
+            request.view_args[name] = value.lower()  # ids of records are UUIDs, in any case
 
 
 def check_query(request: Request, view: Callable[..., object]) -> None:
-    """Raise Malformed (422) for undeclared parameters, NUL characters and invalid UTF-8.
+    """Raise Malformed (422) for undeclared and repeated parameters, NULs and invalid UTF-8.
 
-    Pages ignore unknown parameters, as browsers and links add some.
+    Pages ignore unknown parameters, as browsers and links add some. Where every field is a
+    parameter, a repeated one of ours is InvalidValues (400).
     """
     if not request.query_string:
         return
@@ -57,6 +62,29 @@ def check_query(request: Request, view: Callable[..., object]) -> None:
         if "\0" in name + value:
             name = name.replace("\0", "")
             raise Malformed.at("query", name, msg="Must not contain the NUL character.")
+    if getattr(view, "takes_query", False):
+        schema: Any = view.query_schema  # type: ignore[attr-defined]
+        if not schema.checks_repeated:
+            refuse_repeated(request, schema)
+
+
+def refuse_repeated(request: Request, schema: Schema | None = None) -> None:
+    """Raise Malformed (422) for repeated parameters, of which all but one would be dropped.
+
+    With a schema, for those that it declares and that are no lists. Where every field is a
+    parameter (`names_fields`), that is InvalidValues (400).
+    """
+    repeated = {name for name, values in request.args.lists() if len(values) > 1}
+    if schema is not None:
+        repeated &= {
+            field.data_key or name
+            for name, field in schema.fields.items()
+            if not isinstance(field, ma.fields.List)
+        }
+    if repeated and schema is not None and schema.names_fields:
+        raise InvalidValues([problem(n, "invalid_option", REPEATED) for n in sorted(repeated)])
+    if repeated:
+        raise Malformed([_detail(("query", n), REPEATED, "repeated") for n in sorted(repeated)])
 
 
 class Parser(FlaskParser):

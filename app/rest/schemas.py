@@ -18,6 +18,8 @@ class Schema(ma.Schema):
         unknown = ma.RAISE
 
     body_may_be_absent = False
+    names_fields = False  # whether other query parameters are fields of a collection
+    checks_repeated = False  # whether the view itself refuses repeated query parameters
     names_numbers = False  # whether its validation reports numbers out of range by field
     takes_files = False  # whether the view also reads multipart bodies
 

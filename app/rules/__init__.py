@@ -33,7 +33,8 @@ Meaning:
   written, in decimal, and its result the nearest such number: 0.1 + 0.2 = 0.3. `/` is true
   division, `%` has the sign of its left side; what has no result is null. `round` rounds halves
   away from zero.
-- `~` compares the whole text, ASCII case aside; `%` is any run of characters, `\\%` a percent sign.
+- `~` compares the whole text, ASCII case aside; `%` is any run of characters, `\\%` a percent
+  sign and `\\\\` a backslash.
 - Text compares by code point; `upper`, `lower` and `~` know the case of ASCII letters only.
 - `@contains(field, text)` is true where a multi_select has the text, else false.
 - Dates and moments compare with ISO texts that are written out; a date is the first moment of its
@@ -49,6 +50,7 @@ To add a function, see `functions`. The tests compare both back ends over all of
 from app.rules.check import Scope, condition, value
 from app.rules.evaluate import UNKNOWN, Context, Subject, evaluate, holds
 from app.rules.explain import Clause, deciding, surely, undecided
+from app.rules.lexer import KEYWORDS
 from app.rules.nodes import Name, Node, RuleError, Sent, Type, fixed_fields, required_fields, walk
 from app.rules.parser import parse
 from app.rules.partial_eval import depends_on_caller, depends_on_time, partial_evaluate, truth
@@ -57,6 +59,7 @@ OPERATIONS = ("list", "view", "create", "update", "delete")
 """What a collection has a rule for each."""
 
 __all__ = [
+    "KEYWORDS",
     "OPERATIONS",
     "UNKNOWN",
     "Clause",

@@ -12,6 +12,7 @@ from typing import Any
 
 from app.rules import values
 from app.rules.functions import CALLERS, PLAIN, SPECIAL
+from app.rules.lexer import KEYWORDS
 from app.rules.matching import OPAQUE, TEMPORAL, WORDS, alike, check_ordered, expect, united
 from app.rules.nodes import (
     Arithmetic,
@@ -36,6 +37,7 @@ from app.rules.nodes import (
 )
 from app.rules.parser import FURTHEST, parse
 
+WORDS_OF_VALUES = {None: "null", True: "true", False: "false"}
 # With the expressions of the computed fields that it names.
 MAX_NODES = 1000
 
@@ -55,6 +57,8 @@ class Scope:
     """Whether every name is allowed, those beside `fields` with a type that only values tell."""
     furthest: int = FURTHEST
     """How many dots a name has at most."""
+    ids: frozenset[str] = frozenset()
+    """Names of ids, whose texts compare in any case."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """Names that are there but may not be used, and what is said of them."""
 
@@ -83,6 +87,12 @@ class _Checker:
         return CHECKS[type(node)](self, node)
 
     def literal(self, node: Literal) -> Node:
+        # Fields of older releases may have the name of a word, which no expression can mean.
+        word = WORDS_OF_VALUES.get(node.value) if node.type in (Type.NULL, Type.BOOLEAN) else None
+        fields = () if self.scope.open else (*self.scope.fields, *self.scope.computed)
+        if word and any(name.lower() == word and name in KEYWORDS for name in fields):
+            message = f"{word} is a word of the language: rename the field of this name."
+            raise RuleError(message, node.start)
         return node
 
     def name(self, node: Name) -> Node:
@@ -111,6 +121,8 @@ class _Checker:
         self._about_caller(node)
         if self.scope.open:
             return node
+        if node.field in self.scope.computed:
+            raise RuleError(f"{node.field} is computed, and nobody sends it.", node.start)
         if node.field not in self.scope.fields:
             raise RuleError(_no_field(node.field, self.scope), node.start)
         return replace(node, type=self.scope.fields[node.field])
@@ -124,8 +136,12 @@ class _Checker:
         )
 
     def arithmetic(self, node: Arithmetic) -> Node:
-        left = expect(self.check(node.left), Type.NUMBER)
-        right = expect(self.check(node.right), Type.NUMBER)
+        left, right = self.check(node.left), self.check(node.right)
+        for side in (left, right):
+            if node.operator == "+" and side.type is Type.TEXT:
+                message = "Expected a number, found a text. Use concat(a, b) to join texts."
+                raise RuleError(message, side.start)
+        left, right = expect(left, Type.NUMBER), expect(right, Type.NUMBER)
         return replace(node, left=left, right=right, type=Type.NUMBER)
 
     def comparison(self, node: Comparison) -> Node:
@@ -139,7 +155,7 @@ class _Checker:
         if node.operator in ("~", "!~"):
             left, right = expect(left, Type.TEXT), expect(right, Type.TEXT)
         else:
-            left, right = alike(left, right)
+            left, right = alike(*self._in_lower_case(left, right))
             if node.operator not in ("=", "!="):
                 check_ordered(left)
         return _typed(replace(node, left=left, right=right))
@@ -147,13 +163,30 @@ class _Checker:
     def membership(self, node: Membership) -> Node:
         tested = self.check(node.value)
         items = []
-        for item in map(self.check, node.items):
+        for checked in map(self.check, node.items):
+            tested, item = self._in_lower_case(tested, checked)
             if item.type is not Type.NULL:
                 # The literal null equals nothing; what it is compared with stays as it is.
                 tested, like = alike(tested, item)
                 items.append(like)
         items = [alike(tested, item)[1] for item in items]
         return _typed(replace(node, value=tested, items=tuple(items)))
+
+    def _in_lower_case(self, left: Node, right: Node) -> tuple[Node, Node]:
+        """The sides of a comparison; written ids become lower-case, as ids are stored."""
+        is_id = self._is_id(left) or self._is_id(right)
+        return (_lower(left), _lower(right)) if is_id else (left, right)
+
+    def _is_id(self, node: Node) -> bool:
+        if isinstance(node, Caller):
+            return node.attribute in ("id", "account_id")
+        if isinstance(node, Sent):
+            return node.field in self.scope.ids
+        scope: Scope | None = self.scope
+        *steps, last = node.path if isinstance(node, Name) else ("",)
+        for step in steps:
+            scope = scope.follow(step) if scope else None
+        return scope is not None and last in scope.ids
 
     def is_null(self, node: IsNull) -> Node:
         return _typed(replace(node, value=self.check(node.value)))
@@ -297,6 +330,12 @@ CHECKS: dict[type[Node], Callable[[_Checker, Any], Node]] = {
 
 def _typed(node: Node) -> Node:
     return replace(node, type=Type.BOOLEAN)
+
+
+def _lower(node: Node) -> Node:
+    if isinstance(node, Literal) and isinstance(node.value, str):
+        return replace(node, value=node.value.lower())
+    return node
 
 
 def _no_field(name: str, scope: Scope) -> str:

@@ -153,7 +153,7 @@ def _postgres_matches(element: Matches, compiler: SQLCompiler, **options: object
     text, pattern = _parts(element, compiler, options)
     kept = f"replace(replace(lower({pattern} COLLATE \"C\"), '!', '!!'), '_', '!_')"
     # A percent sign is doubled for the driver.
-    like = f"replace({kept}, '\\%%', '!%%')"
+    like = f"regexp_replace({kept}, '\\\\([\\\\%%])', '!\\1', 'g')"
     return f"lower({text} COLLATE \"C\") LIKE {like} ESCAPE '!'"
 
 

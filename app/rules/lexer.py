@@ -17,7 +17,7 @@ TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 FORBIDDEN = re.compile("[\0\ud800-\udfff]")  # what no text of a database holds
-KEYWORDS = {"AND", "OR", "NOT", "IN", "IS", "NULL", "true", "false", "null"}
+KEYWORDS = frozenset({"AND", "OR", "NOT", "IN", "IS", "NULL", "true", "false", "null"})
 
 
 @dataclass(frozen=True)

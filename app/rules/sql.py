@@ -6,6 +6,7 @@ language does. Only where a condition is negated or used as a value it is made t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -317,5 +318,4 @@ def _first(expressions: Sequence[Expression]) -> Expression:
 
 def _like(pattern: str) -> str:
     """Convert a pattern to LIKE with `!` as escape."""
-    escaped = values.lower(pattern).replace("!", "!!").replace("_", "!_")
-    return escaped.replace("\\%", "!%")
+    return re.sub(r"\\([\\%])|[!_]", lambda m: f"!{m[1] or m[0]}", values.lower(pattern))

@@ -151,9 +151,21 @@ def plain(number: Number) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
+PATTERN = re.compile(r"\\([\\%])|%|[^\\%]+|\\")
+
+
 def matches(text: str, pattern: str) -> bool:
-    """`text ~ pattern`: the whole text, case aside; `%` is any run, `\\%` a percent sign."""
-    parts = [lower(part).replace("\\%", "%") for part in re.split(r"(?<!\\)%", pattern)]
+    """`text ~ pattern`: the whole text, case aside; `%` is any run.
+
+    A backslash stands for itself, but `\\%` is a percent sign and two are one.
+    """
+    runs: list[list[str]] = [[]]
+    for token in PATTERN.finditer(lower(pattern)):
+        if token[0] == "%":
+            runs.append([])
+        else:
+            runs[-1].append(token[1] or token[0])
+    parts = ["".join(run) for run in runs]
     subject = lower(text)
     if len(parts) == 1:
         return subject == parts[0]
@@ -185,9 +197,12 @@ def contains(container: object, item: object) -> bool:
 
 
 def moment(text: str) -> datetime:
-    """The moment that an ISO 8601 text names; UTC where it says nothing. Raises ValueError."""
+    """The moment that an ISO 8601 text names, `t` and `z` in either case; else it is UTC.
+
+    Raises ValueError.
+    """
     # The library takes texts of any length, and digits without anything between them.
-    if len(text) > LONGEST_MOMENT or not MOMENT.fullmatch(text):
+    if len(text) > LONGEST_MOMENT or not MOMENT.fullmatch(text := text.upper()):
         raise ValueError("not a moment")
     found = datetime.fromisoformat(text)
     if found.tzinfo is UTC:

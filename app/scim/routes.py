@@ -17,6 +17,7 @@ from app.http import error_handlers
 from app.records.read import etags
 from app.rest import json_input
 from app.rest.access import directory
+from app.rest.parsing import refuse_repeated
 from app.rest.serialization import dumps
 from app.scim import attributes, discovery, errors, groups, resources, schemas, users
 from app.scim.attributes import GROUP, USER, ResourceType
@@ -185,6 +186,7 @@ def _account() -> str:
 
 
 def _args() -> JSONObject:
+    refuse_repeated(request)
     return schemas.load(schemas.ListArgs(), request.args.to_dict())
 
 

@@ -90,7 +90,7 @@ class SecurityFilter(Schema):
     target_type = fields.Text(
         metadata={"description": "What it is about: `users`, `api_keys`, `col_posts`, ..."}
     )
-    record_id = fields.Text(
+    record_id = fields.GivenId(
         metadata={"description": "The id of what it is about; also a record that was read."}
     )
     path = fields.Text(

@@ -50,6 +50,8 @@ class SignedOut(Schema):
 class LogoutArgs(schemas.ConsumerArgs):
     """A message by the HTTP-Redirect binding."""
 
+    checks_repeated = True
+
     SAMLRequest = fields.Text(
         longest=20_000, metadata={"description": "The provider's logout request."}
     )

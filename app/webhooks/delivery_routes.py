@@ -142,7 +142,7 @@ class DeliveryArgs(OffsetArgs):
     event = fields.Choice(
         payload.EVENTS, metadata={"description": "Only deliveries of this event."}
     )
-    record_id = fields.Text(
+    record_id = fields.GivenId(
         longest=100,
         metadata={"description": "Only deliveries about this record, as far as you may see them."},
     )
@@ -157,7 +157,7 @@ class DeliverySelection(Schema):
     until = fields.DateTime(metadata={"description": "Those created until then; now by default."})
     status = fields.Choice((FAILED, RETRYING))
     event = fields.Choice(payload.EVENTS)
-    record_id = fields.Text(longest=100)
+    record_id = fields.GivenId(longest=100)
     ids = ma.fields.List(
         fields.Text(longest=100), validate=ma.validate.Length(min=1, max=resend.MAX_SELECTED)
     )

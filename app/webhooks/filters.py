@@ -59,7 +59,7 @@ def _node(definition: Definition, text: str, hidden: frozenset[str]) -> rules.No
             _nodes.clear()
         fields = {k: v for k, v in definition.scope.fields.items() if k not in hidden}
         computed = {k: v for k, v in definition.computed.items() if k not in hidden}
-        scope = rules.Scope(fields, computed)
+        scope = rules.Scope(fields, computed, ids=definition.id_names)
         try:
             _nodes[key] = rules.condition(text, scope)
         except rules.RuleError:

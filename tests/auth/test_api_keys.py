@@ -642,3 +642,14 @@ def test_addresses_that_are_none_are_all_named(alice: Caller) -> None:
     answer = alice.post("api-keys", {"name": "x", "ip_addresses": ["here", "192.0.2.0/99", "::1"]})
     assert answer.status_code == 400
     assert [one["code"] for one in answer.json["details"]] == ["invalid_address"] * 2
+
+
+def test_a_range_of_mapped_addresses_is_one_of_ipv4(app: Flask, alice: Caller) -> None:
+    ranges = ["::ffff:192.0.2.0/120", "::ffff:198.51.100.7", "::/0", "2001:db8::/32"]
+    made = alice.post("api-keys", {"name": "x", "ip_addresses": ranges}).json
+    expected = ["192.0.2.0/24", "198.51.100.7/32", "::/0", "2001:db8::/32"]
+    assert made["ip_addresses"] == expected
+    caller = machine(app, alice, ip_addresses=["::ffff:192.0.2.0/120"])
+    for address, status in [("192.0.2.9", 200), ("::ffff:192.0.2.9", 200), ("192.0.3.9", 403)]:
+        answer = caller.get("auth/me", environ_overrides={"REMOTE_ADDR": address})
+        assert answer.status_code == status, address

@@ -498,8 +498,7 @@ def test_what_an_update_may_not_do_is_named(app: Flask, root: Caller) -> None:
     made = make_collection(root)
     for sent, problems in [
         ([{"name": "title", "type": "number"}], [("title", "type_change_not_allowed")]),
-        ([{"name": "other", "type": "text"}], [("title", "field_deletion_not_allowed")]),
-        ([{"name": "Title", "type": "text"}], [("title", "field_deletion_not_allowed")]),
+        ([{"name": "Title", "type": "text"}], [("title", "name_duplicate")]),
         ([TITLE | {"options": {"min": 5}}], [("title", "invalid_option")]),
         ([TITLE | {"default": 5}], [("title", "invalid_type")]),
         ([TITLE, TITLE], [("title", "name_duplicate")]),

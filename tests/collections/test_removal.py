@@ -145,10 +145,6 @@ REFUSED: list[tuple[dict[str, Any], list[tuple[str, str]]]] = [
         {"remove_fields": ["views"], "schema": [field("views", "number")]},
         [("views", "invalid_option")],
     ),
-    (
-        {"remove_fields": ["views"], "schema": [field("mail", "email")]},
-        [("title", "field_deletion_not_allowed"), ("author", "field_deletion_not_allowed")],
-    ),
 ]
 
 
@@ -247,3 +243,29 @@ def test_history_keeps_fields_of_one_name_apart(cast: Cast, posts: dict[str, Any
     seen = root.get("audit-logs", query_string={"record_id": record["id"]}).json["items"]
     shown = [one["new_value"] for one in seen if one["column_name"] == "mail"]
     assert sorted(shown, key=str) == ["***", None, "public"]
+
+
+@pytest.mark.both_databases
+def test_a_schema_that_leaves_a_field_out_loses_nothing_and_warns(
+    root: Caller, alice: Caller
+) -> None:
+    made = make_collection(root, schema=[field("title"), field("views", "number")])
+    path, record = f"collections/{made['id']}", make_record(alice, title="a", views=1)
+    message = (
+        "The schema leaves out {}, which stays as it is. Name it in remove_fields to remove it."
+    )
+    warning = [message.format("views")]
+    sent = {"schema": [field("title"), field("more")]}
+    assert plan(root, made, **sent)["warnings"] == warning
+    for method, body, warnings in [
+        ("PUT", sent, warning),
+        ("PUT", {"schema": [field("title"), field("more"), field("views", "number")]}, None),
+        ("PATCH", {"schema": [field("more", required=False)]}, [message.format("title"), *warning]),
+        ("PATCH", {"schema": [{"name": "more", "options": {"max_length": 9}}]}, None),
+        ("PATCH", {"name": "posts"}, None),
+    ]:
+        answer = root(method, path, body)
+        assert answer.status_code == 200, answer.json
+        assert answer.json.get("warnings") == warnings
+        assert {"title", "views"} <= {spec["name"] for spec in answer.json["schema"]}
+    assert alice.get(f"records/posts/{record['id']}").json["views"] == 1

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from flask import Flask
 
+from app.collections import schema
 from app.collections.fields import TYPES
 from tests.builders import Caller, make_collection, make_record
 from tests.collections.tables import inspected
@@ -21,14 +22,15 @@ DATABASE_NAMES = ("xmin", "xmax", "cmin", "cmax", "ctid", "tableoid", "CTID")
 KEYWORDS = words(
     """
     select from where order group by limit offset table column index primary key unique
-    references check default null not and or in is like between case when then else end
+    references check default like between case when then else end
     distinct union all values insert update delete set into returning nothing join left
     right natural using on as cast create drop alter add constraint foreign collate begin
     commit rollback transaction user current_user session_user analyse analyze array do
     to with window over filter sort skip page total fields count having isnull notnull
-    autoincrement exists escape deferrable lateral only grant fetch true false unknown
+    autoincrement exists escape deferrable lateral only grant fetch unknown
     """
 )
+RULE_WORDS = words("null NULL Null true True false AND and OR or IN in IS is NOT not")
 # Names that mean something to Python, to the SQL toolkit, or to our own statements.
 TRICKY = words(
     """
@@ -147,6 +149,47 @@ def test_a_field_name_that_cannot_be_is_refused(root: Caller) -> None:
         *((name, "name_invalid") for name in ('a"b', "a'b", "a;b", "a.b", "a%sb", "a\\", "a\n")),
     ]:
         assert problems(create(root, field(name))) == [(name, code)]
+
+
+def test_words_of_the_rule_language_name_neither_fields_nor_collections(root: Caller) -> None:
+    made = make_collection(root, "posts", [field("title")])
+    for word in RULE_WORDS:
+        assert problems(create(root, field(word), name="other")) == [(word, "name_reserved")]
+        computed = field(word, "computed", expression="1", return_type="number")
+        assert problems(create(root, computed, name="other")) == [(word, "name_reserved")]
+        for change in (field(word), field(word, rename_from="title")):
+            answer = root.patch(f"collections/{made['id']}", {"schema": [change]})
+            assert problems(answer) == [(word, "name_reserved")]
+        if len(word) > 2:
+            assert problems(create(root, field(), name=word)) == [("name", "name_reserved")]
+            renamed = root.patch(f"collections/{made['id']}", {"name": word})
+            assert problems(renamed) == [("name", "name_reserved")]
+
+
+@pytest.mark.both_databases
+def test_a_field_that_an_older_release_named_like_a_word_is_closed_until_it_is_renamed(
+    root: Caller, alice: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as older_release:
+        older_release.setattr(schema, "RULE_WORDS", set())
+        made = make_collection(root, "posts", [field("null"), field("true"), field("Null_1")])
+    make_record(alice, null="secret")
+    path = f"collections/{made['id']}"
+    for rule in ('null != "secret"', 'null = "secret"', "NULL = Null_1", "true", '"x" != true'):
+        sent = {"rule": rule, "collection": "posts"}
+        valid = root.post("rules/validate", sent).json["valid"]
+        assert valid is (rule == "true")
+        if rule != "true":
+            changed = root.patch(path, {"list_rule": rule})
+            found = alice.get("records/posts", query_string={"filter": rule})
+            for answer, code in ((changed, "rule_invalid"), (found, "filter_invalid")):
+                assert (answer.status_code, answer.json["details"][0]["code"]) == (400, code)
+    # What does not touch the name works, and so does another name.
+    assert root.patch(path, {"schema": [field("more")]}).status_code == 200
+    renamed = root.patch(path, {"schema": [{"name": "nothing", "rename_from": "null"}]})
+    assert renamed.status_code == 200, renamed.json
+    (found,) = alice.get('records/posts?filter=nothing = "secret" %26%26 null = null').json["items"]
+    assert found["nothing"] == "secret"
 
 
 @pytest.mark.both_databases
@@ -491,3 +534,53 @@ def test_the_database_itself_holds_what_the_schema_promises(app: Flask, root: Ca
     assert key == ["account_id", "id"]
     assert reference["constrained_columns"] == ["account_id", "c"]
     assert reference["referred_columns"] == ["account_id", "id"]
+
+
+def test_an_invalid_pattern_is_refused_without_a_line_of_its_own(
+    root: Caller, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for pattern in (r"(a)\1", "(", "a{1001}", "(?<=x)"):
+        refused = create(root, field("f", options={"pattern": pattern}))
+        assert problems(refused) == [("f", "invalid_option")]
+    lines = "".join(capfd.readouterr()).splitlines()
+    assert [line for line in lines if not line.startswith("{")] == []
+
+
+def test_a_default_that_looks_like_an_expression_is_refused(root: Caller) -> None:
+    for default in ("@request.auth.id", " @now", "now()", "@has_role(admin)", "@request.data.a"):
+        answer = create(root, field("f", default=default))
+        assert problems(answer) == [("f", "invalid_option")], default
+        assert "looks like an expression" in answer.json["details"][0]["message"]
+    for default in ("@ann", "me@request.example", "now", "@", "know()"):
+        assert (
+            create(root, field("f", default=default), name=f"c{len(default)}x").status_code == 201
+        )
+
+
+def test_an_expression_says_why_a_computed_field_or_a_text_has_no_place(root: Caller) -> None:
+    total = field("total", "computed", expression="n * 2", return_type="number")
+    words = {
+        "total + 1": "total is computed: computed fields cannot use it.",
+        "a + n": "Expected a number, found a text. Use concat(a, b) to join texts.",
+        "a - n": "Expected a number, found a text.",
+    }
+    for expression, message in words.items():
+        other = field("other", "computed", expression=expression, return_type="number")
+        answer = create(root, field("a"), field("n", "number"), total, other)
+        assert [one["message"] for one in answer.json["details"]] == [message]
+    make_collection(root, "posts", [field("n", "number"), total])
+    sent = {"rule": "@request.data.total = 1", "collection": "posts"}
+    error = root.post("rules/validate", sent).json["error"]
+    assert error == "total is computed, and nobody sends it."
+
+
+@pytest.mark.both_databases
+def test_a_name_that_is_none_is_400_after_a_rename_too(root: Caller) -> None:
+    made = make_collection(root, "posts", [field("a"), field("b")])
+    path = f"collections/{made['id']}"
+    for name in ("papers", "posts"):
+        assert root.patch(path, {"name": name}).status_code == 200
+        assert problems(root.patch(path, {"name": ""})) == [("name", "name_invalid")]
+        assert problems(root.post(f"{path}/plan", {"name": ""})) == [("name", "name_invalid")]
+    twice = {"remove_fields": ["a", "a"], "schema": [field("b")]}
+    assert problems(root.post(f"{path}/plan", twice)) == [("remove_fields", "name_duplicate")]

@@ -454,6 +454,24 @@ def test_a_stream_has_so_many_subscriptions(talk: Socket, monkeypatch: pytest.Mo
     assert (refused["error"], refused["collection"]) == ("limit_reached", "c")
 
 
+def test_a_client_subscribes_to_all_that_a_stream_may_at_once(talk: Socket) -> None:
+    count = limits.MAX_SUBSCRIPTIONS
+    for n in range(count + 1):
+        talk.say({"action": "subscribe", "collection": f"c{n}"})
+    answers = [talk.next() for _ in range(count + 1)]
+    assert [one["type"] for one in answers] == ["subscribed"] * count + ["error"]
+    assert answers[-1]["error"] == "limit_reached"
+    # What is too much is answered before anything is closed, and what was subscribed stays.
+    for _ in range(limits.MAX_MESSAGES - count):
+        talk.say({"action": "ping"})
+    answers = [talk.next() for _ in range(limits.MAX_MESSAGES - count)]
+    kinds = [(one["type"], one.get("error")) for one in answers]
+    rest = limits.MAX_MESSAGES - count - 1
+    assert sorted(kinds, key=str) == [("error", "rate_limited"), *[("pong", None)] * rest]
+    talk.send(*[Ping()] * limits.FLOOD)
+    assert talk.closed() == 1008
+
+
 def test_changes_and_ends_of_a_websocket(
     bob: Caller, port: int, attached: list[Connection]
 ) -> None:
@@ -510,9 +528,9 @@ WIDE = "é" * (limits.MAX_MESSAGE_BYTES // 2 + 1)
         ([TextMessage(data="x" * 40_000, message_finished=False)] * 2, 1009),
         ([TextMessage(data="", message_finished=False)] * 2000, 1009),
         ([BytesMessage(data=b"{}")], 1003),
-        ([Ping()] * 100, 1008),
-        ([Pong()] * 100, 1008),
-        ([TextMessage(data='{"action": "ping"}')] * 100, 1008),
+        ([Ping()] * 400, 1008),
+        ([Pong()] * 400, 1008),
+        ([TextMessage(data='{"action": "ping"}')] * 400, 1008),
     ],
     ids=["large", "wide", "fragmented", "empty fragments", "binary", "pings", "pongs", "messages"],
 )

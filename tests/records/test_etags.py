@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from typing import Any
 
 import pytest
@@ -37,7 +38,7 @@ def path(root: Caller, alice: Caller) -> str:
 def test_every_answer_that_is_a_record_has_the_etag_of_it(alice: Caller, path: str) -> None:
     seen = etag(alice, path)
     assert seen == etag(alice, path) == etag(alice, f"{path}?fields=title")
-    for method, body in (("PUT", {"title": "b"}), ("PATCH", {"title": "c"}), ("PATCH", {})):
+    for method, body in (("PUT", {"title": "b"}), ("PATCH", {"title": "c"})):
         answer = alice(method, path, body)
         assert answer.headers["ETag"] != seen
         seen = answer.headers["ETag"]
@@ -92,6 +93,48 @@ def test_a_change_of_what_is_as_it_was_seen_is_made(alice: Caller, path: str, me
     assert alice(method, path, body, {"If-Match": etag(alice, path)}).status_code == expected
     gone = alice(method, "records/posts/nothing", body, {"If-Match": "*"})
     assert gone.status_code == 404
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE"])
+def test_a_change_unless_it_is_as_named_is_412_where_it_is(
+    alice: Caller, path: str, method: str
+) -> None:
+    seen, before = etag(alice, path), alice.get(path).json
+    body = {"title": "c"} if method != "DELETE" else None
+    for header in (seen, f"W/{seen}", f'"x", {seen}', "*"):
+        answer = alice(method, path, body, {"If-None-Match": header})
+        assert (answer.status_code, answer.json["error"]) == (412, "precondition_failed"), header
+    both = {"If-Match": seen, "If-None-Match": seen}
+    assert alice(method, path, body, both).status_code == 412
+    assert alice.get(path).json == before
+    for header in ('"x"', ""):
+        if method != "DELETE":
+            assert alice(method, path, body, {"If-None-Match": header}).status_code == 200
+    fits = {"If-Match": etag(alice, path), "If-None-Match": '"x"'}
+    assert alice(method, path, body, fits).status_code == (204 if method == "DELETE" else 200)
+    gone = alice(method, "records/posts/nothing", body, {"If-None-Match": "*"})
+    assert gone.status_code == 404
+
+
+def test_restoring_and_deleting_an_upload_take_the_same_conditions(
+    alice: Caller, path: str
+) -> None:
+    alice.patch(path, {"title": "b"})
+    first = alice.get(f"{path}/history").json["items"][-1]["audit_id"]
+    body, unless = {"audit_id": first}, {"If-None-Match": "*"}
+    assert alice.post(f"{path}/restore", body, headers=unless).status_code == 412
+    made = alice.post("files/upload", data={"file": (BytesIO(b"a"), "a.txt")}).json["file"]["id"]
+    for headers in ({"If-None-Match": "*"}, {"If-Match": '"x"'}):
+        assert alice.delete(f"files/{made}", headers=headers).status_code == 412
+    seen = {"If-Match": etag(alice, f"files/{made}"), "If-None-Match": '"x"'}
+    assert alice.delete(f"files/{made}", headers=seen).status_code == 204
+
+
+def test_a_batch_refuses_conditions(alice: Caller, path: str) -> None:
+    for header in ("If-Match", "If-None-Match"):
+        answer = alice.post("records/posts/batch", {"records": [{}]}, headers={header: "*"})
+        assert answer.status_code == 400
 
 
 def test_of_changes_at_once_of_the_same_state_one_is_made(alice: Caller, path: str) -> None:

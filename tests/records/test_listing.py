@@ -493,7 +493,7 @@ def test_a_value_of_another_type_is_refused(root: Caller, alice: Caller) -> None
         ("boolean", "1", "invalid_type"),
         ("boolean", "yes", "invalid_type"),
         ("datetime", "now", "invalid_datetime"),
-        ("datetime", "2026-11-20", "invalid_datetime"),
+        ("datetime", "2026-02-30", "invalid_datetime"),
         ("datetime", "2026-02-30T00:00:00Z", "invalid_datetime"),
         ("date", "2026-11-20T00:00:00Z", "invalid_date"),
         ("date", "2026-02-30", "invalid_date"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -370,3 +371,194 @@ def test_what_is_computed_of_a_fraction_is_told_by_writes_as_by_reads(
     assert [one["many"] for one in told] == [n > 5] * 7
     for one in told[:2] + told[3:]:
         assert alice.get(f"records/posts/{one['id']}").json == one
+
+
+def problems(answer: Any) -> list[tuple[str, str]]:
+    """The (field, code) pairs of a 400."""
+    assert answer.status_code == 400, answer.json
+    return [(one["field"], one["code"]) for one in answer.json["details"]]
+
+
+COMPUTED = [
+    {"name": "price", "type": "number"},
+    {"name": "taken", "type": "boolean"},
+    {"name": "at", "type": "datetime"},
+    {"name": "data", "type": "json"},
+    {"name": "tags", "type": "multi_select", "options": {"choices": ["a", "b"]}},
+    {"name": "code", "type": "text", "unique": True},
+    {"name": "twice", "type": "computed", "expression": "price * 2", "return_type": "number"},
+    {"name": "day_later", "type": "computed", "expression": "date_add(at, 1, 'days')"}
+    | {"return_type": "datetime"},
+    {"name": "age", "type": "computed", "expression": "date_diff(now(), at, 'seconds')"}
+    | {"return_type": "number"},
+    {"name": "mail", "type": "email", "pii": True, "mask_type": "email"},
+    {"name": "to", "type": "computed", "expression": "concat(mail, '!')", "return_type": "text"},
+]
+VALUES = {"price": 2.5, "taken": True, "at": "2026-01-01T00:00:00Z", "data": {"b": [1.5, None]}}
+VALUES |= {"tags": ["b", "a"], "code": "x", "mail": "ann@x.example"}
+
+
+@pytest.mark.both_databases
+def test_writing_a_computed_field_is_refused_but_for_what_it_is(
+    root: Caller, alice: Caller, bob: Caller
+) -> None:
+    make_collection(root, schema=COMPUTED)
+    made = make_record(alice, **VALUES)
+    path = f"records/posts/{made['id']}"
+    for name, value in [("twice", 4), ("twice", "5"), ("twice", None), ("day_later", "2026-01-01")]:
+        for method in ("PUT", "PATCH"):
+            assert problems(alice(method, path, {name: value})) == [(name, "field_read_only")]
+        batch = {"records": [{"id": made["id"], "data": {name: value}}]}
+        assert problems(alice.patch("records/posts/batch", batch)) == [(name, "field_read_only")]
+    for name, value in [("age", "old"), ("age", True), ("twice", [5])]:
+        assert problems(alice.patch(path, {name: value})) == [(name, "field_read_only")]
+    for name, value in [("twice", 5), ("age", 1), ("day_later", None)]:
+        refused = alice.post("records/posts", {"price": 2.5, name: value})
+        assert problems(refused) == [(name, "field_read_only")]
+    # What was read may come back: a whole record, in another form, of any moment, masked.
+    assert (
+        alice.patch(path, {"age": 1, "twice": 5.0, "day_later": "2026-01-02T00:00:00Z"}).status_code
+        == 200
+    )
+    for caller in (alice, bob):
+        seen = caller.get(path).json
+        assert caller.put(path, seen).status_code == 200, caller.get(path).json
+    assert alice.get(path).json["mail"] == "ann@x.example"
+    changed = alice.patch(path, {"price": 3, "twice": 5})
+    assert (changed.status_code, changed.json["twice"]) == (200, 6)
+
+
+@pytest.mark.both_databases
+def test_who_does_not_see_a_computed_field_cannot_guess_its_value(
+    root: Caller, alice: Caller
+) -> None:
+    make_collection(root, schema=COMPUTED)
+    path = f"records/posts/{make_record(alice, **VALUES)['id']}"
+    fields = ["price", "taken"]
+    root.put("collections/posts/rules", {"list_fields": fields, "view_fields": fields})
+    for value in (5, 6, None):
+        assert problems(alice.patch(path, {"twice": value})) == [("twice", "field_read_only")]
+
+
+@pytest.mark.both_databases
+def test_a_change_of_nothing_is_no_change(root: Caller, alice: Caller, bob: Caller) -> None:
+    make_collection(root, schema=COMPUTED)
+    made = make_record(alice, **VALUES)
+    path, other = f"records/posts/{made['id']}", make_record(alice, price=1, code="y")
+    start = alice.get("changes").json["next"]
+    before = alice.get(path)
+    same = {name: before.json[name] for name in VALUES}
+    audit_id = alice.get(f"{path}/history").json["items"][0]["audit_id"]
+    batch = "records/posts/batch"
+    answers = [
+        root.acting_in("acme").patch(path, {}),
+        bob.patch(path, {"price": 2.50, "taken": True, "at": "2026-01-01T01:00:00+01:00"}),
+        alice.put(path, same),
+        alice.patch(batch, {"records": [{"id": made["id"], "data": same}]}),
+        alice.post(f"{batch}?mode=upsert&on=code", {"records": [same]}),
+        alice.post(f"{path}/restore", {"audit_id": audit_id}),
+    ]
+    assert [answer.status_code for answer in answers] == [200] * len(answers)
+    now = alice.get(path)
+    assert now.headers["ETag"] == before.headers["ETag"]
+    assert now.json | {"age": 0} == before.json | {"age": 0}
+    assert alice.get(f"changes?since={start}").json["items"] == []
+    # In a batch, only what changes is changed.
+    items = [{"id": made["id"], "data": {"price": 2.5}}, {"id": other["id"], "data": {"price": 7}}]
+    changed = alice.patch(batch, {"records": items}).json["updated"]
+    assert changed[0] | {"age": 0} == before.json | {"age": 0}
+    assert (changed[1]["price"], changed[1]["updated_at"] > other["updated_at"]) == (7, True)
+    (change,) = alice.get(f"changes?since={start}").json["items"]
+    assert change["record"]["id"] == other["id"]
+
+
+@pytest.mark.both_databases
+def test_an_id_is_found_in_any_case(root: Caller, alice: Caller) -> None:
+    parent = {"name": "parent", "type": "reference", "collection": "posts"}
+    make_collection(root, schema=[{"name": "title", "type": "text"}, parent])
+    first = make_record(alice, title="a")["id"]
+    upper = first.upper()
+    made = alice.post("records/posts", {"title": "b", "parent": upper})
+    assert (made.status_code, made.json["parent"]) == (201, first)
+    path = f"records/posts/{upper}"
+    assert alice.get(path).json["id"] == first
+    for caller, method, where, body in [
+        (alice, "PATCH", path, {"title": "c", "id": upper, "created_by": alice.id.upper()}),
+        (alice, "PUT", path, {"title": "d"}),
+        (alice, "PATCH", "records/posts/batch", {"records": [{"id": upper, "data": {}}]}),
+        (alice, "GET", f"{path}/history", None),
+        (alice, "GET", f"records/posts/{made.json['id'].upper()}?expand=parent", None),
+        (alice, "PATCH", f"records/posts/{made.json['id']}", {"parent": upper}),
+    ]:
+        answer = caller(method, where, body)
+        assert answer.status_code == 200, (method, where, answer.json)
+    totals = {
+        f"?id={upper}": 1,
+        f"?parent={upper}": 1,
+        f"?id={upper}&id={first}": 1,
+        f'?filter=id = "{upper}"': 1,
+        f'?filter="{upper}" = parent': 1,
+        f'?filter=parent IN ["{upper}", "x"]': 1,
+        f'?filter=parent.id = "{upper}"': 1,
+        f'?filter=id != "{upper}"': 1,
+        f'?filter=created_by = "{alice.id.upper()}"': 2,
+        f'?filter=@request.auth.id = "{alice.id.upper()}"': 2,
+        f'?filter=title = "{upper}"': 0,
+    }
+    for query, total in totals.items():
+        assert alice.get(f"records/posts{query}").json["total"] == total, query
+    root.put("collections/posts/rules", {"create_rule": f'@request.data.parent = "{upper}"'})
+    assert alice.post("records/posts", {"parent": upper}).status_code == 201
+    chosen = {"ids": [made.json["id"].upper()]}
+    deleted = alice("DELETE", "records/posts/batch", chosen)
+    assert (deleted.status_code, deleted.json["deleted"]) == (200, [made.json["id"]])
+    root.put("collections/posts/rules", {"create_rule": "true"})
+    rows = "".join(f'{{"id": "{n * 8}-0000-7000-8000-00000000000A"}}\n' for n in "ab")
+    rows += f'{{"parent": "{"A" * 8}-0000-7000-8000-00000000000a"}}\n'
+    imported = root.acting_in("acme").post(
+        "records/posts/import?keep_ids=true", data=rows, content_type="application/x-ndjson"
+    )
+    assert imported.status_code == 200, imported.json
+    assert alice.delete(path).status_code == 409  # found, but referred to
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [
+        ("9223372036854775807", None),
+        ("-9223372036854775808", None),
+        ("9223372036854775808", "not_integer"),
+        ("-9223372036854775809", "not_integer"),
+        ("-9223372036854776000", "not_integer"),
+        ("1e-324", "not_integer"),
+        ("-1e-400", "not_integer"),
+        ("0.0", None),
+        ("0e5", None),
+        ("1e3", None),
+        ("9007199254740993", None),
+        ("9007199254740993.0", "not_integer"),
+        ("9007199254740992.5", "not_integer"),
+        ("1.0000000000000000001", "not_integer"),
+        ("9223372036854775807.0", "not_integer"),
+        ("1e400", "number_out_of_range"),
+    ],
+)
+def test_an_integer_is_the_number_that_was_sent_or_refused(
+    root: Caller, alice: Caller, sent: str, code: str | None
+) -> None:
+    whole = {"name": "i", "type": "number", "options": {"integer": True}}
+    make_collection(root, schema=[whole])
+    answers = [
+        alice.post("records/posts", data=f'{{"i": {sent}}}', content_type="application/json"),
+        alice.post("records/posts", data={"i": sent}, content_type="multipart/form-data"),
+        alice.post("records/posts/import", data=f"i\n{sent}\n", content_type="text/csv"),
+    ]
+    for answer in answers:
+        if code is None:
+            assert answer.status_code in (200, 201), answer.json
+        else:
+            assert problems(answer)[0][1] in (code, "invalid_type"), answer.json
+    if code is None:
+        items = alice.get("records/posts").json["items"]
+        assert [Decimal(item["i"]) for item in items] == [Decimal(sent)] * 3

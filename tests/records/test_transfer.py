@@ -519,3 +519,58 @@ def test_100_000_records_are_exported_in_150_mib(
     assert len(sizes) == 3
     assert min(sizes) > 25_000_000
     assert kibibytes < 150 * 1024
+
+
+CSV_FIELDS = [{"name": "name", "type": "text"}, {"name": "num", "type": "number"}]
+MUELLER = [("Müller", 1)]
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize(
+    ("raw", "charset", "expected"),
+    [
+        (b"name;num\r\nx;1\r\n;\r\n;\r\n;\r\n", None, [("x", 1)]),
+        (b"name,num\n,\n\nx,1\n,,,,\n", None, [("x", 1)]),
+        (b'name\n\nx\n""\n', None, [("x", None)]),
+        (b"name;num\n ;\n;2\n", None, [(" ", None), (None, 2)]),
+        (b"sep=;\r\nname;num\r\nx,y;1\r\n", None, [("x,y", 1)]),
+        (b"\xef\xbb\xbfSEP=,\nname,num\nx;y,1\n", None, [("x;y", 1)]),
+        (b'"sep=|"\nname|num\nx|1\n', None, [("x", 1)]),
+        ("name,num\nMüller,1\n".encode("cp1252"), "windows-1252", MUELLER),
+        ("name,num\nMüller,1\n".encode("latin-1"), "ISO-8859-1", MUELLER),
+        ("name,num\nMüller,1\n".encode("utf-16"), None, MUELLER),
+        ("name,num\nMüller,1\n".encode("utf-16"), "utf-16", MUELLER),
+        ("name,num\nMüller,1\n".encode("utf-16-le"), "utf-16le", MUELLER),
+        ("name,num\nMüller,1\n".encode("utf-8-sig"), "UTF-8", MUELLER),
+        ("name,num\nMüller,1\n".encode("cp1252"), None, 422),
+        (b"name,num\nM\x81ller,1\n", "windows-1252", 422),
+        (b"name,num\nx,1\n", "utf-7", 415),
+        (b"name,num\nx,1\n", "idna", 415),
+        (b"name,num\nx,1\n", "iso-8859-99", 422),
+        (b"name;num\nx;1\ny\n", None, 422),
+    ],
+)
+def test_csv_as_spreadsheets_write_it(
+    root: Caller, alice: Caller, raw: bytes, charset: str | None, expected: Any
+) -> None:
+    make_collection(root, "rows", CSV_FIELDS)
+    type_ = f"text/csv; charset={charset}" if charset else "text/csv"
+    answer = alice.post("records/rows/import", data=raw, content_type=type_)
+    rows = alice.get("records/rows?sort=num").json["items"]
+    if isinstance(expected, int):
+        assert (answer.status_code, rows) == (expected, []), answer.json
+    else:
+        assert answer.status_code == 200, answer.json
+        found = {(row["name"], row["num"]) for row in rows}
+        assert (answer.json["imported"], found) == (len(expected), set(expected))
+
+
+def test_an_export_has_a_byte_order_mark_where_it_is_asked_for(root: Caller, alice: Caller) -> None:
+    make_collection(root, "rows", CSV_FIELDS)
+    make_record(alice, "rows", name="Müller")
+    plain = alice.get("records/rows/export?format=csv").data
+    marked = alice.get("records/rows/export?format=csv&bom=true").data
+    assert marked == b"\xef\xbb\xbf" + plain
+    assert alice.get("records/rows/export?format=jsonl&bom=true").data[:1] == b"{"
+    again = alice.post("records/rows/import", data=marked, content_type="text/csv")
+    assert again.json["imported"] == 1

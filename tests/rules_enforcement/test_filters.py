@@ -347,3 +347,19 @@ def test_a_list_in_the_order_of_a_computed_condition_is_walked_through(
             walked += found["items"]
             cursor = found["next_cursor"]
         assert walked == whole
+
+
+@pytest.mark.both_databases
+def test_a_moment_is_read_alike_by_field_and_by_filter(root: Caller, alice: Caller) -> None:
+    make_collection(root, "visits", [{"name": "dt", "type": "datetime"}])
+    made = make_record(alice, "visits", dt="2023-01-29t00:00:00z")
+    assert made["dt"] == "2023-01-29T00:00:00.000000Z"
+    make_record(alice, "visits", dt="2023-01-29T00:00:01Z")
+    for text in ("2023-01-29", "2023-01-29T00:00:00Z", "2023-01-29t00:00:00z"):
+        for query in ({"dt": text}, {"filter": f'dt = "{text}"'}):
+            found = alice.get("records/visits", query_string=query).json
+            assert [record["id"] for record in found["items"]] == [made["id"]], query
+    for text in ("2023-02-29", "2023-1-29", "today"):
+        for query in ({"dt": text}, {"filter": f'dt = "{text}"'}):
+            assert alice.get("records/visits", query_string=query).status_code == 400, query
+    assert alice.post("records/visits", {"dt": "2023-01-29"}).status_code == 400

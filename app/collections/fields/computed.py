@@ -31,6 +31,10 @@ class ComputedField(Field):
         """The field that holds what the expression gives."""
         return RETURN_TYPES[self.return_type or ""](self.name)
 
+    def clean(self, value: object) -> object:
+        """What the type of the value takes; nothing of it is stored."""
+        return self.like.clean(value)
+
     def from_text(self, text: str) -> object:
         """What the type of the value takes."""
         return self.like.from_text(text)

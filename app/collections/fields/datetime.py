@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from functools import cached_property
 from typing import ClassVar
 
 from app import clock, rules
+from app.collections.fields.date import DateField
 from app.collections.fields.field import Field, InvalidValue, JsonType
 from app.db.types import UtcDateTime
+from app.rules import values
 from app.types import JSONMapping
 
 
@@ -30,6 +33,12 @@ class DatetimeField(Field):
         except ValueError:
             message = "Must be an ISO 8601 date and time such as 2026-11-20T12:00:00Z."
             raise InvalidValue("invalid_datetime", message) from None
+
+    def from_text(self, text: str) -> datetime:
+        """As `clean`; a date is the first moment of its day in UTC, as in filters."""
+        with suppress(InvalidValue):
+            return values.midnight(DateField(self.name).clean(text))
+        return self.clean(text)
 
     def shown(self, value: datetime | str) -> str:
         """The one format, in which SQLite keeps it, too."""

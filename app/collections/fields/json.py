@@ -51,7 +51,7 @@ class JsonField(Field):
             raise InvalidValue("invalid_json", "Must be a JSON object or array.")
         if not json_input.is_serializable(value):
             raise InvalidValue("number_out_of_range", json_input.OUT_OF_RANGE)
-        return value
+        return json_input.plain(value)
 
     def read_back(self, value: object) -> str | None:
         """Its text."""

@@ -62,6 +62,10 @@ class NumberField(Field):
 
     def clean(self, value: object) -> int | float:
         """A finite number within the options."""
+        if type(value) is json_input.Rounded:
+            if self.options.get("integer"):
+                raise InvalidValue("not_integer", "Must be a whole number.")
+            value = float(value)
         if type(value) not in (int, float):
             raise InvalidValue("invalid_type", "Must be a number.")
         if not _is_number(value):
@@ -83,7 +87,9 @@ class NumberField(Field):
         value = json_input.number(text)
         if not math.isfinite(value):
             raise InvalidValue("number_out_of_range", json_input.OUT_OF_RANGE)
-        number: int | float = plain_number(value)
+        if self.options.get("integer") and type(value) is json_input.Rounded:
+            raise InvalidValue("not_integer", "Must be a whole number.")
+        number: int | float = plain_number(json_input.plain(value))
         return number
 
     def definition_problems(self) -> Iterator[str]:

@@ -20,4 +20,4 @@ class ReferenceField(Field):
         """A text; whether such a record exists is asked of the database for all fields at once."""
         if not isinstance(value, str):
             raise InvalidValue("invalid_type", "Must be the id of a record.")
-        return value
+        return value.lower()  # UUIDs are read in any case, and written in lower case

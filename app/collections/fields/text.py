@@ -13,6 +13,10 @@ from app.collections.fields.field import Field, InvalidValue, bounds_problems
 LONGEST = 1_000_000  # characters, where `max_length` does not say
 
 
+SILENT = re2.Options()
+SILENT.log_errors = False  # else RE2 itself writes the pattern to the log, in a line of no JSON
+
+
 class TextField(Field):
     """Any string."""
 
@@ -21,7 +25,7 @@ class TextField(Field):
 
     @cached_property
     def _pattern(self) -> Any:
-        return re2.compile(self.options["pattern"]) if "pattern" in self.options else None
+        return re2.compile(self.options["pattern"], SILENT) if "pattern" in self.options else None
 
     def clean(self, value: object) -> str:
         """A string within the options."""

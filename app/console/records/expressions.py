@@ -39,4 +39,4 @@ def quote(text: str) -> str:
 
 def escape_like(text: str) -> str:
     """A text with the wildcards of a pattern escaped."""
-    return text.rstrip("\\").replace("%", "\\%")
+    return text.replace("\\", "\\\\").replace("%", "\\%")

@@ -58,7 +58,7 @@ def export_response(
     scope: CollectionScope, format: str, params: Mapping[str, Sequence[str]]
 ) -> Response:
     """The records of a list as a file. Raises InvalidValues."""
-    export = exports.export(scope.collection.name, format, params, by=scope.by)
+    export = exports.export(scope.collection.name, format, params, bom=True, by=scope.by)
     response = Response(export.text, mimetype=formats.FORMATS[format], direct_passthrough=True)
     response.call_on_close(export.close)
     disposition = f"attachment; filename={export.name}.{format}"

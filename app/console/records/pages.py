@@ -31,6 +31,7 @@ from app.http import html
 from app.http.languages import gettext, lazy_gettext
 from app.records import service
 from app.records.history import service as history
+from app.records.read.etags import Preconditions
 from app.records.read.views import RecordView
 from app.rest.access import public
 from app.types import JSONMapping
@@ -118,7 +119,13 @@ def change_record(account_id: str, name: str, record_id: str) -> Page | BaseResp
         if body:
             etag = form["seen"] or None
             signing.sign(scope, form)
-            service.patch(scope.collection.name, record_id, body, if_match=etag, by=scope.by)
+            service.patch(
+                scope.collection.name,
+                record_id,
+                body,
+                conditions=Preconditions(etag),
+                by=scope.by,
+            )
     except PreconditionFailed:
         form.values["seen"] = record.etag if record else ""
         form.with_error(Conflict(str(CHANGED))).with_stored_notes()

@@ -13,6 +13,7 @@ from app.console.shell.forms import Page
 from app.errors import AppError, Conflict, NotFound, PreconditionFailed
 from app.http.languages import gettext
 from app.records import service
+from app.records.read.etags import Preconditions
 from app.rest.access import public
 
 
@@ -36,7 +37,11 @@ def change_row(account_id: str, name: str) -> Page | BaseResponse:
             signing.sign(scope, form)
             etag = form["seen"] or None
             service.patch(
-                scope.collection.name, edit.record["id"], body, if_match=etag, by=scope.by
+                scope.collection.name,
+                edit.record["id"],
+                body,
+                conditions=Preconditions(etag),
+                by=scope.by,
             )
     except PreconditionFailed:
         form.values["seen"] = edit.record.etag

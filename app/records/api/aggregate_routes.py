@@ -36,6 +36,7 @@ class AggregateArgs(Schema):
 
         unknown = ma.EXCLUDE
 
+    names_fields = True
     functions = fields.Text(
         longest=8000,
         metadata={

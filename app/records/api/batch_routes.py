@@ -60,7 +60,7 @@ class NewRecords(Schema):
 class ChangeOfRecord(Schema):
     """A record with its changes."""
 
-    id = fields.Text(required=True)
+    id = fields.GivenId(required=True)
     data = ma.fields.Dict(required=True)
 
 
@@ -77,7 +77,7 @@ class ChangedRecords(Schema):
 class ChosenRecords(Schema):
     """Records to delete."""
 
-    ids = ma.fields.List(fields.Text(), required=True, validate=BatchLength())
+    ids = ma.fields.List(fields.GivenId(), required=True, validate=BatchLength())
 
 
 class BatchArgs(Schema):
@@ -123,9 +123,10 @@ class DeletedRecords(Schema):
 
 @blueprint.before_request
 def refuse_conditions() -> None:
-    """Refuse If-Match, which batches cannot honour."""
-    if get_header("If-Match") is not None:
-        raise BadRequest("If-Match works only for requests that change one record.")
+    """Refuse conditions, which batches cannot honour."""
+    for name in ("If-Match", "If-None-Match"):
+        if get_header(name) is not None:
+            raise BadRequest(f"{name} works only for requests that change one record.")
 
 
 @blueprint.route("/<collection>/batch", methods=["POST"])

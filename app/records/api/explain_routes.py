@@ -61,7 +61,7 @@ class WhatToExplain(Schema):
     operation = operation_field(required=True)
     user_id = fields.Text()
     auth = ma.fields.Nested(RuleSubject, allow_none=True)
-    record_id = fields.Text()
+    record_id = fields.GivenId()
     data = ma.fields.Dict(
         keys=ma.fields.String(),
         metadata={"description": "The body that would be sent, for create and update (a patch)."},

@@ -25,6 +25,7 @@ from app.files import content, downloads, links, service, storage, thumbnails
 from app.files.models import StoredFile
 from app.files.service import File
 from app.records.api import uploads
+from app.records.api.routes import IF_MATCH, UNLESS_MATCH, get_preconditions
 from app.records.read import etags, files
 from app.rest import fields
 from app.rest.access import Access, View, across_accounts, allow, public, query_credentials
@@ -295,9 +296,10 @@ def create_file_link(body: JSONObject, file_id: str) -> Response:
 
 
 @blueprint.route("/<file_id>", methods=["DELETE"])
+@blueprint.doc(parameters=[IF_MATCH, UNLESS_MATCH])
 @blueprint.arguments(NoArgs, location="query")
 @blueprint.response(204)
-@blueprint.fails(403)
+@blueprint.fails(403, 412)
 @query_credentials
 @allow(Access.ANONYMOUS)
 def delete_file(args: JSONObject, file_id: str) -> Response:
@@ -309,9 +311,10 @@ def delete_file(args: JSONObject, file_id: str) -> Response:
 
 
 @blueprint.route("/<account_id>/<file_id>", methods=["DELETE"])
+@blueprint.doc(parameters=[IF_MATCH, UNLESS_MATCH])
 @blueprint.arguments(NoArgs, location="query")
 @blueprint.response(204)
-@blueprint.fails(403)
+@blueprint.fails(403, 412)
 @query_credentials
 @allow(Access.ANONYMOUS)
 def delete_by_path(args: JSONObject, account_id: str, file_id: str) -> Response:
@@ -327,8 +330,15 @@ def _delete(file_id: str, account_id: str | None = None) -> Response:
     by = _writer()
     if account_id not in (None, by.account_id):
         raise NotFound(service.NO_FILE)
+    file = service.find(file_id, by.require_account_id())
+    if file is not None and service.is_own_upload(file, by):  # whose bytes never change
+        get_preconditions().check(_etag(file))
     service.discard(file_id, by)
     return Response(status=204)
+
+
+def _etag(file: File) -> str:
+    return f'"{file.sha256}"'
 
 
 def _of_path(file: File, account_id: str) -> File:
@@ -341,7 +351,7 @@ def send(file: File, thumb: str | None = None) -> Response:
     """A response with a file, or the part that the request asks for; or with its thumbnail."""
     if thumb is not None:
         return _thumbnail(file, thumb)
-    etag = f'"{file.sha256}"'
+    etag = _etag(file)
     headers = {
         **_headers(file.mime_type, file.name),
         "ETag": etag,

@@ -9,13 +9,18 @@ from app import clock, rest
 from app.audit import append
 from app.auth.guard import optimistic, principal
 from app.records.api.routes import EXAMPLE as RECORD
-from app.records.api.routes import IF_MATCH, RecordObject, tagged
+from app.records.api.routes import (
+    IF_MATCH,
+    UNLESS_MATCH,
+    RecordObject,
+    get_preconditions,
+    tagged,
+)
 from app.records.history import erasure, service
 from app.records.store.sizes import limit_size
 from app.rest import fields
 from app.rest.access import Access, allow, superadmin
 from app.rest.blueprint import Blueprint
-from app.rest.current_request import get_header
 from app.rest.paging import Page, PageArgs, items_field, page_body
 from app.rest.schemas import Schema
 from app.rest.serialization import json_response
@@ -152,7 +157,7 @@ def list_record_changes(args: JSONObject, collection: str, record_id: str) -> Re
 
 
 @blueprint.route(f"{BY_ID}/restore", methods=["POST"])
-@blueprint.doc(parameters=[IF_MATCH])
+@blueprint.doc(parameters=[IF_MATCH, UNLESS_MATCH])
 @blueprint.arguments(RestoreBody, example={"audit_id": 41})
 @blueprint.response(200, RecordObject, example=RECORD)
 @blueprint.fails(400, 403, 409, 412, 428)
@@ -165,9 +170,9 @@ def restore_record(body: JSONObject, collection: str, record_id: str) -> Respons
     records, and 404 `history_truncated` for entries that retention removed. Fields that are
     required now and had no value then keep their values.
     """
-    if_match = get_header("If-Match")
+    conditions = get_preconditions()
     audit_id, by = body["audit_id"], principal()
-    return tagged(service.restore(collection, record_id, audit_id, if_match=if_match, by=by))
+    return tagged(service.restore(collection, record_id, audit_id, conditions=conditions, by=by))
 
 
 @blueprint.route(f"{BY_ID}/erase", methods=["POST"])

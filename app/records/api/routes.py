@@ -12,6 +12,7 @@ from app.records.api import stale_reads
 from app.records.api.uploads import record_body
 from app.records.history import service
 from app.records.read import etags
+from app.records.read.etags import Preconditions
 from app.records.read.views import RecordView
 from app.records.store.sizes import limit_size
 from app.rest import fields
@@ -120,6 +121,7 @@ class RecordListArgs(PageArgs):
 
         unknown = ma.EXCLUDE
 
+    names_fields = True
     default_limit = 30
 
     expand = expand_text()
@@ -186,6 +188,18 @@ IF_NONE_MATCH = {
     "schema": {"type": "string"},
     "description": "ETags of the caller's cached copies; returns 304 if one is current.",
 }
+
+UNLESS_MATCH = {
+    "in": "header",
+    "name": "If-None-Match",
+    "schema": {"type": "string"},
+    "description": "ETags, or `*` for any: returns 412 if the record has one of them.",
+}
+
+
+def get_preconditions() -> Preconditions:
+    """What the headers of the request ask of the version that a change finds."""
+    return Preconditions(get_header("If-Match"), get_header("If-None-Match"))
 
 
 def tagged(record: RecordView, status: int = 200) -> Response:
@@ -281,7 +295,7 @@ def get_record(args: JSONObject, collection: str, record_id: str) -> Response:
 
 
 @blueprint.route("/<collection>/<record_id>", methods=["PUT"])
-@blueprint.doc(parameters=[IF_MATCH], requestBody=WITH_FILES)
+@blueprint.doc(parameters=[IF_MATCH, UNLESS_MATCH], requestBody=WITH_FILES)
 @blueprint.arguments(RecordBody, example={"title": "Hello again"})
 @blueprint.response(200, RecordObject, example=EXAMPLE)
 @blueprint.fails(400, 403, 409, 412, 428)
@@ -293,15 +307,15 @@ def replace_record(body: JSONObject, collection: str, record_id: str) -> Respons
     Absent fields get their default or null; fields that the caller may not write keep their values.
     An unchanged reference may refer to a record that the caller cannot view.
     """
-    if_match = get_header("If-Match")
+    conditions = get_preconditions()
     if body is MULTIPART:
         body = record_body(collection, "update")
-    changed = records.replace(collection, record_id, body, if_match=if_match, by=principal())
+    changed = records.replace(collection, record_id, body, conditions=conditions, by=principal())
     return tagged(changed)
 
 
 @blueprint.route("/<collection>/<record_id>", methods=["PATCH"])
-@blueprint.doc(parameters=[IF_MATCH], requestBody=WITH_FILES)
+@blueprint.doc(parameters=[IF_MATCH, UNLESS_MATCH], requestBody=WITH_FILES)
 @blueprint.arguments(RecordBody, example={"title": "Hello again"})
 @blueprint.response(200, RecordObject, example=EXAMPLE)
 @blueprint.fails(400, 403, 409, 412, 428)
@@ -313,15 +327,15 @@ def patch_record(body: JSONObject, collection: str, record_id: str) -> Response:
     Only the fields in the body change. An unchanged reference may refer to a record that the caller
     cannot view; a new one may not.
     """
-    if_match = get_header("If-Match")
+    conditions = get_preconditions()
     if body is MULTIPART:
         body = record_body(collection, "update")
-    changed = records.patch(collection, record_id, body, if_match=if_match, by=principal())
+    changed = records.patch(collection, record_id, body, conditions=conditions, by=principal())
     return tagged(changed)
 
 
 @blueprint.route("/<collection>/<record_id>", methods=["DELETE"])
-@blueprint.doc(parameters=[IF_MATCH])
+@blueprint.doc(parameters=[IF_MATCH, UNLESS_MATCH])
 @blueprint.response(204)
 @blueprint.fails(403, 409, 412, 422, 428)
 @optimistic
@@ -333,6 +347,6 @@ def delete_record(collection: str, record_id: str) -> Response:
     `set_null`, in the same transaction, within the account, regardless of those collections' rules.
     A remaining reference with `restrict` is a 409.
     """
-    if_match = get_header("If-Match")
-    records.delete(collection, record_id, if_match=if_match, by=principal())
+    conditions = get_preconditions()
+    records.delete(collection, record_id, conditions=conditions, by=principal())
     return Response(status=204)

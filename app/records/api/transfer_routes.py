@@ -91,10 +91,16 @@ class ExportArgs(Schema):
 
         unknown = ma.EXCLUDE
 
+    names_fields = True
+
     format = ma.fields.String(
         load_default="jsonl",
         validate=ma.validate.OneOf(list(formats.FORMATS)),
         metadata={"description": "csv, json, jsonl or zip."},
+    )
+    bom = ma.fields.Boolean(
+        load_default=False,
+        metadata={"description": "true begins CSV with a byte order mark, as Excel needs it."},
     )
     sort = fields.Text(metadata={"description": "As in the list; default `-created_at`."})
     fields_ = fields.Text(
@@ -159,8 +165,9 @@ def export_records(args: JSONObject, collection: str) -> Response:
     incomplete.
     """
     parameters = request.args.to_dict(flat=False)
-    parameters.pop("format", None)
-    export = exports.export(collection, args["format"], parameters, by=principal())
+    for name in ("format", "bom"):
+        parameters.pop(name, None)
+    export = exports.export(collection, args["format"], parameters, bom=args["bom"], by=principal())
     response = Response(export.text, mimetype=formats.FORMATS[args["format"]])
     response.call_on_close(export.close)  # even if nobody reads it
     name = f"{export.name}.{args['format']}"
@@ -181,7 +188,8 @@ def import_records(args: JSONObject, collection: str) -> Response:
     """Import records from a file, all or nothing.
 
     `text/csv` (the first line names the fields, separated by commas, semicolons or tabs, as are
-    the cells), `application/json` (an array, or
+    the cells, unless a line `sep=;` before it names another; in UTF-8, UTF-16 with its mark, or
+    what `charset` names, such as `windows-1252`), `application/json` (an array, or
     `{"records": [...]}`), `application/x-ndjson`, `application/zip`, or one `file` of these in
     `multipart/form-data`.
     Each record is created as by `POST /records/{collection}`, but system and computed fields are
@@ -234,10 +242,11 @@ def _source(collection: str) -> Source:
 def _read_source() -> Source:
     format = MEDIA_TYPES.get(request.mimetype)
     if request.mimetype != uploads.MULTIPART and format != formats.ARCHIVE:
-        raw = json_input.read_body(request)
+        charset = request.mimetype_params.get("charset") if format == "csv" else None
+        raw = json_input.read_body(request, any_charset=format == "csv")
         if format is None:
             raise UnsupportedMediaType(f"Send {', '.join(formats.FORMATS.values())}.")
-        return TextSource(format, raw)
+        return TextSource(format, formats.utf8(raw, charset) if charset else raw)
     _, upload, filename, mimetype = uploads.receive_file("file")
     format = FORMAT_BY_SUFFIX.get(PurePath(filename).suffix.lower()) or MEDIA_TYPES.get(mimetype)
     if format == formats.ARCHIVE:

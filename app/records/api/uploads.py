@@ -196,6 +196,9 @@ def _discard_if_refused(ids: Sequence[str]) -> None:
 
 def _values(definition: Definition, texts: Texts, parts: Parts) -> JSONObject:
     body: JSONObject = {}
+    for name, values in texts.lists():
+        if len(values) > 1 and name not in definition.files:
+            raise Malformed.at("body", name, msg="Send this part once.", type="repeated")
     if DATA in texts and DATA not in definition.fields:
         sent = json_input.loads(texts[DATA].encode(), infinite=True)
         if not isinstance(sent, dict):
@@ -205,7 +208,7 @@ def _values(definition: Definition, texts: Texts, parts: Parts) -> JSONObject:
         if name in definition.files:
             body[name] = _several(definition, name, [one for one in values if one])
         elif name != DATA or DATA in definition.fields:
-            body[name] = typed_value(definition.fields.get(name), values[-1])
+            body[name] = typed_value(definition.fields.get(name), values[0])
     for name, stored in parts.lists():
         known = body.get(name) if name in definition.files else None
         kept = known if isinstance(known, list) else []

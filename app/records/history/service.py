@@ -31,6 +31,7 @@ from app.errors import Conflict, Forbidden, InvalidValues, NotFound
 from app.records import service as records
 from app.records.history import audit_view as pasts
 from app.records.read import query, views
+from app.records.read.etags import ANY_VERSION, Preconditions
 from app.records.store import references
 from app.records.store.sizes import Octets, SizeLimit
 from app.security import reads
@@ -125,7 +126,7 @@ def restore(
     record_id: str,
     audit_id: int,
     *,
-    if_match: str | None = None,
+    conditions: Preconditions = ANY_VERSION,
     by: Principal,
 ) -> views.RecordView:
     """Restore the state after an entry as a new change. Raises like changing a record.
@@ -151,7 +152,7 @@ def restore(
     # JSON round trip: JSON fields are still unparsed texts.
     body = orjson.loads(orjson.dumps(body))
     with _hide_fields_in_errors(view):
-        return records.patch(collection, record_id, body, if_match=if_match, by=by)
+        return records.patch(collection, record_id, body, conditions=conditions, by=by)
 
 
 def _truncated(cut: pasts.Truncation) -> NotFound:

@@ -2,9 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from werkzeug.http import parse_etags
 
 from app.errors import PreconditionFailed
+
+UNWANTED = "The current version is one that If-None-Match names."
+
+
+@dataclass(frozen=True)
+class Preconditions:
+    """What a change asks of the version that it finds (RFC 9110, section 13.1)."""
+
+    if_match: str | None = None
+    if_none_match: str | None = None
+
+    def __bool__(self) -> bool:
+        return self != ANY_VERSION
+
+    def check(self, etag: str) -> None:
+        """Raise PreconditionFailed unless both headers fit the current version."""
+        check(self.if_match, etag)
+        if matches(self.if_none_match, etag):
+            raise PreconditionFailed(UNWANTED)
+
+
+ANY_VERSION = Preconditions()
 
 
 def check(header: str | None, etag: str) -> None:

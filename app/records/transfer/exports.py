@@ -41,7 +41,9 @@ class Export:
             self.close()
 
 
-def export(collection: str, format: str, parameters: Parameters, *, by: Principal) -> Export:
+def export(
+    collection: str, format: str, parameters: Parameters, *, bom: bool = False, by: Principal
+) -> Export:
     """Export all records that the caller may list. Raises InvalidValues, Stale.
 
     An archive has the bytes of their files. Raises Unavailable if these cannot be read.
@@ -68,7 +70,7 @@ def export(collection: str, format: str, parameters: Parameters, *, by: Principa
             text = archive.write(rows, rows.close)
         else:
             views_ = (views.render(row, parsed.names, access) for row in rows)
-            text = formats.write(format, parsed.names, views_)
+            text = formats.write(format, parsed.names, views_, bom=bom)
         if access.exposed or by.is_superadmin:
             text = reads.before_each(text)
         failed.pop_all()

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import orjson
 
-from app.errors import Malformed
+from app.errors import Malformed, UnsupportedMediaType
 from app.rest import json_input
 from app.rest.csv_files import SPREADSHEET, Cells
 from app.types import JSONMapping
@@ -28,6 +30,8 @@ BATCH_SIZE = 200
 CELLS = Cells(orjson.dumps, re.compile(f"'*(?:{SPREADSHEET})"), re.compile(f"'+(?:{SPREADSHEET})"))
 MAX_COLUMNS = 1000
 DELIMITERS = ",;\t"  # spreadsheets of many countries write semicolons
+SEPARATOR = re.compile(r'"?sep=([,;\t|])"?[,;\t|]*(?:\r\n|\r|\n)', re.IGNORECASE)
+CHARSETS = re.compile("utf-?8|utf-?16(?:[lb]e)?|us-ascii|iso-8859-[0-9]+|latin-?1|windows-125[0-8]")
 QUOTED = re.compile('"[^"]*"')
 
 View = JSONMapping
@@ -37,10 +41,13 @@ Line = tuple[int, Any]
 csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # bodies are limited elsewhere
 
 
-def write(format: str, names: Sequence[str], records: Iterable[View]) -> Iterator[bytes]:
-    """Serialize records in chunks."""
+def write(
+    format: str, names: Sequence[str], records: Iterable[View], *, bom: bool = False
+) -> Iterator[bytes]:
+    """Serialize records in chunks; `bom` puts a byte order mark before CSV, for Excel."""
     writers = {"csv": _csv, "json": _json, "jsonl": _jsonl}
-    return writers[format](names, records)
+    text = writers[format](names, records)
+    return chain([codecs.BOM_UTF8], text) if bom and format == "csv" else text
 
 
 def read(format: str, raw: bytes) -> Iterator[Line]:
@@ -88,10 +95,14 @@ def _lines(raw: bytes) -> Iterator[Line]:
 
 def _rows(raw: bytes) -> Iterator[Line]:
     text = _text(raw)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text), strict=True)
+    # Excel's own way to say which delimiter follows.
+    named = SEPARATOR.match(text)
+    text = text[named.end() :] if named else text
+    delimiter = named[1] if named else _delimiter(text)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     header: list[str] | None = None
     while True:
-        line = reader.line_num + 1
+        line = reader.line_num + (2 if named else 1)
         try:
             row = next(reader)
         except StopIteration:
@@ -100,9 +111,11 @@ def _rows(raw: bytes) -> Iterator[Line]:
             raise _invalid_csv(line, f"This is not CSV: {error}.") from None
         if header is None:
             header = _header(row)
+        elif not any(row):  # an empty line, or cells that a spreadsheet cleared
+            continue
         elif len(row) == len(header):
             yield line, dict(zip(header, map(CELLS.unescape, row), strict=True))
-        elif row:  # skip empty lines
+        else:
             yield (
                 line,
                 _invalid_csv(line, f"Has {len(row)} cells; the first line names {len(header)}."),
@@ -125,11 +138,25 @@ def _header(row: Sequence[str]) -> list[str]:
     return names
 
 
+def utf8(raw: bytes, charset: str) -> bytes:
+    """A text in another encoding as UTF-8. Raises Malformed, UnsupportedMediaType."""
+    if not CHARSETS.fullmatch(charset.lower()):
+        message = f"The charset {charset[:40]} is not supported. Send UTF-8."
+        raise UnsupportedMediaType(message)
+    try:
+        return raw.decode(charset).encode()
+    except (UnicodeError, LookupError):
+        raise Malformed.at("body", msg=f"The body is not valid {charset}.", type="csv") from None
+
+
 def _text(raw: bytes) -> str:
+    if raw[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):  # as spreadsheets save Unicode text
+        raw = utf8(raw, "utf-16")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise Malformed.at("body", msg="The body is not valid UTF-8.", type="csv") from None
+        msg = "The body is not valid UTF-8. Name another encoding, such as charset=windows-1252."
+        raise Malformed.at("body", msg=msg, type="csv") from None
     if "\0" in text:
         raise Malformed.at("body", msg="The body contains the NUL character.", type="csv")
     return text

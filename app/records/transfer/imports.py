@@ -220,6 +220,8 @@ class Import:
     def _parse_lines(self, lines: Sequence[Line]) -> Iterator[Placed]:
         for line, item in lines:
             if isinstance(item, dict):
+                if isinstance(item.get("id"), str):
+                    item["id"] = item["id"].lower()
                 self.lines.append(line)
                 yield len(self.lines) - 1, item
             elif isinstance(item, Malformed):
@@ -231,8 +233,9 @@ class Import:
     def _create(self, batch: Sequence[Placed], *, is_check: bool = False) -> dict[str, Body]:
         """Create the valid records; returns the detached references by record id."""
         problems = Problems([place for place, _ in batch])
-        # Exports contain system fields, which only the service sets.
-        bodies = [{n: v for n, v in body_.items() if n not in SYSTEM_FIELDS} for _, body_ in batch]
+        # Exports contain system and computed fields, which only the service sets.
+        ours = SYSTEM_FIELDS.keys() | self.definition.computed.keys()
+        bodies = [{n: v for n, v in body_.items() if n not in ours} for _, body_ in batch]
         left_out: dict[str, Body] = {}
         self._check_masks(bodies, problems)
         try:
@@ -289,7 +292,7 @@ class Import:
         for index, (id, row) in enumerate(zip(ids, change.values, strict=True)):
             values.append(row if id is None else {**row, "id": id})
             if id is not None and not _is_id(id):
-                message = "Must be a UUID in lower case."
+                message = "Must be a UUID."
                 change.problems.add(index, [problem("id", "invalid_type", message)])
             elif id in existing:
                 change.problems.add(index, [problem("id", "not_unique", TAKEN)])
@@ -305,7 +308,7 @@ class Import:
             name: body[name]
             for name, field_ in self.definition.fields.items()
             if (field_.collection or "").lower() == own_name and not field_.required
-            if isinstance(body.get(name), str) and body[name] in ids
+            if isinstance(body.get(name), str) and body[name].lower() in ids
         }
         if left_out:
             self.detached[place] = left_out

@@ -22,7 +22,8 @@ from app.errors import Forbidden, NotFound, Unauthorized, problem
 from app.files import ownership
 from app.ids import new_id
 from app.records import store
-from app.records.read import etags, views
+from app.records.read import views
+from app.records.read.etags import Preconditions
 from app.records.read.views import RecordView
 from app.records.store import Row, reads, writes
 from app.records.store.reads import UniqueKey
@@ -107,14 +108,32 @@ def valid_part(change: Change) -> Change:
     """The records of a batch without problems."""
     places = change.problems.indexes or ()
     faulty = change.problems.collected.indexes
-    kept = [index for index, place in enumerate(places) if place not in faulty]
+    return _part(change, [index for index, place in enumerate(places) if place not in faulty])
+
+
+def _part(change: Change, kept: Sequence[int]) -> Change:
+    places = change.problems.indexes
     return replace(
         change,
         before=[change.before[index] for index in kept] if change.before else (),
         values=[change.values[index] for index in kept],
         sent=[change.sent[index] for index in kept],
-        problems=change.problems.subset([places[index] for index in kept]),
+        problems=change.problems.subset([places[index] for index in kept] if places else None),
     )
+
+
+def _differing(change: Change) -> list[int]:
+    """Which records the change gives other values; to change nothing is no change."""
+    fields = change.access.definition.fields
+    return [
+        index
+        for index, (row, new) in enumerate(zip(change.before, change.values, strict=True))
+        if any(
+            fields[name].read_back(value) != row[name]
+            for name, value in new.items()
+            if name in fields
+        )
+    ]
 
 
 def add_conflicts(change: Change) -> None:
@@ -156,12 +175,19 @@ def _after(change: Change) -> list[Row]:
 def store_change(change: Change) -> list[RecordView]:
     """Store a change and announce it. Raises WriteRefused, and Forbidden if the rule refuses it."""
     definition, before = change.access.definition, change.before
-    rows = _after(change) or change.values
-    with conflicts.catch_refusals(change.access, rows, change.sent, change.problems):
-        if before:
-            stored = writes.update(definition, before, change.values)
-        else:
-            stored = writes.insert(definition, change.values)
+    differing = _differing(change) if before else range(len(change.values))
+    part = change if len(differing) == len(change.values) else _part(change, differing)
+    rows = _after(part) or part.values
+    written: Sequence[Row] = ()
+    if rows:
+        with conflicts.catch_refusals(part.access, rows, part.sent, part.problems):
+            if before:
+                written = writes.update(definition, part.before, part.values)
+            else:
+                written = writes.insert(definition, part.values)
+    stored = [*before] or [*written]
+    for index, row in zip(differing, written, strict=True):
+        stored[index] = row
     _check_allowed(change, stored)
     return _announce_change(change, stored)
 
@@ -174,7 +200,7 @@ def store_deferred(
     Where the database computes or may refuse a value, they are stored at once. Raises Stale, too.
     """
     stored = writes.predict(change.access.definition, change.before, change.values)
-    if stored is None:
+    if stored is None or (change.before and not _differing(change)):
         unchecked.verify()
         return store_change(change)
     # Announced first, as SQLite's other writers wait from the first statement on: 0.52 ms for a
@@ -195,7 +221,8 @@ def _announce_change(change: Change, stored: Sequence[Row]) -> list[RecordView]:
     operation = "update" if before else "create"
     previously: Sequence[Row | None] = before or [None] * len(stored)
     for row, previous in zip(stored, previously, strict=True):
-        announce(access.definition, operation, row, previous, access.caller)
+        if row is not previous:
+            announce(access.definition, operation, row, previous, access.caller)
     return views.render_written(access.definition, stored, access.caller)
 
 
@@ -258,11 +285,11 @@ def check_rule(
     raise problems.refusal(access, refused)
 
 
-def check_etag(access: Access, row: Row, if_match: str | None) -> None:
-    """Raise PreconditionFailed if the caller's ETag is not current."""
-    if if_match is not None:
+def check_etag(access: Access, row: Row, conditions: Preconditions) -> None:
+    """Raise PreconditionFailed if the record's ETag does not fit."""
+    if conditions:
         seen = views.render_written(access.definition, [row], access.caller)[0]
-        etags.check(if_match, seen.etag)
+        conditions.check(seen.etag)
 
 
 def not_found(access: Access) -> Exception:

@@ -17,7 +17,7 @@ from app.collections import definition as definitions
 from app.collections import masking
 from app.collections.access import Access
 from app.collections.definition import Definition
-from app.collections.fields import SYSTEM_FIELDS, InvalidValue
+from app.collections.fields import SYSTEM_FIELDS, Field, InvalidValue, ReferenceField
 from app.db import versioned_cache
 from app.errors import MAX_LISTED, AppError, Forbidden, InvalidValues, problem, truncated
 from app.files import ownership
@@ -92,7 +92,7 @@ class Problems:
         error = access.refusal()
         return self.add_indexes(error, indexes, "rule_denied", error.args[0])
 
-    def subset(self, indexes: Sequence[int]) -> Problems:
+    def subset(self, indexes: Sequence[int] | None) -> Problems:
         """The problems of some of the records; they collect into the same list."""
         return Problems(indexes, self.collected)
 
@@ -123,6 +123,7 @@ def clean_create(definition: Definition, body: Body, given: Body, found: list[Pr
     """A new record with defaults and system values; adds problems to `found`."""
     defaults = {name: field.default for name, field in definition.fields.items()}
     found += _system_problems(body, {"account_id": given["account_id"]})
+    found += _computed_problems(definition, body)
     whole, missing = defaults | dict(body), defaults.keys() - body.keys()
     return {**given, **_clean(definition, whole, found, missing)}
 
@@ -135,7 +136,7 @@ def clean_update(
     missing: Body = EMPTY,
 ) -> Values:
     """The changed values of a record; `missing` has those not sent. Adds problems to `found`."""
-    found += _system_problems(body, row)
+    found += [*_system_problems(body, row), *_computed_problems(definition, body)]
     return _clean(definition, {**missing, **body}, found, missing.keys())
 
 
@@ -145,6 +146,34 @@ def without_echoed_masks(
     """The body without masked values that the caller sent back unchanged."""
     kept = {n for n in masked if n in sent and _is_masked_view(definition, row, n, sent[n])}
     return {n: v for n, v in sent.items() if n not in kept}
+
+
+def _without_echoed_computed(access: Access, row: Body, sent: Body) -> Body:
+    """The body without computed values that the caller sees and sent back unchanged.
+
+    Of what the time computes, any value of its type is one that the caller may have seen.
+    """
+    definition = access.definition
+    names = definition.computed.keys() & sent.keys()
+    if not names:
+        return sent
+    seen = views.unmasked_fields(definition, row, access.caller)
+    echoed = {
+        name
+        for name in names & seen
+        if _is_echo(definition.declared[name], row[name], sent[name], name in definition.unsettled)
+    }
+    return {name: value for name, value in sent.items() if name not in echoed}
+
+
+def _is_echo(field: Field, stored: object, value: object, depends_on_time: bool) -> bool:
+    if value is None:
+        return stored is None or depends_on_time
+    try:
+        cleaned = field.clean(value)
+    except InvalidValue:
+        return False
+    return depends_on_time or cleaned == stored
 
 
 def clean_updates(
@@ -160,6 +189,7 @@ def clean_updates(
     masked = _seen_masked(access, rows, bodies)
     for index, (row, sent) in enumerate(zip(rows, bodies, strict=True)):
         body = without_echoed_masks(access.definition, row, sent, masked[index])
+        body = _without_echoed_computed(access, row, body)
         missing = {name: value for name, value in absent.items() if name not in sent}
         db.check_time()
         found: list[Problem] = []
@@ -211,8 +241,8 @@ def _seen_masked(
 
 
 def _is_masked_view(definition: Definition, row: Body, name: str, value: object) -> bool:
-    field = definition.fields.get(name)
-    if field is None or row[name] is None or not field.pii:
+    field = definition.declared.get(name)
+    if field is None or row[name] is None or name not in definition.personal:
         return False
     return bool(value == masking.masked(field, field.shown(row[name])))
 
@@ -249,11 +279,19 @@ def _system_problems(body: Body, stored: Body) -> list[Problem]:
     for name, system in SYSTEM_FIELDS.items():
         if name not in body:
             continue
-        known = stored.get(name)
-        if name not in stored or body[name] != (system.like.shown(known) if known else None):
+        known, sent = stored.get(name), body[name]
+        if isinstance(system.like, ReferenceField) and isinstance(sent, str):
+            sent = sent.lower()
+        if name not in stored or sent != (system.like.shown(known) if known else None):
             message = "This field is set by the service."
             found.append(problem(name, "field_read_only", message))
     return found
+
+
+def _computed_problems(definition: Definition, body: Body) -> list[Problem]:
+    message = "This field is computed from others, which can be changed."
+    names = [name for name in body if name in definition.computed]
+    return [problem(name, "field_read_only", message) for name in names]
 
 
 def _check_references(

@@ -27,13 +27,13 @@ def create(config: Config, by: Principal) -> object:
 
 def update(config: Config, by: Principal) -> object:
     """Update fields of a record; returns it as the owner sees it."""
-    name, id = _text(config, "collection"), _text(config, "record_id")
+    name, id = _text(config, "collection"), _text(config, "record_id").lower()
     return records.patch(name, id, _fields(config), by=by)
 
 
 def delete(config: Config, by: Principal) -> object:
     """Delete a record."""
-    name, id = _text(config, "collection"), _text(config, "record_id")
+    name, id = _text(config, "collection"), _text(config, "record_id").lower()
     records.delete(name, id, by=by)
     return {"id": id, "deleted": True}
 
