@@ -161,7 +161,7 @@ class Definition:
     def computed(self) -> Mapping[str, Node]:
         """The expression tree of each computed field."""
         return {
-            name: computed_node(field, self.declared)
+            name: computed_node(field, self.declared, is_stored=True)
             for name, field in self.declared.items()
             if isinstance(field, ComputedField)
         }
@@ -262,10 +262,10 @@ class Definition:
         if not is_expression(text):
             return None
         with suppress(RuleError):
-            return condition(text, self.scope)
+            return condition(text, dataclasses.replace(self.scope, is_stored=True))
         # A referenced collection may have changed since it was cached.
         with versioned_cache.reloading(), suppress(RuleError):
-            return condition(text, self.scope)
+            return condition(text, dataclasses.replace(self.scope, is_stored=True))
         return NEVER
 
     @cached_property
@@ -328,9 +328,9 @@ def field_types(fields: Mapping[str, Field]) -> dict[str, Type]:
     return system | {name: field.rule_type for name, field in stored}
 
 
-def computed_node(field: Field, fields: Mapping[str, Field]) -> Node:
+def computed_node(field: Field, fields: Mapping[str, Field], *, is_stored: bool = False) -> Node:
     """The checked expression of a computed field. Raises RuleError."""
-    scope = Scope(field_types(fields), caller=False)
+    scope = Scope(field_types(fields), caller=False, is_stored=is_stored)
     return_type = RETURN_TYPES[field.return_type or ""].rule_type
     return value(field.expression or "", scope, return_type)
 

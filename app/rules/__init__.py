@@ -47,6 +47,7 @@ To add a function, see `functions`. The tests compare both back ends over all of
 """
 
 from app.rules.check import Scope, condition, value
+from app.rules.cost import Budget, OverBudget
 from app.rules.evaluate import UNKNOWN, Context, Subject, evaluate, holds
 from app.rules.explain import Clause, deciding, surely, undecided
 from app.rules.nodes import Name, Node, RuleError, Sent, Type, fixed_fields, required_fields, walk
@@ -59,10 +60,12 @@ OPERATIONS = ("list", "view", "create", "update", "delete")
 __all__ = [
     "OPERATIONS",
     "UNKNOWN",
+    "Budget",
     "Clause",
     "Context",
     "Name",
     "Node",
+    "OverBudget",
     "RuleError",
     "Scope",
     "Sent",
