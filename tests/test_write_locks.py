@@ -72,9 +72,8 @@ def limited(app: Flask, monkeypatch: pytest.MonkeyPatch, **limits: Any) -> None:
 @contextmanager
 def limited_to(seconds: float) -> Iterator[None]:
     """As a request whose statements have this deadline."""
-    token = deadline.limit.set(deadline.Limit(seconds))
-    yield
-    deadline.limit.reset(token)
+    with deadline.within(deadline.Limit(seconds)):
+        yield
 
 
 @pytest.mark.timing
@@ -182,7 +181,7 @@ def test_a_change_that_takes_too_long_is_undone(
     records = [{f"f{i}": "a" for i in range(100)} for _ in range(1000)]
     refused = cast.alice.post("records/wide/batch", {"records": records})
     assert (refused.status_code, refused.json["error"]) == (400, "too_expensive")
-    assert refused.json["message"] == "This took longer than 0.1 s and was undone. Send less at once."
+    assert "longer than 0.1 s and was undone" in refused.json["message"]
     assert max(longest) < 1
     assert cast.alice.get("records/wide").json["total"] == 0
     assert cast.alice.post("records/wide", {"f1": "a"}).status_code == 201

@@ -32,21 +32,16 @@ limit: ContextVar[Limit | None] = ContextVar("statement_limit", default=None)
 
 
 @contextmanager
-def none() -> Iterator[None]:
-    """Let the block's statements run as long as they need."""
-    token = limit.set(None)
+def within(other: Limit | None) -> Iterator[None]:
+    """Run the block's statements under another limit; None lets them take as long as they need."""
+    token = limit.set(other)
     try:
         yield
     finally:
         limit.reset(token)
 
 
-@contextmanager
-def times(factor: float) -> Iterator[None]:
-    """Let the block's statements run so many times as long."""
+def multiplied(factor: float) -> Limit | None:
+    """The current limit, so many times as long."""
     current = limit.get()
-    token = limit.set(current and current._replace(seconds=current.seconds * factor))
-    try:
-        yield
-    finally:
-        limit.reset(token)
+    return current and current._replace(seconds=current.seconds * factor)

@@ -154,7 +154,7 @@ class Import:
 
         Raises like `ImportProblems.check`, and Stale.
         """
-        limits = deadline.none() if self.keep_ids else nullcontext()
+        limits = deadline.within(None) if self.keep_ids else nullcontext()
         with suppress(_Rollback), limits, self._transaction():
             records: Iterator[Placed] = iter(self.records)
             if self.keep_ids:

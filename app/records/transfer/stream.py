@@ -72,7 +72,8 @@ def open_stream(
     with ExitStack() as failed:
         failed.callback(connection.close)
         bound_values = {**parameters, **version_checks.parameters}
-        with tenancy.through_views(), deadline.times(DEADLINES):
+        longer = deadline.multiplied(DEADLINES)
+        with tenancy.through_views(), deadline.within(longer):
             stream = Stream(connection, connection.execute(statement, bound_values), all_names)
             stream.start(version_checks)
         failed.pop_all()
