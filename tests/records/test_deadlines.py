@@ -36,7 +36,7 @@ SCHEMA = [
         "expression": f"concat({TEN})",
     },
 ]
-LONG_RECORDS, LONG = 12, "z" * 990_000
+LONG_RECORDS, LONG = 16, "z" * 990_000
 MAX_TEXT = ", ".join(["max(text)"] * 10)
 
 # What each read may name as too dear, by the path and query.
@@ -45,7 +45,7 @@ SURFACES: dict[str, tuple[str, dict[str, str], set[str]]] = {
     "computed": ("records/notes", {"filter": "joined = 'x'"}, {"filter"}),
     "field": ("records/notes", {"joined": "x", "limit": "1"}, {"joined"}),
     "sort": ("records/notes", {"sort": "joined", "limit": "1"}, {"sort"}),
-    "pattern": ("records/notes", {"filter": f"joined ~ '%{'z' * 20}a%'"}, {"filter"}),
+    "pattern": ("records/notes", {"filter": f"joined ~ '%{'z' * 90}a%'"}, {"filter"}),
     "aggregate": ("records/notes/aggregate", {"functions": "max(joined)"}, {"functions"}),
     "group": (
         "records/notes/aggregate",
@@ -80,16 +80,16 @@ def notes(cast: Cast) -> Cast:
 
 
 def test_a_dear_read_is_cut_off_and_named_on_every_surface(
-    app: Flask, notes: Cast, monkeypatch: pytest.MonkeyPatch
+    app: Flask, notes: Cast, monkeypatch: pytest.MonkeyPatch, database: str
 ) -> None:
-    limit_statements(app, monkeypatch, 0.3)
+    limit_statements(app, monkeypatch, 0.05 if database == "sqlite" else 0.3)
     monkeypatch.setattr(stream, "DEADLINES", 1)
     for surface, (path, query, names) in SURFACES.items():
         began = time.monotonic()
         refused = notes.alice.get(path, query_string=query)
-        assert (refused.status_code, refused.json["error"]) == (400, "too_expensive"), surface
+        assert (refused.status_code, refused.json.get("error")) == (400, "too_expensive"), surface
         assert {one["field"] for one in refused.json["details"]} == names, surface
-        assert time.monotonic() - began < 10, surface
+        assert time.monotonic() - began < 30, surface  # of a row, on a busy machine
     named, query = {"X-Account-ID": "acme"}, SURFACES["list"][1]
     stranger = Caller(app).get("records/notes", headers=named, query_string=query)
     assert (stranger.status_code, stranger.json["error"]) == (400, "too_expensive")
