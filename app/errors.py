@@ -54,6 +54,23 @@ def truncated(name: str, problems: Sequence[Problem], count: int = 0) -> JSONObj
     return {name: list(problems[:MAX_LISTED])} | ({"count": count} if count > MAX_LISTED else {})
 
 
+class TooExpensive(BadRequest):
+    """A request that the database cannot serve within its deadline, however often it is sent."""
+
+    error = "too_expensive"
+
+    def __init__(self, seconds: float, names: Sequence[str] = ()) -> None:
+        """`names` are the parameters of a read that may be to blame; a change has none."""
+        if names:
+            given = ", ".join(names)
+            message = f"This took longer than {seconds} s: {given}. Simplify it, or ask for less."
+        else:
+            message = f"This took longer than {seconds} s and was undone. Send less at once."
+        super().__init__(message)
+        if names:
+            self.extra["details"] = [problem(one, self.error, "Takes too long.") for one in names]
+
+
 class InvalidValues(BadRequest):
     """All values that break validation rules: `details: [{field, message, code}]`.
 

@@ -3,7 +3,8 @@
 Requests wait in a queue per caller, and a free thread takes the first of the next caller. While
 others have requests, one caller gets half of the threads, as each more that is busy makes all wait
 longer for the interpreter, and has at most MAX_WAITING requests waiting. A caller alone gets
-everything.
+everything, but for one thread more, which only serves callers who have no request running: the
+slowest requests of some do not make the next caller wait.
 """
 
 import hashlib
@@ -50,8 +51,8 @@ class FairPool:
     """A thread pool with a queue per caller; has what gunicorn uses of an executor."""
 
     def __init__(self, threads: int, caller_of: Callable[[Any], Hashable]) -> None:
-        """Start the threads. `caller_of` returns whom the argument of a call is for."""
-        self._most = max(1, threads // 2)
+        """Start the threads, and one more. `caller_of` returns whom a call's argument is for."""
+        self._shared, self._most = threads, max(1, threads // 2)
         self._caller_of = caller_of
         self._lock = threading.Lock()
         self._waiting: OrderedDict[Hashable, deque[_Task]] = OrderedDict()
@@ -63,7 +64,7 @@ class FairPool:
         self._newest_at = self._other_at = float("-inf")
         self._threads = [
             threading.Thread(target=self._work, name=f"request-{n}", daemon=True)
-            for n in range(threads)
+            for n in range(threads + 1)
         ]
         for thread in self._threads:
             thread.start()
@@ -125,7 +126,10 @@ class FairPool:
             return task
 
     def _may_run(self, caller: Hashable) -> bool:
-        return self._running.get(caller, 0) < self._most or not self._has_company(caller)
+        running = self._running.get(caller, 0)
+        if running and sum(self._running.values()) >= self._shared:
+            return False
+        return running < self._most or not self._has_company(caller)
 
     def _run(self, task: _Task) -> None:
         with _Outcome(task.future):

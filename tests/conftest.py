@@ -187,7 +187,7 @@ def settings_for(database: str, folder: Path, **changes: object) -> Config:
         "SERVICE_BASE_URL": "http://atrium.test",
         "SERVICE_BASE_DOMAIN": "atrium.test",
         "SERVICE_LOGIN_RATE_LIMIT": "off",  # the tests of the limits turn it on
-        "SERVICE_SQLITE_TRANSACTION_SECONDS": "60",  # other tests keep the processors busy
+        "SERVICE_STATEMENT_SECONDS": "60",  # other tests keep the processors busy
     }
     return replace(Config.from_env(environ), **changes)  # type: ignore[arg-type]
 

@@ -75,7 +75,7 @@ def served(app: Flask, folder: Path) -> Iterator[tuple[str, Path]]:
         SERVICE_DATABASE_URL=config.database_url,
         SERVICE_INSTANCE_DIR=str(config.instance_dir),
         SERVICE_LOGIN_RATE_LIMIT="off",
-        SERVICE_SQLITE_TRANSACTION_SECONDS="60",  # other tests keep the processors busy
+        SERVICE_STATEMENT_SECONDS="60",  # other tests keep the processors busy
     )
     with started(procfile()["web"].split(), env, log):
         wait_for(f"http://127.0.0.1:{port}/ready", log)

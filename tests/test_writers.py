@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -42,6 +43,8 @@ def wait_at_most(app: Flask, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
 
     def set_seconds(seconds: float) -> None:
         monkeypatch.setattr(sqlite_driver, "BUSY_SECONDS", seconds)
+        limited = replace(app.extensions["atrium.config"], statement_seconds=seconds)
+        monkeypatch.setitem(app.extensions, "atrium.config", limited)
         reconnect()
 
     yield set_seconds

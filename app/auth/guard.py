@@ -30,7 +30,7 @@ from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.auth.signatures import Signature
 from app.auth.stream_credentials import StreamCredential
-from app.context import actor, tenancy, trigger_depth
+from app.context import actor, deadline, tenancy, trigger_depth
 from app.db import disk, errors, versioned_cache
 from app.errors import AppError, BadRequest, Forbidden, NotFound, Unauthorized, Unavailable
 from app.http.idempotency import HEADER as IDEMPOTENCY_KEY
@@ -165,6 +165,7 @@ def _is_essential() -> bool:
 def reset_context(error: BaseException | None = None) -> None:
     """After a request: whatever the thread does next, the caller of this one does not do it."""
     db.write_limit.set(None)
+    deadline.limit.set(None)
     actor.source.set(actor.system)
     tenancy.source.set(tenancy.across)
     trigger_depth.chain.set(trigger_depth.NO_CHAIN)
@@ -177,6 +178,8 @@ def check(request: Request, g: Any) -> Response | None:
     tenancy.source.set(partial(_tenancy, g))
     db.write_limit.set(_is_essential)
     environ, chain = request.environ, trigger_depth.NO_CHAIN
+    seconds = config.current().statement_seconds
+    deadline.limit.set(deadline.Limit(seconds, environ.get("gunicorn.socket")))
     if DEPTH in environ or ROOT in environ:
         chain = trigger_depth.from_headers(environ.get(DEPTH), environ.get(ROOT))
     trigger_depth.chain.set(chain)

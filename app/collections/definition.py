@@ -163,7 +163,7 @@ class Definition:
     def computed(self) -> Mapping[str, Node]:
         """The expression tree of each computed field."""
         return {
-            name: computed_node(field, self.declared)
+            name: computed_node(field, self.declared, is_stored=True)
             for name, field in self.declared.items()
             if isinstance(field, ComputedField)
         }
@@ -271,10 +271,10 @@ class Definition:
         if not is_expression(text):
             return None
         with suppress(RuleError):
-            return condition(text, self.scope)
+            return condition(text, dataclasses.replace(self.scope, is_stored=True))
         # A referenced collection may have changed since it was cached.
         with versioned_cache.reloading(), suppress(RuleError):
-            return condition(text, self.scope)
+            return condition(text, dataclasses.replace(self.scope, is_stored=True))
         return NEVER
 
     @cached_property
@@ -337,13 +337,13 @@ def field_types(fields: Mapping[str, Field]) -> dict[str, Type]:
     return system | {name: field.rule_type for name, field in stored}
 
 
-def computed_node(field: Field, fields: Mapping[str, Field]) -> Node:
+def computed_node(field: Field, fields: Mapping[str, Field], *, is_stored: bool = False) -> Node:
     """The checked expression of a computed field. Raises RuleError."""
     # A stored expression stays readable where a field of an older release is named like a word.
     types = {name: type_ for name, type_ in field_types(fields).items() if name not in KEYWORDS}
     computed = [name for name, one in fields.items() if isinstance(one, ComputedField)]
     refused = {name: f"{name} is computed: computed fields cannot use it." for name in computed}
-    scope = Scope(types, caller=False, refused=refused)
+    scope = Scope(types, caller=False, refused=refused, is_stored=is_stored)
     return_type = RETURN_TYPES[field.return_type or ""].rule_type
     return value(field.expression or "", scope, return_type)
 

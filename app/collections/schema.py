@@ -19,7 +19,7 @@ from app.collections.fields import (
     ReferenceField,
 )
 from app.errors import problem
-from app.rules import KEYWORDS, RuleError
+from app.rules import KEYWORDS, Node, RuleError, cost
 from app.types import JSONMapping, JSONObject
 
 COLLECTION_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{2,55}")
@@ -28,6 +28,7 @@ RULE_WORDS = {word.lower() for word in KEYWORDS}
 RESERVED_COLLECTIONS = {"names", "export", "import", "batch", "aggregate", "rules", "plan"}
 RESERVED_FIELDS = set(SYSTEM_FIELDS) | table.DATABASE_COLUMNS
 LONGEST_SCHEMA = 200
+FIELDS_TOGETHER = 5  # what all computed fields of a collection may cost, in expressions
 ON_DELETE = ("restrict", "cascade", "set_null")
 DEFAULTS: JSONMapping = {
     "required": False,
@@ -240,11 +241,13 @@ def _default(spec: Spec, present: Field | None) -> Iterator[Problem]:
 
 def _expressions(specs: Sequence[Spec]) -> Iterator[Problem]:
     fields = {spec["name"]: parse_field(spec) for spec in specs}
+    nodes: list[Node] = []
     for name, field in fields.items():
         is_incomplete = not field.expression or field.return_type not in RETURN_TYPES
         if isinstance(field, ComputedField) and not is_incomplete:
             try:
-                computed_node(field, fields)
+                nodes.append(computed_node(field, fields))
+                cost.check(*nodes, times=FIELDS_TOGETHER)
             except RuleError as error:
                 yield problem(name, "expression_invalid", str(error), position=error.position)
 

@@ -265,8 +265,10 @@ class Config:
     import_max_rows: int = _setting(
         parsing.integer(1, 1_000_000), 50_000, "records in one imported file"
     )
-    sqlite_transaction_seconds: int = _setting(
-        parsing.integer(1, 3600), 1, "how long one request may block other writers on SQLite"
+    statement_seconds: int = _setting(
+        parsing.integer(1, 3600),
+        10,
+        "how long a statement of a request may run; on SQLite also how long one may write",
     )
     otel_exporter_otlp_endpoint: str = _setting(
         parsing.base_url,

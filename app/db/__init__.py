@@ -23,7 +23,6 @@ from app.db.transactions import (
     rollback_held,
     savepoint,
     transaction,
-    without_time_limit,
     write_limit,
 )
 
@@ -51,6 +50,5 @@ __all__ = [
     "savepoint",
     "sqlite_file",
     "transaction",
-    "without_time_limit",
     "write_limit",
 ]

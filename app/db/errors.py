@@ -23,7 +23,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.schema import ColumnCollectionConstraint
 
 from app.db import Base
-from app.errors import Conflict, Unavailable
+from app.errors import Conflict
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class Violation:
 
 # No such table, no such column.
 OUT_OF_DATE = ("42P01", "42703")
+CANCELED = "57014"
 DATA_EXCEPTION = "22"  # the class of codes
 # A server-side statement would now return other types; the code also covers other refusals.
 NOT_SUPPORTED, PLAN_OUT_OF_DATE = "0A000", "cached plan must not change result type"
@@ -140,10 +141,6 @@ def conflict_on_unique(table: str, column: str, field: str, message: str) -> Ite
         raise
 
 
-TOO_LONG = (
-    "This request blocked other writers for longer than SERVICE_SQLITE_TRANSACTION_SECONDS allows,"
-    " and was rolled back. Send less at once."
-)
 # A connection that broke while idle fails before SQLAlchemy can wrap the driver's error.
 UNAVAILABLE = (
     OperationalError,
@@ -157,15 +154,11 @@ UNAVAILABLE = (
 )
 
 
-def unavailable(error: Exception) -> Unavailable:
-    """Return the 503 for an outage or a timeout."""
-    return Unavailable(TOO_LONG if is_transaction_timeout(error) else None)
-
-
-def is_transaction_timeout(error: Exception) -> bool:
-    """Whether SQLite interrupted a transaction that ran past its time limit."""
+def passed_deadline(error: Exception) -> bool:
+    """Whether a statement was cancelled at its deadline; a wait for a lock ends before."""
     original = getattr(error, "orig", None) or error
-    return getattr(original, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT
+    was_interrupted = getattr(original, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT
+    return was_interrupted or getattr(original, "pgcode", None) == CANCELED
 
 
 def error_summary(error: Exception) -> str:

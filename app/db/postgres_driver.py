@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 
 from psycopg2 import extensions, sql
 
-from app.context import tenancy
+from app.context import deadline, tenancy
+from app.db.watch import Watch
 
 Query = str | bytes | sql.Composable
 Parameters = Sequence[Any] | Mapping[str, Any] | None
@@ -36,6 +37,8 @@ IDLE, FAILED, BROKEN = (
 UTILITY = re.compile(
     r"\s*(ALTER|ANALYZE|COMMENT|CREATE|DROP|GRANT|LOCK|REVOKE|SET|TRUNCATE)\b", re.I
 )
+LOCK_SHARE = 0.9
+"""Of the time of a statement, how much it may wait for a lock."""
 MAX_PREPARED, PREPARED_SECONDS = 100, 60
 UNPREPARED = "", -math.inf
 PARAMETER = re.compile(r"%\((.*?)\)s|%%")
@@ -66,7 +69,7 @@ class Roles(NamedTuple):
 
 
 class RoleStatements(NamedTuple):
-    """The statements that set the tenant scope: at BEGIN, and later in the transaction."""
+    """The statements that set tenant scope and deadline: at BEGIN, and later in the transaction."""
 
     first: bytes
     later: bytes
@@ -93,6 +96,7 @@ class Driver(extensions.connection):
         super().__init__(*args, **options)
         self._prepared: OrderedDict[ServerStatement, tuple[str, float]] = OrderedDict()
         self._numbers = count()
+        self.watch = Watch(self.cancel)
 
     def begin(self) -> None:
         """Begin a transaction with the next statement."""
@@ -149,13 +153,18 @@ class Driver(extensions.connection):
         pending, self._pending = self._pending, b""
         if self._begin:
             self._begin, pending = b"", self._begin
-        if self.roles is None and not self.is_sharded:
-            return pending
-        return pending + self._set_scope(self.roles, begins)
+        return pending + self._set_scope(begins)
 
-    def _set_scope(self, roles: Roles | None, begins: bool) -> bytes:
+    def _set_scope(self, begins: bool) -> bytes:
+        limit = deadline.limit.get()
         path = self.views_path if tenancy.reads_views.get() else ""
-        scope = _role_statements(roles, tenancy.current(), path)
+        scope = _role_statements(
+            self.roles,
+            self.is_sharded,
+            tenancy.current(),
+            path,
+            None if limit is None else limit.seconds,
+        )
         previous, self._scope = self._scope, scope
         if begins:
             return scope.first
@@ -214,7 +223,13 @@ class Cursor(extensions.cursor):
             self.connection.drop_deferred()
         if self.connection.is_sharded and UTILITY.match(str(query)):
             self.connection.flush()
-        super().execute(self.connection.take_pending() + text)
+        limit = deadline.limit.get()
+        if limit is not None and limit.client is not None:
+            self.connection.watch.start(math.inf, limit.client)  # the server has the deadline
+        try:
+            super().execute(self.connection.take_pending() + text)
+        finally:
+            self.connection.watch.stop()
         if rolls_back:
             self.connection.invalidate_scope()
 
@@ -230,28 +245,44 @@ class Cursor(extensions.cursor):
 
 
 @lru_cache(10_000)
-def _role_statements(roles: Roles | None, scope: tenancy.Scope, path: str) -> RoleStatements:
-    if roles is None:
-        return _sharded_statements(scope)
-    tables_path = "SET LOCAL search_path = DEFAULT; "
-    if scope in (tenancy.OWNER, tenancy.ALL_ACCOUNTS):
-        role = "NONE" if scope == tenancy.OWNER else quote_identifier(roles.every)
-        first = f"SET LOCAL ROLE {role}; "
-        return RoleStatements(first.encode(), f"{first}{tables_path}".encode())
-    account_id = scope if UUID.fullmatch(scope) else ""  # no account has the empty id
-    setting = f"SET LOCAL app.account_id = '{account_id}'; "
-    views_path = f"SET LOCAL search_path = {path}; " if path else ""
-    # A new transaction has this role already, and SET ROLE costs more than the setting.
-    later = f"SET LOCAL ROLE {quote_identifier(roles.one)}; {setting}{views_path or tables_path}"
-    return RoleStatements(f"{setting}{views_path}".encode(), later.encode())
+def _role_statements(
+    roles: Roles | None, is_sharded: bool, scope: tenancy.Scope, path: str, seconds: float | None
+) -> RoleStatements:
+    first, later = _deadline_settings(seconds)
+    if is_sharded:
+        # Citus sends the text of SET with its whole message to the workers; in a block it is its
+        # own.
+        is_all = scope in (tenancy.OWNER, tenancy.ALL_ACCOUNTS)
+        account_id = tenancy.ALL_ACCOUNTS if is_all else scope if UUID.fullmatch(scope) else ""
+        setting = f"SET LOCAL app.account_id = '{account_id}'; "
+        first, later = (f"DO $$BEGIN {setting}{more}END$$; " for more in (first, later))
+    elif roles is not None:
+        tables_path = "SET LOCAL search_path = DEFAULT; "
+        if scope in (tenancy.OWNER, tenancy.ALL_ACCOUNTS):
+            role = "NONE" if scope == tenancy.OWNER else quote_identifier(roles.every)
+            first = f"{first}SET LOCAL ROLE {role}; "
+            later = f"{later}SET LOCAL ROLE {role}; {tables_path}"
+        else:
+            account_id = scope if UUID.fullmatch(scope) else ""  # no account has the empty id
+            setting = f"SET LOCAL app.account_id = '{account_id}'; "
+            views_path = f"SET LOCAL search_path = {path}; " if path else ""
+            # A new transaction has this role already, and SET ROLE costs more than the setting.
+            first = f"{first}{setting}{views_path}"
+            later = f"{later}SET LOCAL ROLE {quote_identifier(roles.one)}; "
+            later += f"{setting}{views_path or tables_path}"
+    return RoleStatements(first.encode(), later.encode())
 
 
-def _sharded_statements(scope: tenancy.Scope) -> RoleStatements:
-    is_all = scope in (tenancy.OWNER, tenancy.ALL_ACCOUNTS)
-    account_id = tenancy.ALL_ACCOUNTS if is_all else scope if UUID.fullmatch(scope) else ""
-    # Citus sends the text of SET with its whole message to the workers; in a block it is its own.
-    setting = f"DO $$BEGIN SET LOCAL app.account_id = '{account_id}'; END$$; ".encode()
-    return RoleStatements(setting, setting)
+def _deadline_settings(seconds: float | None) -> tuple[str, str]:
+    """The deadline of statements, as set at BEGIN, and later in the transaction."""
+    if seconds is None:
+        return "", "SET LOCAL statement_timeout = DEFAULT; "
+    milliseconds = max(1, round(seconds * 1000))
+    statement = f"SET LOCAL statement_timeout = {milliseconds}; "
+    # Who waits for a lock gives up sooner, so that the error tells that the statement was not
+    # expensive. Only at BEGIN, as the transaction may have chosen another limit since.
+    lock = f"SET LOCAL lock_timeout = {max(1, round(milliseconds * LOCK_SHARE))}; "
+    return f"{statement}{lock}", statement
 
 
 def quote_identifier(name: str) -> str:

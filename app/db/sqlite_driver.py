@@ -7,6 +7,9 @@ waits for `-turn`, which the writer holds until its transaction ends. If a trans
 or another program writes, the first falls back to SQLite's own waiting, so that one stuck writer
 blocks the others no longer than SQLite would.
 
+The transaction of a request may write until its deadline (`app/context/deadline.py`), and waits for
+its turn half as long again: one transaction that runs until its deadline makes nobody give up.
+
 The writer also checkpoints the WAL. SQLite does so after any commit, but while others write it
 never finishes: the WAL does not restart, and from then on every commit checkpoints.
 """
@@ -17,10 +20,16 @@ import fcntl
 import os
 import sqlite3
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 from weakref import WeakSet, finalize
 
+import sqlalchemy as sa
+
+from app.context import deadline
+from app.context.deadline import Limit
+from app.db.watch import Watch
 from app.rules import sqlite as rules_on_sqlite
 
 BUSY_SECONDS = 15
@@ -28,11 +37,11 @@ LONG_SECONDS = 0.5
 """How long the first in the queue waits for its turn."""
 SHORT_SECONDS = 0.1
 """A wait up to this long leaves SQLite's busy timeout as it is."""
+WAIT_FACTOR = 1.5
+"""A request waits for its turn this many times as long as it may write."""
 POLL_SECONDS, LONGEST_POLL_SECONDS, CHECK_SECONDS = 0.00005, 0.0003, 0.01
 POLL_GROWTH = 1.2
 """Most turns come within a millisecond, which a longer first sleep would miss by a third."""
-STEPS_BETWEEN_CHECKS = 1000
-"""SQLite VM steps between two checks of the time limit."""
 WAL_ROWS = 1000
 """After how many changed rows a process checkpoints the WAL."""
 WAL_PAGES = 10_000
@@ -63,6 +72,7 @@ class Driver(sqlite3.Connection):
         self._queue = _Lock(file and f"{file}-queue")
         self._turn = _Turn(file and f"{file}-turn")
         self._rows_before = 0
+        self.watch = Watch(self.interrupt)
         self._deadline: float | None = None
         self._checks_foreign_keys = True
         _drivers.add(self)
@@ -85,53 +95,59 @@ class Driver(sqlite3.Connection):
                 error.args = (f"{error}: {database}",)
             raise
 
-    def begin(self, seconds: float | None = None, *, checks_foreign_keys: bool = True) -> None:
+    def begin(self, limit: Limit | None = None, *, checks_foreign_keys: bool = True) -> None:
         """Begin a write transaction. Raises OperationalError if the database stays busy.
 
-        After this many seconds its statements raise OperationalError (INTERRUPT).
+        Past the limit its statements raise OperationalError (INTERRUPT).
         """
         if not checks_foreign_keys:  # SQLite takes this only outside a transaction
             self._checks_foreign_keys = False
             self.execute("PRAGMA foreign_keys = OFF")
-        self._begin()
-        if seconds is not None:
-            self._deadline = time.monotonic() + seconds
-            self.set_progress_handler(self._is_late, STEPS_BETWEEN_CHECKS)
+        self.watch.stop()  # the deadline of an earlier read
+        self._begin(limit.seconds * WAIT_FACTOR if limit else self._timeout)
+        if limit:
+            self._deadline = time.monotonic() + limit.seconds
+            self.watch.start(*limit)
 
-    def _begin(self) -> None:
+    def _begin(self, seconds: float) -> None:
         start = time.monotonic()
-        deadline = start + self._timeout
+        until = start + seconds
         try:
             self._queue.acquire()
-            self._turn.acquire_within(min(LONG_SECONDS, deadline - time.monotonic()))
+            self._turn.acquire_within(min(LONG_SECONDS, until - time.monotonic()))
             if time.monotonic() - start < SHORT_SECONDS:
                 self.execute("BEGIN IMMEDIATE")
             else:
-                self._begin_within(max(0, deadline - time.monotonic()))
+                self._begin_within(max(0, until - time.monotonic()))
         finally:  # even if interrupted, others must not wait for this connection
             self._queue.release()
             if not self.in_transaction:
                 self._turn.release()
 
     def cursor(self, *args: Any, **options: Any) -> Any:
-        """Return a cursor. Raises OperationalError if the time is up."""
-        self.check_time()
+        """Return a cursor for a statement. Raises OperationalError if the time is up."""
+        self.begin_statement()
         return super().cursor(*args, **options)
+
+    def begin_statement(self) -> None:
+        """Give a read its deadline; a transaction that writes has one for all of its statements."""
+        if self._deadline is not None:
+            self.check_time()
+        elif (limit := deadline.limit.get()) is not None:
+            self.watch.start(*limit)
+        else:
+            self.watch.stop()
 
     def check_time(self) -> None:
         """Raise OperationalError if the transaction has passed its time limit."""
-        if self._is_late():
+        if self._deadline is not None and time.monotonic() > self._deadline:
             error = sqlite3.OperationalError("interrupted: the transaction takes too long")
             error.sqlite_errorcode = sqlite3.SQLITE_INTERRUPT
             raise error
 
-    def _is_late(self) -> bool:
-        return self._deadline is not None and time.monotonic() > self._deadline
-
     def _end_limit(self) -> None:
-        if self._deadline is not None:
-            self._deadline = None
-            self.set_progress_handler(None, 0)
+        self._deadline = None
+        self.watch.stop()
 
     def commit(self) -> None:
         """Commit, and let the next in the queue write."""
@@ -165,6 +181,7 @@ class Driver(sqlite3.Connection):
 
     def close(self) -> None:
         """Close the connection, and leave the queue."""
+        self.watch.stop()  # SQLite must not be interrupted while it closes
         if self.closes_in_turn:
             self._turn.acquire_within(LONG_SECONDS)
             Driver.closes_in_turn = self._turn.is_held  # if not, some writer holds it for long
@@ -182,6 +199,20 @@ class Driver(sqlite3.Connection):
             self.execute("BEGIN IMMEDIATE")
         finally:
             self.execute(f"PRAGMA busy_timeout = {int(self._timeout * 1000)}")
+
+
+@contextmanager
+def fetching(connection: sa.Connection, limit: Limit | None) -> Iterator[None]:
+    """Give this part of a long read a deadline of its own; PostgreSQL does so by itself."""
+    driver = connection.connection.driver_connection
+    if limit is None or not isinstance(driver, Driver):
+        yield
+        return
+    driver.watch.start(*limit)
+    try:
+        yield
+    finally:
+        driver.watch.stop()
 
 
 def is_locked(file: str, seconds: float) -> bool:

@@ -17,6 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import PoolProxiedConnection
 
 from app import config
+from app.context import deadline
 from app.db import disk, engine, postgres_driver, sqlite_driver
 from app.db.session import (
     BatchCallback,
@@ -65,6 +66,8 @@ def transaction(*, changes_schema: bool = False) -> Iterator[Session]:
     if outer is not None:
         _commit_held(outer)
     work = start_work(partial(_begun, changes_schema))
+    # Schema changes may take longer: they rebuild tables.
+    limit = deadline.limit.set(None if changes_schema else deadline.limit.get())
     try:
         if changes_schema:
             _lock_schema(session)
@@ -83,6 +86,7 @@ def transaction(*, changes_schema: bool = False) -> Iterator[Session]:
         raise
     finally:
         work.is_open = False
+        deadline.limit.reset(limit)
     if not is_held:
         _commit_held(work)
 
@@ -189,32 +193,15 @@ def _begin(pool: sa.Pool, changes_schema: bool) -> PoolProxiedConnection:
 
 
 def _begin_on_sqlite(driver: sqlite_driver.Driver, changes_schema: bool) -> None:
-    is_essential, seconds = write_limit.get(), None
+    is_essential = write_limit.get()
     if is_essential:
         disk.check_free_space(driver.database, driver, is_essential)
-        # Schema changes may block others for longer.
-        if not changes_schema and not _without_time_limit.get():
-            seconds = config.current().sqlite_transaction_seconds
     # ALTER rebuilds tables and checks them afterwards (app/collections/table.py).
-    driver.begin(seconds, checks_foreign_keys=not changes_schema)
+    driver.begin(deadline.limit.get(), checks_foreign_keys=not changes_schema)
 
 
-_without_time_limit: ContextVar[bool] = ContextVar("without_time_limit", default=False)
 write_limit: ContextVar[Callable[[], bool] | None] = ContextVar("write_limit", default=None)
-"""Limits this context's writes to SQLite, as for requests; None (commands, jobs) for no limit.
-
-On a nearly full disk only writes for which it returns true go on.
-"""
-
-
-@contextmanager
-def without_time_limit() -> Iterator[None]:
-    """Let transactions inside the block last as long as they need: for superadmins only."""
-    token = _without_time_limit.set(True)
-    try:
-        yield
-    finally:
-        _without_time_limit.reset(token)
+"""On a nearly full disk only writes for which it returns true go on; None lets all go on."""
 
 
 def _lock_schema(session: Session) -> None:

@@ -16,14 +16,25 @@ from sqlalchemy.exc import (
 from sqlalchemy.orm.exc import ObjectDeletedError, StaleDataError
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
-from app.db.errors import UNAVAILABLE, error_summary, unavailable, violation_of
-from app.errors import AppError, Conflict, NotFound, Unavailable, error_location
+from app.config import current
+from app.db.errors import UNAVAILABLE, error_summary, passed_deadline, violation_of
+from app.errors import (
+    MAX_LISTED,
+    AppError,
+    Conflict,
+    NotFound,
+    TooExpensive,
+    Unavailable,
+    error_location,
+)
 
 log = structlog.get_logger()
 # Full disks and too many open files; large uploads go to temporary files.
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE)
 TOO_LARGE = "The body is too large: this route takes at most {}."
 FORMS = ("multipart/", "application/x-www-form-urlencoded")
+# Parameters that make no read take longer.
+PAGING = frozenset({"limit", "skip", "page", "page_size", "after", "before", "format"})
 # A row was deleted while the request ran.
 GONE = (NoResultFound, ObjectDeletedError, StaleDataError)
 CONCURRENT_CHANGE = "This conflicts with a concurrent change. Reload and try again."
@@ -95,9 +106,23 @@ def _limit() -> str:
     return f"{fields:,} bytes in its fields, and {parts:,} parts"
 
 
-def _database_unavailable(error: Exception) -> Response:
+def database_error(error: Exception) -> AppError:
+    """The error for a database that is busy or away, or for what takes it too long, and log it.
+
+    Clients repeat a 503: it is none where the request is to blame, as it would fail again.
+    """
+    if passed_deadline(error):
+        is_read = request.method in ("GET", "HEAD")
+        names = [name[:80] for name in request.args if name not in PAGING][:MAX_LISTED]
+        if names or not is_read:
+            log.warning("too expensive", reason=error_summary(error))
+            return TooExpensive(current().statement_seconds, names if is_read else ())
     log.warning("database unavailable", reason=error_summary(error))
-    return error_response(unavailable(error))
+    return Unavailable()
+
+
+def _database_unavailable(error: Exception) -> Response:
+    return error_response(database_error(error))
 
 
 def _no_room(error: OSError) -> Response:

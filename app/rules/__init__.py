@@ -48,6 +48,7 @@ To add a function, see `functions`. The tests compare both back ends over all of
 """
 
 from app.rules.check import Scope, condition, value
+from app.rules.cost import Budget, OverBudget
 from app.rules.evaluate import UNKNOWN, Context, Subject, evaluate, holds
 from app.rules.explain import Clause, deciding, surely, undecided
 from app.rules.lexer import KEYWORDS
@@ -62,10 +63,12 @@ __all__ = [
     "KEYWORDS",
     "OPERATIONS",
     "UNKNOWN",
+    "Budget",
     "Clause",
     "Context",
     "Name",
     "Node",
+    "OverBudget",
     "RuleError",
     "Scope",
     "Sent",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from app.rules import values
+from app.rules import cost, values
 from app.rules.functions import CALLERS, PLAIN, SPECIAL
 from app.rules.lexer import KEYWORDS
 from app.rules.matching import OPAQUE, TEMPORAL, WORDS, alike, check_ordered, expect, united
@@ -61,6 +61,8 @@ class Scope:
     """Names of ids, whose texts compare in any case."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """Names that are there but may not be used, and what is said of them."""
+    is_stored: bool = False
+    """Whether the text was accepted earlier: `cost` bounds new ones only."""
 
 
 def condition(text: str, scope: Scope) -> Node:
@@ -81,6 +83,8 @@ class _Checker:
         checked = expect(self.check(parse(text, self.scope.furthest)), expected)
         if sum(1 for _ in walk(checked)) > MAX_NODES:
             raise RuleError("The expression is too long, including its computed fields.", 0)
+        if not self.scope.is_stored:
+            cost.check(checked)
         return checked
 
     def check(self, node: Node) -> Node:

@@ -11,6 +11,8 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
+from app.rules.cost import MAX_PATTERN
+
 Expression = sa.ColumnElement[Any]
 ColumnType = sa.types.TypeEngine[Any]
 MAX_PARTS = 60  # of a call; some builds of SQLite take no more than 100, as does PostgreSQL
@@ -151,7 +153,9 @@ def _sqlite_matches(element: Matches, compiler: SQLCompiler, **options: object) 
 @compiles(Matches, "postgresql")
 def _postgres_matches(element: Matches, compiler: SQLCompiler, **options: object) -> str:
     text, pattern = _parts(element, compiler, options)
-    kept = f"replace(replace(lower({pattern} COLLATE \"C\"), '!', '!!'), '_', '!_')"
+    # Named once only: patterns may hold patterns.
+    cut = f"left({pattern}, {MAX_PATTERN})"
+    kept = f"replace(replace(lower({cut} COLLATE \"C\"), '!', '!!'), '_', '!_')"
     # A percent sign is doubled for the driver.
     like = f"regexp_replace({kept}, '\\\\([\\\\%%])', '!\\1', 'g')"
     return f"lower({text} COLLATE \"C\") LIKE {like} ESCAPE '!'"

@@ -12,6 +12,7 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 from app.rules import values
+from app.rules.cost import MAX_PATTERN, Budget
 from app.rules.functions import ARITHMETIC, PLAIN
 from app.rules.nodes import (
     Arithmetic,
@@ -63,6 +64,8 @@ class Context:
     now: datetime = LONG_AGO
     unknown: tuple[type[Node], ...] = ()
     """The kinds of names of whose values nothing is known yet; only `explain` asks."""
+    budget: Budget | None = None
+    """What the expression may read; None for rules, which decide in any case."""
 
 
 def evaluate(node: Node, context: Context) -> Any:
@@ -117,6 +120,10 @@ def _comparison(node: Comparison, context: Context) -> bool:
 
 def _sides(node: Comparison, context: Context) -> tuple[object, object]:
     left, right = evaluate(node.left, context), evaluate(node.right, context)
+    if node.operator in ("~", "!~") and not isinstance(node.right, Literal):
+        right = right[:MAX_PATTERN] if isinstance(right, str) else right
+    if context.budget and node.operator in ("~", "!~"):
+        context.budget.spend(left)
     if treats_anonymous_as_empty(node):
         left = "" if left is None and isinstance(node.left, Caller) else left
         right = "" if right is None and isinstance(node.right, Caller) else right
@@ -193,7 +200,10 @@ def _membership(node: Membership, context: Context) -> bool:
 
 
 def _contains(node: Contains, context: Context) -> bool:
-    return values.contains(evaluate(node.container, context), evaluate(node.item, context))
+    container, item = evaluate(node.container, context), evaluate(node.item, context)
+    if context.budget:
+        context.budget.spend(container)
+    return values.contains(container, item)
 
 
 def _is_null(node: IsNull, context: Context) -> bool:
@@ -214,6 +224,8 @@ def _call(node: Call, context: Context) -> object:
         return CALLS[node.name](node, context)
     function = PLAIN[node.name]
     given = [evaluate(argument, context) for argument in node.arguments]
+    if context.budget:
+        context.budget.spend(*given)
     fitting = []
     for value, wanted in zip(given, function.parameters, strict=False):
         fitting.append(_as_moment(value) if wanted is Type.DATETIME else value)
@@ -225,6 +237,8 @@ def _concat(node: Call, context: Context) -> str | None:
     given = [evaluate(argument, context) for argument in node.arguments]
     if any(_kind(value) in UNWRITTEN for value in given):
         return None
+    if context.budget:
+        context.budget.spend(*given)
     return "".join(map(values.written, given))
 
 

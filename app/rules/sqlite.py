@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from app.rules import program, values
+from app.rules.cost import MAX_PATTERN
 from app.rules.functions import ARITHMETIC, PLAIN
 from app.rules.sql import ARITHMETIC as NAMES
 from app.rules.sql import NATIVE
@@ -25,7 +26,7 @@ def register(connection: sqlite3.Connection) -> None:
     given["plain"] = (values.plain, 1)
     given["date_diff"] = (_date_diff, 3)
     given["date_add"] = (_date_add, 3)
-    given["matches"] = (values.matches, 2)
+    given["matches"] = (_matches, 2)
     given["contains"] = (values.contains, 2)
     for name, (python, count) in given.items():
         connection.create_function(f"atrium_{name}", count, _strict(python), deterministic=True)
@@ -64,6 +65,10 @@ def _strict(python: Callable[..., object]) -> Callable[..., Any]:
         return None if None in arguments else python(*arguments)
 
     return call
+
+
+def _matches(text: str, pattern: str) -> bool:
+    return values.matches(text, pattern[:MAX_PATTERN])
 
 
 def _date_diff(left: str, right: str, unit: str) -> object:

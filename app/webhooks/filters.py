@@ -6,7 +6,7 @@ may be created or changed later. A filter that cannot be evaluated lets the chan
 
 from __future__ import annotations
 
-from app import clock, rules
+from app import clock, db, rules
 from app.collections import access
 from app.collections.definition import Definition
 from app.errors import problem
@@ -49,7 +49,12 @@ def matches(
     if node is None:
         return True
     caller = access.rule_caller(event.by)
-    return rules.holds(node, rules.Context(record, caller, now=clock.now()))
+    db.check_time()  # many filters of many records run in one transaction
+    context = rules.Context(record, caller, now=clock.now(), budget=rules.Budget())
+    try:
+        return rules.holds(node, context)
+    except rules.OverBudget:
+        return True
 
 
 def _node(definition: Definition, text: str, hidden: frozenset[str]) -> rules.Node | None:
@@ -59,7 +64,7 @@ def _node(definition: Definition, text: str, hidden: frozenset[str]) -> rules.No
             _nodes.clear()
         fields = {k: v for k, v in definition.scope.fields.items() if k not in hidden}
         computed = {k: v for k, v in definition.computed.items() if k not in hidden}
-        scope = rules.Scope(fields, computed, ids=definition.id_names)
+        scope = rules.Scope(fields, computed, ids=definition.id_names, is_stored=True)
         try:
             _nodes[key] = rules.condition(text, scope)
         except rules.RuleError:

@@ -233,7 +233,7 @@ DEEP: dict[str, Callable[[], str]] = {
     "levels": lambda: nested(dense, "n") + " = 1",
     "a flat sum": lambda: "+".join(["n"] * 98) + " = 1",
     "many alternatives": lambda: "coalesce(" + ",".join(["n"] * 190) + ") = 1",
-    "many texts": lambda: "concat(" + ",".join(["t"] * 190) + ") = t",
+    "many texts": lambda: "concat(" + ",".join(["'t'"] * 190) + ") = t",
     "many items": lambda: "n IN [" + ",".join(["n"] * 190) + "]",
     "many conditions": lambda: "||".join("b" * 199),
 }

@@ -53,7 +53,7 @@ NESTED: dict[str, tuple[Callable[[str], str], str, Any]] = {
     "sign": (lambda text: f"-{text}", "n", -1),
     "products": (lambda text: f"(n * 2 - {text})", "n", 1),
     "call": (lambda text: f"upper({text})", "t", "A"),
-    "text": (lambda text: f"concat(t, {text})", "t", "a" * 32),
+    "text": (lambda text: f"concat('a', {text})", "'a'", "a" * 32),
     "choice": (lambda text: f"if(c, 2, {text})", "n", 1),
     "asked": (lambda text: f"if({text}, b, c)", "b", True),
     "first": (lambda text: f"coalesce(z, {text})", "n + 4", 5),

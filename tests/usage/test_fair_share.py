@@ -88,6 +88,29 @@ def test_half_of_the_threads_stay_free_beside_others(desk: Desk) -> None:
     desk.wait(1 + 2 + 1)
 
 
+def test_one_thread_is_left_for_who_has_none(desk: Desk) -> None:
+    for caller in ("noisy", "loud", "noisy", "loud", "noisy", "loud"):
+        desk.send(caller)
+    desk.wait(4)
+    quiet = desk.send("quiet")
+    desk.wait(4 + 1)
+    desk.send("quiet")  # has one: waits as they do
+    desk.wait(4 + 1)
+    quiet.set()
+    desk.wait(4 + 1 + 1)
+    assert desk.served[4:] == ["quiet", "quiet"]
+
+
+def test_who_is_alone_leaves_a_thread_to_the_next(desk: Desk) -> None:
+    for _ in range(6):
+        desk.send("noisy")
+    desk.wait(4)
+    time.sleep(fair_pool.RECENT_SECONDS)
+    desk.send("quiet")
+    desk.wait(4 + 1)
+    assert desk.served[4] == "quiet"
+
+
 def test_accounts_are_served_in_turn(desk: Desk) -> None:
     first = [desk.send("noisy") for _ in range(4)]
     desk.wait(4)

@@ -23,11 +23,12 @@ from app.console.shell import forms, guard, scopes, signing, streamed_pages
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, TemplateContext
 from app.console.shell.scopes import CollectionScope
-from app.db.errors import UNAVAILABLE, unavailable
+from app.db.errors import UNAVAILABLE
 from app.errors import AppError, BadRequest, Malformed, NotFound
 from app.files import service as files
 from app.files import uploads
 from app.files.uploads import Upload
+from app.http.error_handlers import database_error
 from app.http.languages import gettext, ngettext
 from app.records.api.transfer_routes import FORMAT_BY_SUFFIX, SUFFIXES
 from app.records.read.views import RecordView
@@ -167,7 +168,7 @@ class ImportRun:
         except UNAVAILABLE as error:
             if not self.is_long:  # else the response has started and can only report it
                 raise
-            self._refused(unavailable(error))
+            self._refused(database_error(error))
         finally:
             self.source.close()
 

@@ -26,6 +26,7 @@ from app.collections import masking
 from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS
 from app.collections.fields.file import files_in
+from app.context import deadline
 from app.db import versioned_cache
 from app.db.errors import error_summary
 from app.errors import (
@@ -153,7 +154,7 @@ class Import:
 
         Raises like `ImportProblems.check`, and Stale.
         """
-        limits = db.without_time_limit() if self.keep_ids else nullcontext()
+        limits = deadline.within(None) if self.keep_ids else nullcontext()
         with suppress(_Rollback), limits, self._transaction():
             records: Iterator[Placed] = iter(self.records)
             if self.keep_ids:
@@ -204,8 +205,7 @@ class Import:
             return
         for tries_left in reversed(range(MAX_RERUNS)):
             try:
-                # Complete what has started; each batch is short.
-                with versioned_cache.reloading(), db.without_time_limit():
+                with versioned_cache.reloading():
                     self._store_once(batch)
                 return
             except (versioned_cache.Stale, AppError, DBAPIError) as error:

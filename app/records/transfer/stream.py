@@ -14,14 +14,16 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from app.collections.definition import Definition
-from app.context import tenancy
-from app.db import engine
+from app.context import deadline, tenancy
+from app.db import engine, sqlite_driver
 from app.db.versioned_cache import VersionChecks
 from app.records.store import Row
 from app.types import JSONMapping
 
 NONE: Mapping[str, sa.ColumnElement[Any]] = {}
 BATCH_SIZE = 100  # rows, as in the largest page: each may be as large as a body
+DEADLINES = 3
+"""How many times as long as another statement one may take for a batch: it reads and sorts more."""
 
 
 class Stream:
@@ -29,6 +31,7 @@ class Stream:
 
     def __init__(self, connection: Connection, rows: Any, names: Sequence[str]) -> None:
         self._connection, self._rows, self._names = connection, rows, names
+        self._limit = deadline.limit.get()
         self._first: list[Any] = []
 
     def start(self, version_checks: VersionChecks) -> None:
@@ -41,9 +44,11 @@ class Stream:
             version_checks.check(first[len(self._names) :])
 
     def __iter__(self) -> Iterator[Row]:
-        for rows in ([self._first], self._rows.partitions(BATCH_SIZE)):
-            for batch in rows:
-                yield from (dict(zip(self._names, row, strict=False)) for row in batch)
+        batch = self._first
+        while batch:
+            yield from (dict(zip(self._names, row, strict=False)) for row in batch)
+            with sqlite_driver.fetching(self._connection, self._limit):
+                batch = self._rows.fetchmany(BATCH_SIZE)
 
     def close(self) -> None:
         """Release the connection."""
@@ -67,9 +72,10 @@ def open_stream(
     with ExitStack() as failed:
         failed.callback(connection.close)
         bound_values = {**parameters, **version_checks.parameters}
-        with tenancy.through_views():
+        longer = deadline.multiplied(DEADLINES)
+        with tenancy.through_views(), deadline.within(longer):
             stream = Stream(connection, connection.execute(statement, bound_values), all_names)
-        stream.start(version_checks)
+            stream.start(version_checks)
         failed.pop_all()
     return stream
 

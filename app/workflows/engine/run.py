@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 
 from app import clock, config, db, jobs
 from app.auth.principal import Principal
-from app.context import actor, tenancy, trigger_depth
+from app.context import actor, deadline, tenancy, trigger_depth
 from app.db import errors, versioned_cache
 from app.db.errors import UNAVAILABLE
 from app.errors import AppError
@@ -127,12 +127,18 @@ class Run:
         for reruns in range(MAX_RERUNS):
             try:
                 cache = versioned_cache.reloading() if reruns else nullcontext()
-                with cache, conflicts.explain_refusals(), db.transaction():
+                limit = deadline.Limit(config.current().statement_seconds)
+                refusals = conflicts.explain_refusals()
+                with cache, deadline.within(limit), refusals, db.transaction():
                     place = self.place_at(path)
                     self.input, self.step_began = None, self.now
                     self.apply(place, control_steps.run_step(self, place))
             except (versioned_cache.Stale, DBAPIError) as error:
                 self.restore()
+                if isinstance(error, DBAPIError) and errors.passed_deadline(error):
+                    seconds = config.current().statement_seconds
+                    self.fail([(self.place_at(path), Failed(f"Took longer than {seconds} s."))])
+                    return
                 if not _is_transient(error):
                     _check_database(error)
                     self.fail([(self.place_at(path), Failed(DATABASE_REFUSED))])

@@ -12,14 +12,15 @@ from datetime import datetime
 from functools import lru_cache
 
 from app import rules
+from app.rules import cost
 from app.rules.nodes import Sent
 from app.types import JSONMapping, JSONObject
 
 MAX_PATH_LENGTH = 12
 GLOBAL_NAMES = frozenset({"trigger", "steps", "now"})
 LOOP_NAMES = frozenset({"item", "index"})
-_VALUES = rules.Scope({}, open=True, furthest=MAX_PATH_LENGTH, caller=False)
-_EVENTS = rules.Scope({}, open=True, furthest=MAX_PATH_LENGTH)
+_VALUES = rules.Scope({}, open=True, furthest=MAX_PATH_LENGTH, caller=False, is_stored=True)
+_EVENTS = rules.Scope({}, open=True, furthest=MAX_PATH_LENGTH, is_stored=True)
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ def value(text: str) -> rules.Node:
 
 
 def check(node: rules.Node, available: AvailableNames) -> None:
-    """Refuse unknown names. Raises RuleError."""
+    """Refuse unknown names, and what would cost too much. Raises RuleError."""
+    cost.check(node)
     for part in rules.walk(node):
         if isinstance(part, rules.Name) and (message := available.wrong(part.path)):
             raise rules.RuleError(message, part.start)
@@ -79,7 +81,10 @@ def holds_for(
     now: datetime,
     instance_values_: JSONMapping,
 ) -> bool:
-    """Evaluate a condition on an event; `known` has the instance's values by name or path."""
+    """Evaluate a condition on an event; `known` has the instance's values by name or path.
+
+    It does not hold if it reads too much of a record: nothing is done that nobody checked.
+    """
     if not text:
         return True
     record, previous = event.get("record"), event.get("previous")
@@ -90,10 +95,12 @@ def holds_for(
         "trigger": event,
         "now": now,
     }
-    context = rules.Context(
-        {**(record or previous or {}), **event_names, **instance_values_}, caller, now=now
-    )
-    return rules.holds(condition(text, True), context)
+    names = {**(record or previous or {}), **event_names, **instance_values_}
+    context = rules.Context(names, caller, now=now, budget=rules.Budget())
+    try:
+        return rules.holds(condition(text, True), context)
+    except rules.OverBudget:
+        return False
 
 
 def instance_values(text: str | None, names: JSONMapping) -> JSONObject:

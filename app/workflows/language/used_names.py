@@ -32,7 +32,8 @@ def in_condition(text: str, *, on_event: bool = False) -> list[Path]:
 
 def in_filter(text: str) -> list[Path]:
     """The names of a filter, which may have templates."""
-    return _in(lambda: rules.condition(templates.blank(text), rules.Scope({}, open=True)))
+    scope = rules.Scope({}, open=True, is_stored=True)
+    return _in(lambda: rules.condition(templates.blank(text), scope))
 
 
 def _in_template(text: str) -> list[Path]:
