@@ -10,9 +10,10 @@ from typing import TypeVar
 import sqlalchemy as sa
 
 from app import clock, config, db, events, jobs
+from app.accounts.models import User
 from app.collections.fields.file import files_in
 from app.context import tenancy
-from app.files import storage
+from app.files import storage, uploads
 from app.files.models import FILES
 from app.files.service import REMOVE
 from app.files.uploads import TAKEN_WITHIN
@@ -38,6 +39,14 @@ def _erase_of_user(event: events.UserErased) -> None:
     _mark(event.account_id, own, FILES.c.record_id.is_(None))
     mine = FILES.c.account_id == event.account_id
     db.connection().execute(sa.update(FILES).where(mine, own).values(uploaded_by=None))
+
+
+@events.subscribe(events.UserLostAccess)
+def _discard_of_user(event: events.UserLostAccess) -> None:
+    # A new password ends sessions, too, but its user comes back for the uploads.
+    who = (User.account_id == event.account_id, User.id == event.user_id, User.is_active)
+    if event.is_deleted or db.db.session.scalar(sa.select(User.id).where(*who)) is None:
+        uploads.discard_of_user(event.account_id, event.user_id)
 
 
 def _mark(account_id: str, *which: sa.ColumnElement[bool]) -> None:

@@ -22,6 +22,7 @@ from app.errors import (
     UnsupportedMediaType,
 )
 from app.files import content, downloads, links, service, storage, thumbnails
+from app.files import uploads as waiting_uploads
 from app.files.models import StoredFile
 from app.files.service import File
 from app.records.api import uploads
@@ -30,6 +31,7 @@ from app.rest import fields
 from app.rest.access import Access, View, across_accounts, allow, public, query_credentials
 from app.rest.blueprint import Blueprint
 from app.rest.current_request import get_header, get_request
+from app.rest.paging import Page, PageArgs, items_field, page_body
 from app.rest.schemas import Schema
 from app.rest.serialization import json_response
 from app.security import reads
@@ -56,6 +58,12 @@ EXAMPLE = {
     "mime_type": "image/png",
     "path": "019a9f00-0000-7000-8000-00000000000a/019a9f00-0000-7000-8000-0000000000f1",
     "sha256": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+}
+WAITING = {
+    **EXAMPLE,
+    "uploaded_by": "019a9f00-0000-7000-8000-00000000000b",
+    "created_at": "2026-11-20T12:00:00.123456Z",
+    "expires_at": "2026-11-21T12:00:00.123456Z",
 }
 BYTES = {"type": "string", "format": "binary"}
 RANGE = {
@@ -90,6 +98,20 @@ class UploadAnswer(Schema):
     success = ma.fields.Boolean()
     message = ma.fields.String()
     file = ma.fields.Nested(UploadedFile)
+
+
+class WaitingUpload(UploadedFile):
+    """An upload, who made it, and when it is deleted unless a record takes it."""
+
+    uploaded_by = fields.Id(allow_none=True, metadata={"description": "Null if anonymous."})
+    created_at = fields.Timestamp()
+    expires_at = fields.Timestamp()
+
+
+class WaitingPage(Page):
+    """A page of uploads."""
+
+    items = items_field(WaitingUpload)
 
 
 class DownloadArgs(Schema):
@@ -161,15 +183,39 @@ def upload_file() -> Response:
     """Upload a file.
 
     `multipart/form-data` with one part `file`. Put the returned id into a `file` field of a record
-    within 24 hours; otherwise the file is deleted. Until then only you can download or delete it.
+    within 24 hours; otherwise the file is deleted. Until then only you can download it, and you and
+    admins can delete it. You need the right to write a file field of some collection (403), and may
+    have 100 uploads waiting (429).
     """
-    _writer()
+    waiting_uploads.check_may_upload(_writer())
     if get_request().mimetype != uploads.MULTIPART:
         raise UnsupportedMediaType("Send the file as multipart/form-data.")
-    _, parts = uploads.receive()
+    _, parts = uploads.receive(with_record=False)
     file = _only_file(parts)
     answer = {"success": True, "message": "The file is uploaded.", "file": _shown(file)}
     return json_response(answer, 201)
+
+
+@blueprint.route("/waiting", methods=["GET"])
+@blueprint.arguments(PageArgs, location="query")
+@blueprint.response(200, WaitingPage, example=page_body([WAITING], 1, {"skip": 0, "limit": 25}))
+def list_waiting_uploads(args: JSONObject) -> JSONObject:
+    """List the uploads that no record has taken.
+
+    Admins see those of the account, everybody else their own. The newest comes first. Delete them
+    with `DELETE /files/{file_id}`.
+    """
+    rows, total = waiting_uploads.page(principal(), args["skip"], args["limit"])
+    items = [
+        {
+            **_shown(row),
+            "uploaded_by": row.uploaded_by,
+            "created_at": row.created_at,
+            "expires_at": row.created_at + waiting_uploads.TAKEN_WITHIN,
+        }
+        for row in rows
+    ]
+    return page_body(items, total, args)
 
 
 def _writer() -> Principal:
@@ -301,7 +347,7 @@ def create_file_link(body: JSONObject, file_id: str) -> Response:
 @query_credentials
 @allow(Access.ANONYMOUS)
 def delete_file(args: JSONObject, file_id: str) -> Response:
-    """Delete an upload of yours that no record has taken.
+    """Delete an upload that no record has taken: of yours, as an admin of anybody.
 
     To delete a file that a record has, remove it from the record's field.
     """
@@ -315,10 +361,10 @@ def delete_file(args: JSONObject, file_id: str) -> Response:
 @query_credentials
 @allow(Access.ANONYMOUS)
 def delete_by_path(args: JSONObject, account_id: str, file_id: str) -> Response:
-    """Delete an upload of yours by the path that it returned.
+    """Delete an upload by the path that it returned.
 
     The same as `DELETE /files/{file_id}`: an upload that a record has, or that somebody else made,
-    is a 404.
+    is a 404; admins delete those of others, too.
     """
     return _delete(file_id, account_id)
 

@@ -24,7 +24,7 @@ from app.auth.guard import principal
 from app.collections import access as accesses
 from app.collections import definition as definitions
 from app.collections.definition import Definition
-from app.errors import Malformed, PayloadTooLarge
+from app.errors import InvalidValues, Malformed, PayloadTooLarge, problem
 from app.files import service as files
 from app.files import uploads
 from app.files.models import StoredFile
@@ -39,6 +39,7 @@ DATA = "data"
 MOST_PARTS, MOST_FILES, MOST_HEADERS = 1000, 100, 16
 PIECE, LONGEST_HEADERS = 64 * 1024, 64 * 1024
 PARSED = "multipart_body"
+NO_FILE_FIELD = "This field takes no files."
 Parts = MultiDict[str, StoredFile]
 Texts = MultiDict[str, str]
 
@@ -61,12 +62,12 @@ def record_body(collection: str, operation: str) -> JSONObject:
     if PARSED not in context:  # a request may be run again, but read once
         definition = definitions.get(collection)
         accesses.for_operation(principal(), definition, operation).check_open()
-        texts, parts = receive()
+        texts, parts = receive(with_record=True)
         setattr(context, PARSED, _values(definition, texts, parts))
     return dict(getattr(context, PARSED))
 
 
-def receive() -> tuple[Texts, Parts]:
+def receive(*, with_record: bool) -> tuple[Texts, Parts]:
     """The texts and the stored files of a multipart body.
 
     If the request fails, its uploads are deleted. Raises Malformed, PayloadTooLarge.
@@ -74,7 +75,7 @@ def receive() -> tuple[Texts, Parts]:
     with uploads.receiving() as begun:
         texts, parts = _parse(_with_room(get_request()), begun)
         received = [part.upload for part in parts]
-        stored = uploads.store(received, principal()) if parts else []
+        stored = uploads.store(received, principal(), with_record=with_record) if parts else []
     _discard_if_refused([file.id for file in stored])
     return texts, MultiDict(zip((part.name for part in parts), stored, strict=True))
 
@@ -207,6 +208,9 @@ def _values(definition: Definition, texts: Texts, parts: Parts) -> JSONObject:
         elif name != DATA or DATA in definition.fields:
             body[name] = typed_value(definition.fields.get(name), values[-1])
     for name, stored in parts.lists():
+        if name in definition.fields and name not in definition.files:
+            # A value of JSON would name the file, which no record takes.
+            raise InvalidValues([problem(name, "invalid_type", NO_FILE_FIELD)])
         known = body.get(name) if name in definition.files else None
         kept = known if isinstance(known, list) else []
         body[name] = _several(definition, name, [*kept, *({"id": file.id} for file in stored)])
