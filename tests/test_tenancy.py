@@ -458,6 +458,7 @@ CASES: dict[Route, Case] = {
     ("GET", "/files/<file_id>"): Owned(a_file, "files/{id}", part="file_id"),
     ("DELETE", "/files/<file_id>"): Owned(a_file, "files/{id}", part="file_id"),
     ("POST", "/files/<file_id>/link"): Owned(a_file, "files/{id}", {}, part="file_id"),
+    ("DELETE", "/files/<file_id>/links"): Owned(a_file, "files/{id}", part="file_id"),
     ("GET", "/files/<account_id>/<file_id>"): Owned(a_file, "files/{id}", part="file_id"),
     ("DELETE", "/files/<account_id>/<file_id>"): Owned(a_file, "files/{id}", part="file_id"),
     ("GET", "/files/download/<account_id>/<file_id>"): Owned(a_file, "files/{id}", part="file_id"),

@@ -194,7 +194,7 @@ class Waiting(NamedTuple):
     """The uploads of a user that wait for a record."""
 
     user_id: str | None
-    count: int
+    number: int
     size: int
     newest_at: datetime
 

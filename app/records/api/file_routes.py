@@ -12,6 +12,7 @@ from app import clock, config, rest
 from app.auth.guard import optimistic, principal
 from app.auth.principal import Principal
 from app.context import tenancy
+from app.db import versioned_cache
 from app.errors import (
     AppError,
     BadRequest,
@@ -19,6 +20,7 @@ from app.errors import (
     NotFound,
     RangeNotSatisfiable,
     Unauthorized,
+    Unavailable,
     UnsupportedMediaType,
 )
 from app.files import content, downloads, links, service, storage, thumbnails
@@ -307,13 +309,21 @@ def download_by_path(args: JSONObject, account_id: str, file_id: str) -> Respons
 def download_linked(args: JSONObject, token: str) -> Response:
     """Download a file by a signed link; it needs no credential.
 
-    The links are made by `POST /files/{file_id}/link`. A changed or expired one is a 403
-    `link_invalid`; a 404 means that the record no longer has the file. Ranges and thumbnails work
-    as in `GET /files/{file_id}`.
+    The links are made by `POST /files/{file_id}/link`. A changed, expired or ended one is a 403
+    `link_invalid`; a 404 means that the record no longer has the file, or that whoever made the
+    link may no longer view it. Ranges and thumbnails work as in `GET /files/{file_id}`.
     """
-    account_id, file_id = links.read(token)
-    with tenancy.in_account(account_id):
-        return send(files.linked(account_id, file_id), args.get("thumb"))
+    link = links.read(token)
+    with tenancy.in_account(link.account_id):
+        try:
+            with versioned_cache.reloading():
+                file = files.linked(link)
+        except versioned_cache.Stale:  # changed in between
+            raise Unavailable from None
+        answer = send(file, args.get("thumb"))
+        if answer.status_code != 304:
+            links.note_use(file, link, target=files.target(file))
+        return answer
 
 
 @blueprint.route("/<file_id>/link", methods=["POST"])
@@ -331,13 +341,31 @@ def download_linked(args: JSONObject, token: str) -> Response:
 def create_file_link(body: JSONObject, file_id: str) -> Response:
     """Create a signed link to a file.
 
-    It works without a credential until it expires, or until the record no longer has the file.
+    It works without a credential until it expires, until the record no longer has the file, until
+    you may no longer view it, or until somebody ends the links of the file. The security log has
+    links that are made and used.
     """
     by = principal()
     if not by.signed_in:
         raise Unauthorized
-    link = links.create(files.readable(file_id, by=by), body["expires_in"])
+    file = files.readable(file_id, by=by)
+    link = links.create(file, body["expires_in"], target=files.target(file), by=by)
     return json_response({"url": link.url, "expires_at": clock.iso(link.expires_at)}, 201)
+
+
+@blueprint.route("/<file_id>/links", methods=["DELETE"])
+@blueprint.response(204)
+@blueprint.fails(403)
+@optimistic
+@allow(Access.ANONYMOUS)
+def end_file_links(file_id: str) -> Response:
+    """End all links of a file.
+
+    For admins, and for whoever may update the record that has it. Links that are made afterwards
+    work.
+    """
+    files.end_links(file_id, by=_writer())
+    return Response(status=204)
 
 
 @blueprint.route("/<file_id>", methods=["DELETE"])
