@@ -30,7 +30,6 @@ TAKEN_WITHIN = timedelta(hours=24)
 # Uploads that no record has taken, and their bytes in largest files: of a user, and of an account.
 MAX_UNTAKEN_OF_USER, MAX_USER_SIZE = 100, 5
 MAX_UNTAKEN, MAX_ACCOUNT_SIZE = 1000, 20
-LEFT_FREE = 64 * 2**20  # bytes of the disk
 CHECK_EVERY = 16 * 2**20
 RETRY_SECONDS = 3600
 TOO_MANY_OF_USER = "Too many of your uploads wait for a record to take them. Use or delete some."
@@ -57,7 +56,7 @@ class Upload:
         if self.size > self._next_check:
             self._next_check = self.size + CHECK_EVERY
             left = storage.free_bytes()
-            if left is not None and left < LEFT_FREE:
+            if left is not None and left < storage.LEFT_FREE:
                 raise Unavailable(storage.FULL)
         if len(self._head) < content.HEAD_BYTES:
             self._head = (self._head + data)[: content.HEAD_BYTES]

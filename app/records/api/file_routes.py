@@ -121,7 +121,8 @@ class DownloadArgs(Schema):
 
     thumb = fields.Text(
         metadata={
-            "description": "`WxH`, each 16 to 2048: the image in WebP, no larger than that.",
+            "description": "`WxH`, each 16 to 2048, rounded down to one of twenty steps: the image "
+            "in WebP, no larger than that.",
             "pattern": f"^{thumbnails.SIZE.pattern}$",
         }
     )
@@ -482,6 +483,6 @@ def _thumbnail(file: File, text: str) -> Response:
     headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
     if etags.matches(get_header("If-None-Match"), etag):
         return Response(status=304, headers=headers)
-    thumbnail = thumbnails.create(file, size)
+    thumbnail = thumbnails.get(file, size)
     headers |= _headers(thumbnail.mime_type, f"{file.name}.webp")
     return Response(thumbnail.data, headers=headers)
