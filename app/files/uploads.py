@@ -82,8 +82,8 @@ class Upload:
 
     def store(self, account_id: str) -> str:
         """Move the bytes to the storage; returns the type of the file."""
-        mime_type = content.mime_type(self._head, self.name)
         self.seek(0)
+        mime_type = content.mime_type(self.path, self._head, self.name)
         headers = {
             "Content-Type": mime_type,
             "Content-Disposition": content.disposition(mime_type, self.name),

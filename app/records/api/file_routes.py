@@ -471,6 +471,9 @@ def _part(file: File, etag: str) -> tuple[int, int, int]:
     is_single = wanted is not None and wanted.units == "bytes" and len(wanted.ranges) == 1
     if wanted is None or not is_single or (condition is not None and condition != etag):
         return 0, file.size, 200
+    start, _ = wanted.ranges[0]
+    if start < -file.size or (start < 0 and not file.size):
+        return 0, file.size, 206 if file.size else 200  # a suffix that is longer than the file
     found = wanted.range_for_length(file.size)
     if found is None:
         raise RangeNotSatisfiable(file.size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from io import BytesIO
 from itertools import chain
@@ -39,6 +40,8 @@ DATA = "data"
 MOST_PARTS, MOST_FILES, MOST_HEADERS = 1000, 100, 16
 PIECE, LONGEST_HEADERS = 64 * 1024, 64 * 1024
 PARSED = "multipart_body"
+FILENAME = re.compile(r';\s*filename="((?:[^"\\]|\\.)*)"', re.IGNORECASE)
+ESCAPED = re.compile(r'\\(["\\])')
 NO_FILE_FIELD = "This field takes no files."
 Parts = MultiDict[str, StoredFile]
 Texts = MultiDict[str, str]
@@ -167,9 +170,18 @@ def _name(part: Field | File) -> str:
 def _begin(part: File, begun: list[Upload]) -> Part:
     if len(begun) >= MOST_FILES:
         raise PayloadTooLarge(f"A request brings at most {MOST_FILES} files.")
-    begun.append(uploads.start(part.filename))
+    begun.append(uploads.start(_filename(part)))
     mimetype = part.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     return Part(_name(part), begun[-1], part.filename, mimetype)
+
+
+def _filename(part: File) -> str:
+    """The name of a file as browsers send it: a backslash escapes quotes and itself only."""
+    header = part.headers.get("Content-Disposition", "")
+    found = FILENAME.search(header)
+    if found is None or "\\" not in found[1] or "filename*" in header.lower():
+        return part.filename
+    return ESCAPED.sub(r"\1", found[1])
 
 
 def _checked(text: str) -> str:
