@@ -20,6 +20,7 @@ class UserLostAccess:
 
     account_id: str
     user_id: str
+    is_deleted: bool = False
 
 
 @dataclass(frozen=True)

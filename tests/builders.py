@@ -169,6 +169,11 @@ def make_collection(
     return made
 
 
+def make_drawer(root: Caller) -> dict[str, Any]:
+    """A collection whose records hold a file, so that its writers may upload."""
+    return make_collection(root, "drawers", [{"name": "content", "type": "file"}])
+
+
 def make_record(caller: Caller, collection: str = "posts", **fields: Any) -> dict[str, Any]:
     """A new record."""
     answer = caller.post(f"records/{collection}", fields)

@@ -139,7 +139,7 @@ def running(folder: Path, **settings: str) -> Iterator[Site]:
         postgres = stack.enter_context(Durable(private=True))
         redis = stack.enter_context(services.Redis(private=True))
         files = folder / "instance" / "files"
-        nginx = stack.enter_context(services.Nginx(_configuration(certificate, ports, files)))
+        nginx = stack.enter_context(services.Nginx(nginx_site(certificate, ports, files)))
         env = _settings(folder, postgres, redis) | settings
         subprocess.run(unit("atrium-release.service", ""), cwd=PROJECT, env=env, check=True)
         site = Site(folder, env, stack, certificate, postgres, redis, nginx, {}, {})
@@ -151,7 +151,9 @@ def running(folder: Path, **settings: str) -> Iterator[Site]:
             process.send_signal(signal.SIGINT)  # to all at once, then they are waited for
 
 
-def _configuration(certificate: Path, ports: tuple[int, int], files: Path) -> Any:
+def nginx_site(certificate: Path, ports: tuple[int, int], files: Path) -> Any:
+    """The site of `deploy/nginx.conf` with addresses and folders of a test."""
+
     def adapted(folder: Path, port: int) -> str:
         text = NGINX.read_text()
         (folder / "pem").write_bytes(certificate.read_bytes())

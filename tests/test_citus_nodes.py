@@ -57,6 +57,7 @@ def database(request: pytest.FixtureRequest) -> str:
 def callers(app: Flask, cast: Cast) -> dict[int, Caller]:
     """An admin of an account on each worker."""
     builders.make_collection(cast.root)
+    builders.make_drawer(cast.root)
     found = {port_of(app, cast.alice.account_id): cast.alice}
     for number in range(40):
         if len(found) == len(services.CITUS_NODES) - 1:

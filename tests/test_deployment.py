@@ -299,6 +299,8 @@ def a_killed_process_is_replaced(site: Site, port: int) -> None:
 
 def files_come_from_nginx(site: Site, cast: Cast) -> None:
     """Uploads may be larger than other bodies, and nginx itself sends the files."""
+    drawers = {"name": "drawers", "schema": [{"name": "content", "type": "file"}], **OPEN}
+    assert cast.root("POST", "collections", drawers).status_code == 201
     data = b"\0" + os.urandom(12 * 2**20)  # of no type that its beginning could tell
     sent = {"files": {"file": ("a.bin", data)}, "timeout": 60}
     url = f"{cast.alice.base}/api/v1/files"

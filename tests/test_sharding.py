@@ -224,6 +224,7 @@ def test_rows_that_are_moved_to_shards_are_not_counted_anew(sharded: Flask, cast
 
 def test_files_of_several_accounts_are_metered_in_one_statement(sharded: Flask, cast: Cast) -> None:
     callers = (cast.alice, cast.charlie)
+    builders.make_drawer(cast.root)
     for caller in callers:
         upload(caller)
         assert used(caller)["file_bytes"] == 1000

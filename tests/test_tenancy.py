@@ -457,9 +457,11 @@ CASES: dict[Route, Case] = {
     ("GET", "/realtime/ws"): Own(expected=(426,)),
     ("POST", "/realtime/tickets"): Own(expected=(201,)),
     ("POST", "/auth/send-verification"): Own(lambda cast: {"email": cast.alice.email}),
+    ("GET", "/files/waiting"): Own(),
     ("GET", "/files/<file_id>"): Owned(a_file, "files/{id}", part="file_id"),
     ("DELETE", "/files/<file_id>"): Owned(a_file, "files/{id}", part="file_id"),
     ("POST", "/files/<file_id>/link"): Owned(a_file, "files/{id}", {}, part="file_id"),
+    ("DELETE", "/files/<file_id>/links"): Owned(a_file, "files/{id}", part="file_id"),
     ("GET", "/files/<account_id>/<file_id>"): Owned(a_file, "files/{id}", part="file_id"),
     ("DELETE", "/files/<account_id>/<file_id>"): Owned(a_file, "files/{id}", part="file_id"),
     ("GET", "/files/download/<account_id>/<file_id>"): Owned(a_file, "files/{id}", part="file_id"),
@@ -552,6 +554,7 @@ def routes(app: Flask) -> dict[Route, Callable[..., Any]]:
     }
 
 
+NUMBER = {"name": "n", "type": "number"}
 PARTS = {
     "collection": "posts",
     "collection_id": "posts",
@@ -572,7 +575,7 @@ def address(route: Route, **values: str) -> str:
 
 
 def make_posts(root: Caller) -> dict[str, Any]:
-    return make_collection(root, schema=[*TITLE, {"name": "n", "type": "number"}])
+    return make_collection(root, schema=[*TITLE, NUMBER, {"name": "file", "type": "file"}])
 
 
 @pytest.fixture

@@ -178,7 +178,7 @@ def delete(scope: str | None, user_id: str, *, by: str | None) -> None:
     with db.transaction() as session:
         user = get_for_update(session, scope, user_id)
         _check_may_lose_rights(session, user, stays_admin=False, by=by)
-        events.publish(events.UserLostAccess(user.account_id, user.id))
+        events.publish(events.UserLostAccess(user.account_id, user.id, is_deleted=True))
         # Whoever never proved the address does not keep its owner out.
         if user.email_verified:
             deleted_addresses.remember(user.account_id, user.email_key)

@@ -26,7 +26,7 @@ from app.collections.models import RecordCount
 from app.context import tenancy
 from app.db import counts
 from app.errors import AppError, Conflict, Forbidden, NotFound, Unavailable
-from app.files import storage, upkeep, uploads
+from app.files import storage, upkeep
 from app.files.models import StoredFile
 from app.security import reads
 from app.types import JSONMapping
@@ -40,7 +40,7 @@ NOT_READY = "The export is not ready. Its status says how far it is."
 NEEDS_PII = "A bundle has personal data unmasked: it needs the group pii_access."
 FAILURE = "The export failed. Start another one; if it fails again, contact the operator."
 KIND = "accounts.export"
-LEFT_FREE = 4 * uploads.LEFT_FREE  # as it is looked at less often
+LEFT_FREE = 4 * storage.LEFT_FREE  # as it is looked at less often
 MOST_COUNTED = 1_000_000  # audit entries
 MIME_TYPE = "application/octet-stream"
 EXPORTS = db.Base.metadata.tables[AccountExport.__tablename__]

@@ -41,6 +41,7 @@ class StoredFile(Base):
     record_id: Mapped[str | None] = mapped_column(Id)  # the record that has it, or had it
     released_at: Mapped[datetime | None] = mapped_column(UtcDateTime)  # the record let go of it
     removed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)  # its bytes are to be deleted
+    link_version: Mapped[int] = mapped_column(default=0, server_default="0")  # times links ended
 
 
 FILES = Base.metadata.tables[StoredFile.__tablename__]

@@ -36,11 +36,26 @@ def is_own_upload(file: File, by: Principal) -> bool:
     return file.record_id is None and by.user_id is not None and file.uploaded_by == by.user_id
 
 
+def waiting(account_id: str) -> list[sa.ColumnElement[bool]]:
+    """The condition of an account's uploads that no record has taken."""
+    mine = FILES.c.account_id == account_id
+    return [mine, FILES.c.record_id.is_(None), FILES.c.removed_at.is_(None)]
+
+
+def waiting_for(by: Principal) -> list[sa.ColumnElement[bool]]:
+    """The condition of those that the caller may list and delete: admins all, others their own."""
+    which = waiting(by.require_account_id())
+    if not by.is_admin or by.scopes is not None:
+        which.append(FILES.c.uploaded_by == by.user_id)
+    return which
+
+
 def discard(file_id: str, by: Principal) -> None:
-    """Delete an upload of the caller that no record has taken. Raises NotFound."""
-    is_untaken = (FILES.c.record_id.is_(None), FILES.c.removed_at.is_(None))
-    own = (FILES.c.account_id == by.require_account_id(), FILES.c.uploaded_by == by.user_id)
-    statement = sa.update(FILES).where(FILES.c.id == file_id.lower(), *own, *is_untaken)
+    """Delete an upload that no record has taken: of the caller, for admins of anybody.
+
+    Raises NotFound.
+    """
+    statement = sa.update(FILES).where(FILES.c.id == file_id.lower(), *waiting_for(by))
     with db.transaction() as session:
         marked = session.connection().execute(statement.values(removed_at=clock.now()))
         if not marked.rowcount:

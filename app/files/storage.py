@@ -1,6 +1,6 @@
 """Where the bytes of files are: a folder, or a bucket of an S3-compatible service.
 
-Keys are `<account id>/<file id>`.
+Keys are `<account id>/<file id>`, and `<account id>/thumbnails/<file id>/<size>`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ log = structlog.get_logger()
 CHUNK = 256 * 1024
 PART, CONCURRENT_PARTS, MAX_PARTS = 8 * 2**20, 2, 10_000
 REDIRECT_SECONDS = 60
-INCOMING = "incoming"
+INCOMING, THUMBNAILS = "incoming", "thumbnails"
+LEFT_FREE = 64 * 2**20  # bytes of the disk
 FOLDER_MODE, FILE_MODE = 0o750, 0o640  # for nginx, if it is in the group
 INTERNAL = "/_files/"
 """Where nginx serves the folder to redirected requests, see deploy/nginx.conf."""
@@ -110,8 +111,12 @@ class Folder:
 
     def delete(self, key: str) -> None:
         """Delete a blob."""
+        path = self._path(key)
         with _available():
-            self._path(key).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+            if THUMBNAILS in key.split("/"):
+                with suppress(OSError):  # there are others
+                    path.parent.rmdir()
 
     def blobs(self, prefix: str = "") -> Iterator[Blob]:
         """All blobs."""
@@ -291,6 +296,19 @@ def remove_incoming(until: datetime) -> None:
 def key_of(account_id: str, file_id: str) -> str:
     """The key of a file."""
     return f"{account_id}/{file_id}"
+
+
+def thumbnails_of(account_id: str, file_id: str) -> str:
+    """The beginning of the keys of a file's thumbnails."""
+    return f"{account_id}/{THUMBNAILS}/{file_id}/"
+
+
+def owner_of(key: str) -> tuple[str, str] | None:
+    """The account and the file that a key is of; None for one that is of no file."""
+    match key.split("/"):
+        case [account_id, file_id] | [account_id, "thumbnails", file_id, _]:
+            return account_id, file_id
+    return None
 
 
 def put_stream(key: str, source: IO[bytes]) -> None:

@@ -1,30 +1,38 @@
-"""Small versions of raster images, within bounds of memory and time."""
+"""Small versions of raster images, within bounds of memory and time.
+
+Each is made once, in one of a few sizes, and kept beside the file until that is removed. What is
+kept of a file takes no more room than the file, and counts for no quota.
+"""
 
 from __future__ import annotations
 
 import io
 import re
 import struct
-import threading
 import time
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from typing import NamedTuple
 
 from app.errors import BadRequest, Unavailable
-from app.files import content, service
+from app.files import content, service, storage
 from app.files.service import File
+from app.files.thumbnail_turns import Turns
 
 SIZE = re.compile(r"([0-9]{1,4})x([0-9]{1,4})")
-SMALLEST, LARGEST = 16, 2048
+STEPS = (
+    *(16, 24, 32, 48, 64, 80, 100, 128, 160, 200),
+    *(256, 320, 400, 512, 640, 800, 1024, 1280, 1600, 2048),
+)
+SMALLEST, LARGEST = STEPS[0], STEPS[-1]
 MAX_PIXELS = 24_000_000  # 96 MB decoded
 MAX_BYTES = 20 * 2**20
 # A JPEG may describe itself in any number of scans, and each goes through all of its pixels.
 MAX_SCANS = 100
 SCAN = b"\xff\xda"
 CPU_SECONDS = 5
-WAIT_SECONDS, MOST_WAITING = 5, 2  # of the four threads of a process, one stays free
+WAIT_SECONDS, MOST_WAITING = 15, 2  # of the four threads of a process, one stays free
+KEPT_BYTES = 128 * 1024  # of a file's thumbnails, if the file is smaller
 FORMATS = {"image/png": "PNG", "image/jpeg": "JPEG", "image/gif": "GIF", "image/webp": "WEBP"}
 
 # What Pillow raises for images that are not whole, or lie.
@@ -33,8 +41,7 @@ DAMAGED = (
     *(zlib.error, TypeError, LookupError, AttributeError, ArithmeticError),
 )
 
-_one_at_a_time = threading.BoundedSemaphore(1)  # in a process, for its memory
-_room = threading.BoundedSemaphore(1 + MOST_WAITING)
+_turns = Turns(MOST_WAITING, WAIT_SECONDS)
 
 
 class Source(io.BytesIO):
@@ -62,32 +69,48 @@ class Thumbnail(NamedTuple):
 
 
 def parse_size(text: str) -> tuple[int, int]:
-    """Width and height of `WxH`. Raises BadRequest."""
+    """Width and height of `WxH`, each the next smaller step. Raises BadRequest."""
     found = SIZE.fullmatch(text)
     size = (int(found[1]), int(found[2])) if found else (0, 0)
     if not all(SMALLEST <= side <= LARGEST for side in size):
         raise BadRequest(f"thumb is WxH, each from {SMALLEST} to {LARGEST}.", error="thumb_invalid")
-    return size
+    width, height = (max(step for step in STEPS if step <= side) for side in size)
+    return width, height
 
 
-def create(file: File, size: tuple[int, int]) -> Thumbnail:
+def get(file: File, size: tuple[int, int]) -> Thumbnail:
     """The image, no larger than this. Raises BadRequest for what is no raster image."""
     if file.mime_type not in content.RASTER:
         raise BadRequest("Only PNG, JPEG, GIF and WebP have thumbnails.", error="thumb_invalid")
     if file.size > MAX_BYTES:
         raise _too_large()
-    with _acquired(_room), _acquired(_one_at_a_time, WAIT_SECONDS):
-        return Thumbnail(_scaled(b"".join(service.read(file, 0, file.size)), file, size))
+    key = f"{storage.thumbnails_of(file.account_id, file.id)}{size[0]}x{size[1]}"
+    data = _kept(key)
+    if data is None:
+        with _turns.taken(file.account_id):
+            data = _kept(key)  # who had the turn before may have made it
+            if data is None:
+                data = _scaled(b"".join(service.read(file, 0, file.size)), file, size)
+                _keep(file, key, data)
+    return Thumbnail(data)
 
 
-@contextmanager
-def _acquired(semaphore: threading.BoundedSemaphore, seconds: float = 0) -> Iterator[None]:
-    if not semaphore.acquire(timeout=seconds):
-        raise Unavailable
-    try:
-        yield
-    finally:
-        semaphore.release()
+def _kept(key: str) -> bytes | None:
+    with suppress(storage.Missing):
+        return b"".join(storage.current().read(key, 0, storage.PART))
+    return None
+
+
+def _keep(file: File, key: str, data: bytes) -> None:
+    place, left = storage.current(), storage.free_bytes()
+    if len(data) > storage.PART or (left is not None and left < storage.LEFT_FREE):
+        return
+    with suppress(Unavailable):  # it is made again
+        kept = place.blobs(storage.thumbnails_of(file.account_id, file.id))
+        if sum(blob.size for blob in kept) + len(data) <= max(file.size, KEPT_BYTES):
+            storage.put_stream(key, io.BytesIO(data))
+            if service.find(file.id, file.account_id) is None:  # removed meanwhile
+                place.delete(key)
 
 
 def _scaled(data: bytes, file: File, size: tuple[int, int]) -> bytes:

@@ -10,9 +10,10 @@ from typing import TypeVar
 import sqlalchemy as sa
 
 from app import clock, config, db, events, jobs
+from app.accounts.models import User
 from app.collections.fields.file import files_in
 from app.context import tenancy
-from app.files import storage
+from app.files import content, storage, uploads
 from app.files.models import FILES
 from app.files.service import REMOVE
 from app.files.uploads import TAKEN_WITHIN
@@ -38,6 +39,14 @@ def _erase_of_user(event: events.UserErased) -> None:
     _mark(event.account_id, own, FILES.c.record_id.is_(None))
     mine = FILES.c.account_id == event.account_id
     db.connection().execute(sa.update(FILES).where(mine, own).values(uploaded_by=None))
+
+
+@events.subscribe(events.UserLostAccess)
+def _discard_of_user(event: events.UserLostAccess) -> None:
+    # A new password ends sessions, too, but its user comes back for the uploads.
+    who = (User.account_id == event.account_id, User.id == event.user_id, User.is_active)
+    if event.is_deleted or db.db.session.scalar(sa.select(User.id).where(*who)) is None:
+        uploads.discard_of_user(event.account_id, event.user_id)
 
 
 def _mark(account_id: str, *which: sa.ColumnElement[bool]) -> None:
@@ -97,11 +106,17 @@ def remove_account(payload: JSONMapping) -> None:
 @jobs.job(REMOVE)
 def remove(payload: JSONMapping) -> None:
     """Delete the files that are marked: first the bytes, then the row."""
-    marked = sa.select(FILES.c.account_id, FILES.c.id).where(FILES.c.removed_at.is_not(None))
+    columns = (FILES.c.account_id, FILES.c.id, FILES.c.mime_type)
+    marked = sa.select(*columns).where(FILES.c.removed_at.is_not(None))
+    place = storage.current()
     with tenancy.across_accounts():
-        for keys in _pieces(db.connection().execute(marked).all()):
-            for account_id, file_id in keys:
-                storage.current().delete(storage.key_of(account_id, file_id))
+        for rows in _pieces(db.connection().execute(marked).all()):
+            keys = [(account_id, file_id) for account_id, file_id, _ in rows]
+            for account_id, file_id, mime_type in rows:
+                if mime_type in content.RASTER:
+                    for blob in list(place.blobs(storage.thumbnails_of(account_id, file_id))):
+                        place.delete(blob.key)
+                place.delete(storage.key_of(account_id, file_id))
             with db.transaction() as session:
                 is_any = sa.tuple_(FILES.c.account_id, FILES.c.id).in_(keys)
                 session.execute(sa.delete(FILES).where(is_any, FILES.c.removed_at.is_not(None)))
@@ -129,7 +144,7 @@ def sweep(payload: JSONMapping) -> None:
     old = (blob.key for blob in place.blobs() if blob.modified_at < until)
     with tenancy.across_accounts():
         for keys in _pieces(old):
-            wanted = {key: tuple(key.split("/")) for key in keys if key.count("/") == 1}
+            wanted = {key: owner for key in keys if (owner := storage.owner_of(key))}
             known = sa.union_all(
                 *(
                     sa.select(table.c.account_id, table.c.id).where(

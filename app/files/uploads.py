@@ -7,28 +7,34 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from app import clock, config, db
+from app import clock, config, db, jobs
 from app.auth.principal import Principal
-from app.errors import PayloadTooLarge, TooManyRequests, Unavailable
+from app.collections import access as accesses
+from app.collections import definition as definitions
+from app.errors import Forbidden, PayloadTooLarge, TooManyRequests, Unavailable
 from app.files import content, storage
 from app.files.models import FILES, StoredFile
+from app.files.service import REMOVE, waiting, waiting_for
 from app.files.storage import Storage
 from app.ids import new_id
 from app.usage import quotas
 from app.usage.meters import FILE_BYTES
 
 TAKEN_WITHIN = timedelta(hours=24)
-MAX_UNTAKEN = 1000  # uploads of an account that no record has taken
-MAX_UNTAKEN_SIZE = 20  # times the largest file
-LEFT_FREE = 64 * 2**20  # bytes of the disk
+# Uploads that no record has taken, and their bytes in largest files: of a user, and of an account.
+MAX_UNTAKEN_OF_USER, MAX_USER_SIZE = 100, 5
+MAX_UNTAKEN, MAX_ACCOUNT_SIZE = 1000, 20
 CHECK_EVERY = 16 * 2**20
 RETRY_SECONDS = 3600
+TOO_MANY_OF_USER = "Too many of your uploads wait for a record to take them. Use or delete some."
 TOO_MANY = "Too many uploads of this account wait for a record to take them. Use or delete some."
+NO_FILE_FIELD = "You may not write a file field of any collection."
 
 
 class Upload:
@@ -50,7 +56,7 @@ class Upload:
         if self.size > self._next_check:
             self._next_check = self.size + CHECK_EVERY
             left = storage.free_bytes()
-            if left is not None and left < LEFT_FREE:
+            if left is not None and left < storage.LEFT_FREE:
                 raise Unavailable(storage.FULL)
         if len(self._head) < content.HEAD_BYTES:
             self._head = (self._head + data)[: content.HEAD_BYTES]
@@ -76,8 +82,8 @@ class Upload:
 
     def store(self, account_id: str) -> str:
         """Move the bytes to the storage; returns the type of the file."""
-        mime_type = content.mime_type(self._head, self.name)
         self.seek(0)
+        mime_type = content.mime_type(self.path, self._head, self.name)
         headers = {
             "Content-Type": mime_type,
             "Content-Disposition": content.disposition(mime_type, self.name),
@@ -110,15 +116,27 @@ def start(name: str | None) -> Upload:
         raise Unavailable(storage.UNAVAILABLE) from error
 
 
-def store(uploads: Sequence[Upload], by: Principal) -> list[StoredFile]:
+def check_may_upload(by: Principal) -> None:
+    """Raise Forbidden unless the caller may write a file field of some collection."""
+    for definition in definitions.get_all() if by.signed_in else ():
+        for operation in ("create", "update") if definition.files else ():
+            access = accesses.if_open(by, definition, operation)
+            if access and access.writable & definition.files.keys():
+                return
+    raise Forbidden(NO_FILE_FIELD)
+
+
+def store(uploads: Sequence[Upload], by: Principal, *, with_record: bool) -> list[StoredFile]:
     """Store uploads of the caller, which records may take from now on.
 
+    Those that come with their record do not wait for one: the request deletes what it leaves over.
     Raises TooManyRequests and QuotaExceeded.
     """
     account_id, now = by.require_account_id(), clock.now()
     size, limits = sum(one.size for one in uploads), by.account.quotas if by.account else ()
     quotas.check(account_id, limits, FILE_BYTES, size)
-    _check_untaken(account_id, size, len(uploads))
+    if by.user_id is not None:
+        _check_untaken(by, *((0, 0) if with_record else (len(uploads), size)))
     files = [
         StoredFile(
             account_id=account_id,
@@ -147,11 +165,55 @@ def store(uploads: Sequence[Upload], by: Principal) -> list[StoredFile]:
     return files
 
 
-def _check_untaken(account_id: str, size: int, count: int) -> None:
-    untaken = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(FILES.c.size), 0)).where(
-        FILES.c.account_id == account_id, FILES.c.record_id.is_(None)
-    )
-    number, taken = db.connection().execute(untaken).one()
-    most = MAX_UNTAKEN_SIZE * config.current().file_max_bytes
-    if number + count > MAX_UNTAKEN or taken + size > most:
+def _check_untaken(by: Principal, count: int, size: int) -> None:
+    """Raise TooManyRequests if the caller's or the account's uploads would be too many."""
+    account_id = by.require_account_id()
+    own = FILES.c.uploaded_by == by.user_id
+    number, bytes_ = sa.func.count(), sa.func.coalesce(sa.func.sum(FILES.c.size), 0)
+    of_user = (number.filter(own), sa.func.coalesce(sa.func.sum(FILES.c.size).filter(own), 0))
+    query = sa.select(*of_user, number, bytes_).where(*waiting(account_id))
+    user_count, user_size, all_count, all_size = db.connection().execute(query).one()
+    largest = config.current().file_max_bytes
+    if user_count + count > MAX_UNTAKEN_OF_USER or user_size + size > MAX_USER_SIZE * largest:
+        raise TooManyRequests(RETRY_SECONDS, TOO_MANY_OF_USER)
+    is_too_much = all_count + count > MAX_UNTAKEN or all_size + size > MAX_ACCOUNT_SIZE * largest
+    if count and is_too_much:
         raise TooManyRequests(RETRY_SECONDS, TOO_MANY)
+
+
+def page(by: Principal, skip: int, limit: int) -> tuple[Sequence[StoredFile], int]:
+    """A page of the uploads that no record has taken, newest first, and their number."""
+    which = waiting_for(by)
+    total = db.db.session.scalar(sa.select(sa.func.count()).select_from(FILES).where(*which)) or 0
+    newest = sa.select(StoredFile).where(*which).order_by(StoredFile.id.desc())
+    return db.db.session.scalars(newest.offset(skip).limit(limit)).all(), total
+
+
+class Waiting(NamedTuple):
+    """The uploads of a user that wait for a record."""
+
+    user_id: str | None
+    number: int
+    size: int
+    newest_at: datetime
+
+
+def waiting_by_user(account_id: str, limit: int) -> list[Waiting]:
+    """Who has uploads that wait for a record, the most first."""
+    number = sa.func.count()
+    newest = sa.func.max(FILES.c.created_at)
+    columns = (FILES.c.uploaded_by, number, sa.func.sum(FILES.c.size), newest)
+    query = sa.select(*columns).where(*waiting(account_id)).group_by(FILES.c.uploaded_by)
+    found = db.connection().execute(query.order_by(number.desc()).limit(limit))
+    return [Waiting(user, count, int(size), at) for user, count, size, at in found]
+
+
+def discard_of_user(account_id: str, user_id: str) -> int:
+    """Delete the uploads of a user that no record has taken; returns their number."""
+    own = (*waiting(account_id), FILES.c.uploaded_by == user_id)
+    with db.transaction():
+        statement = sa.update(FILES).where(*own).values(removed_at=clock.now())
+        count = db.connection().execute(statement).rowcount
+        if count:
+            jobs.enqueue(REMOVE, {}, account_id=account_id)
+    return count

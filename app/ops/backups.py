@@ -142,7 +142,8 @@ def _write_files(archive: Path) -> str | None:
 def _sorted_keys(root: Path) -> Iterator[str]:
     accounts = (path for path in root.iterdir() if path.is_dir() and path.name != storage.INCOMING)
     for account in sorted(accounts):
-        names = sorted(entry.name for entry in os.scandir(account))
+        # Not the thumbnails, which are made again.
+        names = sorted(entry.name for entry in os.scandir(account) if not entry.is_dir())
         yield from (f"{account.name}/{name}" for name in names)
 
 

@@ -41,6 +41,7 @@ KINDS = (
     *("sign_in.succeeded", "sign_in.failed", "sign_in.locked", suppressed.KIND),
     *("sessions.ended", "refresh_token.reused", PASSWORD_CHANGED),
     *("personal_data.read", "operator.records_read", "operator.request"),
+    *("file_link.created", "file_link.used", "file_link.ended"),
     *(entries.ERASURE, entries.CUT),
     *(f"{noun}.{verb}" for noun in NOUNS.values() for verb in (*VERBS.values(), "changed")),
 )

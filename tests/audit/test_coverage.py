@@ -23,7 +23,7 @@ from app.jobs import worker
 from app.outbound import dns_client
 from tests import test_tenancy as tenancy
 from tests.audit.chains import entries, verified
-from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
+from tests.builders import PASSWORD, Caller, Cast, make_collection, make_drawer, make_record
 from tests.mailbox import outbox, run_jobs, token_in
 from tests.name_server import published_records
 from tests.passkeys import Authenticator
@@ -55,7 +55,8 @@ UNTOLD: dict[Route, str] = {
     ("POST", "/files/upload"): "an upload: audited when a record takes it",
     ("DELETE", "/files/<file_id>"): "an upload that no record has",
     ("DELETE", "/files/<account_id>/<file_id>"): "an upload that no record has",
-    ("POST", "/files/<file_id>/link"): "nothing: it only signs",
+    ("POST", "/files/<file_id>/link"): "an event of the security log",
+    ("DELETE", "/files/<file_id>/links"): "an event of the security log",
     ("POST", "/auth/send-verification"): "a job and a mailed token",
     ("POST", "/auth/resend-verification"): "a job and a mailed token",
     ("POST", "/auth/forgot-password"): "a job and a mailed token",
@@ -191,6 +192,7 @@ def test_a_route_that_changes_something_is_audited(
     monkeypatch.setattr(dns_client, "txt_records", published_records)
     posts = make_collection(cast.root, schema=FIELDS)
     make_collection(cast.root, "others", tenancy.TITLE)
+    make_drawer(cast.root)
     caller, path, body = prepared(cast, route, posts["id"])
 
     def act() -> None:

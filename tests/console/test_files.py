@@ -16,7 +16,7 @@ from app import db
 from app.accounts.models import ADMIN
 from app.files import storage
 from app.files.models import FILES
-from tests.builders import Caller, Cast, make_collection, make_record, make_user
+from tests.builders import Caller, Cast, make_collection, make_drawer, make_record, make_user
 from tests.console.browser import Browser, asks_to_sign_in, beside, token
 from tests.files.test_files import SCHEMA, image, upload
 
@@ -156,6 +156,7 @@ def test_an_upload_without_a_length_is_refused(cast: Cast, admin: Browser) -> No
 def test_an_upload_that_the_storage_refuses_is_told_in_a_sentence(
     cast: Cast, admin: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    make_drawer(cast.root)
     monkeypatch.setattr(storage, "free_bytes", lambda: 0)
     answer = send_file(admin, cast.alice.account_id, b"x")
     assert (answer.status_code, answer.mimetype) == (503, "text/plain")
@@ -227,6 +228,7 @@ def test_the_page_of_a_record_previews_its_files(
 
 
 def test_the_beginning_of_a_text_is_plain_text(cast: Cast, admin: Browser) -> None:
+    make_drawer(cast.root)
     start = b"<script>alert(1)</script>\n"
     long = start.ljust(8191, b"x") + "é".encode() * 5000  # its limit is within é
     sent = {"a.html": long, "b.csv": b"a,b", "c.txt": b"", "d.zip": b"PK\x03\x04"}
@@ -249,6 +251,7 @@ def test_the_beginning_of_a_text_is_plain_text(cast: Cast, admin: Browser) -> No
 
 
 def test_browsers_keep_files_and_ask_each_time(cast: Cast, admin: Browser) -> None:
+    make_drawer(cast.root)
     path = f"/console/accounts/{cast.alice.account_id}/files/{upload(cast.alice, image())['id']}"
     for query in ("", "?thumb=80x80"):
         answer = admin.client.get(path + query)

@@ -9,6 +9,7 @@ import pytest
 from flask import Flask
 
 from app.files import storage
+from tests.builders import make_drawer
 from tests.services import S3
 
 
@@ -17,6 +18,13 @@ def s3() -> Iterator[S3]:
     """An S3 server of its own."""
     with S3(private=True) as server:
         yield server
+
+
+@pytest.fixture(autouse=True)
+def _drawer(request: pytest.FixtureRequest) -> None:
+    """Somewhere to put files, for whoever signs in."""
+    if "cast" in request.fixturenames:
+        make_drawer(request.getfixturevalue("cast").root)
 
 
 @pytest.fixture

@@ -142,10 +142,12 @@ def test_uploads_belong_to_who_uploaded_them(cast: Cast) -> None:
     for caller in (cast.alice, cast.charlie):
         assert caller.get(f"files/{file['id']}").status_code == 404
         assert caller.post(f"files/{file['id']}/link", json={}).status_code == 404
-        assert caller.delete(f"files/{file['id']}").status_code == 404
         answer = caller.post("records/posts", json={"avatar": file["id"]})
         assert answer.json["details"][0]["code"] == "file_unknown"
     assert cast.bob.get(f"files/{file['path']}").data == PNG
+    own = upload(cast.alice)
+    for caller, other in ((cast.charlie, file), (cast.bob, own)):
+        assert caller.delete(f"files/{other['id']}").status_code == 404
     assert cast.bob.delete(f"files/{file['path']}").status_code == 204
     assert cast.bob.get(f"files/{file['id']}").status_code == 404
     assert cast.bob.delete(f"files/{file['id']}").status_code == 404

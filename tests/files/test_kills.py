@@ -53,8 +53,9 @@ def work(environ: dict[str, str], headers: dict[str, str], seed: int, begun: Pat
         elif act in (2, 3):
             caller.patch(path, data={"one": (io.BytesIO(data), "b")})
         elif act == 4:
-            file = caller.post("files/upload", data={"file": (io.BytesIO(data), "c")}).json["file"]
-            caller.patch(path, {"more": [file["id"]]})
+            made = caller.post("files/upload", data={"file": (io.BytesIO(data), "c")})
+            if made.status_code == 201:  # what kills left over waits, and a user's room ends
+                caller.patch(path, {"more": [made.json["file"]["id"]]})
         elif act == 5:
             changes = caller.get(f"{path}/history").json["items"]
             caller.post(f"{path}/restore", {"audit_id": chance.choice(changes)["audit_id"]})

@@ -16,7 +16,7 @@ from flask import Flask
 from bench import fair_share
 from deploy import fair_pool
 from deploy.fair_pool import Callers, FairPool
-from tests.builders import Caller, Cast, make_collection
+from tests.builders import Caller, Cast, make_collection, make_drawer
 
 ACCOUNT = "atrium.account_id"
 
@@ -202,6 +202,7 @@ def test_a_cookie_beside_a_token_in_the_address_takes_no_turns(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     captured = Captured(app, monkeypatch)
+    make_drawer(cast.root)
     file = cast.alice.post("files/upload", data={"file": (BytesIO(b"x"), "x.txt")}).json["file"]
     token = cast.alice.headers["Authorization"].removeprefix("Bearer ")
     path = f"files/{file['id']}?token={token}"

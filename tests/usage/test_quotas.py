@@ -16,7 +16,7 @@ from app.config import Config, ConfigError
 from app.files import storage
 from app.usage import upkeep
 from app.usage.meters import METERS
-from tests.builders import Caller, Cast, make_collection, make_record
+from tests.builders import Caller, Cast, make_collection, make_drawer, make_record
 from tests.mailbox import body_of, outbox, run_jobs
 from tests.usage.test_meters import FIELDS, upload, used
 from tests.webhooks.delivering import deliveries, make_webhook
@@ -93,6 +93,7 @@ def test_stocks_are_limited(app: Flask, cast: Cast) -> None:
     assert cast.alice.patch(f"records/posts/{first['id']}", {"title": "w"}).status_code == 200
     assert cast.alice.delete(f"records/posts/{first['id']}").status_code == 204
     make_record(cast.alice, title="z")
+    make_drawer(cast.root)
     upload(cast.alice, 1000)
     file = {"file": (BytesIO(b"x" * 1000), "y.txt")}
     check_refused(cast.alice.post("files/upload", data=file), "file_bytes", 1500)
@@ -102,6 +103,7 @@ def test_stocks_are_limited(app: Flask, cast: Cast) -> None:
 def test_uploads_that_arrive_together_stay_within_the_quota(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    make_drawer(cast.root)
     limit(cast.root, cast.alice, file_bytes=1500)
     with app.app_context():
         place = storage.current()

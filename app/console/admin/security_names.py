@@ -43,6 +43,9 @@ KINDS: Mapping[str, object] = {
     "personal_data.read": lazy_gettext("Personal data read"),
     "operator.records_read": lazy_gettext("Records read by the operator"),
     "operator.request": lazy_gettext("Request by the operator"),
+    "file_link.created": lazy_gettext("Link to a file created"),
+    "file_link.used": lazy_gettext("File downloaded by a link"),
+    "file_link.ended": lazy_gettext("Links to a file ended"),
     "log.erased": lazy_gettext("Personal data erased from this log"),
     "log.cut": lazy_gettext("Older events removed by retention"),
 }

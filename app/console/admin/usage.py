@@ -14,13 +14,15 @@ from werkzeug.wrappers import Response as BaseResponse
 from app import clock
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.admin_api import usage_routes
+from app.console.records import writers
 from app.console.shell import charts, forms, guard, lists, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.charts import Chart
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, InvalidValues, problem
-from app.http.languages import gettext, lazy_gettext
+from app.files import uploads
+from app.http.languages import gettext, lazy_gettext, ngettext
 from app.rest.access import public
 from app.usage import service
 from app.usage.meters import FILE_BYTES, FLOWS, METERS, ROW_BYTES
@@ -48,6 +50,7 @@ SIZES = (ROW_BYTES, FILE_BYTES)
 NUMBER = re.compile(r"[0-9]{1,20}", re.ASCII)
 SIZE = re.compile(rf"([0-9]{{1,20}})\s*({'|'.join(lists.UNITS)})?", re.ASCII | re.IGNORECASE)
 POWERS = {unit.lower(): power for power, unit in enumerate(lists.UNITS, 1)}
+MOST_UPLOADERS = 100  # at most ten can fill an account
 FIELDS = tuple(f"{meter}_{limit}" for meter in METERS for limit in LIMITS)
 
 
@@ -119,6 +122,19 @@ def change_quotas(account_id: str) -> Page | BaseResponse:
     return redirect_with_notice(notice, "console.show_usage", **scope.url_args)
 
 
+@blueprint.post(f"{ACCOUNT_USAGE}/uploads/<uuid:user_id>/delete")
+@public
+@guard.admins_only
+def delete_uploads(account_id: str, user_id: str) -> BaseResponse:
+    """Delete the uploads of a user that no record has taken."""
+    scope = scopes.account_scope(account_id)
+    count = uploads.discard_of_user(scope.account.id, user_id)
+    notice = ngettext(
+        "%(count)s upload is deleted.", "%(count)s uploads are deleted.", count, count=count
+    )
+    return redirect_with_notice(notice, "console.show_usage", **scope.url_args)
+
+
 def _period() -> str:
     period = request.args.get("period", "")
     return period if period in PERIODS else next(iter(PERIODS))
@@ -187,6 +203,7 @@ def _exact(meter: str, number: int) -> str:
 
 def _page(scope: AccountScope, usage: Usage, form: Form) -> Page:
     rows = _rows(usage.meters)
+    waiting = uploads.waiting_by_user(scope.account.id, MOST_UPLOADERS)
     return form.render(
         "console/usage.html",
         scope=scope,
@@ -195,6 +212,8 @@ def _page(scope: AccountScope, usage: Usage, form: Form) -> Page:
         period=_period(),
         has_today=usage.to_date >= clock.now().date(),
         charts=list(zip(rows, _charts(usage), strict=True)),
+        waiting=waiting,
+        people=writers.names(scope, [{"created_by": one.user_id} for one in waiting]),
         may_change=scope.by.is_superadmin and scope.account.id != SYSTEM_ACCOUNT_ID,
     )
 

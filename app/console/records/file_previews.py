@@ -54,7 +54,7 @@ def beginning(file: File) -> Response:
     if not is_text(file.mime_type):
         raise BadRequest(gettext("Only texts have a preview as text."))
     data = b"".join(service.read(file, 0, min(file.size, TEXT_BYTES)))
-    text = data.decode(errors="ignore")  # it may be cut within a character
+    text = content.decode(data) or data.decode(errors="ignore")
     response = Response(f"{text}…" if file.size > TEXT_BYTES else text, mimetype="text/plain")
     response.headers["Content-Security-Policy"] = file_routes.POLICY
     return response

@@ -113,7 +113,7 @@ class ImportFile:
         """Store it as an upload of the caller, which is deleted within a day."""
         with uploads.receiving() as begun:
             begun.append(self.archive or self._uploaded())
-            (stored,) = uploads.store(begun, by)
+            (stored,) = uploads.store(begun, by, with_record=False)
         self.upload_id = stored.id
 
     def _uploaded(self) -> Upload:

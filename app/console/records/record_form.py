@@ -124,7 +124,7 @@ class RecordForm(Form):
                 one.stream.seek(0)  # the view may run again
                 shutil.copyfileobj(one.stream, begun[-1])
                 begun[-1].seek(0)
-            stored = uploads.store(begun, by)
+            stored = uploads.store(begun, by, with_record=False)
         for (widget, _), file in zip(sent, stored, strict=True):
             self.files[file.id] = file_previews.describe(file)
             earlier = self.chosen(widget) if is_list(widget.field) else []

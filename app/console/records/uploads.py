@@ -30,10 +30,11 @@ def upload_file(account_id: str) -> Page | Response:
             raise UnsupportedMediaType(gettext("Send the file as %(type)s.", type=guard.FILE))
         if request.content_length is None:  # werkzeug would read as much as is allowed
             raise BadRequest(gettext("Send a Content-Length."))
+        uploads.check_may_upload(scope.by)
         with uploads.receiving() as begun:
             begun.append(uploads.start(request.args.get("name")))
             shutil.copyfileobj(request.stream, begun[0])
-            (stored,) = uploads.store(begun, scope.by)
+            (stored,) = uploads.store(begun, scope.by, with_record=False)
     except AppError as error:
         return Response(error.message, error.status, error.headers, mimetype="text/plain")
     file = file_previews.describe(stored)

@@ -12,6 +12,7 @@ from app import clock, config, rest
 from app.auth.guard import optimistic, principal
 from app.auth.principal import Principal
 from app.context import tenancy
+from app.db import versioned_cache
 from app.errors import (
     AppError,
     BadRequest,
@@ -19,9 +20,11 @@ from app.errors import (
     NotFound,
     RangeNotSatisfiable,
     Unauthorized,
+    Unavailable,
     UnsupportedMediaType,
 )
 from app.files import content, downloads, links, service, storage, thumbnails
+from app.files import uploads as waiting_uploads
 from app.files.models import StoredFile
 from app.files.service import File
 from app.records.api import uploads
@@ -31,6 +34,7 @@ from app.rest import fields
 from app.rest.access import Access, View, across_accounts, allow, public, query_credentials
 from app.rest.blueprint import Blueprint
 from app.rest.current_request import get_header, get_request
+from app.rest.paging import Page, PageArgs, items_field, page_body
 from app.rest.schemas import Schema
 from app.rest.serialization import json_response
 from app.security import reads
@@ -57,6 +61,12 @@ EXAMPLE = {
     "mime_type": "image/png",
     "path": "019a9f00-0000-7000-8000-00000000000a/019a9f00-0000-7000-8000-0000000000f1",
     "sha256": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+}
+WAITING = {
+    **EXAMPLE,
+    "uploaded_by": "019a9f00-0000-7000-8000-00000000000b",
+    "created_at": "2026-11-20T12:00:00.123456Z",
+    "expires_at": "2026-11-21T12:00:00.123456Z",
 }
 BYTES = {"type": "string", "format": "binary"}
 RANGE = {
@@ -93,12 +103,27 @@ class UploadAnswer(Schema):
     file = ma.fields.Nested(UploadedFile)
 
 
+class WaitingUpload(UploadedFile):
+    """An upload, who made it, and when it is deleted unless a record takes it."""
+
+    uploaded_by = fields.Id(allow_none=True, metadata={"description": "Null if anonymous."})
+    created_at = fields.Timestamp()
+    expires_at = fields.Timestamp()
+
+
+class WaitingPage(Page):
+    """A page of uploads."""
+
+    items = items_field(WaitingUpload)
+
+
 class DownloadArgs(Schema):
     """A thumbnail, and credentials of clients that send no headers."""
 
     thumb = fields.Text(
         metadata={
-            "description": "`WxH`, each 16 to 2048: the image in WebP, no larger than that.",
+            "description": "`WxH`, each 16 to 2048, rounded down to one of twenty steps: the image "
+            "in WebP, no larger than that.",
             "pattern": f"^{thumbnails.SIZE.pattern}$",
         }
     )
@@ -162,15 +187,39 @@ def upload_file() -> Response:
     """Upload a file.
 
     `multipart/form-data` with one part `file`. Put the returned id into a `file` field of a record
-    within 24 hours; otherwise the file is deleted. Until then only you can download or delete it.
+    within 24 hours; otherwise the file is deleted. Until then only you can download it, and you and
+    admins can delete it. You need the right to write a file field of some collection (403), and may
+    have 100 uploads waiting (429).
     """
-    _writer()
+    waiting_uploads.check_may_upload(_writer())
     if get_request().mimetype != uploads.MULTIPART:
         raise UnsupportedMediaType("Send the file as multipart/form-data.")
-    _, parts = uploads.receive()
+    _, parts = uploads.receive(with_record=False)
     file = _only_file(parts)
     answer = {"success": True, "message": "The file is uploaded.", "file": _shown(file)}
     return json_response(answer, 201)
+
+
+@blueprint.route("/waiting", methods=["GET"])
+@blueprint.arguments(PageArgs, location="query")
+@blueprint.response(200, WaitingPage, example=page_body([WAITING], 1, {"skip": 0, "limit": 25}))
+def list_waiting_uploads(args: JSONObject) -> JSONObject:
+    """List the uploads that no record has taken.
+
+    Admins see those of the account, everybody else their own. The newest comes first. Delete them
+    with `DELETE /files/{file_id}`.
+    """
+    rows, total = waiting_uploads.page(principal(), args["skip"], args["limit"])
+    items = [
+        {
+            **_shown(row),
+            "uploaded_by": row.uploaded_by,
+            "created_at": row.created_at,
+            "expires_at": row.created_at + waiting_uploads.TAKEN_WITHIN,
+        }
+        for row in rows
+    ]
+    return page_body(items, total, args)
 
 
 def _writer() -> Principal:
@@ -262,13 +311,21 @@ def download_by_path(args: JSONObject, account_id: str, file_id: str) -> Respons
 def download_linked(args: JSONObject, token: str) -> Response:
     """Download a file by a signed link; it needs no credential.
 
-    The links are made by `POST /files/{file_id}/link`. A changed or expired one is a 403
-    `link_invalid`; a 404 means that the record no longer has the file. Ranges and thumbnails work
-    as in `GET /files/{file_id}`.
+    The links are made by `POST /files/{file_id}/link`. A changed, expired or ended one is a 403
+    `link_invalid`; a 404 means that the record no longer has the file, or that whoever made the
+    link may no longer view it. Ranges and thumbnails work as in `GET /files/{file_id}`.
     """
-    account_id, file_id = links.read(token)
-    with tenancy.in_account(account_id):
-        return send(files.linked(account_id, file_id), args.get("thumb"))
+    link = links.read(token)
+    with tenancy.in_account(link.account_id):
+        try:
+            with versioned_cache.reloading():
+                file = files.linked(link)
+        except versioned_cache.Stale:  # changed in between
+            raise Unavailable from None
+        answer = send(file, args.get("thumb"))
+        if answer.status_code != 304:
+            links.note_use(file, link, target=files.target(file))
+        return answer
 
 
 @blueprint.route("/<file_id>/link", methods=["POST"])
@@ -286,13 +343,31 @@ def download_linked(args: JSONObject, token: str) -> Response:
 def create_file_link(body: JSONObject, file_id: str) -> Response:
     """Create a signed link to a file.
 
-    It works without a credential until it expires, or until the record no longer has the file.
+    It works without a credential until it expires, until the record no longer has the file, until
+    you may no longer view it, or until somebody ends the links of the file. The security log has
+    links that are made and used.
     """
     by = principal()
     if not by.signed_in:
         raise Unauthorized
-    link = links.create(files.readable(file_id, by=by), body["expires_in"])
+    file = files.readable(file_id, by=by)
+    link = links.create(file, body["expires_in"], target=files.target(file), by=by)
     return json_response({"url": link.url, "expires_at": clock.iso(link.expires_at)}, 201)
+
+
+@blueprint.route("/<file_id>/links", methods=["DELETE"])
+@blueprint.response(204)
+@blueprint.fails(403)
+@optimistic
+@allow(Access.ANONYMOUS)
+def end_file_links(file_id: str) -> Response:
+    """End all links of a file.
+
+    For admins, and for whoever may update the record that has it. Links that are made afterwards
+    work.
+    """
+    files.end_links(file_id, by=_writer())
+    return Response(status=204)
 
 
 @blueprint.route("/<file_id>", methods=["DELETE"])
@@ -303,7 +378,7 @@ def create_file_link(body: JSONObject, file_id: str) -> Response:
 @query_credentials
 @allow(Access.ANONYMOUS)
 def delete_file(args: JSONObject, file_id: str) -> Response:
-    """Delete an upload of yours that no record has taken.
+    """Delete an upload that no record has taken: of yours, as an admin of anybody.
 
     To delete a file that a record has, remove it from the record's field.
     """
@@ -318,10 +393,10 @@ def delete_file(args: JSONObject, file_id: str) -> Response:
 @query_credentials
 @allow(Access.ANONYMOUS)
 def delete_by_path(args: JSONObject, account_id: str, file_id: str) -> Response:
-    """Delete an upload of yours by the path that it returned.
+    """Delete an upload by the path that it returned.
 
     The same as `DELETE /files/{file_id}`: an upload that a record has, or that somebody else made,
-    is a 404.
+    is a 404; admins delete those of others, too.
     """
     return _delete(file_id, account_id)
 
@@ -406,6 +481,9 @@ def _part(file: File, etag: str) -> tuple[int, int, int]:
     is_single = wanted is not None and wanted.units == "bytes" and len(wanted.ranges) == 1
     if wanted is None or not is_single or (condition is not None and condition != etag):
         return 0, file.size, 200
+    start, _ = wanted.ranges[0]
+    if start < -file.size or (start < 0 and not file.size):
+        return 0, file.size, 206 if file.size else 200  # a suffix that is longer than the file
     found = wanted.range_for_length(file.size)
     if found is None:
         raise RangeNotSatisfiable(file.size)
@@ -418,6 +496,6 @@ def _thumbnail(file: File, text: str) -> Response:
     headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
     if etags.matches(get_header("If-None-Match"), etag):
         return Response(status=304, headers=headers)
-    thumbnail = thumbnails.create(file, size)
+    thumbnail = thumbnails.get(file, size)
     headers |= _headers(thumbnail.mime_type, f"{file.name}.webp")
     return Response(thumbnail.data, headers=headers)

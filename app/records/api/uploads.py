@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from io import BytesIO
 from itertools import chain
@@ -24,7 +25,7 @@ from app.auth.guard import principal
 from app.collections import access as accesses
 from app.collections import definition as definitions
 from app.collections.definition import Definition
-from app.errors import Malformed, PayloadTooLarge
+from app.errors import InvalidValues, Malformed, PayloadTooLarge, problem
 from app.files import service as files
 from app.files import uploads
 from app.files.models import StoredFile
@@ -39,6 +40,9 @@ DATA = "data"
 MOST_PARTS, MOST_FILES, MOST_HEADERS = 1000, 100, 16
 PIECE, LONGEST_HEADERS = 64 * 1024, 64 * 1024
 PARSED = "multipart_body"
+FILENAME = re.compile(r';\s*filename="((?:[^"\\]|\\.)*)"', re.IGNORECASE)
+ESCAPED = re.compile(r'\\(["\\])')
+NO_FILE_FIELD = "This field takes no files."
 Parts = MultiDict[str, StoredFile]
 Texts = MultiDict[str, str]
 
@@ -61,12 +65,12 @@ def record_body(collection: str, operation: str) -> JSONObject:
     if PARSED not in context:  # a request may be run again, but read once
         definition = definitions.get(collection)
         accesses.for_operation(principal(), definition, operation).check_open()
-        texts, parts = receive()
+        texts, parts = receive(with_record=True)
         setattr(context, PARSED, _values(definition, texts, parts))
     return dict(getattr(context, PARSED))
 
 
-def receive() -> tuple[Texts, Parts]:
+def receive(*, with_record: bool) -> tuple[Texts, Parts]:
     """The texts and the stored files of a multipart body.
 
     If the request fails, its uploads are deleted. Raises Malformed, PayloadTooLarge.
@@ -74,7 +78,7 @@ def receive() -> tuple[Texts, Parts]:
     with uploads.receiving() as begun:
         texts, parts = _parse(_with_room(get_request()), begun)
         received = [part.upload for part in parts]
-        stored = uploads.store(received, principal()) if parts else []
+        stored = uploads.store(received, principal(), with_record=with_record) if parts else []
     _discard_if_refused([file.id for file in stored])
     return texts, MultiDict(zip((part.name for part in parts), stored, strict=True))
 
@@ -166,9 +170,18 @@ def _name(part: Field | File) -> str:
 def _begin(part: File, begun: list[Upload]) -> Part:
     if len(begun) >= MOST_FILES:
         raise PayloadTooLarge(f"A request brings at most {MOST_FILES} files.")
-    begun.append(uploads.start(part.filename))
+    begun.append(uploads.start(_filename(part)))
     mimetype = part.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     return Part(_name(part), begun[-1], part.filename, mimetype)
+
+
+def _filename(part: File) -> str:
+    """The name of a file as browsers send it: a backslash escapes quotes and itself only."""
+    header = part.headers.get("Content-Disposition", "")
+    found = FILENAME.search(header)
+    if found is None or "\\" not in found[1] or "filename*" in header.lower():
+        return part.filename
+    return ESCAPED.sub(r"\1", found[1])
 
 
 def _checked(text: str) -> str:
@@ -210,6 +223,9 @@ def _values(definition: Definition, texts: Texts, parts: Parts) -> JSONObject:
         elif name != DATA or DATA in definition.fields:
             body[name] = typed_value(definition.fields.get(name), values[0])
     for name, stored in parts.lists():
+        if name in definition.fields and name not in definition.files:
+            # A value of JSON would name the file, which no record takes.
+            raise InvalidValues([problem(name, "invalid_type", NO_FILE_FIELD)])
         known = body.get(name) if name in definition.files else None
         kept = known if isinstance(known, list) else []
         body[name] = _several(definition, name, [*kept, *({"id": file.id} for file in stored)])

@@ -86,7 +86,7 @@ class ArchiveSource:
                     begun.append(uploads.start(name))
                     _copy(archive, info, begun[-1])
                     begun[-1].seek(0)
-                stored = uploads.store(begun, self._by) if begun else []
+                stored = uploads.store(begun, self._by, with_record=True) if begun else []
             self._file_ids = [file.id for file in stored]
             ids = dict(zip(wanted, self._file_ids, strict=True))
             self._lines = [(line, _with_ids(definition, item, ids)) for line, item in lines]

@@ -1,0 +1,208 @@
+"""Links to files end with their makers, are recorded, and can all be ended."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import time_machine
+from flask import Flask
+from itsdangerous import URLSafeSerializer
+
+from app import clock
+from app.collections import table
+from app.files import links
+from tests import builders
+from tests.builders import Caller, Cast, make_collection
+from tests.files.test_files import PNG, SCHEMA, upload
+
+WEEK = 7 * 24 * 3600
+EDITING = {"update_rule": "@has_role(admin) || created_by = @request.auth.id"}
+
+
+def path_of(answer: Any) -> str:
+    """The path of a link that was made."""
+    assert answer.status_code == 201, answer.text
+    path: str = answer.json["url"].partition("/api/v1/")[2]
+    return path
+
+
+def link(caller: Caller, file: str) -> str:
+    """The path of a new link that works for a week."""
+    return path_of(caller.post(f"files/{file}/link", {"expires_in": WEEK}))
+
+
+def events(cast: Cast, kind: str) -> list[dict[str, Any]]:
+    """The events of a kind in acme's security log."""
+    answer = cast.alice.get(f"account/security-log?kind={kind}")
+    assert answer.status_code == 200, answer.text
+    items: list[dict[str, Any]] = answer.json["items"]
+    return items
+
+
+@pytest.fixture
+def file(cast: Cast) -> str:
+    """A file of a record of alice's."""
+    secret = {"name": "secret", "type": "file", "pii": True}
+    make_collection(cast.root, schema=[*SCHEMA, secret], **EDITING)
+    made = upload(cast.alice)["id"]
+    assert cast.alice.post("records/posts", {"title": "a", "avatar": made}).status_code == 201
+    return str(made)
+
+
+def deactivate(cast: Cast, file: str) -> Any:
+    return cast.alice.patch(f"account/users/{cast.bob.id}", {"is_active": False})
+
+
+def delete(cast: Cast, file: str) -> Any:
+    return cast.alice.delete(f"account/users/{cast.bob.id}")
+
+
+def close_rule(cast: Cast, file: str) -> Any:
+    return cast.root.put("collections/posts/rules", {"view_rule": "@has_role(admin)"})
+
+
+def hide_field(cast: Cast, file: str) -> Any:
+    return cast.root.put("collections/posts/rules", {"view_fields": ["title"]})
+
+
+def hide_record(cast: Cast, file: str) -> Any:
+    return cast.root.put("collections/posts/rules", {"view_rule": 'title = "b"'})
+
+
+def remove_record(cast: Cast, file: str) -> Any:
+    record = cast.alice.get("records/posts").json["items"][0]["id"]
+    return cast.alice.delete(f"records/posts/{record}")
+
+
+@pytest.mark.parametrize(
+    "end", [deactivate, delete, close_rule, hide_field, hide_record, remove_record]
+)
+def test_a_link_ends_when_its_maker_may_no_longer_view_the_file(
+    cast: Cast, anyone: Caller, file: str, end: Any
+) -> None:
+    path = link(cast.bob, file)
+    assert anyone.get(path).data == PNG
+    assert end(cast, file).status_code in (200, 204)
+    assert anyone.get(path).status_code == 404
+    assert anyone.get(f"{path}?thumb=16x16").status_code == 404
+
+
+def test_a_link_to_personal_data_ends_with_the_right_to_see_it(
+    cast: Cast, anyone: Caller, file: str, app: Flask
+) -> None:
+    record = cast.alice.get("records/posts").json["items"][0]["id"]
+    secret = upload(cast.alice)["id"]
+    assert cast.alice.patch(f"records/posts/{record}", {"secret": secret}).status_code == 200
+    assert cast.bob.post(f"files/{secret}/link").status_code == 404
+    path = link(cast.alice, secret)
+    assert anyone.get(path).data == PNG
+    groups = cast.alice.get("groups").json["items"]
+    (pii,) = [one["id"] for one in groups if one["name"] == "pii_access"]
+    left = cast.alice.delete(f"groups/{pii}/members/{cast.alice.id}")
+    if left.status_code != 204:
+        left = cast.alice.delete(f"groups/{pii}/users/{cast.alice.id}")
+    assert left.status_code in (200, 204), left.text
+    assert anyone.get(path).status_code == 404
+
+
+def test_a_link_of_a_key_ends_with_the_key(
+    cast: Cast, anyone: Caller, file: str, app: Flask
+) -> None:
+    made = cast.bob.post("api-keys", {"name": "key"}).json
+    key = Caller(app, **{"X-API-Key": made["key"]})
+    path, bobs = link(key, file), link(cast.bob, file)
+    assert anyone.get(path).data == PNG
+    revoked = cast.bob.delete(f"api-keys/{made['id']}")
+    assert revoked.status_code in (200, 204), revoked.text
+    assert anyone.get(path).status_code == 404
+    assert anyone.get(bobs).status_code == 200
+
+
+def test_a_link_to_an_upload_works_until_it_is_deleted(cast: Cast, anyone: Caller) -> None:
+    waiting = upload(cast.bob)["id"]
+    path = link(cast.bob, waiting)
+    assert anyone.get(path).data == PNG
+    assert cast.bob.delete(f"files/{waiting}").status_code == 204
+    assert anyone.get(path).status_code == 404
+
+
+def test_a_link_of_a_superadmin_works_in_the_account(cast: Cast, anyone: Caller, file: str) -> None:
+    assert anyone.get(link(cast.root.acting_in("acme"), file)).data == PNG
+
+
+def test_a_link_keeps_the_second_factor_of_its_maker(
+    cast: Cast, anyone: Caller, file: str, app: Flask
+) -> None:
+    assert close_rule(cast, file).status_code == 200
+    assert cast.bob.post(f"files/{file}/link").status_code == 404
+    rule = {"view_rule": "@has_role(admin) && @request.auth.mfa = false"}
+    assert cast.root.put("collections/posts/rules", rule).status_code == 200
+    assert anyone.get(link(cast.alice, file)).status_code == 200
+
+
+def test_all_links_of_a_file_are_ended(cast: Cast, anyone: Caller, file: str) -> None:
+    bobs, alices = link(cast.bob, file), link(cast.alice, file)
+    for caller, status in ((cast.bob, 403), (cast.charlie, 404), (anyone, 401)):
+        assert caller.delete(f"files/{file}/links").status_code == status
+    assert {anyone.get(path).status_code for path in (bobs, alices)} == {200}
+    assert cast.alice.delete(f"files/{file}/links").status_code == 204
+    for path in (bobs, alices):
+        answer = anyone.get(path)
+        assert (answer.status_code, answer.json["error"]) == (403, "link_invalid")
+    assert anyone.get(link(cast.bob, file)).data == PNG
+    assert [one["user_id"] for one in events(cast, "file_link.ended")] == [cast.alice.id]
+    assert cast.alice.delete(f"files/{builders.PASSWORD}/links").status_code == 404
+
+
+def test_who_may_change_the_record_ends_its_links(cast: Cast, anyone: Caller, file: str) -> None:
+    own = upload(cast.bob)["id"]
+    assert cast.bob.post("records/posts", {"avatar": own}).status_code == 201
+    path = link(cast.bob, own)
+    assert cast.bob.delete(f"files/{own}/links").status_code == 204
+    assert anyone.get(path).status_code == 403
+
+
+def test_links_are_recorded_as_they_are_made_and_used(
+    cast: Cast, anyone: Caller, file: str, app: Flask
+) -> None:
+    path = link(cast.bob, file)
+    (made,) = events(cast, "file_link.created")
+    record = cast.alice.get("records/posts").json["items"][0]["id"]
+    assert (made["user_id"], made["target_id"]) == (cast.bob.id, record)
+    assert made["target_type"].startswith(table.PREFIX)
+    assert made["details"]["file_id"] == file
+    assert events(cast, "file_link.used") == []
+    etag = anyone.get(path).headers["ETag"]
+    for headers in ({}, {"Range": "bytes=0-3"}, {"If-None-Match": etag}):
+        assert anyone.get(path, headers=headers).status_code in (200, 206, 304)
+    (used,) = events(cast, "file_link.used")  # one for an address and hour
+    assert (used["user_id"], used["details"]["made_by"]) == ("anonymous", cast.bob.id)
+    assert (used["target_id"], bool(used["ip_address"])) == (record, True)
+    anyone.get(path, environ_overrides={"REMOTE_ADDR": "192.0.2.7"})
+    assert len(events(cast, "file_link.used")) == 2
+    with time_machine.travel(clock.now() + timedelta(hours=2)):
+        anyone.get(path)
+    with time_machine.travel(clock.now() + timedelta(seconds=1)):
+        assert len(events(cast, "file_link.used")) == 3
+    token = path.rpartition("/")[2]
+    assert token not in cast.alice.get("account/security-log").text
+
+
+def test_a_link_of_an_earlier_release_works_until_the_links_are_ended(
+    cast: Cast, anyone: Caller, file: str, app: Flask
+) -> None:
+    """It does not say who made it, and has a week at most."""
+    end = int(clock.now().timestamp()) + 60
+    with app.app_context():
+        key = app.extensions["atrium.config"].secret_key
+        former = URLSafeSerializer(key, salt=links.FORMER_SALT)
+        path = f"files/link/{former.dumps([cast.alice.account_id, file, end])}"
+        expired = former.dumps([cast.alice.account_id, file, end - 60])
+        mixed = former.dumps([cast.alice.account_id, file, end])[:-1] + "x"
+    assert anyone.get(path).data == PNG
+    for other in (expired, mixed):
+        assert anyone.get(f"files/link/{other}").status_code == 403
+    assert cast.alice.delete(f"files/{file}/links").status_code == 204
+    assert anyone.get(path).status_code == 403

@@ -1,0 +1,250 @@
+"""Thumbnails are made once, kept beside their file, and stop nobody."""
+
+from __future__ import annotations
+
+import io
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import time_machine
+from flask import Flask
+from PIL import Image
+
+from app import clock
+from app.errors import Unavailable
+from app.files import storage, thumbnails, upkeep
+from app.files.thumbnail_turns import Turns
+from app.files.upkeep import UNDER_WAY
+from tests.builders import Caller, Cast, make_collection
+from tests.files.test_files import SCHEMA, blobs, image, names, run, upload
+from tests.goings_on import until
+
+
+def thumb(caller: Caller, file: str, size: str = "64x64") -> Any:
+    """The answer to a request for a thumbnail."""
+    return caller.get(f"files/{file}?thumb={size}")
+
+
+def kept(app: Flask) -> list[str]:
+    """The sizes of the thumbnails that are kept."""
+    return sorted(key.rpartition("/")[2] for key in blobs(app) if storage.THUMBNAILS in key)
+
+
+def noise(side: int, quality: int = 95) -> bytes:
+    """An image whose thumbnails are large."""
+    target = io.BytesIO()
+    pixels = random.Random(1).randbytes(side * side * 3)
+    Image.frombytes("RGB", (side, side), pixels).save(target, "JPEG", quality=quality)
+    return target.getvalue()
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def place(request: pytest.FixtureRequest) -> str:
+    """Where files are."""
+    if request.param == "bucket":
+        request.getfixturevalue("in_bucket")
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("place")
+def test_a_thumbnail_is_made_once_in_one_of_a_few_sizes(
+    cast: Cast, app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_collection(cast.root, schema=SCHEMA)
+    file = upload(cast.alice, image(300, 300))["id"]
+    record = cast.alice.post("records/posts", {"papers": [file]}).json
+    first = thumb(cast.alice, file, "200x200")
+    assert (first.status_code, first.mimetype) == (200, "image/webp")
+    assert Image.open(io.BytesIO(first.data)).size == (200, 200)
+    made = list[object]()
+    scaled = thumbnails._scaled
+    monkeypatch.setattr(thumbnails, "_scaled", lambda *of: made.append(of) or scaled(*of))
+    for size in ("200x200", "255x201", "201x255", "200x200"):
+        again = thumb(cast.bob, file, size)
+        assert (again.data, again.headers["ETag"]) == (first.data, first.headers["ETag"])
+    assert made == []
+    for width in range(1600, 1700):
+        assert thumb(cast.bob, file, f"{width}x2047").status_code == 200
+    assert len(made) == 1
+    assert kept(app) == ["1600x1600", "200x200"]
+
+    removed = cast.alice.patch(f"records/posts/{record['id']}", {"papers": None})
+    assert removed.status_code == 200, removed.text
+    assert thumb(cast.bob, file, "200x200").status_code == 404
+    assert (
+        cast.root.acting_in("acme").post(f"records/posts/{record['id']}/erase").status_code == 200
+    )
+    run(app, upkeep.remove)
+    assert blobs(app) == []
+
+
+@pytest.mark.usefixtures("place")
+def test_thumbnails_take_no_more_room_than_their_file(
+    cast: Cast, app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thumbnails, "KEPT_BYTES", 0)
+    file = upload(cast.alice, noise(700, quality=20))
+    for step in thumbnails.STEPS[4:]:
+        answer = thumb(cast.alice, file["id"], f"{step}x{step}")
+        assert answer.status_code == 200
+    with app.app_context():
+        sizes = [blob.size for blob in storage.current().blobs() if "x" in blob.key[-9:]]
+    assert 1 < len(sizes) < 16
+    assert sum(sizes) <= file["size"]
+    assert cast.alice.get("account/usage").json["meters"]["file_bytes"]["used"] == file["size"]
+
+
+@pytest.mark.usefixtures("place")
+def test_the_sweep_keeps_the_thumbnails_of_files_and_no_others(cast: Cast, app: Flask) -> None:
+    file = upload(cast.alice, image(300, 300))["id"]
+    assert thumb(cast.alice, file).status_code == 200
+    with app.app_context():
+        gone = storage.thumbnails_of(cast.alice.account_id, cast.alice.id)
+        storage.put_stream(f"{gone}64x64", io.BytesIO(b"x"))
+    with time_machine.travel(clock.now() + 2 * UNDER_WAY):
+        run(app, upkeep.sweep)
+    assert (names(app), kept(app)) == ({file, "64x64"}, ["64x64"])
+    assert cast.alice.delete(f"files/{file}").status_code == 204
+    run(app, upkeep.remove)
+    assert blobs(app) == []
+
+
+def test_a_folder_keeps_no_empty_folders_of_thumbnails(cast: Cast, app: Flask) -> None:
+    file = upload(cast.alice, image(300, 300))["id"]
+    assert thumb(cast.alice, file).status_code == 200
+    cast.alice.delete(f"files/{file}")
+    run(app, upkeep.remove)
+    with app.app_context():
+        root = storage.current().root
+    assert list((root / cast.alice.account_id / storage.THUMBNAILS).iterdir()) == []
+
+
+def test_thumbnails_of_a_closed_account_go(cast: Cast, app: Flask) -> None:
+    file = upload(cast.alice, image(300, 300))["id"]
+    assert thumb(cast.alice, file).status_code == 200
+    assert cast.root.delete(f"accounts/{cast.alice.account_id}").status_code in (200, 204)
+    with app.app_context():
+        upkeep.remove_account({"prefix": f"{cast.alice.account_id}/"})
+    assert blobs(app) == []
+
+
+def test_a_thumbnail_of_a_file_that_was_removed_meanwhile_is_not_kept(
+    cast: Cast, app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, scaled = upload(cast.alice, image(300, 300))["id"], thumbnails._scaled
+
+    def remove_first(*of: Any) -> bytes:
+        with ThreadPoolExecutor() as pool:
+            path = f"files/{file}"
+            assert pool.submit(lambda: cast.alice.delete(path).status_code).result() == 204
+        return scaled(*of)
+
+    monkeypatch.setattr(thumbnails, "_scaled", remove_first)
+    assert thumb(cast.alice, file).status_code == 200
+    assert kept(app) == []
+
+
+def test_a_full_disk_keeps_no_thumbnails(
+    cast: Cast, app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = upload(cast.alice, image(300, 300))["id"]
+    monkeypatch.setattr(storage, "free_bytes", lambda: 0)
+    assert thumb(cast.alice, file).status_code == 200
+    assert kept(app) == []
+
+
+@pytest.mark.one_database
+def test_one_accounts_images_refuse_no_thumbnail_of_another(
+    cast: Cast, app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, quick = upload(cast.charlie, image(400, 400))["id"], upload(cast.alice, image())["id"]
+    scaled, ended = thumbnails._scaled, threading.Event()
+
+    def make(data: bytes, file: Any, size: tuple[int, int]) -> bytes:
+        if file.id == slow:
+            ended.wait(0.2)
+        return scaled(data, file, size)
+
+    def attack(number: int) -> None:
+        while not ended.is_set():
+            size = random.Random(number).choice(thumbnails.STEPS)
+            with app.app_context():
+                place = storage.current()
+                for blob in place.blobs(storage.thumbnails_of(cast.charlie.account_id, slow)):
+                    place.delete(blob.key)  # as another image would be
+            thumb(Caller(app, **cast.charlie.headers), slow, f"{size}x{size}")
+
+    monkeypatch.setattr(thumbnails, "_scaled", make)
+    with ThreadPoolExecutor(8) as pool:
+        attacks = [pool.submit(attack, number) for number in range(8)]
+        try:
+            statuses = [
+                thumb(cast.alice, quick, f"{step}x{step}").status_code
+                for step in thumbnails.STEPS[:8]
+            ]
+        finally:
+            ended.set()
+        for one in attacks:
+            one.result()
+    assert set(statuses) == {200}
+
+
+def test_the_account_with_the_most_requests_is_refused_and_accounts_take_turns() -> None:
+    turns, order, refused = Turns(2, 20), list[str](), list[str]()
+    free = threading.Event()
+
+    def take(account: str) -> None:
+        try:
+            with turns.taken(account):
+                order.append(account)
+                free.wait(20)
+        except Unavailable:
+            refused.append(account)
+
+    for account in ("mallory", "eve"):
+        with turns.taken(account):
+            pass
+    with ThreadPoolExecutor(8) as pool:
+        pool.submit(take, "eve")
+        until(lambda: order == ["eve"])
+        for count in (1, 2):
+            pool.submit(take, "eve")
+            until(lambda count=count: len(turns._waiting) == count)  # type: ignore[misc]
+        for account, gone in (
+            ("mallory", "eve"),
+            ("alice", "eve"),
+            ("alice", "alice"),  # who has two by now
+            ("bob", "mallory"),  # the last of whom had a turn; neither alice nor bob had one
+            ("eve", "eve"),
+        ):
+            before = len(refused)
+            pool.submit(take, account)
+            until(lambda before=before: len(refused) == before + 1)  # type: ignore[misc]
+            assert refused[-1] == gone
+        free.set()
+    assert order == ["eve", "alice", "bob"]
+
+
+def test_waiting_for_a_turn_ends() -> None:
+    turns = Turns(2, 0.05)
+    with turns.taken("eve"), pytest.raises(Unavailable), turns.taken("alice"):
+        pass
+    with turns.taken("alice"):
+        pass
+
+
+def test_backups_leave_thumbnails_out(cast: Cast, app: Flask, tmp_path: Path) -> None:
+    if app.extensions["atrium.config"].database_url.startswith("postgresql"):
+        pytest.skip("the folder is saved alike")
+    file = upload(cast.alice, image(300, 300))["id"]
+    assert thumb(cast.alice, file).status_code == 200
+    saved = str(tmp_path / "a.backup")
+    result = app.test_cli_runner().invoke(args=["backup", saved, "--verify"])
+    assert result.exit_code == 0, result.output
+    result = app.test_cli_runner().invoke(args=["restore", saved, "--replace"])
+    assert (result.exit_code, "Files restored: 1" in result.output) == (0, True)
+    assert thumb(cast.alice, file).status_code == 200
