@@ -1,4 +1,4 @@
-"""Gzip of what is sent: static files and the API description once, pages each time."""
+"""Gzip of what is sent: static files once, pages each time."""
 
 from __future__ import annotations
 
@@ -28,20 +28,6 @@ def compressed_file(path: Path, modified_ns: int) -> bytes | None:
     if path.suffix not in TYPES:
         return None
     return gzip.compress(path.read_bytes(), FILE_LEVEL, mtime=0)
-
-
-def compress_shared(response: Response) -> Response:
-    """Compress what all callers get alike, once, if the client accepts it."""
-    response.vary.add("Accept-Encoding")
-    if is_accepted():
-        response.set_data(_compressed(response.get_data()))
-        response.headers["Content-Encoding"] = "gzip"
-    return response
-
-
-@lru_cache(2)
-def _compressed(data: bytes) -> bytes:
-    return gzip.compress(data, FILE_LEVEL, mtime=0)
 
 
 def compress_page(response: Response) -> Response:

@@ -11,7 +11,6 @@ response, its status first, by `readline` of the socket's `makefile`.
 
 from __future__ import annotations
 
-import http.client
 import io
 import math
 import re
@@ -185,7 +184,7 @@ def _explanation(error: BaseException, rules: Rules) -> str:
         return f"TLS failed: {error.reason or 'no trust'}"
     if isinstance(error, TimeoutError):
         return f"No response within {rules.seconds:g} seconds."
-    if isinstance(error, http.client.RemoteDisconnected):
+    if isinstance(error, ConnectionError) and not error.errno:
         return "The connection was closed without a response."
     problem = getattr(error, "strerror", None)  # of the operating system
     if problem or isinstance(error, ValueError):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import threading
 from collections.abc import Callable
 from copy import deepcopy
+from functools import lru_cache
 from typing import Any
 
 import flask_smorest
 from flask import Flask, Response, request
 
-from app.http import compression
 from app.rest.access import public
 from app.rest.converters import IntegerPath, LargeIntegerPath, UuidPath
 from app.rest.fields import DateTime, Id, Timestamp, required_by_service
@@ -70,10 +71,23 @@ class Api(flask_smorest.Api):  # type: ignore[misc]
         # The schema of flask-smorest's own pagination, which no operation uses.
         spec["components"]["schemas"].pop("PaginationMetadata", None)
         if request.args.get("collections", "0") not in ("1", "true"):
-            return compression.compress_shared(json_response(spec))
+            return _compressed(json_response(spec))
         response = json_response(self.with_collections(deepcopy(spec)))
         response.headers["Cache-Control"] = "private, no-cache"
         return response
+
+
+def _compressed(response: Response) -> Response:
+    response.vary.add("Accept-Encoding")
+    if request.accept_encodings["gzip"] > 0:
+        response.set_data(_gzip(response.get_data()))
+        response.headers["Content-Encoding"] = "gzip"
+    return response
+
+
+@lru_cache(2)
+def _gzip(description: bytes) -> bytes:
+    return gzip.compress(description, mtime=0)
 
 
 api = Api()

@@ -94,7 +94,7 @@ class SecurityStream(Base):
     paused_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     """Since its maker is no admin any more; until an admin takes it over, events wait."""
     created_by: Mapped[str | None] = mapped_column(Id)
-    """The admin who set or took over the receiver last; null before migration 0061."""
+    """The admin who set or took over the receiver last; null before migration 0060."""
 
 
 class SecurityStart(ChainStart):

@@ -1,15 +1,15 @@
 """let all links of a file be ended
 
-Revision ID: 0062
-Revises: 0056
+Revision ID: 0061
+Revises: 0060
 Create Date: 2026-11-29 00:30:00.000000
 """
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0062"
-down_revision = "0056"
+revision = "0061"
+down_revision = "0060"
 branch_labels = None
 depends_on = None
 

@@ -1,6 +1,6 @@
 """store what issuers publish, and the addresses of deleted users
 
-Revision ID: 0058
+Revision ID: 0057
 Revises: 0056
 Create Date: 2026-11-29 00:30:00.000000
 """
@@ -10,7 +10,7 @@ from alembic import op
 
 from app.db.types import Text, UtcDateTime
 
-revision = "0058"
+revision = "0057"
 down_revision = "0056"
 branch_labels = None
 depends_on = None

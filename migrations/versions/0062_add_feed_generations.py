@@ -1,7 +1,7 @@
 """add generations of the change feed
 
-Revision ID: 0065
-Revises: 0056
+Revision ID: 0062
+Revises: 0061
 Create Date: 2026-11-29 00:30:00.000000
 """
 
@@ -10,8 +10,8 @@ from alembic import op
 
 from app.db.types import UtcDateTime
 
-revision = "0065"
-down_revision = "0056"
+revision = "0062"
+down_revision = "0061"
 branch_labels = None
 depends_on = None
 
@@ -28,7 +28,8 @@ def upgrade() -> None:
     if op.get_bind().dialect.name == "postgresql":
         op.execute(
             "INSERT INTO feed_generations SELECT 0,"
-            " ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::bigint, now()"
+            " ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::bigint,"
+            " now()"
         )
 
 

@@ -1,7 +1,7 @@
 """let the undoing of a change of address wait; say which factors and codes are their owner's
 
-Revision ID: 0059
-Revises: 0056
+Revision ID: 0058
+Revises: 0057
 Create Date: 2026-11-29 10:00:00.000000
 """
 
@@ -10,8 +10,8 @@ from alembic import op
 
 from app.db.types import UtcDateTime
 
-revision = "0059"
-down_revision = "0056"
+revision = "0058"
+down_revision = "0057"
 branch_labels = None
 depends_on = None
 

@@ -1,7 +1,7 @@
 """say who asked for the link of a mail
 
-Revision ID: 0060
-Revises: 0056
+Revision ID: 0059
+Revises: 0058
 Create Date: 2026-11-29 00:40:00.000000
 """
 
@@ -10,8 +10,8 @@ from alembic import op
 
 from app.db.types import Text
 
-revision = "0060"
-down_revision = "0056"
+revision = "0059"
+down_revision = "0058"
 branch_labels = None
 depends_on = None
 

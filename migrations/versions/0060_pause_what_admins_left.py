@@ -1,7 +1,7 @@
 """pause webhooks and security-log streams whose maker is no admin any more
 
-Revision ID: 0061
-Revises: 0056
+Revision ID: 0060
+Revises: 0059
 Create Date: 2026-11-29 01:00:00.000000
 """
 
@@ -10,8 +10,8 @@ from alembic import op
 
 from app.db.types import Id, UtcDateTime
 
-revision = "0061"
-down_revision = "0056"
+revision = "0060"
+down_revision = "0059"
 branch_labels = None
 depends_on = None
 
