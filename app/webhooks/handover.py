@@ -1,4 +1,4 @@
-"""What an admin who leaves would go on receiving or could still use (ADR 61).
+"""What an admin who leaves would go on receiving or could still use (ADR 55).
 
 When a user is no admin any more, their webhooks and the receiver of the security log are paused
 until an admin takes them over. Tokens, links and settings that they know stay, as others depend on

@@ -1,4 +1,4 @@
-"""`/account/users/{user_id}/left`: what somebody leaves behind (ADR 61)."""
+"""`/account/users/{user_id}/left`: what somebody leaves behind (ADR 55)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user made, and leaves behind (ADR 61)."""
+"""What a user made, and leaves behind (ADR 55)."""
 
 from __future__ import annotations
 
