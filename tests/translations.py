@@ -107,6 +107,8 @@ def _sentence(node: ast.JoinedStr | ast.Constant) -> Iterator[str]:
     if isinstance(node, ast.Constant) and not isinstance(node.value, str):
         return
     text = _template(node)
+    if text.startswith("SELECT "):
+        return
     letters = re.sub(r"\{\w*\}|[^A-Za-z]", "", text)
     if SENTENCE.fullmatch(text.strip()) and len(letters) >= MIN_LETTERS:
         yield text
