@@ -531,7 +531,7 @@ MUELLER = [("Müller", 1)]
     [
         (b"name;num\r\nx;1\r\n;\r\n;\r\n;\r\n", None, [("x", 1)]),
         (b"name,num\n,\n\nx,1\n,,,,\n", None, [("x", 1)]),
-        (b'name\n\nx\n""\n', None, [("x", None)]),
+        (b'name\n\nx\n""\n', None, [("x", None), (None, None)]),
         (b"name;num\n ;\n;2\n", None, [(" ", None), (None, 2)]),
         (b"sep=;\r\nname;num\r\nx,y;1\r\n", None, [("x,y", 1)]),
         (b"\xef\xbb\xbfSEP=,\nname,num\nx;y,1\n", None, [("x;y", 1)]),

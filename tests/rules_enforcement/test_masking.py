@@ -127,7 +127,7 @@ def test_the_own_masked_view_sent_back_leaves_what_is_stored(
     whole = cast.bob(
         method,
         url,
-        seen | {"updated_at": answer.json["updated_at"], "updated_by": answer.json["updated_by"]},
+        seen | {name: answer.json[name] for name in ("updated_at", "updated_by", "open")},
     )
     assert whole.status_code == 200, whole.json
     assert fields(cast.alice.get(url).json) == PLAIN

@@ -111,7 +111,7 @@ def _rows(raw: bytes) -> Iterator[Line]:
             raise _invalid_csv(line, f"This is not CSV: {error}.") from None
         if header is None:
             header = _header(row)
-        elif not any(row):  # an empty line, or cells that a spreadsheet cleared
+        elif len(row) != 1 and not any(row):  # an empty line, or cells that a spreadsheet cleared
             continue
         elif len(row) == len(header):
             yield line, dict(zip(header, map(CELLS.unescape, row), strict=True))
