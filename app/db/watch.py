@@ -22,7 +22,8 @@ from app.context.deadline import Client
 STEP_SECONDS = 0.1
 CLIENT_SECONDS = 1
 """Only the clients of statements that run longer than this are looked at."""
-GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR | select.POLLNVAL
+RDHUP = getattr(select, "POLLRDHUP", select.POLLHUP)  # Linux only
+GONE = RDHUP | select.POLLHUP | select.POLLERR | select.POLLNVAL
 
 
 class Watch:
@@ -66,7 +67,7 @@ class Watch:
         if self._client is None or self._client.fileno() < 0:
             return False
         poll = select.poll()
-        poll.register(self._client.fileno(), select.POLLRDHUP)
+        poll.register(self._client.fileno(), RDHUP)
         return any(state & GONE for _, state in poll.poll(0))
 
 
