@@ -10,13 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier, Event
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from flask import Flask
 
 from app import db
-from app.context import deadline
+from app.context import deadline, tenancy
 from app.db import errors, sqlite_driver
 from app.ops import readiness
 from app.records.transfer import imports
@@ -235,3 +237,32 @@ def test_ready_does_not_mind_locks_that_are_short(tmp_path: Path) -> None:
         assert [sqlite_driver.is_locked(file, 0.2) for _ in range(5)] == [False] * 5
         writing.result()
     one.close()
+
+
+@pytest.mark.timing
+def test_an_account_with_many_writers_delays_others_by_one_of_them(
+    app: Flask, longest: list[float]
+) -> None:
+    started, written, stop = Barrier(6), list[str](), Event()
+
+    def write(account_id: str, seconds: float) -> None:
+        with app.app_context(), tenancy.in_account(account_id), limited_to(60):
+            started.wait()
+            while not stop.is_set():
+                with db.transaction() as session:
+                    session.execute(sa.text("SELECT 1"))
+                    written.append(account_id)
+                    time.sleep(seconds)
+                time.sleep(0.001)
+            db.db.session.remove()
+
+    with ThreadPoolExecutor(6) as pool:
+        works = [pool.submit(write, "busy", 0.05) for _ in range(5)]
+        works.append(pool.submit(write, "third", 0))
+        time.sleep(2)
+        stop.set()
+        for work in works:
+            work.result()
+    between = "".join("b" if one == "busy" else "t" for one in written).split("t")[1:-1]
+    assert len(between) > 10
+    assert max(map(len, between)) <= 2  # one that writes, and one that had queued before

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 
 NO_ACCOUNT, ALL_ACCOUNTS, OWNER = "", "*", "owner"
+NO_SINGLE_ACCOUNT = (NO_ACCOUNT, ALL_ACCOUNTS, OWNER)
 Scope = str
 """An account's id, or one of the above. OWNER, the owner of the tables, may change the schema."""
 

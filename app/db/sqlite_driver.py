@@ -10,6 +10,9 @@ blocks the others no longer than SQLite would.
 The transaction of a request may write until its deadline (`app/context/deadline.py`), and waits for
 its turn half as long again: one transaction that runs until its deadline makes nobody give up.
 
+Requests of one account take turns before they queue: whoever writes waits for one transaction of
+each other account at most, however many threads one of them has filled.
+
 The writer also checkpoints the WAL. SQLite does so after any commit, but while others write it
 never finishes: the WAL does not restart, and from then on every commit checkpoints.
 """
@@ -19,7 +22,9 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+import struct
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -27,7 +32,7 @@ from weakref import WeakSet, finalize
 
 import sqlalchemy as sa
 
-from app.context import deadline
+from app.context import deadline, tenancy
 from app.context.deadline import Limit
 from app.db.watch import Watch
 from app.rules import sqlite as rules_on_sqlite
@@ -42,6 +47,8 @@ WAIT_FACTOR = 1.5
 POLL_SECONDS, LONGEST_POLL_SECONDS, CHECK_SECONDS = 0.00005, 0.0003, 0.01
 POLL_GROWTH = 1.2
 """Most turns come within a millisecond, which a longer first sleep would miss by a third."""
+OPEN_FILE_LOCK: int | None = getattr(fcntl, "F_OFD_SETLK", None)
+"""Locks of an open file, which threads do not share: see fcntl(2) of Linux."""
 WAL_ROWS = 1000
 """After how many changed rows a process checkpoints the WAL."""
 WAL_PAGES = 10_000
@@ -71,6 +78,7 @@ class Driver(sqlite3.Connection):
         # Never lock the file itself: closing any descriptor of it drops SQLite's own locks.
         self._queue = _Lock(file and f"{file}-queue")
         self._turn = _Turn(file and f"{file}-turn")
+        self._account_turn = _AccountTurn(file and f"{file}-accounts")
         self._rows_before = 0
         self.watch = Watch(self.interrupt)
         self._deadline: float | None = None
@@ -104,15 +112,17 @@ class Driver(sqlite3.Connection):
             self._checks_foreign_keys = False
             self.execute("PRAGMA foreign_keys = OFF")
         self.watch.stop()  # the deadline of an earlier read
-        self._begin(limit.seconds * WAIT_FACTOR if limit else self._timeout)
+        self._begin(limit.seconds * WAIT_FACTOR if limit else self._timeout, is_request=bool(limit))
         if limit:
             self._deadline = time.monotonic() + limit.seconds
             self.watch.start(*limit)
 
-    def _begin(self, seconds: float) -> None:
-        start = time.monotonic()
-        until = start + seconds
+    def _begin(self, seconds: float, *, is_request: bool) -> None:
+        until = time.monotonic() + seconds
         try:
+            if is_request and (account_id := tenancy.current()) not in tenancy.NO_SINGLE_ACCOUNT:
+                self._account_turn.acquire_for(account_id, seconds)
+            start = time.monotonic()
             self._queue.acquire()
             self._turn.acquire_within(min(LONG_SECONDS, until - time.monotonic()))
             if time.monotonic() - start < SHORT_SECONDS:
@@ -123,6 +133,7 @@ class Driver(sqlite3.Connection):
             self._queue.release()
             if not self.in_transaction:
                 self._turn.release()
+                self._account_turn.release()
 
     def cursor(self, *args: Any, **options: Any) -> Any:
         """Return a cursor for a statement. Raises OperationalError if the time is up."""
@@ -157,6 +168,7 @@ class Driver(sqlite3.Connection):
         if self._turn.is_held and _wal.is_almost_copied and self._checkpoint():
             _wal.is_almost_copied = False
         self._turn.release()
+        self._account_turn.release()
         if _wal.is_long(rows) and self._checkpoint():
             _wal.is_almost_copied = True
 
@@ -171,6 +183,7 @@ class Driver(sqlite3.Connection):
         finally:
             self._queue.release()
             self._turn.release()
+            self._account_turn.release()
 
     def _checkpoint(self) -> bool:
         """Checkpoint the WAL; False if another connection is doing so."""
@@ -192,6 +205,7 @@ class Driver(sqlite3.Connection):
         """Close the lock files."""
         self._queue.close()
         self._turn.close()
+        self._account_turn.close()
 
     def _begin_within(self, seconds: float) -> None:
         self.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
@@ -300,6 +314,41 @@ class _Turn(_Lock):
         if was_held and self._file is not None:
             with suppress(OSError):
                 os.pwrite(self._file, b"\0", 0)
+
+
+class _AccountTurn(_Lock):
+    """The lock of an account: a byte of the file, held by this connection. On Linux only."""
+
+    _byte = 0
+
+    def acquire_for(self, account_id: str, seconds: float) -> None:
+        """Acquire the lock of an account. Raises OperationalError (BUSY) after this long."""
+        self._byte, self.is_held = zlib.crc32(account_id.encode()), True
+        deadline, pause = time.monotonic() + seconds, POLL_SECONDS
+        while not self._set(fcntl.F_WRLCK):
+            if time.monotonic() > deadline:
+                self.is_held = False
+                error = sqlite3.OperationalError("database is locked by requests of this account")
+                error.sqlite_errorcode = sqlite3.SQLITE_BUSY
+                raise error
+            time.sleep(pause)
+            pause = min(pause * POLL_GROWTH, LONGEST_POLL_SECONDS)
+
+    def release(self) -> None:
+        """Release the lock if it is held."""
+        if self.is_held:
+            self._set(fcntl.F_UNLCK)
+            self.is_held = False
+
+    def _set(self, kind: int) -> bool:
+        if self._file is None or OPEN_FILE_LOCK is None:
+            return True
+        lock = struct.pack("hhqqi", kind, os.SEEK_SET, self._byte, 1, 0)  # `struct flock`
+        try:
+            fcntl.fcntl(self._file, OPEN_FILE_LOCK, lock)
+        except OSError as error:  # other errors: a file system without locks
+            return not isinstance(error, BlockingIOError | PermissionError)
+        return True
 
 
 class _Wal:
