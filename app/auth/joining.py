@@ -101,11 +101,11 @@ def create_user(joining: Joining, password_hash: str) -> User:
 def _mail_link(payload: Mapping[str, str | None]) -> None:
     account_id, email = str(payload["account_id"]), str(payload["email"])
     account = db.db.session.get(Account, account_id)
-    user = _user(account_id, email)
+    user = _user(account_id, accounts.email_key(email))
     if account is None or not account.is_active:
         return
     if user is not None:
-        notify_member(user)
+        _notify(user)
     elif not deleted_addresses.contains(account_id, accounts.email_key(email)):
         expires_at = clock.iso(clock.now() + mail_tokens.LIFETIME)
         token = crypto.sign([account_id, email, payload["name"], expires_at], PURPOSE)
@@ -113,8 +113,20 @@ def _mail_link(payload: Mapping[str, str | None]) -> None:
         mail.send(email, "reset", link=link, account=account.name)
 
 
-def notify_member(user: User) -> None:
-    """Mail a user that somebody tried to register with the address."""
+def enqueue_notice(account_id: str, email: str) -> None:
+    """Enqueue a mail to a user that somebody tried to register with the address."""
+    payload = {"email_key": accounts.email_key(email)}
+    jobs.enqueue("auth.known_already", payload, account_id=account_id)
+
+
+@jobs.job("auth.known_already", mails=True)
+def _mail_known_already(payload: Mapping[str, str]) -> None:
+    user = _user(payload["account_id"], payload["email_key"])
+    if user is not None:
+        _notify(user)
+
+
+def _notify(user: User) -> None:
     if user.may_sign_in:
         link = f"{config.current().base_url}/console/forgot-password"
         values = {"link": link, "account": user.account.name}
@@ -123,9 +135,9 @@ def notify_member(user: User) -> None:
 
 def _is_taken(account_id: str, email: str) -> bool:
     key = accounts.email_key(email)
-    return _user(account_id, email) is not None or deleted_addresses.contains(account_id, key)
+    return _user(account_id, key) is not None or deleted_addresses.contains(account_id, key)
 
 
-def _user(account_id: str, email: str) -> User | None:
-    same = (User.account_id == account_id, User.email_key == accounts.email_key(email))
+def _user(account_id: str, email_key: str) -> User | None:
+    same = (User.account_id == account_id, User.email_key == email_key)
     return db.db.session.scalar(sa.select(User).where(*same))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import sqlalchemy as sa
 
-from app import clock, config, db, jobs, slugs
+from app import clock, config, db, slugs
 from app.accounts import service as accounts
 from app.accounts.models import (
     ADMIN,
@@ -128,8 +128,7 @@ def _join(
                     created_at=now,
                 )
         except Conflict:
-            payload = {"email_key": accounts.email_key(email)}
-            jobs.enqueue("auth.known_already", payload, account_id=account.id)
+            joining.enqueue_notice(account.id, email)
             return _unsaved_user(account, email, VIEWER, name=user_name, id=id, created_at=now)
         verification.enqueue_mail(user)
     return user
@@ -166,14 +165,6 @@ def _unsaved_user(account: Account, email: str, role_name: str, **columns: objec
     user.is_active, user.email_verified, user.auth_provider = True, False, "password"
     user.updated_at = user.created_at
     return user
-
-
-@jobs.job("auth.known_already", mails=True)
-def _mail_known_already(payload: Mapping[str, str]) -> None:
-    conditions = (User.account_id == payload["account_id"], User.email_key == payload["email_key"])
-    user = db.db.session.scalar(sa.select(User).where(*conditions))
-    if user is not None:
-        joining.notify_member(user)
 
 
 def _check(email: str, password: str, names: Iterable[str], *problems: Problem | None) -> None:

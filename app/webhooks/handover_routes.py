@@ -16,7 +16,7 @@ from app.webhooks import handover
 EXAMPLE = {
     "kind": handover.WEBHOOK,
     "id": "019a9f00-0000-7000-8000-000000000001",
-    "name": "hooks.example.com: tasks",
+    "name": "hooks.example.com: orders",
     "changed_at": "2026-11-20T12:00:00.123456Z",
     "paused_at": "2026-11-21T12:00:00.123456Z",
 }

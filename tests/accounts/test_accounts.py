@@ -64,7 +64,6 @@ NO_SLUGS: list[dict[str, str]] = [
     {"name": "x", "slug": "Abc"},
     {"name": "x", "slug": "a_b_c"},
     {"name": "x", "slug": "ab1234"},
-    {"name": "日本"},
 ]
 
 

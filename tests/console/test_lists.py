@@ -48,7 +48,7 @@ def crowd(app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch) -> dict[str, 
             tenants.create(f"Member {n}", None)
             api_keys.create({"name": f"key {n}"}, by=caller)
             invitations.create(acme, {"email": f"guest{n}@acme.example"}, by=None)
-            sessions.start(auth.get_user(caller), Origin(None, None), Proof.ONE_FACTOR)
+            sessions.start(auth.get_user(caller), Origin(None, None), Proof.PASSWORD)
     return {"acme": acme, "group": group.id}
 
 

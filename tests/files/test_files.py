@@ -358,9 +358,12 @@ def test_the_texts_of_a_form_share_the_room_of_a_body(
 ) -> None:
     settings = replace(app.extensions["atrium.config"], max_body_bytes=4096)
     monkeypatch.setitem(app.extensions, "atrium.config", settings)
+    fields = [{"name": f"text_{number}", "type": "text"} for number in range(5)]
+    make_collection(cast.root, "texts", fields)
     for count, status in ((4, 201), (5, 413)):
-        body = part("title", b"a" * 1000, file=False) * count + END
-        assert cast.alice.post("records/posts", data=body, **FORM).status_code == status
+        parts = (part(f"text_{number}", b"a" * 1000, file=False) for number in range(count))
+        body = b"".join(parts) + END
+        assert cast.alice.post("records/texts", data=body, **FORM).status_code == status
 
 
 @pytest.mark.usefixtures("posts")

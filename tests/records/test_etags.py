@@ -11,7 +11,7 @@ from flask import Flask
 from app.accounts import service as accounts
 from app.accounts.models import PII_GROUP, User
 from app.db import db, transaction
-from tests.builders import Caller, make_collection, make_record
+from tests.builders import Caller, make_collection, make_drawer, make_record
 from tests.parallel import at_once
 
 SCHEMA = [
@@ -118,8 +118,9 @@ def test_a_change_unless_it_is_as_named_is_412_where_it_is(
 
 
 def test_restoring_and_deleting_an_upload_take_the_same_conditions(
-    alice: Caller, path: str
+    root: Caller, alice: Caller, path: str
 ) -> None:
+    make_drawer(root)
     alice.patch(path, {"title": "b"})
     first = alice.get(f"{path}/history").json["items"][-1]["audit_id"]
     body, unless = {"audit_id": first}, {"If-None-Match": "*"}

@@ -50,7 +50,7 @@ def test_permissions_of_a_role_are_the_rules_of_the_collections(cast: Cast) -> N
 def test_rules_are_tried_by_two_paths(cast: Cast, path: str) -> None:
     suffix = "-rule" if path == "roles" else ""
     valid = cast.root.post(f"{path}/validate{suffix}", {"rule": "true"}).json
-    assert valid == {"valid": True, "error": None, "errors": [], "details": []}
+    assert valid == {"valid": True, "error": None, "errors": [], "details": [], "warnings": []}
     invalid = cast.root.post(f"{path}/validate{suffix}", {"rule": "("}).json
     assert invalid["error"] == invalid["errors"][0]
     tried = {"rule": "@owns_record()", "record": {"created_by": "u"}, "auth": {"id": "u"}}

@@ -84,7 +84,12 @@ SHOWS_NONE = {
             *("/console/groups", "/console/groups/<uuid:group_id>", "/console/groups/new"),
             *("/console/groups/<uuid:group_id>/candidates", "/console/keys", "/console/keys/new"),
             *("/console/keys/<uuid:key_id>", "/console/keys/<uuid:key_id>/made"),
-            *("/console/team", "/console/team/invitations", "/console/team/invite"),
+            *(
+                "/console/team",
+                "/console/team/left/<uuid:user_id>",
+                "/console/team/invitations",
+                "/console/team/invite",
+            ),
             *("/console/team/second-factors", "/console/team/users/<uuid:user_id>"),
         ),
         OWN,

@@ -63,6 +63,7 @@ LABELS: Mapping[str, str] = {
     "owner_id": lazy_gettext("Owner"),
     "password_hash": lazy_gettext("Password hash"),
     "previous_hash": lazy_gettext("Previous hash"),
+    "paused_at": lazy_gettext("Paused"),
     "previous_secret": lazy_gettext("Previous secret"),
     "previous_valid_until": lazy_gettext("Previous valid until"),
     "priority": lazy_gettext("Priority"),
