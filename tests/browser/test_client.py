@@ -19,6 +19,7 @@ from tests.realtime.clients import until
 
 pytestmark = pytest.mark.browser
 
+FIELDS = [{"name": "title", "type": "text"}, {"name": "cover", "type": "file"}]
 IMPORTS = {"@atrium/client": "/client/index.js", "openapi-fetch": "/openapi-fetch/index.mjs"}
 PAGE = f'<!doctype html><script type="importmap">{json.dumps({"imports": IMPORTS})}</script>'
 USE = """async ([baseUrl, password]) => {
@@ -82,7 +83,7 @@ def page(browser: Browser) -> Iterator[Page]:
 def test_a_page_signs_in_writes_uploads_and_follows(
     page: Page, origin: str, live_cast: Cast, live_server_url: str
 ) -> None:
-    memos = make_collection(live_cast.root, "memos")
+    memos = make_collection(live_cast.root, "memos", FIELDS)
     page.goto(origin)
     done = page.evaluate(USE, [live_server_url, PASSWORD])
     heard = [["create", "from a page"]]

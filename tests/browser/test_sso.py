@@ -15,6 +15,7 @@ from tests.browser.test_people import fill, press
 from tests.builders import Cast
 from tests.name_server import published_records
 from tests.sso import openid, saml_idp
+from tests.sso.flows import forget_deleted
 
 pytestmark = pytest.mark.browser
 
@@ -34,8 +35,8 @@ def identity_provider() -> Iterator[saml_idp.Server]:
 
 
 @pytest.fixture(autouse=True)
-def tidied(live_cast: Cast) -> Iterator[None]:
-    """Leave acme as it was: other tests count."""
+def tidied(live_app: Flask, live_cast: Cast) -> Iterator[None]:
+    """Leave acme as it was: other tests count, and let the same people join."""
     yield
     live_cast.alice.patch("account", {"sso_email_domains": []})
     for row in live_cast.alice.get("admin/configuration").json["items"]:
@@ -43,6 +44,7 @@ def tidied(live_cast: Cast) -> Iterator[None]:
     for user in live_cast.alice.get("account/users").json["items"]:
         if user["auth_provider"] != "password":
             live_cast.alice.delete(f"account/users/{user['id']}")
+    forget_deleted(live_app)
 
 
 def test_an_admin_sets_up_google_and_somebody_signs_in_by_it(

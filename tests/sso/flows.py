@@ -27,6 +27,12 @@ def query_of(address: str) -> dict[str, str]:
     return dict(parse_qsl(urlsplit(address).query))
 
 
+def forget_deleted(app: Flask) -> None:
+    """Let users who were deleted join again."""
+    with app.app_context(), db.transaction() as session:
+        session.execute(sa.delete(DeletedAddress))
+
+
 @dataclass
 class Stage:
     """The application, its accounts, and a client application of theirs."""
@@ -151,8 +157,7 @@ class Stage:
         for one in self.cast.alice.get("account/users?limit=100").json["items"]:
             if one["email"] in emails:
                 assert self.cast.alice.delete(f"account/users/{one['id']}").status_code == 204
-        with self.app.app_context(), db.transaction() as session:
-            session.execute(sa.delete(DeletedAddress))
+        forget_deleted(self.app)
 
     def checks(self, by: Caller) -> list[str]:
         """The checks of the last refusals, newest first."""

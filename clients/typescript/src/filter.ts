@@ -75,7 +75,7 @@ export class Field<V = Value> {
     return new Filter(`${this.name} NOT IN ${list(values)}`);
   }
 
-  /** Matches the whole text, ignoring ASCII case; `%` stands for anything, `\\%` for itself. */
+  /** Matches the whole text, ignoring ASCII case; `%` stands for anything, `\%` for itself, `\\` for a backslash. */
   like(pattern: string): Filter {
     return this.#compare("~", pattern);
   }
@@ -85,7 +85,7 @@ export class Field<V = Value> {
   }
 
   startsWith(text: string): Filter {
-    return this.like(beforeAnything(text));
+    return this.like(`${escapeLike(text)}%`);
   }
 
   endsWith(text: string): Filter {
@@ -93,7 +93,7 @@ export class Field<V = Value> {
   }
 
   includes(text: string): Filter {
-    return this.like(`%${beforeAnything(text)}`);
+    return this.like(`%${escapeLike(text)}%`);
   }
 
   /** Tests whether a `multi_select` has the text. */
@@ -119,13 +119,7 @@ export const or = (first: Filter, ...others: Filter[]): Filter => first.or(...ot
 export const not = (filter: Filter): Filter => filter.not();
 
 /** Returns a pattern that matches exactly this text. */
-export const escapeLike = (text: string): string => text.replaceAll("%", "\\%");
-
-function beforeAnything(text: string): string {
-  // A backslash would make a literal percent sign of the one that follows.
-  if (text.endsWith("\\")) throw new TypeError("No pattern has a backslash before anything.");
-  return `${escapeLike(text)}%`;
-}
+export const escapeLike = (text: string): string => text.replace(/[\\%]/g, "\\$&");
 
 /** Returns a value as the filter language writes it. */
 export function literal(value: Value): string {

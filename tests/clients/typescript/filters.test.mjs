@@ -31,9 +31,10 @@ test("any text is found by its filter, and no other is", async () => {
     assert.deepEqual([equal, others.length], [[text], texts.length - 1]);
     const ends = texts.filter((other) => lower(other).endsWith(lower(text)));
     assert.deepEqual(ending.sort(), ends.sort());
-    if (text.endsWith("\\")) continue;
     const begin = texts.filter((other) => lower(other).startsWith(lower(text)));
     assert.deepEqual((await titles(field.startsWith(text))).sort(), begin.sort());
+    const within = texts.filter((other) => lower(other).includes(lower(text)));
+    assert.deepEqual((await titles(field.includes(text))).sort(), within.sort());
   }
 });
 
@@ -80,5 +81,4 @@ test("values of all types are compared", async () => {
 test("what the language cannot say is refused before it is sent", () => {
   assert.throws(() => f("a b"), TypeError);
   assert.throws(() => f("views").eq(NaN), TypeError);
-  assert.throws(() => f("title").startsWith("a\\"), TypeError);
 });
