@@ -8,6 +8,7 @@ slowest requests of some do not make the next caller wait.
 """
 
 import hashlib
+import re
 import threading
 import time
 from collections import OrderedDict, deque
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 
 MAX_WAITING = 100
 RECENT_SECONDS = 1
+ACCESS_TOKEN = re.compile(rb"bearer +([\w-]+\.[\w-]+\.[\w-]+)", re.IGNORECASE | re.ASCII)
 
 
 _NOBODY = object()
@@ -151,19 +153,29 @@ class FairPool:
 
 
 class Callers:
-    """Whom requests are from: the account of the credential, once a request of it was answered."""
+    """Whom requests are from: the account of the credential.
+
+    Access tokens say it themselves; other credentials are known once a request was answered.
+    """
 
     MOST = 10_000
 
     def __init__(self) -> None:
         self._accounts: dict[bytes, str] = {}
+        self.account_of_token: Callable[[str], str | None] = lambda token: None
+        """Returns the account of an access token that is signed by this service."""
 
     def of(self, credential: bytes) -> str | None:
-        """Return the account of a credential; None if the application has not checked it yet.
+        """Return the account of a credential; None if it is not known yet.
 
         These wait in one queue: who makes up credentials must not have a turn for each.
         """
-        return self._accounts.get(_digest(credential))
+        known = self._accounts.get(_digest(credential))
+        if known is None and (token := ACCESS_TOKEN.fullmatch(credential)):
+            known = self.account_of_token(token[1].decode())
+            if known is not None:
+                self.learn(credential, known)
+        return known
 
     def learn(self, credential: bytes, account_id: str) -> None:
         """Remember the account of a credential that the application has checked."""

@@ -7,6 +7,7 @@ import time
 import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import Future
+from functools import partial
 from io import BytesIO
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import pytest
 from flask import Flask
 
 from bench import fair_share
-from deploy import fair_pool
+from deploy import fair_pool, intake
 from deploy.fair_pool import Callers, FairPool
 from tests.builders import Caller, Cast, make_collection, make_drawer
 
@@ -220,3 +221,15 @@ def test_long_credentials_take_no_more_memory() -> None:
     assert taken < 2**20
     callers.learn(b"", "acme")
     assert callers.of(b"") is None
+
+
+def test_an_access_token_has_the_turn_of_its_account_from_the_first_request(
+    app: Flask, cast: Cast
+) -> None:
+    callers = Callers()
+    callers.account_of_token = partial(intake._account_of_token, app)
+    bearer = cast.alice.headers["Authorization"]
+    payload, signature = bearer.rpartition(".")[::2]
+    forged = f"{payload}.{signature[::-1]}"
+    found = [callers.of(one.encode()) for one in (bearer, forged, "Bearer a.b.c", "Basic a.b.c")]
+    assert found == [cast.alice.account_id, None, None, None]
