@@ -50,6 +50,7 @@ READS: Mapping[str, str] = {
     "record_counts": COUNTED,
     "saml_metadata_reads": DUE,
     "saml_sessions": EXPIRED,
+    "saved_views": "roles are shared: is one named in a filter anywhere?",
     "security_heads": DUE,
     "security_pending": DUE,
     "security_streams": DUE,
@@ -76,7 +77,10 @@ CHANGES: Mapping[str, str] = {
     "usage_notices": "a job forgets notices of former periods",
 }
 # INSERTs of several rows are sent to their shards one by one.
-SEVERAL = {"usage_counts": "levels of all accounts, once a day"}
+SEVERAL = {
+    "security_pending": "each account's log has what a superadmin saw of all accounts",
+    "usage_counts": "levels of all accounts, once a day",
+}
 
 
 @pytest.fixture(params=("postgresql",))

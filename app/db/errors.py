@@ -155,10 +155,14 @@ UNAVAILABLE = (
 
 
 def passed_deadline(error: Exception) -> bool:
-    """Whether a statement was cancelled at its deadline; a wait for a lock ends before."""
+    """Whether a statement was cancelled at its deadline, or as its client has gone.
+
+    A wait for a lock ends before. Operators cancel statements of PostgreSQL with the same code.
+    """
     original = getattr(error, "orig", None) or error
-    was_interrupted = getattr(original, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT
-    return was_interrupted or getattr(original, "pgcode", None) == CANCELED
+    if getattr(original, "pgcode", None) == CANCELED:
+        return bool(getattr(original, "passed_deadline", True))
+    return bool(getattr(original, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT)
 
 
 def error_summary(error: Exception) -> str:

@@ -12,13 +12,13 @@ import math
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from functools import lru_cache
+from functools import lru_cache, wraps
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec
 
-from psycopg2 import extensions, sql
+from psycopg2 import errors, extensions, sql
 
 from app.context import deadline, tenancy
 from app.db.watch import Watch
@@ -41,6 +41,7 @@ LOCK_SHARE = 0.9
 """Of the time of a statement, how much it may wait for a lock."""
 MAX_PREPARED, PREPARED_SECONDS = 100, 60
 UNPREPARED = "", -math.inf
+P = ParamSpec("P")
 PARAMETER = re.compile(r"%\((.*?)\)s|%%")
 
 
@@ -75,6 +76,25 @@ class RoleStatements(NamedTuple):
     later: bytes
 
 
+def _noting_deadline(run: Callable[P, None]) -> Callable[P, None]:
+    """Note in the error of a cancelled statement whether its deadline or its lost client did it."""
+
+    @wraps(run)
+    def noting(*args: P.args, **kwargs: P.kwargs) -> None:
+        started = time.monotonic()
+        try:
+            run(*args, **kwargs)
+        except errors.QueryCanceled as canceled:
+            error: Any = canceled
+            driver, limit = error.cursor.connection, deadline.limit.get()
+            is_late = limit is not None and time.monotonic() - started > limit.seconds * LOCK_SHARE
+            error.passed_deadline = is_late or driver.is_abandoned
+            driver.is_abandoned = False
+            raise
+
+    return noting
+
+
 class Driver(extensions.connection):
     """A connection that sends pending statements along with the next one.
 
@@ -91,12 +111,18 @@ class Driver(extensions.connection):
     _scope: RoleStatements | None = None
     _begin = b""
     _pending = b""
+    is_abandoned = False
+    """Whether a statement was cancelled because its client has gone."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._prepared: OrderedDict[ServerStatement, tuple[str, float]] = OrderedDict()
         self._numbers = count()
-        self.watch = Watch(self.cancel)
+        self.watch = Watch(self._abandon)
+
+    def _abandon(self) -> None:
+        self.is_abandoned = True
+        self.cancel()
 
     def begin(self) -> None:
         """Begin a transaction with the next statement."""
@@ -202,6 +228,7 @@ class Driver(extensions.connection):
         self._prepared[statement] = name, time.monotonic()
         return name
 
+    @_noting_deadline
     def _send(self, text: bytes) -> None:
         with closing(self.cursor(cursor_factory=extensions.cursor)) as cursor:
             cursor.execute(text)
@@ -212,6 +239,7 @@ class Cursor(extensions.cursor):
 
     connection: Driver
 
+    @_noting_deadline
     def execute(self, query: Query, vars: Parameters = None) -> None:
         """Run a statement."""
         if self.name:  # a server-side cursor, which must be the only statement of its message
@@ -233,11 +261,13 @@ class Cursor(extensions.cursor):
         if rolls_back:
             self.connection.invalidate_scope()
 
+    @_noting_deadline
     def executemany(self, query: Query, vars_list: Iterable[Any]) -> None:
         """Run a statement many times, each in a message of its own."""
         self.connection.flush()
         super().executemany(query, vars_list)
 
+    @_noting_deadline
     def copy_expert(self, sql: Query, file: Any, size: int = 8192) -> None:
         """Copy from or to a file."""
         self.connection.flush()

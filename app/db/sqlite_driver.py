@@ -111,7 +111,8 @@ class Driver(sqlite3.Connection):
         if not checks_foreign_keys:  # SQLite takes this only outside a transaction
             self._checks_foreign_keys = False
             self.execute("PRAGMA foreign_keys = OFF")
-        self.watch.stop()  # the deadline of an earlier read
+        if self.watch.until is not None:  # the deadline of an earlier read
+            self.watch.stop()
         self._begin(limit.seconds * WAIT_FACTOR if limit else self._timeout, is_request=bool(limit))
         if limit:
             self._deadline = time.monotonic() + limit.seconds
@@ -120,8 +121,10 @@ class Driver(sqlite3.Connection):
     def _begin(self, seconds: float, *, is_request: bool) -> None:
         until = time.monotonic() + seconds
         try:
-            if is_request and (account_id := tenancy.current()) not in tenancy.NO_SINGLE_ACCOUNT:
-                self._account_turn.acquire_for(account_id, seconds)
+            if is_request:
+                scope = tenancy.source.get()()  # `tenancy.current()`, a module less on the way
+                if scope not in tenancy.NO_SINGLE_ACCOUNT:
+                    self._account_turn.acquire_for(scope, seconds)
             start = time.monotonic()
             self._queue.acquire()
             self._turn.acquire_within(min(LONG_SECONDS, until - time.monotonic()))
@@ -158,7 +161,8 @@ class Driver(sqlite3.Connection):
 
     def _end_limit(self) -> None:
         self._deadline = None
-        self.watch.stop()
+        if self.watch.until is not None:
+            self.watch.stop()
 
     def commit(self) -> None:
         """Commit, and let the next in the queue write."""

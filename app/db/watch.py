@@ -33,7 +33,8 @@ class Watch:
         self._cancel = cancel
         self._lock = threading.Lock()
         self._started = 0.0
-        self._until: float | None = None
+        self.until: float | None = None
+        """When what runs is cancelled; None while nothing is watched."""
         self._client: Client | None = None
         _watches.add(self)
 
@@ -41,27 +42,27 @@ class Watch:
         """Watch what begins now, in the place of what was watched before."""
         now = time.monotonic()
         with self._lock:
-            self._started, self._until, self._client = now, now + seconds, client
+            self._started, self.until, self._client = now, now + seconds, client
         if not _watcher.is_awake.is_set():
             _watcher.wake()
 
     def stop(self) -> None:
         """Cancel nothing from now on."""
-        if self._until is not None:
+        if self.until is not None:
             with self._lock:  # while it is being cancelled, nothing else may begin
-                self._until = self._client = None
+                self.until = self._client = None
 
     def check(self) -> bool:
         """Cancel what must not go on; returns whether anything is still watched."""
         with self._lock:
-            if self._until is None:
+            if self.until is None:
                 return False
             now = time.monotonic()
-            if now > self._until or (now > self._started + CLIENT_SECONDS and self._is_abandoned()):
-                self._until = self._client = None
+            if now > self.until or (now > self._started + CLIENT_SECONDS and self._is_abandoned()):
                 with suppress(sqlite3.Error, psycopg2.Error):  # closed meanwhile
                     self._cancel()
-        return self._until is not None
+                self.until = self._client = None  # last, as `stop` looks at it without the lock
+        return self.until is not None
 
     def _is_abandoned(self) -> bool:
         if self._client is None or self._client.fileno() < 0:

@@ -62,7 +62,8 @@ def test_what_callers_bring_is_bound(hostile: str, backend: Backend) -> None:
     node = condition("t = @request.auth.id && t = @request.data.t && t ~ concat(t)", SCOPE)
     with backend.statements() as sent:
         found = backend.matching(node, subject, {"t": hostile})
-        assert found == ([] if "%" in hostile and "\\%" in hostile else [0])
+        is_another = any(escape in hostile for escape in ("\\%", "\\\\"))
+        assert found == ([] if is_another else [0])  # its text as a pattern
     assert not [statement for statement in sent if MARK in statement]
 
 

@@ -70,7 +70,7 @@ FLAT: dict[str, tuple[str, Any]] = {
 # What computed fields may not name; `parent` is the record itself.
 ELSEWHERE: dict[str, tuple[str, Any]] = {
     "references": (nested(lambda text: f"lower({text})", "parent.parent.parent.t"), "a"),
-    "caller": (nested(lambda text: f"if({text} != '', 'x', t)", "@request.auth.role"), "x"),
+    "caller": (nested(lambda text: f"if({text} != 'admin', 'x', t)", "@request.auth.role"), "x"),
     "present": (nested(lambda text: f"nullif({text}, at)", "@now") + " > at", True),
 }
 VALUES = {name: (nested(make, text), value) for name, (make, text, value) in NESTED.items()} | FLAT
