@@ -1,4 +1,4 @@
-"""Known devices: limits of their own, and mails about sign-ins from new ones (contract 18).
+"""Known devices: limits of their own, and mails about sign-ins from new ones (docs/sign-in.md).
 
 A device is known by a signed cookie, which lists the users who signed in there; for mails, without
 cookies, also by the program and the network of a session that has not been deleted yet.

@@ -1,4 +1,4 @@
-"""Notifying the old address of a change, and undoing it from there (contract section 18).
+"""Notifying the old address of a change, and undoing it from there (docs/sign-in.md).
 
 Whoever reads the old mailbox may be the owner, whose session was stolen, or somebody else, whom the
 owner left. Second factors from before the change tell them apart.

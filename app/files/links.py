@@ -1,4 +1,4 @@
-"""Signed addresses of files, which need no other credential (contract section 16).
+"""Signed addresses of files, which need no other credential (docs/files.md).
 
 A link works while whoever made it may view the file, and until all links of the file are ended.
 """

@@ -1,4 +1,4 @@
-"""Whether a proof is enough to start a session: every session begins here (contract section 18)."""
+"""Whether a proof is enough to start a session: every session begins here (docs/sign-in.md)."""
 
 from __future__ import annotations
 
