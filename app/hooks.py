@@ -13,11 +13,12 @@ from flask import Flask, Request, Response
 from uuid_utils import uuid4
 
 from app import rest
-from app.auth import cors, guard, idempotency
+from app.auth import guard, idempotency
 from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.context import shown_accounts
 from app.ops import metrics
+from app.rest import cors
 from app.rest.current_request import get_g, get_request
 from app.security import reads
 from app.usage import request_counter
@@ -79,7 +80,7 @@ def _after(response: Response) -> Response:
     _set_caching(request, response)
     origin = request.environ.get("HTTP_ORIGIN")
     if origin:
-        cors.allow_origin(origin, request, response)
+        cors.allow_origin(origin, request, response, _account_allows)
     response.headers.add("X-Correlation-ID", g.correlation_id)
     response.headers.add("X-Content-Type-Options", "nosniff")
     by = g.get("principal") or g.get("console_caller")
@@ -87,6 +88,15 @@ def _after(response: Response) -> Response:
         response.headers.add("X-Atrium-Version", rest.VERSION)
     _record(request, response, time.perf_counter() - g.started)
     return response
+
+
+def _account_allows(origin: str) -> bool:
+    # Preflights and sign-ins carry no credential, so the origin of any account may send them.
+    # Data of an account is readable only from that account's origins.
+    caller = None if get_request().method == "OPTIONS" else get_g().get("principal")
+    if caller is None:
+        return "\0" not in origin and principals.is_allowed_origin(origin)
+    return caller.account is not None and origin in caller.account.cors_origins
 
 
 def _store_reads(request: Request, g: Any, response: Response) -> None:

@@ -13,13 +13,13 @@ from app.accounts import sign_in_settings
 from app.accounts.models import Account, User
 from app.accounts.sign_in_settings import SERVICE_LIMITS, SessionLimits
 from app.accounts.types import Condition
-from app.auth import credentials, devices, setup_links, tokens
+from app.auth import credentials, devices, tokens
 from app.auth.devices import MAX_AGENT_LENGTH, Origin
 from app.auth.login_users import LoginUser
 from app.auth.mfa import gate
 from app.auth.mfa.challenges import Challenge
 from app.auth.mfa.gate import Proof
-from app.auth.models import API, CONSOLE, SignInSession
+from app.auth.models import API, CONSOLE, SetupLink, SignInSession
 from app.auth.principal import Principal
 from app.auth.tokens import Claims
 from app.db.prepared import PreparedStatement
@@ -194,7 +194,7 @@ def lock_user(caller: Principal) -> None:
     For what outlives the tokens, such as API keys. Raises Unauthorized for revoked tokens.
     """
     if caller.setup is not None:
-        setup_links.lock(caller)
+        lock_setup_link(caller)
         return
     account_id, user_id = user_key(caller)
     query = sa.select(User.tokens_valid_from).where(
@@ -207,6 +207,17 @@ def lock_user(caller: Principal) -> None:
         account_id, user_id, caller.session_id, caller.session_limits
     ):
         raise Unauthorized
+
+
+def lock_setup_link(holder: Principal) -> SetupLink:
+    """The holder's link, locked so that it stays valid until the commit. Raises Unauthorized."""
+    account, link_id = holder.home_and_user()
+    own = (SetupLink.account_id == account.id, SetupLink.id == link_id)
+    query = sa.select(SetupLink).where(*own).with_for_update()
+    link = db.db.session.scalar(query.execution_options(populate_existing=True))
+    if link is None or link.state not in ("pending", "opened"):
+        raise Unauthorized
+    return link
 
 
 def user_key(caller: Principal) -> tuple[str, str]:

@@ -18,13 +18,13 @@ from app import clock, config, crypto, db, jobs
 from app.accounts import service as accounts
 from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, User
 from app.accounts.types import Body, Condition
-from app.auth import lockout, stranger_mails, tokens
+from app.auth import lockout, sessions, stranger_mails, tokens
 from app.auth import principal as principals
 from app.auth.models import SetupLink
 from app.auth.principal import AccountRef, Principal
 from app.context import actor, tenancy
 from app.db import errors, versioned_cache
-from app.errors import BadRequest, Conflict, Forbidden, InvalidValues, NotFound, Unauthorized
+from app.errors import BadRequest, Conflict, Forbidden, InvalidValues, NotFound
 from app.outbound import mail
 
 FEATURES = SSO, DOMAINS, SCIM = "sso", "domains", "scim"
@@ -168,19 +168,10 @@ def authenticate(secret: str) -> Principal | None:
     )
 
 
-def lock(holder: Principal) -> SetupLink:
-    """The holder's link, locked so that it stays valid until the commit. Raises Unauthorized."""
-    account, link_id = holder.home_and_user()
-    link = _for_update(account.id, link_id)
-    if not _is_open(link):
-        raise Unauthorized
-    return link
-
-
 def record_test(holder: Principal) -> None:
     """Note that a test sign-in worked: the provider identified its user. Raises Unauthorized."""
     with db.transaction():
-        lock(holder).tested_at = clock.now()
+        sessions.lock_setup_link(holder).tested_at = clock.now()
 
 
 def complete(holder: Principal) -> None:
@@ -189,7 +180,7 @@ def complete(holder: Principal) -> None:
     Raises Conflict without a test, Unauthorized if it has ended already.
     """
     with db.transaction():
-        link = lock(holder)
+        link = sessions.lock_setup_link(holder)
         if SSO in link.features and link.tested_at is None:
             raise Conflict(NOT_TESTED)
         link.completed_at = clock.now()

@@ -24,12 +24,12 @@ from app.db.versioned_cache import VersionChecks
 from app.errors import InvalidValues
 from app.records import store
 from app.records.read import cursor, expand, query, views
-from app.records.read.etags import ANY_VERSION, Preconditions
 from app.records.read.views import RecordView
 from app.records.store import reads
 from app.records.store.sizes import SizeLimit
 from app.records.write import cascade, changes, conflicts
 from app.records.write.values import Problems
+from app.rest.preconditions import ANY_VERSION, Preconditions
 from app.types import JSONMapping, JSONObject
 from app.webhooks import outbox as webhooks
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from werkzeug.http import parse_etags
 
 from app.errors import PreconditionFailed
-from app.records.read import etags
+from app.rest import preconditions
 
 
 class Preconditions(NamedTuple):
@@ -18,7 +18,7 @@ class Preconditions(NamedTuple):
 
     def check(self, etag: str) -> None:
         """Refuse to change another version than the wanted one. Raises PreconditionFailed."""
-        etags.check(self.if_match, etag)
+        preconditions.check(self.if_match, etag)
         if self.if_none_match is not None:
             unwanted = parse_etags(self.if_none_match)
             if unwanted.star_tag or unwanted.contains_weak(etag.strip('"')):

@@ -14,8 +14,7 @@ from flask import Blueprint, Response, request
 from app.auth.guard import limit_body, principal
 from app.errors import AppError, Forbidden, Malformed
 from app.http import error_handlers
-from app.records.read import etags
-from app.rest import json_input
+from app.rest import json_input, preconditions
 from app.rest.access import directory
 from app.rest.parsing import refuse_repeated
 from app.rest.serialization import dumps
@@ -269,7 +268,7 @@ def _one(resource: JSONObject, kind: ResourceType, status: int = 200) -> Respons
 
 
 def _is_known(etag: str) -> bool:
-    return etags.matches(request.headers.get("If-None-Match"), etag.removeprefix("W/"))
+    return preconditions.matches(request.headers.get("If-None-Match"), etag.removeprefix("W/"))
 
 
 def _answer(value: JSONMapping, status: int = 200) -> Response:

@@ -31,9 +31,9 @@ from app.http import html
 from app.http.languages import gettext, lazy_gettext
 from app.records import service
 from app.records.history import service as history
-from app.records.read.etags import Preconditions
 from app.records.read.views import RecordView
 from app.rest.access import public
+from app.rest.preconditions import Preconditions
 from app.types import JSONMapping
 
 NEW = f"{COLLECTION}/new"

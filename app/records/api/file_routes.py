@@ -29,8 +29,8 @@ from app.files.models import StoredFile
 from app.files.service import File
 from app.records.api import uploads
 from app.records.api.routes import IF_MATCH, UNLESS_MATCH, get_preconditions
-from app.records.read import etags, files
-from app.rest import fields
+from app.records.read import files
+from app.rest import fields, preconditions
 from app.rest.access import Access, View, across_accounts, allow, public, query_credentials
 from app.rest.blueprint import Blueprint
 from app.rest.current_request import get_header, get_request
@@ -433,7 +433,7 @@ def send(file: File, thumb: str | None = None) -> Response:
         "Accept-Ranges": "bytes",
         "Cache-Control": "private, no-cache",
     }
-    if etags.matches(get_header("If-None-Match"), etag):
+    if preconditions.matches(get_header("If-None-Match"), etag):
         return Response(status=304, headers=headers)
     if config.current().files_redirect:
         moved = storage.current().redirect(storage.key_of(file.account_id, file.id))
@@ -494,7 +494,7 @@ def _thumbnail(file: File, text: str) -> Response:
     size = thumbnails.parse_size(text)
     etag = f'"{file.sha256[:40]}-{size[0]}x{size[1]}"'
     headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
-    if etags.matches(get_header("If-None-Match"), etag):
+    if preconditions.matches(get_header("If-None-Match"), etag):
         return Response(status=304, headers=headers)
     thumbnail = thumbnails.get(file, size)
     headers |= _headers(thumbnail.mime_type, f"{file.name}.webp")

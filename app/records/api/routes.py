@@ -11,16 +11,15 @@ from app.records import service as records
 from app.records.api import stale_reads
 from app.records.api.uploads import record_body
 from app.records.history import service
-from app.records.read import etags
-from app.records.read.etags import Preconditions
 from app.records.read.views import RecordView
 from app.records.store.sizes import limit_size
-from app.rest import fields
+from app.rest import fields, preconditions
 from app.rest.access import Access, allow
 from app.rest.blueprint import Blueprint
 from app.rest.current_request import get_header, get_request
 from app.rest.paging import Page, PageArgs, items_field, page_body
 from app.rest.parsing import MULTIPART
+from app.rest.preconditions import Preconditions
 from app.rest.schemas import Schema
 from app.rest.serialization import json_response
 from app.types import JSONObject
@@ -286,8 +285,8 @@ def get_record(args: JSONObject, collection: str, record_id: str) -> Response:
         return json_response(service.get(collection, record_id, args, by=principal()))
     fields, expanded = args.get("fields"), args.get("expand")
     record = records.get(collection, record_id, fields, expanded=expanded, by=principal())
-    etags.check(get_header("If-Match"), record.etag)
-    not_modified = etags.matches(get_header("If-None-Match"), record.etag)
+    preconditions.check(get_header("If-Match"), record.etag)
+    not_modified = preconditions.matches(get_header("If-None-Match"), record.etag)
     # Expanded records and time-dependent fields are not part of the ETag.
     if not_modified and record.is_settled and not expanded:
         return Response(status=304, headers={"ETag": record.etag})

@@ -24,13 +24,13 @@ from app import config
 from app.auth.guard import principal
 from app.collections import access as accesses
 from app.collections import definition as definitions
+from app.collections.cells import typed_value
 from app.collections.definition import Definition
 from app.errors import InvalidValues, Malformed, PayloadTooLarge, problem
 from app.files import service as files
 from app.files import uploads
 from app.files.models import StoredFile
 from app.files.uploads import Upload
-from app.records.transfer.sources import typed_value
 from app.rest import json_input
 from app.rest.current_request import get_g, get_request
 from app.types import JSONObject

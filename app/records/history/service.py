@@ -31,9 +31,9 @@ from app.errors import Conflict, Forbidden, InvalidValues, NotFound
 from app.records import service as records
 from app.records.history import audit_view as pasts
 from app.records.read import query, views
-from app.records.read.etags import ANY_VERSION, Preconditions
 from app.records.store import references
 from app.records.store.sizes import Octets, SizeLimit
+from app.rest.preconditions import ANY_VERSION, Preconditions
 from app.security import reads
 from app.types import JSONMapping, JSONObject
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,18 +9,10 @@ from itertools import islice
 from typing import Protocol
 
 from app import config
+from app.collections.cells import typed_value
 from app.collections.definition import Definition
-from app.collections.fields import (
-    BooleanField,
-    Field,
-    FileField,
-    InvalidValue,
-    JsonField,
-    NumberField,
-)
-from app.errors import Malformed, PayloadTooLarge
+from app.errors import PayloadTooLarge
 from app.records.transfer import formats
-from app.rest import json_input
 
 
 class Source(Protocol):
@@ -66,18 +57,3 @@ def _typed(definition: Definition, line: formats.Line) -> formats.Line:
         return line
     fields = definition.fields
     return number, {name: typed_value(fields.get(name), cell) for name, cell in cells.items()}
-
-
-def typed_value(field: Field | None, cell: str | None) -> object:
-    """What a text stands for in a field; what is no number or JSON stays a text."""
-    # Invalid numbers and JSON stay texts, which the field's validation refuses.
-    try:
-        if cell is not None and isinstance(field, NumberField | BooleanField):
-            return field.from_text(cell)
-        if cell is not None and isinstance(field, JsonField | FileField):
-            return json_input.loads(cell.encode(), infinite=True)
-    except InvalidValue as error:
-        return math.inf if error.code == "number_out_of_range" else cell
-    except Malformed:
-        pass
-    return cell

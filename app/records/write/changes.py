@@ -23,12 +23,12 @@ from app.files import ownership
 from app.ids import new_id
 from app.records import store
 from app.records.read import views
-from app.records.read.etags import Preconditions
 from app.records.read.views import RecordView
 from app.records.store import Row, reads, writes
 from app.records.store.reads import UniqueKey
 from app.records.write import conflicts, values
 from app.records.write.values import Body, Problems, Values
+from app.rest.preconditions import Preconditions
 from app.usage import quotas
 from app.usage.meters import RECORDS, ROW_BYTES
 

@@ -1,4 +1,4 @@
-"""CORS headers (contract section 1).
+"""CORS headers.
 
 Allowed origins come from the settings and from the account of the caller. Credentials are never
 allowed: browser applications send tokens, not cookies.
@@ -6,10 +6,11 @@ allowed: browser applications send tokens, not cookies.
 
 from __future__ import annotations
 
-from flask import Request, Response, g
+from collections.abc import Callable
+
+from flask import Request, Response
 
 from app import config, rest
-from app.auth import principal as principals
 
 METHODS = "GET, POST, PUT, PATCH, DELETE"
 HEADERS = "Authorization, Content-Type, If-Match, If-None-Match, Idempotency-Key, X-Account-ID"
@@ -33,23 +34,18 @@ def answer_preflight(request: Request) -> Response | None:
     return response
 
 
-def allow_origin(origin: str, request: Request, response: Response) -> None:
-    """Let scripts of an allowed origin read the response."""
+def allow_origin(
+    origin: str, request: Request, response: Response, account_allows: Callable[[str], bool]
+) -> None:
+    """Let scripts of an allowed origin read the response.
+
+    `account_allows` is asked for the origins that the settings do not name.
+    """
     if not request.path.startswith(rest.PREFIX):
         return
-    preflight = request.method == "OPTIONS"
-    if origin in config.current().cors_origins or _account_allows(origin, preflight):
+    if origin in config.current().cors_origins or account_allows(origin):
         response.headers["Access-Control-Allow-Origin"] = origin
         response.headers["Access-Control-Expose-Headers"] = EXPOSED
-        if preflight:
+        if request.method == "OPTIONS":
             response.headers["Access-Control-Allow-Methods"] = METHODS
             response.headers["Access-Control-Allow-Headers"] = HEADERS
-
-
-def _account_allows(origin: str, preflight: bool) -> bool:
-    # Preflights and sign-ins carry no credential, so the origin of any account may send them.
-    # Data of an account is readable only from that account's origins.
-    caller = None if preflight else g.get("principal")
-    if caller is None:
-        return "\0" not in origin and principals.is_allowed_origin(origin)
-    return caller.account is not None and origin in caller.account.cors_origins
