@@ -5,7 +5,7 @@ from __future__ import annotations
 from flask import Flask
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from app import config, db, hooks, rest
+from app import config, db, hooks, web
 from app.admin_api import (
     account_routes,
     domain_routes,
@@ -70,11 +70,6 @@ from app.records.api import (
 from app.records.api import routes as records
 from app.records.api import transfer_routes as record_transfer
 from app.records.write import cleanup
-from app.rest import docs_pages, openapi_text
-from app.rest.access import public
-from app.rest.converters import IntegerPath, LargeIntegerPath, UuidPath
-from app.rest.openapi import api
-from app.rest.serialization import Json
 from app.retention import routes as retention
 from app.scim import routes as scim
 from app.scim import token_routes as scim_tokens
@@ -95,6 +90,11 @@ from app.sso import saml_logout_routes as saml_logout
 from app.sso import saml_metadata_routes as saml_metadata
 from app.types import JSONObject
 from app.usage import upkeep as usage_upkeep
+from app.web import docs_pages, openapi_text
+from app.web.access import public
+from app.web.converters import IntegerPath, LargeIntegerPath, UuidPath
+from app.web.openapi import api
+from app.web.serialization import Json
 from app.webhooks import delivery_routes, dispatch, handover_routes, security_stream_routes
 from app.webhooks import routes as webhooks
 from app.webhooks import uses as webhook_uses
@@ -224,7 +224,7 @@ def _configure(app: Flask, settings: Config) -> None:
         # What the server may receive; the application allows so much for uploads only.
         LARGEST_BODY=settings.max_body_bytes + settings.file_max_bytes,
         API_TITLE="Atrium",
-        API_VERSION=rest.API_VERSION,
+        API_VERSION=web.API_VERSION,
         OPENAPI_VERSION="3.1.0",
         OPENAPI_URL_PREFIX="/",
         OPENAPI_JSON_PATH="openapi.json",

@@ -12,16 +12,16 @@ import structlog
 from flask import Flask, Request, Response
 from uuid_utils import uuid4
 
-from app import rest
+from app import web
 from app.auth import guard, idempotency
 from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.context import shown_accounts
 from app.ops import metrics
-from app.rest import cors
-from app.rest.current_request import get_g, get_request
 from app.security import reads
 from app.usage import request_counter
+from app.web import cors
+from app.web.current_request import get_g, get_request
 
 CORRELATION_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 VARY = "Authorization, X-API-Key, X-Account-ID"
@@ -85,7 +85,7 @@ def _after(response: Response) -> Response:
     response.headers.add("X-Content-Type-Options", "nosniff")
     by = g.get("principal") or g.get("console_caller")
     if by is not None and by.is_superadmin:
-        response.headers.add("X-Atrium-Version", rest.VERSION)
+        response.headers.add("X-Atrium-Version", web.VERSION)
     _record(request, response, time.perf_counter() - g.started)
     return response
 
@@ -133,7 +133,7 @@ def _set_caching(request: Request, response: Response) -> None:
     """Add `Cache-Control` and `Vary` (RFC 9111); pages and static files set their own."""
     environ, path = request.environ, request.path
     has_credential = "HTTP_AUTHORIZATION" in environ or "HTTP_X_API_KEY" in environ
-    of_api = path.startswith(f"{rest.PREFIX}/")
+    of_api = path.startswith(f"{web.PREFIX}/")
     vary = []
     if (of_api or has_credential) and request.endpoint != "static":
         vary.append(VARY)
@@ -142,7 +142,7 @@ def _set_caching(request: Request, response: Response) -> None:
             has_etag = "ETag" in response.headers
             may_store = request.method in READING and (has_etag or not has_credential)
             response.headers["Cache-Control"] = "private, no-cache" if may_store else "no-store"
-    if path.startswith(rest.PREFIX):  # CORS
+    if path.startswith(web.PREFIX):  # CORS
         vary.append("Origin")
     if vary:
         response.headers.add("Vary", ", ".join(vary))

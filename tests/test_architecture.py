@@ -22,10 +22,10 @@ SOURCES = {
 # The floors of `app`: the platform, on it the features, which are all other packages, and the
 # edges, which import what they need.
 PLATFORM = {
-    *("config", "context", "db", "http", "jobs", "outbound", "rest", "rules", "sockets"),
+    *("config", "context", "db", "http", "jobs", "outbound", "rules", "sockets", "web"),
     *("clock", "crypto", "errors", "events", "ids", "slugs", "types"),
 }
-WEB = ("app.rest", "app.http")
+WEB = ("app.web.", "app.http.")
 EDGE = re.compile(
     r"app(\.(console|ops|isolation|hooks)(\..+)?)?"
     r"|app\..+\.api(\..+)?|app\.(.+[._])?(routes|schemas|responses)(\..+)?|app\.auth\.guard"
@@ -35,7 +35,7 @@ MANIFEST, INNER_SCHEMAS = "app.manifest.schemas", ("app.manifest.schemas", "app.
 MOST_LOOSE = 8
 
 REQUEST = {"request", "g", "session", "abort", "redirect", "make_response", "jsonify"}
-PAGES = {"app.rest.docs_pages": {"make_response"}}
+PAGES = {"app.web.docs_pages": {"make_response"}}
 
 # The only places that catch everything, each with its reason beside it.
 CATCH_ALL = {
@@ -211,7 +211,7 @@ def test_only_the_edge_knows_requests() -> None:
             known = names_from(module, "flask") & REQUEST - PAGES.get(module, set())
             assert known == set(), module
             assert "flask.request" not in SOURCES[module].read_text(), module
-            assert "app.rest.current_request" not in set(imports(module)), module
+            assert "app.web.current_request" not in set(imports(module)), module
 
 
 CLIENTS = re.compile(r"requests|urllib3|http$|http\.client|urllib\.request|urllib$")
@@ -257,7 +257,7 @@ def calls_on_types(module: str) -> set[str]:
 
 
 def test_only_the_edge_knows_marshmallow() -> None:
-    rest = {f"app.rest.{name}" for name in ("fields", "paging", "parsing", "schemas")}
+    rest = {f"app.web.{name}" for name in ("fields", "paging", "parsing", "schemas")}
     edge = {*rest, "app.ops.health"}
     for module in SOURCES:
         if "marshmallow" in packages(module):

@@ -15,7 +15,7 @@ from flask import Flask
 from werkzeug.test import TestResponse
 
 from app.console.shell.guard import MAX_ANONYMOUS_BODY
-from app.rest.access import Access, access_of, max_body_of
+from app.web.access import Access, access_of, max_body_of
 from tests.builders import Caller, make_collection
 
 SECONDS, BYTES = 0.05, 16 * 2**20

@@ -13,7 +13,7 @@ from click.testing import Result
 from cryptography.fernet import Fernet
 from flask import Flask
 
-from app import create_app, rest
+from app import create_app, web
 from tests.conftest import settings_for
 from tests.processes import PROJECT, environment
 
@@ -164,4 +164,4 @@ def test_a_database_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
 def test_the_release_is_told_by_the_command() -> None:
     command = [str(PROJECT / "bin" / "atrium"), "--version"]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert told == f"atrium {rest.VERSION}\n"
+    assert told == f"atrium {web.VERSION}\n"

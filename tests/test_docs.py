@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app import rest
+from app import web
 from tests.processes import PROJECT
 
 GUIDES = [PROJECT / "README.md", *sorted((PROJECT / "docs").rglob("*.md"))]
@@ -61,4 +61,4 @@ def test_readme_stays_short() -> None:
 def test_the_newest_release_is_the_version() -> None:
     releases = re.findall(r"^## (.+)$", (PROJECT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert releases[0] == "Unreleased"
-    assert re.fullmatch(re.escape(rest.VERSION) + r" - \d{4}-\d{2}-\d{2}", releases[1])
+    assert re.fullmatch(re.escape(web.VERSION) + r" - \d{4}-\d{2}-\d{2}", releases[1])

@@ -13,8 +13,8 @@ import pytest
 from flask import Flask
 
 from app.outbound import address_policy
-from app.rest.access import public
-from app.rest.serialization import dumps
+from app.web.access import public
+from app.web.serialization import dumps
 from tests import fuzzed, fuzzing, states
 from tests.builders import Caller, Cast
 from tests.test_openapi import described, operations

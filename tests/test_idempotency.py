@@ -18,8 +18,8 @@ from flask import Flask
 from app import db
 from app.db.functions import database_now
 from app.http import idempotency
-from app.rest import PREFIX
-from app.rest.access import Access, access_of
+from app.web import PREFIX
+from app.web.access import Access, access_of
 from tests.builders import Caller, make_collection
 from tests.parallel import at_once
 

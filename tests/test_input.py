@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from werkzeug.test import TestResponse
 
-from app.rest.access import LARGEST_PUBLIC_BODY
+from app.web.access import LARGEST_PUBLIC_BODY
 from tests.builders import Caller, Cast, make_collection, make_record
 
 FAST_SECONDS = 1.0

@@ -24,8 +24,8 @@ from app.isolation import filling, tenants
 from app.records import store
 from app.records.read import expand
 from app.records.store import reads
-from app.rest.access import Access
 from app.usage import request_counter
+from app.web.access import Access
 from app.webhooks import service as webhooks
 from app.workflows import instances
 from tests.builders import Cast, make_collection

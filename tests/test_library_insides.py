@@ -36,7 +36,7 @@ EVENTS = sa.table("events", sa.column("id", sa.Text), sa.column("at", sa.DateTim
 
 
 def test_flask_keeps_its_contexts_in_these_variables() -> None:
-    """`app/rest/current_request.py`, `app/config/settings.py`."""
+    """`app/web/current_request.py`, `app/config/settings.py`."""
     app = Flask(__name__)
     with app.test_request_context("/x", headers={"X-Test": "1"}):
         assert _cv_request.get().request is request._get_current_object()  # type: ignore[attr-defined]

@@ -17,7 +17,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from app import db, hooks, jobs, rest
+from app import db, hooks, jobs, web
 from app.db.pool import Pool
 from app.errors import TooManyRequests
 from app.http import rate_limits
@@ -134,7 +134,7 @@ def test_every_family_is_valid_and_none_names_an_account(opened: Flask, cast: Ca
         labels = {label for sample in family.samples for label in sample.labels}
         assert labels <= LABELS, name
     (build,) = families["atrium_build_info"].samples
-    assert (build.labels["version"], build.value) == (rest.VERSION, 1)
+    assert (build.labels["version"], build.value) == (web.VERSION, 1)
 
 
 def test_what_a_limit_refuses_is_counted_by_limit(opened: Flask) -> None:

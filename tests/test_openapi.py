@@ -13,10 +13,10 @@ from flask import Flask
 from jsonschema import Draft202012Validator
 from werkzeug.test import TestResponse
 
-from app import create_app, rest
+from app import create_app, web
 from app.audit import exports as audit
 from app.records.transfer import formats as records
-from app.rest.access import Access, access_of
+from app.web.access import Access, access_of
 from app.workflows import hooks
 from app.workflows import models as workflows
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
@@ -457,9 +457,9 @@ def test_nothing_served_names_another_host(described: Flask) -> None:
 
 
 def test_the_release_is_told_apart_from_the_version_of_the_api(cast: Cast) -> None:
-    assert cast.root.get("/openapi.json").json["info"]["version"] == rest.API_VERSION == "0.1.0"
-    assert cast.root.get("/health").json["version"] == rest.VERSION
-    assert cast.root.get("roles").headers["X-Atrium-Version"] == rest.VERSION
+    assert cast.root.get("/openapi.json").json["info"]["version"] == web.API_VERSION == "0.1.0"
+    assert cast.root.get("/health").json["version"] == web.VERSION
+    assert cast.root.get("roles").headers["X-Atrium-Version"] == web.VERSION
     for caller in (cast.alice, Caller(cast.root.app)):
         for path in ("auth/me", "/health"):
             assert "X-Atrium-Version" not in caller.get(path).headers

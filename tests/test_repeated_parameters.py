@@ -10,7 +10,7 @@ import pytest
 from flask import Flask, request
 
 from app.errors import InvalidValues, Malformed
-from app.rest.parsing import check_query
+from app.web.parsing import check_query
 from tests.builders import Caller, Cast, make_collection, make_record
 
 FIELDS = [

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from app import rest
+from app import web
 from app.auth import tokens
 from tests.processes import PROJECT, procfile
 from tests.services import PREFERRED_POSTGRES
@@ -187,7 +187,7 @@ def test_the_changelog_names_the_version() -> None:
     changelog = text("CHANGELOG.md")
     dated = re.findall(r"^## \W*(\d+\.\d+\.\d+)\W+\d{4}-\d\d-\d\d", changelog, re.MULTILINE)
     named = dated or re.findall(r"version is (\d+\.\d+\.\d+)", changelog)
-    assert named[0] == rest.VERSION
+    assert named[0] == web.VERSION
 
 
 def test_one_oldest_python_everywhere() -> None:

@@ -17,8 +17,8 @@ from flask import Flask
 
 from app import db
 from app.jobs import worker
-from app.rest import PREFIX
-from app.rest.access import Access, access_of
+from app.web import PREFIX
+from app.web.access import Access, access_of
 from app.workflows.models import INSTANCES
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
 

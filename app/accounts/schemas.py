@@ -5,10 +5,10 @@ from __future__ import annotations
 import marshmallow as ma
 
 from app.accounts import sign_in_settings, users
-from app.rest import fields
-from app.rest.converters import LARGEST_ROLE_ID
-from app.rest.paging import Page, PageArgs, items_field
-from app.rest.schemas import Schema
+from app.web import fields
+from app.web.converters import LARGEST_ROLE_ID
+from app.web.paging import Page, PageArgs, items_field
+from app.web.schemas import Schema
 
 CREDENTIAL_TYPES = JWT, API_KEY = "jwt", "api_key"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import marshmallow as ma
 from flask import Response
 
-from app import rest, slugs
+from app import slugs, web
 from app.accounts import tenants, users
 from app.accounts.models import Account
 from app.accounts.schemas import (
@@ -19,16 +19,16 @@ from app.accounts.schemas import (
     UserPage,
 )
 from app.accounts.types import Body, Query
-from app.rest import fields
-from app.rest.access import superadmin
-from app.rest.blueprint import Blueprint
-from app.rest.paging import Page, PageArgs, items_field, page_body
-from app.rest.schemas import Schema
+from app.web import fields
+from app.web.access import superadmin
+from app.web.blueprint import Blueprint
+from app.web.paging import Page, PageArgs, items_field, page_body
+from app.web.schemas import Schema
 
 blueprint = Blueprint(
     "Accounts",
     __name__,
-    url_prefix=f"{rest.PREFIX}/accounts",
+    url_prefix=f"{web.PREFIX}/accounts",
     description="Manage all tenants. For superadmins.",
 )
 

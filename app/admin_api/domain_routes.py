@@ -14,11 +14,11 @@ from app.auth.guard import principal
 from app.domains import names
 from app.domains import service as domains
 from app.domains.models import STATES, VERIFIED, AccountDomain
-from app.rest import fields
-from app.rest.access import account_admin
-from app.rest.paging import Page, PageArgs, items_field, page_body
-from app.rest.schemas import Schema
 from app.sso import domain_settings
+from app.web import fields
+from app.web.access import account_admin
+from app.web.paging import Page, PageArgs, items_field, page_body
+from app.web.schemas import Schema
 
 AUTO_JOIN = (
     "Whether a first sign-in with a verified address of this domain creates a user, whatever"

@@ -5,23 +5,23 @@ from __future__ import annotations
 import marshmallow as ma
 from flask import Response
 
-from app import rest
+from app import web
 from app.accounts import groups
 from app.accounts.models import Group
 from app.accounts.schemas import ACCOUNT, PAGE, USER, ChangedRole, NewRole, UserView
 from app.accounts.types import Body, Query
 from app.auth import enrolment
 from app.auth.guard import principal
-from app.rest import fields
-from app.rest.access import account_admin
-from app.rest.blueprint import Blueprint
-from app.rest.paging import Page, PageArgs, items_field, page_body
-from app.rest.schemas import Schema
+from app.web import fields
+from app.web.access import account_admin
+from app.web.blueprint import Blueprint
+from app.web.paging import Page, PageArgs, items_field, page_body
+from app.web.schemas import Schema
 
 blueprint = Blueprint(
     "Groups",
     __name__,
-    url_prefix=f"{rest.PREFIX}/groups",
+    url_prefix=f"{web.PREFIX}/groups",
     description="Groups of users of your account.",
 )
 

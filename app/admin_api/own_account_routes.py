@@ -5,7 +5,7 @@ from __future__ import annotations
 import marshmallow as ma
 from flask import Response
 
-from app import rest
+from app import web
 from app.accounts import roles, sign_in_settings, sso_settings, tenants, users
 from app.accounts.models import Account, User
 from app.accounts.schemas import (
@@ -41,16 +41,16 @@ from app.accounts.types import Body, Query
 from app.auth import account_settings, enrolment, sessions
 from app.auth.guard import principal
 from app.auth.schemas import SESSION, SessionPage
-from app.rest import fields
-from app.rest.access import account_admin
-from app.rest.blueprint import Blueprint
-from app.rest.paging import PageArgs, page_body
 from app.types import JSONObject
+from app.web import fields
+from app.web.access import account_admin
+from app.web.blueprint import Blueprint
+from app.web.paging import PageArgs, page_body
 
 blueprint = Blueprint(
     "Account",
     __name__,
-    url_prefix=f"{rest.PREFIX}/account",
+    url_prefix=f"{web.PREFIX}/account",
     description="Your account. For its admins.",
 )
 

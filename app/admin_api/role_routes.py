@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from flask import Response
 
-from app import rest
+from app import web
 from app.accounts import roles
 from app.accounts.models import Role
 from app.accounts.schemas import PAGE, ROLE, ChangedRole, NewRole, RolePage, RoleView
 from app.accounts.types import Body, Query
-from app.rest.access import superadmin
-from app.rest.blueprint import Blueprint
-from app.rest.paging import PageArgs, page_body
+from app.web.access import superadmin
+from app.web.blueprint import Blueprint
+from app.web.paging import PageArgs, page_body
 
 blueprint = Blueprint(
     "Roles",
     __name__,
-    url_prefix=f"{rest.PREFIX}/roles",
+    url_prefix=f"{web.PREFIX}/roles",
     description="Roles of users, shared by all accounts. For superadmins.",
 )
 

@@ -13,10 +13,10 @@ from app.auth.factor_models import KINDS
 from app.auth.guard import principal
 from app.auth.mfa import report
 from app.auth.mfa import service as mfa
-from app.rest import fields
-from app.rest.access import account_admin, superadmin
-from app.rest.paging import Page, PageArgs, items_field, page_body
-from app.rest.schemas import Schema
+from app.web import fields
+from app.web.access import account_admin, superadmin
+from app.web.paging import Page, PageArgs, items_field, page_body
+from app.web.schemas import Schema
 
 EXAMPLE = {
     "user_id": USER["id"],

@@ -11,10 +11,10 @@ from app.admin_api.own_account_routes import blueprint
 from app.auth import setup_links
 from app.auth.guard import principal
 from app.auth.setup_links import DEFAULT_HOURS, FEATURES, LONGEST_NAME, MAX_HOURS, STATES
-from app.rest import fields
-from app.rest.access import account_admin, shows_secret
-from app.rest.paging import Page, PageArgs, items_field, page_body
-from app.rest.schemas import Schema
+from app.web import fields
+from app.web.access import account_admin, shows_secret
+from app.web.paging import Page, PageArgs, items_field, page_body
+from app.web.schemas import Schema
 
 EXAMPLE = {
     "id": "019a9f00-0000-7000-8000-0000000005e1",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import marshmallow as ma
 from flask import Response
 
-from app import rest
+from app import web
 from app.accounts import users
 from app.accounts.models import User
 from app.accounts.schemas import (
@@ -22,18 +22,18 @@ from app.accounts.types import Body, Query
 from app.auth import enrolment, password_resets, verification
 from app.auth.guard import principal
 from app.auth.principal import NO_PASSWORDS
-from app.rest import fields
-from app.rest.access import superadmin
-from app.rest.blueprint import Blueprint
-from app.rest.paging import page_body
-from app.rest.schemas import Message, Schema
-from app.rest.serialization import json_response
 from app.types import JSONObject
+from app.web import fields
+from app.web.access import superadmin
+from app.web.blueprint import Blueprint
+from app.web.paging import page_body
+from app.web.schemas import Message, Schema
+from app.web.serialization import json_response
 
 blueprint = Blueprint(
     "Users",
     __name__,
-    url_prefix=f"{rest.PREFIX}/users",
+    url_prefix=f"{web.PREFIX}/users",
     description="Manage users of all accounts. For superadmins.",
 )
 

@@ -12,7 +12,7 @@ import orjson
 
 from app.audit import digest
 from app.audit.entries import Entry
-from app.rest.csv_files import SPREADSHEET, Cells
+from app.web.csv_files import SPREADSHEET, Cells
 
 NAMES = (
     *("account_id", "id", "operation", "table_name", "record_id", "column_name", "old_value"),

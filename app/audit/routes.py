@@ -5,22 +5,22 @@ from __future__ import annotations
 import marshmallow as ma
 from flask import Response, stream_with_context
 
-from app import rest
+from app import web
 from app.accounts.types import Query
 from app.audit import append, checkpoints, exports, service, verify
 from app.auth.guard import principal
-from app.rest import fields
-from app.rest.access import superadmin
-from app.rest.blueprint import Blueprint
-from app.rest.paging import Page, PageArgs, items_field, page_body
-from app.rest.schemas import TEXT, Schema
-from app.rest.serialization import json_response
 from app.types import JSONObject
+from app.web import fields
+from app.web.access import superadmin
+from app.web.blueprint import Blueprint
+from app.web.paging import Page, PageArgs, items_field, page_body
+from app.web.schemas import TEXT, Schema
+from app.web.serialization import json_response
 
 blueprint = Blueprint(
     "Audit logs",
     __name__,
-    url_prefix=f"{rest.PREFIX}/audit-logs",
+    url_prefix=f"{web.PREFIX}/audit-logs",
     description="Every data change, in one hash chain per account. For superadmins.",
 )
 

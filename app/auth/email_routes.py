@@ -10,8 +10,8 @@ from app.auth.mfa.service import Answer
 from app.auth.mfa_schemas import AddressRestoration, RestoredAddress
 from app.auth.routes import blueprint
 from app.auth.schemas import TokenBody
-from app.rest.access import across_accounts, public
-from app.rest.schemas import Message
+from app.web.access import across_accounts, public
+from app.web.schemas import Message
 
 DONE = "The address is restored. A link to set a new password is on its way."
 WAITS = "The address is restored in 24 hours, unless that is stopped from the present one."

@@ -34,11 +34,11 @@ from app.context import actor, deadline, tenancy, trigger_depth
 from app.db import disk, errors, versioned_cache
 from app.errors import AppError, BadRequest, Forbidden, NotFound, Unauthorized, Unavailable
 from app.http.idempotency import HEADER as IDEMPOTENCY_KEY
-from app.rest.access import LARGEST_PUBLIC_BODY, Access, access_of, max_body_of
-from app.rest.current_request import environ_key, get_g, get_request
-from app.rest.parsing import check_path, check_query
 from app.usage import quotas
 from app.usage.quotas import QuotaExceeded
+from app.web.access import LARGEST_PUBLIC_BODY, Access, access_of, max_body_of
+from app.web.current_request import environ_key, get_g, get_request
+from app.web.parsing import check_path, check_query
 
 P = ParamSpec("P")
 Returned = TypeVar("Returned")

@@ -8,7 +8,7 @@ from contextlib import suppress
 from flask import Request, Response, current_app
 from sqlalchemy.exc import DBAPIError
 
-from app import rest
+from app import web
 from app.auth.principal import Principal
 from app.errors import AppError
 from app.http import idempotency as keys
@@ -18,9 +18,9 @@ from app.http.idempotency import Claim
 def applies_to(request: Request, caller: Principal | None) -> bool:
     """Whether the key of a request counts: on API routes, except those of signing in."""
     path = request.path
-    if caller is None or not caller.signed_in or not path.startswith(f"{rest.PREFIX}/"):
+    if caller is None or not caller.signed_in or not path.startswith(f"{web.PREFIX}/"):
         return False
-    return not path.startswith(f"{rest.PREFIX}/auth/")
+    return not path.startswith(f"{web.PREFIX}/auth/")
 
 
 def replay_or_claim(request: Request, caller: Principal) -> Response | Claim:

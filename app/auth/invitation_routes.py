@@ -5,7 +5,7 @@ from __future__ import annotations
 import marshmallow as ma
 from flask import Response
 
-from app import rest
+from app import web
 from app.accounts.schemas import ACCOUNT, PAGE, USER
 from app.accounts.types import Body, Query
 from app.auth import enrolment, invitations
@@ -16,17 +16,17 @@ from app.auth.mfa.gate import Proof
 from app.auth.models import Invitation
 from app.auth.responses import origin, sign_in_response
 from app.auth.schemas import PAIR, SignedIn
-from app.rest import fields
-from app.rest.access import account_admin, across_accounts, public, shows_secret
-from app.rest.blueprint import Blueprint
-from app.rest.converters import LARGEST_ROLE_ID
-from app.rest.paging import Page, PageArgs, items_field, page_body
-from app.rest.schemas import Schema
+from app.web import fields
+from app.web.access import account_admin, across_accounts, public, shows_secret
+from app.web.blueprint import Blueprint
+from app.web.converters import LARGEST_ROLE_ID
+from app.web.paging import Page, PageArgs, items_field, page_body
+from app.web.schemas import Schema
 
 blueprint = Blueprint(
     "Invitations",
     __name__,
-    url_prefix=f"{rest.PREFIX}/invitations",
+    url_prefix=f"{web.PREFIX}/invitations",
     description="Invite users to your account.",
 )
 

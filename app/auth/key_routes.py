@@ -8,23 +8,23 @@ from datetime import timedelta
 import marshmallow as ma
 from flask import Response
 
-from app import rest
+from app import web
 from app.accounts.schemas import ACCOUNT, PAGE, USER
 from app.accounts.types import Body, Query
 from app.auth import api_keys, key_changes
 from app.auth.guard import principal
 from app.auth.models import ApiKey
-from app.rest import fields
-from app.rest.access import shows_secret
-from app.rest.blueprint import Blueprint
-from app.rest.paging import OffsetArgs, Page, items_field, page_body
-from app.rest.schemas import Schema
 from app.rules import OPERATIONS
+from app.web import fields
+from app.web.access import shows_secret
+from app.web.blueprint import Blueprint
+from app.web.paging import OffsetArgs, Page, items_field, page_body
+from app.web.schemas import Schema
 
 blueprint = Blueprint(
     "API keys",
     __name__,
-    url_prefix=rest.PREFIX,
+    url_prefix=web.PREFIX,
     description="Keys by which programs act as the user who created them.",
 )
 

@@ -13,8 +13,8 @@ from app.auth.mfa.gate import Proof
 from app.auth.responses import origin, requested_account, sign_in_response
 from app.auth.routes import blueprint
 from app.auth.schemas import PAIR, MagicLinkBody, SignedIn, TokenBody
-from app.rest.access import across_accounts, public
-from app.rest.schemas import Message
+from app.web.access import across_accounts, public
+from app.web.schemas import Message
 
 SENT = "If the user exists, a link to sign in is on its way."
 

@@ -46,9 +46,9 @@ from app.auth.responses import (
 )
 from app.auth.routes import blueprint
 from app.auth.schemas import PAIR, SignedIn
-from app.rest.access import across_accounts, public, shows_secret
-from app.rest.serialization import json_response
 from app.types import JSONObject
+from app.web.access import across_accounts, public, shows_secret
+from app.web.serialization import json_response
 
 SIGNED_IN = {**PAIR, "account": ACCOUNT, "user": USER}
 OPTIONS = {"token": EXAMPLE, "options": {"challenge": "q2x1...", "rpId": "api.example.com"}}

@@ -7,10 +7,10 @@ import marshmallow as ma
 from app.auth.factor_models import KINDS, METHODS, PASSKEY
 from app.auth.mfa.challenges import LONGEST
 from app.auth.schemas import CREDENTIAL, SignedIn
-from app.rest import fields
-from app.rest.paging import items_field
-from app.rest.schemas import Message, Schema
 from app.types import JSONObject
+from app.web import fields
+from app.web.paging import items_field
+from app.web.schemas import Message, Schema
 
 EXAMPLE = "eyJpZCI6IjAx..."
 CODES = ["mf2w-4idb-onuw-qylu"]

@@ -19,8 +19,8 @@ from app.auth.schemas import (
     ResetBody,
     ResetToken,
 )
-from app.rest.access import across_accounts, public
-from app.rest.schemas import Message
+from app.web.access import across_accounts, public
+from app.web.schemas import Message
 
 KEYS = {"active_api_keys": 1, "api_keys": ["nightly import"]}
 

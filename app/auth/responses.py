@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from flask import Response, request
 from werkzeug.wrappers import Response as BaseResponse
 
-from app import config, rest
+from app import config, web
 from app.accounts.models import User
 from app.accounts.sign_in_settings import SERVICE_LIMITS
 from app.accounts.types import Body
@@ -18,10 +18,10 @@ from app.auth.login_users import LoginUser
 from app.auth.schemas import SignedIn
 from app.auth.service import SignIn
 from app.auth.tokens import BEARER
-from app.rest.serialization import json_response
+from app.web.serialization import json_response
 
 REFRESH_COOKIE = "service_refresh"
-REFRESH_PATH = f"{rest.PREFIX}/auth"
+REFRESH_PATH = f"{web.PREFIX}/auth"
 SIGNED_IN = SignedIn()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flask import Response, make_response, request
 
-from app import config, rest
+from app import config, web
 from app.accounts.models import User
 from app.accounts.schemas import ACCOUNT, API_KEY, JWT, USER, AccountView, UserView
 from app.accounts.types import Body
@@ -40,14 +40,14 @@ from app.auth.schemas import (
     TokenPair,
     VerifiedAddress,
 )
-from app.rest.access import across_accounts, public
-from app.rest.blueprint import Blueprint
-from app.rest.schemas import Message
+from app.web.access import across_accounts, public
+from app.web.blueprint import Blueprint
+from app.web.schemas import Message
 
 blueprint = Blueprint(
     "Authentication",
     __name__,
-    url_prefix=f"{rest.PREFIX}/auth",
+    url_prefix=f"{web.PREFIX}/auth",
     description="Register an account, sign in and sign out.",
 )
 links = Blueprint("Links", __name__, description="Links in mails, outside the versioned prefix.")

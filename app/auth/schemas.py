@@ -10,9 +10,9 @@ from app.auth.factor_models import METHODS
 from app.auth.models import KINDS
 from app.auth.tokens import BEARER
 from app.http.languages import LANGUAGES
-from app.rest import fields
-from app.rest.paging import Page, items_field
-from app.rest.schemas import Message, Schema
+from app.web import fields
+from app.web.paging import Page, items_field
+from app.web.schemas import Message, Schema
 
 MAX_KEY_NAMES = 100
 CREDENTIAL = "What the browser returned, by `PublicKeyCredential.toJSON()`."

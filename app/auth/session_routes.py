@@ -10,7 +10,7 @@ from app.auth import sessions
 from app.auth.guard import principal
 from app.auth.routes import blueprint
 from app.auth.schemas import SESSION, SessionPage
-from app.rest.paging import PageArgs, page_body
+from app.web.paging import PageArgs, page_body
 
 
 @blueprint.route("/sessions", methods=["GET"])

@@ -7,11 +7,11 @@ import marshmallow as ma
 from app.accounts.types import Query
 from app.admin_api.account_routes import blueprint
 from app.bundle import certificates
-from app.rest import fields
-from app.rest.access import superadmin
-from app.rest.paging import Page, PageArgs, items_field, page_body
-from app.rest.schemas import Schema
 from app.types import JSONObject
+from app.web import fields
+from app.web.access import superadmin
+from app.web.paging import Page, PageArgs, items_field, page_body
+from app.web.schemas import Schema
 
 ACCOUNT_ID = "019a9f00-0000-7000-8000-00000000000a"
 COUNTS = {"users": 12, "files": 37, "col_posts": 40_112}

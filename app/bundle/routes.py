@@ -12,10 +12,10 @@ from app.bundle import exports, frames
 from app.bundle.exports import Contents
 from app.bundle.models import PENDING, READY, STATES, AccountExport
 from app.records.api import file_routes
-from app.rest import fields
-from app.rest.access import account_admin
-from app.rest.paging import Page, PageArgs, items_field, page_body
-from app.rest.schemas import Schema
+from app.web import fields
+from app.web.access import account_admin
+from app.web.paging import Page, PageArgs, items_field, page_body
+from app.web.schemas import Schema
 
 EXAMPLE = {
     "id": "019a9f00-0000-7000-8000-0000000000e0",

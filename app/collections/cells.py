@@ -13,7 +13,7 @@ from app.collections.fields import (
     NumberField,
 )
 from app.errors import Malformed
-from app.rest import json_input
+from app.web import json_input
 
 
 def typed_value(field: Field | None, cell: str | None) -> object:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import marshmallow as ma
 
-from app import rest
+from app import web
 from app.accounts.schemas import PAGE
 from app.auth.guard import principal
 from app.collections import service as collections
 from app.collections.schemas import COLLECTION
-from app.rest import fields
-from app.rest.blueprint import Blueprint
-from app.rest.paging import Page, PageArgs, items_field, page_body
-from app.rest.schemas import Schema
 from app.types import JSONObject
+from app.web import fields
+from app.web.blueprint import Blueprint
+from app.web.paging import Page, PageArgs, items_field, page_body
+from app.web.schemas import Schema
 
 blueprint = Blueprint(
     "Own collections",
     __name__,
-    url_prefix=f"{rest.PREFIX}/account/collections",
+    url_prefix=f"{web.PREFIX}/account/collections",
     description="The collections that are open to the caller.",
 )
 

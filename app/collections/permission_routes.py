@@ -11,11 +11,11 @@ from app.admin_api.role_routes import blueprint
 from app.collections import definition, permissions, trial_routes
 from app.collections import service as collections
 from app.collections.rule_schemas import EXAMPLE_RULES, CollectionRules
-from app.rest import fields
-from app.rest.access import superadmin
-from app.rest.paging import Page, PageArgs, items_field, page_body
-from app.rest.schemas import Schema
 from app.types import JSONObject
+from app.web import fields
+from app.web.access import superadmin
+from app.web.paging import Page, PageArgs, items_field, page_body
+from app.web.schemas import Schema
 
 ROLE_ID = 3
 REACH = {"list": "all", "view": "all", "create": "some", "update": "some", "delete": "none"}

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import marshmallow as ma
 
-from app import rest
+from app import web
 from app.collections import revisions
-from app.rest.access import superadmin
-from app.rest.blueprint import Blueprint
-from app.rest.schemas import Schema
 from app.types import JSONObject
+from app.web.access import superadmin
+from app.web.blueprint import Blueprint
+from app.web.schemas import Schema
 
 blueprint = Blueprint(
     "Migrations",
     __name__,
-    url_prefix=f"{rest.PREFIX}/migrations",
+    url_prefix=f"{web.PREFIX}/migrations",
     description="Which revisions of the schema there are, and which are applied.",
 )
 

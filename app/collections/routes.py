@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app import rest
+from app import web
 from app.accounts.schemas import PAGE
 from app.collections import definition, removal, updates
 from app.collections import service as collections
@@ -27,10 +27,10 @@ from app.collections.schemas import (
     PlannedCollection,
     ReplacedCollection,
 )
-from app.rest.access import reads, superadmin
-from app.rest.blueprint import Blueprint
-from app.rest.paging import page_body
 from app.types import JSONObject
+from app.web.access import reads, superadmin
+from app.web.blueprint import Blueprint
+from app.web.paging import page_body
 
 CREATE_INDEX = (
     'CREATE INDEX "ix_col_posts$title$-views" ON col_posts'
@@ -40,7 +40,7 @@ CREATE_INDEX = (
 blueprint = Blueprint(
     "Collections",
     __name__,
-    url_prefix=f"{rest.PREFIX}/collections",
+    url_prefix=f"{web.PREFIX}/collections",
     description="The collections that all accounts share; superadmins define them.",
 )
 

@@ -7,10 +7,10 @@ from typing import Any
 import marshmallow as ma
 
 from app import rules
-from app.rest import fields
-from app.rest.schemas import Schema
 from app.rules import OPERATIONS
 from app.types import JSONObject
+from app.web import fields
+from app.web.schemas import Schema
 
 RULES = {
     "list_rule": "true",

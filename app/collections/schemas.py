@@ -13,10 +13,10 @@ from app.collections.fields import RETURN_TYPES, TYPES
 from app.collections.indexes import MAX_FIELDS, MAX_INDEXES
 from app.collections.rule_schemas import RulesOfNew, expression_field
 from app.collections.schema import COLLECTION_NAME, FIELD_NAME, LONGEST_SCHEMA, ON_DELETE
-from app.rest import fields
-from app.rest.paging import Page, PageArgs, items_field
-from app.rest.schemas import Problem, Schema
 from app.types import JSONObject
+from app.web import fields
+from app.web.paging import Page, PageArgs, items_field
+from app.web.schemas import Problem, Schema
 
 SCHEMA = [
     {"name": "title", "type": "text", "required": True, "options": {"max_length": 200}},

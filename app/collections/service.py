@@ -28,10 +28,10 @@ from app.collections.models import Collection
 from app.db import errors, versioned_cache
 from app.errors import Conflict, InvalidValues, Malformed, NotFound, Unavailable, problem
 from app.ids import new_id
-from app.rest import json_input
-from app.rest.converters import UuidPath
 from app.rules import OPERATIONS
 from app.types import JSONMapping, JSONObject
+from app.web import json_input
+from app.web.converters import UuidPath
 
 View = TypeVar("View", bound=Callable[..., Any])
 MAX_TRIES = 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import marshmallow as ma
 
-from app import clock, rest
+from app import clock, web
 from app.auth.guard import principal
 from app.collections import transfer
 from app.collections.rule_schemas import RULES, RulesOfNew
@@ -20,16 +20,16 @@ from app.collections.schemas import (
     remove_fields_field,
     schema_field,
 )
-from app.rest import fields
-from app.rest.access import superadmin
-from app.rest.blueprint import Blueprint
-from app.rest.schemas import Schema
 from app.types import JSONObject
+from app.web import fields
+from app.web.access import superadmin
+from app.web.blueprint import Blueprint
+from app.web.schemas import Schema
 
 blueprint = Blueprint(
     "Collection transfer",
     __name__,
-    url_prefix=f"{rest.PREFIX}/collections",
+    url_prefix=f"{web.PREFIX}/collections",
     description="Transfer of collection definitions between instances, without records.",
 )
 

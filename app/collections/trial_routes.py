@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import marshmallow as ma
 
-from app import rest, rules
+from app import rules, web
 from app.accounts import names
 from app.collections import definition, expression_names, population, trials
 from app.collections import service as collections
@@ -17,16 +17,16 @@ from app.collections.rule_schemas import (
     operation_field,
 )
 from app.db import versioned_cache
-from app.rest import fields
-from app.rest.access import reads, superadmin
-from app.rest.blueprint import Blueprint
-from app.rest.schemas import Schema
 from app.types import JSONObject
+from app.web import fields
+from app.web.access import reads, superadmin
+from app.web.blueprint import Blueprint
+from app.web.schemas import Schema
 
 blueprint = Blueprint(
     "Rules",
     __name__,
-    url_prefix=f"{rest.PREFIX}/rules",
+    url_prefix=f"{web.PREFIX}/rules",
     description="Try rules out before they are saved. Superadmins only.",
 )
 

@@ -18,7 +18,7 @@ from app.console.shell.figures import Figure
 from app.console.shell.forms import TemplateContext
 from app.console.shell.scopes import AccountScope
 from app.http.languages import gettext
-from app.rest.access import public
+from app.web.access import public
 from app.webhooks.models import Webhook
 from app.workflows import instances
 

@@ -88,9 +88,9 @@ from app.console.shell.forms import Form, Page
 from app.errors import AppError, Unauthorized
 from app.http import languages
 from app.http.languages import gettext, lazy_gettext
-from app.rest.access import public
 from app.sso import service as providers
 from app.sso.models import ProviderSetting
+from app.web.access import public
 
 __all__ = ["blueprint"]
 

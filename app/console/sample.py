@@ -19,9 +19,9 @@ from app.console.shell.forms import redirect_with_notice
 from app.errors import NotFound
 from app.http.languages import gettext
 from app.records import service as records
-from app.rest.access import public
 from app.rules import OPERATIONS
 from app.types import JSONObject
+from app.web.access import public
 
 NAME, SLUG = "Sample company", "sample"
 OPEN = dict.fromkeys((f"{name}_rule" for name in OPERATIONS), "true")

@@ -5,22 +5,22 @@ from __future__ import annotations
 import marshmallow as ma
 from flask import Response
 
-from app import rest
+from app import web
 from app.auth.guard import optimistic, principal
 from app.feed import service
 from app.records.api.routes import EXAMPLE as RECORD
-from app.rest import fields
-from app.rest.access import Access, allow
-from app.rest.blueprint import Blueprint
-from app.rest.schemas import Schema
-from app.rest.serialization import json_response
 from app.types import JSONObject
+from app.web import fields
+from app.web.access import Access, allow
+from app.web.blueprint import Blueprint
+from app.web.schemas import Schema
+from app.web.serialization import json_response
 from app.webhooks.payload import EVENTS, TEST_EVENT
 
 blueprint = Blueprint(
     "Changes",
     __name__,
-    url_prefix=f"{rest.PREFIX}/changes",
+    url_prefix=f"{web.PREFIX}/changes",
     description="Every change of the account's records, in the order of commits.",
 )
 

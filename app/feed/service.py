@@ -15,8 +15,8 @@ from app.feed import changes, states, visibility
 from app.feed.changes import Bounds
 from app.feed.visibility import Event, Linked, View
 from app.records.store.sizes import LARGEST_ANSWER
-from app.rest.serialization import dumps
 from app.types import JSONObject
+from app.web.serialization import dumps
 
 MAX_SCANS, SMALLEST_SCAN = 5, 100
 """Scans of one answer, which may find nothing that the caller may view."""

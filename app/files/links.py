@@ -21,8 +21,8 @@ from app.files.models import FILES
 from app.files.service import File
 from app.http import rate_limits
 from app.http.rate_limits import Limit
-from app.rest import PREFIX
 from app.security.recording import Event, record
+from app.web import PREFIX
 
 SALT = "atrium.files.link.made"
 FORMER_SALT = "atrium.files.link"  # of links that do not say who made them

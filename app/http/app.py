@@ -23,7 +23,7 @@ from werkzeug.formparser import FormDataParser
 from werkzeug.routing import MapAdapter, Rule
 from werkzeug.wsgi import get_host
 
-from app.rest import PREFIX
+from app.web import PREFIX
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment

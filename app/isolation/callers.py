@@ -16,7 +16,7 @@ from app.auth.mfa.gate import Proof
 from app.console.shell import guard
 from app.isolation.calls import DIRECTORY, Call
 from app.isolation.tenants import Tenant
-from app.rest.access import Access, access_of
+from app.web.access import Access, access_of
 
 
 @dataclass

@@ -22,8 +22,8 @@ from app.collections.definition import Definition
 from app.isolation import bodies, record_calls
 from app.isolation.rows import RESUMED
 from app.isolation.tenants import TABLE_BY_PARAMETER, Tenant
-from app.rest import PREFIX
-from app.rest.openapi import api
+from app.web import PREFIX
+from app.web.openapi import api
 
 PARAMETER = re.compile(r"<(?:[^<>]*:)?(\w+)>")
 READ_METHODS = ("GET",)

@@ -25,7 +25,7 @@ from app.isolation import callers, filling, records
 from app.isolation.callers import Caller
 from app.isolation.calls import DIRECTORY, SCIM, Call, RouteBook, UnknownParameter
 from app.isolation.tenants import Tenant
-from app.rest import PREFIX
+from app.web import PREFIX
 
 # Parts that differ between any two responses.
 VOLATILE = re.compile(

@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 import yaml
 
 from app.errors import InvalidValues, problem
-from app.rest import json_input
 from app.types import JSONMapping, JSONObject
+from app.web import json_input
 
 MAX_BYTES = 2 * 2**20
 MAX_DEPTH = 32

@@ -8,23 +8,23 @@ from typing import Any
 
 import marshmallow as ma
 
-from app import rest
+from app import web
 from app.auth.guard import principal
 from app.collections.schemas import SCHEMA
 from app.errors import InvalidValues, problem
 from app.manifest import document, export, service
 from app.manifest.document import Document
 from app.manifest.export import VERSION
-from app.rest import fields
-from app.rest.access import reads, shows_secret, superadmin
-from app.rest.blueprint import Blueprint
-from app.rest.schemas import Problem, Schema
 from app.types import JSONObject
+from app.web import fields
+from app.web.access import reads, shows_secret, superadmin
+from app.web.blueprint import Blueprint
+from app.web.schemas import Problem, Schema
 
 blueprint = Blueprint(
     "Manifest",
     __name__,
-    url_prefix=f"{rest.PREFIX}/manifest",
+    url_prefix=f"{web.PREFIX}/manifest",
     description="Definitions of an instance and of its accounts as a file. For superadmins.",
 )
 

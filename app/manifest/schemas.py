@@ -19,11 +19,11 @@ from app.collections.schemas import (
 )
 from app.errors import InvalidValues
 from app.manifest.document import Document, Path
-from app.rest import fields
-from app.rest.schemas import Schema
 from app.sso.config_schemas import ChangedProviderRow
 from app.sso.models import OAUTH, SAML
 from app.types import JSONObject
+from app.web import fields
+from app.web.schemas import Schema
 from app.webhooks.routes import ChangedWebhook
 from app.workflows.api.hook_routes import ChangedHook
 from app.workflows.api.routes import ChangedWorkflow

@@ -7,17 +7,17 @@ from typing import Any
 import marshmallow as ma
 from flask import Response
 
-from app import rest
+from app import web
 from app.accounts.schemas import ACCOUNT, USER
 from app.audit import routes as audit
 from app.auth.guard import principal
 from app.ops import dashboard
-from app.rest import fields
-from app.rest.access import account_admin
-from app.rest.blueprint import Blueprint
-from app.rest.schemas import Schema
-from app.rest.serialization import json_response
 from app.types import JSONObject
+from app.web import fields
+from app.web.access import account_admin
+from app.web.blueprint import Blueprint
+from app.web.schemas import Schema
+from app.web.serialization import json_response
 from app.webhooks.models import STATES
 
 RANGES = {"7d": 7, "30d": 30, "90d": 90}
@@ -61,7 +61,7 @@ STATS = {
 blueprint = Blueprint(
     "Dashboard",
     __name__,
-    url_prefix=f"{rest.PREFIX}/dashboard",
+    url_prefix=f"{web.PREFIX}/dashboard",
     description="Figures of an account, or for superadmins of all.",
 )
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import marshmallow as ma
 from flask import Response
 
-from app import rest
+from app import web
 from app.ops import readiness
-from app.rest import fields
-from app.rest.access import public
-from app.rest.blueprint import Blueprint
-from app.rest.schemas import Schema
-from app.rest.serialization import json_response
+from app.web import fields
+from app.web.access import public
+from app.web.blueprint import Blueprint
+from app.web.schemas import Schema
+from app.web.serialization import json_response
 
 OK, UNAVAILABLE = "ok", "unavailable"
 blueprint = Blueprint("Health", __name__, description="For load balancers and monitors.")
@@ -33,7 +33,7 @@ class Readiness(Schema):
 
 @blueprint.route("/health", methods=["GET"])
 @blueprint.route("/live", methods=["GET"], endpoint="live")
-@blueprint.response(200, Health, example={"status": "ok", "version": rest.VERSION})
+@blueprint.response(200, Health, example={"status": "ok", "version": web.VERSION})
 @public
 def health() -> dict[str, str]:
     """Check that the process is up.
@@ -41,7 +41,7 @@ def health() -> dict[str, str]:
     Needs no credential, and does not look at database or queue, which `/ready` does. Never
     rate-limited. `/health` and `/live` are the same.
     """
-    return {"status": OK, "version": rest.VERSION}
+    return {"status": OK, "version": web.VERSION}
 
 
 @blueprint.route("/ready", methods=["GET"])

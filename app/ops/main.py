@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from flask.cli import FlaskGroup, ScriptInfo
 
-from app import rest
+from app import web
 
 GROUPS = {
     "Set up": ("setup", "settings", "create-superadmin"),
@@ -43,7 +43,7 @@ def main() -> None:
         help="Atrium's commands. `atrium COMMAND --help` has an example of each.",
         add_version_option=False,
     )
-    group = click.version_option(rest.VERSION, message="atrium %(version)s")(group)
+    group = click.version_option(web.VERSION, message="atrium %(version)s")(group)
     group.main(prog_name="atrium", obj=ScriptInfo("wsgi:app"))
 
 

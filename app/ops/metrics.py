@@ -28,11 +28,11 @@ from app.jobs import leases
 from app.ops import backup_runs
 from app.ops.process_metrics import BuildCollector, ProcessesCollector
 from app.realtime import metrics as streams
-from app.rest.access import across_accounts, public
-from app.rest.blueprint import Blueprint
-from app.rest.current_request import get_header
-from app.rest.schemas import TEXT
 from app.usage import quotas
+from app.web.access import across_accounts, public
+from app.web.blueprint import Blueprint
+from app.web.current_request import get_header
+from app.web.schemas import TEXT
 from app.webhooks import metrics as deliveries
 from app.webhooks import models as webhooks
 from app.workflows import models as workflows

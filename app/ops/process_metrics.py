@@ -11,7 +11,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from app import config, rest
+from app import config, web
 
 
 class ProcessesCollector(Collector):
@@ -36,7 +36,7 @@ class BuildCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Yield a gauge that is 1, with the versions as labels."""
-        labels = {"version": rest.VERSION, "python": platform.python_version()}
+        labels = {"version": web.VERSION, "python": platform.python_version()}
         build = GaugeMetricFamily("atrium_build_info", "Running version.", labels=list(labels))
         build.add_metric(list(labels.values()), 1)
         return [build]

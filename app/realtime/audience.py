@@ -21,8 +21,8 @@ from app.realtime import sse, websocket
 from app.realtime.outbox import Outbox
 from app.realtime.stream import Stream
 from app.realtime.subscriptions import Subscription, key_of
-from app.rest.serialization import dumps
 from app.security import reads
+from app.web.serialization import dumps
 
 RELOADS = 5  # rights may change again while they are read
 TURN_SECONDS = 0.2  # then other accounts have their turn

@@ -7,7 +7,7 @@ import re
 import marshmallow as ma
 from flask import Response
 
-from app import rest
+from app import web
 from app.auth import guard, stream_tickets
 from app.auth.guard import optimistic, principal
 from app.auth.stream_credentials import StreamCredential
@@ -19,20 +19,20 @@ from app.realtime.serving import StreamService
 from app.realtime.sse import EventStream
 from app.realtime.subscriptions import OPERATIONS, Subscription
 from app.realtime.websocket import WebSocket, handshake, too_many_subscriptions
-from app.rest import fields
-from app.rest.access import Access, allow, query_credentials, reads, shows_secret
-from app.rest.blueprint import Blueprint
-from app.rest.current_request import get_header, get_request
-from app.rest.parsing import REPEATED
-from app.rest.schemas import TEXT, Schema
-from app.rest.serialization import json_response
 from app.sockets.handover import Handover, find_socket
 from app.types import JSONObject
+from app.web import fields
+from app.web.access import Access, allow, query_credentials, reads, shows_secret
+from app.web.blueprint import Blueprint
+from app.web.current_request import get_header, get_request
+from app.web.parsing import REPEATED
+from app.web.schemas import TEXT, Schema
+from app.web.serialization import json_response
 
 blueprint = Blueprint(
     "Realtime",
     __name__,
-    url_prefix=f"{rest.PREFIX}/realtime",
+    url_prefix=f"{web.PREFIX}/realtime",
     description="Changes of records as they happen: server-sent events and WebSockets.",
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from app import clock
 from app.realtime import limits
 from app.realtime.connections import Connection
-from app.rest.serialization import dumps
+from app.web.serialization import dumps
 
 RETRY_MILLISECONDS = 1000
 

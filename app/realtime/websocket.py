@@ -23,8 +23,8 @@ from app.errors import AppError, BadRequest, TooManyRequests, UpgradeRequired
 from app.realtime import limits
 from app.realtime.connections import Connection
 from app.realtime.subscriptions import OPERATIONS, Subscription, key_of
-from app.rest import json_input
-from app.rest.serialization import dumps
+from app.web import json_input
+from app.web.serialization import dumps
 
 VERSION = "13"
 GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455, section 1.3

@@ -29,8 +29,8 @@ from app.records.store import reads
 from app.records.store.sizes import SizeLimit
 from app.records.write import cascade, changes, conflicts
 from app.records.write.values import Problems
-from app.rest.preconditions import ANY_VERSION, Preconditions
 from app.types import JSONMapping, JSONObject
+from app.web.preconditions import ANY_VERSION, Preconditions
 from app.webhooks import outbox as webhooks
 
 Body = JSONMapping

@@ -7,13 +7,13 @@ import marshmallow as ma
 from app.accounts.types import Body
 from app.admin_api.own_account_routes import blueprint
 from app.auth.guard import principal
-from app.rest import fields
-from app.rest.access import account_admin, reads
-from app.rest.schemas import Schema
 from app.retention import policy as policies
 from app.retention import service
 from app.retention.policy import CREATED, MAX_DAYS, MAX_RULES, Policy
 from app.types import JSONObject
+from app.web import fields
+from app.web.access import account_admin, reads
+from app.web.schemas import Schema
 
 DELIVERIES = "Days that completed deliveries stay; null: 30."
 INSTANCES = "Days that finished workflow instances stay; null: as long as the service keeps them."

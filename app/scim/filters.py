@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.errors import BadRequest, Malformed
-from app.rest import json_input
 from app.scim.errors import refusal
 from app.types import JSONMapping
+from app.web import json_input
 
 MAX_LENGTH, MAX_DEPTH, MAX_COMPARISONS = 4000, 8, 50
 MAX_COMPARISONS_OF_PATH = 5  # they are repeated for each member of a group

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from werkzeug.http import parse_etags
 
 from app.errors import PreconditionFailed
-from app.rest import preconditions
+from app.web import preconditions
 
 
 class Preconditions(NamedTuple):

@@ -7,10 +7,10 @@ from typing import Any
 
 import marshmallow as ma
 
-from app.rest import fields
 from app.scim.errors import invalid_value
 from app.scim.patch import OPERATIONS, Operation
 from app.types import JSONMapping, JSONObject
+from app.web import fields
 
 MAX_NAME, MAX_ADDRESS, MAX_EXTERNAL_ID = 200, 254, 255
 MAX_EMAILS, MAX_OPERATIONS, MAX_TARGETS = 20, 100, 1000

@@ -5,21 +5,21 @@ from __future__ import annotations
 import marshmallow as ma
 from flask import Response
 
-from app import config, rest
+from app import config, web
 from app.accounts.schemas import USER
 from app.auth import scim_tokens
 from app.auth.guard import principal
 from app.auth.models import ScimToken
-from app.rest import fields
-from app.rest.access import account_admin, shows_secret
-from app.rest.blueprint import Blueprint
-from app.rest.schemas import Schema
 from app.scim import resources
+from app.web import fields
+from app.web.access import account_admin, shows_secret
+from app.web.blueprint import Blueprint
+from app.web.schemas import Schema
 
 blueprint = Blueprint(
     "SCIM tokens",
     __name__,
-    url_prefix=f"{rest.PREFIX}/account/scim/tokens",
+    url_prefix=f"{web.PREFIX}/account/scim/tokens",
     description="Tokens by which your directory provisions users at `/scim/v2` (SCIM 2.0).",
 )
 

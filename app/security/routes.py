@@ -14,13 +14,13 @@ from app.audit import append, checkpoints, exports
 from app.audit import routes as audit
 from app.audit import service as audit_log
 from app.auth.guard import principal
-from app.rest import fields
-from app.rest.access import account_admin
-from app.rest.paging import page_body
-from app.rest.schemas import TEXT, Schema
-from app.rest.serialization import json_response
 from app.security import entries, ocsf, sealing, service, subscribers
 from app.types import JSONObject
+from app.web import fields
+from app.web.access import account_admin
+from app.web.paging import page_body
+from app.web.schemas import TEXT, Schema
+from app.web.serialization import json_response
 
 NEWLINES = "application/x-ndjson"
 LINES = 500

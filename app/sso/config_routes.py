@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from flask import Response
 
-from app import rest
+from app import web
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.auth.guard import principal
 from app.auth.principal import Principal
-from app.rest.access import account_admin, reads
-from app.rest.blueprint import Blueprint
-from app.rest.paging import PageArgs, page_body
-from app.rest.serialization import json_response
 from app.sso import config_schemas as schemas
 from app.sso import connections, dry_run, providers, refusals, roles, service
 from app.sso.models import ProviderSetting
 from app.sso.oauth import addresses
 from app.types import JSONObject
+from app.web.access import account_admin, reads
+from app.web.blueprint import Blueprint
+from app.web.paging import PageArgs, page_body
+from app.web.serialization import json_response
 
 blueprint = Blueprint(
     "Provider settings",
     __name__,
-    url_prefix=f"{rest.PREFIX}/admin/configuration",
+    url_prefix=f"{web.PREFIX}/admin/configuration",
     description="Identity providers of an account, or of the system for all accounts.",
 )
 own = Blueprint(
     "Sign-ins of the account",
     __name__,
-    url_prefix=f"{rest.PREFIX}/account/sso",
+    url_prefix=f"{web.PREFIX}/account/sso",
     description="Refused single sign-ons, and the mapping of groups to roles.",
 )
 BY_ID = "/<uuid:configuration_id>"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import marshmallow as ma
 
 from app.accounts.schemas import ACCOUNT, USER, UserView
-from app.rest import fields
-from app.rest.paging import Page, PageArgs, items_field
-from app.rest.schemas import Schema
 from app.sso import providers
 from app.sso.models import CATEGORIES, OAUTH, SAML
+from app.web import fields
+from app.web.paging import Page, PageArgs, items_field
+from app.web.schemas import Schema
 
 ROW = {
     "id": "019a9f00-0000-7000-8000-0000000000a1",

@@ -7,13 +7,13 @@ from flask import request
 
 from app.accounts.schemas import ACCOUNT
 from app.auth import lockout
-from app.rest import fields
-from app.rest.access import across_accounts, public
-from app.rest.schemas import Schema
 from app.sso import discovery
 from app.sso.models import CATEGORIES, OAUTH
 from app.sso.routes import blueprint
 from app.types import JSONObject
+from app.web import fields
+from app.web.access import across_accounts, public
+from app.web.schemas import Schema
 
 DISCOVERED = {
     "account": ACCOUNT["slug"],

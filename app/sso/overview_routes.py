@@ -6,14 +6,14 @@ import marshmallow as ma
 
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.auth.guard import principal
-from app.rest import fields
-from app.rest.access import account_admin, superadmin
-from app.rest.schemas import Schema
 from app.sso import config_schemas as schemas
 from app.sso import overview, service
 from app.sso.config_routes import blueprint, view
 from app.sso.models import OAUTH, SAML
 from app.types import JSONObject
+from app.web import fields
+from app.web.access import account_admin, superadmin
+from app.web.schemas import Schema
 
 MAX_SETTINGS = 100  # more than there are providers
 STATS = {

@@ -8,13 +8,9 @@ from flask import Response, request
 from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.wrappers import Response as BaseResponse
 
-from app import rest
+from app import web
 from app.auth.guard import account_of_request
 from app.auth.responses import origin
-from app.rest.access import LARGEST_DOCUMENT, across_accounts, max_body, public
-from app.rest.blueprint import Blueprint
-from app.rest.schemas import TEXT
-from app.rest.serialization import json_response
 from app.sso import one_time_codes, schemas, service, sign_in
 from app.sso.models import API, BROWSER, OAUTH, SAML
 from app.sso.oauth.addresses import callback_path
@@ -29,11 +25,15 @@ from app.sso.responses import (
 )
 from app.sso.sign_in import OAuthCallback, SamlCallback
 from app.types import JSONObject
+from app.web.access import LARGEST_DOCUMENT, across_accounts, max_body, public
+from app.web.blueprint import Blueprint
+from app.web.schemas import TEXT
+from app.web.serialization import json_response
 
 blueprint = Blueprint(
     "Single sign-on",
     __name__,
-    url_prefix=f"{rest.PREFIX}/auth",
+    url_prefix=f"{web.PREFIX}/auth",
     description="Sign-in with OAuth 2.0 and SAML 2.0.",
 )
 browsers = Blueprint(

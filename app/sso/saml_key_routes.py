@@ -6,13 +6,13 @@ import marshmallow as ma
 from flask import Response
 
 from app.auth.guard import principal
-from app.rest import fields
-from app.rest.access import account_admin
-from app.rest.schemas import Schema
 from app.sso.config_routes import own
 from app.sso.models import SamlKey
 from app.sso.saml import certificates, keys
 from app.types import JSONObject
+from app.web import fields
+from app.web.access import account_admin
+from app.web.schemas import Schema
 
 BY_ID = "/keys/<uuid:saml_key_id>"
 KEY = {

@@ -11,15 +11,15 @@ from app.auth.guard import account_of_request, principal
 from app.auth.responses import origin
 from app.errors import Forbidden
 from app.http import html
-from app.rest import fields
-from app.rest.access import LARGEST_DOCUMENT, across_accounts, max_body, public
-from app.rest.schemas import Schema
-from app.rest.serialization import json_response
 from app.sso import schemas, service
 from app.sso.models import SAML
 from app.sso.responses import no_store
 from app.sso.routes import SAML_FORM, blueprint, browsers, form_body, form_values
 from app.types import JSONObject
+from app.web import fields
+from app.web.access import LARGEST_DOCUMENT, across_accounts, max_body, public
+from app.web.schemas import Schema
+from app.web.serialization import json_response
 
 AFTER_LOGOUT = "To the identity provider or the client application."
 SIGNED_OUT = {"message": "You are signed out.", "logout_url": "https://idp.example/slo?SAML..."}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import marshmallow as ma
 
 from app.auth.guard import principal
-from app.rest import fields
-from app.rest.access import account_admin
-from app.rest.schemas import Schema
 from app.sso import saml_metadata, service
 from app.sso.config_routes import BY_ID, blueprint
 from app.sso.models import MetadataRead
 from app.types import JSONObject
+from app.web import fields
+from app.web.access import account_admin
+from app.web.schemas import Schema
 
 PATH = f"{BY_ID}/metadata"
 READ = {

@@ -6,9 +6,9 @@ import marshmallow as ma
 
 from app.accounts.schemas import ACCOUNT, USER
 from app.auth.schemas import PAIR, SignedIn
-from app.rest import fields
-from app.rest.schemas import Schema
 from app.types import JSONObject
+from app.web import fields
+from app.web.schemas import Schema
 
 LONGEST_STATE = 1000
 ACCOUNT_TEXT = {"description": "Slug, code or id; optional if the host name selects the account."}

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import marshmallow as ma
 
-from app import clock, rest
+from app import clock, web
 from app.accounts.schemas import ACCOUNT
 from app.auth.guard import principal
-from app.rest import fields
-from app.rest.access import account_admin
-from app.rest.blueprint import Blueprint
-from app.rest.paging import OffsetArgs, Page, items_field, page_body
-from app.rest.schemas import Message, Schema
 from app.types import JSONObject
+from app.web import fields
+from app.web.access import account_admin
+from app.web.blueprint import Blueprint
+from app.web.paging import OffsetArgs, Page, items_field, page_body
+from app.web.schemas import Message, Schema
 from app.webhooks import log, payload, redaction, resend, service
 from app.webhooks.models import FAILED, RETRYING, STATES
 from app.webhooks.resend import Selection
@@ -21,7 +21,7 @@ from app.webhooks.routes import ANSWER, TIME, WEBHOOK
 blueprint = Blueprint(
     "Deliveries of webhooks",
     __name__,
-    url_prefix=f"{rest.PREFIX}/webhooks",
+    url_prefix=f"{web.PREFIX}/webhooks",
     description="Delivery log and redelivery.",
 )
 

@@ -7,10 +7,10 @@ import marshmallow as ma
 from app.accounts import users
 from app.admin_api.own_account_routes import blueprint
 from app.auth.guard import principal
-from app.rest import fields
-from app.rest.access import account_admin
-from app.rest.schemas import Schema
 from app.types import JSONObject
+from app.web import fields
+from app.web.access import account_admin
+from app.web.schemas import Schema
 from app.webhooks import handover
 
 EXAMPLE = {

@@ -7,16 +7,16 @@ from typing import Any
 import marshmallow as ma
 from flask import Response
 
-from app import rest
+from app import web
 from app.accounts.schemas import ACCOUNT, USER
 from app.auth.guard import principal
 from app.collections.schemas import NAME_PATTERN
-from app.rest import fields
-from app.rest.access import account_admin, shows_secret
-from app.rest.blueprint import Blueprint
-from app.rest.paging import Page, PageArgs, items_field, page_body
-from app.rest.schemas import Problem, Schema
 from app.types import JSONObject
+from app.web import fields
+from app.web.access import account_admin, shows_secret
+from app.web.blueprint import Blueprint
+from app.web.paging import Page, PageArgs, items_field, page_body
+from app.web.schemas import Problem, Schema
 from app.webhooks import headers, service
 from app.webhooks.models import DISABLED_REASONS, OPERATIONS, Webhook
 from app.webhooks.queue import Result
@@ -25,7 +25,7 @@ from app.webhooks.service import Secret
 blueprint = Blueprint(
     "Webhooks",
     __name__,
-    url_prefix=f"{rest.PREFIX}/webhooks",
+    url_prefix=f"{web.PREFIX}/webhooks",
     description="Receivers of record changes.",
 )
 

@@ -9,11 +9,11 @@ from app.accounts.types import Body
 from app.admin_api.own_account_routes import blueprint
 from app.auth.guard import principal
 from app.outbound.address_policy import LONGEST_URL
-from app.rest import fields
-from app.rest.access import account_admin, shows_secret
-from app.rest.schemas import Schema
 from app.security.models import SecurityStream
 from app.types import JSONObject
+from app.web import fields
+from app.web.access import account_admin, shows_secret
+from app.web.schemas import Schema
 from app.webhooks import security_streams, signing
 from app.webhooks.security_streams import Revealed
 

@@ -20,8 +20,8 @@ from app.audit.entries import CHANGES
 from app.db import filters
 from app.db.functions import database_now, now_unless_set
 from app.jobs.rq_queues import WORKFLOWS
-from app.rest import serialization
 from app.types import JSONObject
+from app.web import serialization
 from app.workflows.models import (
     ACTIVE,
     CANCELLED,

@@ -16,8 +16,8 @@ from app.db import counts, filters
 from app.db.functions import database_now
 from app.errors import Conflict, NotFound
 from app.jobs.rq_queues import WORKFLOWS
-from app.rest import serialization
 from app.types import JSONMapping, JSONObject
+from app.web import serialization
 from app.workflows.engine import queue, step_log
 from app.workflows.models import (
     ACTIVE,

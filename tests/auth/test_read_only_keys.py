@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from app.rest.access import Access, access_of
+from app.web.access import Access, access_of
 from tests.builders import Caller, Cast, make_collection, make_record
 
 CASES = Path(__file__).parents[1] / "cases"

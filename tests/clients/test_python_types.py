@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from app import rest
+from app import web
 from tests.builders import PASSWORD, Cast, make_collection
 from tests.clients import installed
 from tests.processes import PROJECT
@@ -115,7 +115,7 @@ def test_the_command_says_what_is_wrong(atrium: ModuleType, address: str, cast: 
 
 
 def test_the_version_is_that_of_the_api(atrium: ModuleType) -> None:
-    assert atrium.__version__ == rest.VERSION
+    assert atrium.__version__ == web.VERSION
 
 
 def test_modules_are_short() -> None:

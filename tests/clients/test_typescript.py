@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 import requests
 
-from app import rest
+from app import web
 from tests.builders import PASSWORD
 from tests.clients import built
 from tests.clients.built import run
@@ -174,4 +174,4 @@ def test_the_command_explains_its_use(package: Path) -> None:
 
 
 def test_the_package_has_the_version_of_the_api() -> None:
-    assert json.loads((built.PACKAGE / "package.json").read_text())["version"] == rest.VERSION
+    assert json.loads((built.PACKAGE / "package.json").read_text())["version"] == web.VERSION

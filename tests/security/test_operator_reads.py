@@ -17,9 +17,9 @@ from werkzeug.routing import Rule
 
 from app import db
 from app.context import tenancy
-from app.rest.access import Access, access_of
 from app.security.entries import EVENTS
 from app.security.recording import PENDING
+from app.web.access import Access, access_of
 from tests import builders
 from tests.builders import Caller, Cast
 from tests.console import furnished

@@ -124,7 +124,7 @@ def let_pass(app: Flask, seconds: int) -> None:
 
 def _earlier(position: str, seconds: int) -> str:
     from app import clock
-    from app.rest import serialization
+    from app.web import serialization
 
     def moved(value: Any) -> Any:
         if isinstance(value, list):

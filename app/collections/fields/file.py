@@ -11,8 +11,8 @@ import orjson
 
 from app import config, rules
 from app.collections.fields.field import Field, InvalidValue
-from app.rest import PREFIX
 from app.types import JSONMapping, JSONObject
+from app.web import PREFIX
 
 MAX_BYTES = 10 * 2**20
 MOST_FILES, MOST_TYPES = 100, 50

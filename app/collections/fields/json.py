@@ -10,8 +10,8 @@ from sqlalchemy.engine import Dialect
 
 from app import rules
 from app.collections.fields.field import Field, InvalidValue
-from app.rest import json_input
 from app.types import JSONMapping
+from app.web import json_input
 
 
 def text_of(value: object) -> str:

@@ -13,8 +13,8 @@ from sqlalchemy.engine import Dialect
 
 from app import rules
 from app.collections.fields.field import Field, InvalidValue, bounds_problems
-from app.rest import json_input
 from app.types import JSONMapping
+from app.web import json_input
 
 SMALLEST, LARGEST = -(2**63), 2**63 - 1
 NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")

@@ -29,10 +29,10 @@ from app.console.shell.blueprint import blueprint
 from app.console.shell.lists import Listing
 from app.errors import NotFound
 from app.http.languages import lazy_gettext
-from app.rest.access import public
-from app.rest.converters import UuidPath
 from app.retention import policy as policies
 from app.types import JSONObject
+from app.web.access import public
+from app.web.converters import UuidPath
 
 AUDIT = "/console/audit"
 OPERATIONS = {

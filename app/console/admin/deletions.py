@@ -10,7 +10,7 @@ from app.bundle import certificates
 from app.console.records import writers
 from app.console.shell import guard, lists
 from app.console.shell.blueprint import blueprint
-from app.rest.access import public
+from app.web.access import public
 
 DELETIONS = "/console/accounts/deletions"
 

@@ -19,7 +19,7 @@ from app.console.shell.scopes import AccountScope
 from app.errors import AppError, InvalidValues, NotFound, problem
 from app.http.languages import gettext
 from app.records.api import file_routes
-from app.rest.access import public
+from app.web.access import public
 
 EXPORTS = f"{ACCOUNT_SETTINGS}/export"
 ONE_EXPORT = f"{EXPORTS}/<uuid:export_id>"

@@ -24,7 +24,7 @@ from app.db.functions import database_now
 from app.errors import NotFound
 from app.http.languages import gettext
 from app.jobs import TABLE, workers
-from app.rest.access import public
+from app.web.access import public
 from app.webhooks.models import DELIVERIES
 
 JOBS = "/console/jobs"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from flask import Response, render_template
 from werkzeug.wrappers import Response as BaseResponse
 
-from app import clock, config, db, rest
+from app import clock, config, db, web
 from app.audit import append
 from app.collections import revisions
 from app.console.shell import guard, lists
@@ -24,7 +24,7 @@ from app.jobs import workers
 from app.ops import backup_runs, readiness
 from app.ops.backup_runs import Overview
 from app.outbound import mail
-from app.rest.access import public
+from app.web.access import public
 
 LINK = re.compile(r"(https?://[^\s<>\"]+)")
 DATABASES = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
@@ -141,7 +141,7 @@ def _mail() -> Check:
 def _facts() -> dict[str, str]:
     settings = config.current()
     return {
-        gettext("Version"): rest.VERSION,
+        gettext("Version"): web.VERSION,
         gettext("Environment"): settings.env,
         gettext("Address"): settings.base_url,
         gettext("Queue"): gettext("Redis notifies the workers")

@@ -30,11 +30,11 @@ from app.http import user_agents
 from app.http.languages import gettext, lazy_gettext
 from app.jobs import workers
 from app.outbound.address_policy import LONGEST_URL
-from app.rest.access import public
 from app.retention import policy as policies
 from app.security import entries, routes, sealing, service, subscribers
 from app.security.models import SecurityStream
 from app.types import JSONObject
+from app.web.access import public
 from app.webhooks import security_streams
 from app.webhooks.security_streams import Attempt
 

@@ -18,8 +18,8 @@ from app.domains import service as domains
 from app.domains.models import VERIFIED
 from app.errors import AppError, BadRequest
 from app.http.languages import gettext
-from app.rest.access import public
 from app.sso import providers, service
+from app.web.access import public
 
 SETUP = "/console/setup"
 MAX_SHOWN = 100

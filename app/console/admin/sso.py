@@ -23,7 +23,6 @@ from app.console.shell.scopes import AccountScope
 from app.domains import service as domains
 from app.errors import AppError
 from app.http.languages import gettext
-from app.rest.access import public
 from app.scim import seen_groups
 from app.sso import (
     account_linking,
@@ -45,6 +44,7 @@ from app.sso.refusals import SignInRefused
 from app.sso.responses import begin_in_console, may_finish, redirect_to_base, redirect_to_provider
 from app.sso.saml import keys
 from app.types import JSONObject
+from app.web.access import public
 
 ACCOUNT = "/console/sso/<uuid:account_id>"
 NEW = f"{ACCOUNT}/new/<category>/<provider>"

@@ -14,9 +14,9 @@ from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import redirect_with_notice
 from app.errors import Conflict
 from app.http.languages import gettext
-from app.rest.access import public
 from app.sso import saml_metadata
 from app.sso.saml import keys
+from app.web.access import public
 
 KEYS = f"{SETTING}/keys"
 

@@ -23,10 +23,10 @@ from app.console.shell.scopes import AccountScope
 from app.errors import AppError, InvalidValues, problem
 from app.files import uploads
 from app.http.languages import gettext, lazy_gettext, ngettext
-from app.rest.access import public
 from app.usage import service
 from app.usage.meters import FILE_BYTES, FLOWS, METERS, ROW_BYTES
 from app.usage.service import Limits, MeterState, Usage
+from app.web.access import public
 
 USAGE = "/console/usage"
 ACCOUNT_USAGE = f"{USAGE}/<uuid:account_id>"

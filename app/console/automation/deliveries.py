@@ -21,7 +21,7 @@ from app.console.shell.forms import Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, NotFound
 from app.http.languages import gettext, ngettext
-from app.rest.access import public
+from app.web.access import public
 from app.webhooks import log, payload, redaction, resend, service
 from app.webhooks.models import FAILED, PENDING, RETRYING, STATES, Webhook
 from app.webhooks.resend import Selection, Undelivered

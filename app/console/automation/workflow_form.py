@@ -14,8 +14,8 @@ from app.console.shell import forms, json_texts
 from app.console.shell.forms import Form
 from app.errors import AppError, InvalidValues, Malformed, problem
 from app.http.languages import gettext
-from app.rest import json_input
 from app.types import JSONMapping, JSONObject
+from app.web import json_input
 from app.workflows import hooks, service
 from app.workflows.language import step_headers
 from app.workflows.models import HOOK, MANUAL, Workflow

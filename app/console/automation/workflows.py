@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from flask import redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
-from app import config, rest
+from app import config, web
 from app.accounts import tenants, users
 from app.console.automation import (
     flow_diagram,
@@ -27,8 +27,8 @@ from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, NotFound
 from app.http.languages import gettext, lazy_gettext
-from app.rest.access import public
 from app.types import JSONObject
+from app.web.access import public
 from app.workflows import hooks, instances, service, versions
 from app.workflows.language import definition, missing_collections, missing_fields, step_headers
 from app.workflows.language.definition import ACTION
@@ -302,7 +302,7 @@ def _page(
     )[0]
     context["starter"] = trigger_words.phrase(workflow.trigger)
     if token := service.trigger_with_token(workflow).get("token"):
-        prefix = f"{config.current().base_url}{rest.PREFIX}"
+        prefix = f"{config.current().base_url}{web.PREFIX}"
         context["address"] = f"{prefix}/workflow-webhooks/{token}"
     return form.render(WORKFLOW_PAGE, owner=_owner(workflow), **context)
 

@@ -20,11 +20,11 @@ from app.console.shell.forms import Form, Page
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, BadRequest
 from app.records import service as records
-from app.rest import serialization
-from app.rest.access import public
-from app.rest.converters import UuidPath
-from app.rest.paging import page_body
 from app.types import JSONObject
+from app.web import serialization
+from app.web.access import public
+from app.web.converters import UuidPath
+from app.web.paging import page_body
 
 MAX_ITEMS = 10
 MAX_SHOWN = 20_000  # characters of a response

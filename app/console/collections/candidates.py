@@ -13,8 +13,8 @@ from app.console.people import user_options
 from app.console.records import references
 from app.console.shell import guard, lists
 from app.console.shell.blueprint import blueprint
-from app.rest.access import public
 from app.types import JSONObject
+from app.web.access import public
 
 MAX_OPTIONS = 10
 Options = dict[str, list[JSONObject]]

@@ -23,11 +23,11 @@ from app.http.languages import gettext, lazy_gettext
 from app.records import explain as decisions
 from app.records.api import denials
 from app.records.explain import WRITE_OPERATIONS, Question
-from app.rest import json_input
-from app.rest.access import public
-from app.rest.converters import UuidPath
 from app.rules import OPERATIONS
 from app.types import JSONMapping, JSONObject
+from app.web import json_input
+from app.web.access import public
+from app.web.converters import UuidPath
 
 EXPLAIN = f"{COLLECTION}/explain"
 USER, NOBODY = "user", "nobody"

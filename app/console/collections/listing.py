@@ -21,8 +21,8 @@ from app.console.shell.forms import Form, Page
 from app.console.shell.switcher import RecentAccount
 from app.db import versioned_cache
 from app.http.languages import gettext, lazy_gettext
-from app.rest.access import public
 from app.rules import OPERATIONS
+from app.web.access import public
 
 COLLECTION = "/console/collections/<uuid:collection_id>"
 MAX_ACCOUNTS = 10  # whose records a collection's page links to

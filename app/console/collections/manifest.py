@@ -14,8 +14,8 @@ from app.console.shell.forms import Form, Page
 from app.errors import AppError, InvalidValues, problem
 from app.http.languages import gettext, lazy_gettext
 from app.manifest import document, export, service
-from app.rest.access import public
 from app.types import JSONMapping, JSONObject
+from app.web.access import public
 
 MANIFEST = "/console/collections/manifest"
 MAX_BYTES = 400 * 2**10

@@ -22,8 +22,8 @@ from app.console.shell import names
 from app.console.shell.forms import Form
 from app.errors import AppError, InvalidValues, Malformed, problem
 from app.http.languages import gettext, lazy_gettext
-from app.rest import json_input
 from app.types import JSONMapping, JSONObject
+from app.web import json_input
 
 BLANK_ROWS = 1
 TEXTS = ("name", "type", "default", "collection", "on_delete", "mask_type", "expression")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pprint import pformat
 from urllib.parse import urlencode
 
-from app import rest
+from app import web
 from app.collections.access import Access
 from app.collections.fields import Field
 from app.console.records.expressions import quote
@@ -73,7 +73,7 @@ def examples(
     base_url: str, name: str, calls: Sequence[Call], headers: Mapping[str, str]
 ) -> list[Example]:
     """The code of calls."""
-    url = f"{base_url}{rest.PREFIX}/records/{name}"
+    url = f"{base_url}{web.PREFIX}/records/{name}"
     writers = {"curl": _curl, "javascript": _javascript, "python": _python}
     return [
         Example(call, {lang: write(url, call, headers) for lang, write in writers.items()})

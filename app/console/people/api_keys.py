@@ -20,7 +20,7 @@ from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, Conflict, InvalidValues, problem
 from app.http.languages import gettext, ngettext
-from app.rest.access import public
+from app.web.access import public
 
 FORM = "console/keys/new.html"
 FIELDS = ("name", "description", "ip_addresses")

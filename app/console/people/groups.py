@@ -17,7 +17,7 @@ from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, InvalidValues, problem
 from app.http.languages import gettext
-from app.rest.access import public
+from app.web.access import public
 
 MAX_SUGGESTED = 100
 ONE_GROUP = "/groups/<uuid:group_id>"

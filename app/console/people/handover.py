@@ -10,7 +10,7 @@ from app.console.shell import guard, scopes
 from app.console.shell.blueprint import account_route
 from app.console.shell.lists import UrlArgs
 from app.http.languages import lazy_gettext
-from app.rest.access import public
+from app.web.access import public
 from app.webhooks import handover
 
 KIND_NAMES = {

@@ -16,7 +16,7 @@ from app.console.shell.forms import MAX_PASSWORD_LENGTH, Form, Page, redirect_wi
 from app.errors import AppError
 from app.http import languages, user_agents
 from app.http.languages import LANGUAGES, gettext
-from app.rest.access import public
+from app.web.access import public
 
 MAX_KEYS = 20
 PASSWORDS = ("current_password", "new_password")

@@ -33,7 +33,7 @@ from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.errors import AppError, BadRequest
 from app.http import html
 from app.http.languages import gettext
-from app.rest.access import public
+from app.web.access import public
 
 PROFILE = "/console/profile/second-factors"
 MAX_NAME = 100

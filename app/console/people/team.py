@@ -20,8 +20,8 @@ from app.console.shell.forms import Form, Page, TemplateContext, redirect_with_n
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, InvalidValues, problem
 from app.http.languages import gettext, ngettext
-from app.rest.access import public
 from app.types import JSONObject
+from app.web.access import public
 
 MAX_GROUPS = 100
 INVITATION = "/team/invitations/<uuid:invitation_id>"

@@ -31,8 +31,8 @@ from app.console.shell.lists import UrlArgs
 from app.errors import AppError, NotFound
 from app.http import user_agents
 from app.http.languages import gettext, lazy_gettext
-from app.rest.access import public
 from app.sso import last_sign_ins
+from app.web.access import public
 
 MAX_NAME, MAX_EMAIL = 200, 320
 MAX_ROLES, MAX_GROUPS, MAX_SESSIONS, MAX_DESCRIPTION = 100, 100, 20, 80

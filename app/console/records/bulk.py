@@ -30,8 +30,8 @@ from app.http.languages import gettext, lazy_gettext, ngettext
 from app.records import batch
 from app.records.history import service as history
 from app.records.transfer.formats import FORMATS
-from app.rest.access import public
-from app.rest.converters import UuidPath
+from app.web.access import public
+from app.web.converters import UuidPath
 
 SELECTION = f"{COLLECTION}/selection"
 NONE_SELECTED = lazy_gettext("Select records first.")

@@ -9,7 +9,7 @@ from app.console.shell import guard, scopes
 from app.console.shell.blueprint import blueprint
 from app.records.api import file_routes
 from app.records.read import files
-from app.rest.access import public
+from app.web.access import public
 
 
 @blueprint.get("/console/accounts/<account_id>/files/<file_id>")

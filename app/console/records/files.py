@@ -35,9 +35,9 @@ from app.records.read.views import RecordView
 from app.records.transfer import exports, formats, imports
 from app.records.transfer.archive_imports import ArchiveSource
 from app.records.transfer.sources import Source, TextSource
-from app.rest.access import public
-from app.rest.converters import UuidPath
 from app.types import JSONMapping
+from app.web.access import public
+from app.web.converters import UuidPath
 
 IMPORT = f"{COLLECTION}/import"
 

@@ -17,8 +17,8 @@ from app.console.shell.excerpts import Excerpt, excerpt
 from app.console.shell.forms import Form
 from app.errors import InvalidValues, problem
 from app.http.languages import gettext, lazy_gettext
-from app.rest.converters import UuidPath
 from app.types import JSONObject
+from app.web.converters import UuidPath
 
 MIN_ROWS, MAX_ROWS = 1, 8
 OPERATORS = {

@@ -19,8 +19,8 @@ from app.console.shell.scopes import CollectionScope
 from app.errors import AppError, NotFound
 from app.http.languages import gettext
 from app.records.history import service
-from app.rest.access import public
 from app.types import JSONMapping
+from app.web.access import public
 
 MAX_ID_DIGITS = 18  # digits
 MAX_LENGTH = 500

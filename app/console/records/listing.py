@@ -45,10 +45,10 @@ from app.errors import AppError
 from app.feed import service as feed
 from app.http.languages import gettext
 from app.records import service
-from app.rest.access import public
-from app.rest.converters import UuidPath
 from app.rules import OPERATIONS
 from app.types import JSONMapping, JSONObject
+from app.web.access import public
+from app.web.converters import UuidPath
 
 HOME = "/console/records"
 ACCOUNT = f"{HOME}/<uuid:account_id>"

@@ -8,7 +8,7 @@ from app.console.records import references
 from app.console.records.listing import COLLECTION
 from app.console.shell import guard, scopes
 from app.console.shell.blueprint import blueprint
-from app.rest.access import public
+from app.web.access import public
 
 MAX_TEXT_LENGTH = 100
 

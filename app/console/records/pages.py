@@ -32,9 +32,9 @@ from app.http.languages import gettext, lazy_gettext
 from app.records import service
 from app.records.history import service as history
 from app.records.read.views import RecordView
-from app.rest.access import public
-from app.rest.preconditions import Preconditions
 from app.types import JSONMapping
+from app.web.access import public
+from app.web.preconditions import Preconditions
 
 NEW = f"{COLLECTION}/new"
 RECORD = f"{COLLECTION}/<uuid:record_id>"

@@ -23,8 +23,8 @@ from app.console.shell.forms import Form
 from app.errors import AppError, Malformed, problem
 from app.files import ownership, uploads
 from app.http.languages import gettext, lazy_gettext
-from app.rest import json_input
 from app.types import JSONMapping, JSONObject
+from app.web import json_input
 
 MAX_SINGLE_LINE = 200
 WIDGETS = {

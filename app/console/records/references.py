@@ -16,8 +16,8 @@ from app.console.shell import lists
 from app.errors import Forbidden, InvalidValues
 from app.records import service as records
 from app.records import store
-from app.rest.converters import UuidPath
 from app.types import JSONMapping
+from app.web.converters import UuidPath
 
 MAX_HITS = 10
 MAX_SEARCHED_FIELDS = 5

@@ -11,7 +11,7 @@ from app.console.shell.scopes import CollectionScope
 from app.errors import Forbidden, NotFound
 from app.records import service
 from app.records.read.views import RecordView
-from app.rest.converters import UuidPath
+from app.web.converters import UuidPath
 
 PARAMETER = "edit"  # of the query string: the id of the record
 

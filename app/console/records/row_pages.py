@@ -13,8 +13,8 @@ from app.console.shell.forms import Page
 from app.errors import AppError, Conflict, NotFound, PreconditionFailed
 from app.http.languages import gettext
 from app.records import service
-from app.rest.access import public
-from app.rest.preconditions import Preconditions
+from app.web.access import public
+from app.web.preconditions import Preconditions
 
 
 @blueprint.post(listing.COLLECTION)

@@ -13,7 +13,7 @@ from app.console.shell.forms import Page
 from app.errors import AppError, BadRequest, UnsupportedMediaType
 from app.files import uploads
 from app.http.languages import gettext
-from app.rest.access import public
+from app.web.access import public
 
 LONGEST_FIELD = 100
 

@@ -10,7 +10,7 @@ from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Page, redirect_with_notice
 from app.errors import AppError, NotFound
 from app.http.languages import gettext
-from app.rest.access import public
+from app.web.access import public
 
 VIEWS = f"{listing.COLLECTION}/views"
 

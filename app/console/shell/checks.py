@@ -10,8 +10,8 @@ from app.console.shell import forms, guard, json_texts
 from app.console.shell.blueprint import blueprint
 from app.console.shell.excerpts import excerpt
 from app.http.languages import gettext
-from app.rest.access import public
 from app.types import JSONMapping
+from app.web.access import public
 
 
 @blueprint.post("/console/json/check")

@@ -15,8 +15,8 @@ from app import clock
 from app.console.shell import error_texts, form_labels
 from app.errors import AppError, Conflict, InvalidValues, RecentSignInRequired, problem
 from app.http.languages import gettext, lazy_gettext
-from app.rest.schemas import Schema
 from app.types import JSONObject
+from app.web.schemas import Schema
 
 Page = tuple[str, int]  # HTML and status
 Problem = JSONObject  # as `errors.problem` returns it

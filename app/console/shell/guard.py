@@ -33,10 +33,10 @@ from app.db import errors, versioned_cache
 from app.errors import Forbidden, Unauthorized, Unavailable
 from app.http import languages
 from app.http.languages import gettext
-from app.rest.access import across_accounts
 from app.sso import one_time_codes
 from app.sso import service as providers
 from app.sso.models import Flow
+from app.web.access import across_accounts
 
 MAX_ATTEMPTS = 10
 FILE = "application/octet-stream"

@@ -30,9 +30,9 @@ from app.console.shell.forms import MAX_PASSWORD_LENGTH, Form, Page, redirect_wi
 from app.errors import AppError, BadRequest, InvalidValues, problem
 from app.http import error_handlers, html
 from app.http.languages import gettext, lazy_gettext
-from app.rest.access import public
-from app.rest.openapi_text import PAGE_EXAMPLE
-from app.rest.schemas import TEXT
+from app.web.access import public
+from app.web.openapi_text import PAGE_EXAMPLE
+from app.web.schemas import TEXT
 
 INVALID_INVITATION = {
     invitations.ACCEPTED: lazy_gettext(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from app.auth import stream_credentials, stream_tickets
 from app.console.shell import guard, scopes
 from app.console.shell.blueprint import ACCOUNT, blueprint
-from app.rest.access import public
+from app.web.access import public
 
 
 @blueprint.post(f"{ACCOUNT}/stream-tickets")

@@ -5,25 +5,25 @@ from __future__ import annotations
 import marshmallow as ma
 from flask import Response, request
 
-from app import rest
+from app import web
 from app.auth.guard import optimistic, principal
 from app.records.api import stale_reads
 from app.records.read import aggregate
 from app.records.store.sizes import limit_size
-from app.rest import fields
-from app.rest.access import Access, allow
-from app.rest.blueprint import Blueprint
-from app.rest.paging import LARGEST_SKIP
-from app.rest.schemas import Schema
-from app.rest.serialization import json_response
 from app.types import JSONObject
+from app.web import fields
+from app.web.access import Access, allow
+from app.web.blueprint import Blueprint
+from app.web.paging import LARGEST_SKIP
+from app.web.schemas import Schema
+from app.web.serialization import json_response
 
 MAX_RESULTS = 1000
 
 blueprint = Blueprint(
     "Aggregates",
     __name__,
-    url_prefix=f"{rest.PREFIX}/records",
+    url_prefix=f"{web.PREFIX}/records",
     description="Counts, sums, averages and extremes of the records of a collection.",
 )
 

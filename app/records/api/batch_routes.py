@@ -7,23 +7,23 @@ from collections.abc import Sequence
 import marshmallow as ma
 from flask import Response
 
-from app import config, rest
+from app import config, web
 from app.auth.guard import optimistic, principal
 from app.errors import BadRequest
 from app.records import batch
 from app.records.api.routes import EXAMPLE, RecordObject
-from app.rest import fields
-from app.rest.access import Access, allow
-from app.rest.blueprint import Blueprint
-from app.rest.current_request import get_header
-from app.rest.schemas import Schema
-from app.rest.serialization import json_response
 from app.types import JSONObject
+from app.web import fields
+from app.web.access import Access, allow
+from app.web.blueprint import Blueprint
+from app.web.current_request import get_header
+from app.web.schemas import Schema
+from app.web.serialization import json_response
 
 blueprint = Blueprint(
     "Record batches",
     __name__,
-    url_prefix=f"{rest.PREFIX}/records",
+    url_prefix=f"{web.PREFIX}/records",
     description="Many records in one request: all of them or none, in one transaction.",
 )
 

@@ -16,10 +16,10 @@ from app.db import versioned_cache
 from app.errors import NotFound
 from app.records import explain
 from app.records.api import denials
-from app.rest import fields
-from app.rest.access import reads, superadmin
-from app.rest.schemas import Schema
 from app.types import JSONObject
+from app.web import fields
+from app.web.access import reads, superadmin
+from app.web.schemas import Schema
 
 SIGNED_IN_ONLY = ("email", "role", "groups", "is_superadmin", "mfa")
 NOT_SIGNED_IN = "Only who has signed in has this: give an id, too."

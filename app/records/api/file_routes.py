@@ -8,7 +8,7 @@ import marshmallow as ma
 from flask import Response
 from werkzeug.datastructures import MultiDict
 
-from app import clock, config, rest
+from app import clock, config, web
 from app.auth.guard import optimistic, principal
 from app.auth.principal import Principal
 from app.context import tenancy
@@ -30,21 +30,21 @@ from app.files.service import File
 from app.records.api import uploads
 from app.records.api.routes import IF_MATCH, UNLESS_MATCH, get_preconditions
 from app.records.read import files
-from app.rest import fields, preconditions
-from app.rest.access import Access, View, across_accounts, allow, public, query_credentials
-from app.rest.blueprint import Blueprint
-from app.rest.current_request import get_header, get_request
-from app.rest.paging import Page, PageArgs, items_field, page_body
-from app.rest.schemas import Schema
-from app.rest.serialization import json_response
 from app.security import reads
 from app.sockets.handover import Handover, find_socket
 from app.types import JSONObject
+from app.web import fields, preconditions
+from app.web.access import Access, View, across_accounts, allow, public, query_credentials
+from app.web.blueprint import Blueprint
+from app.web.current_request import get_header, get_request
+from app.web.paging import Page, PageArgs, items_field, page_body
+from app.web.schemas import Schema
+from app.web.serialization import json_response
 
 blueprint = Blueprint(
     "Files",
     __name__,
-    url_prefix=f"{rest.PREFIX}/files",
+    url_prefix=f"{web.PREFIX}/files",
     description="Files of records: uploads, downloads and signed links.",
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import marshmallow as ma
 from flask import Response
 
-from app import clock, rest
+from app import clock, web
 from app.audit import append
 from app.auth.guard import optimistic, principal
 from app.records.api.routes import EXAMPLE as RECORD
@@ -18,18 +18,18 @@ from app.records.api.routes import (
 )
 from app.records.history import erasure, service
 from app.records.store.sizes import limit_size
-from app.rest import fields
-from app.rest.access import Access, allow, superadmin
-from app.rest.blueprint import Blueprint
-from app.rest.paging import Page, PageArgs, items_field, page_body
-from app.rest.schemas import Schema
-from app.rest.serialization import json_response
 from app.types import JSONObject
+from app.web import fields
+from app.web.access import Access, allow, superadmin
+from app.web.blueprint import Blueprint
+from app.web.paging import Page, PageArgs, items_field, page_body
+from app.web.schemas import Schema
+from app.web.serialization import json_response
 
 blueprint = Blueprint(
     "History",
     __name__,
-    url_prefix=rest.PREFIX,
+    url_prefix=web.PREFIX,
     description="Former states of records from the audit log, and erasure.",
 )
 

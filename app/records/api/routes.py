@@ -5,7 +5,7 @@ from __future__ import annotations
 import marshmallow as ma
 from flask import Response
 
-from app import rest
+from app import web
 from app.auth.guard import optimistic, principal
 from app.records import service as records
 from app.records.api import stale_reads
@@ -13,21 +13,21 @@ from app.records.api.uploads import record_body
 from app.records.history import service
 from app.records.read.views import RecordView
 from app.records.store.sizes import limit_size
-from app.rest import fields, preconditions
-from app.rest.access import Access, allow
-from app.rest.blueprint import Blueprint
-from app.rest.current_request import get_header, get_request
-from app.rest.paging import Page, PageArgs, items_field, page_body
-from app.rest.parsing import MULTIPART
-from app.rest.preconditions import Preconditions
-from app.rest.schemas import Schema
-from app.rest.serialization import json_response
 from app.types import JSONObject
+from app.web import fields, preconditions
+from app.web.access import Access, allow
+from app.web.blueprint import Blueprint
+from app.web.current_request import get_header, get_request
+from app.web.paging import Page, PageArgs, items_field, page_body
+from app.web.parsing import MULTIPART
+from app.web.preconditions import Preconditions
+from app.web.schemas import Schema
+from app.web.serialization import json_response
 
 blueprint = Blueprint(
     "Records",
     __name__,
-    url_prefix=f"{rest.PREFIX}/records",
+    url_prefix=f"{web.PREFIX}/records",
     description="The records of a collection, in the caller's account.",
 )
 

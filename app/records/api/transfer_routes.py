@@ -8,7 +8,7 @@ from pathlib import PurePath
 import marshmallow as ma
 from flask import Response, after_this_request, request
 
-from app import config, rest
+from app import config, web
 from app.auth.guard import optimistic, principal
 from app.collections import access as accesses
 from app.collections import definition as definitions
@@ -18,18 +18,18 @@ from app.records.api.routes import EXAMPLE, RecordBody, RecordObject
 from app.records.transfer import exports, formats
 from app.records.transfer.archive_imports import ArchiveSource
 from app.records.transfer.sources import Source, TextSource
-from app.rest import fields, json_input
-from app.rest.access import Access, allow
-from app.rest.blueprint import Blueprint
-from app.rest.current_request import get_g
-from app.rest.schemas import TEXT, Schema
-from app.rest.serialization import json_response
 from app.types import JSONObject
+from app.web import fields, json_input
+from app.web.access import Access, allow
+from app.web.blueprint import Blueprint
+from app.web.current_request import get_g
+from app.web.schemas import TEXT, Schema
+from app.web.serialization import json_response
 
 blueprint = Blueprint(
     "Record transfer",
     __name__,
-    url_prefix=f"{rest.PREFIX}/records",
+    url_prefix=f"{web.PREFIX}/records",
     description="Export and import of records as files.",
 )
 

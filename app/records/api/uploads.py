@@ -31,9 +31,9 @@ from app.files import service as files
 from app.files import uploads
 from app.files.models import StoredFile
 from app.files.uploads import Upload
-from app.rest import json_input
-from app.rest.current_request import get_g, get_request
 from app.types import JSONObject
+from app.web import json_input
+from app.web.current_request import get_g, get_request
 
 MULTIPART = "multipart/form-data"
 DATA = "data"

@@ -33,9 +33,9 @@ from app.records.history import audit_view as pasts
 from app.records.read import query, views
 from app.records.store import references
 from app.records.store.sizes import Octets, SizeLimit
-from app.rest.preconditions import ANY_VERSION, Preconditions
 from app.security import reads
 from app.types import JSONMapping, JSONObject
+from app.web.preconditions import ANY_VERSION, Preconditions
 
 ENTRY_COLUMNS = (
     *("operation", "occurred_at", "user_id", "user_email", "user_name"),

@@ -21,9 +21,9 @@ from app.errors import problem
 from app.records import store
 from app.records.store import Row, reads
 from app.records.store.sizes import SizeLimit
-from app.rest.serialization import dumps
 from app.security.reads import by_path
 from app.types import JSONObject
+from app.web.serialization import dumps
 
 NAME = "expand"
 MAX_DEPTH = 3

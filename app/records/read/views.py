@@ -14,9 +14,9 @@ from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS, encoders_of
 from app.records import store
 from app.records.store import Row, references
-from app.rest.serialization import dumps
 from app.security import reads
 from app.types import JSONMapping, JSONObject
+from app.web.serialization import dumps
 
 SYSTEM_COLUMNS = {name: one.like for name, one in SYSTEM_FIELDS.items()}
 SYSTEM_ENCODERS = encoders_of(SYSTEM_COLUMNS)

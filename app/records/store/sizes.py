@@ -19,7 +19,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from app.collections.definition import Definition
 from app.collections.fields import ComputedField, Field, JsonField, MultiSelectField, TextField
 from app.errors import AnswerTooLarge
-from app.rest.serialization import dumps
+from app.web.serialization import dumps
 
 LARGEST_ANSWER = 32 * 2**20  # bytes
 ROOM: object = sa.bindparam("_room", type_=sa.BigInteger)

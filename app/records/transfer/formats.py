@@ -15,9 +15,9 @@ from typing import Any
 import orjson
 
 from app.errors import Malformed, UnsupportedMediaType
-from app.rest import json_input
-from app.rest.csv_files import SPREADSHEET, Cells
 from app.types import JSONMapping
+from app.web import json_input
+from app.web.csv_files import SPREADSHEET, Cells
 
 ARCHIVE = "zip"  # app/records/transfer/archives.py
 FORMATS = {

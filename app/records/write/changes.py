@@ -28,9 +28,9 @@ from app.records.store import Row, reads, writes
 from app.records.store.reads import UniqueKey
 from app.records.write import conflicts, values
 from app.records.write.values import Body, Problems, Values
-from app.rest.preconditions import Preconditions
 from app.usage import quotas
 from app.usage.meters import RECORDS, ROW_BYTES
+from app.web.preconditions import Preconditions
 
 NO_RECORD = "There is no such record."
 

@@ -25,8 +25,8 @@ from app.records import store
 from app.records.read import views
 from app.records.read.views import SYSTEM_COLUMNS
 from app.records.store import reads
-from app.rest import json_input
 from app.types import JSONMapping, JSONObject
+from app.web import json_input
 
 Body = JSONMapping
 Values = dict[str, Any]

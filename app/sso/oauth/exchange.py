@@ -11,11 +11,11 @@ from app import db
 from app.errors import Malformed
 from app.outbound import client, web_waits
 from app.outbound.address_policy import RequestFailed, RequestRefused
-from app.rest import json_input
 from app.sso import validation
 from app.sso.connections import Connection, has_custom_endpoints
 from app.sso.refusals import UNAVAILABLE, SignInRefused
 from app.types import JSONObject
+from app.web import json_input
 
 LONGEST_ANSWER = 300_000
 

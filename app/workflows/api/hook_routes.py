@@ -8,15 +8,15 @@ from typing import Any
 import marshmallow as ma
 from flask import Response
 
-from app import rest
+from app import web
 from app.accounts.schemas import ACCOUNT, USER
 from app.auth.guard import principal
-from app.rest import fields
-from app.rest.access import account_admin
-from app.rest.blueprint import Blueprint
-from app.rest.paging import OffsetArgs, Page, items_field, page_body
-from app.rest.schemas import Schema
 from app.types import JSONObject
+from app.web import fields
+from app.web.access import account_admin
+from app.web.blueprint import Blueprint
+from app.web.paging import OffsetArgs, Page, items_field, page_body
+from app.web.schemas import Schema
 from app.workflows import hooks, service
 from app.workflows.api import described
 from app.workflows.api.routes import (
@@ -37,7 +37,7 @@ from app.workflows.models import HOOK, Workflow
 blueprint = Blueprint(
     "Hooks",
     __name__,
-    url_prefix=f"{rest.PREFIX}/hooks",
+    url_prefix=f"{web.PREFIX}/hooks",
     description="Actions without more ado: workflows in their shortest form.",
 )
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import marshmallow as ma
 
-from app import rest
+from app import web
 from app.accounts.schemas import ACCOUNT
 from app.auth.guard import principal
-from app.rest import fields
-from app.rest.access import account_admin
-from app.rest.blueprint import Blueprint
-from app.rest.paging import OffsetArgs, Page, items_field, page_body
-from app.rest.schemas import Message, Schema
 from app.types import JSONObject
+from app.web import fields
+from app.web.access import account_admin
+from app.web.blueprint import Blueprint
+from app.web.paging import OffsetArgs, Page, items_field, page_body
+from app.web.schemas import Message, Schema
 from app.workflows import instances, rerun, service
 from app.workflows.api.routes import (
     INSTANCE_ID,
@@ -29,7 +29,7 @@ from app.workflows.models import WORKFLOW as KIND
 all_instances = Blueprint(
     "Workflow instances",
     __name__,
-    url_prefix=f"{rest.PREFIX}/workflow-instances",
+    url_prefix=f"{web.PREFIX}/workflow-instances",
     description="Runs of workflows and hooks, with what each step was given and gave.",
 )
 

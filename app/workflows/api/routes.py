@@ -9,11 +9,12 @@ from typing import Any
 import marshmallow as ma
 from flask import Response
 
-from app import rest
+from app import web
 from app.accounts.schemas import ACCOUNT, USER
 from app.auth.guard import principal
-from app.rest import fields
-from app.rest.access import (
+from app.types import JSONObject
+from app.web import fields
+from app.web.access import (
     LARGEST_DOCUMENT,
     account_admin,
     across_accounts,
@@ -21,10 +22,9 @@ from app.rest.access import (
     public,
     shows_secret,
 )
-from app.rest.blueprint import Blueprint
-from app.rest.paging import OffsetArgs, Page, items_field, page_body
-from app.rest.schemas import Message, Schema
-from app.types import JSONObject
+from app.web.blueprint import Blueprint
+from app.web.paging import OffsetArgs, Page, items_field, page_body
+from app.web.schemas import Message, Schema
 from app.workflows import service
 from app.workflows.api import described
 from app.workflows.language import missing_collections, missing_fields, step_headers
@@ -33,13 +33,13 @@ from app.workflows.models import TRIGGERS, Workflow
 blueprint = Blueprint(
     "Workflows",
     __name__,
-    url_prefix=f"{rest.PREFIX}/workflows",
+    url_prefix=f"{web.PREFIX}/workflows",
     description="Steps that are carried out one after the other, whatever is killed meanwhile.",
 )
 callers = Blueprint(
     "Workflow webhooks",
     __name__,
-    url_prefix=f"{rest.PREFIX}/workflow-webhooks",
+    url_prefix=f"{web.PREFIX}/workflow-webhooks",
     description="Where other services start workflows whose trigger is a webhook.",
 )
 

@@ -10,8 +10,8 @@ from typing import Any
 from app.errors import NotFound
 from app.ids import new_id
 from app.records import service as records
-from app.rest import json_input, serialization
 from app.types import JSONMapping
+from app.web import json_input, serialization
 from app.workflows.engine import event_waits, record_steps
 from app.workflows.engine.position import Place
 from app.workflows.language import definition, expressions

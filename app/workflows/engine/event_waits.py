@@ -18,8 +18,8 @@ from app.db.functions import now_if
 from app.errors import Forbidden
 from app.ids import new_id
 from app.jobs.rq_queues import WORKFLOWS
-from app.rest import serialization
 from app.types import JSONMapping, JSONObject
+from app.web import serialization
 from app.workflows import versions
 from app.workflows.engine import queue
 from app.workflows.engine.position import Place

@@ -20,8 +20,8 @@ from app.db import versioned_cache
 from app.errors import AppError, Forbidden
 from app.ids import new_id
 from app.outbound import mail
-from app.rest import serialization
 from app.types import JSONMapping, JSONObject
+from app.web import serialization
 from app.workflows import versions
 from app.workflows.engine import external_steps, mail_limits, queue
 from app.workflows.engine.control_steps import Failed, Outcome

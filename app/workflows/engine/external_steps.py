@@ -16,8 +16,8 @@ import orjson
 from app import config
 from app.errors import AppError
 from app.outbound import address_policy, client, header_values, mail
-from app.rest import json_input
 from app.types import JSONMapping, JSONObject
+from app.web import json_input
 from app.webhooks import delivery
 from app.workflows.language import templates
 from app.workflows.language.action_checks import MAX_ADDRESSES, address

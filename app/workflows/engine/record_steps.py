@@ -12,9 +12,9 @@ from app.collections import definition as definitions
 from app.collections import masking
 from app.errors import InvalidValues, problem
 from app.records import service as records
-from app.rest import serialization
 from app.security import reads
 from app.types import JSONMapping, JSONObject
+from app.web import serialization
 
 DEFAULT_LIMIT = 100
 Config = JSONMapping

@@ -25,8 +25,8 @@ from app.jobs import leases
 from app.jobs.rq_queues import WORKFLOWS
 from app.outbound import mail
 from app.records.write import conflicts
-from app.rest import serialization
 from app.types import JSONObject
+from app.web import serialization
 from app.workflows import versions
 from app.workflows.engine import (
     control_steps,

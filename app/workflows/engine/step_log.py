@@ -14,8 +14,8 @@ from typing import Any
 
 from app import clock
 from app.ids import new_id
-from app.rest import serialization
 from app.types import JSONObject
+from app.web import serialization
 from app.workflows.engine.position import Place
 from app.workflows.models import RUNNING, WAITING
 

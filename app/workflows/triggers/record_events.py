@@ -21,9 +21,9 @@ from app.db import versioned_cache
 from app.errors import Forbidden
 from app.ids import new_id
 from app.records.read import views
-from app.rest import serialization
 from app.security import reads
 from app.types import JSONObject
+from app.web import serialization
 from app.webhooks import outbox
 from app.workflows import versions
 from app.workflows.engine import event_waits

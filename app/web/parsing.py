@@ -12,11 +12,11 @@ from flask import Request
 from webargs.flaskparser import FlaskParser
 
 from app.errors import MAX_LISTED, InvalidValues, Malformed, NotFound, problem
-from app.rest import json_input
-from app.rest.access import View
-from app.rest.current_request import get_request
-from app.rest.schemas import Schema
 from app.types import JSONObject
+from app.web import json_input
+from app.web.access import View
+from app.web.current_request import get_request
+from app.web.schemas import Schema
 
 MAX_CACHED_QUERY = 200
 REPEATED = "Send this parameter once."

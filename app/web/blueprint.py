@@ -10,10 +10,10 @@ from typing import Any
 import flask_smorest
 from flask import Response
 
-from app.rest import PREFIX, openapi_text
-from app.rest.access import Access, View, access_of
-from app.rest.parsing import Parser
 from app.types import JSONObject
+from app.web import PREFIX, openapi_text
+from app.web.access import Access, View, access_of
+from app.web.parsing import Parser
 
 # Monitors are not rate-limited.
 UNLIMITED = {"Health"}

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import marshmallow as ma
 
-from app.rest.fields import Integer
-from app.rest.schemas import Schema
 from app.types import JSONMapping, JSONObject
+from app.web.fields import Integer
+from app.web.schemas import Schema
 
 LARGEST_SKIP = 2**31 - 1
 

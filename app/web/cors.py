@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from flask import Request, Response
 
-from app import config, rest
+from app import config, web
 
 METHODS = "GET, POST, PUT, PATCH, DELETE"
 HEADERS = "Authorization, Content-Type, If-Match, If-None-Match, Idempotency-Key, X-Account-ID"
@@ -25,7 +25,7 @@ PREFLIGHT_SECONDS = "600"
 
 def answer_preflight(request: Request) -> Response | None:
     """The answer to a preflight request; None for other OPTIONS requests."""
-    if not request.path.startswith(rest.PREFIX):
+    if not request.path.startswith(web.PREFIX):
         return None
     if "HTTP_ACCESS_CONTROL_REQUEST_METHOD" not in request.environ:
         return None
@@ -41,7 +41,7 @@ def allow_origin(
 
     `account_allows` is asked for the origins that the settings do not name.
     """
-    if not request.path.startswith(rest.PREFIX):
+    if not request.path.startswith(web.PREFIX):
         return
     if origin in config.current().cors_origins or account_allows(origin):
         response.headers["Access-Control-Allow-Origin"] = origin

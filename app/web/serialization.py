@@ -10,7 +10,7 @@ from flask import Response
 from flask.json.provider import JSONProvider
 
 from app import clock
-from app.rest import json_input
+from app.web import json_input
 
 BODILESS = (204, 304)
 

@@ -12,12 +12,12 @@ from typing import Any
 import flask_smorest
 from flask import Flask, Response, request
 
-from app.rest.access import public
-from app.rest.converters import IntegerPath, LargeIntegerPath, UuidPath
-from app.rest.fields import DateTime, Id, Timestamp, required_by_service
-from app.rest.schemas import ErrorBody
-from app.rest.serialization import json_response
 from app.types import JSONObject
+from app.web.access import public
+from app.web.converters import IntegerPath, LargeIntegerPath, UuidPath
+from app.web.fields import DateTime, Id, Timestamp, required_by_service
+from app.web.schemas import ErrorBody
+from app.web.serialization import json_response
 
 
 class Api(flask_smorest.Api):  # type: ignore[misc]

@@ -2,7 +2,7 @@
 
 from flask import Blueprint, Response, make_response, render_template
 
-from app.rest.access import public
+from app.web.access import public
 
 blueprint = Blueprint("apidocs", __name__)
 

@@ -6,8 +6,8 @@ import re
 
 from app import errors
 from app.errors import AppError, Malformed
-from app.rest import json_input
 from app.types import JSONObject
+from app.web import json_input
 
 WRITING = ("post", "put", "patch", "delete")
 

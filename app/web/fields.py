@@ -10,7 +10,7 @@ from typing import Any
 import marshmallow as ma
 
 from app import clock
-from app.rest.converters import UuidPath
+from app.web.converters import UuidPath
 
 EMAIL = {"format": "email"}
 URI = {"format": "uri"}

@@ -1,4 +1,4 @@
-"""The REST layer: blueprints, schemas, access marks, paging and JSON responses.
+"""The web layer: WSGI application, blueprints, schemas, access marks, paging, errors, rate limits.
 
 A view needs a signed-in caller unless it is marked otherwise, and accepts only the query parameters
 it declares. `auth.guard` and the API description read the same marks.
