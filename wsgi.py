@@ -14,8 +14,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from app import create_app
 from app.auth import bootstrap
 from app.config import ConfigError
-from app.http import concurrency
 from app.ops import readiness
+from app.web import concurrency
 
 IS_COMMAND = "FLASK_RUN_FROM_CLI" in os.environ  # commands such as doctor say it themselves
 

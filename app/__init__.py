@@ -53,8 +53,6 @@ from app.domains import checks as domain_checks
 from app.feed import routes as feed
 from app.feed import upkeep as feed_upkeep
 from app.files import upkeep as file_upkeep
-from app.http import assets, error_handlers, languages, logging, tracing
-from app.http.app import Application
 from app.isolation import commands as isolation
 from app.manifest import routes as manifest
 from app.ops import backup_runs, cli, dashboard_routes, health, metrics
@@ -90,8 +88,9 @@ from app.sso import saml_logout_routes as saml_logout
 from app.sso import saml_metadata_routes as saml_metadata
 from app.types import JSONObject
 from app.usage import upkeep as usage_upkeep
-from app.web import docs_pages, openapi_text
+from app.web import assets, docs_pages, error_handlers, languages, logging, openapi_text, tracing
 from app.web.access import public
+from app.web.app import Application
 from app.web.converters import IntegerPath, LargeIntegerPath, UuidPath
 from app.web.openapi import api
 from app.web.serialization import Json

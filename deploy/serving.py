@@ -49,7 +49,7 @@ def error_response(
     status: str, message: str, **others: object
 ) -> tuple[list[tuple[str, str]], bytes]:
     """Return headers and body of an error response for requests that the application never sees."""
-    from app.http.error_handlers import HTTP_ERRORS
+    from app.web.error_handlers import HTTP_ERRORS
 
     code = int(status.partition(" ")[0])
     error = HTTP_ERRORS.get(code, "internal_error" if code == 500 else "http_error")

@@ -14,9 +14,9 @@ from app.collections import changes, masking, transfer
 from app.collections import fields as field_types
 from app.collections.schema import ON_DELETE
 from app.domains import models as domains
-from app.http.languages import LANGUAGES
 from app.sso import providers
 from app.sso.models import CATEGORIES
+from app.web.languages import LANGUAGES
 from app.webhooks import models as deliveries
 from app.webhooks import payload
 from app.workflows import hooks

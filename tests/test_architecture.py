@@ -22,10 +22,10 @@ SOURCES = {
 # The floors of `app`: the platform, on it the features, which are all other packages, and the
 # edges, which import what they need.
 PLATFORM = {
-    *("config", "context", "db", "http", "jobs", "outbound", "rules", "sockets", "web"),
+    *("config", "context", "db", "jobs", "outbound", "rules", "sockets", "web"),
     *("clock", "crypto", "errors", "events", "ids", "slugs", "types"),
 }
-WEB = ("app.web.", "app.http.")
+WEB = "app.web."
 EDGE = re.compile(
     r"app(\.(console|ops|isolation|hooks)(\..+)?)?"
     r"|app\..+\.api(\..+)?|app\.(.+[._])?(routes|schemas|responses)(\..+)?|app\.auth\.guard"
@@ -153,7 +153,7 @@ def test_few_modules_are_loose() -> None:
 
 def is_edge(module: str) -> bool:
     """Whether a module is one of the edges: routes with their schemas, pages, commands."""
-    return bool(EDGE.fullmatch(module)) and not module.startswith((*WEB, *INNER_SCHEMAS))
+    return bool(EDGE.fullmatch(module)) and not module.startswith((WEB, *INNER_SCHEMAS))
 
 
 def test_platform_imports_no_feature() -> None:

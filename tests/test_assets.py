@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from flask import Flask
 
-from app.http import assets
+from app.web import assets
 from tests.builders import Caller
 from tests.console.browser import Browser
 

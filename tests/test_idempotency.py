@@ -17,8 +17,7 @@ from flask import Flask
 
 from app import db
 from app.db.functions import database_now
-from app.http import idempotency
-from app.web import PREFIX
+from app.web import PREFIX, idempotency
 from app.web.access import Access, access_of
 from tests.builders import Caller, make_collection
 from tests.parallel import at_once

@@ -87,14 +87,14 @@ def test_sqlalchemys_pool_hands_out_its_entries() -> None:
 
 
 def test_werkzeugs_rules_know_their_converters() -> None:
-    """`app/http/app.py`."""
+    """`app/web/app.py`."""
     rule = Rule("/records/<uuid:id>/<path:rest>", endpoint="x")
     Map([rule])
     assert [c.part_isolating for c in rule._converters.values()] == [True, False]
 
 
 def test_werkzeugs_rules_compile_what_builds_their_urls_in_a_method() -> None:
-    """`app/http/app.py`: it puts this off."""
+    """`app/web/app.py`: it puts this off."""
     compiled = []
 
     class Postponing(Rule):

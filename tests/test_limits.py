@@ -15,8 +15,8 @@ from flask import Flask
 
 from app import clock, create_app, db
 from app.errors import TooManyRequests
-from app.http import rate_limits
-from app.http.rate_limits import PURGED_AT_ONCE, Counter, Limit
+from app.web import rate_limits
+from app.web.rate_limits import PURGED_AT_ONCE, Counter, Limit
 from tests import services
 from tests.builders import Caller, Cast
 from tests.parallel import at_once

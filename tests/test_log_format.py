@@ -9,7 +9,7 @@ import pytest
 from flask import Flask
 
 LOG = """
-from app.http import logging
+from app.web import logging
 import structlog
 logging.configure(as_text={text})
 structlog.get_logger().info("request", method="GET", route="/health", status=200, ms=1.5)

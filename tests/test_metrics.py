@@ -20,9 +20,9 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from app import db, hooks, jobs, web
 from app.db.pool import Pool
 from app.errors import TooManyRequests
-from app.http import rate_limits
 from app.ids import new_id
 from app.ops import metrics, metrics_server
+from app.web import rate_limits
 from app.webhooks import versions
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.processes import PROJECT

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from app.http import concurrency
+from app.web import concurrency
 from tests.parallel import at_once
 
 SHORT, WAITING = 0.002, 20

@@ -12,8 +12,8 @@ from flask import Flask
 from werkzeug.exceptions import HTTPException
 from werkzeug.routing import MapAdapter
 
-from app.http import app as application
 from app.ids import new_id
+from app.web import app as application
 
 PATHS = 4000
 METHODS = ("GET", "GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "get", "FOO", "")

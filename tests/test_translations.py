@@ -15,7 +15,7 @@ import pytest
 from flask import Flask
 from jinja2 import Environment, nodes
 
-from app.http import languages
+from app.web import languages
 from tests import mailbox, translations
 from tests.builders import Cast
 from tests.console import furnished

@@ -21,10 +21,10 @@ from app.auth import tokens
 from app.auth.login_users import LoginUser
 from app.auth.models import SignInSession
 from app.errors import TooManyRequests
-from app.http import rate_limits, user_agents
-from app.http.rate_limits import Limit
 from app.ids import new_id
 from app.outbound import mail
+from app.web import rate_limits, user_agents
+from app.web.rate_limits import Limit
 
 COOKIE, DAYS = "atrium_device", 365
 MAX_USERS = 10  # of one device

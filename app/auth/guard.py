@@ -33,11 +33,11 @@ from app.auth.stream_credentials import StreamCredential
 from app.context import actor, deadline, tenancy, trigger_depth
 from app.db import disk, errors, versioned_cache
 from app.errors import AppError, BadRequest, Forbidden, NotFound, Unauthorized, Unavailable
-from app.http.idempotency import HEADER as IDEMPOTENCY_KEY
 from app.usage import quotas
 from app.usage.quotas import QuotaExceeded
 from app.web.access import LARGEST_PUBLIC_BODY, Access, access_of, max_body_of
 from app.web.current_request import environ_key, get_g, get_request
+from app.web.idempotency import HEADER as IDEMPOTENCY_KEY
 from app.web.parsing import check_path, check_query
 
 P = ParamSpec("P")

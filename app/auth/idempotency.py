@@ -11,8 +11,8 @@ from sqlalchemy.exc import DBAPIError
 from app import web
 from app.auth.principal import Principal
 from app.errors import AppError
-from app.http import idempotency as keys
-from app.http.idempotency import Claim
+from app.web import idempotency as keys
+from app.web.idempotency import Claim
 
 
 def applies_to(request: Request, caller: Principal | None) -> bool:

@@ -13,8 +13,8 @@ from app.accounts.service import email_key
 from app.auth import devices, stranger_mails
 from app.auth.principal import Principal, find_account
 from app.errors import TooManyRequests, Unauthorized
-from app.http import rate_limits
-from app.http.rate_limits import Allowance, Limit
+from app.web import rate_limits
+from app.web.rate_limits import Allowance, Limit
 
 QUARTER_HOUR, HOUR, DAY = 900, 3600, 86_400
 SECOND_FACTOR_TRIES_PER_DAY = 50  # of a million codes, three work at a time

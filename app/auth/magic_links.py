@@ -18,8 +18,8 @@ from app.auth.mfa import gate
 from app.auth.mfa.gate import Proof
 from app.context import tenancy
 from app.errors import BadRequest, InvalidValues, problem
-from app.http import urls
 from app.outbound import mail
+from app.web import urls
 
 PURPOSE = mail_tokens.MAGIC_LINK
 

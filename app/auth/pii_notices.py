@@ -8,9 +8,9 @@ from app import db, events, jobs
 from app.accounts import pii
 from app.accounts.models import Account, User
 from app.errors import TooManyRequests
-from app.http import rate_limits
-from app.http.rate_limits import Limit
 from app.outbound import mail
+from app.web import rate_limits
+from app.web.rate_limits import Limit
 
 MAX_RECIPIENTS = 50
 ONCE_A_DAY = Limit("pii-notice", 1, 86_400)

@@ -9,8 +9,8 @@ from app.accounts.schemas import USER, AccountView, UserView
 from app.auth.factor_models import METHODS
 from app.auth.models import KINDS
 from app.auth.tokens import BEARER
-from app.http.languages import LANGUAGES
 from app.web import fields
+from app.web.languages import LANGUAGES
 from app.web.paging import Page, items_field
 from app.web.schemas import Message, Schema
 

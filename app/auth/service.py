@@ -26,7 +26,7 @@ from app.auth.principal import Principal
 from app.auth.tokens import Claims
 from app.db import versioned_cache
 from app.errors import Forbidden, InvalidValues, RecentSignInRequired, Unauthorized, problem
-from app.http import rate_limits
+from app.web import rate_limits
 
 log = structlog.get_logger()
 

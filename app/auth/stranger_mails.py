@@ -11,10 +11,10 @@ from datetime import timedelta
 from app import clock, config, db
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
 from app.context import actor
-from app.http import rate_limits
-from app.http.rate_limits import Limit
 from app.outbound import mail
 from app.usage import meters, quotas
+from app.web import rate_limits
+from app.web.rate_limits import Limit
 
 DAY = 86_400
 NEW_FOR = timedelta(days=7)

@@ -17,9 +17,9 @@ from jwt.algorithms import HMACAlgorithm
 
 from app import clock, config
 from app.errors import Unauthorized
-from app.http.error_handlers import error_response
 from app.ids import first_id, new_id
 from app.types import JSONObject
+from app.web.error_handlers import error_response
 
 ALGORITHM = "HS256"
 ACCESS, REFRESH = "access", "refresh"

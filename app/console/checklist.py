@@ -15,8 +15,8 @@ from app.auth.models import ApiKey
 from app.auth.principal import Principal
 from app.collections import definition
 from app.console.shell import switcher
-from app.http.languages import gettext
 from app.rules import OPERATIONS
+from app.web.languages import gettext
 from app.webhooks.models import Webhook
 
 

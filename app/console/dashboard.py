@@ -17,8 +17,8 @@ from app.console.shell.blueprint import blueprint
 from app.console.shell.figures import Figure
 from app.console.shell.forms import TemplateContext
 from app.console.shell.scopes import AccountScope
-from app.http.languages import gettext
 from app.web.access import public
+from app.web.languages import gettext
 from app.webhooks.models import Webhook
 from app.workflows import instances
 

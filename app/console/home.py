@@ -19,9 +19,9 @@ from app.console.shell.forms import TemplateContext
 from app.console.shell.scopes import AccountScope
 from app.db.counts import count_up_to
 from app.domains import service as domains
-from app.http.languages import gettext
 from app.jobs import workers
 from app.ops import backup_runs
+from app.web.languages import gettext
 from app.workflows import instances
 
 NOT_CLOSED = (Account.closed_at.is_(None),)

@@ -20,7 +20,7 @@ from app.console.admin.audit_names import KINDS
 from app.console.records import references
 from app.console.shell.scopes import AccountScope
 from app.db import Base
-from app.http.languages import gettext, lazy_gettext
+from app.web.languages import gettext, lazy_gettext
 
 MAX_SHOWN, MAX_SCANNED = 8, 60
 VERBS = {CREATE: lazy_gettext("created"), DELETE: lazy_gettext("deleted")}

@@ -86,11 +86,11 @@ from app.console.shell import (
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page
 from app.errors import AppError, Unauthorized
-from app.http import languages
-from app.http.languages import gettext, lazy_gettext
 from app.sso import service as providers
 from app.sso.models import ProviderSetting
+from app.web import languages
 from app.web.access import public
+from app.web.languages import gettext, lazy_gettext
 
 __all__ = ["blueprint"]
 

@@ -17,11 +17,11 @@ from app.console.shell import guard
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import redirect_with_notice
 from app.errors import NotFound
-from app.http.languages import gettext
 from app.records import service as records
 from app.rules import OPERATIONS
 from app.types import JSONObject
 from app.web.access import public
+from app.web.languages import gettext
 
 NAME, SLUG = "Sample company", "sample"
 OPEN = dict.fromkeys((f"{name}_rule" for name in OPERATIONS), "true")

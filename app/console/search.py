@@ -20,9 +20,9 @@ from app.console.shell.blueprint import blueprint
 from app.console.shell.lists import Listing
 from app.console.shell.scopes import AccountScope
 from app.context import shown_accounts
-from app.http.languages import gettext, lazy_gettext
 from app.types import JSONObject
 from app.web.access import public
+from app.web.languages import gettext, lazy_gettext
 from app.webhooks.models import Webhook
 from app.workflows.models import Workflow
 

@@ -19,10 +19,10 @@ from app.domains.models import (
     record_value,
 )
 from app.errors import Conflict, Unavailable
-from app.http import rate_limits
-from app.http.rate_limits import Limit
 from app.outbound import mail, web_waits
 from app.types import JSONMapping
+from app.web import rate_limits
+from app.web.rate_limits import Limit
 
 VERIFICATIONS = Limit("domain-verifications", 60, 3600)
 CHECK_EVERY = timedelta(days=1)

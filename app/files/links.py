@@ -19,10 +19,9 @@ from app.context import actor
 from app.errors import Forbidden, TooManyRequests
 from app.files.models import FILES
 from app.files.service import File
-from app.http import rate_limits
-from app.http.rate_limits import Limit
 from app.security.recording import Event, record
-from app.web import PREFIX
+from app.web import PREFIX, rate_limits
+from app.web.rate_limits import Limit
 
 SALT = "atrium.files.link.made"
 FORMER_SALT = "atrium.files.link"  # of links that do not say who made them

@@ -23,12 +23,12 @@ from app import clock, config, db, jobs
 from app.audit import verifications
 from app.db import metrics as pool
 from app.errors import NotFound, Unauthorized, Unavailable
-from app.http import rate_limits
 from app.jobs import leases
 from app.ops import backup_runs
 from app.ops.process_metrics import BuildCollector, ProcessesCollector
 from app.realtime import metrics as streams
 from app.usage import quotas
+from app.web import rate_limits
 from app.web.access import across_accounts, public
 from app.web.blueprint import Blueprint
 from app.web.current_request import get_header

@@ -7,10 +7,10 @@ from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.audit.append import CREATE, DELETE
 from app.context import actor
 from app.errors import TooManyRequests
-from app.http import rate_limits
-from app.http.rate_limits import Limit
 from app.security import entries, reads, suppressed
 from app.security.recording import Event, record
+from app.web import rate_limits
+from app.web.rate_limits import Limit
 
 # Guesses must not fill an account's log: beyond these, failures are only counted.
 FAILURES = Limit("security-log", 1000, 3600)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from app import clock, db, jobs
 from app.context import actor
-from app.http import rate_limits
-from app.http.rate_limits import Limit
 from app.security.recording import Event, record
 from app.types import JSONMapping
+from app.web import rate_limits
+from app.web.rate_limits import Limit
 
 KIND = "sign_in.suppressed"
 WINDOW_SECONDS = 3600

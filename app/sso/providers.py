@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 from app.errors import NotFound
-from app.http.languages import gettext_noop
 from app.sso.models import OAUTH, SAML
 from app.types import JSONMapping, JSONObject
+from app.web.languages import gettext_noop
 
 TEXT, URL, URLS, TEXTS, ROLE, FLAG = "text", "url", "urls", "texts", "role", "flag"
 KEY, CERTIFICATES, METADATA, WORD = "key", "certificates", "metadata", "word"

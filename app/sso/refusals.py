@@ -11,8 +11,8 @@ import structlog
 from app import clock, db, events
 from app.auth import lockout, pii_notices
 from app.errors import AppError
-from app.http import rate_limits
 from app.sso.models import API, BROWSER, Flow, Refusal
+from app.web import rate_limits
 
 log = structlog.get_logger()
 MAX_STORED = 100

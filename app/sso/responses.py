@@ -21,7 +21,6 @@ from app.auth.mfa.gate import EnrolmentRequired, MfaRequired
 from app.auth.responses import origin, sign_in_response, token_pair
 from app.auth.service import SignIn
 from app.errors import AppError
-from app.http import error_handlers, html, urls
 from app.sso import flows, one_time_codes, service, sign_in
 from app.sso.connections import Connection
 from app.sso.flows import LIFETIME, StartedFlow
@@ -29,6 +28,7 @@ from app.sso.models import CONSOLE, SAML, TEST, Flow
 from app.sso.refusals import SignInRefused, StateRefused
 from app.sso.sign_in import CompletedFlow
 from app.types import JSONObject
+from app.web import error_handlers, html, urls
 
 NAMED_BY_MARK = 12
 CONSOLE_FINISH = "/console/sso/finish"

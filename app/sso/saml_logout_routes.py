@@ -10,13 +10,12 @@ from app.auth import sessions
 from app.auth.guard import account_of_request, principal
 from app.auth.responses import origin
 from app.errors import Forbidden
-from app.http import html
 from app.sso import schemas, service
 from app.sso.models import SAML
 from app.sso.responses import no_store
 from app.sso.routes import SAML_FORM, blueprint, browsers, form_body, form_values
 from app.types import JSONObject
-from app.web import fields
+from app.web import fields, html
 from app.web.access import LARGEST_DOCUMENT, across_accounts, max_body, public
 from app.web.schemas import Schema
 from app.web.serialization import json_response

@@ -14,7 +14,7 @@ from werkzeug.test import TestResponse
 from app import create_app
 from app.accounts import groups, roles
 from app.db import transaction
-from app.http import user_agents
+from app.web import user_agents
 from tests import builders
 from tests.builders import PASSWORD, Caller, Cast
 from tests.console.browser import HOSTILE, Browser, alert, beside, is_out, sign_in

@@ -9,9 +9,9 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import db
-from app.http.rate_limits import Limit
 from app.jobs import worker
 from app.security import subscribers, suppressed
+from app.web.rate_limits import Limit
 from tests.builders import Caller, Cast
 from tests.console.browser import Browser
 from tests.security.reading import events

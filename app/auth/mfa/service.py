@@ -20,9 +20,9 @@ from app.auth.factor_models import PASSKEY, RECOVERY_CODE, TOTP, RecoveryCode, S
 from app.auth.mfa import challenges, gate, passkeys, recovery_codes, totp
 from app.auth.mfa.challenges import Challenge
 from app.errors import Conflict, Forbidden, InvalidValues, NotFound, Unauthorized, problem
-from app.http import rate_limits
 from app.outbound import mail
 from app.types import JSONMapping, JSONObject
+from app.web import rate_limits
 
 MAX_FACTORS = 10
 

@@ -16,10 +16,10 @@ from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, InvalidValues, problem
-from app.http.languages import gettext, lazy_gettext
 from app.sso import service as sso
 from app.types import JSONObject
 from app.web.access import public
+from app.web.languages import gettext, lazy_gettext
 
 SETTINGS = "/console/settings"
 ACCOUNT_SETTINGS = f"{SETTINGS}/<uuid:account_id>"

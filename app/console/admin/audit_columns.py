@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from app.http.languages import lazy_gettext
+from app.web.languages import lazy_gettext
 
 LABELS: Mapping[str, str] = {
     "accepted_at": lazy_gettext("Accepted at"),

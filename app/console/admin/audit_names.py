@@ -30,11 +30,11 @@ from app.console.shell.excerpts import Excerpt, differences
 from app.console.shell.lists import UrlArgs
 from app.db import Base
 from app.domains.models import AccountDomain
-from app.http.languages import gettext, lazy_gettext
 from app.records.history.audit_view import read_json
 from app.security.models import SecurityStream
 from app.sso.models import ProviderSetting
 from app.types import JSONMapping
+from app.web.languages import gettext, lazy_gettext
 from app.webhooks.models import Webhook
 from app.workflows.models import Workflow
 

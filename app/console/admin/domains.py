@@ -15,9 +15,9 @@ from app.domains import names
 from app.domains import service as domains
 from app.domains.models import LOST_AFTER, STATES, AccountDomain
 from app.errors import AppError
-from app.http.languages import gettext, lazy_gettext
 from app.sso import domain_settings
 from app.web.access import public
+from app.web.languages import gettext, lazy_gettext
 
 DOMAINS = f"{ACCOUNT}/domains"
 DOMAIN = f"{DOMAINS}/<uuid:domain_id>"

@@ -17,9 +17,9 @@ from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, InvalidValues, NotFound, problem
-from app.http.languages import gettext
 from app.records.api import file_routes
 from app.web.access import public
+from app.web.languages import gettext
 
 EXPORTS = f"{ACCOUNT_SETTINGS}/export"
 ONE_EXPORT = f"{EXPORTS}/<uuid:export_id>"

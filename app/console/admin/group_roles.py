@@ -8,8 +8,8 @@ from collections.abc import Collection, Sequence
 from app.console.shell import forms
 from app.console.shell.forms import Form
 from app.errors import InvalidValues, problem
-from app.http.languages import gettext
 from app.types import JSONMapping, JSONObject
+from app.web.languages import gettext
 
 FIELD = "sso_group_roles"
 MAX_ROWS = 201  # one more than the API takes, which then says so

@@ -18,8 +18,8 @@ from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.db import counts
 from app.errors import AppError, InvalidValues, problem
-from app.http.languages import gettext
 from app.web.access import public
+from app.web.languages import gettext
 
 MAX_SUGGESTED = 100
 SORTS = ("-created_at", "name", "slug")

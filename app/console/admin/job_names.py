@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.http.languages import lazy_gettext
+from app.web.languages import lazy_gettext
 
 NAMES = {
     "audit.checkpoint": lazy_gettext("Checkpoint of the audit log"),

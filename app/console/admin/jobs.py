@@ -22,9 +22,9 @@ from app.context import shown_accounts
 from app.db import counts
 from app.db.functions import database_now
 from app.errors import NotFound
-from app.http.languages import gettext
 from app.jobs import TABLE, workers
 from app.web.access import public
+from app.web.languages import gettext
 from app.webhooks.models import DELIVERIES
 
 JOBS = "/console/jobs"

@@ -19,12 +19,12 @@ from app.console.shell.forms import redirect_with_notice
 from app.console.shell.lists import PAGE_SIZE
 from app.db import disk
 from app.errors import NotFound
-from app.http.languages import gettext, lazy_gettext
 from app.jobs import workers
 from app.ops import backup_runs, readiness
 from app.ops.backup_runs import Overview
 from app.outbound import mail
 from app.web.access import public
+from app.web.languages import gettext, lazy_gettext
 
 LINK = re.compile(r"(https?://[^\s<>\"]+)")
 DATABASES = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}

@@ -13,9 +13,9 @@ from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import Conflict, NotFound
-from app.http.languages import gettext
 from app.scim.token_routes import base_url
 from app.web.access import public
+from app.web.languages import gettext
 
 SCIM = "/console/sso/<uuid:account_id>/scim"
 TOKEN = f"{SCIM}/<uuid:scim_token_id>"

@@ -26,15 +26,15 @@ from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.lists import Listing
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, NotFound
-from app.http import user_agents
-from app.http.languages import gettext, lazy_gettext
 from app.jobs import workers
 from app.outbound.address_policy import LONGEST_URL
 from app.retention import policy as policies
 from app.security import entries, routes, sealing, service, subscribers
 from app.security.models import SecurityStream
 from app.types import JSONObject
+from app.web import user_agents
 from app.web.access import public
+from app.web.languages import gettext, lazy_gettext
 from app.webhooks import security_streams
 from app.webhooks.security_streams import Attempt
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from app.collections import table as tables
 from app.console.admin import audit_columns
-from app.http.languages import gettext, lazy_gettext
+from app.web.languages import gettext, lazy_gettext
 
 VARIABLE = re.compile(r"<[^>]*>")
 VERBS: Mapping[str, object] = {

@@ -13,8 +13,8 @@ from app.collections import table as tables
 from app.console.admin import audit_names
 from app.console.admin.audit_names import KINDS, Names, Subject
 from app.console.shell.scopes import AccountScope
-from app.http.languages import gettext
 from app.types import JSONMapping
+from app.web.languages import gettext
 
 
 def of_events(events: Sequence[JSONMapping], scope: AccountScope) -> Mapping[int, Subject]:

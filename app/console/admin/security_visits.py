@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from app.http.languages import gettext, lazy_gettext
 from app.security import reads
 from app.types import JSONMapping, JSONObject
+from app.web.languages import gettext, lazy_gettext
 
 REQUESTS = (reads.OPERATOR_REQUEST, reads.OPERATOR_READ)
 LONGEST_PAUSE = timedelta(minutes=30)

@@ -19,12 +19,12 @@ from app.console.shell.scopes import AccountScope
 from app.db import Base, counts
 from app.db.counts import Where
 from app.domains.models import AccountDomain
-from app.http.languages import gettext, lazy_gettext, ngettext
 from app.retention import policy as policies
 from app.security.models import SecurityStream
 from app.sso.models import ProviderSetting
 from app.types import JSONObject
 from app.web.access import public
+from app.web.languages import gettext, lazy_gettext, ngettext
 
 GOOD, OPEN, BAD, PLAIN = "good", "open", "bad", ""
 FACTORS = {

@@ -17,9 +17,9 @@ from app.console.shell.forms import Form, Page
 from app.domains import service as domains
 from app.domains.models import VERIFIED
 from app.errors import AppError, BadRequest
-from app.http.languages import gettext
 from app.sso import providers, service
 from app.web.access import public
+from app.web.languages import gettext
 
 SETUP = "/console/setup"
 MAX_SHOWN = 100

@@ -14,9 +14,9 @@ from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, InvalidValues, NotFound, problem
-from app.http.languages import gettext, lazy_gettext
 from app.types import JSONObject
 from app.web.access import public
+from app.web.languages import gettext, lazy_gettext
 
 LINKS = f"{ACCOUNT}/setup-links"
 LINK = f"{LINKS}/<uuid:setup_link_id>"

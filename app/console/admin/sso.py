@@ -22,7 +22,6 @@ from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.domains import service as domains
 from app.errors import AppError
-from app.http.languages import gettext
 from app.scim import seen_groups
 from app.sso import (
     account_linking,
@@ -45,6 +44,7 @@ from app.sso.responses import begin_in_console, may_finish, redirect_to_base, re
 from app.sso.saml import keys
 from app.types import JSONObject
 from app.web.access import public
+from app.web.languages import gettext
 
 ACCOUNT = "/console/sso/<uuid:account_id>"
 NEW = f"{ACCOUNT}/new/<category>/<provider>"

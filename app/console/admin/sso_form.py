@@ -9,13 +9,13 @@ from app.accounts.models import Account
 from app.console.admin import group_roles
 from app.console.shell.forms import Form
 from app.errors import AppError, InvalidValues, problem
-from app.http.languages import gettext, gettext_noop, lazy_gettext
 from app.sso import connections, providers, service
 from app.sso.connections import Connection
 from app.sso.models import OAUTH, ProviderSetting
 from app.sso.oauth import addresses as oauth_addresses
 from app.sso.providers import Provider, Setting
 from app.types import JSONMapping, JSONObject
+from app.web.languages import gettext, gettext_noop, lazy_gettext
 
 ACCOUNT_FIELDS = (
     "sso_provisioning",

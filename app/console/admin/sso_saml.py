@@ -13,10 +13,10 @@ from app.console.shell import guard, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import redirect_with_notice
 from app.errors import Conflict
-from app.http.languages import gettext
 from app.sso import saml_metadata
 from app.sso.saml import keys
 from app.web.access import public
+from app.web.languages import gettext
 
 KEYS = f"{SETTING}/keys"
 

@@ -22,11 +22,11 @@ from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, InvalidValues, problem
 from app.files import uploads
-from app.http.languages import gettext, lazy_gettext, ngettext
 from app.usage import service
 from app.usage.meters import FILE_BYTES, FLOWS, METERS, ROW_BYTES
 from app.usage.service import Limits, MeterState, Usage
 from app.web.access import public
+from app.web.languages import gettext, lazy_gettext, ngettext
 
 USAGE = "/console/usage"
 ACCOUNT_USAGE = f"{USAGE}/<uuid:account_id>"

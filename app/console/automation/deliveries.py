@@ -20,8 +20,8 @@ from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, NotFound
-from app.http.languages import gettext, ngettext
 from app.web.access import public
+from app.web.languages import gettext, ngettext
 from app.webhooks import log, payload, redaction, resend, service
 from app.webhooks.models import FAILED, PENDING, RETRYING, STATES, Webhook
 from app.webhooks.resend import Selection, Undelivered

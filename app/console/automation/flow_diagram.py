@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from app.console.shell import names
-from app.http.languages import gettext, lazy_gettext, ngettext
+from app.web.languages import gettext, lazy_gettext, ngettext
 from app.workflows.language.definition import (
     CONDITION,
     LOOP,

@@ -11,8 +11,8 @@ from app.console.automation import step_data, step_form, workflow_form
 from app.console.automation.step_form import DATA, END, JSON_KINDS, Input, Row, StepList
 from app.console.shell import error_texts
 from app.errors import AppError, InvalidValues, problem
-from app.http.languages import gettext
 from app.types import JSONMapping, JSONObject
+from app.web.languages import gettext
 from app.workflows.language.checks import MAX_BRANCHES, MAX_STEPS
 from app.workflows.language.definition import ACTION, ACTIONS, EVENTS, LOOP, PARALLEL
 

@@ -20,8 +20,8 @@ from app.collections.schema import FIELD_NAME
 from app.console.automation import step_form, workflow_form
 from app.console.automation.step_form import DATA, RECORD_OPERATIONS, Input, Row, StepList
 from app.errors import problem
-from app.http.languages import gettext
 from app.types import JSONObject
+from app.web.languages import gettext
 from app.workflows.language import templates
 
 SWITCH = re.compile(r"(json|fields)\.([a-z0-9.]{1,100})")

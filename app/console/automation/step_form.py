@@ -18,8 +18,8 @@ from app.collections.schema import FIELD_NAME
 from app.console.automation import workflow_form
 from app.console.automation.step_words import LABELS, PROPERTY_NAMES
 from app.console.shell import json_texts
-from app.http.languages import gettext
 from app.types import JSONMapping, JSONObject
+from app.web.languages import gettext
 from app.workflows.language.checks import MAX_BRANCHES, MAX_DEPTH, MAX_STEPS
 from app.workflows.language.definition import (
     ACTIONS,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from app.console.automation.webhook_form import EVENTS
 from app.console.shell.forms import Form
-from app.http.languages import lazy_gettext
 from app.types import JSONMapping, JSONObject
+from app.web.languages import lazy_gettext
 from app.workflows.models import EVENT, HOOK, MANUAL, SCHEDULE, WEBHOOK
 
 JSON = "json"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from app.http.languages import gettext, lazy_gettext, ngettext
 from app.types import JSONMapping
+from app.web.languages import gettext, lazy_gettext, ngettext
 from app.workflows.models import EVENT, MANUAL, SCHEDULE, WEBHOOK
 
 STARTED_BY = {

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import orjson
 
-from app.http.languages import gettext, lazy_gettext
 from app.types import JSONObject
+from app.web.languages import gettext, lazy_gettext
 from app.workflows.language.definition import LOOP, Written, lists_in
 
 MAX_LINES_OF_STEP, MAX_LINES = 300, 3000  # compared; longer steps are only named

@@ -11,8 +11,8 @@ from app.console.shell import forms
 from app.console.shell.forms import Form, TemplateContext
 from app.console.shell.scopes import AccountScope
 from app.errors import InvalidValues, problem
-from app.http.languages import gettext, lazy_gettext
 from app.types import JSONObject
+from app.web.languages import gettext, lazy_gettext
 from app.webhooks import headers
 from app.webhooks.models import OPERATIONS, Webhook
 

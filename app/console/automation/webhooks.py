@@ -25,8 +25,8 @@ from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError
-from app.http.languages import gettext, lazy_gettext
 from app.web.access import public
+from app.web.languages import gettext, lazy_gettext
 from app.webhooks import filters as webhook_filters
 from app.webhooks import log, resend, service, signing, upkeep
 from app.webhooks.models import DELIVERED, Webhook

@@ -13,9 +13,9 @@ from app.console.automation import trigger_form
 from app.console.shell import forms, json_texts
 from app.console.shell.forms import Form
 from app.errors import AppError, InvalidValues, Malformed, problem
-from app.http.languages import gettext
 from app.types import JSONMapping, JSONObject
 from app.web import json_input
+from app.web.languages import gettext
 from app.workflows import hooks, service
 from app.workflows.language import step_headers
 from app.workflows.models import HOOK, MANUAL, Workflow

@@ -20,9 +20,9 @@ from app.console.shell.forms import redirect_with_notice
 from app.console.shell.lists import Listing
 from app.console.shell.scopes import AccountScope
 from app.errors import Conflict, NotFound
-from app.http.languages import gettext, lazy_gettext
 from app.types import JSONObject
 from app.web.access import public
+from app.web.languages import gettext, lazy_gettext
 from app.workflows import instances, rerun, service, versions
 from app.workflows.language import missing_collections
 from app.workflows.models import ACTIVE, FAILED, HOOK, STATES, Workflow

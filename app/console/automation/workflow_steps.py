@@ -17,8 +17,8 @@ from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError
-from app.http.languages import gettext
 from app.web.access import public
+from app.web.languages import gettext
 from app.workflows import hooks, service
 from app.workflows.language import step_headers
 from app.workflows.language.checks import MAX_BRANCHES

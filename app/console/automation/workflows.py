@@ -26,9 +26,9 @@ from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, NotFound
-from app.http.languages import gettext, lazy_gettext
 from app.types import JSONObject
 from app.web.access import public
+from app.web.languages import gettext, lazy_gettext
 from app.workflows import hooks, instances, service, versions
 from app.workflows.language import definition, missing_collections, missing_fields, step_headers
 from app.workflows.language.definition import ACTION

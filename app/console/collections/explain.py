@@ -19,7 +19,6 @@ from app.console.shell.excerpts import Excerpt, highlight
 from app.console.shell.forms import Form, Page
 from app.db import versioned_cache
 from app.errors import AppError, InvalidValues, Malformed, NotFound, problem
-from app.http.languages import gettext, lazy_gettext
 from app.records import explain as decisions
 from app.records.api import denials
 from app.records.explain import WRITE_OPERATIONS, Question
@@ -28,6 +27,7 @@ from app.types import JSONMapping, JSONObject
 from app.web import json_input
 from app.web.access import public
 from app.web.converters import UuidPath
+from app.web.languages import gettext, lazy_gettext
 
 EXPLAIN = f"{COLLECTION}/explain"
 USER, NOBODY = "user", "nobody"

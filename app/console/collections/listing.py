@@ -20,9 +20,9 @@ from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page
 from app.console.shell.switcher import RecentAccount
 from app.db import versioned_cache
-from app.http.languages import gettext, lazy_gettext
 from app.rules import OPERATIONS
 from app.web.access import public
+from app.web.languages import gettext, lazy_gettext
 
 COLLECTION = "/console/collections/<uuid:collection_id>"
 MAX_ACCOUNTS = 10  # whose records a collection's page links to

@@ -12,10 +12,10 @@ from app.console.shell import forms, guard, lists
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page
 from app.errors import AppError, InvalidValues, problem
-from app.http.languages import gettext, lazy_gettext
 from app.manifest import document, export, service
 from app.types import JSONMapping, JSONObject
 from app.web.access import public
+from app.web.languages import gettext, lazy_gettext
 
 MANIFEST = "/console/collections/manifest"
 MAX_BYTES = 400 * 2**10

@@ -12,8 +12,8 @@ from app.console.collections.rules_form import describe_fields, describe_rule
 from app.console.collections.schema_form import LABELS, MASK_NAMES, ON_DELETE_NAMES
 from app.console.records.operation_names import OPERATION_NAMES
 from app.console.shell import names
-from app.http.languages import gettext, lazy_gettext
 from app.types import JSONMapping
+from app.web.languages import gettext, lazy_gettext
 
 OPERATIONS = {
     "add_field": lazy_gettext("new field"),

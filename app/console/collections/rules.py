@@ -20,10 +20,10 @@ from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Page, redirect_with_notice
 from app.db import versioned_cache
 from app.errors import AppError, Conflict, InvalidValues, problem
-from app.http.languages import gettext
 from app.rules import OPERATIONS
 from app.types import JSONObject
 from app.web.access import public
+from app.web.languages import gettext
 
 RULES = f"{COLLECTION}/rules"
 

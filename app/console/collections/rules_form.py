@@ -13,9 +13,9 @@ from app.console.shell import forms
 from app.console.shell.excerpts import Excerpt, excerpt
 from app.console.shell.forms import Form
 from app.errors import AppError, problem
-from app.http.languages import gettext, lazy_gettext
 from app.rules import OPERATIONS
 from app.types import JSONMapping, JSONObject
+from app.web.languages import gettext, lazy_gettext
 
 EXPRESSION = "expression"
 # The rule of each choice, except for expressions.

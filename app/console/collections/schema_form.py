@@ -21,9 +21,9 @@ from app.console.collections import index_lines
 from app.console.shell import names
 from app.console.shell.forms import Form
 from app.errors import AppError, InvalidValues, Malformed, problem
-from app.http.languages import gettext, lazy_gettext
 from app.types import JSONMapping, JSONObject
 from app.web import json_input
+from app.web.languages import gettext, lazy_gettext
 
 BLANK_ROWS = 1
 TEXTS = ("name", "type", "default", "collection", "on_delete", "mask_type", "expression")

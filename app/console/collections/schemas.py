@@ -30,9 +30,9 @@ from app.console.shell import completions, forms, guard, names
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.errors import AppError, Conflict, InvalidValues, problem
-from app.http.languages import gettext, ngettext
 from app.types import JSONMapping, JSONObject
 from app.web.access import public
+from app.web.languages import gettext, ngettext
 
 MASKS = sorted(masking.MASKS, key=lambda mask: mask != "full")  # the default first
 NEW, SCHEMA = "/console/collections/new", f"{COLLECTION}/schema"

@@ -17,8 +17,8 @@ from app import web
 from app.collections.access import Access
 from app.collections.fields import Field
 from app.console.records.expressions import quote
-from app.http.languages import gettext
 from app.types import JSONMapping, JSONObject
+from app.web.languages import gettext
 
 LANGUAGES = {"curl": "curl", "javascript": "JavaScript", "python": "Python"}
 SET_UP = {

@@ -19,8 +19,8 @@ from app.console.shell.blueprint import account_route, blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, Conflict, InvalidValues, problem
-from app.http.languages import gettext, ngettext
 from app.web.access import public
+from app.web.languages import gettext, ngettext
 
 FORM = "console/keys/new.html"
 FIELDS = ("name", "description", "ip_addresses")

@@ -16,8 +16,8 @@ from app.console.shell.blueprint import account_route
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, InvalidValues, problem
-from app.http.languages import gettext
 from app.web.access import public
+from app.web.languages import gettext
 
 MAX_SUGGESTED = 100
 ONE_GROUP = "/groups/<uuid:group_id>"

@@ -9,8 +9,8 @@ from app.auth.principal import Principal
 from app.console.shell import guard, scopes
 from app.console.shell.blueprint import account_route
 from app.console.shell.lists import UrlArgs
-from app.http.languages import lazy_gettext
 from app.web.access import public
+from app.web.languages import lazy_gettext
 from app.webhooks import handover
 
 KIND_NAMES = {

@@ -14,9 +14,9 @@ from app.console.shell import forms, guard, lists
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import MAX_PASSWORD_LENGTH, Form, Page, redirect_with_notice
 from app.errors import AppError
-from app.http import languages, user_agents
-from app.http.languages import LANGUAGES, gettext
+from app.web import languages, user_agents
 from app.web.access import public
+from app.web.languages import LANGUAGES, gettext
 
 MAX_KEYS = 20
 PASSWORDS = ("current_password", "new_password")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from app.accounts.models import Role
-from app.http.languages import lazy_gettext
+from app.web.languages import lazy_gettext
 
 SEEDED: Mapping[str, object] = {
     "Runs the account.": lazy_gettext(

@@ -12,8 +12,8 @@ from app.console.shell import forms, guard, idempotent_forms, lists
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.errors import AppError
-from app.http.languages import gettext
 from app.web.access import public
+from app.web.languages import gettext
 
 MAX_NAMING = 50  # collections that the page of a role lists
 ROLE = "/console/roles/<integer:role_id>"

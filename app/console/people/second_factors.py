@@ -31,9 +31,9 @@ from app.console.shell import (
 from app.console.shell.blueprint import account_route, blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.errors import AppError, BadRequest
-from app.http import html
-from app.http.languages import gettext
+from app.web import html
 from app.web.access import public
+from app.web.languages import gettext
 
 PROFILE = "/console/profile/second-factors"
 MAX_NAME = 100

@@ -19,9 +19,9 @@ from app.console.shell.blueprint import account_route
 from app.console.shell.forms import Form, Page, TemplateContext, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, InvalidValues, problem
-from app.http.languages import gettext, ngettext
 from app.types import JSONObject
 from app.web.access import public
+from app.web.languages import gettext, ngettext
 
 MAX_GROUPS = 100
 INVITATION = "/team/invitations/<uuid:invitation_id>"

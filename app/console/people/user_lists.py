@@ -11,7 +11,7 @@ from app.auth import principal as principals
 from app.console.people.users import MAX_ROLES
 from app.console.shell import lists
 from app.console.shell.lists import Listing, UrlArgs
-from app.http.languages import gettext, lazy_gettext
+from app.web.languages import gettext, lazy_gettext
 
 MAX_SUGGESTED = 100
 STATES: Mapping[str, Query] = {

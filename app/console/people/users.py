@@ -29,10 +29,10 @@ from app.console.shell.forms import (
 )
 from app.console.shell.lists import UrlArgs
 from app.errors import AppError, NotFound
-from app.http import user_agents
-from app.http.languages import gettext, lazy_gettext
 from app.sso import last_sign_ins
+from app.web import user_agents
 from app.web.access import public
+from app.web.languages import gettext, lazy_gettext
 
 MAX_NAME, MAX_EMAIL = 200, 320
 MAX_ROLES, MAX_GROUPS, MAX_SESSIONS, MAX_DESCRIPTION = 100, 100, 20, 80

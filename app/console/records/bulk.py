@@ -26,12 +26,12 @@ from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import MAX_SELECTED, Form, Page
 from app.console.shell.scopes import CollectionScope
 from app.errors import AppError, Conflict, Forbidden, NotFound
-from app.http.languages import gettext, lazy_gettext, ngettext
 from app.records import batch
 from app.records.history import service as history
 from app.records.transfer.formats import FORMATS
 from app.web.access import public
 from app.web.converters import UuidPath
+from app.web.languages import gettext, lazy_gettext, ngettext
 
 SELECTION = f"{COLLECTION}/selection"
 NONE_SELECTED = lazy_gettext("Select records first.")

@@ -7,7 +7,7 @@ import re
 import orjson
 from markupsafe import Markup
 
-from app.http.languages import gettext
+from app.web.languages import gettext
 
 MAX_LENGTH = 60  # characters of a value in a table
 

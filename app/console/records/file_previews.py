@@ -10,9 +10,9 @@ from app.errors import BadRequest
 from app.files import content, service, thumbnails
 from app.files.models import StoredFile
 from app.files.service import File
-from app.http.languages import gettext
 from app.records.api import file_routes
 from app.types import JSONMapping, JSONObject
+from app.web.languages import gettext
 
 TEXT_BYTES = 8192
 TEXTS = frozenset(content.TEXTS.values())

@@ -28,8 +28,6 @@ from app.errors import AppError, BadRequest, Malformed, NotFound
 from app.files import service as files
 from app.files import uploads
 from app.files.uploads import Upload
-from app.http.error_handlers import database_error
-from app.http.languages import gettext, ngettext
 from app.records.api.transfer_routes import FORMAT_BY_SUFFIX, SUFFIXES
 from app.records.read.views import RecordView
 from app.records.transfer import exports, formats, imports
@@ -38,6 +36,8 @@ from app.records.transfer.sources import Source, TextSource
 from app.types import JSONMapping
 from app.web.access import public
 from app.web.converters import UuidPath
+from app.web.error_handlers import database_error
+from app.web.languages import gettext, ngettext
 
 IMPORT = f"{COLLECTION}/import"
 

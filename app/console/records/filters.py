@@ -16,9 +16,9 @@ from app.console.records import columns, expressions, references
 from app.console.shell.excerpts import Excerpt, excerpt
 from app.console.shell.forms import Form
 from app.errors import InvalidValues, problem
-from app.http.languages import gettext, lazy_gettext
 from app.types import JSONObject
 from app.web.converters import UuidPath
+from app.web.languages import gettext, lazy_gettext
 
 MIN_ROWS, MAX_ROWS = 1, 8
 OPERATORS = {

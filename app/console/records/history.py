@@ -17,10 +17,10 @@ from app.console.shell.excerpts import Excerpt, differences
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import CollectionScope
 from app.errors import AppError, NotFound
-from app.http.languages import gettext
 from app.records.history import service
 from app.types import JSONMapping
 from app.web.access import public
+from app.web.languages import gettext
 
 MAX_ID_DIGITS = 18  # digits
 MAX_LENGTH = 500

@@ -43,12 +43,12 @@ from app.console.shell.scopes import AccountScope, CollectionScope
 from app.db import counts
 from app.errors import AppError
 from app.feed import service as feed
-from app.http.languages import gettext
 from app.records import service
 from app.rules import OPERATIONS
 from app.types import JSONMapping, JSONObject
 from app.web.access import public
 from app.web.converters import UuidPath
+from app.web.languages import gettext
 
 HOME = "/console/records"
 ACCOUNT = f"{HOME}/<uuid:account_id>"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from app.http.languages import lazy_gettext
+from app.web.languages import lazy_gettext
 
 OPERATION_NAMES = {
     "list": lazy_gettext("list"),

@@ -27,13 +27,13 @@ from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, TemplateContext, redirect_with_notice
 from app.console.shell.scopes import CollectionScope
 from app.errors import AppError, Conflict, Forbidden, NotFound, PreconditionFailed
-from app.http import html
-from app.http.languages import gettext, lazy_gettext
 from app.records import service
 from app.records.history import service as history
 from app.records.read.views import RecordView
 from app.types import JSONMapping
+from app.web import html
 from app.web.access import public
+from app.web.languages import gettext, lazy_gettext
 from app.web.preconditions import Preconditions
 
 NEW = f"{COLLECTION}/new"

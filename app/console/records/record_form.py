@@ -22,9 +22,9 @@ from app.console.shell import json_texts
 from app.console.shell.forms import Form
 from app.errors import AppError, Malformed, problem
 from app.files import ownership, uploads
-from app.http.languages import gettext, lazy_gettext
 from app.types import JSONMapping, JSONObject
 from app.web import json_input
+from app.web.languages import gettext, lazy_gettext
 
 MAX_SINGLE_LINE = 200
 WIDGETS = {

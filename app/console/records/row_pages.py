@@ -11,9 +11,9 @@ from app.console.shell import guard, scopes, signing
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Page
 from app.errors import AppError, Conflict, NotFound, PreconditionFailed
-from app.http.languages import gettext
 from app.records import service
 from app.web.access import public
+from app.web.languages import gettext
 from app.web.preconditions import Preconditions
 
 

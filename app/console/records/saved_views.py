@@ -23,9 +23,9 @@ from app.console.records import columns
 from app.console.records.models import SavedView
 from app.context import tenancy
 from app.errors import BadRequest, InvalidValues, NotFound, problem
-from app.http.languages import gettext
 from app.rules import named
 from app.types import JSONMapping, JSONObject
+from app.web.languages import gettext
 
 MAX_VIEWS = 30  # of a user, for each collection
 MAX_SHOWN = 100

@@ -12,8 +12,8 @@ from app.console.shell.blueprint import ACCOUNT, blueprint
 from app.console.shell.forms import Page
 from app.errors import AppError, BadRequest, UnsupportedMediaType
 from app.files import uploads
-from app.http.languages import gettext
 from app.web.access import public
+from app.web.languages import gettext
 
 LONGEST_FIELD = 100
 

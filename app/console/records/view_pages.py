@@ -9,8 +9,8 @@ from app.console.shell import forms, guard, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Page, redirect_with_notice
 from app.errors import AppError, NotFound
-from app.http.languages import gettext
 from app.web.access import public
+from app.web.languages import gettext
 
 VIEWS = f"{listing.COLLECTION}/views"
 

@@ -11,8 +11,8 @@ from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.audit.models import AuditChange
 from app.console.shell.scopes import AccountScope
 from app.context import tenancy
-from app.http.languages import gettext, lazy_gettext
 from app.types import JSONMapping
+from app.web.languages import gettext, lazy_gettext
 
 FIELDS = ("created_by", "updated_by")
 ACTORS = {"system": lazy_gettext("System"), "anonymous": lazy_gettext("Anonymous")}

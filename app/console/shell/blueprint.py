@@ -31,9 +31,9 @@ from app.console.shell import (
 )
 from app.db.errors import UNAVAILABLE
 from app.errors import AppError, BadRequest, Malformed, NotFound, RecentSignInRequired
-from app.http import compression, error_handlers, html, languages
-from app.http.languages import gettext, lazy_gettext
 from app.outbound import mail
+from app.web import compression, error_handlers, html, languages
+from app.web.languages import gettext, lazy_gettext
 
 blueprint = Blueprint("console", __name__)
 blueprint.before_request(guard.authorize)

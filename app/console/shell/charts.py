@@ -18,8 +18,8 @@ from app.collections.definition import Definition
 from app.console.shell import lists
 from app.db import daily
 from app.db.daily import Row
-from app.http.languages import gettext
 from app.usage.meters import FILE_BYTES, ROW_BYTES, STOCKS
+from app.web.languages import gettext
 from app.webhooks.models import DELIVERED, DELIVERIES, FAILED
 
 DAYS = 30

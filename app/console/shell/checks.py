@@ -9,9 +9,9 @@ from flask import render_template
 from app.console.shell import forms, guard, json_texts
 from app.console.shell.blueprint import blueprint
 from app.console.shell.excerpts import excerpt
-from app.http.languages import gettext
 from app.types import JSONMapping
 from app.web.access import public
+from app.web.languages import gettext
 
 
 @blueprint.post("/console/json/check")

@@ -9,7 +9,7 @@ from typing import cast
 import flask_babel
 
 from app import clock
-from app.http.languages import gettext, ngettext
+from app.web.languages import gettext, ngettext
 
 RANGES = (1, 7, 30)
 """Days, up to and including today."""

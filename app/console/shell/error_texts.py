@@ -16,7 +16,7 @@ import re2
 from babel.messages.mofile import read_mo
 
 from app.config import PROJECT
-from app.http import languages
+from app.web import languages
 
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 MAX_LENGTH = 2_000  # characters; longer messages are not looked up

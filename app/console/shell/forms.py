@@ -14,8 +14,8 @@ from werkzeug.wrappers import Response as BaseResponse
 from app import clock
 from app.console.shell import error_texts, form_labels
 from app.errors import AppError, Conflict, InvalidValues, RecentSignInRequired, problem
-from app.http.languages import gettext, lazy_gettext
 from app.types import JSONObject
+from app.web.languages import gettext, lazy_gettext
 from app.web.schemas import Schema
 
 Page = tuple[str, int]  # HTML and status

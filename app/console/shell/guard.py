@@ -31,12 +31,12 @@ from app.console.shell import last_account, resubmit, switcher
 from app.console.shell.forms import Form
 from app.db import errors, versioned_cache
 from app.errors import Forbidden, Unauthorized, Unavailable
-from app.http import languages
-from app.http.languages import gettext
 from app.sso import one_time_codes
 from app.sso import service as providers
 from app.sso.models import Flow
+from app.web import languages
 from app.web.access import across_accounts
+from app.web.languages import gettext
 
 MAX_ATTEMPTS = 10
 FILE = "application/octet-stream"

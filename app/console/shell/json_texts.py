@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import orjson
 
-from app.http.languages import gettext
 from app.types import JSONObject
+from app.web.languages import gettext
 
 
 @dataclass(frozen=True)

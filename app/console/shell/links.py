@@ -28,9 +28,9 @@ from app.console.shell import forms, guard, last_account, realms, second_factor
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import MAX_PASSWORD_LENGTH, Form, Page, redirect_with_notice
 from app.errors import AppError, BadRequest, InvalidValues, problem
-from app.http import error_handlers, html
-from app.http.languages import gettext, lazy_gettext
+from app.web import error_handlers, html
 from app.web.access import public
+from app.web.languages import gettext, lazy_gettext
 from app.web.openapi_text import PAGE_EXAMPLE
 from app.web.schemas import TEXT
 

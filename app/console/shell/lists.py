@@ -13,8 +13,8 @@ from flask import request, url_for
 
 from app import clock
 from app.console.shell import days
-from app.http.languages import lazy_gettext, ngettext
 from app.types import JSONMapping, JSONObject
+from app.web.languages import lazy_gettext, ngettext
 
 PAGE_SIZE = 25
 MAX_VALUE_LENGTH = 500  # characters of a value that a list loads; it shows fewer

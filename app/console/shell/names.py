@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from app.http.languages import lazy_gettext
+from app.web.languages import lazy_gettext
 
 STATES = {
     "accepted": lazy_gettext("accepted"),

@@ -12,7 +12,7 @@ from flask import request, url_for
 from app.auth.principal import Principal
 from app.console.shell import switcher
 from app.console.shell.switcher import RecentAccount
-from app.http.languages import gettext
+from app.web.languages import gettext
 
 HOME = "/console"
 JOB = "console.show_job"

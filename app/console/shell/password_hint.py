@@ -6,7 +6,7 @@ import flask_babel
 from babel.lists import format_list
 
 from app import config
-from app.http.languages import gettext, lazy_gettext
+from app.web.languages import gettext, lazy_gettext
 
 CLASSES = {
     "upper": lazy_gettext("an upper-case letter"),

@@ -21,7 +21,7 @@ from werkzeug.exceptions import HTTPException
 from app import crypto, db
 from app.console.shell import forms
 from app.errors import BadRequest
-from app.http.languages import lazy_gettext
+from app.web.languages import lazy_gettext
 
 FIELD = "unsent"
 MAX_LENGTH = 200_000

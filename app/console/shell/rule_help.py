@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS
-from app.http.languages import gettext, lazy_gettext
 from app.rules.functions import PLAIN, Function
+from app.web.languages import gettext, lazy_gettext
 
 CONTAINS = "@contains(multi_select, text)"
 # Functions without a fixed signature.

@@ -12,8 +12,8 @@ from app.collections.definition import Definition
 from app.console.shell import guard, switcher
 from app.console.shell.lists import UrlArgs
 from app.errors import Forbidden, NotFound
-from app.http.languages import gettext, lazy_gettext
 from app.rules import OPERATIONS
+from app.web.languages import gettext, lazy_gettext
 
 ASK_SUPERADMINS = lazy_gettext(
     "The superadmins of this service write the rules. Ask them for access."

@@ -16,8 +16,8 @@ from app.auth.mfa.service import Answer
 from app.console.shell import forms, resubmit
 from app.console.shell.forms import Form, Page
 from app.errors import InvalidValues, problem
-from app.http.languages import gettext
 from app.types import JSONObject
+from app.web.languages import gettext
 
 CODE = re.compile(r"\d{3} ?\d{3}", re.ASCII)
 PAGE, SET_UP = "console/second_factor.html", "console/set_up_factor.html"

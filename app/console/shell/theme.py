@@ -9,7 +9,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import config
 from app.console.shell import guard
-from app.http.languages import lazy_gettext
+from app.web.languages import lazy_gettext
 
 COOKIE, DAYS = "atrium_theme", 365
 AUTO = "auto"

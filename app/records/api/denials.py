@@ -13,7 +13,7 @@ from itsdangerous import BadSignature
 from app import clock, crypto
 from app.collections.access import RuleDenied
 from app.errors import NotFound
-from app.http import error_handlers
+from app.web import error_handlers
 
 PURPOSE = "rule denial"
 

@@ -29,12 +29,12 @@ from app.collections.definition import Definition
 from app.context import tenancy
 from app.db import filters, versioned_cache
 from app.errors import Forbidden, NotFound
-from app.http import idempotency
 from app.records import service as records
 from app.records import store
 from app.records.history import service
 from app.records.store import reads
 from app.types import JSONMapping, JSONObject
+from app.web import idempotency
 from app.webhooks.models import ATTEMPTS, DELIVERIES
 
 BATCH_SIZE = 200

@@ -12,11 +12,11 @@ from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.auth import stranger_mails
 from app.errors import TooManyRequests
-from app.http import rate_limits
-from app.http.rate_limits import Allowance, Limit
 from app.types import JSONMapping
 from app.usage import meters, quotas
 from app.usage.quotas import QuotaExceeded
+from app.web import rate_limits
+from app.web.rate_limits import Allowance, Limit
 from app.workflows.engine import external_steps
 from app.workflows.engine.control_steps import Failed
 

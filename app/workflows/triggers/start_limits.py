@@ -15,9 +15,9 @@ import sqlalchemy as sa
 from app import config, db
 from app.db.prepared import PreparedStatement
 from app.errors import AppError
-from app.http import rate_limits
-from app.http.rate_limits import Limit
 from app.usage import meters, quotas
+from app.web import rate_limits
+from app.web.rate_limits import Limit
 from app.workflows.models import CANCELLED, INSTANCES, PENDING, WAITING
 
 MAX_PER_EVENT = 1000  # instances in the chain of one event

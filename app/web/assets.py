@@ -19,7 +19,7 @@ from typing import Any
 from flask import Flask, Response, request, send_from_directory
 from werkzeug.security import safe_join
 
-from app.http import compression
+from app.web import compression
 
 ENDPOINT, DIGITS = "static", 12
 VERSION = re.compile(f"[0-9a-f]{{{DIGITS}}}", re.ASCII)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from app.http.languages import gettext
+from app.web.languages import gettext
 
 # The first that a user agent contains: later ones are also in those of earlier ones.
 BROWSERS = {

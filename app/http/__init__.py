@@ -1,1 +1,0 @@
-"""What is around every request: the WSGI application, errors, logs, limits, caching."""
