@@ -22,7 +22,7 @@ SOURCES = {
 # The floors of `app`: the platform, on it the features, which are all other packages, and the
 # edges, which import what they need.
 PLATFORM = {
-    *("config", "context", "db", "jobs", "outbound", "rules", "sockets", "web"),
+    *("config", "context", "db", "jobs", "outbound", "rules", "web"),
     *("clock", "crypto", "errors", "events", "ids", "slugs", "types"),
 }
 WEB = "app.web."

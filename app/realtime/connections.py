@@ -17,8 +17,8 @@ from app.context.metrics import count
 from app.errors import AppError
 from app.realtime import limits, metrics
 from app.realtime.subscriptions import Subscription, key_of
-from app.sockets import loop
-from app.sockets.registry import Registry
+from app.web.sockets import loop
+from app.web.sockets.registry import Registry
 
 PIECE = 64 * 1024
 # A client that vanished without a word is noticed after a minute. Not every system has all.

@@ -31,7 +31,7 @@ from app.realtime.audience import Audience
 from app.realtime.outbox import Outbox
 from app.realtime.stream import Stream
 from app.realtime.subscriptions import Subscription
-from app.sockets import loop
+from app.web.sockets import loop
 
 if TYPE_CHECKING:
     from app.realtime.connections import Connection

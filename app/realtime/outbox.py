@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from app.realtime import limits
 from app.realtime.stream import Stream
-from app.sockets import loop
+from app.web.sockets import loop
 
 BATCH_FRAMES, BATCH_BYTES = 500, 2**20
 CALL_SECONDS = 5

@@ -19,7 +19,6 @@ from app.realtime.serving import StreamService
 from app.realtime.sse import EventStream
 from app.realtime.subscriptions import OPERATIONS, Subscription
 from app.realtime.websocket import WebSocket, handshake, too_many_subscriptions
-from app.sockets.handover import Handover, find_socket
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import Access, allow, query_credentials, reads, shows_secret
@@ -28,6 +27,7 @@ from app.web.current_request import get_header, get_request
 from app.web.parsing import REPEATED
 from app.web.schemas import TEXT, Schema
 from app.web.serialization import json_response
+from app.web.sockets.handover import Handover, find_socket
 
 blueprint = Blueprint(
     "Realtime",

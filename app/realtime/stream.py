@@ -14,7 +14,7 @@ from app.db.versioned_cache import VersionCheck
 from app.feed import visibility
 from app.feed.visibility import View
 from app.realtime.subscriptions import Subscription, key_of
-from app.sockets import loop
+from app.web.sockets import loop
 
 if TYPE_CHECKING:
     from app.realtime.connections import Connection

@@ -12,7 +12,7 @@ from playwright.sync_api import Locator, Request, expect
 
 from app.auth import sessions
 from app.realtime import connections
-from app.sockets import loop
+from app.web.sockets import loop
 from tests.browser.conftest import Visit
 from tests.browser.test_console import sign_in
 from tests.builders import OPEN, Cast, make_collection, make_record

@@ -15,7 +15,7 @@ from wsproto.connection import Connection, ConnectionType
 from wsproto.events import CloseConnection, Event, Message, Ping, Pong, TextMessage
 
 from app.realtime import connections
-from app.sockets import loop
+from app.web.sockets import loop
 
 UPGRADE = {
     "Upgrade": "websocket",

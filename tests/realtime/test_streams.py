@@ -19,8 +19,8 @@ from app.errors import BadRequest, NotFound
 from app.realtime import connections, hub, limits, sse, websocket
 from app.realtime.connections import Connection
 from app.realtime.subscriptions import OPERATIONS, Subscription
-from app.sockets import loop
 from app.web.current_request import get_request
+from app.web.sockets import loop
 from tests import certificates
 from tests.builders import Caller, Cast
 from tests.realtime.clients import UPGRADE, Events, Socket, Stream, until

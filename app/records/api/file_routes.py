@@ -31,7 +31,6 @@ from app.records.api import uploads
 from app.records.api.routes import IF_MATCH, UNLESS_MATCH, get_preconditions
 from app.records.read import files
 from app.security import reads
-from app.sockets.handover import Handover, find_socket
 from app.types import JSONObject
 from app.web import fields, preconditions
 from app.web.access import Access, View, across_accounts, allow, public, query_credentials
@@ -40,6 +39,7 @@ from app.web.current_request import get_header, get_request
 from app.web.paging import Page, PageArgs, items_field, page_body
 from app.web.schemas import Schema
 from app.web.serialization import json_response
+from app.web.sockets.handover import Handover, find_socket
 
 blueprint = Blueprint(
     "Files",

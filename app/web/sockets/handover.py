@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from flask import Response
 from werkzeug.http import http_date
 
-from app.sockets import loop
+from app.web.sockets import loop
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
