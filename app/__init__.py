@@ -6,6 +6,7 @@ from flask import Flask
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from app import config, db, hooks, web
+from app.accounts.usage import upkeep as usage_upkeep
 from app.admin_api import (
     account_routes,
     domain_routes,
@@ -87,7 +88,6 @@ from app.sso import saml_key_routes as saml_keys
 from app.sso import saml_logout_routes as saml_logout
 from app.sso import saml_metadata_routes as saml_metadata
 from app.types import JSONObject
-from app.usage import upkeep as usage_upkeep
 from app.web import assets, docs_pages, error_handlers, languages, logging, openapi_text, tracing
 from app.web.access import public
 from app.web.app import Application

@@ -13,13 +13,13 @@ from flask import Flask, Request, Response
 from uuid_utils import uuid4
 
 from app import web
+from app.accounts.usage import request_counter
 from app.auth import guard, idempotency
 from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.context import shown_accounts
 from app.ops import metrics
 from app.security import reads
-from app.usage import request_counter
 from app.web import cors
 from app.web.current_request import get_g, get_request
 

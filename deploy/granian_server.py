@@ -78,9 +78,9 @@ def load(target: str) -> exchange.Application:
     signal.signal(signal.SIGTERM, _stop)  # until granian installs its own handler
     os.setpgrp()  # only the parent handles Ctrl-C: a second signal would block a busy worker's exit
     serving.share_freed_memory()
+    from app.accounts.usage import request_counter
     from app.context import tracing  # not needed in the parent
     from app.db import engine
-    from app.usage import request_counter
 
     for close in (engine.close, tracing.close):
         Finalize(None, close, exitpriority=0)  # worker processes skip atexit

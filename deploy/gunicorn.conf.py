@@ -224,8 +224,8 @@ def _drop_new_connections(listener):
 
 def post_fork(server, worker):
     """Dispose of the master's database connections; leave the worker time to exit."""
+    from app.accounts.usage import request_counter
     from app.db import dispose_after_fork
-    from app.usage import request_counter
 
     worker.cfg.set("graceful_timeout", max(0, worker.cfg.graceful_timeout - END_SECONDS))
     worker.earlier_signals = server.SIG_QUEUE

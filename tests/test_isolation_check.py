@@ -12,6 +12,7 @@ from flask import Flask
 from app import db
 from app.accounts import groups
 from app.accounts.models import Account, Group
+from app.accounts.usage import request_counter
 from app.auth import api_keys
 from app.auth import guard as api_guard
 from app.auth import principal as principals
@@ -24,7 +25,6 @@ from app.isolation import filling, tenants
 from app.records import store
 from app.records.read import expand
 from app.records.store import reads
-from app.usage import request_counter
 from app.web.access import Access
 from app.webhooks import service as webhooks
 from app.workflows import instances

@@ -6,11 +6,11 @@ import marshmallow as ma
 from flask import Response
 
 from app.accounts.types import Body, Query
+from app.accounts.usage import service
+from app.accounts.usage.meters import FLOWS, METERS, STOCKS
+from app.accounts.usage.service import Limits, MeterState, Usage
 from app.admin_api import account_routes, own_account_routes
 from app.auth.guard import principal
-from app.usage import service
-from app.usage.meters import FLOWS, METERS, STOCKS
-from app.usage.service import Limits, MeterState, Usage
 from app.web import fields
 from app.web.access import account_admin, beyond_quota, superadmin
 from app.web.schemas import TEXT, Schema

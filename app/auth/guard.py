@@ -15,6 +15,8 @@ from flask import Request, Response, g
 from sqlalchemy.exc import DBAPIError
 
 from app import config, db, events
+from app.accounts.usage import quotas
+from app.accounts.usage.quotas import QuotaExceeded
 from app.auth import (
     api_keys,
     credentials,
@@ -33,8 +35,6 @@ from app.auth.stream_credentials import StreamCredential
 from app.context import actor, deadline, tenancy, trigger_depth
 from app.db import disk, errors, versioned_cache
 from app.errors import AppError, BadRequest, Forbidden, NotFound, Unauthorized, Unavailable
-from app.usage import quotas
-from app.usage.quotas import QuotaExceeded
 from app.web.access import LARGEST_PUBLIC_BODY, Access, access_of, max_body_of
 from app.web.current_request import environ_key, get_g, get_request
 from app.web.idempotency import HEADER as IDEMPOTENCY_KEY

@@ -13,13 +13,13 @@ from app import clock
 from app.accounts import sign_in_settings
 from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, Account, AccountOrigin, User
 from app.accounts.sign_in_settings import SERVICE_LIMITS, SessionLimits
+from app.accounts.usage import quotas
+from app.accounts.usage.quotas import Quotas
 from app.context import tenancy
 from app.db import db, versioned_cache
 from app.db.versioned_cache import VersionCheck
 from app.errors import BadRequest, Forbidden, NotFound, RecentSignInRequired, Unauthorized
 from app.ids import first_id
-from app.usage import quotas
-from app.usage.quotas import Quotas
 
 ALL_ACCOUNTS = "*"
 RECENT_SIGN_IN = timedelta(minutes=15)

@@ -10,9 +10,9 @@ from datetime import timedelta
 
 from app import clock, config, db
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
+from app.accounts.usage import meters, quotas
 from app.context import actor
 from app.outbound import mail
-from app.usage import meters, quotas
 from app.web import rate_limits
 from app.web.rate_limits import Limit
 

@@ -14,6 +14,8 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from app import clock, config, db, jobs
+from app.accounts.usage import quotas
+from app.accounts.usage.meters import FILE_BYTES
 from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections import definition as definitions
@@ -23,8 +25,6 @@ from app.files.models import FILES, StoredFile
 from app.files.service import REMOVE, waiting, waiting_for
 from app.files.storage import Storage
 from app.ids import new_id
-from app.usage import quotas
-from app.usage.meters import FILE_BYTES
 
 TAKEN_WITHIN = timedelta(hours=24)
 # Uploads that no record has taken, and their bytes in largest files: of a user, and of an account.

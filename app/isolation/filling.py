@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from app import db
 from app.accounts import service as accounts
 from app.accounts.models import ADMIN, EDITOR, PII_GROUP, VIEWER, Account
+from app.accounts.usage import request_counter
 from app.audit import append
 from app.audit.models import AuditHead
 from app.collections import definition as definitions
@@ -24,7 +25,6 @@ from app.files import storage, upkeep
 from app.isolation import records, rows
 from app.isolation.tenants import Tenant
 from app.records.store import writes
-from app.usage import request_counter
 
 ROLES = (ADMIN, EDITOR, VIEWER)
 # Append-only, or changed by activity of the whole instance.

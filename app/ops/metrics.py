@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from prometheus_client.values import MutexValue, ValueClass
 
 from app import clock, config, db, jobs
+from app.accounts.usage import quotas
 from app.audit import verifications
 from app.db import metrics as pool
 from app.errors import NotFound, Unauthorized, Unavailable
@@ -27,7 +28,6 @@ from app.jobs import leases
 from app.ops import backup_runs
 from app.ops.process_metrics import BuildCollector, ProcessesCollector
 from app.realtime import metrics as streams
-from app.usage import quotas
 from app.web import rate_limits
 from app.web.access import across_accounts, public
 from app.web.blueprint import Blueprint

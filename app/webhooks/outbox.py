@@ -17,6 +17,8 @@ import sqlalchemy as sa
 
 from app import clock, db, events, jobs
 from app.accounts.models import SYSTEM_ACCOUNT_ID
+from app.accounts.usage import meters, quotas
+from app.accounts.usage.quotas import Quotas
 from app.collections.access import Access
 from app.context import trigger_depth
 from app.db import versioned_cache
@@ -25,8 +27,6 @@ from app.db.versioned_cache import VersionCheck
 from app.ids import new_id
 from app.jobs.rq_queues import WEBHOOKS
 from app.types import JSONMapping, JSONObject
-from app.usage import meters, quotas
-from app.usage.quotas import Quotas
 from app.webhooks import filters, payload
 from app.webhooks.models import DELIVERIES, Webhook, WebhookVersion
 from app.webhooks.visibility import View, maker_now, maker_version_checks

@@ -14,6 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from app import clock, db, jobs
+from app.accounts.usage import meters, quotas
 from app.auth.principal import Principal
 from app.db import counts
 from app.db.functions import database_now
@@ -21,7 +22,6 @@ from app.errors import Conflict
 from app.ids import first_id
 from app.jobs.rq_queues import WEBHOOKS
 from app.types import JSONMapping, JSONObject
-from app.usage import meters, quotas
 from app.webhooks import delivery, log, outbox, payload, redaction, visibility
 from app.webhooks.models import (
     ATTEMPTS,

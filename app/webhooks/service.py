@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from app import clock, config, crypto, db, events, jobs
 from app.accounts.models import PII_GROUP, SYSTEM_ACCOUNT_ID, User
+from app.accounts.usage import meters, quotas
 from app.auth.principal import Principal
 from app.collections import definition as definitions
 from app.collections import expression_names
@@ -22,7 +23,6 @@ from app.errors import Conflict, Forbidden, InvalidValues, NotFound, problem
 from app.ids import new_id
 from app.outbound import client, web_waits
 from app.types import JSONMapping, JSONObject
-from app.usage import meters, quotas
 from app.webhooks import (
     delivery,
     filters,

@@ -13,9 +13,9 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import clock, create_app, db
+from app.accounts.usage import request_counter, upkeep
 from app.config import Config
 from app.context import tenancy
-from app.usage import request_counter, upkeep
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.conftest import WHOLE
 from tests.mailbox import run_jobs

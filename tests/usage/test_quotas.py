@@ -12,10 +12,10 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import db
+from app.accounts.usage import upkeep
+from app.accounts.usage.meters import METERS
 from app.config import Config, ConfigError
 from app.files import storage
-from app.usage import upkeep
-from app.usage.meters import METERS
 from tests.builders import Caller, Cast, make_collection, make_drawer, make_record
 from tests.mailbox import body_of, outbox, run_jobs
 from tests.usage.test_meters import FIELDS, upload, used

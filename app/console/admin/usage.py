@@ -13,6 +13,9 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock
 from app.accounts.models import SYSTEM_ACCOUNT_ID
+from app.accounts.usage import service
+from app.accounts.usage.meters import FILE_BYTES, FLOWS, METERS, ROW_BYTES
+from app.accounts.usage.service import Limits, MeterState, Usage
 from app.admin_api import usage_routes
 from app.console.records import writers
 from app.console.shell import charts, forms, guard, lists, scopes
@@ -22,9 +25,6 @@ from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, InvalidValues, problem
 from app.files import uploads
-from app.usage import service
-from app.usage.meters import FILE_BYTES, FLOWS, METERS, ROW_BYTES
-from app.usage.service import Limits, MeterState, Usage
 from app.web.access import public
 from app.web.languages import gettext, lazy_gettext, ngettext
 

@@ -12,13 +12,13 @@ from typing import Any
 import sqlalchemy as sa
 
 from app import clock
+from app.accounts.usage.meters import FILE_BYTES, ROW_BYTES, STOCKS
 from app.audit import append, recent
 from app.auth.models import SignInSession
 from app.collections.definition import Definition
 from app.console.shell import lists
 from app.db import daily
 from app.db.daily import Row
-from app.usage.meters import FILE_BYTES, ROW_BYTES, STOCKS
 from app.web.languages import gettext
 from app.webhooks.models import DELIVERED, DELIVERIES, FAILED
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from app import clock, db, events
+from app.accounts.usage import quotas
+from app.accounts.usage.meters import RECORDS, ROW_BYTES
 from app.auth import principal as principals
 from app.auth.principal import OTHER_ACCOUNT, Principal
 from app.collections import access as accesses
@@ -28,8 +30,6 @@ from app.records.store import Row, reads, writes
 from app.records.store.reads import UniqueKey
 from app.records.write import conflicts, values
 from app.records.write.values import Body, Problems, Values
-from app.usage import quotas
-from app.usage.meters import RECORDS, ROW_BYTES
 from app.web.preconditions import Preconditions
 
 NO_RECORD = "There is no such record."

@@ -10,11 +10,11 @@ import sqlalchemy as sa
 from app import config, db
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
+from app.accounts.usage import meters, quotas
+from app.accounts.usage.quotas import QuotaExceeded
 from app.auth import stranger_mails
 from app.errors import TooManyRequests
 from app.types import JSONMapping
-from app.usage import meters, quotas
-from app.usage.quotas import QuotaExceeded
 from app.web import rate_limits
 from app.web.rate_limits import Allowance, Limit
 from app.workflows.engine import external_steps

@@ -9,13 +9,13 @@ import orjson
 import sqlalchemy as sa
 
 from app import clock, db, jobs
+from app.accounts.usage import meters, quotas
 from app.context import trigger_depth
 from app.db.functions import now_if
 from app.errors import InvalidValues, problem
 from app.ids import new_id
 from app.jobs.rq_queues import WORKFLOWS
 from app.types import JSONObject
-from app.usage import meters, quotas
 from app.workflows.models import INSTANCES, LARGEST_CONTEXT, PENDING
 from app.workflows.triggers import start_limits
 

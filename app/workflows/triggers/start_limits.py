@@ -13,9 +13,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from app import config, db
+from app.accounts.usage import meters, quotas
 from app.db.prepared import PreparedStatement
 from app.errors import AppError
-from app.usage import meters, quotas
 from app.web import rate_limits
 from app.web.rate_limits import Limit
 from app.workflows.models import CANCELLED, INSTANCES, PENDING, WAITING

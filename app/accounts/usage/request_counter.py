@@ -18,13 +18,13 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app import clock, config, db
 from app.accounts.models import Account
+from app.accounts.usage import journal
+from app.accounts.usage.journal import Entry, Full, Journal
+from app.accounts.usage.meters import REQUESTS
+from app.accounts.usage.models import COUNTS
 from app.context import tenancy
 from app.db import engine
 from app.errors import Unavailable
-from app.usage import journal
-from app.usage.journal import Entry, Full, Journal
-from app.usage.meters import REQUESTS
-from app.usage.models import COUNTS
 
 log = structlog.get_logger()
 KEY = "atrium.usage"

@@ -12,11 +12,11 @@ import sqlalchemy as sa
 from app import clock, db
 from app.accounts import tenants
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
+from app.accounts.usage import levels, quotas, request_counter
+from app.accounts.usage.meters import FLOWS, METERS, STOCKS
+from app.accounts.usage.models import COUNTS
 from app.errors import Conflict, InvalidValues, problem
 from app.types import JSONObject
-from app.usage import levels, quotas, request_counter
-from app.usage.meters import FLOWS, METERS, STOCKS
-from app.usage.models import COUNTS
 
 DEFAULT_DAYS, MAX_DAYS = 30, 366
 LEVEL = "level"

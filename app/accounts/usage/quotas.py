@@ -15,11 +15,11 @@ import sqlalchemy as sa
 
 from app import clock, config, db
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
+from app.accounts.usage import levels, request_counter
+from app.accounts.usage.meters import METERS, REQUESTS, STOCKS
 from app.context import metrics
 from app.errors import AppError
 from app.types import JSONMapping
-from app.usage import levels, request_counter
-from app.usage.meters import METERS, REQUESTS, STOCKS
 
 SETTING = NOTED_KEY = "quotas"
 STOCK_RETRY_SECONDS = 3600

@@ -8,8 +8,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from app import clock, db
-from app.usage.meters import FILE_BYTES, RECORDS, ROW_BYTES
-from app.usage.models import COUNTS, LIVE
+from app.accounts.usage.meters import FILE_BYTES, RECORDS, ROW_BYTES
+from app.accounts.usage.models import COUNTS, LIVE
 
 RECORD_COUNTS: Any = sa.table(
     "record_counts",

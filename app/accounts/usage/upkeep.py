@@ -14,14 +14,14 @@ from sqlalchemy.exc import SQLAlchemyError
 from app import clock, config, db, events, jobs
 from app.accounts import users
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
+from app.accounts.usage import levels, quotas, request_counter
+from app.accounts.usage.meters import FLOWS, MAILS, STOCKS
+from app.accounts.usage.models import COUNTS, NOTICES
+from app.accounts.usage.service import LEVEL
 from app.context import tenancy
 from app.db import engine
 from app.outbound import mail
 from app.types import JSONMapping
-from app.usage import levels, quotas, request_counter
-from app.usage.meters import FLOWS, MAILS, STOCKS
-from app.usage.models import COUNTS, NOTICES
-from app.usage.service import LEVEL
 
 log = structlog.get_logger()
 PERCENTS = (80, 100)
