@@ -6,6 +6,7 @@ from flask import Flask
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from app import config, db, hooks, web
+from app.accounts.domains import checks as domain_checks
 from app.accounts.usage import upkeep as usage_upkeep
 from app.admin_api import (
     account_routes,
@@ -50,7 +51,6 @@ from app.console import routes as console
 from app.console.records import saved_views
 from app.console.shell.guard import csrf
 from app.context import tenancy
-from app.domains import checks as domain_checks
 from app.feed import routes as feed
 from app.feed import upkeep as feed_upkeep
 from app.files import upkeep as file_upkeep

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from app import rules
+from app.accounts.domains import models as domains
 from app.audit import append
 from app.auth import invitations
 from app.auth.models import KINDS
@@ -13,7 +14,6 @@ from app.bundle import models as bundles
 from app.collections import changes, masking, transfer
 from app.collections import fields as field_types
 from app.collections.schema import ON_DELETE
-from app.domains import models as domains
 from app.sso import providers
 from app.sso.models import CATEGORIES
 from app.web.languages import LANGUAGES

@@ -17,7 +17,7 @@ import dns.rrset
 import sqlalchemy as sa
 
 from app import db
-from app.domains.models import AccountDomain
+from app.accounts.domains.models import AccountDomain
 
 UDP_BYTES = 512
 

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 import marshmallow as ma
 from flask import Response
 
+from app.accounts.domains import names
+from app.accounts.domains import service as domains
+from app.accounts.domains.models import STATES, VERIFIED, AccountDomain
 from app.accounts.schemas import PAGE
 from app.accounts.types import Body, Query
 from app.admin_api.own_account_routes import blueprint
 from app.auth.guard import principal
-from app.domains import names
-from app.domains import service as domains
-from app.domains.models import STATES, VERIFIED, AccountDomain
 from app.sso import domain_settings
 from app.web import fields
 from app.web.access import account_admin

@@ -17,13 +17,13 @@ from itsdangerous import BadSignature
 from app import clock, config, crypto, db, jobs
 from app.accounts import deleted_addresses
 from app.accounts import service as accounts
+from app.accounts.domains import service as domains
+from app.accounts.domains.models import AccountDomain
 from app.accounts.models import SYSTEM_ACCOUNT_ID, VIEWER, Account, Role, User
 from app.auth import mail_tokens
 from app.auth.mfa import gate
 from app.auth.mfa.gate import Proof
 from app.context import actor
-from app.domains import service as domains
-from app.domains.models import AccountDomain
 from app.errors import Conflict
 from app.ids import new_id
 from app.outbound import mail

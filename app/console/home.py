@@ -8,6 +8,7 @@ from flask import request
 
 from app import jobs
 from app.accounts import tenants
+from app.accounts.domains import service as domains
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
 from app.auth.principal import Principal
 from app.collections import definition
@@ -18,7 +19,6 @@ from app.console.shell import charts, figures, lists
 from app.console.shell.forms import TemplateContext
 from app.console.shell.scopes import AccountScope
 from app.db.counts import count_up_to
-from app.domains import service as domains
 from app.jobs import workers
 from app.ops import backup_runs
 from app.web.languages import gettext

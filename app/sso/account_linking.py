@@ -14,12 +14,12 @@ from sqlalchemy.orm import Session
 from app import clock, db, events
 from app.accounts import deleted_addresses, pii, users
 from app.accounts import service as accounts
+from app.accounts.domains import service as domains
+from app.accounts.domains.models import AccountDomain
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Role, User
 from app.auth import invitations
 from app.auth.models import Invitation
 from app.db import errors
-from app.domains import service as domains
-from app.domains.models import AccountDomain
 from app.errors import BadRequest, Conflict
 from app.sso import roles
 from app.sso.connections import Connection

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.accounts import sign_in_settings
+from app.accounts.domains import service as domains
 from app.accounts.models import Account
 from app.context import tenancy
-from app.domains import service as domains
 from app.sso import service
 from app.sso.models import ProviderSetting
 

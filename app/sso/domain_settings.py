@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from app.accounts.domains import checks
+from app.accounts.domains import service as domains
+from app.accounts.domains.models import AccountDomain
 from app.accounts.types import Body
 from app.auth.principal import Principal
-from app.domains import checks
-from app.domains import service as domains
-from app.domains.models import AccountDomain
 from app.errors import InvalidValues, problem
 from app.sso import service
 

@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from flask import Flask
 from flask.testing import FlaskClient
 
+from app.accounts.domains.models import AccountDomain
 from app.db import transaction
-from app.domains.models import AccountDomain
 from tests import mailbox, name_server
 from tests.builders import Cast
 from tests.console.browser import Browser, beside, sign_in

@@ -11,9 +11,9 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import clock
+from app.accounts.domains import checks
+from app.accounts.domains.models import AccountDomain, VerifiedDomain
 from app.db import db, transaction
-from app.domains import checks
-from app.domains.models import AccountDomain, VerifiedDomain
 from app.outbound import dns_client
 from tests.builders import Caller, Cast
 from tests.domains.proving import add, prove
@@ -302,7 +302,7 @@ def test_verifications_are_limited(
 def test_an_account_has_a_hundred_domains_at_most(
     cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.domains.service.MAX_DOMAINS", 2)
+    monkeypatch.setattr("app.accounts.domains.service.MAX_DOMAINS", 2)
     for name in ("a.example", "b.example"):
         add(cast.alice, name)
     assert cast.alice.post("account/domains", {"domain": "b.example"}).status_code == 409

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from flask import url_for
 
 from app import clock, db
+from app.accounts.domains.models import AccountDomain
 from app.accounts.models import Account, Group, Role, User
 from app.audit.append import DELETE, HIDDEN, UPDATE
 from app.audit.service import Change
@@ -29,7 +30,6 @@ from app.console.records.writers import ACTORS
 from app.console.shell.excerpts import Excerpt, differences
 from app.console.shell.lists import UrlArgs
 from app.db import Base
-from app.domains.models import AccountDomain
 from app.records.history.audit_view import read_json
 from app.security.models import SecurityStream
 from app.sso.models import ProviderSetting

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from werkzeug.wrappers import Response as BaseResponse
 
+from app.accounts.domains import names
+from app.accounts.domains import service as domains
+from app.accounts.domains.models import LOST_AFTER, STATES, AccountDomain
 from app.auth import setup_links
 from app.console.admin.sso import ACCOUNT
 from app.console.people.users import choices
@@ -11,9 +14,6 @@ from app.console.shell import forms, guard, idempotent_forms, lists, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
-from app.domains import names
-from app.domains import service as domains
-from app.domains.models import LOST_AFTER, STATES, AccountDomain
 from app.errors import AppError
 from app.sso import domain_settings
 from app.web.access import public

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from flask import render_template, url_for
 
 from app.accounts import sign_in_settings, tenants
+from app.accounts.domains.models import AccountDomain
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
 from app.auth import setup_links
 from app.auth.models import ScimToken, SetupLink
@@ -18,7 +19,6 @@ from app.console.shell.blueprint import blueprint
 from app.console.shell.scopes import AccountScope
 from app.db import Base, counts
 from app.db.counts import Where
-from app.domains.models import AccountDomain
 from app.retention import policy as policies
 from app.security.models import SecurityStream
 from app.sso.models import ProviderSetting

@@ -6,6 +6,8 @@ from flask import redirect, render_template, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock
+from app.accounts.domains import service as domains
+from app.accounts.domains.models import VERIFIED
 from app.auth import scim_tokens, setup_links
 from app.auth.models import SetupLink
 from app.auth.principal import Principal
@@ -14,8 +16,6 @@ from app.console.admin.domains import STATE_NAMES
 from app.console.shell import guard
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page
-from app.domains import service as domains
-from app.domains.models import VERIFIED
 from app.errors import AppError, BadRequest
 from app.sso import providers, service
 from app.web.access import public

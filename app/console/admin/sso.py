@@ -9,6 +9,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import pii, sso_settings, tenants, users
 from app.accounts import roles as account_roles
+from app.accounts.domains import service as domains
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
 from app.accounts.schemas import OwnAccountBody
 from app.auth import account_settings, setup_links
@@ -20,7 +21,6 @@ from app.console.shell import forms, guard, idempotent_forms, lists, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
-from app.domains import service as domains
 from app.errors import AppError
 from app.scim import seen_groups
 from app.sso import (

@@ -12,12 +12,12 @@ from app import db, events
 from app.accounts import names as role_names
 from app.accounts import roles
 from app.accounts import service as accounts
+from app.accounts.domains import names
+from app.accounts.domains.models import FAILING_AFTER, AccountDomain, VerifiedDomain
 from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID
 from app.accounts.names import Name, Use
 from app.accounts.types import Body, Problem
 from app.db import errors
-from app.domains import names
-from app.domains.models import FAILING_AFTER, AccountDomain, VerifiedDomain
 from app.errors import Conflict, InvalidValues, NotFound, problem
 from app.rules.named import ROLE
 

@@ -8,16 +8,16 @@ import sqlalchemy as sa
 
 from app import clock, db, jobs
 from app.accounts import users
-from app.accounts.models import Account, User
-from app.db import errors
-from app.domains import service
-from app.domains.models import (
+from app.accounts.domains import service
+from app.accounts.domains.models import (
     FAILING_AFTER,
     LOST_AFTER,
     AccountDomain,
     VerifiedDomain,
     record_value,
 )
+from app.accounts.models import Account, User
+from app.db import errors
 from app.errors import Conflict, Unavailable
 from app.outbound import mail, web_waits
 from app.types import JSONMapping
