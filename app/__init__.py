@@ -6,19 +6,11 @@ from flask import Flask
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from app import config, db, hooks, web
+from app.accounts import group_routes, own_account_routes, role_routes, routes, user_routes
 from app.accounts.domains import checks as domain_checks
+from app.accounts.domains import routes as domain_routes
+from app.accounts.usage import routes as usage_routes
 from app.accounts.usage import upkeep as usage_upkeep
-from app.admin_api import (
-    account_routes,
-    domain_routes,
-    group_routes,
-    own_account_routes,
-    role_routes,
-    second_factor_routes,
-    setup_link_routes,
-    usage_routes,
-    user_routes,
-)
 from app.audit import records as audited_records
 from app.audit import routes as audit
 from app.audit import tracking
@@ -35,6 +27,7 @@ from app.auth import (
     tokens,
 )
 from app.auth import routes as auth
+from app.auth.mfa import admin_routes
 from app.bundle import certificate_routes, certificates
 from app.bundle import routes as bundle_routes
 from app.collections import (
@@ -79,7 +72,7 @@ from app.security import subscribers as security_events
 from app.security import verifying as security_verifying
 from app.sso import config_routes as sso_config
 from app.sso import discovery_routes as sso_discovery
-from app.sso import document_renewal
+from app.sso import document_renewal, setup_link_routes
 from app.sso import overview_routes as sso_overview
 from app.sso import responses as sso_answers
 from app.sso import roles as sso_roles
@@ -108,7 +101,7 @@ from app.workflows.triggers import record_events
 API_BLUEPRINTS = (
     auth.blueprint,
     auth.links,
-    account_routes.blueprint,
+    routes.blueprint,
     own_account_routes.blueprint,
     user_routes.blueprint,
     role_routes.blueprint,
@@ -149,7 +142,7 @@ API_BLUEPRINTS = (
 ADDITIONS = (
     *(email_routes, mfa_routes, password_routes, session_routes, explain_routes, permission_routes),
     magic_link_routes,
-    second_factor_routes,
+    admin_routes,
     usage_routes,
     *(sso_overview, saml_keys, saml_logout, saml_metadata),
     *(domain_routes, setup_link_routes, sso_discovery, retention),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import marshmallow as ma
 
+from app.accounts.routes import blueprint
 from app.accounts.types import Query
-from app.admin_api.account_routes import blueprint
 from app.bundle import certificates
 from app.types import JSONObject
 from app.web import fields

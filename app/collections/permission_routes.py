@@ -5,9 +5,9 @@ from __future__ import annotations
 import marshmallow as ma
 
 from app.accounts import roles
+from app.accounts.role_routes import blueprint
 from app.accounts.schemas import PAGE
 from app.accounts.types import Query
-from app.admin_api.role_routes import blueprint
 from app.collections import definition, permissions, trial_routes
 from app.collections import service as collections
 from app.collections.rule_schemas import EXAMPLE_RULES, CollectionRules

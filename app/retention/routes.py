@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import marshmallow as ma
 
+from app.accounts.own_account_routes import blueprint
 from app.accounts.types import Body
-from app.admin_api.own_account_routes import blueprint
 from app.auth.guard import principal
 from app.retention import policy as policies
 from app.retention import service

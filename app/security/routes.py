@@ -8,8 +8,8 @@ import marshmallow as ma
 import orjson
 from flask import Response, stream_with_context
 
+from app.accounts.own_account_routes import blueprint
 from app.accounts.types import Query
-from app.admin_api.own_account_routes import blueprint
 from app.audit import append, checkpoints, exports
 from app.audit import routes as audit
 from app.audit import service as audit_log

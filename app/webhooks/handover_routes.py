@@ -5,7 +5,7 @@ from __future__ import annotations
 import marshmallow as ma
 
 from app.accounts import users
-from app.admin_api.own_account_routes import blueprint
+from app.accounts.own_account_routes import blueprint
 from app.auth.guard import principal
 from app.types import JSONObject
 from app.web import fields

@@ -5,8 +5,8 @@ from __future__ import annotations
 import marshmallow as ma
 from flask import Response
 
+from app.accounts.own_account_routes import blueprint
 from app.accounts.types import Body
-from app.admin_api.own_account_routes import blueprint
 from app.auth.guard import principal
 from app.outbound.address_policy import LONGEST_URL
 from app.security.models import SecurityStream

@@ -13,10 +13,9 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock
 from app.accounts.models import SYSTEM_ACCOUNT_ID
-from app.accounts.usage import service
+from app.accounts.usage import routes, service
 from app.accounts.usage.meters import FILE_BYTES, FLOWS, METERS, ROW_BYTES
 from app.accounts.usage.service import Limits, MeterState, Usage
-from app.admin_api import usage_routes
 from app.console.records import writers
 from app.console.shell import charts, forms, guard, lists, scopes
 from app.console.shell.blueprint import blueprint
@@ -104,7 +103,7 @@ def show_usage(account_id: str) -> Page:
 def export_usage(account_id: str) -> Response:
     """The usage of an account as a CSV file."""
     scope = scopes.account_scope(account_id)
-    return usage_routes.csv_response(_usage(scope))
+    return routes.csv_response(_usage(scope))
 
 
 @blueprint.post(ACCOUNT_USAGE)
@@ -179,7 +178,7 @@ def _number(form: Form, name: str, problems: list[Any]) -> int | None:
         return None
     is_size = name.rpartition("_")[0] in SIZES
     number = _size(text) if is_size else int(text) if NUMBER.fullmatch(text) else None
-    if number is not None and number <= usage_routes.HIGHEST:
+    if number is not None and number <= routes.HIGHEST:
         return number
     message = gettext("Not a whole number.")
     if is_size:

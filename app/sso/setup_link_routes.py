@@ -5,9 +5,9 @@ from __future__ import annotations
 import marshmallow as ma
 from flask import Response
 
+from app.accounts.own_account_routes import blueprint
 from app.accounts.schemas import PAGE, USER
 from app.accounts.types import Body, Query
-from app.admin_api.own_account_routes import blueprint
 from app.auth import setup_links
 from app.auth.guard import principal
 from app.auth.setup_links import DEFAULT_HOURS, FEATURES, LONGEST_NAME, MAX_HOURS, STATES

@@ -5,11 +5,11 @@ from __future__ import annotations
 import marshmallow as ma
 from flask import Response
 
+from app.accounts import own_account_routes, routes
 from app.accounts.types import Body, Query
 from app.accounts.usage import service
 from app.accounts.usage.meters import FLOWS, METERS, STOCKS
 from app.accounts.usage.service import Limits, MeterState, Usage
-from app.admin_api import account_routes, own_account_routes
 from app.auth.guard import principal
 from app.web import fields
 from app.web.access import account_admin, beyond_quota, superadmin
@@ -127,13 +127,13 @@ def get_own_usage(args: Query) -> Usage | Response:
     return _answer(principal().require_account_id(), args)
 
 
-@account_routes.blueprint.route("/<uuid:account_id>/usage", methods=["GET"])
-@account_routes.blueprint.arguments(UsageArgs, location="query")
-@account_routes.blueprint.response(200, UsageView, example=EXAMPLE)
-@account_routes.blueprint.alt_response(
+@routes.blueprint.route("/<uuid:account_id>/usage", methods=["GET"])
+@routes.blueprint.arguments(UsageArgs, location="query")
+@routes.blueprint.response(200, UsageView, example=EXAMPLE)
+@routes.blueprint.alt_response(
     200, schema=TEXT, content_type="text/csv", example="day,...", description="The days."
 )
-@account_routes.blueprint.fails(400)
+@routes.blueprint.fails(400)
 @superadmin
 def get_usage(args: Query, account_id: str) -> Usage | Response:
     """Get what an account used, day by day, and its quotas.
@@ -158,8 +158,8 @@ def csv_response(usage: Usage) -> Response:
     return Response("\r\n".join([*lines, ""]), headers=headers, mimetype="text/csv")
 
 
-@account_routes.blueprint.route("/<uuid:account_id>/quotas", methods=["GET"])
-@account_routes.blueprint.response(200, QuotasView, example=EXAMPLE_METERS)
+@routes.blueprint.route("/<uuid:account_id>/quotas", methods=["GET"])
+@routes.blueprint.response(200, QuotasView, example=EXAMPLE_METERS)
 @superadmin
 def get_quotas(account_id: str) -> dict[str, MeterState]:
     """Get the quotas of an account, and what it uses now.
@@ -169,10 +169,10 @@ def get_quotas(account_id: str) -> dict[str, MeterState]:
     return service.meters(account_id)
 
 
-@account_routes.blueprint.route("/<uuid:account_id>/quotas", methods=["PUT", "PATCH"])
-@account_routes.blueprint.arguments(ChangedQuotas, example={"requests": {"hard": 100_000}})
-@account_routes.blueprint.response(200, QuotasView, example=EXAMPLE_METERS)
-@account_routes.blueprint.fails(400, 409)
+@routes.blueprint.route("/<uuid:account_id>/quotas", methods=["PUT", "PATCH"])
+@routes.blueprint.arguments(ChangedQuotas, example={"requests": {"hard": 100_000}})
+@routes.blueprint.response(200, QuotasView, example=EXAMPLE_METERS)
+@routes.blueprint.fails(400, 409)
 @superadmin
 def update_quotas(body: Body, account_id: str) -> dict[str, MeterState]:
     """Set quotas of an account.

@@ -10,9 +10,9 @@ from flask import Response
 from app.accounts.domains import names
 from app.accounts.domains import service as domains
 from app.accounts.domains.models import STATES, VERIFIED, AccountDomain
+from app.accounts.own_account_routes import blueprint
 from app.accounts.schemas import PAGE
 from app.accounts.types import Body, Query
-from app.admin_api.own_account_routes import blueprint
 from app.auth.guard import principal
 from app.sso import domain_settings
 from app.web import fields

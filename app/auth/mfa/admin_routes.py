@@ -5,10 +5,9 @@ from __future__ import annotations
 import marshmallow as ma
 from flask import Response
 
-from app.accounts import users
+from app.accounts import own_account_routes, user_routes, users
 from app.accounts.schemas import PAGE, USER
 from app.accounts.types import Query
-from app.admin_api import own_account_routes, user_routes
 from app.auth.factor_models import KINDS
 from app.auth.guard import principal
 from app.auth.mfa import report
