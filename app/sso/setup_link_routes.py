@@ -8,9 +8,9 @@ from flask import Response
 from app.accounts.own_account_routes import blueprint
 from app.accounts.schemas import PAGE, USER
 from app.accounts.types import Body, Query
-from app.auth import setup_links
 from app.auth.guard import principal
-from app.auth.setup_links import DEFAULT_HOURS, FEATURES, LONGEST_NAME, MAX_HOURS, STATES
+from app.sso import setup_links
+from app.sso.setup_links import DEFAULT_HOURS, FEATURES, LONGEST_NAME, MAX_HOURS, STATES
 from app.web import fields
 from app.web.access import account_admin, shows_secret
 from app.web.paging import Page, PageArgs, items_field, page_body

@@ -7,7 +7,6 @@ from werkzeug.wrappers import Response as BaseResponse
 from app.accounts.domains import names
 from app.accounts.domains import service as domains
 from app.accounts.domains.models import LOST_AFTER, STATES, AccountDomain
-from app.auth import setup_links
 from app.console.admin.sso import ACCOUNT
 from app.console.people.users import choices
 from app.console.shell import forms, guard, idempotent_forms, lists, scopes
@@ -15,7 +14,7 @@ from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError
-from app.sso import domain_settings
+from app.sso import domain_settings, setup_links
 from app.web.access import public
 from app.web.languages import gettext, lazy_gettext
 

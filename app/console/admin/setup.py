@@ -8,7 +8,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from app import clock
 from app.accounts.domains import service as domains
 from app.accounts.domains.models import VERIFIED
-from app.auth import scim_tokens, setup_links
+from app.auth import scim_tokens
 from app.auth.models import SetupLink
 from app.auth.principal import Principal
 from app.console.admin import sso
@@ -17,7 +17,7 @@ from app.console.shell import guard
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page
 from app.errors import AppError, BadRequest
-from app.sso import providers, service
+from app.sso import providers, service, setup_links
 from app.web.access import public
 from app.web.languages import gettext
 

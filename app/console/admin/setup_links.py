@@ -7,13 +7,13 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import users
 from app.accounts.models import SYSTEM_ACCOUNT_ID
-from app.auth import setup_links
 from app.console.admin.sso import ACCOUNT
 from app.console.shell import forms, guard, idempotent_forms, lists, one_time_secrets, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, InvalidValues, NotFound, problem
+from app.sso import setup_links
 from app.types import JSONObject
 from app.web.access import public
 from app.web.languages import gettext, lazy_gettext

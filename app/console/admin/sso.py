@@ -12,7 +12,7 @@ from app.accounts import roles as account_roles
 from app.accounts.domains import service as domains
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
 from app.accounts.schemas import OwnAccountBody
-from app.auth import account_settings, setup_links
+from app.auth import account_settings
 from app.auth.models import SetupLink
 from app.auth.responses import origin
 from app.console.admin import group_roles, settings_home, sso_form
@@ -34,6 +34,7 @@ from app.sso import (
     saml_key_routes,
     saml_metadata,
     service,
+    setup_links,
     sign_in,
 )
 from app.sso.connections import Connection

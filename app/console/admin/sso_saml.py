@@ -6,14 +6,13 @@ from collections.abc import Callable
 
 from werkzeug.wrappers import Response as BaseResponse
 
-from app.auth import setup_links
 from app.auth.principal import Principal
 from app.console.admin.sso import SETTING
 from app.console.shell import guard, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import redirect_with_notice
 from app.errors import Conflict
-from app.sso import saml_metadata
+from app.sso import saml_metadata, setup_links
 from app.sso.saml import keys
 from app.web.access import public
 from app.web.languages import gettext

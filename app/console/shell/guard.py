@@ -17,7 +17,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from app import config
 from app.accounts.models import User
 from app.accounts.sign_in_settings import SERVICE_LIMITS
-from app.auth import credentials, magic_links, sessions, setup_links
+from app.auth import credentials, magic_links, sessions
 from app.auth import service as auth
 from app.auth.factor_models import PASSKEY
 from app.auth.guard import ACCOUNT, limit_body
@@ -31,7 +31,7 @@ from app.console.shell import last_account, resubmit, switcher
 from app.console.shell.forms import Form
 from app.db import errors, versioned_cache
 from app.errors import Forbidden, Unauthorized, Unavailable
-from app.sso import one_time_codes
+from app.sso import one_time_codes, setup_links
 from app.sso import service as providers
 from app.sso.models import Flow
 from app.web import languages

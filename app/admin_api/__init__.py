@@ -1,1 +1,0 @@
-"""Endpoints for admins: accounts, users, groups and roles."""
