@@ -21,13 +21,13 @@ from app.auth import (
     invitation_routes,
     key_routes,
     magic_link_routes,
-    mfa_routes,
     password_routes,
     session_routes,
     tokens,
 )
 from app.auth import routes as auth
 from app.auth.mfa import admin_routes
+from app.auth.mfa import routes as mfa_routes
 from app.bundle import certificate_routes, certificates
 from app.bundle import routes as bundle_routes
 from app.collections import (

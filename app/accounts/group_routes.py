@@ -10,8 +10,8 @@ from app.accounts import groups
 from app.accounts.models import Group
 from app.accounts.schemas import ACCOUNT, PAGE, USER, ChangedRole, NewRole, UserView
 from app.accounts.types import Body, Query
-from app.auth import enrolment
 from app.auth.guard import principal
+from app.auth.mfa import enrolment
 from app.web import fields
 from app.web.access import account_admin
 from app.web.blueprint import Blueprint

@@ -38,8 +38,9 @@ from app.accounts.schemas import (
     UserView,
 )
 from app.accounts.types import Body, Query
-from app.auth import account_settings, enrolment, sessions
+from app.auth import account_settings, sessions
 from app.auth.guard import principal
+from app.auth.mfa import enrolment
 from app.auth.schemas import SESSION, SessionPage
 from app.types import JSONObject
 from app.web import fields

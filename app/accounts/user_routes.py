@@ -19,8 +19,9 @@ from app.accounts.schemas import (
     UserView,
 )
 from app.accounts.types import Body, Query
-from app.auth import enrolment, password_resets, verification
+from app.auth import password_resets, verification
 from app.auth.guard import principal
+from app.auth.mfa import enrolment
 from app.auth.principal import NO_PASSWORDS
 from app.types import JSONObject
 from app.web import fields

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 
 from app import clock, db, jobs
-from app.auth.factor_models import UsedToken
+from app.auth.mfa.models import UsedToken
 from app.auth.models import MailedToken, SetupLink, SignInSession, StreamTicket
 
 # For this long a used or expired token is reported as such, afterwards as unknown.

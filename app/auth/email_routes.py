@@ -6,8 +6,8 @@ from flask import Response, make_response
 
 from app.accounts.types import Body
 from app.auth import email_changes
+from app.auth.mfa.schemas import AddressRestoration, RestoredAddress
 from app.auth.mfa.service import Answer
-from app.auth.mfa_schemas import AddressRestoration, RestoredAddress
 from app.auth.routes import blueprint
 from app.auth.schemas import TokenBody
 from app.web.access import across_accounts, public

@@ -8,10 +8,11 @@ from flask import Response
 from app import web
 from app.accounts.schemas import ACCOUNT, PAGE, USER
 from app.accounts.types import Body, Query
-from app.auth import enrolment, invitations
+from app.auth import invitations
 from app.auth import principal as principals
 from app.auth import service as auth
 from app.auth.guard import principal
+from app.auth.mfa import enrolment
 from app.auth.mfa.gate import Proof
 from app.auth.models import Invitation
 from app.auth.responses import origin, sign_in_response

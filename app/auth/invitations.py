@@ -16,8 +16,8 @@ from app.accounts import roles
 from app.accounts import service as accounts
 from app.accounts.models import VIEWER, Account, Group, Role, User
 from app.accounts.types import Body, Condition, Problem
-from app.auth import enrolment, lockout, passwords, stranger_mails, tokens, verification
-from app.auth.mfa import gate
+from app.auth import lockout, passwords, stranger_mails, tokens, verification
+from app.auth.mfa import enrolment, gate
 from app.auth.mfa.gate import Proof
 from app.auth.models import Invitation
 from app.auth.principal import Principal

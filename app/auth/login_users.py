@@ -16,7 +16,7 @@ from app.accounts import service as accounts
 from app.accounts.domains import names
 from app.accounts.domains.models import AccountDomain
 from app.auth import principal as principals
-from app.auth.factor_models import SecondFactor
+from app.auth.mfa.models import SecondFactor
 from app.db import Base
 from app.db.prepared import PreparedStatement
 from app.types import JSONObject

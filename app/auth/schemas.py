@@ -6,7 +6,7 @@ import marshmallow as ma
 
 from app import config, slugs
 from app.accounts.schemas import USER, AccountView, UserView
-from app.auth.factor_models import METHODS
+from app.auth.mfa.models import METHODS
 from app.auth.models import KINDS
 from app.auth.tokens import BEARER
 from app.web import fields

@@ -8,10 +8,10 @@ from flask import Response
 from app.accounts import own_account_routes, user_routes, users
 from app.accounts.schemas import PAGE, USER
 from app.accounts.types import Query
-from app.auth.factor_models import KINDS
 from app.auth.guard import principal
 from app.auth.mfa import report
 from app.auth.mfa import service as mfa
+from app.auth.mfa.models import KINDS
 from app.web import fields
 from app.web.access import account_admin, superadmin
 from app.web.paging import Page, PageArgs, items_field, page_body

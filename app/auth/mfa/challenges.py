@@ -15,8 +15,8 @@ from sqlalchemy.exc import IntegrityError
 from app import clock, crypto, db
 from app.accounts.models import User
 from app.auth import tokens
-from app.auth.factor_models import UsedToken
 from app.auth.login_users import LoginUser
+from app.auth.mfa.models import UsedToken
 from app.errors import Unauthorized
 from app.ids import new_id
 

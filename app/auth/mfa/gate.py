@@ -10,10 +10,10 @@ from app import clock, db
 from app.accounts import sign_in_settings
 from app.accounts.domains import service as domains
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
-from app.auth.factor_models import KINDS, PASSKEY, RECOVERY_CODE, RecoveryCode, SecondFactor
 from app.auth.login_users import AccountRow, LoginUser
 from app.auth.mfa import challenges, passkeys
 from app.auth.mfa.challenges import Challenge
+from app.auth.mfa.models import KINDS, PASSKEY, RECOVERY_CODE, RecoveryCode, SecondFactor
 from app.errors import BadRequest, Forbidden, Unauthorized
 from app.types import JSONObject
 

@@ -14,8 +14,8 @@ import sqlalchemy as sa
 
 from app import clock, config, db
 from app.accounts.models import Account, User
-from app.auth.factor_models import PASSKEY, SecondFactor
 from app.auth.mfa import challenges
+from app.auth.mfa.models import PASSKEY, SecondFactor
 from app.errors import BadRequest
 from app.types import JSONMapping, JSONObject
 

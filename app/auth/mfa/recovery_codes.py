@@ -13,7 +13,7 @@ from app import db
 from app.accounts.models import User
 from app.accounts.types import Condition
 from app.auth import tokens
-from app.auth.factor_models import RecoveryCode
+from app.auth.mfa.models import RecoveryCode
 
 COUNT, BYTES, GROUP = 10, 10, 4
 

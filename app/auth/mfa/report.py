@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from app import db
 from app.accounts import sign_in_settings
 from app.accounts.models import User
-from app.auth.factor_models import SecondFactor
+from app.auth.mfa.models import SecondFactor
 
 WITH, WITHOUT = "with", "without"
 STATES = (WITH, WITHOUT)

@@ -16,9 +16,9 @@ from app.accounts import sign_in_settings
 from app.accounts.models import User
 from app.accounts.types import Condition
 from app.auth import lockout
-from app.auth.factor_models import PASSKEY, RECOVERY_CODE, TOTP, RecoveryCode, SecondFactor
 from app.auth.mfa import challenges, gate, passkeys, recovery_codes, totp
 from app.auth.mfa.challenges import Challenge
+from app.auth.mfa.models import PASSKEY, RECOVERY_CODE, TOTP, RecoveryCode, SecondFactor
 from app.errors import Conflict, Forbidden, InvalidValues, NotFound, Unauthorized, problem
 from app.outbound import mail
 from app.types import JSONMapping, JSONObject

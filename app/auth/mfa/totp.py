@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from app import clock, crypto, db
 from app.accounts.models import User
-from app.auth.factor_models import TOTP, SecondFactor
+from app.auth.mfa.models import TOTP, SecondFactor
 
 STEP = 30
 SKEW = (0, -1, 1)

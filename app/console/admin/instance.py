@@ -9,8 +9,8 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import groups, tenants, users
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
-from app.auth import enrolment
 from app.auth import principal as principals
+from app.auth.mfa import enrolment
 from app.console.people import user_lists
 from app.console.people.users import MAX_GROUPS, choices
 from app.console.shell import forms, guard, lists, resubmit, switcher

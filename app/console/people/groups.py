@@ -8,8 +8,8 @@ from werkzeug.wrappers import Response as BaseResponse
 from app.accounts import groups
 from app.accounts import users as people
 from app.accounts.models import Group, User
-from app.auth import enrolment
 from app.auth import service as auth
+from app.auth.mfa import enrolment
 from app.console.people import user_options
 from app.console.shell import forms, guard, idempotent_forms, lists, resubmit, scopes
 from app.console.shell.blueprint import account_route

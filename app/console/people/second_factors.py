@@ -11,11 +11,11 @@ from app.accounts import sign_in_settings
 from app.accounts.models import User
 from app.auth import lockout, signatures
 from app.auth import service as auth
-from app.auth.factor_models import PASSKEY
 from app.auth.mfa import challenges, gate, passkeys, recovery_codes, report
 from app.auth.mfa import service as mfa
 from app.auth.mfa.challenges import Challenge
 from app.auth.mfa.gate import Proof
+from app.auth.mfa.models import PASSKEY
 from app.auth.responses import origin
 from app.console.people.team import tabs
 from app.console.shell import (

@@ -10,7 +10,8 @@ from flask import render_template
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import groups, users
-from app.auth import enrolment, invitations
+from app.auth import invitations
+from app.auth.mfa import enrolment
 from app.auth.models import Invitation
 from app.console.people import user_lists
 from app.console.people.users import choices

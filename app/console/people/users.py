@@ -14,8 +14,8 @@ from werkzeug.wrappers import Response as BaseResponse
 from app.accounts import groups, roles
 from app.accounts import users as users
 from app.accounts.models import ADMIN, Role
-from app.auth import api_keys, enrolment, password_resets, sessions
-from app.auth.mfa import gate
+from app.auth import api_keys, password_resets, sessions
+from app.auth.mfa import enrolment, gate
 from app.auth.mfa import service as mfa
 from app.console.people import handover, role_texts
 from app.console.shell import forms, guard, idempotent_forms

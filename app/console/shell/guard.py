@@ -19,12 +19,12 @@ from app.accounts.models import User
 from app.accounts.sign_in_settings import SERVICE_LIMITS
 from app.auth import credentials, magic_links, sessions
 from app.auth import service as auth
-from app.auth.factor_models import PASSKEY
 from app.auth.guard import ACCOUNT, limit_body
 from app.auth.login_users import LoginUser
 from app.auth.mfa import gate
 from app.auth.mfa.challenges import Challenge
 from app.auth.mfa.gate import Proof
+from app.auth.mfa.models import PASSKEY
 from app.auth.principal import Principal
 from app.auth.responses import origin, remember_device
 from app.console.shell import last_account, resubmit, switcher

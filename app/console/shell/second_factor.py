@@ -8,10 +8,10 @@ import re
 from flask import Response, g, make_response, request
 
 from app.accounts.models import User
-from app.auth.factor_models import PASSKEY, RECOVERY_CODE, TOTP, SecondFactor
 from app.auth.mfa import service as mfa
 from app.auth.mfa import totp
 from app.auth.mfa.gate import EnrolmentRequired, MfaRequired
+from app.auth.mfa.models import PASSKEY, RECOVERY_CODE, TOTP, SecondFactor
 from app.auth.mfa.service import Answer
 from app.console.shell import forms, resubmit
 from app.console.shell.forms import Form, Page

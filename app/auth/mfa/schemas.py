@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import marshmallow as ma
 
-from app.auth.factor_models import KINDS, METHODS, PASSKEY
 from app.auth.mfa.challenges import LONGEST
+from app.auth.mfa.models import KINDS, METHODS, PASSKEY
 from app.auth.schemas import CREDENTIAL, SignedIn
 from app.types import JSONObject
 from app.web import fields

@@ -10,14 +10,13 @@ from app.accounts.schemas import ACCOUNT, USER
 from app.accounts.types import Body
 from app.auth import lockout, signatures
 from app.auth import service as auth
-from app.auth.factor_models import PASSKEY, SecondFactor
 from app.auth.guard import principal, signed_in_caller
 from app.auth.mfa import challenges, gate, passkeys, recovery_codes, totp
 from app.auth.mfa import service as mfa
 from app.auth.mfa.challenges import Challenge
 from app.auth.mfa.gate import Proof
-from app.auth.mfa.service import Answer, Enrolled
-from app.auth.mfa_schemas import (
+from app.auth.mfa.models import PASSKEY, SecondFactor
+from app.auth.mfa.schemas import (
     CODES,
     EXAMPLE,
     FACTOR,
@@ -37,6 +36,7 @@ from app.auth.mfa_schemas import (
     TotpCode,
     TotpSecret,
 )
+from app.auth.mfa.service import Answer, Enrolled
 from app.auth.responses import (
     origin,
     remember_device,
