@@ -14,7 +14,7 @@ from uuid_utils import uuid4
 
 from app import web
 from app.accounts.usage import request_counter
-from app.auth import guard, idempotency
+from app.auth import guard, replay
 from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.context import shown_accounts
@@ -76,7 +76,7 @@ def _after(response: Response) -> Response:
         request_counter.add(account_id)
     claim = g.pop("claim", None)
     if claim is not None:
-        response = idempotency.finish(claim, request, response)
+        response = replay.finish(claim, request, response)
     _set_caching(request, response)
     origin = request.environ.get("HTTP_ORIGIN")
     if origin:

@@ -20,8 +20,8 @@ from app.accounts.usage.quotas import QuotaExceeded
 from app.auth import (
     api_keys,
     credentials,
-    idempotency,
     lockout,
+    replay,
     scim_tokens,
     signatures,
     stream_credentials,
@@ -223,10 +223,10 @@ def limit_body(max_bytes: int) -> None:
 def _replay(request: Request, g: Any, access: Access) -> Response | None:
     """The stored response for the idempotency key, or None to process the request."""
     caller: Principal | None = g.get("principal")
-    if caller is None or not idempotency.applies_to(request, caller):
+    if caller is None or not replay.applies_to(request, caller):
         return None
     g.principal = caller = _verified(request, caller, access)
-    found = idempotency.replay_or_claim(request, caller)
+    found = replay.replay_or_claim(request, caller)
     if isinstance(found, Response):
         return found
     g.claim = found
