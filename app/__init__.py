@@ -63,8 +63,6 @@ from app.records.api import routes as records
 from app.records.api import transfer_routes as record_transfer
 from app.records.write import cleanup
 from app.retention import routes as retention
-from app.scim import routes as scim
-from app.scim import token_routes as scim_tokens
 from app.security import erasing as security_erasing
 from app.security import routes as security_log
 from app.security import sealing as security_sealing
@@ -80,6 +78,8 @@ from app.sso import routes as sso
 from app.sso import saml_key_routes as saml_keys
 from app.sso import saml_logout_routes as saml_logout
 from app.sso import saml_metadata_routes as saml_metadata
+from app.sso.scim import routes as scim
+from app.sso.scim import token_routes as scim_tokens
 from app.types import JSONObject
 from app.web import assets, docs_pages, error_handlers, languages, logging, openapi_text, tracing
 from app.web.access import public

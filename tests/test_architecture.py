@@ -31,7 +31,7 @@ EDGE = re.compile(
     r"|app\..+\.api(\..+)?|app\.(.+[._])?(routes|schemas|responses)(\..+)?|app\.auth\.guard"
 )
 # A manifest is read by the schemas of the requests that it stands for; SCIM's are no marshmallow.
-MANIFEST, INNER_SCHEMAS = "app.manifest.schemas", ("app.manifest.schemas", "app.scim.schemas")
+MANIFEST, INNER_SCHEMAS = "app.manifest.schemas", ("app.manifest.schemas", "app.sso.scim.schemas")
 MOST_LOOSE = 8
 
 REQUEST = {"request", "g", "session", "abort", "redirect", "make_response", "jsonify"}

@@ -22,7 +22,6 @@ from app.auth import (
     credentials,
     lockout,
     replay,
-    scim_tokens,
     signatures,
     stream_credentials,
     stream_tickets,
@@ -35,6 +34,7 @@ from app.auth.stream_credentials import StreamCredential
 from app.context import actor, deadline, tenancy, trigger_depth
 from app.db import disk, errors, versioned_cache
 from app.errors import AppError, BadRequest, Forbidden, NotFound, Unauthorized, Unavailable
+from app.sso.scim import tokens as scim_tokens
 from app.web.access import LARGEST_PUBLIC_BODY, Access, access_of, max_body_of
 from app.web.current_request import environ_key, get_g, get_request
 from app.web.idempotency import HEADER as IDEMPOTENCY_KEY

@@ -7,8 +7,9 @@ import secrets
 from dataclasses import dataclass, field
 
 from app.accounts.models import User
-from app.auth import api_keys, scim_tokens
+from app.auth import api_keys
 from app.ids import new_id
+from app.sso.scim import tokens
 
 MAIL_DOMAIN = "isolation.example"
 # Tables by the name of their ids in paths, queries, bodies and columns.
@@ -59,7 +60,7 @@ class Tenant:
         self.account_id = self.account_id or self.new_id("accounts")
         random = hashlib.sha256(self.mark.encode()).hexdigest()
         self.key_random = random[: api_keys.RANDOM_CHARACTERS]
-        self.scim_random = random[: scim_tokens.RANDOM_CHARACTERS]
+        self.scim_random = random[: tokens.RANDOM_CHARACTERS]
 
     @property
     def slug(self) -> str:
@@ -74,7 +75,7 @@ class Tenant:
     @property
     def scim_token(self) -> str:
         """The text of the SCIM token."""
-        return f"{scim_tokens.PREFIX}{self.code}_{self.scim_random}"
+        return f"{tokens.PREFIX}{self.code}_{self.scim_random}"
 
     def email(self, local: str) -> str:
         """An address of the account."""

@@ -12,8 +12,8 @@ from app import db
 from app.accounts.models import PII_GROUP, VIEWER, Role, User
 from app.context import tenancy
 from app.ids import new_id
-from app.scim import groups as scim_groups
-from app.scim.models import DirectoryUser
+from app.sso.scim import groups as scim_groups
+from app.sso.scim.models import DirectoryUser
 from tests.builders import Caller, Cast
 from tests.scim.conftest import Directory
 from tests.scim.sequences import patch

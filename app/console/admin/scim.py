@@ -7,14 +7,14 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import users
 from app.accounts.models import SYSTEM_ACCOUNT_ID
-from app.auth import scim_tokens
 from app.console.shell import forms, guard, idempotent_forms, one_time_secrets, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import Conflict, NotFound
-from app.scim.token_routes import base_url
 from app.sso import setup_links
+from app.sso.scim import tokens as scim_tokens
+from app.sso.scim.token_routes import base_url
 from app.web.access import public
 from app.web.languages import gettext
 

@@ -8,7 +8,6 @@ from werkzeug.wrappers import Response as BaseResponse
 from app import clock
 from app.accounts.domains import service as domains
 from app.accounts.domains.models import VERIFIED
-from app.auth import scim_tokens
 from app.auth.models import SetupLink
 from app.auth.principal import Principal
 from app.console.admin import sso
@@ -18,6 +17,7 @@ from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page
 from app.errors import AppError, BadRequest
 from app.sso import providers, service, setup_links
+from app.sso.scim import tokens
 from app.web.access import public
 from app.web.languages import gettext
 
@@ -103,7 +103,7 @@ def _steps_page(holder: Principal, form: Form) -> Page:
         "kinds": providers.PROVIDERS,
         "domains": shown,
         "verified_count": sum(row.state == VERIFIED for row in shown),
-        "tokens": scim_tokens.list_active(account.id),
+        "tokens": tokens.list_active(account.id),
         "state_names": STATE_NAMES,
         "verified": VERIFIED,
         "steps": _steps(link),

@@ -22,7 +22,6 @@ from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError
-from app.scim import seen_groups
 from app.sso import (
     account_linking,
     dry_run,
@@ -43,6 +42,7 @@ from app.sso.providers import Provider
 from app.sso.refusals import SignInRefused
 from app.sso.responses import begin_in_console, may_finish, redirect_to_base, redirect_to_provider
 from app.sso.saml import keys
+from app.sso.scim import seen_groups
 from app.types import JSONObject
 from app.web.access import public
 from app.web.languages import gettext

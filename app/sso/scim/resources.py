@@ -8,8 +8,8 @@ from datetime import datetime
 
 from app import clock, config
 from app.accounts.models import Group, User
-from app.scim.attributes import GROUP, USER, ResourceType
-from app.scim.models import DirectoryGroup, DirectoryUser
+from app.sso.scim.attributes import GROUP, USER, ResourceType
+from app.sso.scim.models import DirectoryGroup, DirectoryUser
 from app.types import JSONMapping, JSONObject
 
 ROOT = "/scim/v2"

@@ -13,9 +13,9 @@ from flask import Blueprint, Response, request
 
 from app.auth.guard import limit_body, principal
 from app.errors import AppError, Forbidden, Malformed
-from app.scim import attributes, discovery, errors, groups, resources, schemas, users
-from app.scim.attributes import GROUP, USER, ResourceType
-from app.scim.preconditions import Preconditions
+from app.sso.scim import attributes, discovery, errors, groups, resources, schemas, users
+from app.sso.scim.attributes import GROUP, USER, ResourceType
+from app.sso.scim.preconditions import Preconditions
 from app.types import JSONMapping, JSONObject
 from app.web import error_handlers, json_input, preconditions
 from app.web.access import directory

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.errors import BadRequest, Malformed
-from app.scim.errors import refusal
+from app.sso.scim.errors import refusal
 from app.types import JSONMapping
 from app.web import json_input
 

@@ -9,9 +9,9 @@ import sqlalchemy as sa
 from app import db
 from app.accounts.models import PII_GROUP, Group
 from app.db.types import Text
-from app.scim.models import DirectoryGroup
 from app.sso import roles
 from app.sso.models import Identity
+from app.sso.scim.models import DirectoryGroup
 
 MAX_IDENTITIES = 5000
 """Those that signed in last: more would make a page wait."""

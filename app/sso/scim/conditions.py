@@ -13,10 +13,10 @@ from app import clock
 from app.accounts import service as accounts
 from app.accounts.models import Group, GroupMember, User, name_key
 from app.accounts.types import Condition
-from app.scim.attributes import GROUP, USER
-from app.scim.errors import refusal
-from app.scim.filters import PRESENT, Comparison, Filter, Junction, Literal, Negation, ValuePath
-from app.scim.models import DirectoryGroup, DirectoryUser
+from app.sso.scim.attributes import GROUP, USER
+from app.sso.scim.errors import refusal
+from app.sso.scim.filters import PRESENT, Comparison, Filter, Junction, Literal, Negation, ValuePath
+from app.sso.scim.models import DirectoryGroup, DirectoryUser
 
 Expression = sa.SQLColumnExpression[Any]
 Wrap = Callable[[Condition], Condition]

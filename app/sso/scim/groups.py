@@ -16,12 +16,12 @@ from app.accounts.models import PII_GROUP, Account, Group
 from app.accounts.names import MAPPING, Name, Use
 from app.errors import Forbidden, NotFound, PayloadTooLarge
 from app.rules.named import GROUP as GROUP_NAME
-from app.scim import conditions, filters, patch, resources, roles, schemas
-from app.scim.attributes import GROUP, canonical
-from app.scim.errors import refusal
-from app.scim.models import DirectoryGroup
-from app.scim.patch import Operation
-from app.scim.preconditions import Preconditions
+from app.sso.scim import conditions, filters, patch, resources, roles, schemas
+from app.sso.scim.attributes import GROUP, canonical
+from app.sso.scim.errors import refusal
+from app.sso.scim.models import DirectoryGroup
+from app.sso.scim.patch import Operation
+from app.sso.scim.preconditions import Preconditions
 from app.types import JSONMapping, JSONObject
 
 MAX_LISTED, MAX_CHANGED = 10_000, 1000

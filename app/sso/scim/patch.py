@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from app.scim import attributes, filters
-from app.scim.attributes import READ_ONLY, Attribute, ResourceType
-from app.scim.errors import not_changeable, refusal
-from app.scim.filters import Path
+from app.sso.scim import attributes, filters
+from app.sso.scim.attributes import READ_ONLY, Attribute, ResourceType
+from app.sso.scim.errors import not_changeable, refusal
+from app.sso.scim.filters import Path
 from app.types import JSONMapping, JSONObject
 
 ADD, REMOVE, REPLACE = OPERATIONS = ("add", "remove", "replace")

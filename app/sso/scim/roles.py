@@ -14,9 +14,9 @@ import sqlalchemy as sa
 from app import db, events
 from app.accounts import users
 from app.accounts.models import PII_GROUP, VIEWER, Account, Group, GroupMember, Role, User
-from app.scim.models import DirectoryGroup, DirectoryUser
 from app.sso import roles as sso_roles
 from app.sso.models import Identity
+from app.sso.scim.models import DirectoryGroup, DirectoryUser
 
 
 def assign(account_id: str, user_ids: Collection[str]) -> None:

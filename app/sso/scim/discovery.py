@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from app import config
 from app.errors import NotFound
-from app.scim import resources, schemas
-from app.scim.attributes import RESOURCE_TYPES, ResourceType
+from app.sso.scim import resources, schemas
+from app.sso.scim.attributes import RESOURCE_TYPES, ResourceType
 from app.types import JSONObject
 
 CORE = "urn:ietf:params:scim:schemas:core:2.0"

@@ -19,12 +19,12 @@ from app.accounts.models import ADMIN, VIEWER, User
 from app.accounts.types import Body
 from app.db import errors
 from app.errors import InvalidValues, NotFound
-from app.scim import conditions, filters, patch, resources, roles, schemas
-from app.scim.attributes import USER, canonical
-from app.scim.errors import invalid_value, not_changeable, not_unique
-from app.scim.models import DirectoryUser
-from app.scim.patch import Operation
-from app.scim.preconditions import Preconditions
+from app.sso.scim import conditions, filters, patch, resources, roles, schemas
+from app.sso.scim.attributes import USER, canonical
+from app.sso.scim.errors import invalid_value, not_changeable, not_unique
+from app.sso.scim.models import DirectoryUser
+from app.sso.scim.patch import Operation
+from app.sso.scim.preconditions import Preconditions
 from app.types import JSONMapping, JSONObject
 
 PROVIDER = "scim"  # the `auth_provider` of users that it creates

@@ -7,10 +7,10 @@ from flask import Response
 
 from app import config, web
 from app.accounts.schemas import USER
-from app.auth import scim_tokens
 from app.auth.guard import principal
 from app.auth.models import ScimToken
-from app.scim import resources
+from app.sso.scim import resources
+from app.sso.scim import tokens as scim_tokens
 from app.web import fields
 from app.web.access import account_admin, shows_secret
 from app.web.blueprint import Blueprint

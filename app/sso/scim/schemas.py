@@ -7,8 +7,8 @@ from typing import Any
 
 import marshmallow as ma
 
-from app.scim.errors import invalid_value
-from app.scim.patch import OPERATIONS, Operation
+from app.sso.scim.errors import invalid_value
+from app.sso.scim.patch import OPERATIONS, Operation
 from app.types import JSONMapping, JSONObject
 from app.web import fields
 
