@@ -46,19 +46,13 @@ from app.console.shell.guard import csrf
 from app.context import tenancy
 from app.feed import routes as feed
 from app.feed import upkeep as feed_upkeep
+from app.files import routes as file_routes
 from app.files import upkeep as file_upkeep
 from app.isolation import commands as isolation
 from app.manifest import routes as manifest
 from app.ops import backup_runs, cli, dashboard_routes, health, metrics
 from app.realtime import routes as realtime
-from app.records.api import (
-    aggregate_routes,
-    batch_routes,
-    denials,
-    explain_routes,
-    file_routes,
-    history_routes,
-)
+from app.records.api import aggregate_routes, batch_routes, denials, explain_routes, history_routes
 from app.records.api import routes as records
 from app.records.api import transfer_routes as record_transfer
 from app.records.write import cleanup

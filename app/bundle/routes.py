@@ -11,7 +11,7 @@ from app.auth.guard import principal
 from app.bundle import exports, frames
 from app.bundle.exports import Contents
 from app.bundle.models import PENDING, READY, STATES, AccountExport
-from app.records.api import file_routes
+from app.files import routes
 from app.web import fields
 from app.web.access import account_admin
 from app.web.paging import Page, PageArgs, items_field, page_body
@@ -158,4 +158,4 @@ def download_account_export(export_id: str) -> Response:
     keys. Before it is ready it is a 409. The service may redirect to its storage.
     """
     export = exports.ready(export_id, by=principal())
-    return file_routes.send(exports.as_file(export, by=principal()))
+    return routes.send(exports.as_file(export, by=principal()))

@@ -17,7 +17,7 @@ from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, InvalidValues, NotFound, problem
-from app.records.api import file_routes
+from app.files import routes
 from app.web.access import public
 from app.web.languages import gettext
 
@@ -57,7 +57,7 @@ def download_export(account_id: str, export_id: str) -> Response:
     """The bundle of an export."""
     scope = scopes.account_scope(account_id)
     export = exports.ready(export_id, by=scope.by)
-    return file_routes.send(exports.as_file(export, by=scope.by))
+    return routes.send(exports.as_file(export, by=scope.by))
 
 
 @blueprint.post(f"{ONE_EXPORT}/delete")

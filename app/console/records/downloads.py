@@ -7,7 +7,7 @@ from flask import Response, request
 from app.console.records import file_previews
 from app.console.shell import guard, scopes
 from app.console.shell.blueprint import blueprint
-from app.records.api import file_routes
+from app.files import routes
 from app.records.read import files
 from app.web.access import public
 
@@ -21,4 +21,4 @@ def show_file(account_id: str, file_id: str) -> Response:
     file = files.readable(file_id, by=scopes.account_scope(account_id).by)
     if "text" in request.args:
         return file_previews.beginning(file)
-    return file_routes.send(file, request.args.get("thumb"))
+    return routes.send(file, request.args.get("thumb"))

@@ -7,9 +7,9 @@ from flask import Response
 
 from app import web
 from app.auth.guard import optimistic, principal
+from app.files.upload_parts import record_body
 from app.records import service as records
 from app.records.api import stale_reads
-from app.records.api.uploads import record_body
 from app.records.history import service
 from app.records.read.views import RecordView
 from app.records.store.sizes import limit_size

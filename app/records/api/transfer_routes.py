@@ -13,7 +13,8 @@ from app.auth.guard import optimistic, principal
 from app.collections import access as accesses
 from app.collections import definition as definitions
 from app.errors import PayloadTooLarge, UnsupportedMediaType
-from app.records.api import stale_reads, uploads
+from app.files import upload_parts
+from app.records.api import stale_reads
 from app.records.api.routes import EXAMPLE, RecordBody, RecordObject
 from app.records.transfer import exports, formats
 from app.records.transfer.archive_imports import ArchiveSource
@@ -241,13 +242,13 @@ def _source(collection: str) -> Source:
 
 def _read_source() -> Source:
     format = MEDIA_TYPES.get(request.mimetype)
-    if request.mimetype != uploads.MULTIPART and format != formats.ARCHIVE:
+    if request.mimetype != upload_parts.MULTIPART and format != formats.ARCHIVE:
         charset = request.mimetype_params.get("charset") if format == "csv" else None
         raw = json_input.read_body(request, any_charset=format == "csv")
         if format is None:
             raise UnsupportedMediaType(f"Send {', '.join(formats.FORMATS.values())}.")
         return TextSource(format, formats.utf8(raw, charset) if charset else raw)
-    _, upload, filename, mimetype = uploads.receive_file("file")
+    _, upload, filename, mimetype = upload_parts.receive_file("file")
     format = FORMAT_BY_SUFFIX.get(PurePath(filename).suffix.lower()) or MEDIA_TYPES.get(mimetype)
     if format == formats.ARCHIVE:
         return ArchiveSource(upload, principal())

@@ -23,11 +23,10 @@ from app.errors import (
     Unavailable,
     UnsupportedMediaType,
 )
-from app.files import content, downloads, links, service, storage, thumbnails
+from app.files import content, downloads, links, service, storage, thumbnails, upload_parts
 from app.files import uploads as waiting_uploads
 from app.files.models import StoredFile
 from app.files.service import File
-from app.records.api import uploads
 from app.records.api.routes import IF_MATCH, UNLESS_MATCH, get_preconditions
 from app.records.read import files
 from app.security import reads
@@ -165,7 +164,7 @@ class NoArgs(Schema):
     requestBody={
         "required": True,
         "content": {
-            uploads.MULTIPART: {
+            upload_parts.MULTIPART: {
                 "schema": {
                     "type": "object",
                     "properties": {"file": BYTES},
@@ -192,9 +191,9 @@ def upload_file() -> Response:
     have 100 uploads waiting (429).
     """
     waiting_uploads.check_may_upload(_writer())
-    if get_request().mimetype != uploads.MULTIPART:
+    if get_request().mimetype != upload_parts.MULTIPART:
         raise UnsupportedMediaType("Send the file as multipart/form-data.")
-    _, parts = uploads.receive(with_record=False)
+    _, parts = upload_parts.receive(with_record=False)
     file = _only_file(parts)
     answer = {"success": True, "message": "The file is uploaded.", "file": _shown(file)}
     return json_response(answer, 201)
