@@ -46,8 +46,8 @@ from app.console.shell.guard import csrf
 from app.context import tenancy
 from app.feed import routes as feed
 from app.feed import upkeep as feed_upkeep
-from app.files import routes as file_routes
 from app.files import upkeep as file_upkeep
+from app.files.routes import files as file_routes
 from app.isolation import commands as isolation
 from app.manifest import routes as manifest
 from app.ops import backup_runs, cli, dashboard_routes, health, metrics

@@ -257,11 +257,10 @@ def calls_on_types(module: str) -> set[str]:
 
 
 def test_only_the_edge_knows_marshmallow() -> None:
-    rest = {f"app.web.{name}" for name in ("fields", "paging", "parsing", "schemas")}
-    edge = {*rest, "app.ops.health"}
+    shared = {f"app.web.{name}" for name in ("fields", "paging", "parsing", "schemas")}
     for module in SOURCES:
         if "marshmallow" in packages(module):
-            assert module in edge or module.endswith(("routes", "schemas")), module
+            assert module in {*shared, MANIFEST} or is_edge(module), module
 
 
 # How a connection commits.

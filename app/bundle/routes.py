@@ -11,7 +11,7 @@ from app.auth.guard import principal
 from app.bundle import exports, frames
 from app.bundle.exports import Contents
 from app.bundle.models import PENDING, READY, STATES, AccountExport
-from app.files import routes
+from app.files.routes import files as routes
 from app.web import fields
 from app.web.access import account_admin
 from app.web.paging import Page, PageArgs, items_field, page_body

@@ -17,7 +17,7 @@ from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, InvalidValues, NotFound, problem
-from app.files import routes
+from app.files.routes import files as routes
 from app.web.access import public
 from app.web.languages import gettext
 

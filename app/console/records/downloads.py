@@ -7,7 +7,7 @@ from flask import Response, request
 from app.console.records import file_previews
 from app.console.shell import guard, scopes
 from app.console.shell.blueprint import blueprint
-from app.files import routes
+from app.files.routes import files as routes
 from app.records.read import files
 from app.web.access import public
 

@@ -7,8 +7,9 @@ from flask import Response
 from app import config
 from app.console.shell.forms import TemplateContext
 from app.errors import BadRequest
-from app.files import content, routes, service, thumbnails
+from app.files import content, service, thumbnails
 from app.files.models import StoredFile
+from app.files.routes import files as routes
 from app.files.service import File
 from app.types import JSONMapping, JSONObject
 from app.web.languages import gettext

@@ -7,7 +7,7 @@ from flask import Response
 
 from app import web
 from app.auth.guard import optimistic, principal
-from app.files.upload_parts import record_body
+from app.files.routes.upload_parts import record_body
 from app.records import service as records
 from app.records.api import stale_reads
 from app.records.history import service

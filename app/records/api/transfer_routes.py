@@ -13,7 +13,7 @@ from app.auth.guard import optimistic, principal
 from app.collections import access as accesses
 from app.collections import definition as definitions
 from app.errors import PayloadTooLarge, UnsupportedMediaType
-from app.files import upload_parts
+from app.files.routes import upload_parts
 from app.records.api import stale_reads
 from app.records.api.routes import EXAMPLE, RecordBody, RecordObject
 from app.records.transfer import exports, formats

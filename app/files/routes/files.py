@@ -23,9 +23,10 @@ from app.errors import (
     Unavailable,
     UnsupportedMediaType,
 )
-from app.files import content, downloads, links, service, storage, thumbnails, upload_parts
+from app.files import content, downloads, links, service, storage, thumbnails
 from app.files import uploads as waiting_uploads
 from app.files.models import StoredFile
+from app.files.routes import upload_parts
 from app.files.service import File
 from app.records.api.routes import IF_MATCH, UNLESS_MATCH, get_preconditions
 from app.records.read import files

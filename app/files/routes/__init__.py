@@ -1,0 +1,1 @@
+"""Uploads and downloads of files, and the records that come with them."""
