@@ -52,9 +52,8 @@ from app.isolation import commands as isolation
 from app.manifest import routes as manifest
 from app.ops import backup_runs, cli, dashboard_routes, health, metrics
 from app.realtime import routes as realtime
-from app.records.api import aggregate_routes, batch_routes, denials, explain_routes, history_routes
-from app.records.api import routes as records
-from app.records.api import transfer_routes as record_transfer
+from app.records.routes import aggregates, batches, denials, explain, history, records
+from app.records.routes import transfer as record_transfer
 from app.records.write import cleanup
 from app.retention import routes as retention
 from app.security import erasing as security_erasing
@@ -109,9 +108,9 @@ API_BLUEPRINTS = (
     sso_config.own,
     records.blueprint,
     record_transfer.blueprint,
-    aggregate_routes.blueprint,
-    batch_routes.blueprint,
-    history_routes.blueprint,
+    aggregates.blueprint,
+    batches.blueprint,
+    history.blueprint,
     file_routes.blueprint,
     feed.blueprint,
     audit.blueprint,
@@ -134,7 +133,7 @@ API_BLUEPRINTS = (
 )
 # Imported for the routes that they add to blueprints of other modules.
 ADDITIONS = (
-    *(email_routes, mfa_routes, password_routes, session_routes, explain_routes, permission_routes),
+    *(email_routes, mfa_routes, password_routes, session_routes, explain, permission_routes),
     magic_link_routes,
     admin_routes,
     usage_routes,

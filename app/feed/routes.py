@@ -8,7 +8,7 @@ from flask import Response
 from app import web
 from app.auth.guard import optimistic, principal
 from app.feed import service
-from app.records.api.routes import EXAMPLE as RECORD
+from app.records.routes.records import EXAMPLE as RECORD
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import Access, allow

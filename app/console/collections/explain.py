@@ -20,8 +20,8 @@ from app.console.shell.forms import Form, Page
 from app.db import versioned_cache
 from app.errors import AppError, InvalidValues, Malformed, NotFound, problem
 from app.records import explain as decisions
-from app.records.api import denials
 from app.records.explain import WRITE_OPERATIONS, Question
+from app.records.routes import denials
 from app.rules import OPERATIONS
 from app.types import JSONMapping, JSONObject
 from app.web import json_input

@@ -28,8 +28,8 @@ from app.errors import AppError, BadRequest, Malformed, NotFound
 from app.files import service as files
 from app.files import uploads
 from app.files.uploads import Upload
-from app.records.api.transfer_routes import FORMAT_BY_SUFFIX, SUFFIXES
 from app.records.read.views import RecordView
+from app.records.routes.transfer import FORMAT_BY_SUFFIX, SUFFIXES
 from app.records.transfer import exports, formats, imports
 from app.records.transfer.archive_imports import ArchiveSource
 from app.records.transfer.sources import Source, TextSource

@@ -28,8 +28,8 @@ from app.files import uploads as waiting_uploads
 from app.files.models import StoredFile
 from app.files.routes import upload_parts
 from app.files.service import File
-from app.records.api.routes import IF_MATCH, UNLESS_MATCH, get_preconditions
 from app.records.read import files
+from app.records.routes.records import IF_MATCH, UNLESS_MATCH, get_preconditions
 from app.security import reads
 from app.types import JSONObject
 from app.web import fields, preconditions

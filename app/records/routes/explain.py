@@ -15,7 +15,7 @@ from app.collections.trial_routes import blueprint as rules_blueprint
 from app.db import versioned_cache
 from app.errors import NotFound
 from app.records import explain
-from app.records.api import denials
+from app.records.routes import denials
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import reads, superadmin

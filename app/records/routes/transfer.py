@@ -14,8 +14,8 @@ from app.collections import access as accesses
 from app.collections import definition as definitions
 from app.errors import PayloadTooLarge, UnsupportedMediaType
 from app.files.routes import upload_parts
-from app.records.api import stale_reads
-from app.records.api.routes import EXAMPLE, RecordBody, RecordObject
+from app.records.routes import stale_reads
+from app.records.routes.records import EXAMPLE, RecordBody, RecordObject
 from app.records.transfer import exports, formats
 from app.records.transfer.archive_imports import ArchiveSource
 from app.records.transfer.sources import Source, TextSource

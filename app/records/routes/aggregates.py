@@ -7,8 +7,8 @@ from flask import Response, request
 
 from app import web
 from app.auth.guard import optimistic, principal
-from app.records.api import stale_reads
 from app.records.read import aggregate
+from app.records.routes import stale_reads
 from app.records.store.sizes import limit_size
 from app.types import JSONObject
 from app.web import fields

@@ -8,15 +8,15 @@ from flask import Response
 from app import clock, web
 from app.audit import append
 from app.auth.guard import optimistic, principal
-from app.records.api.routes import EXAMPLE as RECORD
-from app.records.api.routes import (
+from app.records.history import erasure, service
+from app.records.routes.records import EXAMPLE as RECORD
+from app.records.routes.records import (
     IF_MATCH,
     UNLESS_MATCH,
     RecordObject,
     get_preconditions,
     tagged,
 )
-from app.records.history import erasure, service
 from app.records.store.sizes import limit_size
 from app.types import JSONObject
 from app.web import fields

@@ -11,7 +11,7 @@ from app import config, web
 from app.auth.guard import optimistic, principal
 from app.errors import BadRequest
 from app.records import batch
-from app.records.api.routes import EXAMPLE, RecordObject
+from app.records.routes.records import EXAMPLE, RecordObject
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import Access, allow

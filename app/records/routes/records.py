@@ -9,9 +9,9 @@ from app import web
 from app.auth.guard import optimistic, principal
 from app.files.routes.upload_parts import record_body
 from app.records import service as records
-from app.records.api import stale_reads
 from app.records.history import service
 from app.records.read.views import RecordView
+from app.records.routes import stale_reads
 from app.records.store.sizes import limit_size
 from app.types import JSONObject
 from app.web import fields, preconditions
