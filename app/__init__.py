@@ -87,8 +87,8 @@ from app.workflows import dispatch as workflow_dispatch
 from app.workflows import erasure as workflow_erasure
 from app.workflows import upkeep
 from app.workflows import uses as workflow_uses
-from app.workflows.api import hook_routes, instance_routes
-from app.workflows.api import routes as workflows
+from app.workflows.routes import hooks as hook_routes
+from app.workflows.routes import instances, workflows
 from app.workflows.triggers import record_events
 
 API_BLUEPRINTS = (
@@ -123,7 +123,7 @@ API_BLUEPRINTS = (
     delivery_routes.blueprint,
     workflows.blueprint,
     workflows.callers,
-    instance_routes.all_instances,
+    instances.all_instances,
     hook_routes.blueprint,
     manifest.blueprint,
     realtime.blueprint,

@@ -25,8 +25,8 @@ from app.types import JSONObject
 from app.web import fields
 from app.web.schemas import Schema
 from app.webhooks.routes import ChangedWebhook
-from app.workflows.api.hook_routes import ChangedHook
-from app.workflows.api.routes import ChangedWorkflow
+from app.workflows.routes.hooks import ChangedHook
+from app.workflows.routes.workflows import ChangedWorkflow
 
 VERSION = 1
 ALLOW, DENY = "allow", "deny"

@@ -18,8 +18,10 @@ from app.web.blueprint import Blueprint
 from app.web.paging import OffsetArgs, Page, items_field, page_body
 from app.web.schemas import Schema
 from app.workflows import hooks, service
-from app.workflows.api import described
-from app.workflows.api.routes import (
+from app.workflows.language import missing_collections, missing_fields
+from app.workflows.models import HOOK, Workflow
+from app.workflows.routes import described
+from app.workflows.routes.workflows import (
     INSTANCE_ID,
     TIME,
     ChangedDefinition,
@@ -31,8 +33,6 @@ from app.workflows.api.routes import (
     TriggerBody,
     trigger_field,
 )
-from app.workflows.language import missing_collections, missing_fields
-from app.workflows.models import HOOK, Workflow
 
 blueprint = Blueprint(
     "Hooks",

@@ -14,7 +14,10 @@ from app.web.blueprint import Blueprint
 from app.web.paging import OffsetArgs, Page, items_field, page_body
 from app.web.schemas import Message, Schema
 from app.workflows import instances, rerun, service
-from app.workflows.api.routes import (
+from app.workflows.language import definition
+from app.workflows.models import LOG_STATES, STATES, TRIGGERS
+from app.workflows.models import WORKFLOW as KIND
+from app.workflows.routes.workflows import (
     INSTANCE_ID,
     STARTED,
     TIME,
@@ -22,9 +25,6 @@ from app.workflows.api.routes import (
     StartedInstance,
     blueprint,
 )
-from app.workflows.language import definition
-from app.workflows.models import LOG_STATES, STATES, TRIGGERS
-from app.workflows.models import WORKFLOW as KIND
 
 all_instances = Blueprint(
     "Workflow instances",

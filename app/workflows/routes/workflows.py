@@ -26,9 +26,9 @@ from app.web.blueprint import Blueprint
 from app.web.paging import OffsetArgs, Page, items_field, page_body
 from app.web.schemas import Message, Schema
 from app.workflows import service
-from app.workflows.api import described
 from app.workflows.language import missing_collections, missing_fields, step_headers
 from app.workflows.models import TRIGGERS, Workflow
+from app.workflows.routes import described
 
 blueprint = Blueprint(
     "Workflows",
