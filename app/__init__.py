@@ -44,14 +44,14 @@ from app.console import routes as console
 from app.console.records import saved_views
 from app.console.shell.guard import csrf
 from app.context import tenancy
-from app.feed import routes as feed
-from app.feed import upkeep as feed_upkeep
 from app.files import upkeep as file_upkeep
 from app.files.routes import files as file_routes
 from app.isolation import commands as isolation
 from app.manifest import routes as manifest
 from app.ops import backup_runs, cli, dashboard_routes, health, metrics
 from app.realtime import routes as realtime
+from app.realtime.feed import routes as feed
+from app.realtime.feed import upkeep as feed_upkeep
 from app.records.routes import aggregates, batches, denials, explain, history, records
 from app.records.routes import transfer as record_transfer
 from app.records.write import cleanup

@@ -25,10 +25,10 @@ from app.collections import definition as definitions
 from app.context import tenancy
 from app.db import citus, engine, errors, versioned_cache
 from app.errors import Conflict
-from app.feed import generations
 from app.ids import new_id
 from app.manifest import document
 from app.manifest import service as manifest
+from app.realtime.feed import generations
 from app.security import entries, sealing
 from app.security.entries import HEADS
 from app.security.models import SecurityHead

@@ -10,9 +10,9 @@ import click
 from flask.cli import with_appcontext
 
 from app import clock, config
-from app.feed import generations
 from app.ops import backup_proofs, backup_runs, backup_targets, backups, command, work_folders
 from app.ops.pg_programs import BackupError
+from app.realtime.feed import generations
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 

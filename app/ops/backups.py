@@ -29,10 +29,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from app import config
 from app.audit.models import AuditChange
 from app.db import citus, engine, row_security, sqlite_driver
-from app.feed import generations
 from app.files import storage
 from app.ops import pg_programs, progress
 from app.ops.pg_programs import BackupError
+from app.realtime.feed import generations
 
 PAGES_PER_STEP = 1000
 CHUNK = 2**20

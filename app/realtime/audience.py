@@ -13,11 +13,11 @@ from app.collections.definition import Definition
 from app.context import tenancy
 from app.db import versioned_cache
 from app.errors import AppError, NotFound
-from app.feed import changes, states
-from app.feed.changes import Scan
-from app.feed.states import Transition
-from app.feed.visibility import Event, Linked, View
 from app.realtime import sse, websocket
+from app.realtime.feed import changes, states
+from app.realtime.feed.changes import Scan
+from app.realtime.feed.states import Transition
+from app.realtime.feed.visibility import Event, Linked, View
 from app.realtime.outbox import Outbox
 from app.realtime.stream import Stream
 from app.realtime.subscriptions import Subscription, key_of

@@ -8,7 +8,7 @@ from app import clock
 from app.context import tenancy
 from app.db import versioned_cache
 from app.db.versioned_cache import VersionCheck
-from app.feed import changes
+from app.realtime.feed import changes
 from app.realtime.stream import Stream
 
 ACCOUNTS = 500  # of a statement

@@ -25,9 +25,9 @@ from app.collections import definition as definitions
 from app.context import tenancy
 from app.db import has_one_writer, versioned_cache
 from app.errors import AppError, BadRequest, FeedExpired, InvalidValues, Unavailable, error_location
-from app.feed import changes, generations, service, visibility
 from app.realtime import checks, wakeups
 from app.realtime.audience import Audience
+from app.realtime.feed import changes, generations, service, visibility
 from app.realtime.outbox import Outbox
 from app.realtime.stream import Stream
 from app.realtime.subscriptions import Subscription

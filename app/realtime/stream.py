@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from app.auth.principal import Principal
 from app.collections.definition import Definition
 from app.db.versioned_cache import VersionCheck
-from app.feed import visibility
-from app.feed.visibility import View
+from app.realtime.feed import visibility
+from app.realtime.feed.visibility import View
 from app.realtime.subscriptions import Subscription, key_of
 from app.web.sockets import loop
 

@@ -20,7 +20,7 @@ from app import clock, db
 from app.audit import checkpoints, cut, erase, exports, verify
 from app.audit.entries import CHANGES, HEADS, STARTS
 from app.errors import Conflict
-from app.feed import changes as feed
+from app.realtime.feed import changes as feed
 from tests.audit.chains import entries, stand_alone, verified
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.console.browser import Browser

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import clock, db
-from app.feed import changes, upkeep
 from app.ids import new_id
+from app.realtime.feed import changes, upkeep
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.sql import statements
 

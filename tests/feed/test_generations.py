@@ -16,7 +16,7 @@ import pytest
 from flask import Flask
 
 from app import clock, create_app, db
-from app.feed import generations
+from app.realtime.feed import generations
 from tests import builders
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.conftest import make_app, make_own_app, settings_for

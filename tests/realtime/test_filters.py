@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 from flask import Flask
 
-from app.feed import visibility
+from app.realtime.feed import visibility
 from tests.builders import Caller, Cast, make_collection, make_record, make_user
 from tests.realtime.clients import Events, Socket
 from tests.realtime.test_following import changes, messages, types

@@ -42,7 +42,7 @@ from app.console.shell.lists import Listing, UrlArgs
 from app.console.shell.scopes import AccountScope, CollectionScope
 from app.db import counts
 from app.errors import AppError
-from app.feed import service as feed
+from app.realtime.feed import service as feed
 from app.records import service
 from app.rules import OPERATIONS
 from app.types import JSONMapping, JSONObject

@@ -18,7 +18,7 @@ from app.audit.models import FeedChange
 from app.collections import table as tables
 from app.collections.definition import Definition
 from app.db import Base
-from app.feed import generations
+from app.realtime.feed import generations
 from app.types import JSONObject
 
 FEED = Base.metadata.tables[FeedChange.__tablename__]

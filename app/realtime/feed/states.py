@@ -14,7 +14,7 @@ from app.audit import unchanged
 from app.audit.append import CREATE, DELETE, UPDATE
 from app.audit.unchanged import Unchanged
 from app.collections.definition import ByFormerName, Definition
-from app.feed import changes
+from app.realtime.feed import changes
 from app.records import store
 from app.records.history.audit_view import to_stored, with_computed
 from app.records.store import Row

@@ -11,9 +11,9 @@ from app.collections.definition import Definition
 from app.context import tenancy
 from app.db import versioned_cache
 from app.errors import FeedExpired, InvalidValues, NotFound, Unauthorized, problem
-from app.feed import changes, states, visibility
-from app.feed.changes import Bounds
-from app.feed.visibility import Event, Linked, View
+from app.realtime.feed import changes, states, visibility
+from app.realtime.feed.changes import Bounds
+from app.realtime.feed.visibility import Event, Linked, View
 from app.records.store.sizes import LARGEST_ANSWER
 from app.types import JSONObject
 from app.web.serialization import dumps

@@ -7,7 +7,7 @@ from flask import Response
 
 from app import web
 from app.auth.guard import optimistic, principal
-from app.feed import service
+from app.realtime.feed import service
 from app.records.routes.records import EXAMPLE as RECORD
 from app.types import JSONObject
 from app.web import fields

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from app import clock, config, db, jobs
 from app.audit.entries import HEADS
 from app.context import tenancy
-from app.feed.changes import FEED
+from app.realtime.feed.changes import FEED
 from app.types import JSONMapping
 
 

@@ -18,7 +18,7 @@ from app.collections.access import Access, Filter
 from app.collections.definition import Definition
 from app.db.versioned_cache import VersionCheck
 from app.errors import InvalidValues, NotFound, problem
-from app.feed.states import Transition
+from app.realtime.feed.states import Transition
 from app.records.read import views
 from app.records.store import Row, references
 from app.types import JSONObject
