@@ -14,6 +14,11 @@ from app.accounts.usage import upkeep as usage_upkeep
 from app.audit import records as audited_records
 from app.audit import routes as audit
 from app.audit import tracking
+from app.audit.security_log import erasing as security_erasing
+from app.audit.security_log import routes as security_log
+from app.audit.security_log import sealing as security_sealing
+from app.audit.security_log import subscribers as security_events
+from app.audit.security_log import verifying as security_verifying
 from app.auth import cleanup as token_upkeep
 from app.auth import (
     email_routes,
@@ -56,11 +61,6 @@ from app.records.routes import aggregates, batches, denials, explain, history, r
 from app.records.routes import transfer as record_transfer
 from app.records.write import cleanup
 from app.retention import routes as retention
-from app.security import erasing as security_erasing
-from app.security import routes as security_log
-from app.security import sealing as security_sealing
-from app.security import subscribers as security_events
-from app.security import verifying as security_verifying
 from app.sso import config_routes as sso_config
 from app.sso import discovery_routes as sso_discovery
 from app.sso import document_renewal, setup_link_routes

@@ -14,12 +14,12 @@ from uuid_utils import uuid4
 
 from app import web
 from app.accounts.usage import request_counter
+from app.audit.security_log import reads
 from app.auth import guard, replay
 from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.context import shown_accounts
 from app.ops import metrics
-from app.security import reads
 from app.web import cors
 from app.web.current_request import get_g, get_request
 

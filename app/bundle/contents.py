@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from app.audit import checkpoints, verify
+from app.audit.security_log import entries
 from app.bundle import exporting, frames, tables
 from app.bundle.exporting import Progress, ignore
 from app.collections import revisions
 from app.errors import Conflict
-from app.security import entries
 from app.types import JSONMapping, JSONObject
 
 KINDS = ("bundle", "definitions", "table", "blob", "end")

@@ -14,6 +14,8 @@ from app import clock, db
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, Role
 from app.audit import checkpoints, digest
 from app.audit.models import AuditHead
+from app.audit.security_log import sealing
+from app.audit.security_log.entries import HEADS
 from app.bundle import frames, tables
 from app.collections import definition as definitions
 from app.collections import revisions
@@ -24,8 +26,6 @@ from app.errors import Conflict, NotFound
 from app.files import storage
 from app.manifest import export as manifest
 from app.manifest.kinds import ROLES
-from app.security import sealing
-from app.security.entries import HEADS
 from app.types import JSONMapping, JSONObject
 
 VERSION = 1

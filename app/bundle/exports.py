@@ -19,6 +19,7 @@ from app.accounts import service as accounts
 from app.accounts.models import PII_GROUP, SYSTEM_ACCOUNT_ID, User
 from app.accounts.types import Query
 from app.audit.models import AuditChange
+from app.audit.security_log import reads
 from app.auth.principal import Principal
 from app.bundle import exporting, frames
 from app.bundle.models import EXPIRED, FAILED, PENDING, READY, RUNNING, AccountExport
@@ -28,7 +29,6 @@ from app.db import counts
 from app.errors import AppError, Conflict, Forbidden, NotFound, Unavailable
 from app.files import storage, upkeep
 from app.files.models import StoredFile
-from app.security import reads
 from app.types import JSONMapping
 
 log = structlog.get_logger()

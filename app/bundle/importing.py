@@ -16,6 +16,9 @@ from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
 from app.audit import append, checkpoints, digest
 from app.audit.models import AuditChange, AuditHead
+from app.audit.security_log import entries, sealing
+from app.audit.security_log.entries import HEADS
+from app.audit.security_log.models import SecurityHead
 from app.auth.principal import Principal
 from app.bundle import blobs, certificates, frames, shard_inserts, tables
 from app.bundle.contents import Contents
@@ -29,9 +32,6 @@ from app.ids import new_id
 from app.manifest import document
 from app.manifest import service as manifest
 from app.realtime.feed import generations
-from app.security import entries, sealing
-from app.security.entries import HEADS
-from app.security.models import SecurityHead
 from app.types import JSONMapping
 from app.webhooks import versions as webhook_versions
 

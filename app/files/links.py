@@ -14,12 +14,12 @@ import sqlalchemy as sa
 from itsdangerous import BadSignature, URLSafeSerializer
 
 from app import clock, config, db
+from app.audit.security_log.recording import Event, record
 from app.auth.principal import Principal
 from app.context import actor
 from app.errors import Forbidden, TooManyRequests
 from app.files.models import FILES
 from app.files.service import File
-from app.security.recording import Event, record
 from app.web import PREFIX, rate_limits
 from app.web.rate_limits import Limit
 

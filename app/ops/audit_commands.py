@@ -9,8 +9,8 @@ import click
 import orjson
 
 from app.audit import checkpoints, exports, verify
+from app.audit.security_log import service as security_log
 from app.ops import command, progress
-from app.security import service as security_log
 from app.types import JSONObject
 
 audit = command.Group(

@@ -17,13 +17,13 @@ from flask import Flask
 
 from app import clock, config, db
 from app.audit import verify
+from app.audit.security_log import service as security_log
 from app.config.settings import Config
 from app.context import tenancy
 from app.db import engine
 from app.ops import archive_checks, backups, progress, scratch_databases
 from app.ops.backups import Saved
 from app.ops.pg_programs import BackupError
-from app.security import service as security_log
 
 ALTERED = "{} was altered since it was proved: restore another backup"
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from app import clock
+from app.audit.security_log import reads
 from app.collections import definition as definitions
 from app.collections import table as tables
 from app.collections.definition import Definition
@@ -21,7 +22,6 @@ from app.realtime.feed.visibility import Event, Linked, View
 from app.realtime.outbox import Outbox
 from app.realtime.stream import Stream
 from app.realtime.subscriptions import Subscription, key_of
-from app.security import reads
 from app.web.serialization import dumps
 
 RELOADS = 5  # rights may change again while they are read

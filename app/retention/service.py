@@ -12,6 +12,7 @@ import structlog
 
 from app import clock, db, jobs
 from app.audit import cut
+from app.audit.security_log import cutting
 from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.collections import access as accesses
@@ -25,7 +26,6 @@ from app.records import batch
 from app.retention import policy as policies
 from app.retention.policy import Policy, RecordRule
 from app.rules import Type
-from app.security import cutting
 from app.types import JSONMapping
 from app.webhooks import upkeep as deliveries
 from app.webhooks.models import DELIVERIES

@@ -22,10 +22,10 @@ from app.accounts import users
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
 from app.audit import entries
 from app.audit.entries import CHANGES
+from app.audit.security_log.models import SecurityStream
 from app.auth.models import ScimToken, SetupLink
 from app.context import tenancy
 from app.outbound import mail
-from app.security.models import SecurityStream
 from app.sso.models import ProviderSetting
 from app.types import JSONMapping, JSONObject
 from app.webhooks import queue, versions

@@ -9,9 +9,9 @@ from typing import Any
 import orjson
 
 from app import clock
+from app.audit.security_log import reads
 from app.collections import masking
 from app.events import RecordChanged
-from app.security import reads
 from app.types import JSONMapping, JSONObject
 from app.webhooks.models import OPERATIONS
 from app.webhooks.visibility import View

@@ -7,9 +7,9 @@ from flask import Response
 
 from app.accounts.own_account_routes import blueprint
 from app.accounts.types import Body
+from app.audit.security_log.models import SecurityStream
 from app.auth.guard import principal
 from app.outbound.address_policy import LONGEST_URL
-from app.security.models import SecurityStream
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin, shows_secret

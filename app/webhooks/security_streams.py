@@ -16,15 +16,15 @@ import sqlalchemy as sa
 from cryptography.fernet import InvalidToken
 
 from app import clock, config, crypto, db, events, jobs
+from app.audit.security_log import entries, sealing
+from app.audit.security_log.entries import HEADS
+from app.audit.security_log.models import SecurityStream
 from app.auth.principal import Principal
 from app.context import tenancy
 from app.db import Base
 from app.errors import InvalidValues, NotFound, problem
 from app.ids import new_id
 from app.outbound import address_policy, client, web_waits
-from app.security import entries, sealing
-from app.security.entries import HEADS
-from app.security.models import SecurityStream
 from app.types import JSONMapping, JSONObject
 from app.webhooks import delivery, signing
 

@@ -12,9 +12,9 @@ from flask import Flask
 from app import clock, db
 from app.audit import verifications
 from app.audit.entries import CHANGES
+from app.audit.security_log import verifying
+from app.audit.security_log.entries import EVENTS
 from app.ops import doctor
-from app.security import verifying
-from app.security.entries import EVENTS
 from tests.builders import Cast
 from tests.console.browser import Browser
 from tests.logs import unguarded

@@ -20,9 +20,9 @@ import time_machine
 from flask import Flask
 
 from app import clock, db, jobs
+from app.audit.security_log.models import SecurityStream
 from app.console.admin import security_visits
 from app.console.shell import lists
-from app.security.models import SecurityStream
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
 from tests.console.browser import Browser, beside
 from tests.receivers import receiving

@@ -17,10 +17,10 @@ from sqlalchemy.exc import DBAPIError
 
 from app import clock, db
 from app.audit import checkpoints
+from app.audit.security_log import cutting, entries, sealing, service
+from app.audit.security_log.entries import EVENTS, HEADS, STARTS
 from app.context import tenancy
 from app.errors import Conflict
-from app.security import cutting, entries, sealing, service
-from app.security.entries import EVENTS, HEADS, STARTS
 from tests.audit.chains import stand_alone
 from tests.audit.test_cut import new_key
 from tests.builders import Cast

@@ -10,9 +10,9 @@ from flask import Flask
 
 from app import db
 from app.accounts.models import SYSTEM_ACCOUNT_ID
+from app.audit.security_log import erasing
+from app.audit.security_log.entries import EVENTS
 from app.jobs import worker
-from app.security import erasing
-from app.security.entries import EVENTS
 from tests.builders import PASSWORD, Caller, Cast, make_user
 from tests.mailbox import run_jobs
 from tests.security.reading import events

@@ -16,9 +16,9 @@ from flask import Flask
 from werkzeug.routing import Rule
 
 from app import db
+from app.audit.security_log.entries import EVENTS
+from app.audit.security_log.recording import PENDING
 from app.context import tenancy
-from app.security.entries import EVENTS
-from app.security.recording import PENDING
 from app.web.access import Access, access_of
 from tests import builders
 from tests.builders import Caller, Cast
@@ -276,7 +276,7 @@ def test_a_look_that_cannot_be_recorded_is_not_answered(
         raise OSError("no room")
 
     app.config["PROPAGATE_EXCEPTIONS"] = False
-    monkeypatch.setattr("app.security.reads.record", fail)
+    monkeypatch.setattr("app.audit.security_log.reads.record", fail)
     for headers in ({}, {"X-Account-ID": "*"}, {"X-Account-ID": "acme"}):
         answer = cast.root.get("users", headers=headers)
         assert answer.status_code == 500

@@ -14,9 +14,9 @@ from flask import Flask
 
 from app import db
 from app.accounts.models import GroupMember, User
+from app.audit.security_log import sealing
+from app.audit.security_log.recording import PENDING
 from app.context import tenancy
-from app.security import sealing
-from app.security.recording import PENDING
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.console.browser import Browser
 from tests.realtime.clients import Events
@@ -182,7 +182,7 @@ def test_what_cannot_be_recorded_is_not_answered(
         raise OSError("no room")
 
     app.config["PROPAGATE_EXCEPTIONS"] = False
-    monkeypatch.setattr("app.security.reads.record", fail)
+    monkeypatch.setattr("app.audit.security_log.reads.record", fail)
     answer = cast.alice.get("records/customers")
     assert answer.status_code == 500
     assert "zoe@" not in answer.text
@@ -260,8 +260,8 @@ def test_an_export_is_recorded_before_each_piece(cast: Cast, customer: dict[str,
 
 
 def test_a_batch_of_reads_has_at_most_a_thousand_ids() -> None:
+    from app.audit.security_log.reads import _events, _Key
     from app.context import actor
-    from app.security.reads import _events, _Key
 
     key = _Key("a", "col_x", "list", ("email",), "u", None, None, None)
     actor.source.set(actor.system)

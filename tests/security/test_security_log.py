@@ -17,10 +17,10 @@ from sqlalchemy.exc import DBAPIError
 
 from app import db
 from app.audit.digest import FIRST_PREVIOUS
+from app.audit.security_log import sealing
+from app.audit.security_log.entries import EVENTS
+from app.audit.security_log.recording import Event, record
 from app.context import tenancy
-from app.security import sealing
-from app.security.entries import EVENTS
-from app.security.recording import Event, record
 from tests.audit.chains import stand_alone
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record, make_user
 from tests.console.browser import Browser

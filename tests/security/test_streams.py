@@ -18,10 +18,10 @@ import time_machine
 from flask import Flask
 
 from app import clock, create_app, db
+from app.audit.security_log import sealing
 from app.config import Config
 from app.context import tenancy
 from app.jobs import worker
-from app.security import sealing
 from app.webhooks import security_streams
 from tests import builders
 from tests.audit.chains import stand_alone

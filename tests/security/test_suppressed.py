@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import db
+from app.audit.security_log import subscribers, suppressed
 from app.jobs import worker
-from app.security import subscribers, suppressed
 from app.web.rate_limits import Limit
 from tests.builders import Caller, Cast
 from tests.console.browser import Browser

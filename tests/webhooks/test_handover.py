@@ -11,8 +11,8 @@ from flask import Flask
 
 from app import db
 from app.accounts import users
+from app.audit.security_log.models import SecurityStream
 from app.context import tenancy
-from app.security.models import SecurityStream
 from tests import builders
 from tests.builders import Caller, Cast
 from tests.console.browser import Browser

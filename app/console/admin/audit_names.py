@@ -15,6 +15,7 @@ from app import clock, db
 from app.accounts.domains.models import AccountDomain
 from app.accounts.models import Account, Group, Role, User
 from app.audit.append import DELETE, HIDDEN, UPDATE
+from app.audit.security_log.models import SecurityStream
 from app.audit.service import Change
 from app.auth import principal as principals
 from app.auth.models import ApiKey, Invitation, ScimToken, SetupLink
@@ -31,7 +32,6 @@ from app.console.shell.excerpts import Excerpt, differences
 from app.console.shell.lists import UrlArgs
 from app.db import Base
 from app.records.history.audit_view import read_json
-from app.security.models import SecurityStream
 from app.sso.models import ProviderSetting
 from app.types import JSONMapping
 from app.web.languages import gettext, lazy_gettext

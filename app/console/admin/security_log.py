@@ -12,6 +12,8 @@ from werkzeug.wrappers import Response as BaseResponse
 from app import db
 from app.accounts.models import User
 from app.audit import verifications
+from app.audit.security_log import entries, routes, sealing, service, subscribers
+from app.audit.security_log.models import SecurityStream
 from app.console.admin import (
     audit_names,
     log_starts,
@@ -29,8 +31,6 @@ from app.errors import AppError, NotFound
 from app.jobs import workers
 from app.outbound.address_policy import LONGEST_URL
 from app.retention import policy as policies
-from app.security import entries, routes, sealing, service, subscribers
-from app.security.models import SecurityStream
 from app.types import JSONObject
 from app.web import user_agents
 from app.web.access import public

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from app.security import reads
+from app.audit.security_log import reads
 from app.types import JSONMapping, JSONObject
 from app.web.languages import gettext, lazy_gettext
 

@@ -10,6 +10,7 @@ from flask import render_template, url_for
 from app.accounts import sign_in_settings, tenants
 from app.accounts.domains.models import AccountDomain
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
+from app.audit.security_log.models import SecurityStream
 from app.auth.models import ScimToken, SetupLink
 from app.bundle.models import READY, AccountExport
 from app.console.admin.account_settings import ACCOUNT_SETTINGS
@@ -19,7 +20,6 @@ from app.console.shell.scopes import AccountScope
 from app.db import Base, counts
 from app.db.counts import Where
 from app.retention import policy as policies
-from app.security.models import SecurityStream
 from app.sso import setup_links
 from app.sso.models import ProviderSetting
 from app.types import JSONObject

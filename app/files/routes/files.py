@@ -9,6 +9,7 @@ from flask import Response
 from werkzeug.datastructures import MultiDict
 
 from app import clock, config, web
+from app.audit.security_log import reads
 from app.auth.guard import optimistic, principal
 from app.auth.principal import Principal
 from app.context import tenancy
@@ -30,7 +31,6 @@ from app.files.routes import upload_parts
 from app.files.service import File
 from app.records.read import files
 from app.records.routes.records import IF_MATCH, UNLESS_MATCH, get_preconditions
-from app.security import reads
 from app.types import JSONObject
 from app.web import fields, preconditions
 from app.web.access import Access, View, across_accounts, allow, public, query_credentials

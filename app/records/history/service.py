@@ -19,6 +19,7 @@ import sqlalchemy as sa
 
 from app import clock, db
 from app.audit.entries import LOG
+from app.audit.security_log import reads
 from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections import definition as definitions
@@ -33,7 +34,6 @@ from app.records.history import audit_view as pasts
 from app.records.read import query, views
 from app.records.store import references
 from app.records.store.sizes import Octets, SizeLimit
-from app.security import reads
 from app.types import JSONMapping, JSONObject
 from app.web.preconditions import ANY_VERSION, Preconditions
 

@@ -10,6 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from app import db, rules
+from app.audit.security_log import reads
 from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections import definition as definitions
@@ -27,7 +28,6 @@ from app.records.read.query import Conditions
 from app.records.store import sizes
 from app.rules import sql
 from app.rules.elements import CodePoints
-from app.security import reads
 from app.types import JSONMapping, JSONObject
 
 OWN_PARAMETERS = {"functions", "group_by", "filter", "having", "skip", "limit"}

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import orjson
 
+from app.audit.security_log.reads import by_path
 from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections.access import Access
@@ -21,7 +22,6 @@ from app.errors import problem
 from app.records import store
 from app.records.store import Row, reads
 from app.records.store.sizes import SizeLimit
-from app.security.reads import by_path
 from app.types import JSONObject
 from app.web.serialization import dumps
 

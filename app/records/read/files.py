@@ -8,6 +8,7 @@ from dataclasses import replace
 import sqlalchemy as sa
 
 from app import db
+from app.audit.security_log import reads as personal_reads
 from app.auth import api_keys
 from app.auth import principal as principals
 from app.auth.principal import Principal
@@ -25,7 +26,6 @@ from app.files import service as files
 from app.files.links import Token
 from app.files.service import NO_FILE, File
 from app.records.store import reads
-from app.security import reads as personal_reads
 from app.types import JSONMapping
 
 NOT_YOURS = "Only admins and those who may change the record end the links of its file."

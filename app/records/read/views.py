@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
+from app.audit.security_log import reads
 from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections import masking
@@ -14,7 +15,6 @@ from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS, encoders_of
 from app.records import store
 from app.records.store import Row, references
-from app.security import reads
 from app.types import JSONMapping, JSONObject
 from app.web.serialization import dumps
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 
+from app.audit.security_log import reads
 from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections import definition as definitions
@@ -17,7 +18,6 @@ from app.records.transfer import formats, imports, stream
 from app.records.transfer.archives import Archive
 from app.records.transfer.sources import Source
 from app.records.transfer.stream import Stream
-from app.security import reads
 
 Parameters = Mapping[str, Sequence[str]]
 # Parameters of a list that an export does not have.

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from app.audit.security_log import reads
 from app.auth.principal import Principal
 from app.collections import definition as definitions
 from app.collections import masking
 from app.errors import InvalidValues, problem
 from app.records import service as records
-from app.security import reads
 from app.types import JSONMapping, JSONObject
 from app.web import serialization
 

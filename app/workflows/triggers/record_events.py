@@ -15,13 +15,13 @@ from typing import Any
 import sqlalchemy as sa
 
 from app import clock, db, events
+from app.audit.security_log import reads
 from app.auth.principal import Principal
 from app.collections import access, masking
 from app.db import versioned_cache
 from app.errors import Forbidden
 from app.ids import new_id
 from app.records.read import views
-from app.security import reads
 from app.types import JSONObject
 from app.web import serialization
 from app.webhooks import outbox

@@ -13,12 +13,12 @@ import sqlalchemy as sa
 from app import clock, db
 from app.audit import cut as audit_cut
 from app.audit import verify
+from app.audit.security_log import entries, sealing
+from app.audit.security_log.entries import EVENTS, HEADS, STARTS
+from app.audit.security_log.models import SecurityStream
 from app.context import actor
 from app.db import Base
 from app.errors import Conflict
-from app.security import entries, sealing
-from app.security.entries import EVENTS, HEADS, STARTS
-from app.security.models import SecurityStream
 from app.types import JSONObject
 
 PIECE = 500  # events

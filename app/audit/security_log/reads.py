@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 from flask import Flask
 
 from app import config, db
+from app.audit.security_log.recording import Event, record
 from app.auth.principal import Principal
 from app.collections.access import Access
 from app.collections.definition import Definition
 from app.context import actor, shown_accounts
 from app.context.actor import Actor
-from app.security.recording import Event, record
 from app.types import JSONObject
 
 PII_READ, OPERATOR_READ, OPERATOR_REQUEST = (

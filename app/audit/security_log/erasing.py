@@ -15,10 +15,10 @@ import sqlalchemy as sa
 from cryptography.fernet import InvalidToken
 
 from app import clock, crypto, db, events, jobs
+from app.audit.security_log import entries, sealing
+from app.audit.security_log.entries import ACTOR, EVENTS
+from app.audit.security_log.recording import PENDING
 from app.context import actor, tenancy
-from app.security import entries, sealing
-from app.security.entries import ACTOR, EVENTS
-from app.security.recording import PENDING
 from app.types import JSONMapping, JSONObject
 
 BATCH_SIZE = 500

@@ -6,8 +6,8 @@ The first one beyond the limit enqueues a job; after an hour it records how many
 from __future__ import annotations
 
 from app import clock, db, jobs
+from app.audit.security_log.recording import Event, record
 from app.context import actor
-from app.security.recording import Event, record
 from app.types import JSONMapping
 from app.web import rate_limits
 from app.web.rate_limits import Limit

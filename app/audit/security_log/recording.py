@@ -12,12 +12,12 @@ import sqlalchemy as sa
 
 from app import clock, db
 from app.audit import digest
+from app.audit.security_log.models import PendingEvent
 from app.context import actor, tenancy
 from app.context.actor import Actor
 from app.db import Base
 from app.db.prepared import PreparedStatement
 from app.ids import new_id
-from app.security.models import PendingEvent
 from app.types import JSONMapping
 
 LONGEST_TEXT = 500

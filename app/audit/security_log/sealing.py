@@ -18,10 +18,10 @@ from app import db, jobs
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.audit import checkpoints, digest
 from app.audit.entries import CHANGES
+from app.audit.security_log import entries
+from app.audit.security_log.entries import EVENTS, HEADS
+from app.audit.security_log.recording import PENDING
 from app.context import tenancy
-from app.security import entries
-from app.security.entries import EVENTS, HEADS
-from app.security.recording import PENDING
 from app.types import JSONObject
 
 log = structlog.get_logger()

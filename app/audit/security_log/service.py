@@ -12,11 +12,11 @@ import sqlalchemy as sa
 from app import clock, db
 from app.accounts.types import Query
 from app.audit import digest, verifications, verify
+from app.audit.security_log import entries, reads, sealing
+from app.audit.security_log.entries import EVENTS, HEADS
+from app.audit.security_log.recording import PENDING
 from app.context import tenancy
 from app.db import counts
-from app.security import entries, reads, sealing
-from app.security.entries import EVENTS, HEADS
-from app.security.recording import PENDING
 from app.types import JSONObject
 
 READS = (reads.PII_READ, reads.OPERATOR_READ)

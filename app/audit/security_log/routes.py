@@ -13,8 +13,8 @@ from app.accounts.types import Query
 from app.audit import append, checkpoints, exports
 from app.audit import routes as audit
 from app.audit import service as audit_log
+from app.audit.security_log import entries, ocsf, sealing, service, subscribers
 from app.auth.guard import principal
-from app.security import entries, ocsf, sealing, service, subscribers
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin

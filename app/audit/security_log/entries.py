@@ -13,9 +13,9 @@ import sqlalchemy as sa
 
 from app import clock, db
 from app.audit import checkpoints, digest
+from app.audit.security_log.models import SecurityEvent, SecurityHead, SecurityStart
 from app.context import tenancy
 from app.db import Base
-from app.security.models import SecurityEvent, SecurityHead, SecurityStart
 from app.types import JSONObject
 
 EVENTS, HEADS, STARTS = (

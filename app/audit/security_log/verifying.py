@@ -11,7 +11,7 @@ import structlog
 from app import db, jobs
 from app.audit import verifications, verify
 from app.audit.models import AuditHead
-from app.security import service
+from app.audit.security_log import service
 from app.types import JSONMapping
 
 log = structlog.get_logger()

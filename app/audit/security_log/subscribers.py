@@ -5,10 +5,10 @@ from __future__ import annotations
 from app import config, events
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.audit.append import CREATE, DELETE
+from app.audit.security_log import entries, reads, suppressed
+from app.audit.security_log.recording import Event, record
 from app.context import actor
 from app.errors import TooManyRequests
-from app.security import entries, reads, suppressed
-from app.security.recording import Event, record
 from app.web import rate_limits
 from app.web.rate_limits import Limit
 
