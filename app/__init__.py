@@ -33,8 +33,6 @@ from app.auth import (
 from app.auth import routes as auth
 from app.auth.mfa import admin_routes
 from app.auth.mfa import routes as mfa_routes
-from app.bundle import certificate_routes, certificates
-from app.bundle import routes as bundle_routes
 from app.collections import (
     open_routes,
     permission_routes,
@@ -54,13 +52,15 @@ from app.files.routes import files as file_routes
 from app.isolation import commands as isolation
 from app.manifest import routes as manifest
 from app.ops import backup_runs, cli, dashboard_routes, health, metrics
+from app.portability import certificate_routes, certificates
+from app.portability.bundle import routes as bundle_routes
+from app.portability.retention import routes as retention
 from app.realtime import routes as realtime
 from app.realtime.feed import routes as feed
 from app.realtime.feed import upkeep as feed_upkeep
 from app.records.routes import aggregates, batches, denials, explain, history, records
 from app.records.routes import transfer as record_transfer
 from app.records.write import cleanup
-from app.retention import routes as retention
 from app.sso import config_routes as sso_config
 from app.sso import discovery_routes as sso_discovery
 from app.sso import document_renewal, setup_link_routes

@@ -27,10 +27,10 @@ from jinja2 import FileSystemBytecodeCache
 from app import create_app, db
 from app.accounts.usage import request_counter
 from app.auth import passwords, principal
-from app.bundle import frames
 from app.config import Config
 from app.db import row_security, sharding, versioned_cache
 from app.ops import cli
+from app.portability.bundle import frames
 from app.sso.saml import keys as saml_keys
 from tests import builders, databases, services, states
 from tests.builders import Caller, Cast

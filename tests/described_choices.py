@@ -10,10 +10,10 @@ from app.audit import append
 from app.auth import invitations
 from app.auth.models import KINDS
 from app.auth.tokens import BEARER
-from app.bundle import models as bundles
 from app.collections import changes, masking, transfer
 from app.collections import fields as field_types
 from app.collections.schema import ON_DELETE
+from app.portability.bundle import models as bundles
 from app.sso import providers
 from app.sso.models import CATEGORIES
 from app.web.languages import LANGUAGES

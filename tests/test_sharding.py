@@ -21,12 +21,12 @@ from flask import Flask
 
 from app import clock, create_app, db
 from app.accounts.models import Account
-from app.bundle import shard_inserts
 from app.collections import definition as definitions
 from app.context import tenancy
 from app.db import errors, row_security, sharding, snapshots
 from app.ids import new_id
 from app.ops import doctor
+from app.portability.bundle import shard_inserts
 from tests import builders, services, sql
 from tests.builders import Caller, Cast
 from tests.conftest import fill_by_hand, make_app, settings_for

@@ -14,11 +14,11 @@ import sqlalchemy as sa
 from app import clock, crypto
 from app.accounts.models import VIEWER
 from app.auth import tokens
-from app.bundle.models import READY
 from app.collections import definition as definitions
 from app.db import Base
 from app.db.types import UtcDateTime
 from app.isolation.tenants import TABLE_BY_PARAMETER, Tenant
+from app.portability.bundle.models import READY
 from app.sso.saml import keys as saml_keys
 
 LATER = timedelta(days=3650)

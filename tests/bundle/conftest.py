@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.bundle import frames
+from app.portability.bundle import frames
 from tests.conftest import REAL_SCRYPT
 
 

@@ -15,7 +15,7 @@ import time_machine
 from flask import Flask
 
 from app import clock
-from app.bundle import certificates
+from app.portability import certificates
 from tests.builders import Cast
 from tests.bundle.accounts import export, furnish, import_, run
 from tests.mailbox import run_jobs

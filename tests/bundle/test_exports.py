@@ -12,10 +12,10 @@ from flask import Flask
 
 from app import clock
 from app.accounts import service as accounts
-from app.bundle import exporting, exports
 from app.db import Base, db
 from app.errors import Unavailable
 from app.files import storage, upkeep
+from app.portability.bundle import exporting, exports
 from tests.builders import Cast, make_collection, make_record, make_user
 from tests.bundle.accounts import PAPER, PASSPHRASE, furnish, import_, run
 from tests.mailbox import run_jobs

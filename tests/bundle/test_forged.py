@@ -10,8 +10,8 @@ import pytest
 from flask import Flask
 
 from app.accounts.models import SYSTEM_ACCOUNT_ID
-from app.bundle import frames
-from app.bundle.tables import CHAIN
+from app.portability.bundle import frames
+from app.portability.bundle.tables import CHAIN
 from tests.builders import Caller, Cast
 from tests.bundle.accounts import PASSPHRASE, export, furnish, hashes, import_, run
 

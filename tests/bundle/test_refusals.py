@@ -19,11 +19,11 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app.accounts.models import Account
-from app.bundle import exporting, frames, importing
 from app.context import tenancy
 from app.db import db
 from app.errors import Conflict
 from app.files import storage
+from app.portability.bundle import exporting, frames, importing
 from tests.builders import Cast, make_record
 from tests.bundle.accounts import PASSPHRASE, export, furnish, hashes, import_, run
 from tests.mailbox import run_jobs
@@ -212,7 +212,7 @@ def test_an_import_that_fails_leaves_no_files(
 KILLED = """
 import os, signal, sys
 from app import create_app
-from app.bundle import importing
+from app.portability.bundle import importing
 from app.config import Config
 def kill(self):
     os.write(1, b"writing")

@@ -16,10 +16,10 @@ from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.audit import cut
 from app.audit.security_log import cutting, sealing
 from app.auth import principal
-from app.bundle import importing
-from app.bundle.tables import CHAIN, EXCLUDED, INCLUDED
 from app.context import tenancy
 from app.db import Base, db, reencryption
+from app.portability.bundle import importing
+from app.portability.bundle.tables import CHAIN, EXCLUDED, INCLUDED
 from app.webhooks import headers
 from app.webhooks.models import Webhook
 from app.workflows.language import step_headers

@@ -14,7 +14,8 @@ from flask import Flask
 
 from app import clock
 from app.accounts.models import SYSTEM_ACCOUNT_ID
-from app.bundle import certificates, exports
+from app.portability import certificates
+from app.portability.bundle import exports
 from tests.builders import Cast, make_user
 from tests.bundle.accounts import PASSPHRASE, furnish, import_
 from tests.console.browser import Browser, beside

@@ -12,7 +12,7 @@ from flask import Flask
 from app import clock, db
 from app.collections import definition as definitions
 from app.context import tenancy
-from app.retention import service
+from app.portability.retention import service
 from tests.builders import OPEN, Caller, Cast, make_collection, make_record, make_user
 from tests.mailbox import run_jobs
 from tests.security.reading import events

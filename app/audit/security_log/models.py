@@ -1,8 +1,8 @@
 """Events of the security log, before and after they are sealed (docs/security-log.md).
 
 A request inserts into `security_pending` without waiting for anybody. Sealing numbers the events
-and links them to the chain (`app/audit/security_log/sealing.py`). The log outlives what it describes, so
-there are no foreign keys.
+and links them to the chain (`app/audit/security_log/sealing.py`). The log outlives what it
+describes, so there are no foreign keys.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from app.console.shell import days, guard, lists, streamed_pages
 from app.console.shell.blueprint import blueprint
 from app.console.shell.lists import Listing
 from app.errors import NotFound
-from app.retention import policy as policies
+from app.portability.retention import policy as policies
 from app.types import JSONObject
 from app.web.access import public
 from app.web.converters import UuidPath

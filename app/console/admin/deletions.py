@@ -6,10 +6,10 @@ import orjson
 from flask import Response, render_template
 
 from app.audit import checkpoints
-from app.bundle import certificates
 from app.console.records import writers
 from app.console.shell import guard, lists
 from app.console.shell.blueprint import blueprint
+from app.portability import certificates
 from app.web.access import public
 
 DELETIONS = "/console/accounts/deletions"

@@ -7,9 +7,6 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock
 from app.accounts.models import SYSTEM_ACCOUNT_ID
-from app.bundle import exports, frames
-from app.bundle.exports import Contents
-from app.bundle.models import PENDING, READY, RUNNING, AccountExport
 from app.console.admin.account_settings import ACCOUNT_SETTINGS
 from app.console.records import writers
 from app.console.shell import forms, guard, lists, scopes
@@ -18,6 +15,9 @@ from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, InvalidValues, NotFound, problem
 from app.files.routes import files as routes
+from app.portability.bundle import exports, frames
+from app.portability.bundle.exports import Contents
+from app.portability.bundle.models import PENDING, READY, RUNNING, AccountExport
 from app.web.access import public
 from app.web.languages import gettext
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from app import clock
 from app.audit import checkpoints
 from app.errors import NotFound
-from app.retention import policy as policies
+from app.portability.retention import policy as policies
 from app.types import JSONMapping
 
 

@@ -14,10 +14,10 @@ from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, InvalidValues, problem
-from app.retention import policy as policies
-from app.retention import service
-from app.retention.policy import MAX_DAYS, MAX_RULES, Policy
-from app.retention.service import Plan
+from app.portability.retention import policy as policies
+from app.portability.retention import service
+from app.portability.retention.policy import MAX_DAYS, MAX_RULES, Policy
+from app.portability.retention.service import Plan
 from app.types import JSONObject
 from app.web.access import public
 from app.web.languages import gettext

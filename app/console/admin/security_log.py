@@ -30,7 +30,7 @@ from app.console.shell.scopes import AccountScope
 from app.errors import AppError, NotFound
 from app.jobs import workers
 from app.outbound.address_policy import LONGEST_URL
-from app.retention import policy as policies
+from app.portability.retention import policy as policies
 from app.types import JSONObject
 from app.web import user_agents
 from app.web.access import public

@@ -12,14 +12,14 @@ from app.accounts.domains.models import AccountDomain
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
 from app.audit.security_log.models import SecurityStream
 from app.auth.models import ScimToken, SetupLink
-from app.bundle.models import READY, AccountExport
 from app.console.admin.account_settings import ACCOUNT_SETTINGS
 from app.console.shell import guard, lists, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.scopes import AccountScope
 from app.db import Base, counts
 from app.db.counts import Where
-from app.retention import policy as policies
+from app.portability.bundle.models import READY, AccountExport
+from app.portability.retention import policy as policies
 from app.sso import setup_links
 from app.sso.models import ProviderSetting
 from app.types import JSONObject

@@ -21,14 +21,14 @@ from app.accounts.types import Query
 from app.audit.models import AuditChange
 from app.audit.security_log import reads
 from app.auth.principal import Principal
-from app.bundle import exporting, frames
-from app.bundle.models import EXPIRED, FAILED, PENDING, READY, RUNNING, AccountExport
 from app.collections.models import RecordCount
 from app.context import tenancy
 from app.db import counts
 from app.errors import AppError, Conflict, Forbidden, NotFound, Unavailable
 from app.files import storage, upkeep
 from app.files.models import StoredFile
+from app.portability.bundle import exporting, frames
+from app.portability.bundle.models import EXPIRED, FAILED, PENDING, READY, RUNNING, AccountExport
 from app.types import JSONMapping
 
 log = structlog.get_logger()

@@ -17,13 +17,13 @@ from app.accounts.models import Account
 from app.accounts.types import Query
 from app.audit import checkpoints, digest
 from app.audit.models import AuditCheckpoint
-from app.bundle.models import DeletionCertificate
 from app.collections import definition as definitions
 from app.collections.models import RecordCount
 from app.context import actor, tenancy
 from app.db import versioned_cache
 from app.errors import Conflict, NotFound
 from app.files import storage
+from app.portability.bundle.models import DeletionCertificate
 from app.records.write.cleanup import KEPT
 from app.types import JSONMapping, JSONObject
 

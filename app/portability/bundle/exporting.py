@@ -16,7 +16,6 @@ from app.audit import checkpoints, digest
 from app.audit.models import AuditHead
 from app.audit.security_log import sealing
 from app.audit.security_log.entries import HEADS
-from app.bundle import frames, tables
 from app.collections import definition as definitions
 from app.collections import revisions
 from app.collections.definition import Definition
@@ -26,6 +25,7 @@ from app.errors import Conflict, NotFound
 from app.files import storage
 from app.manifest import export as manifest
 from app.manifest.kinds import ROLES
+from app.portability.bundle import frames, tables
 from app.types import JSONMapping, JSONObject
 
 VERSION = 1

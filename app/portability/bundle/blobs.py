@@ -11,9 +11,9 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from app import db
-from app.bundle.contents import Contents, Event
 from app.files import content, storage
 from app.files.models import FILES
+from app.portability.bundle.contents import Contents, Event
 from app.types import JSONMapping
 
 

@@ -20,10 +20,6 @@ from app.audit.security_log import entries, sealing
 from app.audit.security_log.entries import HEADS
 from app.audit.security_log.models import SecurityHead
 from app.auth.principal import Principal
-from app.bundle import blobs, certificates, frames, shard_inserts, tables
-from app.bundle.contents import Contents
-from app.bundle.exporting import PIECE, ROLE_NAMES, Progress, ignore
-from app.bundle.shard_inserts import Staged
 from app.collections import definition as definitions
 from app.context import tenancy
 from app.db import citus, engine, errors, versioned_cache
@@ -31,6 +27,11 @@ from app.errors import Conflict
 from app.ids import new_id
 from app.manifest import document
 from app.manifest import service as manifest
+from app.portability import certificates
+from app.portability.bundle import blobs, frames, shard_inserts, tables
+from app.portability.bundle.contents import Contents
+from app.portability.bundle.exporting import PIECE, ROLE_NAMES, Progress, ignore
+from app.portability.bundle.shard_inserts import Staged
 from app.realtime.feed import generations
 from app.types import JSONMapping
 from app.webhooks import versions as webhook_versions

@@ -11,10 +11,10 @@ from uuid import UUID
 
 from app.audit import checkpoints, verify
 from app.audit.security_log import entries
-from app.bundle import exporting, frames, tables
-from app.bundle.exporting import Progress, ignore
 from app.collections import revisions
 from app.errors import Conflict
+from app.portability.bundle import exporting, frames, tables
+from app.portability.bundle.exporting import Progress, ignore
 from app.types import JSONMapping, JSONObject
 
 KINDS = ("bundle", "definitions", "table", "blob", "end")

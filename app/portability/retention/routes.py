@@ -7,9 +7,9 @@ import marshmallow as ma
 from app.accounts.own_account_routes import blueprint
 from app.accounts.types import Body
 from app.auth.guard import principal
-from app.retention import policy as policies
-from app.retention import service
-from app.retention.policy import CREATED, MAX_DAYS, MAX_RULES, Policy
+from app.portability.retention import policy as policies
+from app.portability.retention import service
+from app.portability.retention.policy import CREATED, MAX_DAYS, MAX_RULES, Policy
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin, reads

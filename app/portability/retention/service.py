@@ -22,9 +22,9 @@ from app.context import actor, tenancy
 from app.context.actor import Actor
 from app.db import counts, versioned_cache
 from app.errors import AppError, Conflict, Forbidden
+from app.portability.retention import policy as policies
+from app.portability.retention.policy import Policy, RecordRule
 from app.records import batch
-from app.retention import policy as policies
-from app.retention.policy import Policy, RecordRule
 from app.rules import Type
 from app.types import JSONMapping
 from app.webhooks import upkeep as deliveries

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from app import db
-from app.bundle import tables
 from app.collections.definition import Definition
 from app.errors import Conflict
+from app.portability.bundle import tables
 
 REFERENCES_AT_ONCE = 1000  # set by one statement
 CIRCLE = "Required references of {} form a circle, which a sharded database cannot import."

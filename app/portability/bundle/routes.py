@@ -8,10 +8,10 @@ from flask import Response
 from app.accounts.own_account_routes import blueprint
 from app.accounts.types import Body, Query
 from app.auth.guard import principal
-from app.bundle import exports, frames
-from app.bundle.exports import Contents
-from app.bundle.models import PENDING, READY, STATES, AccountExport
 from app.files.routes import files as routes
+from app.portability.bundle import exports, frames
+from app.portability.bundle.exports import Contents
+from app.portability.bundle.models import PENDING, READY, STATES, AccountExport
 from app.web import fields
 from app.web.access import account_admin
 from app.web.paging import Page, PageArgs, items_field, page_body

@@ -6,7 +6,7 @@ import marshmallow as ma
 
 from app.accounts.routes import blueprint
 from app.accounts.types import Query
-from app.bundle import certificates
+from app.portability import certificates
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import superadmin

@@ -1,0 +1,1 @@
+"""The life of an account's data: bundles, retention by age, certificates of deletion."""
