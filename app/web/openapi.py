@@ -70,6 +70,8 @@ class Api(flask_smorest.Api):  # type: ignore[misc]
         spec = self.spec.to_dict()
         # The schema of flask-smorest's own pagination, which no operation uses.
         spec["components"]["schemas"].pop("PaginationMetadata", None)
+        # By name, and not as modules happen to be imported.
+        spec["components"]["schemas"] = dict(sorted(spec["components"]["schemas"].items()))
         if request.args.get("collections", "0") not in ("1", "true"):
             return _compressed(json_response(spec))
         response = json_response(self.with_collections(deepcopy(spec)))

@@ -12,7 +12,7 @@ from app.db import reencryption
 from tests.sso import openid
 from tests.sso.flows import Stage
 
-MODELS = Path(reencryption.__file__).parent.parent.glob("*/*models.py")
+MODELS = Path(reencryption.__file__).parent.parent.rglob("*models.py")
 FOR_MINUTES = {("sso_flows", "verifier"), ("sso_flows", "outcome")}
 
 
