@@ -30,7 +30,7 @@ import redis
 import requests
 from psycopg2 import sql
 
-from tests.processes import free_port
+from tests.project import free_port
 
 START_SECONDS = 30
 STOP_SECONDS = 30

@@ -24,7 +24,7 @@ from app.jobs import worker
 from tests import services
 from tests.builders import Cast, make_collection, make_record
 from tests.conftest import settings_for
-from tests.processes import free_port
+from tests.project import free_port
 
 Breaking = Callable[[Flask, pytest.MonkeyPatch], None]
 

@@ -25,7 +25,7 @@ from app.ids import new_id
 from app.ops import metrics, metrics_server
 from app.webhooks import versions
 from tests.builders import Caller, Cast, make_collection, make_record
-from tests.processes import PROJECT
+from tests.project import PROJECT
 from tests.receivers import receiving
 from tests.webhooks.delivering import deliver, make_webhook
 

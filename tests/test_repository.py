@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 import tomllib
 from configparser import ConfigParser
 from pathlib import Path
@@ -16,7 +14,7 @@ import yaml
 
 from app import rest
 from app.auth import tokens
-from tests.processes import PROJECT, procfile
+from tests.project import PROJECT, procfile
 from tests.services import PREFERRED_POSTGRES
 
 GITHUB = PROJECT / ".github"
@@ -163,16 +161,6 @@ def test_compose_publishes_web_alone_and_to_this_machine() -> None:
     assert ports == {"web": ["127.0.0.1:8000:8000"]}
 
 
-def test_nginx_of_compose_asks_web(tmp_path: Path) -> None:
-    *_, script = loaded(PROJECT / "compose.yaml")["services"]["nginx"]["command"]
-    edit = script.partition(" && ")[0].replace("/etc/atrium.conf", "deploy/nginx.conf")
-    edit = edit.replace("/etc/nginx/conf.d/default.conf", str(tmp_path / "atrium.conf"))
-    subprocess.run(["sh", "-c", edit], cwd=PROJECT, check=True)
-    edited = (tmp_path / "atrium.conf").read_text()
-    assert re.findall(r"^    server (\S+)", edited, re.MULTILINE) == ["web:8000"]
-    assert {"/tls/atrium.pem", "/tls/atrium.key"} <= set(re.findall(r"ssl_\w+ +(\S+);", edited))
-
-
 def test_heroku_is_asked_for_settings_that_exist() -> None:
     described = json.loads(text("app.json"))
     assert set(described["formation"]) == set(procfile()) - {"release"}
@@ -229,21 +217,6 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_make_targets_in_pages_exist(page: Path) -> None:
     named = set(re.findall(r"(?:^ {4}|`)make ([a-z]+)", page.read_text(), re.MULTILINE))
     assert named <= make_targets().keys()
-
-
-def test_blame_skips_commits_of_this_history() -> None:
-    lines = [
-        line for line in text(".git-blame-ignore-revs").splitlines() if line and line[0] != "#"
-    ]
-    assert all(re.fullmatch("[0-9a-f]{40}", line) for line in lines)
-    git = shutil.which("git")
-    if not git or not (PROJECT / ".git").exists():
-        pytest.skip("no git checkout")
-    shallow = [git, "rev-parse", "--is-shallow-repository"]
-    if subprocess.check_output(shallow, cwd=PROJECT, text=True).strip() == "true":
-        pytest.skip("a shallow clone has no history")
-    for revision in lines:
-        subprocess.run([git, "cat-file", "-e", f"{revision}^{{commit}}"], cwd=PROJECT, check=True)
 
 
 @pytest.mark.parametrize(

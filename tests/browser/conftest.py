@@ -19,7 +19,7 @@ from werkzeug.serving import make_server
 from tests import builders, npm, services
 from tests.builders import Cast
 from tests.conftest import make_app, settings_for
-from tests.processes import free_port
+from tests.project import free_port
 
 HERE = Path(__file__).parent
 WIDE, NARROW = {"width": 1280, "height": 800}, {"width": 360, "height": 740}

@@ -14,8 +14,8 @@ from werkzeug.wrappers import Response
 
 from app.realtime import connections
 from tests.builders import PASSWORD, Cast, make_collection
-from tests.clients import built
 from tests.realtime.clients import until
+from tests.system.clients import built
 
 pytestmark = pytest.mark.browser
 

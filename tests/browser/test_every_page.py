@@ -15,7 +15,7 @@ from tests.browser.test_console import sign_in
 from tests.builders import Cast
 from tests.conftest import WHOLE, make_app, settings_for
 from tests.console import furnished
-from tests.processes import free_port
+from tests.project import free_port
 
 pytestmark = pytest.mark.browser
 

@@ -14,7 +14,7 @@ from tests.browser.test_console import sign_in
 from tests.builders import Cast, make_collection, make_record
 from tests.conftest import make_app, settings_for
 from tests.mailbox import run_jobs
-from tests.processes import free_port
+from tests.project import free_port
 from tests.receivers import receiving
 from tests.webhooks.delivering import deliver, make_webhook
 
