@@ -232,7 +232,7 @@ CLIENTS = re.compile(r"requests|urllib3|http$|http\.client|urllib\.request|urlli
 
 def test_requests_is_the_only_client_of_other_hosts() -> None:
     clients = {
-        module: {name for name in imported_names(module) if CLIENTS.match(name)}
+        module: {name for name in imported_names(nodes(module)) if CLIENTS.match(name)}
         for module in SOURCES
     }
     ours = clients.pop("app.outbound.client")
@@ -240,9 +240,9 @@ def test_requests_is_the_only_client_of_other_hosts() -> None:
     assert {module for module, names in clients.items() if names} == set()
 
 
-def imported_names(module: str) -> Iterator[str]:
-    """Everything that a module imports, with the names of its packages."""
-    for node in nodes(module):
+def imported_names(all_nodes: list[ast.AST]) -> Iterator[str]:
+    """Everything that a source imports, with the names of its packages."""
+    for node in all_nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         if isinstance(node, ast.ImportFrom):
@@ -373,3 +373,24 @@ def test_every_setting_is_documented() -> None:
 def test_every_documented_setting_exists() -> None:
     named = set(re.findall(r"`SERVICE_([A-Z_]+)`", SETTINGS))
     assert named <= {setting.name.upper() for setting in fields(Config)}
+
+
+# --- The tests ------------------------------------------------------------------
+
+# What starts processes, and where it may: all other tests run in process.
+STARTERS = re.compile(
+    r"(subprocess|multiprocessing|playwright|tests\.(processes|npm|system|browser))(\.|$)"
+)
+MAY_START = re.compile(r"tests/(system/|browser/|(processes|npm|services)\.py$)")
+
+
+def test_only_tests_of_processes_and_browsers_start_them() -> None:
+    started = {
+        f"{path.relative_to(PROJECT)}: {name}"
+        for path in sorted((PROJECT / "tests").rglob("*.py"))
+        if "node_modules" not in path.parts
+        if not MAY_START.match(path.relative_to(PROJECT).as_posix())
+        for name in imported_names(nodes_of(path))
+        if STARTERS.match(name)
+    }
+    assert started == set()

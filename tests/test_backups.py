@@ -69,6 +69,9 @@ def run(app: Flask, *args: str) -> Result:
     return app.test_cli_runner().invoke(args=list(args))
 
 
+@pytest.mark.not_on_citus(
+    "A restore needs a database without the extension: tests/system/test_citus_nodes.py has it"
+)
 def test_a_restore_is_what_was_backed_up(kept: tuple[Flask, Cast], tmp_path: Path) -> None:
     app, cast = kept
     file = tmp_path / "atrium.backup"
@@ -123,6 +126,9 @@ def test_a_database_without_atrium_is_not_backed_up(database: str, tmp_path: Pat
     assert not (tmp_path / "atrium.backup").exists()
 
 
+@pytest.mark.not_on_citus(
+    "A restore needs a database without the extension: tests/system/test_citus_nodes.py has it"
+)
 def test_a_restore_writes_nothing_beside_the_file(kept: tuple[Flask, Cast], tmp_path: Path) -> None:
     app, cast = kept
     folder = tmp_path / "kept"
@@ -153,6 +159,9 @@ def tables(app: Flask) -> set[str]:
         return set(sa.inspect(engine.current_engine()).get_table_names())
 
 
+@pytest.mark.not_on_citus(
+    "A restore needs a database without the extension: tests/system/test_citus_nodes.py has it"
+)
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 def test_a_restore_that_the_server_refuses_changes_nothing(
     kept: tuple[Flask, Cast], tmp_path: Path
@@ -171,6 +180,9 @@ def test_a_restore_that_the_server_refuses_changes_nothing(
     assert cast.alice.get("records/posts").json["total"] == 2
 
 
+@pytest.mark.not_on_citus(
+    "A restore needs a database without the extension: tests/system/test_citus_nodes.py has it"
+)
 def test_a_restore_does_not_wait_long_for_who_works(
     app: Flask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,6 +244,9 @@ def test_a_missing_program_is_named(
     assert "pg_dump is missing" in result.output
 
 
+@pytest.mark.not_on_citus(
+    "A restore needs a database without the extension: tests/system/test_citus_nodes.py has it"
+)
 def test_uploaded_files_come_back_with_the_records(
     kept: tuple[Flask, Cast], tmp_path: Path
 ) -> None:
@@ -368,6 +383,9 @@ def test_a_byte_altered_before_the_proof_is_found(
         assert not backups.proof_of(file).exists()
 
 
+@pytest.mark.not_on_citus(
+    "A restore needs a database without the extension: tests/system/test_citus_nodes.py has it"
+)
 def test_an_altered_backup_is_listed_and_not_restored(
     kept: tuple[Flask, Cast], tmp_path: Path
 ) -> None:
@@ -500,6 +518,7 @@ def test_rows_are_counted_as_the_owner_whatever_the_scope(
                 part.unlink()
 
 
+@pytest.mark.not_on_citus("it changes tables that tests share there")
 def test_a_backup_before_an_upgrade_is_proved(kept: tuple[Flask, Cast], tmp_path: Path) -> None:
     app, _ = kept
     with app.app_context(), tenancy.as_owner(), db.transaction() as session:

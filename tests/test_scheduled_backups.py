@@ -329,6 +329,9 @@ def test_a_worker_that_lost_its_lease_publishes_nothing(
     assert len(keys(app)) == 3
 
 
+@pytest.mark.not_on_citus(
+    "A restore needs a database without the extension: tests/system/test_citus_nodes.py has it"
+)
 def test_a_backup_is_listed_and_restored_by_its_name(
     app_of: Callable[..., tuple[Flask, Cast]], place: str
 ) -> None:

@@ -591,7 +591,6 @@ class Counting:
 
 
 @WHOLE
-@pytest.mark.one_database
 @pytest.mark.usefixtures("real_hashes")
 def test_many_logins_at_once_take_a_bounded_memory(
     app: Flask, anyone: Caller, alice: Caller, monkeypatch: pytest.MonkeyPatch, whole: bool

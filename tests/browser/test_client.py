@@ -17,8 +17,6 @@ from tests.builders import PASSWORD, Cast, make_collection
 from tests.realtime.clients import until
 from tests.system.clients import built
 
-pytestmark = pytest.mark.browser
-
 FIELDS = [{"name": "title", "type": "text"}, {"name": "cover", "type": "file"}]
 IMPORTS = {"@atrium/client": "/client/index.js", "openapi-fetch": "/openapi-fetch/index.mjs"}
 PAGE = f'<!doctype html><script type="importmap">{json.dumps({"imports": IMPORTS})}</script>'

@@ -16,8 +16,6 @@ from tests.builders import Cast, make_collection, make_record
 from tests.project import PROJECT
 from tests.realtime.clients import cut, until
 
-pytestmark = pytest.mark.browser
-
 # Native: opens an EventSource as it is, and notes what it hears.
 LISTEN = """query => {
   window.seen = [];

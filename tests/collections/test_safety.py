@@ -256,6 +256,9 @@ def test_a_record_that_is_just_written_counts_among_those_that_go(
     assert [one["account_id"] for one in entries] == [alice.account_id]
 
 
+@pytest.mark.not_on_citus(
+    "a change of the collection may wait for the very writer that waits for it"
+)
 @pytest.mark.parametrize("database", ["postgresql"])  # on SQLite the change waits for the writer
 @pytest.mark.parametrize(
     ("path", "body"), [("", {"title": "a"}), ("/batch", {"records": [{"title": "a"}]})]

@@ -10,11 +10,11 @@ import pytest
 from flask import Flask
 
 from tests import builders
-from tests.browser.conftest import serving
 from tests.builders import Caller, Cast, make_collection, make_record, make_user
 from tests.conftest import make_app, settings_for
 from tests.console.browser import HOSTILE, Browser
 from tests.project import free_port
+from tests.serving import serving
 
 NASTY = """it's "50%" $HOME `x` \\ {y} é"""
 FIELDS = [

@@ -14,8 +14,8 @@ from flask import Flask
 
 from app.files import downloads, storage
 from tests.builders import Cast
+from tests.realtime.clients import until
 from tests.realtime.conftest import serving as serving_here
-from tests.system.goings_on import until
 
 DATA = random.Random(1).randbytes(2**20) * 8  # more than the system buffers
 

@@ -486,7 +486,6 @@ CSV_FIELDS = [{"name": "name", "type": "text"}, {"name": "num", "type": "number"
 MUELLER = [("Müller", 1)]
 
 
-@pytest.mark.both_databases
 @pytest.mark.parametrize(
     ("raw", "charset", "expected"),
     [

@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import psycopg2
+import pytest
 from flask import Flask
 
 from tests import services
@@ -38,6 +39,9 @@ def truncated(file: Path) -> Path:
     return part
 
 
+@pytest.mark.not_on_citus(
+    "A restore needs a database without the extension: tests/system/test_citus_nodes.py has it"
+)
 def test_what_is_no_backup_harms_nothing(kept: tuple[Flask, Cast], tmp_path: Path) -> None:
     app, cast = kept
     before = tables(app)

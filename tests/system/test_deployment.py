@@ -44,7 +44,7 @@ def installed() -> None:
         reason = "nginx missing: the deployment is NOT tested"
         if os.environ.get("CI"):
             pytest.fail(reason)
-        pytest.skip(f"{reason}; `python -m tests.services install` installs it")
+        pytest.skip(f"{reason}; `python -m tests.services install system` installs it")
 
 
 @dataclass

@@ -20,7 +20,6 @@ from tests import certificates, services
 from tests.system.site import nginx_site
 
 pytestmark = [
-    pytest.mark.one_database,
     pytest.mark.skipif(not services.nginx(), reason="nginx is not installed"),
 ]
 MB = 10**6

@@ -123,7 +123,7 @@ def generators() -> Path:
         reason = "Java or the client generators are missing"
         if os.environ.get("CI"):
             pytest.fail(reason)
-        pytest.skip(f"{reason}; `python -m tests.services install` installs them")
+        pytest.skip(f"{reason}; `python -m tests.services install system` installs them")
     return programs
 
 

@@ -34,8 +34,6 @@ from tests.test_jobs import until
 from tests.webhooks.delivering import make_webhook
 from tests.workflows.running import create, instance, make_workflow, start
 
-pytestmark = pytest.mark.one_database
-
 BODY = {"account": "umbra", "email": "ann@umbra.example", "password": PASSWORD}
 WAIT = {"name": "wait", "type": "wait_delay", "duration": "1s"}
 

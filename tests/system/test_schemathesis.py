@@ -93,7 +93,6 @@ def statuses(log: Path) -> dict[str, set[int]]:
     return found
 
 
-@pytest.mark.one_database
 def test_a_few_operations_are_as_described(run: Run) -> None:
     met = run("--phases=examples,coverage", f"--include-path-regex={FEW}")
     assert 201 in met["POST /api/v1/groups"]

@@ -14,7 +14,6 @@ from tests.console.browser import Browser
 from tests.receivers import receiving
 from tests.webhooks.delivering import attempts, deliver, deliveries, make_webhook
 
-pytestmark = pytest.mark.one_database
 PRE = r'<pre class="text"[^>]* aria-label="{}">(.*?)</pre>'
 STRANGE = "Grüße 😀 </script> \\ \" ' \u2028"
 SIGNATURES = {"X-Service-Signature", "webhook-signature"}

@@ -43,7 +43,6 @@ def refused(url: str, number: int) -> int:
     return 200
 
 
-@pytest.mark.one_database
 def test_fifty_logins_at_once_take_a_bounded_memory(database: str, tmp_path: Path) -> None:
     settings = settings_for(database, tmp_path)
     app = make_app(settings)

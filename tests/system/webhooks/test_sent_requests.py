@@ -18,8 +18,6 @@ from tests.receivers import receiving
 from tests.webhooks.delivering import deliver, make_webhook
 from tests.webhooks.test_sent_requests import STRANGE, path_of, shown
 
-pytestmark = pytest.mark.one_database
-
 
 def verdict(code: str, language: str, secret: str, folder: Path) -> str:
     """What a snippet prints."""
