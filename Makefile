@@ -4,8 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 8000
 CLUSTER ?= instance/cluster
-# One more than the usual two cores: tests wait for a quarter of their time.
-TEST_WORKERS ?= 3
+# The tests: a database of those that run in process, parts of them, and how many at once.
+DB ?= sqlite
+T ?=
+TEST_WORKERS ?= auto
 SERVICE_BASE_URL ?= http://127.0.0.1:$(PORT)
 export PORT SERVICE_BASE_URL
 
@@ -31,11 +33,15 @@ $(UV_COMPILE) requirements-$(1).in -o requirements-$(1).txt \
 		-e '/^[^# ]*\[.*\]==/{:more;/\\$$/{N;bmore};h;s/\[[^]]*\]==/==/;G}' requirements-$(1).txt
 endef
 
+PYTEST := $(BIN)/pytest -n $(TEST_WORKERS) --dist worksteal
+INSTALL := @$(BIN)/python -m tests.services install
+
 .DEFAULT_GOAL := help
-.PHONY: help run test coverage lint slow citus faults clean lock servers vulnerabilities translations description cluster
+.PHONY: help run test test-all system browser timing slow citus faults clean lint lock translations description \
+	vulnerabilities cluster
 
 help: ## List the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 8
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 8
 
 # honcho prints where it is interrupted, which a buffer that it is just filling would not let it.
 run: export PYTHONUNBUFFERED := 1
@@ -44,17 +50,49 @@ run: $(VENV)/.runtime ## Set the application up and serve it on PORT (8000)
 	@PATH="$(CURDIR)/$(BIN):$$PATH"; export PATH; exec honcho start -p $(PORT) web worker
 
 # The programs that tests start should not compile the application anew each time.
-test coverage slow citus faults: export PYTHONDONTWRITEBYTECODE :=
+test test-all system browser timing slow citus faults: export PYTHONDONTWRITEBYTECODE :=
+test: export TEST_DATABASE := $(DB)
 
-test: lint servers ## Lint, install missing test servers, run the tests
-	$(BIN)/pytest -n $(TEST_WORKERS) --dist worksteal -m "not slow and not timing"
-	$(BIN)/pytest -m "timing and not slow" $$(grep -rl "mark\.timing" tests --include="*.py")
+ifdef T
+test: $(VENV)/.dev
+	$(if $(filter-out sqlite,$(DB)),$(INSTALL) databases)
+	$(BIN)/pytest $(T)
+else
+test: lint ## Lint, run what needs no other process (DB=postgresql: on that; T=tests/records: a part)
+	$(if $(filter-out sqlite,$(DB)),$(INSTALL) databases)
+	$(PYTEST) --ignore=tests/system --ignore=tests/browser -m "not slow and not timing" $(ARGS)
+endif
 
-coverage: servers ## Run the tests that measure no time, and fail below the floor of setup.cfg
-	$(BIN)/pytest -n $(TEST_WORKERS) --dist worksteal -m "not slow and not timing" --cov
+test-all: export TEST_BUDGET ?= 1.5
+test-all: ## Run all that CI runs, and fail below the floor of setup.cfg
+	@rm -f .coverage
+	$(MAKE) test ARGS="$(COVER)"
+	TEST_SHORT=1 $(MAKE) test DB=postgresql ARGS="$(COVER)"
+	$(MAKE) system browser ARGS="$(COVER)"
+	$(BIN)/coverage report
+	$(MAKE) timing
 
-slow: $(VENV)/.dev ## Run slow tests, and those that `test` runs on one database on the other
-	@$(BIN)/python -m tests.services install slow
+# Each part adds to what the parts before have covered.
+COVER := --cov --cov-append --cov-report= --cov-fail-under=0
+
+system: $(VENV)/.dev ## Run the tests of processes, servers and kills
+	$(INSTALL) databases system
+	$(PYTEST) -m "not slow and not timing" tests/system $(ARGS)
+
+browser: $(VENV)/.dev ## Run the tests in a browser
+	$(INSTALL) databases browser
+	$(PYTEST) -m "not slow and not timing" tests/browser $(ARGS)
+
+timing: export TEST_DATABASE := both
+timing: export TEST_SHORT := 1
+timing: $(VENV)/.dev ## Run the tests that measure time, one after the other
+	$(INSTALL) databases system
+	$(BIN)/pytest -m "timing and not slow" \
+		$$(grep -rl --include="*.py" --exclude-dir=node_modules "mark\.timing" tests)
+
+slow: export TEST_DATABASE := both
+slow: $(VENV)/.dev ## Run the long forms of tests, and what runs nowhere else
+	$(INSTALL) databases system browser slow
 	$(BIN)/pytest -m slow
 
 # CITUS_BIN: the folder of PostgreSQL's programs, with the extension citus installed for them.
@@ -66,49 +104,21 @@ CITUS_TESTS ?= tests/records tests/collections tests/workflows tests/webhooks te
 	tests/test_metrics.py tests/test_doctor.py tests/test_isolation_check.py tests/test_tenancy.py \
 	tests/test_transactions.py tests/test_commands.py tests/test_backups.py tests/test_scheduled_backups.py
 # They stop nodes that all others need.
-CITUS_ALONE ?= tests/test_citus_nodes.py
-# A restore needs a database without the extension: tests/test_citus_nodes.py has it.
-CITUS_LEFT_OUT += \
-	tests/test_backups.py::test_a_restore_is_what_was_backed_up \
-	tests/test_backups.py::test_a_restore_writes_nothing_beside_the_file \
-	tests/test_backups.py::test_a_restore_that_the_server_refuses_changes_nothing \
-	tests/test_backups.py::test_a_restore_does_not_wait_long_for_who_works \
-	tests/test_backups.py::test_what_is_no_backup_harms_nothing \
-	tests/test_backups.py::test_uploaded_files_come_back_with_the_records \
-	tests/test_backups.py::test_an_altered_backup_is_listed_and_not_restored \
-	tests/test_scheduled_backups.py::test_a_backup_is_listed_and_restored_by_its_name
-# Citus itself drops the index.
-CITUS_LEFT_OUT += \
-	tests/collections/test_index_builds.py::test_what_a_killed_build_left_is_dropped
-# There a change of the collection may wait for the very writer that waits for it.
-CITUS_LEFT_OUT += \
-	tests/collections/test_safety.py::test_a_value_that_becomes_unique_while_it_is_written_is_told_as_taken
-# Citus refuses some statements that lack their account, before anything leaks.
-CITUS_LEFT_OUT += tests/test_isolation_check.py::test_what_is_made_to_leak_is_found
-# What only superusers may set.
-CITUS_LEFT_OUT += \
-	tests/test_doctor.py::test_a_server_that_logs_what_failed_statements_carry_is_told_of
-# They lock rows of all accounts themselves, or go back to former migrations.
-CITUS_LEFT_OUT += \
-	tests/workflows/test_header_values.py::test_a_new_key_reads_what_older_versions_and_keys_stored \
-	tests/workflows/test_triggers.py::test_a_schedule_that_is_no_longer_supported_says_so \
-	tests/webhooks/test_deliveries.py::test_a_secret_that_cannot_be_read_harms_no_other_webhook \
-	tests/webhooks/test_deliveries.py::test_what_a_worker_had_claimed_of_a_disabled_webhook_waits_too \
-	tests/audit/test_conversion.py
-# They change tables that tests share there.
-CITUS_LEFT_OUT += \
-	tests/test_backups.py::test_a_backup_before_an_upgrade_is_proved
-citus: servers ## Run tests on a Citus cluster (CITUS_BIN=/folder/of/postgres/with/citus)
+CITUS_ALONE ?= tests/system/test_citus_nodes.py
+citus: export TEST_DATABASE := postgresql
+citus: $(VENV)/.dev ## Run tests on a Citus cluster (CITUS_BIN=/folder/of/postgres/with/citus)
+	$(INSTALL) databases
 	@CITUS_BIN="$(CITUS_BIN)" deploy/citus/nodes.sh start "$(CITUS_FOLDER)"
 	@nodes="$$(deploy/citus/nodes.sh urls)"; export CITUS_BIN="$(CITUS_BIN)" \
 		TEST_CITUS_NODES="$$nodes" TEST_POSTGRES_URL="$${nodes%% *}" TEST_CITUS_FOLDER="$(CITUS_FOLDER)"; \
-	$(BIN)/pytest -n $(TEST_WORKERS) --dist worksteal -k "postgresql and not plan and not by_an_index" \
-		$(addprefix --deselect ,$(CITUS_LEFT_OUT)) $(CITUS_TESTS) \
+	$(PYTEST) -k "postgresql and not plan and not by_an_index" \
+		$(CITUS_TESTS) $(wildcard $(CITUS_TESTS:tests/%=tests/system/%)) \
 	&& $(BIN)/pytest -k "postgresql" $(CITUS_ALONE); result=$$?; \
 	deploy/citus/nodes.sh stop "$(CITUS_FOLDER)"; exit $$result
 
-faults: servers ## Kill, cut and restart everything under load, 200 times
-	$(BIN)/pytest -m slow tests/webhooks/test_faults.py tests/workflows/test_faults.py
+faults: $(VENV)/.dev ## Kill, cut and restart everything under load, 200 times
+	$(INSTALL) databases system
+	$(BIN)/pytest -m slow tests/system/webhooks/test_faults.py tests/system/workflows/test_faults.py
 
 cluster: $(VENV)/.runtime ## Start several machines on this one, in the folder CLUSTER (docs/scaling.md)
 	$(BIN)/python -m deploy.cluster $(CLUSTER)
@@ -122,9 +132,6 @@ lint: $(VENV)/.dev ## Check style and types
 vulnerabilities: ## Look for known vulnerabilities of the pinned packages (asks PyPI)
 	pipx run --spec pip-audit==2.10.1 pip-audit --strict --disable-pip --require-hashes \
 		-r requirements.txt -r requirements-otel.txt -r requirements-dev.txt
-
-servers: $(VENV)/.dev
-	@$(BIN)/python -m tests.services install
 
 lock: $(VENV)/.dev ## Recompile the lock files (LOCK_ARGS=--upgrade moves versions)
 	$(UV_COMPILE) requirements.in -o requirements.txt

@@ -29,7 +29,8 @@ from flask import Flask
 
 from bench.product import application
 from tests import builders, conftest, services
-from tests.processes import PROJECT, environment, free_port, procfile, started, wait_for
+from tests.processes import environment, started, wait_for
+from tests.project import PROJECT, free_port, procfile
 
 SCHEMA = [
     {"name": "title", "type": "text", "required": True},

@@ -25,7 +25,8 @@ from typing import NamedTuple
 from app import create_app
 from app.config import Config
 from tests import builders, services
-from tests.processes import environment, free_port, mebibytes, procfile, started, wait_for
+from tests.processes import environment, mebibytes, started, wait_for
+from tests.project import free_port, procfile
 
 PIECE, MIB = bytes(2**18), 2**20
 SMALL, CONNECTIONS = os.urandom(10_000), 8

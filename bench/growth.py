@@ -41,7 +41,8 @@ from app.webhooks import models as webhooks
 from app.workflows import models as workflows
 from bench.product import application
 from tests import builders, conftest, services
-from tests.processes import PROJECT, environment
+from tests.processes import environment
+from tests.project import PROJECT
 
 SCHEMA = [
     {"name": "title", "type": "text", "required": True},

@@ -37,7 +37,8 @@ from bench import load, serve
 from bench.product import application
 from bench.serve import ROUNDS, WARM_SECONDS, Served, message, say
 from tests import builders
-from tests.processes import PROJECT, environment, free_port, started, wait_for
+from tests.processes import environment, started, wait_for
+from tests.project import PROJECT, free_port
 
 REQUIREMENTS = Path(__file__).with_name("pocketbase-0.40.6.txt")
 EMAIL, PASSWORD = "alice@acme.example", builders.PASSWORD

@@ -26,14 +26,8 @@ from pathlib import Path
 
 from bench.product import application
 from tests import builders, conftest, services
-from tests.processes import (
-    environment,
-    free_port,
-    mebibytes,
-    procfile,
-    started,
-    wait_for,
-)
+from tests.processes import environment, mebibytes, started, wait_for
+from tests.project import free_port, procfile
 
 USERS = 100
 RULE = "hidden != true || created_by = @request.auth.id"

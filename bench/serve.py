@@ -32,7 +32,8 @@ from app.types import JSONObject
 from bench import load
 from bench.product import application
 from tests import builders, conftest, services
-from tests.processes import PROGRAMS, environment, free_port, started, wait_for
+from tests.processes import environment, started, wait_for
+from tests.project import PROGRAMS, free_port
 
 FIELDS: list[dict[str, Any]] = [
     {"name": "title", "type": "text", "required": True},

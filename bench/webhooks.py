@@ -31,7 +31,8 @@ from bench.product import application
 from tests import services
 from tests.builders import Cast, make_cast, make_collection
 from tests.conftest import settings_for
-from tests.processes import environment, free_port, mebibytes, started
+from tests.processes import environment, mebibytes, started
+from tests.project import free_port
 
 BATCH = 1000
 HANGING = 20

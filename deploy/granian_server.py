@@ -6,7 +6,8 @@ to use it.
 granian's WSGI interface reads a body in the thread that responds, without a timeout. Its ASGI
 interface blocks no thread, but asyncio's loop and a thread pool cost 25 to 40 % more CPU. So
 granian's own threads run the application on what its ASGI worker receives, and replace the loop.
-This uses private modules of granian; tests/test_granian.py and tests/test_slow_clients.py pin them.
+This uses private modules of granian; test_granian.py and test_slow_clients.py of tests/system pin
+them.
 """
 
 import ctypes

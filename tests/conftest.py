@@ -12,6 +12,7 @@ if "PYTEST_VERSION" in os.environ:  # and not where a benchmark imports this
 import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
@@ -43,7 +44,10 @@ REAL_SCRYPT, QUICK_SCRYPT = dict(frames.SCRYPT), {"n": 2, "r": 8, "p": 1}
 # Tests take turns with a few key pairs: each costs as much as several tests.
 SAML_KEY_PAIRS = 6
 REAL_PAIR = saml_keys.generate
-# The short form of a test runs with `make test`, the whole one with `make slow`.
+# What a test may take of the processor, and so many times that in all.
+BUDGET = float(os.environ.get("TEST_BUDGET", "0"))
+WAIT = 10
+# The short form of a test runs with all others, the whole one with `make slow`.
 WHOLE = pytest.mark.parametrize(
     "whole", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["", "whole"]
 )
@@ -55,10 +59,18 @@ _migrated: dict[str, states.Migrated] = {}
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Start the servers once, before the test processes, which inherit their addresses."""
+    """Have templates compiled once, and start the servers of a run on PostgreSQL."""
     if "PYTEST_XDIST_WORKER" in os.environ or config.option.collectonly:
         return
     os.environ["TEST_TEMPLATES"] = tempfile.mkdtemp(prefix="atrium-templates-")
+    if databases.RUN != "sqlite":
+        start_servers()
+
+
+def start_servers() -> None:
+    """Start the servers once, before the test processes, which inherit their addresses."""
+    if "PYTEST_XDIST_WORKER" in os.environ or _started:
+        return
     for server in (services.Postgres(), services.Redis()):
         _started.append(server)
         server.start()
@@ -74,11 +86,36 @@ def pytest_sessionstart() -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run most tests on one database only; `make slow` runs them on the other."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark tests by their folder, and leave out those of another database than that of the run."""
+    for item in databases.left_to_slow(items):
+        item.add_marker(pytest.mark.slow)
     for item in items:
-        if databases.is_left_to_slow(item):
-            item.add_marker(pytest.mark.slow)
+        if databases.is_apart(item):
+            item.add_marker(databases.folder_of(item))
+        for reason in item.iter_markers("not_on_citus") if services.CITUS_NODES else ():
+            item.add_marker(pytest.mark.skip(*reason.args))
+    chosen, left_out = databases.parted(items)
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = chosen
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Fail a test that takes more than its share, where TEST_BUDGET names the seconds.
+
+    It is of processor time, as a busy machine has a test wait; what waits is bounded, too.
+    """
+    began, worked = time.monotonic(), time.process_time()
+    yield
+    worked, took = time.process_time() - worked, time.monotonic() - began
+    is_exempt = any(map(item.get_closest_marker, ("long", "timing", "slow", "system", "browser")))
+    if BUDGET and not is_exempt and max(worked, took / WAIT) > BUDGET:
+        pytest.fail(
+            f"It took {worked:.1f} s of the processor and {took:.1f} s in all. "
+            f"Make it quicker than {BUDGET} s, or mark it `long`.",
+            pytrace=False,
+        )
 
 
 def pytest_collection_finish() -> None:
@@ -92,7 +129,7 @@ def pytest_collection_finish() -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Stop the servers, and remove what is temporary."""
-    if _started:
+    if "PYTEST_XDIST_WORKER" not in os.environ and "TEST_TEMPLATES" in os.environ:
         shutil.rmtree(os.environ["TEST_TEMPLATES"], ignore_errors=True)
     for server in _started:
         server.stop()

@@ -1,96 +1,137 @@
-"""Chooses the database of tests that need only one; `make slow` runs them on the other."""
+"""Which tests a run has: those of its database, by TEST_DATABASE.
+
+`sqlite`, as long as nothing is said: neither PostgreSQL nor Redis is started. `postgresql`: what
+needs them, too. `both`: all there is. Tests in tests/system and tests/browser ask for their own.
+TEST_SHORT leaves out, on PostgreSQL, what SQLite runs and whose subject is no SQL.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path, PurePath
 from types import CodeType, FunctionType
 from typing import Any
-from zlib import crc32
-
-import pytest
-
-from tests import services
 
 DATABASES = ("sqlite", "postgresql")
-# These test requests, pages and texts. The SQL below them is tested on both databases elsewhere:
-# in records, rules, collections, audit, feed, jobs, tenancy, row security, turns and transactions.
-ONE_IS_ENOUGH = (
-    "accounts",
-    "auth",
-    "clients/test_python_changes.py",
-    "clients/test_python_examples.py",
-    "clients/test_python_files.py",
-    "clients/test_python_filters.py",
-    "clients/test_python_types.py",
-    "clients/test_typescript.py",
-    "console",
-    "sso",
-    "audit/test_coverage.py",
-    "collections/test_rules.py",
-    "collections/test_schema.py",
-    "collections/test_transfer.py",
-    "realtime/test_credentials.py",
-    "realtime/test_examples.py",
-    "realtime/test_following.py",
-    "realtime/test_streams.py",
-    "realtime/test_tickets.py",
-    "records/test_etags.py",
-    "scim/test_compliance.py",
-    "test_caching.py",
-    "test_cheap_refusals.py",
-    "test_cors.py",
-    "test_errors.py",
+RUN = os.environ.get("TEST_DATABASE", "sqlite")
+IS_SHORT = "TEST_SHORT" in os.environ
+# Their subject is SQL, and what each database makes of it. All others test requests, pages and
+# texts: they run on both where they are marked `both_databases`.
+BOTH = (
+    "audit",
+    "bundle",
+    "clients/test_python_records.py",
+    "clients/test_python_session.py",
+    "collections",
+    "domains",
+    "feed",
+    "files",
+    "manifest",
+    "realtime/test_filters.py",
+    "realtime/test_wakeups.py",
+    "records",
+    "retention",
+    "rules",
+    "rules_enforcement",
+    "scim",
+    "security",
+    "usage",
+    "webhooks/test_handover.py",
+    "webhooks/test_log_bound.py",
+    "workflows/test_erasure.py",
+    "workflows/test_faults.py",
+    "workflows/test_logbook.py",
+    "workflows/test_starting.py",
+    "workflows/test_triggers.py",
+    "workflows/test_upkeep.py",
+    "test_backups.py",
+    "test_commands.py",
+    "test_config.py",
+    "test_dashboard_stats.py",
+    "test_doctor.py",
     "test_fuzz.py",
+    "test_idempotency.py",
     "test_input.py",
-    "test_mail.py",
-    "test_metrics.py",
-    "test_openapi.py",
-    "test_routing.py",
-    "test_translations.py",
-    "test_typed_openapi.py",
-    "webhooks/test_filters.py",
-    "webhooks/test_sight.py",
-    "webhooks/test_targets.py",
-    "webhooks/test_webhooks.py",
-    "workflows/test_definitions.py",
-    "workflows/test_header_values.py",
-    "workflows/test_hooks.py",
-    "workflows/test_mailing.py",
+    "test_jobs.py",
+    "test_limits.py",
+    "test_migrations.py",
+    "test_pacing.py",
+    "test_pool.py",
+    "test_progress.py",
+    "test_repeated_parameters.py",
+    "test_scheduled_backups.py",
+    "test_tenancy.py",
+    "test_transactions.py",
+    "test_turns.py",
+    "test_write_locks.py",
 )
-# PostgreSQL refuses more of what the first two send. Its row-level security hides what the
-# application's own scoping lets through, so SQLite is the stricter for isolation.
-STRICTEST = {
-    "test_fuzz.py": "postgresql",
-    "test_input.py": "postgresql",
-    "test_isolation_check.py": "sqlite",
-    "test_tenancy.py": "sqlite",
-}
 # Who calls one of these looks for races, which each database prevents in its own way.
 RACES = {"at_once", "under_way", "forked", "Thread", "ThreadPoolExecutor", "Barrier"}
 TESTS = PurePath(__file__).parent
 
 
-def is_left_to_slow(item: pytest.Item) -> bool:
-    """Whether a test runs on the other database, so that `make slow` covers this one."""
-    database = getattr(item, "callspec", None) and item.callspec.params.get("database")  # type: ignore[attr-defined]
-    return database in DATABASES and _one_is_enough(item) and database != chosen(item)
+def parted(items: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """The tests that this run has, and those that it has not."""
+    on_sqlite = {_name(item) for item in items if database_of(item) == "sqlite"}
+    parts: tuple[list[Any], list[Any]] = [], []
+    for item in items:
+        parts[not _is_chosen(item, _name(item) in on_sqlite)].append(item)
+    return parts
 
 
-def chosen(item: Any) -> str:
-    """The database of a test: deterministic, about half of the tests each."""
-    path = _path(item.path)
-    if path in STRICTEST:
-        return "postgresql" if services.CITUS_NODES else STRICTEST[path]
-    return DATABASES[crc32(f"{path}::{item.originalname}".encode()) % len(DATABASES)]
+def left_to_slow(items: Sequence[Any]) -> list[Any]:
+    """Tests of processes that run on SQLite with `make slow` only, as PostgreSQL is enough."""
+    on_postgresql = {_name(item) for item in items if database_of(item) == "postgresql"}
+    return [
+        item
+        for item in items
+        if database_of(item) == "sqlite"
+        and is_apart(item)
+        and _name(item) in on_postgresql
+        and not is_for_both(item)
+    ]
 
 
-def _one_is_enough(item: Any) -> bool:
+def folder_of(item: Any) -> str:
+    """The folder of a test in tests/."""
+    return _path(item.path).partition("/")[0]
+
+
+def is_apart(item: Any) -> bool:
+    """Whether a test uses processes, servers or a browser."""
+    return folder_of(item) in ("system", "browser")
+
+
+def database_of(item: Any) -> str | None:
+    """The database that a test runs on."""
+    values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return next((value for value in values if value in DATABASES), None)
+
+
+def _is_chosen(item: Any, runs_on_sqlite: bool) -> bool:
+    database = database_of(item)
+    if (RUN == "both" and not IS_SHORT) or is_apart(item):
+        return True
+    is_repeated = IS_SHORT and runs_on_sqlite and not is_for_both(item)
+    if item.get_closest_marker("needs_servers"):
+        return RUN != "sqlite" and not (is_repeated and database == "sqlite")
+    if (database or "sqlite") == "sqlite":
+        return RUN != "postgresql"
+    return RUN != "sqlite" and not is_repeated
+
+
+def is_for_both(item: Any) -> bool:
+    """Whether one database is not enough."""
     for mark in item.iter_markers():
         if mark.name in ("one_database", "both_databases"):
-            return bool(mark.name == "one_database")
-    return _is_listed(item.path) and not _needs_both(item.function)
+            return bool(mark.name == "both_databases")
+    return _is_listed(item.path) or _needs_both(item.function)
+
+
+def _name(item: Any) -> tuple[str, str]:
+    return _path(item.path), item.originalname
 
 
 # Cached, as a test has many items.
@@ -101,7 +142,8 @@ def _path(path: Path) -> str:
 
 @cache
 def _is_listed(path: Path) -> bool:
-    return any(PurePath(_path(path)).is_relative_to(one) for one in ONE_IS_ENOUGH)
+    subject = PurePath(_path(path).removeprefix("system/"))
+    return any(subject.is_relative_to(one) for one in BOTH)
 
 
 @cache

@@ -17,7 +17,7 @@ def installed(folder: Path) -> Path:
         reason = "node and npm are missing"
         if os.environ.get("CI"):
             pytest.fail(reason)
-        pytest.skip(f"{reason}; `python -m tests.services install` installs them")
+        pytest.skip(f"{reason}; `python -m tests.services install system` installs them")
     with (folder / "package.json").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # other test processes install, too
         _install(folder)

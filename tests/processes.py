@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,21 +19,10 @@ from typing import Any
 
 from flask.cli import main
 
-PROJECT = Path(__file__).resolve().parent.parent
-PROGRAMS = PROJECT / ".venv" / "bin"
+from tests.project import PROGRAMS, PROJECT
+
 START_SECONDS = 60
 STOP_SECONDS = 30
-
-
-def free_port() -> int:
-    """A port that nobody listens on, and below those that clients get from the system: it stays
-    free until a server is started there, and while one restarts.
-    """
-    while True:
-        port = random.randrange(10_000, 32_000)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 def environment(folder: Path, **settings: str) -> dict[str, str]:
@@ -47,12 +34,6 @@ def environment(folder: Path, **settings: str) -> dict[str, str]:
         "SERVICE_LOG_FORMAT": "json",
         **settings,
     }
-
-
-def procfile() -> dict[str, str]:
-    """The commands of the Procfile by name."""
-    lines = (PROJECT / "Procfile").read_text().splitlines()
-    return {name: command.strip() for name, _, command in (line.partition(":") for line in lines)}
 
 
 def stock_command() -> str:

@@ -1,6 +1,6 @@
 """Throw-away PostgreSQL, Redis and nginx servers, and the programs the tests need.
 
-`python -m tests.services install` installs whatever is missing.
+`python -m tests.services install databases system browser slow` installs what of it is missing.
 TEST_POSTGRES_URL and TEST_REDIS_URL name servers to use instead of own ones,
 TEST_CHROMIUM a browser.
 """
@@ -30,8 +30,9 @@ import redis
 import requests
 from psycopg2 import sql
 
-from tests.processes import free_port
+from tests.project import free_port
 
+PARTS = {"browser", "databases", "slow", "system"}
 START_SECONDS = 30
 STOP_SECONDS = 30
 
@@ -160,8 +161,8 @@ fi
 """
 
 
-def install_missing(*, for_slow: bool = False) -> None:
-    """Install servers, a browser, Node, Java and client generators where missing.
+def install_missing(parts: Sequence[str]) -> None:
+    """Install what parts of the tests need where it is missing.
 
     SimpleSAMLphp, which brings Apache and PHP along, is for slow tests only.
     """
@@ -175,17 +176,21 @@ def install_missing(*, for_slow: bool = False) -> None:
         print("Installing moto for the tests", flush=True)
         _install_apart(MOTO_FOLDER, MOTO_WHEELS)
         _require(moto_server(), "moto's S3 server (moto[s3])", "TEST_S3_URL")
-    if not client_generators():
+    if "system" in parts and not client_generators():
         print("Installing client generators for the tests", flush=True)
         _install_apart(GENERATORS_FOLDER, GENERATORS_WHEELS)
-    if not chromium():
+    if "browser" in parts and not chromium():
         other = partial(_install, "chromium", instead=_playwright_install)
         _install("chromium-headless-shell", instead=other)
         _require(chromium(), "Chromium (package chromium)", "TEST_CHROMIUM")
-    programs = {"nodejs": "node", "npm": "npm", "default-jre-headless": "java"}
-    found = {"nginx": nginx(), "pgbouncer": pgbouncer()}
-    found |= {"simplesamlphp": simplesamlphp()} if for_slow else {}
-    found |= {name: shutil.which(programs[name]) for name in programs}
+    found: dict[str, object] = {}
+    if "system" in parts or "browser" in parts:
+        found |= {"nodejs": shutil.which("node"), "npm": shutil.which("npm")}
+    if "system" in parts:
+        java = {"default-jre-headless": shutil.which("java")}
+        found |= {"nginx": nginx(), "pgbouncer": pgbouncer(), **java}
+    if "slow" in parts:
+        found["simplesamlphp"] = simplesamlphp()
     for package, program in found.items():
         if not program:
             # Few tests need it, and say so themselves where it is absent.
@@ -819,11 +824,12 @@ def _run_as() -> RunAs:
 
 
 def main() -> None:
-    """Install what is missing, as `python -m tests.services install [slow]`."""
-    if sys.argv[1:] not in (["install"], ["install", "slow"]):
-        sys.exit("usage: python -m tests.services install [slow]")
+    """Install what is missing, as `python -m tests.services install PART...`."""
+    command, *parts = sys.argv[1:] or [""]
+    if command != "install" or not parts or not PARTS.issuperset(parts):
+        sys.exit(f"usage: python -m tests.services install {' '.join(sorted(PARTS))}")
     try:
-        install_missing(for_slow="slow" in sys.argv)
+        install_missing(parts)
     except ServiceError as error:
         sys.exit(str(error))
 

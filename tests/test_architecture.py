@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import fields
@@ -220,7 +219,7 @@ CLIENTS = re.compile(r"requests|urllib3|http$|http\.client|urllib\.request|urlli
 
 def test_requests_is_the_only_client_of_other_hosts() -> None:
     clients = {
-        module: {name for name in imported_names(module) if CLIENTS.match(name)}
+        module: {name for name in imported_names(nodes(module)) if CLIENTS.match(name)}
         for module in SOURCES
     }
     ours = clients.pop("app.outbound.client")
@@ -228,9 +227,9 @@ def test_requests_is_the_only_client_of_other_hosts() -> None:
     assert {module for module, names in clients.items() if names} == set()
 
 
-def imported_names(module: str) -> Iterator[str]:
-    """Everything that a module imports, with the names of its packages."""
-    for node in nodes(module):
+def imported_names(all_nodes: list[ast.AST]) -> Iterator[str]:
+    """Everything that a source imports, with the names of its packages."""
+    for node in all_nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         if isinstance(node, ast.ImportFrom):
@@ -362,11 +361,22 @@ def test_every_documented_setting_exists() -> None:
     assert named <= {setting.name.upper() for setting in fields(Config)}
 
 
-def test_a_process_loads_large_libraries_only_where_it_uses_them() -> None:
-    large = {"authlib", "dns", "lxml", "onelogin", "opentelemetry", "PIL", "segno"}
-    large |= {"webauthn", "xmlsec"}
-    code = "import app, sys; print(*(m for m in sys.modules if '.' not in m))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True
-    )
-    assert not large & set(done.stdout.split())
+# --- The tests ------------------------------------------------------------------
+
+# What starts processes, and where it may: all other tests run in process.
+STARTERS = re.compile(
+    r"(subprocess|multiprocessing|playwright|tests\.(processes|npm|system|browser))(\.|$)"
+)
+MAY_START = re.compile(r"tests/(system/|browser/|(processes|npm|services)\.py$)")
+
+
+def test_only_tests_of_processes_and_browsers_start_them() -> None:
+    started = {
+        f"{path.relative_to(PROJECT)}: {name}"
+        for path in sorted((PROJECT / "tests").rglob("*.py"))
+        if "node_modules" not in path.parts
+        if not MAY_START.match(path.relative_to(PROJECT).as_posix())
+        for name in imported_names(nodes_of(path))
+        if STARTERS.match(name)
+    }
+    assert started == set()

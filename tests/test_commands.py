@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import secrets
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import Result
-from cryptography.fernet import Fernet
 from flask import Flask
 
-from app import create_app, web
+from app import create_app
 from tests.conftest import settings_for
-from tests.processes import PROJECT, environment
 
 PASSWORD = "Correct-Horse-1-battery"
 
@@ -111,47 +106,6 @@ def test_where_the_disk_is_full(without_database: Flask, tmp_path: Path) -> None
     assert "Error: No space left on device" in told.output
 
 
-@pytest.mark.parametrize(("output", "told"), [("full", "No space left on device"), ("closed", "")])
-def test_where_nothing_can_be_printed(tmp_path: Path, output: str, told: str) -> None:
-    reader, taker = os.pipe()
-    os.close(reader)
-    if output == "full":
-        os.close(taker)
-        taker = os.open("/dev/full", os.O_WRONLY)
-    done = subprocess.run(
-        ["flask", "--app", "wsgi", "settings"],
-        cwd=PROJECT,
-        env=environment(tmp_path),
-        stdout=taker,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    os.close(taker)
-    assert done.returncode
-    assert (f"Error: {told}" if told else "") in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_production_makes_the_folder_of_its_default_database(tmp_path: Path) -> None:
-    instance = tmp_path / "fresh" / "instance"
-    env = environment(
-        tmp_path,
-        SERVICE_INSTANCE_DIR=str(instance),
-        SERVICE_ENV="production",
-        SERVICE_BASE_URL="https://api.example.com",
-        SERVICE_SECRET_KEY=secrets.token_urlsafe(48),
-        SERVICE_ENCRYPTION_KEY=Fernet.generate_key().decode(),
-    )
-    command = ["flask", "--app", "wsgi", "setup"]
-    done = subprocess.run(
-        command, cwd=PROJECT, env=env, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert (instance / "atrium.db").exists()
-    assert instance.stat().st_mode & 0o777 == 0o700
-
-
 def test_a_database_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     file = tmp_path / "nowhere" / "atrium.db"
     app = create_app(replace(settings_for("sqlite", tmp_path), database_url=f"sqlite:///{file}"))
@@ -159,9 +113,3 @@ def test_a_database_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
         told = run(app, command)
         assert told.exit_code == 1
         assert f"unable to open database file: {file}" in told.output
-
-
-def test_the_release_is_told_by_the_command() -> None:
-    command = [str(PROJECT / "bin" / "atrium"), "--version"]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert told == f"atrium {web.VERSION}\n"

@@ -1,4 +1,4 @@
-"""Which tests may run on one database only."""
+"""Which tests a run has."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 
 from tests import databases
 from tests.parallel import at_once
+
+SQLITE, POSTGRESQL = databases.DATABASES
 
 
 def plain() -> None:
@@ -24,46 +26,81 @@ def racing_further_down() -> list[int]:
     return list(racing())
 
 
-def item(path: str, function: Any, *marks: str, database: str = "sqlite") -> Any:
+def item(path: str, function: Any, marks: tuple[str, ...], database: str | None) -> Any:
     """As much of a collected test as is looked at."""
+    found = {mark: SimpleNamespace(name=mark) for mark in marks}
     return SimpleNamespace(
         path=databases.TESTS / path,
         function=function,
         originalname=function.__name__,
         callspec=SimpleNamespace(params={"database": database}),
-        iter_markers=lambda: [SimpleNamespace(name=mark) for mark in marks],
+        iter_markers=found.values,
+        get_closest_marker=found.get,
     )
 
 
-def left(path: str, function: Any, *marks: str) -> list[str]:
-    """The databases on which `make test` leaves a test out."""
-    asked = databases.DATABASES
-    return [d for d in asked if databases.is_left_to_slow(item(path, function, *marks, database=d))]
+def items(path: str, function: Any = plain, *marks: str) -> list[Any]:
+    """A test on both databases."""
+    return [item(path, function, marks, database) for database in databases.DATABASES]
 
 
-def test_everything_listed_is_there() -> None:
-    listed = (*databases.ONE_IS_ENOUGH, *databases.STRICTEST)
-    assert [one for one in listed if not Path(databases.TESTS / one).exists()] == []
+def on(tests: list[Any]) -> list[str | None]:
+    """The databases of those tests that the run has."""
+    return [databases.database_of(test) for test in databases.parted(tests)[0]]
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "postgresql, short"])
+def run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What is to run."""
+    database, _, short = request.param.partition(", ")
+    monkeypatch.setattr(databases, "RUN", database)
+    monkeypatch.setattr(databases, "IS_SHORT", bool(short))
+    return str(request.param)
+
+
+def test_files_listed_for_both_databases_exist() -> None:
+    folders = (databases.TESTS, databases.TESTS / "system")
+    there = {one for one in databases.BOTH for folder in folders if Path(folder / one).exists()}
+    assert there == {*databases.BOTH}
 
 
 @pytest.mark.parametrize(
-    ("path", "function", "marks", "count"),
+    ("path", "function", "marks", "short"),
     [
-        ("auth/test_login.py", plain, (), 1),
-        ("auth/test_login.py", plain, ("both_databases",), 0),
-        ("auth/test_login.py", racing, (), 0),
-        ("auth/test_login.py", racing_further_down, (), 0),
-        ("test_tenancy.py", plain, (), 0),
-        ("test_tenancy.py", plain, ("one_database",), 1),
-        ("records/test_records.py", plain, ("usefixtures",), 0),
+        ("auth/test_login.py", plain, (), []),
+        ("auth/test_login.py", plain, ("both_databases",), [POSTGRESQL]),
+        ("auth/test_login.py", racing, (), [POSTGRESQL]),
+        ("auth/test_login.py", racing_further_down, (), [POSTGRESQL]),
+        ("test_tenancy.py", plain, (), [POSTGRESQL]),
+        ("test_tenancy.py", plain, ("one_database",), []),
+        ("records/test_records.py", plain, ("usefixtures",), [POSTGRESQL]),
     ],
 )
-def test_a_test_is_left_out_on_one_database_at_most(
-    path: str, function: Any, marks: tuple[str, ...], count: int
+def test_run_has_the_tests_of_its_database(
+    run: str, path: str, function: Any, marks: tuple[str, ...], short: list[str]
 ) -> None:
-    assert len(left(path, function, *marks)) == count
+    wanted = {"sqlite": [SQLITE], "postgresql": [POSTGRESQL]}
+    assert on(items(path, function, *marks)) == wanted.get(run, short)
 
 
-def test_the_stricter_database_is_chosen() -> None:
-    assert left("test_input.py", plain) == ["sqlite"]
-    assert left("test_tenancy.py", plain, "one_database") == ["postgresql"]
+def test_test_without_a_database_runs_with_sqlite(run: str) -> None:
+    assert on([item("test_mail.py", plain, (), None)]) == [None][: run == "sqlite"]
+
+
+def test_test_of_postgresql_alone_always_runs_with_it(run: str) -> None:
+    assert on(items("auth/test_login.py")[1:]) == [POSTGRESQL][: run != "sqlite"]
+
+
+def test_test_that_needs_servers_runs_with_postgresql(run: str) -> None:
+    both = [] if run == "sqlite" else [SQLITE, POSTGRESQL]
+    assert on(items("records/test_records.py", plain, "needs_servers")) == both
+    once = {"sqlite": [], "postgresql": both}.get(run, [POSTGRESQL])
+    assert on(items("auth/test_login.py", plain, "needs_servers")) == once
+
+
+def test_test_of_processes_runs_on_postgresql_and_its_like_on_sqlite_is_slow() -> None:
+    tests = items("system/auth/test_login.py")
+    assert on(tests) == [SQLITE, POSTGRESQL]
+    assert databases.left_to_slow(tests) == tests[:1]
+    assert databases.left_to_slow(items("system/records/test_records.py")) == []
+    assert databases.left_to_slow(tests[:1]) == []

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app import web
-from tests.processes import PROJECT
+from tests.project import PROJECT
 
 GUIDES = [PROJECT / "README.md", *sorted((PROJECT / "docs").rglob("*.md"))]
 PAGES = [PROJECT / "CHANGELOG.md", *GUIDES]

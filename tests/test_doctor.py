@@ -24,7 +24,7 @@ from app.jobs import worker
 from tests import services
 from tests.builders import Cast, make_collection, make_record
 from tests.conftest import settings_for
-from tests.processes import free_port
+from tests.project import free_port
 
 Breaking = Callable[[Flask, pytest.MonkeyPatch], None]
 
@@ -212,6 +212,7 @@ def test_without_a_database_the_rest_is_told(tmp_path: Path, url: str, reason: s
     assert "nobody" not in str(parts)
 
 
+@pytest.mark.not_on_citus("only superusers may set it")
 @pytest.mark.parametrize("database", ["postgresql"])
 def test_a_server_that_logs_what_failed_statements_carry_is_told_of(used: Flask) -> None:
     code, parts = told(used)

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from flask import Flask
@@ -15,10 +10,8 @@ from flask import Flask
 from app.db import disk
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
 from tests.console.browser import Browser, is_out, sign_in
-from tests.processes import PROJECT
 
 LOGIN = {"account": "acme", "email": "alice@acme.example", "password": PASSWORD}
-MOUNT = "mount -t tmpfs -o size=192m none {0} && exec {1} -m tests.full_disk {0}"
 
 
 @pytest.fixture
@@ -32,27 +25,6 @@ def left(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     bytes_left = [1 << 30]
     monkeypatch.setattr(disk, "space", lambda file: disk.Space(bytes_left[-1], 1 << 40))
     return bytes_left
-
-
-def test_on_a_disk_without_a_byte_left_people_sign_in_and_delete(tmp_path: Path) -> None:
-    """On a real one, in a namespace of its own."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    own = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
-    command = [*own, "sh", "-c", MOUNT.format(folder, sys.executable)]
-    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    seen = json.loads(done.stdout.splitlines()[-1])
-    assert (seen["reserved"], seen["free"]) == (True, 0)
-    assert seen["log"] > 16 * disk.MIB
-    assert (seen["write"], seen["read"]) == (503, 200)
-    assert "disk is nearly full" in seen["told"]
-    assert seen["ready"] == [503, "full: less than 16 MiB free"]
-    assert seen["doctor"].startswith("fail")
-    assert "0 MiB free" in seen["doctor"]
-    assert {seen["alice"], seen["root"], seen["me"], *seen["logins"]} == {200}
-    assert set(seen["deleted"]) == {204}
-    assert (seen["after"], seen["ready after"]) == (201, 200)
 
 
 def test_on_a_nearly_full_disk_only_signing_in_and_deleting_write(

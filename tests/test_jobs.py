@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
@@ -19,17 +14,13 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app import create_app, db, jobs
+from app import db, jobs
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.db.functions import database_now
 from app.jobs import Job, worker
-from tests.builders import PASSWORD, Caller
-from tests.mailbox import outbox, run_jobs
+from tests.mailbox import run_jobs
 from tests.parallel import at_once
-from tests.processes import Worker, forked
-from tests.services import Redis
 
-BODY = {"account": "acme", "email": "ann@acme.example", "password": PASSWORD}
 Define = Callable[..., None]
 
 
@@ -478,41 +469,6 @@ def test_a_worker_waits_for_all_its_lines_together_as_long_as_for_one(
     assert waited == [0, worker.STOP_SECONDS, 0, 0]
 
 
-@contextmanager
-def queued(app: Flask, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Redis, dict[str, str]]]:
-    """A Redis of its own that the application uses, and the environment of a worker beside it."""
-    with Redis(private=True) as server:
-        settings = replace(app.extensions["atrium.config"], redis_url=server.url)
-        monkeypatch.setitem(app.extensions, "atrium.config", settings)
-        environ = {
-            **os.environ,
-            "SERVICE_ENV": "test",
-            "SERVICE_INSTANCE_DIR": str(settings.instance_dir),
-            "SERVICE_DATABASE_URL": settings.database_url,
-            "SERVICE_REDIS_URL": server.url,
-        }
-        yield server, environ
-        jobs.redis_client(server.url).close()
-
-
-def serve_without_sweep(environ: dict[str, str]) -> None:
-    """A worker whom only the queue can tell."""
-    os.environ.update(environ)
-    worker.SWEEP_SECONDS = 3600
-    with create_app().app_context():
-        worker.serve(threading.Event())
-
-
-@contextmanager
-def working(environ: dict[str, str], log: Path) -> Iterator[None]:
-    """A worker's process."""
-    process = Worker(environ, log)
-    try:
-        yield
-    finally:
-        process.stop()
-
-
 def until(happened: Callable[[], Any], seconds: float = 20) -> bool:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -520,48 +476,3 @@ def until(happened: Callable[[], Any], seconds: float = 20) -> bool:
             return True
         time.sleep(0.02)
     return False
-
-
-@pytest.mark.one_database
-def test_with_redis_the_queue_wakes_a_worker(
-    app: Flask, anyone: Caller, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with queued(app, monkeypatch) as (_, environ):
-        assert anyone.get("/ready").json["checks"]["queue"] == "ok"
-        process = forked(serve_without_sweep, environ)
-        try:
-            assert until(lambda: rows(app))  # it has begun, and waits for its wake-up
-            assert anyone.post("auth/register", BODY).status_code == 201
-            assert until(lambda: outbox(app))
-            assert until(lambda: only(app).status == "done")
-        finally:
-            process.kill()
-            process.join()
-
-
-@pytest.mark.one_database
-def test_without_redis_no_request_waits_and_the_sweep_finds_the_work(
-    app: Flask, anyone: Caller, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    with queued(app, monkeypatch) as (server, environ):
-        server.kill()
-        started = time.perf_counter()
-        assert anyone.post("auth/register", BODY).status_code == 201
-        assert time.perf_counter() - started < 1.5
-        assert anyone.get("/ready").json["checks"]["queue"] == "unreachable"
-        with working(environ, tmp_path / "log"):
-            assert until(lambda: outbox(app))
-            assert until(lambda: only(app).status == "done")
-
-
-@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-def test_a_worker_that_loses_redis_tells_so_in_lines_of_json(
-    app: Flask, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    log = tmp_path / "log"
-    with queued(app, monkeypatch) as (server, environ), working(environ, log):
-        # RQ names a worker before it listens; one that loses Redis between has another line.
-        assert until(lambda: jobs.redis_client(server.url).pubsub_channels("rq:pubsub:*"))
-        server.kill()
-        assert until(lambda: '"rq"' in log.read_text())
-    assert [json.loads(line)["event"] for line in log.read_text().splitlines()]

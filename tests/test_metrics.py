@@ -25,7 +25,7 @@ from app.ops import metrics, metrics_server
 from app.web import rate_limits
 from app.webhooks import versions
 from tests.builders import Caller, Cast, make_collection, make_record
-from tests.processes import PROJECT
+from tests.project import PROJECT
 from tests.receivers import receiving
 from tests.webhooks.delivering import deliver, make_webhook
 

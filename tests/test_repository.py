@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 import tomllib
 from configparser import ConfigParser
 from pathlib import Path
@@ -16,7 +14,7 @@ import yaml
 
 from app import web
 from app.auth import tokens
-from tests.processes import PROJECT, procfile
+from tests.project import PROJECT, procfile
 from tests.services import PREFERRED_POSTGRES
 
 GITHUB = PROJECT / ".github"
@@ -29,7 +27,7 @@ PAGES = [
     *(PROJECT / name for name in ("CONTRIBUTING.md", "SECURITY.md")),
     *(PROJECT / "docs" / name for name in ("docker.md", "releasing.md")),
 ]
-CI_TARGETS = {"coverage", "lint", "test", "slow", "vulnerabilities"}
+CI_TARGETS = {"browser", "slow", "system", "test", "test-all", "vulnerabilities"}
 
 
 def text(name: str) -> str:
@@ -60,7 +58,7 @@ def make_targets() -> dict[str, list[str]]:
         if line.startswith("\t"):
             for name in names:
                 targets[name].append(line.strip())
-        elif rule := re.match(r"([a-z][a-z ]*):(?!=)(?!.*:=)", line):
+        elif rule := re.match(r"([a-z][a-z -]*):(?!=)(?!.*:=)", line):
             names = rule[1].split()
             targets |= {name: targets.get(name, []) for name in names}
         elif line and not line.startswith("#"):
@@ -90,7 +88,7 @@ def test_yaml_parses(path: Path) -> None:
 def test_ci_runs_targets_of_the_makefile() -> None:
     steps = [step for job in loaded(WORKFLOW)["jobs"].values() for step in job["steps"]]
     commands = [step["run"] for step in steps if "run" in step]
-    called = {name for run in commands for name in re.findall(r"\bmake ([a-z]+)", run)}
+    called = {name for run in commands for name in re.findall(r"\bmake ([a-z-]+)", run)}
     assert called == CI_TARGETS
     assert called <= make_targets().keys()
 
@@ -163,16 +161,6 @@ def test_compose_publishes_web_alone_and_to_this_machine() -> None:
     assert ports == {"web": ["127.0.0.1:8000:8000"]}
 
 
-def test_nginx_of_compose_asks_web(tmp_path: Path) -> None:
-    *_, script = loaded(PROJECT / "compose.yaml")["services"]["nginx"]["command"]
-    edit = script.partition(" && ")[0].replace("/etc/atrium.conf", "deploy/nginx.conf")
-    edit = edit.replace("/etc/nginx/conf.d/default.conf", str(tmp_path / "atrium.conf"))
-    subprocess.run(["sh", "-c", edit], cwd=PROJECT, check=True)
-    edited = (tmp_path / "atrium.conf").read_text()
-    assert re.findall(r"^    server (\S+)", edited, re.MULTILINE) == ["web:8000"]
-    assert {"/tls/atrium.pem", "/tls/atrium.key"} <= set(re.findall(r"ssl_\w+ +(\S+);", edited))
-
-
 def test_heroku_is_asked_for_settings_that_exist() -> None:
     described = json.loads(text("app.json"))
     assert set(described["formation"]) == set(procfile()) - {"release"}
@@ -199,11 +187,13 @@ def test_one_oldest_python_everywhere() -> None:
     assert f"({oldest.replace('.', ', ')})" in text("Makefile")
     assert text(".python-version") == f"{oldest}\n"
     assert f"FROM=python:{oldest}" in text("Dockerfile").replace("ARG PYTHON", "FROM")
-    steps = [step for job in loaded(WORKFLOW)["jobs"].values() for step in job["steps"]]
+    jobs = loaded(WORKFLOW)["jobs"]
+    steps = [step for job in jobs.values() for step in job["steps"]]
     versions = {
         step["with"]["python-version"] for step in steps if "setup-python" in step.get("uses", "")
     }
-    assert versions == {oldest}
+    assert versions == {oldest, "${{ matrix.python }}"}
+    assert jobs["test"]["strategy"]["matrix"]["python"][0] == oldest
     pages = [*PROJECT.glob("*.md"), *(PROJECT / "docs").glob("*.md")]
     told = {v for page in pages for v in re.findall(r"Python (3\.\d+) or newer", page.read_text())}
     assert told == {oldest}
@@ -227,23 +217,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_make_targets_in_pages_exist(page: Path) -> None:
-    named = set(re.findall(r"(?:^ {4}|`)make ([a-z]+)", page.read_text(), re.MULTILINE))
+    named = set(re.findall(r"(?:^ {4}|`)make ([a-z-]+)", page.read_text(), re.MULTILINE))
     assert named <= make_targets().keys()
-
-
-def test_blame_skips_commits_of_this_history() -> None:
-    lines = [
-        line for line in text(".git-blame-ignore-revs").splitlines() if line and line[0] != "#"
-    ]
-    assert all(re.fullmatch("[0-9a-f]{40}", line) for line in lines)
-    git = shutil.which("git")
-    if not git or not (PROJECT / ".git").exists():
-        pytest.skip("no git checkout")
-    shallow = [git, "rev-parse", "--is-shallow-repository"]
-    if subprocess.check_output(shallow, cwd=PROJECT, text=True).strip() == "true":
-        pytest.skip("a shallow clone has no history")
-    for revision in lines:
-        subprocess.run([git, "cat-file", "-e", f"{revision}^{{commit}}"], cwd=PROJECT, check=True)
 
 
 @pytest.mark.parametrize(

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests import npm
 from tests.builders import OPEN, Caller, Cast, make_collection, make_record
-from tests.processes import PROJECT
 from tests.test_openapi import fits
 from tests.valid_openapi import check_valid
 
-CLIENT = PROJECT / "tests" / "typed"
 PATH = "/openapi.json?collections=1"
 TASKS = [
     {"name": "title", "type": "text", "required": True, "options": {"max_length": 80}},
@@ -142,32 +135,3 @@ def test_real_answers_fit_the_typed_schemas(cast: Cast, tasks: dict[str, Any]) -
                 fits(spec, "/api/v1/records/tasks/{record_id}", answer)
         for query in ("", "?expand=project", "?cursor=", "?points=3&points=4"):
             fits(spec, "/api/v1/records/tasks", caller.get(f"records/tasks{query}"))
-
-
-@pytest.fixture
-def tools() -> Path:
-    """The generator and the compiler, installed beside the client that they check."""
-    return npm.installed(CLIENT)
-
-
-@pytest.mark.parametrize("database", ["sqlite"])
-def test_a_generator_makes_a_typed_client(
-    tmp_path: Path, tools: Path, root: Caller, tasks: dict[str, Any]
-) -> None:
-    root.put("collections/tasks/rules", {"update_fields": "*"})
-    (tmp_path / "openapi.json").write_text(json.dumps(described(root)))
-    shutil.copy(CLIENT / "client.ts", tmp_path)
-    made = ["openapi-typescript", "openapi.json", "-o", "description.d.ts"]
-    # Without the browser's types, and without a look at the language's own: half of the time.
-    quick = ["--lib", "es2022", "--skipDefaultLibCheck"]
-    checked = ["tsc", "--strict", "--noEmit", "--module", "nodenext", *quick, "client.ts"]
-    for program, *arguments in (made, checked):
-        run = subprocess.run(
-            [tools / program, *arguments],
-            cwd=tmp_path,
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert run.returncode == 0, run.stdout + run.stderr

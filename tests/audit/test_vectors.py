@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import subprocess
-import sys
 from base64 import urlsafe_b64encode
 from dataclasses import replace
 from pathlib import Path
@@ -71,44 +69,6 @@ def test_a_checkpoint_of_another_key_is_refused() -> None:
     for key, valid in ((own, True), ("11" * 32, False)):
         (chain,) = alone.verify(case["entries"], case["checkpoints"], key).values()
         assert (chain.fault is None) == valid
-
-
-@pytest.mark.parametrize(("account", "status"), [(None, 0), ("there", 0), ("elsewhere", 1)])
-def test_an_account_without_entries_is_no_valid_one(
-    app: Flask, tmp_path: Path, account: str | None, status: int
-) -> None:
-    entries = next(case["entries"] for case in VECTORS["chains"] if case["valid"])
-    export = tmp_path / "export.jsonl"
-    export.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
-    its = {"there": entries[0]["account_id"], "elsewhere": "00000000-0000-7000-8000-00000000dead"}
-    named = ["--account", its[account]] if account else []
-    program = [sys.executable, PROJECT / "docs/verify_audit.py", export, *named]
-    done = subprocess.run(program, capture_output=True, text=True, check=False)
-    assert (done.returncode, bool(done.stderr)) == (status, bool(status))
-    command = ["audit", "verify", "--file", str(export), *named]
-    told = app.test_cli_runner().invoke(args=command)
-    assert told.exit_code == status
-    assert ("has no entries of the account" in told.output) == bool(status)
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("cut_off.jsonl", '{"account_id": "a'),
-        ("another.jsonl", "[1]\n"),
-        ("another.json", '{"entries": []}'),
-        ("short.csv", "account_id,id\na\n"),
-        ("not_there.jsonl", None),
-    ],
-)
-def test_what_is_no_export_is_refused_in_words(tmp_path: Path, name: str, text: str | None) -> None:
-    if text is not None:
-        (tmp_path / name).write_text(text)
-    program = [sys.executable, PROJECT / "docs/verify_audit.py", tmp_path / name]
-    done = subprocess.run(program, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    assert done.stderr.startswith("no export, or no checkpoints: ")
 
 
 def test_the_stand_alone_verifier_is_short_and_alone() -> None:

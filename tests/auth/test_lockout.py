@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import secrets
 import threading
-import time
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -323,26 +321,6 @@ def test_a_right_guess_beside_too_many_wrong_ones_tells_nothing(
     assert (answer.status_code, "Set-Cookie" in answer.headers) == (429, False)
 
 
-@pytest.fixture
-def own_redis() -> Iterator[services.Redis]:
-    """A Redis to crash."""
-    with services.Redis(private=True) as server:
-        yield server
-
-
-@pytest.mark.timing
-def test_without_its_redis_the_database_counts(
-    app: Flask, bob: Caller, own_redis: services.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limited, here = limit(app, monkeypatch, redis_url=own_redis.url), address()
-    assert statuses(11, limited, here) == [401] * 10 + [429]
-    own_redis.kill()
-    started = time.monotonic()
-    assert statuses(11, limited, here) == [401] * 10 + [429]
-    assert time.monotonic() - started < 10
-    assert login(limited, address(), PASSWORD).status_code == 200
-
-
 def ask(caller: Caller, path: str, email: str, origin: str) -> int:
     body = {"account": "acme", "email": email}
     if path == "auth/register":
@@ -613,7 +591,6 @@ class Counting:
 
 
 @WHOLE
-@pytest.mark.one_database
 @pytest.mark.usefixtures("real_hashes")
 def test_many_logins_at_once_take_a_bounded_memory(
     app: Flask, anyone: Caller, alice: Caller, monkeypatch: pytest.MonkeyPatch, whole: bool

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,12 +13,12 @@ from urllib.parse import urlsplit
 import pytest
 from flask import Flask
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Response, sync_playwright
-from werkzeug.serving import make_server
 
 from tests import builders, npm, services
 from tests.builders import Cast
 from tests.conftest import make_app, settings_for
-from tests.processes import free_port
+from tests.project import free_port
+from tests.serving import serving
 
 HERE = Path(__file__).parent
 WIDE, NARROW = {"width": 1280, "height": 800}, {"width": 360, "height": 740}
@@ -160,23 +159,9 @@ def live_server_url(live_app: Flask, live_cast: Cast) -> Iterator[str]:
         yield url
 
 
-@contextmanager
-def serving(app: Flask) -> Iterator[str]:
-    """A server of an application at the address that it knows."""
-    url: str = app.extensions["atrium.config"].base_url
-    app.config["SEND_FILE_MAX_AGE_DEFAULT"] = 3600  # each visit asks once for styles and scripts
-    server = make_server("127.0.0.1", urlsplit(url).port or 0, app, threaded=True)
-    thread = threading.Thread(target=server.serve_forever, args=[0.05], daemon=True)
-    thread.start()
-    yield url
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """Chromium, which `make test` installs."""
+    """Chromium, which `make browser` installs."""
     with sync_playwright() as playwright:
         # Without the sandbox, as it needs privileges that a container has not, and without
         # optimizing scripts, as hardly a page stays long enough for that to pay.

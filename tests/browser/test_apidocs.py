@@ -4,8 +4,6 @@ import pytest
 
 from tests.browser.conftest import Visit
 
-pytestmark = pytest.mark.browser
-
 PATHS = 12
 
 

@@ -12,8 +12,6 @@ from tests.browser.conftest import Visit, visiting
 from tests.browser.test_console import sign_in
 from tests.builders import Cast, make_collection
 
-pytestmark = pytest.mark.browser
-
 
 @pytest.fixture
 def pages(live_cast: Cast) -> Iterator[dict[str, str]]:

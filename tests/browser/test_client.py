@@ -14,10 +14,8 @@ from werkzeug.wrappers import Response
 
 from app.realtime import connections
 from tests.builders import PASSWORD, Cast, make_collection
-from tests.clients import built
 from tests.realtime.clients import until
-
-pytestmark = pytest.mark.browser
+from tests.system.clients import built
 
 FIELDS = [{"name": "title", "type": "text"}, {"name": "cover", "type": "file"}]
 IMPORTS = {"@atrium/client": "/client/index.js", "openapi-fetch": "/openapi-fetch/index.mjs"}

@@ -5,13 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import NARROW, WIDE, WITHOUT_SCRIPTS_TOO, Visit
 from tests.builders import PASSWORD, Caller, Cast
-
-pytestmark = pytest.mark.browser
 
 
 def fill_in(visit: Visit, caller: Caller, password: str = PASSWORD) -> None:

@@ -13,8 +13,6 @@ from tests.browser.test_console import sign_in
 from tests.browser.test_people import press
 from tests.builders import Cast, make_collection
 
-pytestmark = pytest.mark.browser
-
 SCHEMA = [
     {"name": "status", "type": "select", "options": {"choices": ["open", 'the "last"', "it's"]}},
     {"name": "before", "type": "reference", "collection": "tickets"},

@@ -10,14 +10,13 @@ from flask import Flask
 from playwright.sync_api import Browser
 
 from tests import builders
-from tests.browser.conftest import NARROW, VISUAL_RULES, WIDE, Visit, serving, visiting
+from tests.browser.conftest import NARROW, VISUAL_RULES, WIDE, Visit, visiting
 from tests.browser.test_console import sign_in
 from tests.builders import Cast
 from tests.conftest import WHOLE, make_app, settings_for
 from tests.console import furnished
-from tests.processes import free_port
-
-pytestmark = pytest.mark.browser
+from tests.project import free_port
+from tests.serving import serving
 
 RANKS = ("viewer", "admin", "superadmin")
 LAPTOPS = ({"width": 1200, "height": 800}, {"width": 1024, "height": 800})

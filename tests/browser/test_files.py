@@ -14,8 +14,6 @@ from tests.builders import Cast, make_collection, make_record
 from tests.console.furnished import LONG
 from tests.files.test_files import image, upload
 
-pytestmark = pytest.mark.browser
-
 SCHEMA = [
     {"name": "title", "type": "text"},
     {"name": "cover", "type": "file", "options": {"mime_types": ["image/*"]}},

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.browser.conftest import NARROW, WIDE, Visit, visiting
 from tests.builders import PASSWORD, Cast
-
-pytestmark = pytest.mark.browser
 
 
 def check_page(visit: Visit, axe: str, path: str) -> None:

@@ -9,16 +9,15 @@ from flask import Flask
 from playwright.sync_api import Browser, Locator, expect
 
 from tests import builders
-from tests.browser.conftest import Visit, serving, visiting
+from tests.browser.conftest import Visit, visiting
 from tests.browser.test_console import sign_in
 from tests.builders import Cast, make_collection, make_record
 from tests.conftest import make_app, settings_for
 from tests.mailbox import run_jobs
-from tests.processes import free_port
+from tests.project import free_port
 from tests.receivers import receiving
+from tests.serving import serving
 from tests.webhooks.delivering import deliver, make_webhook
-
-pytestmark = pytest.mark.browser
 
 FIELDS = [
     {"name": "title", "type": "text"},

@@ -18,8 +18,6 @@ from tests.receivers import receiving
 from tests.webhooks.delivering import deliver, make_webhook
 from tests.workflows.running import work
 
-pytestmark = pytest.mark.browser
-
 REACHED = f"target => [...({FOCUSED})(), target === document.activeElement]"
 FIELDS = [
     {"name": "title", "type": "text", "required": True},

@@ -20,8 +20,6 @@ from tests.receivers import receiving
 from tests.webhooks.delivering import deliver, make_webhook
 from tests.workflows.running import create, make_workflow, start, work
 
-pytestmark = pytest.mark.browser
-
 SOON = 2000  # milliseconds
 FIELDS = [{"name": "title", "type": "text"}, {"name": "pages", "type": "number"}]
 SET_HIDDEN = """hidden => {

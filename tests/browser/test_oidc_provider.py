@@ -19,9 +19,9 @@ from tests.browser.test_console import sign_in
 from tests.browser.test_people import fill, press
 from tests.browser.test_sso import tidied
 from tests.builders import Cast
-from tests.processes import free_port
+from tests.project import free_port
 
-pytestmark = [pytest.mark.browser, pytest.mark.usefixtures(tidied.__name__)]
+pytestmark = pytest.mark.usefixtures(tidied.__name__)
 FOLDER = Path(__file__).parent.parent / "sso" / "oidc_provider"
 SLUG, SECRET = "acme-id", "a secret: 100 % + more"
 

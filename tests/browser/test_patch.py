@@ -6,8 +6,6 @@ import pytest
 
 from tests.browser.conftest import Visit
 
-pytestmark = pytest.mark.browser
-
 PUT = """html => {
   document.body.innerHTML = `<div id="part">${html}</div>`;
   window.kept = document.querySelectorAll("[data-kept]");

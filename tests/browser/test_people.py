@@ -15,8 +15,6 @@ from tests.browser.test_console import sign_in
 from tests.builders import Cast
 from tests.mailbox import link_in, outbox, run_jobs
 
-pytestmark = pytest.mark.browser
-
 KEY = re.compile(r"svc_sk_AA0001_[A-Za-z0-9]{32}")
 
 

@@ -13,10 +13,8 @@ from werkzeug.wrappers import Response
 
 from app.realtime import connections
 from tests.builders import Cast, make_collection, make_record
-from tests.processes import PROJECT
+from tests.project import PROJECT
 from tests.realtime.clients import cut, until
-
-pytestmark = pytest.mark.browser
 
 # Native: opens an EventSource as it is, and notes what it hears.
 LISTEN = """query => {

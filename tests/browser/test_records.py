@@ -14,8 +14,6 @@ from tests.browser.test_people import fill, press
 from tests.builders import OPEN, Cast, make_collection, make_record
 from tests.console.furnished import BOOKS, LONG
 
-pytestmark = pytest.mark.browser
-
 FILE = {
     "name": "books.csv",
     "mimeType": "text/csv",

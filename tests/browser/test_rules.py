@@ -13,8 +13,6 @@ from tests.browser.test_console import sign_in
 from tests.browser.test_people import CAN_BE_PRESSED, FOCUSED, fill, press
 from tests.builders import Cast, make_collection, make_record
 
-pytestmark = pytest.mark.browser
-
 WRONG, MENDED = "@owns_record() || stat = 'open'", "@owns_record() || status = 'open'"
 SCHEMA = [
     {"name": "status", "type": "text", "required": True},

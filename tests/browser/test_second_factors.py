@@ -15,8 +15,6 @@ from tests.browser.conftest import WITHOUT_SCRIPTS_TOO, Visit
 from tests.browser.test_people import fill, press
 from tests.builders import PASSWORD, Caller, Cast
 
-pytestmark = pytest.mark.browser
-
 AUTHENTICATOR = {
     "protocol": "ctap2",
     "transport": "internal",

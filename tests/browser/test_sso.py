@@ -17,8 +17,6 @@ from tests.name_server import published_records
 from tests.sso import openid, saml_idp
 from tests.sso.flows import forget_deleted
 
-pytestmark = pytest.mark.browser
-
 
 @pytest.fixture
 def provider() -> Iterator[openid.Provider]:

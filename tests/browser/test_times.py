@@ -12,8 +12,6 @@ from tests.browser.conftest import visiting
 from tests.browser.test_console import sign_in
 from tests.builders import PASSWORD, Cast, make_collection, make_record
 
-pytestmark = pytest.mark.browser
-
 
 @pytest.mark.parametrize("scripts", [True, False])
 def test_times_are_told_in_the_zone_of_the_browser(

@@ -20,8 +20,6 @@ from tests.mailbox import run_jobs
 from tests.receivers import Receiver, receiving
 from tests.webhooks.delivering import deliver
 
-pytestmark = pytest.mark.browser
-
 
 @pytest.fixture
 def receiver(live_cast: Cast) -> Iterator[Receiver]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-import pytest
 from flask import Flask
 from playwright.sync_api import Dialog, expect
 
@@ -17,8 +16,6 @@ from tests.browser.test_console import sign_in
 from tests.browser.test_people import fill, press
 from tests.builders import Cast
 from tests.workflows.running import action, create, make_workflow, work
-
-pytestmark = pytest.mark.browser
 
 
 def test_what_forms_of_workflows_answer_suits_everybody(

@@ -2,97 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-import subprocess
-import sys
 import tracemalloc
 from pathlib import Path
 
-import pytest
-import sqlalchemy as sa
 from flask import Flask
 
-from app import clock
-from app.db import db
-from app.files import storage
-from app.files.models import FILES
-from app.ids import new_id
 from tests import builders
 from tests.builders import Cast
 from tests.bundle.accounts import export, import_
-from tests.conftest import make_app, settings_for
-from tests.processes import PROJECT
-
-FILE_BYTES = 64 * 2**20
-MOST_BYTES = 150 * 2**20
-PROGRAM = """
-import os, re, sys
-from pathlib import Path
-from app import create_app
-from app.config import Config
-app = create_app(Config.from_env(os.environ))
-result = app.test_cli_runner().invoke(args=sys.argv[1:], catch_exceptions=False)
-assert result.exit_code == 0, result.output
-print(int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) * 1024)
-"""
-
-
-def peak(environ: dict[str, str], *args: object) -> int:
-    """The most memory that a command takes, in bytes."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *map(str, args)],
-        cwd=PROJECT,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return int(done.stdout.splitlines()[-1])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-@pytest.mark.parametrize("files", [1, 16])
-def test_a_gigabyte_takes_150_mib(database: str, tmp_path: Path, files: int) -> None:
-    settings = settings_for(database, tmp_path)
-    app = make_app(settings)
-    cast = builders.make_cast(app)
-    builders.make_collection(cast.root)
-    for number in range(200):
-        builders.make_record(cast.alice, title=f"{number} " + "x" * 2000)
-    with app.app_context():
-        for _ in range(files):
-            id, path = new_id(), storage.incoming() / "new"
-            data = os.urandom(FILE_BYTES)
-            path.write_bytes(data)
-            storage.current().put(storage.key_of(cast.alice.account_id, id), path, {})
-            row = {
-                "account_id": cast.alice.account_id,
-                "id": id,
-                "name": "large",
-                "size": FILE_BYTES,
-                "mime_type": "application/octet-stream",
-                "sha256": hashlib.sha256(data).hexdigest(),
-                "created_at": clock.now(),
-            }
-            with db.engine.begin() as connection:
-                connection.execute(sa.insert(FILES).values(**row))
-        db.session.remove()
-    secret = tmp_path / "passphrase"
-    secret.write_text("a long enough passphrase")
-    environ = {
-        **os.environ,
-        "SERVICE_ENV": "test",
-        "SERVICE_DATABASE_URL": settings.database_url,
-        "SERVICE_INSTANCE_DIR": str(tmp_path),
-    }
-    file, how = tmp_path / "acme.bundle", ("--passphrase-file", secret)
-    exported = peak(environ, "account", "export", "acme", file, *how)
-    imported = peak(environ, "account", "import", file, *how, "--slug", "copy")
-    assert max(exported, imported) <= MOST_BYTES
 
 
 def test_large_records_take_no_more_than_a_few_of_them(

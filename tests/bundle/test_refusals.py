@@ -5,10 +5,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import signal
-import subprocess
-import sys
-import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +23,6 @@ from app.portability.bundle import exporting, frames, importing
 from tests.builders import Cast, make_record
 from tests.bundle.accounts import PASSPHRASE, export, furnish, hashes, import_, run
 from tests.mailbox import run_jobs
-from tests.processes import PROJECT
 
 ROOT = ("--as", "root@system.example")
 LINES: list[Any] = [{"a": 1}, ["ü", None, 2**53 + 1, 0.1], "x" * 700_000, [], "end"]
@@ -207,52 +202,6 @@ def test_an_import_that_fails_leaves_no_files(
     assert everything(app) == before
     with app.app_context():
         assert {blob.key for blob in storage.current().blobs()} == blobs
-
-
-KILLED = """
-import os, signal, sys
-from app import create_app
-from app.portability.bundle import importing
-from app.config import Config
-def kill(self):
-    os.write(1, b"writing")
-    os.kill(os.getpid(), signal.SIGKILL)
-importing._Import._record = kill
-app = create_app(Config.from_env(os.environ))
-app.test_cli_runner().invoke(args=sys.argv[1:], catch_exceptions=False)
-"""
-
-
-@pytest.mark.usefixtures("real_scrypt")  # which the other process has
-def test_a_killed_import_leaves_nothing(cast: Cast, app: Flask, tmp_path: Path) -> None:
-    furnish(cast)
-    file = export(app, tmp_path)
-    before, settings = everything(app), app.extensions["atrium.config"]
-    environ = {
-        **os.environ,
-        "SERVICE_ENV": "test",
-        "SERVICE_DATABASE_URL": settings.database_url,
-        "SERVICE_INSTANCE_DIR": str(settings.instance_dir),
-    }
-    secret = str(file.with_name("passphrase"))
-    args = ("account", "import", str(file), "--passphrase-file", secret, *ROOT, "--slug", "new")
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, *args],
-        cwd=PROJECT,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert (killed.returncode, "writing" in killed.stdout) == (-signal.SIGKILL, True), killed
-    assert everything(app) == before
-    for _ in range(20):  # PostgreSQL notices within a moment
-        result = import_(app, file, *ROOT, "--slug", "new")
-        if result.exit_code == 0:
-            break
-        time.sleep(0.5)
-    assert result.exit_code == 0, result.output
 
 
 def test_an_account_that_is_still_being_deleted_is_not_imported(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from multiprocessing.connection import Connection
 from typing import Any
 
 from app import config, create_app
@@ -33,7 +32,7 @@ def renaming(name: str) -> list[Proposal]:
     ]
 
 
-def change(settings: config.Config, reports: Connection) -> None:
+def change(settings: config.Config, reports: Any) -> None:
     """Change the collection until killed; reports when it starts, and when something changed."""
     app = create_app(settings)
     with app.app_context():

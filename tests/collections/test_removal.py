@@ -245,7 +245,6 @@ def test_history_keeps_fields_of_one_name_apart(cast: Cast, posts: dict[str, Any
     assert sorted(shown, key=str) == ["***", None, "public"]
 
 
-@pytest.mark.both_databases
 def test_a_schema_that_leaves_a_field_out_loses_nothing_and_warns(
     root: Caller, alice: Caller
 ) -> None:

@@ -166,7 +166,6 @@ def test_words_of_the_rule_language_name_neither_fields_nor_collections(root: Ca
             assert problems(renamed) == [("name", "name_reserved")]
 
 
-@pytest.mark.both_databases
 def test_a_field_that_an_older_release_named_like_a_word_is_closed_until_it_is_renamed(
     root: Caller, alice: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,7 +191,6 @@ def test_a_field_that_an_older_release_named_like_a_word_is_closed_until_it_is_r
     assert found["nothing"] == "secret"
 
 
-@pytest.mark.both_databases
 @pytest.mark.parametrize("names", [KEYWORDS, TRICKY], ids=["keywords", "tricky"])
 def test_any_plain_word_can_be_a_field(root: Caller, alice: Caller, names: list[str]) -> None:
     unique = {name: name in ("order", "a_1", "self") for name in names}
@@ -211,7 +209,6 @@ def test_any_plain_word_can_be_a_field(root: Caller, alice: Caller, names: list[
         assert found | {name: f"{name}?" for name in some} == found
 
 
-@pytest.mark.both_databases
 def test_no_two_collections_share_the_name_of_an_index(root: Caller) -> None:
     make_collection(
         root,
@@ -224,7 +221,6 @@ def test_no_two_collections_share_the_name_of_an_index(root: Caller) -> None:
     make_collection(root, "abc_z_y", indexed)
 
 
-@pytest.mark.both_databases
 def test_filters_on_fields_named_like_parameters_of_a_statement_stay_apart(
     root: Caller, alice: Caller
 ) -> None:
@@ -492,14 +488,12 @@ def test_a_body_of_another_shape_is_422(root: Caller) -> None:
         assert [one["loc"] for one in answer.json["detail"]] == [loc]
 
 
-@pytest.mark.both_databases
 def test_a_schema_has_at_most_200_fields(root: Caller) -> None:
     fields = [field(f"f{i}") for i in range(201)]
     assert root.post("collections", {"name": "posts", "schema": fields}).status_code == 422
     assert make_collection(root, schema=fields[:200])["field_count"] == 200
 
 
-@pytest.mark.both_databases
 @pytest.mark.parametrize("properties", [{"unique": True}, {"options": {"index": True}}])
 @pytest.mark.parametrize(("type", "start"), [("text", ""), ("url", "https://example.com/")])
 def test_an_indexed_text_has_a_length_that_every_database_can_index(
@@ -513,7 +507,6 @@ def test_an_indexed_text_has_a_length_that_every_database_can_index(
     assert make_record(alice, f=longest)["f"] == longest
 
 
-@pytest.mark.both_databases
 def test_the_database_itself_holds_what_the_schema_promises(app: Flask, root: Caller) -> None:
     make_collection(root, "authors")
     schema = [field("a", required=True, unique=True), field("b", options={"index": True})]
@@ -574,7 +567,6 @@ def test_an_expression_says_why_a_computed_field_or_a_text_has_no_place(root: Ca
     assert error == "total is computed, and nobody sends it."
 
 
-@pytest.mark.both_databases
 def test_a_name_that_is_none_is_400_after_a_rename_too(root: Caller) -> None:
     made = make_collection(root, "posts", [field("a"), field("b")])
     path = f"collections/{made['id']}"

@@ -102,7 +102,6 @@ def collections(draw: st.DrawFn) -> list[Item]:
     return made
 
 
-@pytest.mark.both_databases
 @settings(
     max_examples=15,
     deadline=None,
@@ -135,7 +134,6 @@ def test_what_is_exported_makes_the_same_again(app: Flask, root: Caller, items: 
 # --- References in any order ----------------------------------------------------------------------
 
 
-@pytest.mark.both_databases
 def test_collections_refer_to_each_other_in_any_order(
     app: Flask, root: Caller, alice: Caller
 ) -> None:
@@ -233,7 +231,6 @@ def test_one_fault_imports_nothing(
     assert (exported(root), root.get("migrations").json) == (before, revisions)
 
 
-@pytest.mark.both_databases
 def test_rows_that_clash_import_nothing(root: Caller, alice: Caller) -> None:
     make_collection(root)
     for _ in range(2):

@@ -69,7 +69,6 @@ def test_an_admin_proves_a_domain(app: Flask, cast: Cast, dns: NameServer) -> No
     assert cast.alice.get("account/domains").json["items"] == []
 
 
-@pytest.mark.one_database
 def test_the_home_page_warns_of_a_missing_record(app: Flask, cast: Cast, dns: NameServer) -> None:
     domain = proved(cast, dns)
     browser = Browser(app, cast.alice)
@@ -82,7 +81,6 @@ def test_the_home_page_warns_of_a_missing_record(app: Flask, cast: Cast, dns: Na
     assert "missing" not in Browser(app, cast.charlie).get("").text
 
 
-@pytest.mark.one_database
 def test_pages_of_another_account_are_404(app: Flask, cast: Cast, dns: NameServer) -> None:
     domain = proved(cast, dns)
     browser = Browser(app, cast.charlie)
@@ -131,7 +129,6 @@ def test_a_forgotten_password_needs_no_account_in_a_proved_domain(
     assert forgot(f"x@mail.{stranger.partition('@')[2]}")[0] == 400
 
 
-@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("limits", "statuses"),
     [
@@ -157,7 +154,6 @@ def test_a_forgotten_password_is_limited_without_an_account_too(
     assert [answer.status_code for answer in found] == statuses
 
 
-@pytest.mark.one_database
 def test_single_sign_on_goes_to_the_only_provider_of_the_domain(
     browser: FlaskClient, cast: Cast, dns: NameServer
 ) -> None:
@@ -173,7 +169,6 @@ def test_single_sign_on_goes_to_the_only_provider_of_the_domain(
     assert "accounts.google.com" in browser.get(target.replace("&amp;", "&")).headers["Location"]
 
 
-@pytest.mark.one_database
 def test_of_several_providers_one_is_chosen(
     browser: FlaskClient, cast: Cast, dns: NameServer
 ) -> None:
@@ -189,7 +184,6 @@ def test_of_several_providers_one_is_chosen(
     assert "Sign in with GitHub" in page
 
 
-@pytest.mark.one_database
 def test_a_named_account_is_not_overruled_by_the_domain(
     browser: FlaskClient, cast: Cast, dns: NameServer
 ) -> None:

@@ -17,7 +17,6 @@ from tests.builders import Cast, make_collection
 from tests.console.browser import HOSTILE, Browser
 from tests.workflows.running import action, create, make_workflow, start, work
 
-pytestmark = pytest.mark.one_database
 Steps = list[dict[str, Any]]
 
 

@@ -11,7 +11,6 @@ from app.console.shell import form_labels
 from tests.builders import Cast, make_collection
 from tests.console.browser import HOSTILE, Browser
 
-pytestmark = pytest.mark.one_database
 LINK = re.compile(r'<a href="#([^"]+)" data-labelled>([^<]*)</a>')
 
 REFUSED = [

@@ -12,7 +12,6 @@ from tests.builders import Cast, make_collection, make_record
 from tests.console.browser import Browser, alert, asks_to_sign_in
 from tests.console.test_schemas import inputs
 
-pytestmark = pytest.mark.one_database
 PATH = "collections/manifest"
 NEW = """version: 1
 collections:

@@ -10,7 +10,6 @@ from tests.builders import Cast, make_collection
 from tests.console.browser import Browser, beside
 from tests.workflows.running import ran
 
-pytestmark = pytest.mark.one_database
 CREATED = {"type": "event", "event": "records.create", "collection": "posts"}
 NIGHTLY = {"type": "schedule", "cron": "0 4 * * *"}
 SAVED = [

@@ -16,7 +16,6 @@ from tests.builders import Caller, Cast, make_collection
 from tests.console.browser import HOSTILE, Browser, alert
 from tests.workflows.running import MANUAL, action, create, make_workflow
 
-pytestmark = pytest.mark.one_database
 NAP = {"name": "nap", "type": "wait_delay", "duration": "1h"}
 NAP_TOO = {"name": "nap_too", "type": "wait_delay", "duration": "1h"}
 URL = "https://hooks.example.com/x"

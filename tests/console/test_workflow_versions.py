@@ -22,7 +22,6 @@ from tests.builders import OPEN, Cast, make_collection
 from tests.console.browser import HOSTILE, Browser
 from tests.workflows.running import MANUAL, action, create, instance, make_workflow, start, work
 
-pytestmark = pytest.mark.one_database
 NAP = {"name": "nap", "type": "wait_delay", "duration": "1h"}
 SHORT = {**NAP, "duration": "1m"}
 OTHER = {**NAP, "name": "other"}

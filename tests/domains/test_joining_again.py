@@ -44,7 +44,6 @@ def github(stage: Stage, by: Caller) -> None:
     stage.provider.emails = [{"email": GONE, "verified": True, "primary": True}]
 
 
-@pytest.mark.both_databases
 @pytest.mark.usefixtures("joining")
 def test_a_public_provider_that_remembers_an_address_lets_nobody_join(
     cast: Cast, stage: Stage
@@ -80,7 +79,6 @@ def test_google_of_the_system_lets_members_of_a_workspace_join(
     assert signs_in(stage) is joins
 
 
-@pytest.mark.both_databases
 @pytest.mark.usefixtures("joining")
 def test_a_deleted_user_is_refused_until_an_admin_invites_the_address(
     cast: Cast, stage: Stage
@@ -147,7 +145,6 @@ def test_a_user_who_never_proved_the_address_keeps_its_owner_out_no_longer(
     assert signs_in(stage)
 
 
-@pytest.mark.both_databases
 @pytest.mark.usefixtures("joining")
 def test_a_registration_stores_nothing_until_its_link_is_followed(app: Flask, cast: Cast) -> None:
     before = cast.alice.get("account/users?limit=100").json["total"]

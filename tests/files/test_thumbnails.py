@@ -21,7 +21,7 @@ from app.files.thumbnail_turns import Turns
 from app.files.upkeep import UNDER_WAY
 from tests.builders import Caller, Cast, make_collection
 from tests.files.test_files import SCHEMA, blobs, image, names, run, upload
-from tests.goings_on import until
+from tests.realtime.clients import until
 
 
 def thumb(caller: Caller, file: str, size: str = "64x64") -> Any:

@@ -14,7 +14,7 @@ from flask import Flask
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.manifest import document, schemas
 from tests.builders import Caller, make_collection, make_record, make_user
-from tests.processes import PROJECT
+from tests.project import PROJECT
 
 pytestmark = pytest.mark.one_database
 DOCS = PROJECT / "docs" / "manifest.md"

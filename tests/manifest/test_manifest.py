@@ -76,7 +76,6 @@ accounts:
 """
 
 
-@pytest.mark.both_databases
 def test_a_manifest_is_applied_once_and_undone(app: Flask, root: Caller) -> None:
     before = exported(root)
     plan = planned(root, FULL)
@@ -115,7 +114,6 @@ def test_a_manifest_is_applied_once_and_undone(app: Flask, root: Caller) -> None
     assert exported(root) == before
 
 
-@pytest.mark.both_databases
 @settings(
     max_examples=10,
     deadline=None,
@@ -177,7 +175,6 @@ def test_a_field_is_stated_as_a_whole(root: Caller, posts: list[dict[str, Any]])
     assert names == ["title", "views", "state"]
 
 
-@pytest.mark.both_databases
 def test_a_removal_says_what_is_lost(
     root: Caller, alice: Caller, posts: list[dict[str, Any]]
 ) -> None:
@@ -207,7 +204,6 @@ def test_a_removal_says_what_is_lost(
     assert exported(root) == before
 
 
-@pytest.mark.both_databases
 def test_a_plan_counts_whom_rules_let_in(root: Caller, posts: list[dict[str, Any]]) -> None:
     text = """
         version: 1
@@ -249,7 +245,6 @@ def test_present_records_that_do_not_fit_are_a_problem_with_a_line(
     assert found == {"posts.code": ("required", 5), "posts.state": ("in_use", 6)}
 
 
-@pytest.mark.both_databases
 def test_names_change_with_what_follows_them(root: Caller, alice: Caller) -> None:
     make_collection(root, "posts", POSTS)
     hook = {"url": HOOK_URL, "collection": "posts", "events": ["create"]}
@@ -310,7 +305,6 @@ def test_a_plan_is_stale_after_a_change(root: Caller, posts: list[dict[str, Any]
     assert apply(root, text, plan_hash).json["applied"] is False
 
 
-@pytest.mark.both_databases
 def test_what_fails_at_the_end_leaves_nothing(root: Caller, alice: Caller) -> None:
     hooks = [
         {"url": f"{HOOK_URL}/{i}", "collection": "orders", "events": ["create"]} for i in range(19)
@@ -331,7 +325,6 @@ def test_what_fails_at_the_end_leaves_nothing(root: Caller, alice: Caller) -> No
     assert root.get("collections/orders").status_code == 404
 
 
-@pytest.mark.both_databases
 def test_two_at_once_apply_once(app: Flask, root: Caller) -> None:
     plan_hash = planned(root, FULL)["plan_hash"]
     answers: list[Any] = []
@@ -363,7 +356,6 @@ def test_whoever_applies_is_in_the_audit_log(root: Caller) -> None:
     assert "topsecret" not in str(entries)
 
 
-@pytest.mark.both_databases
 def test_what_others_use_is_removed_with_them_or_not_at_all(
     root: Caller, alice: Caller, bob: Caller
 ) -> None:
@@ -398,7 +390,6 @@ def test_what_others_use_is_removed_with_them_or_not_at_all(
     assert [one["operation"] for one in entries].count("DELETE") > 0
 
 
-@pytest.mark.both_databases
 def test_indexes_of_tables_with_records_are_built(
     app: Flask, root: Caller, posts: list[dict[str, Any]]
 ) -> None:

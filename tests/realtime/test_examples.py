@@ -15,7 +15,7 @@ from app import db
 from app.audit.entries import HEADS
 from app.realtime import connections
 from tests.builders import Cast, make_collection, make_record
-from tests.processes import PROJECT
+from tests.project import PROJECT
 from tests.realtime.clients import cut, until
 
 Reader = Callable[[Callable[[Any], None], Callable[[], None]], None]

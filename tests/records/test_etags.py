@@ -95,7 +95,6 @@ def test_a_change_of_what_is_as_it_was_seen_is_made(alice: Caller, path: str, me
     assert gone.status_code == 404
 
 
-@pytest.mark.both_databases
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE"])
 def test_a_change_unless_it_is_as_named_is_412_where_it_is(
     alice: Caller, path: str, method: str

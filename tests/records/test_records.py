@@ -398,7 +398,6 @@ VALUES = {"price": 2.5, "taken": True, "at": "2026-01-01T00:00:00Z", "data": {"b
 VALUES |= {"tags": ["b", "a"], "code": "x", "mail": "ann@x.example"}
 
 
-@pytest.mark.both_databases
 def test_writing_a_computed_field_is_refused_but_for_what_it_is(
     root: Caller, alice: Caller, bob: Caller
 ) -> None:
@@ -428,7 +427,6 @@ def test_writing_a_computed_field_is_refused_but_for_what_it_is(
     assert (changed.status_code, changed.json["twice"]) == (200, 6)
 
 
-@pytest.mark.both_databases
 def test_who_does_not_see_a_computed_field_cannot_guess_its_value(
     root: Caller, alice: Caller
 ) -> None:
@@ -440,7 +438,6 @@ def test_who_does_not_see_a_computed_field_cannot_guess_its_value(
         assert problems(alice.patch(path, {"twice": value})) == [("twice", "field_read_only")]
 
 
-@pytest.mark.both_databases
 def test_a_change_of_nothing_is_no_change(root: Caller, alice: Caller, bob: Caller) -> None:
     make_collection(root, schema=COMPUTED)
     made = make_record(alice, **VALUES)
@@ -472,7 +469,6 @@ def test_a_change_of_nothing_is_no_change(root: Caller, alice: Caller, bob: Call
     assert change["record"]["id"] == other["id"]
 
 
-@pytest.mark.both_databases
 def test_an_id_is_found_in_any_case(root: Caller, alice: Caller) -> None:
     parent = {"name": "parent", "type": "reference", "collection": "posts"}
     make_collection(root, schema=[{"name": "title", "type": "text"}, parent])
@@ -522,7 +518,6 @@ def test_an_id_is_found_in_any_case(root: Caller, alice: Caller) -> None:
     assert alice.delete(path).status_code == 409  # found, but referred to
 
 
-@pytest.mark.both_databases
 @pytest.mark.parametrize(
     ("sent", "code"),
     [

@@ -7,8 +7,6 @@ import io
 import json
 import os
 import re
-import subprocess
-import sys
 import tracemalloc
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -26,7 +24,6 @@ from app.audit.models import AuditChange
 from app.collections import definition as definitions
 from app.records.transfer import formats, stream
 from tests.builders import OPEN, Caller, Cast, make_collection, make_record
-from tests.processes import PROJECT
 from tests.records.strategies import DISARMED, RECORD, SCHEMA
 
 TYPES = ("csv", "json", "jsonl")
@@ -485,47 +482,10 @@ def test_an_export_needs_no_more_memory_for_more_records(
     assert sizes[1] > 2.9 * sizes[0]
 
 
-MEASURED = """
-import re, sys
-from app import create_app
-client = create_app().test_client(use_cookies=False)
-for format in ("csv", "json", "jsonl"):
-    url = f"/api/v1/records/things/export?format={format}"
-    headers = {"Authorization": sys.argv[1]}
-    answer = client.get(url, headers=headers, buffered=False)
-    print(sum(map(len, answer.response)))
-    answer.close()
-# Not getrusage: its peak counts what the parent had when it forked.
-with open("/proc/self/status") as status:
-    print(re.search(r"VmHWM:\\s+([0-9]+)", status.read())[1])
-"""
-
-
-@pytest.mark.slow
-def test_100_000_records_are_exported_in_150_mib(
-    app: Flask, alice: Caller, things: dict[str, Any]
-) -> None:
-    fill(app, alice, 100_000)
-    known = app.extensions["atrium.config"]
-    env = os.environ | {
-        "SERVICE_ENV": "test",
-        "SERVICE_INSTANCE_DIR": str(known.instance_dir),
-        "SERVICE_DATABASE_URL": known.database_url,
-        "SERVICE_BASE_URL": known.base_url,
-    }
-    command = [sys.executable, "-c", MEASURED, alice.headers["Authorization"]]
-    run = subprocess.run(command, cwd=PROJECT, env=env, check=True, capture_output=True, text=True)
-    *sizes, kibibytes = [int(line) for line in run.stdout.splitlines() if line.isdigit()]
-    assert len(sizes) == 3
-    assert min(sizes) > 25_000_000
-    assert kibibytes < 150 * 1024
-
-
 CSV_FIELDS = [{"name": "name", "type": "text"}, {"name": "num", "type": "number"}]
 MUELLER = [("Müller", 1)]
 
 
-@pytest.mark.both_databases
 @pytest.mark.parametrize(
     ("raw", "charset", "expected"),
     [

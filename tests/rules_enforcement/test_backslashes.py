@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from app.console.records.expressions import escape_like
 from app.console.records.expressions import matches as console_search
 from tests.builders import Caller, make_collection, make_record
@@ -13,7 +11,6 @@ VALUES = ["C:\\temp\\x", "C:x", "C:%x", "C:\\%x", "C:\\"]
 STARTS = {0: VALUES, 1: [], 2: [], 3: VALUES[:1] + VALUES[3:], 4: VALUES[:1] + VALUES[3:], 5: []}
 
 
-@pytest.mark.both_databases
 def test_a_backslash_escapes_itself(root: Caller, alice: Caller) -> None:
     make_collection(root, "files", [{"name": "s", "type": "text"}])
     for value in VALUES:

@@ -349,7 +349,6 @@ def test_a_list_in_the_order_of_a_computed_condition_is_walked_through(
         assert walked == whole
 
 
-@pytest.mark.both_databases
 def test_a_moment_is_read_alike_by_field_and_by_filter(root: Caller, alice: Caller) -> None:
     make_collection(root, "visits", [{"name": "dt", "type": "datetime"}])
     made = make_record(alice, "visits", dt="2023-01-29t00:00:00z")

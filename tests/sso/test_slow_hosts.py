@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,16 +16,13 @@ from flask import Flask
 from app import clock, db
 from app.outbound import address_policy, web_waits
 from app.sso.models import IssuerDocument
-from tests.builders import Caller, make_account
-from tests.conftest import make_app, settings_for
+from tests.builders import Caller
 from tests.mailbox import run_jobs
 from tests.parallel import at_once
-from tests.site import ROOT, Client
 from tests.sso import openid
 from tests.sso.flows import HTML, Stage, query_of
 from tests.sso.loopback import Answer
 from tests.sso.test_settings import PATH
-from tests.test_servers import serving
 
 DELAY = 9.5
 
@@ -273,48 +267,3 @@ def test_slow_name_servers_hold_a_thread_for_three_seconds(
         for url in ("https://127.0.0.1/", "https://[::1]/", "https://10.0.0.1/"):
             assert alice.post("webhooks", {**hook, "url": url}).status_code == 400
         assert time.monotonic() - began < 2
-
-
-@pytest.mark.timing
-def test_a_server_answers_everybody_else_while_issuers_are_slow(
-    slow: SlowProvider, tmp_path: Path
-) -> None:
-    """48 strangers at 16 issuers of one account, and one process with four threads."""
-    (tmp_path / "migrated").mkdir()
-    migrated = make_app(settings_for("sqlite", tmp_path / "migrated"))
-    make_account(migrated, "evil")
-    folder = tmp_path / "server"
-    folder.mkdir()
-    with (
-        serving("gunicorn", migrated, folder, processes=1) as server,
-        closing(Client(f"http://127.0.0.1:{server.port}", Path(), "127.0.0.1")) as root,
-    ):
-        root.sign_in("system", ROOT)
-        client = {"allowed_redirect_uris": ["https://client.example.com/in"]}
-        evil = {"X-Account-ID": "evil"}
-        assert root("PATCH", "account", client, **evil).status_code == 200
-        row = {"category": "auth_providers", "provider_name": "oidc"}
-        for n in range(16):
-            body = {**row, "slug": f"slow{n}", "config": slow.issuer_config()}
-            made = root("POST", "admin/configuration", body, **evil)
-            assert made.status_code == 201, made.text
-        with closing(sqlite3.connect(folder / "atrium.db")) as database:
-            database.execute("DELETE FROM issuer_documents")
-            database.commit()
-        slow.delay = DELAY
-
-        def attack(n: int) -> int:
-            path = f"/oauth/slow{n % 16}/authorize?account=evil"
-            with closing(Client(root.base, Path(), "127.0.0.1")) as stranger:
-                return int(stranger("GET", path).status_code)
-
-        with ThreadPoolExecutor(48) as pool:
-            statuses = [pool.submit(attack, n) for n in range(48)]
-            took = []
-            for _ in range(12):
-                began = time.monotonic()
-                assert root("GET", "accounts").status_code == 200
-                took.append(time.monotonic() - began)
-                time.sleep(0.2)
-            assert {status.result() for status in statuses} == {401}
-    assert max(took) < 2.5, took

@@ -15,7 +15,6 @@ from tests.receivers import Receiver, receiving
 from tests.sql import statements
 from tests.webhooks.delivering import attempts, deliver, deliveries, make_webhook
 
-pytestmark = pytest.mark.one_database
 FIELDS = [{"name": "title", "type": "text"}, {"name": "hidden", "type": "text"}]
 OWNERS = {"view_rule": "@owns_record()"}
 LISTED = {"view_fields": ["title"]}

@@ -23,7 +23,6 @@ from tests.receivers import Receiver, receiving
 from tests.sql import statements
 from tests.webhooks.delivering import attempts, deliver, deliveries, make_webhook
 
-pytestmark = pytest.mark.one_database
 ALL = {"since": "2020-01-01"}
 
 

@@ -15,7 +15,6 @@ from tests.receivers import Receiver, Request, receiving
 from tests.webhooks.delivering import deliver, deliveries, make_webhook
 from tests.workflows.running import action, create, instance, make_workflow, rows, work
 
-pytestmark = pytest.mark.one_database
 ON_CREATE = {"type": "event", "event": "records.create", "collection": "posts"}
 ENDED = [*((n, "completed") for n in range(1, 9)), (9, "cancelled")]
 MOST = 20  # of what a test lets happen, where nothing else ends the chain

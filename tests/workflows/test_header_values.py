@@ -156,6 +156,7 @@ def test_a_template_of_the_host_stands_for_no_other_host(
     assert kept.status_code == 200, kept.json
 
 
+@pytest.mark.not_on_citus("it locks rows of all accounts itself, or goes back to former migrations")
 def test_a_new_key_reads_what_older_versions_and_keys_stored(
     app: Flask, alice: Caller, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

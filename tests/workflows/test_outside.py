@@ -21,7 +21,6 @@ from tests.test_mail import Receiver as MailServer
 from tests.test_mail import use as mail_by
 from tests.workflows.running import action, instance, make_workflow, outputs, ran, work
 
-pytestmark = pytest.mark.one_database
 SECRET = "s3cret-of-theirs"
 
 

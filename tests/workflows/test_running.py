@@ -26,7 +26,6 @@ from tests.workflows.running import (
     work,
 )
 
-pytestmark = pytest.mark.one_database
 FIELDS = [{"name": "title", "type": "text"}, {"name": "n", "type": "number"}]
 
 

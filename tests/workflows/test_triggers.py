@@ -171,6 +171,7 @@ def test_what_cannot_be_fired_keeps_nothing_from_firing(
 OLD = "0 4 15W * *"  # accepted once
 
 
+@pytest.mark.not_on_citus("it locks rows of all accounts itself, or goes back to former migrations")
 def test_a_schedule_that_is_no_longer_supported_says_so(app: Flask, cast: Cast) -> None:
     alice, daily = cast.alice, {"type": "schedule", "cron": "0 4 * * *"}
     path = f"workflows/{make_workflow(alice, [], daily)['id']}"

@@ -1,0 +1,28 @@
+"""Where the project is, and what it says of its processes."""
+
+from __future__ import annotations
+
+import random
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parent.parent
+PROGRAMS = PROJECT / ".venv" / "bin"
+
+
+def procfile() -> dict[str, str]:
+    """The commands of the Procfile by name."""
+    lines = (PROJECT / "Procfile").read_text().splitlines()
+    return {name: command.strip() for name, _, command in (line.partition(":") for line in lines)}
+
+
+def free_port() -> int:
+    """A port that nobody listens on, and below those that clients get from the system: it stays
+    free until a server is started there, and while one restarts.
+    """
+    while True:
+        port = random.randrange(10_000, 32_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port

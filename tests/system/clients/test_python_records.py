@@ -1,0 +1,134 @@
+"""Records by the Python client, on both databases."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib import import_module
+from itertools import islice
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.builders import Caller
+from tests.system.clients.running import run_async
+
+pytestmark = pytest.mark.usefixtures("tasks")
+
+
+def titles(records: Any) -> list[str]:
+    return [record["title"] for record in records]
+
+
+def test_records_are_created_read_changed_and_deleted(atrium: ModuleType, client: Any) -> None:
+    tasks = client.records("tasks")
+    made = tasks.create({"title": "one", "points": 3})
+    assert tasks.get(made["id"]) == made
+    assert tasks.update(made["id"], {"points": 4})["title"] == "one"
+    assert tasks.replace(made["id"], {"title": "two"})["points"] is None
+    tasks.delete(made["id"])
+    with pytest.raises(atrium.NotFound) as error:
+        tasks.get(made["id"])
+    assert (error.value.status, error.value.code) == (404, "not_found")
+    assert error.value.request_id
+
+
+def test_a_record_that_somebody_changed_meanwhile_is_not_overwritten(
+    atrium: ModuleType, client: Any
+) -> None:
+    tasks = client.records("tasks")
+    read = tasks.create({"title": "one"})
+    changed = tasks.update(read["id"], {"title": "two"}, if_match=read)
+    for write in (tasks.update, tasks.replace):
+        with pytest.raises(atrium.PreconditionFailed):
+            write(read["id"], {"title": "three"}, if_match=read)
+    with pytest.raises(atrium.PreconditionFailed):
+        tasks.delete(read["id"], if_match=read)
+    with pytest.raises(ValueError, match="Get it first"):
+        tasks.delete(read["id"], if_match=tasks.list().items[0])
+    tasks.delete(read["id"], if_match=atrium.etag_of(changed))
+
+
+def test_lists_are_filtered_sorted_and_paged(atrium: ModuleType, client: Any) -> None:
+    tasks = client.records("tasks")
+    tasks.create_many([{"title": f"t{number}", "points": number} for number in range(5)])
+    page = tasks.list(filter=atrium.F.points >= 1, sort=["-points"], page=2, page_size=3)
+    assert (titles(page.items), page.total, page.page) == (["t1"], 4, 2)
+    assert tasks.list(total=False).total is None
+    assert tasks.list(fields=["title"], page_size=1).items[0].keys() == {"id", "title"}
+
+
+def test_all_records_come_page_by_page_as_they_are_needed(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = client.records("tasks")
+    tasks.create_many([{"title": f"t{number}"} for number in range(7)])
+    requests, fetch = [], client.session.json
+    monkeypatch.setattr(
+        client.session, "json", lambda *a, **b: requests.append(a) or fetch(*a, **b)
+    )
+    walk = tasks.iterate(sort="title", page_size=3)
+    assert titles(islice(walk, 2)) == ["t0", "t1"]
+    assert len(requests) == 1
+    assert titles(walk) == ["t2", "t3", "t4", "t5", "t6"]
+    assert len(requests) == 3
+
+
+def test_batches_write_all_or_nothing(atrium: ModuleType, client: Any) -> None:
+    tasks = client.records("tasks")
+    with pytest.raises(atrium.ValidationError) as error:
+        tasks.create_many([{"title": "one"}, {"points": 1}])
+    assert error.value.details[0]["index"] == 1
+    assert "title" in error.value.fields
+    one, two = tasks.create_many([{"title": "one", "code": "1"}, {"title": "two", "code": "2"}])
+    assert titles(tasks.update_many({one["id"]: {"title": "uno"}})) == ["uno"]
+    upserted = tasks.upsert_many([{"title": "due", "code": "2"}], on="code")
+    assert (upserted["created"], titles(upserted["updated"])) == ([], ["due"])
+    with pytest.raises(atrium.Conflict) as clash:
+        tasks.create({"title": "three", "code": "1"})
+    assert clash.value.field == "code"
+    assert tasks.delete_many([one["id"], two["id"]]) == [one["id"], two["id"]]
+
+
+def test_records_are_aggregated(client: Any) -> None:
+    tasks = client.records("tasks")
+    tasks.create_many([{"title": "a", "points": 1}, {"title": "a", "points": 2}, {"title": "b"}])
+    results = tasks.aggregate("count()", "sum(points)", group_by="title", having="count > 1")
+    assert results == [{"title": "a", "count": 2, "sum_points": 3}]
+
+
+def test_a_former_state_is_restored(client: Any) -> None:
+    tasks = client.records("tasks")
+    made = tasks.create({"title": "one"})
+    tasks.update(made["id"], {"title": "two"})
+    history = tasks.history(made["id"])
+    assert history.total == 2
+    restored = tasks.restore(made["id"], history.items[-1]["audit_id"])
+    assert restored["title"] == "one"
+
+
+def test_asynchronous_code_has_the_same(atrium: ModuleType, address: str, key: str) -> None:
+    async def use() -> None:
+        async with atrium.AsyncClient(address, api_key=key) as client:
+            tasks = client.records("tasks")
+            made = await asyncio.gather(*(tasks.create({"title": f"t{n}"}) for n in range(5)))
+            found = [record async for record in tasks.iterate(sort="title", page_size=2)]
+            assert titles(found) == ["t0", "t1", "t2", "t3", "t4"]
+            await tasks.delete(made[0]["id"])
+            with pytest.raises(atrium.NotFound):
+                await tasks.get(made[0]["id"])
+
+    run_async(use())
+
+
+def test_everything_else_is_called_by_generated_functions(
+    atrium: ModuleType, client: Any, alice: Caller
+) -> None:
+    me = import_module("atrium_client.rest.api.authentication.get_me")
+    assert me.sync(client=client.api).email == "alice@acme.example"
+    made = client.records("tasks").create({"title": "x"})
+    history = import_module("atrium_client.rest.api.history.list_record_changes")
+    assert history.sync("tasks", made["id"], client=client.api).items[0].operation == "CREATE"
+    users = import_module("atrium_client.rest.api.users.get_user")
+    with pytest.raises(atrium.Forbidden):
+        users.sync(alice.id, client=client.api)

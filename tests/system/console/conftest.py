@@ -1,0 +1,3 @@
+"""The fixtures of tests/console."""
+
+from tests.console.conftest import admin, browser, ids, superadmin  # noqa: F401

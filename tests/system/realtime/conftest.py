@@ -1,0 +1,3 @@
+"""The fixtures of tests/realtime."""
+
+from tests.realtime.conftest import attached, port  # noqa: F401

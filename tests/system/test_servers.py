@@ -1,0 +1,400 @@
+"""gunicorn and granian as `deploy/` has them, on SQLite: what they do, refuse, count and log."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sqlite3
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
+from http.client import HTTPResponse
+from pathlib import Path
+from shutil import rmtree
+from subprocess import PIPE, Popen, run
+from urllib.request import urlopen
+
+import pytest
+from flask import Flask
+
+from deploy import serving as deploy
+from tests.builders import OPEN, PASSWORD
+from tests.processes import environment, started, wait_for
+from tests.project import PROGRAMS, PROJECT, free_port
+from tests.system.goings_on import listens, until
+from tests.system.site import ROOT, Client
+
+TOKEN = "nobody-may-read-this-1"
+STOPS_SOON = "from deploy import granian_server, serving; serving.GRACEFUL_SECONDS = 1; "
+SERVERS = {
+    "gunicorn": ["gunicorn", "-c", "deploy/gunicorn.conf.py", "--graceful-timeout=2", "wsgi:app"],
+    "granian": [str(PROGRAMS / "python"), "-c", f"{STOPS_SOON}granian_server.main()"],
+}
+GRANIAN = [str(PROGRAMS / "python"), "-m", "deploy.granian_server"]
+DEMO = "wsgiref.simple_server:demo_app"
+JSON = "Host: a\r\nContent-Type: application/json\r\n"
+CHUNKS = f"POST /api/v1/auth/login HTTP/1.1\r\n{JSON}Transfer-Encoding: chunked\r\n\r\n"
+FORM = "Host: a\r\nContent-Type: application/x-www-form-urlencoded\r\nTransfer-Encoding: chunked"
+BROKEN_BODIES = (
+    f"{CHUNKS}ZZ\r\n",
+    f"{CHUNKS}2\r\n{{}}XX0\r\n\r\n",
+    f"{CHUNKS}2\r\n{{}}\r\n0\r\nno trailer\r\n\r\n",
+    f"{CHUNKS}2;{'x' * 20_000}\r\n{{}}\r\n0\r\n\r\n",
+    f"{CHUNKS}2\r\n{{}}\r\n",
+    f"POST /saml/okta/acs?account=acme HTTP/1.1\r\n{FORM}\r\n\r\nZZ\r\n",
+    f"POST /api/v1/auth/login HTTP/1.1\r\n{JSON}Content-Length: 9\r\n\r\n{{}}",
+)
+BROKEN_HEADS = (
+    f"GET /x?token={TOKEN}&x=\xfc\xff HTTP/1.1\r\nHost: a\r\n\r\n",
+    f"GET /live HTTP/1.1\r\nHost: a\r\nBearer {TOKEN}\r\n\r\n",
+    f"GET /live?token={TOKEN}\r\n\r\n",
+    f"GET http://[{TOKEN}/ HTTP/1.1\r\nHost: a\r\n\r\n",
+    f"GET /live HTTP/{TOKEN}\r\nHost: a\r\n\r\n",
+    f"GE{{T /live?token={TOKEN} HTTP/1.1\r\nHost: a\r\n\r\n",
+)
+
+
+@dataclass
+class Server:
+    """What runs."""
+
+    name: str
+    port: int
+    process: Popen[bytes]
+    log: Path
+
+    def raw(self, sent: str) -> tuple[int, bytes]:
+        """The status and body that come of bytes that no client would send."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as connection:
+            connection.sendall(sent.encode("latin1"))
+            connection.shutdown(socket.SHUT_WR)
+            answer = HTTPResponse(connection)
+            with closing(answer):
+                answer.begin()
+                return answer.status, answer.read()
+
+
+@contextmanager
+def serving(
+    name: str, app: Flask, folder: Path, command: list[str] | None = None, *, processes: int = 2
+) -> Iterator[Server]:
+    """Processes on a copy of an application's database."""
+    database, port, log = folder / "atrium.db", free_port(), folder / "log"
+    migrated = app.extensions["atrium.config"].database_url.removeprefix("sqlite:///")
+    with closing(sqlite3.connect(migrated)) as old, closing(sqlite3.connect(database)) as new:
+        old.backup(new)
+    env = environment(
+        folder,
+        PORT=str(port),
+        WEB_CONCURRENCY=str(processes),
+        SERVICE_DATABASE_URL=f"sqlite:///{database}",
+        SERVICE_METRICS_TOKEN=TOKEN,
+        SERVICE_SUPERADMIN_EMAIL=ROOT,
+        SERVICE_SUPERADMIN_PASSWORD=PASSWORD,
+    )
+    with started(command or SERVERS[name], env, log) as process:
+        wait_for(f"http://127.0.0.1:{port}/ready", log)
+        yield Server(name, port, process, log)
+
+
+def it_does_what_it_is_there_for(client: Client) -> None:
+    """Sign in, define a collection, write and read a record."""
+    client.sign_in("system", ROOT)
+    schema = [{"name": "title", "type": "text"}]
+    made = client("POST", "collections", {"name": "tasks", "schema": schema, **OPEN})
+    assert made.status_code == 201, made.text
+    record = client("POST", "records/tasks", {"title": "\xfc"}).json()
+    assert client("GET", f"records/tasks/{record['id']}").json()["title"] == "\xfc"
+
+
+def what_is_broken_is_refused(server: Server) -> None:
+    """Told in the shape of errors, but for what does not reach the application of granian."""
+    for sent in BROKEN_BODIES:
+        status, body = server.raw(sent)
+        assert (status, json.loads(body)["error"]) == (400, "bad_request"), sent[:200]
+    for sent in BROKEN_HEADS:
+        status, body = server.raw(sent)
+        assert status == 400, sent
+        assert server.name == "granian" or json.loads(body)["error"] == "bad_request"
+
+
+def what_is_claimed_of_encryption_does_not_matter(client: Client) -> None:
+    """Also where claims contradict each other; a proxy's are the application's matter."""
+    claims = {"X-Forwarded-Proto": "https", "X-Forwarded-Ssl": "off"}
+    assert client("GET", "/health", **claims).status_code == 200
+
+
+def its_processes_count_together(client: Client) -> None:
+    """Whichever answers."""
+    for _ in range(10):
+        client("GET", "/live")
+        client.close()  # the next request comes to another process
+    client.headers["Authorization"] = f"bearer {TOKEN}"
+    sample = 'atrium_requests_total{method="GET",route="/live",status="200"} 10.0\n'
+    assert sample in client("GET", "/metrics").text
+
+
+def its_processes_share_connections(server: Server) -> None:
+    """Also of those that come at once and stay, every time."""
+    address = ("127.0.0.1", server.port)
+    for _ in range(6):
+        with ExitStack() as held:
+            all_ = [held.enter_context(socket.create_connection(address, 10)) for _ in range(16)]
+            for one in all_:
+                one.sendall(b"GET /live HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert all(one.recv(4096).startswith(b"HTTP/1.1 200") for one in all_)
+            of_each = [sockets_of(one, server.port) for one in children_of(server.process.pid)]
+            assert sum(of_each) >= len(all_)
+            assert min(of_each) >= 3, of_each
+
+
+def children_of(pid: int) -> list[str]:
+    """The processes that a process has begun."""
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def sockets_of(pid: str, port: int) -> int:
+    """How many connections to a port a process has open."""
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    ours = {f"socket:[{one[9]}]" for one in lines if one[1].endswith(f":{port:04X}")}
+    found = 0
+    for one in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed since the folder was listed
+            found += str(one.readlink()) in ours
+    return found
+
+
+def it_stops_in_time(server: Server) -> None:
+    """Though somebody has not sent all yet: that takes no longer than it is let."""
+    half = f"POST /api/v1/auth/login HTTP/1.1\r\n{JSON}Content-Length: 9\r\n\r\n{{"
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(half.encode())
+        server.process.terminate()
+        assert server.process.wait(10) == 0
+
+
+def its_database_is_one_file(server: Server) -> None:
+    """The last process that closed it left no log beside it."""
+    database = server.log.parent / "atrium.db"
+    assert not Path(f"{database}-wal").exists()
+    with closing(sqlite3.connect(f"file:{database}?immutable=1", uri=True)) as alone:
+        assert alone.execute("SELECT title FROM col_tasks").fetchall() == [("\xfc",)]
+
+
+def its_log_is_lines_of_json_without_what_was_sent(server: Server) -> None:
+    """Of requests that nobody understood either."""
+    text = server.log.read_text()
+    assert TOKEN not in text
+    told = [json.loads(line) for line in text.splitlines()]
+    assert {"event", "level", "timestamp"} <= set.intersection(*(set(line) for line in told))
+    assert [line for line in told if line["level"] == "error"] == []
+
+
+def test_granian_leaves_no_process_behind_when_it_is_killed(tmp_path: Path) -> None:
+    port, log = free_port(), tmp_path / "log"
+    command = [*GRANIAN, DEMO]
+    with started(command, environment(tmp_path, PORT=str(port)), log) as process:
+        wait_for(f"http://127.0.0.1:{port}/", log)
+        process.kill()
+        process.wait()
+        until(lambda: not listens(port))
+
+
+AT_WORK = """
+import time
+
+def serve(environ, start_response):
+    time.sleep(float(environ["QUERY_STRING"] or 0))
+    start_response("200 OK", [])
+    return [b"done"]
+"""
+
+
+def test_granian_ends_with_the_requests_at_hand_when_its_terminal_interrupts_it(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "at_work.py").write_text(AT_WORK)
+    port, log = free_port(), tmp_path / "log"
+    command = [*GRANIAN, "at_work:serve"]
+    path = f"{PROJECT}:{tmp_path}"
+    env = environment(tmp_path, PORT=str(port), PYTHONPATH=path, WEB_CONCURRENCY="1")
+    with started(command, env, log) as process, ThreadPoolExecutor() as pool:
+        wait_for(f"http://127.0.0.1:{port}/", log)
+        asked = [pool.submit(urlopen, f"http://127.0.0.1:{port}/?1", timeout=9) for _ in range(4)]
+        time.sleep(0.3)
+        os.killpg(process.pid, signal.SIGINT)
+        assert [one.result().read() for one in asked] == [b"done"] * 4
+        assert process.wait(5) == 0
+
+
+BEGINS_SLOWLY = """
+import time
+
+print("begins", flush=True)
+time.sleep(9)
+"""
+
+
+def test_granian_stops_at_once_though_its_processes_still_begin(tmp_path: Path) -> None:
+    (tmp_path / "begins.py").write_text(BEGINS_SLOWLY)
+    log = tmp_path / "log"
+    command = [*GRANIAN, "begins:serve"]
+    env = environment(tmp_path, PORT=str(free_port()), PYTHONPATH=f"{PROJECT}:{tmp_path}")
+    with started(command, env, log) as process:
+        until(lambda: log.read_text().count("begins") == 2)
+        process.terminate()
+        assert process.wait(5) == 0
+    assert log.read_text().split() == ["begins"] * 2
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_granian_leaves_a_database_of_one_file(app: Flask, tmp_path: Path) -> None:
+    with serving("granian", app, tmp_path, GRANIAN) as server:
+        with closing(Client(f"http://127.0.0.1:{server.port}", Path(), "127.0.0.1")) as client:
+            it_does_what_it_is_there_for(client)
+        server.process.terminate()
+        assert server.process.wait(10) == 0
+        its_database_is_one_file(server)
+
+
+INTERRUPTED = """
+import runpy, signal
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+Worker = runpy.run_path("deploy/gunicorn.conf.py")["Worker"]
+worker = Worker.__new__(Worker)
+worker.tpool, worker.cfg = ThreadPoolExecutor(1), SimpleNamespace(worker_int=lambda worker: None)
+signal.signal(signal.SIGINT, worker.handle_quit)
+with worker.tpool._shutdown_lock:
+    signal.raise_signal(signal.SIGINT)
+raise AssertionError("it goes on")
+"""
+
+
+def test_gunicorn_stops_at_once_also_where_it_was_handing_out_a_request(tmp_path: Path) -> None:
+    command = [str(PROGRAMS / "python"), "-c", INTERRUPTED]
+    done = run(command, cwd=PROJECT, env=environment(tmp_path), timeout=10, check=False)
+    assert done.returncode == 0
+
+
+RELOADED = """
+import os, runpy, sys
+
+first, again = (runpy.run_path("deploy/gunicorn.conf.py")["_metrics_folder"] for _ in range(2))
+assert first == again
+if os.fork() == 0:
+    sys.exit()
+os.wait()
+assert os.path.isdir(first)
+sys.exit(first)
+"""
+
+
+def test_gunicorn_leaves_no_counts_behind_where_it_is_reloaded_or_never_serves(
+    tmp_path: Path,
+) -> None:
+    command = [str(PROGRAMS / "python"), "-c", RELOADED]
+    done = run(command, cwd=PROJECT, env=environment(tmp_path), capture_output=True, check=False)
+    folder = Path(done.stderr.decode().strip())
+    assert folder.name.startswith("atrium-counts-")
+    assert not folder.exists()
+
+
+COUNTING = """
+import sys, time
+from deploy import serving
+
+print(serving.share_metrics(), flush=True)
+time.sleep(60)
+"""
+
+
+@contextmanager
+def counting(folder: Path) -> Iterator[tuple[Popen[bytes], Path]]:
+    """A server that has begun to count, long ago."""
+    command = [str(PROGRAMS / "python"), "-c", COUNTING]
+    with Popen(command, cwd=PROJECT, env=environment(folder), stdout=PIPE) as process:
+        assert process.stdout
+        counts = Path(process.stdout.readline().decode().strip())
+        os.utime(counts, (0, 0))
+        yield process, counts
+        process.kill()
+    rmtree(counts, ignore_errors=True)
+
+
+def test_counts_that_a_killed_server_left_go_with_the_start_of_another(tmp_path: Path) -> None:
+    with counting(tmp_path) as (killed, left), counting(tmp_path) as (_, held):
+        killed.kill()
+        killed.wait()
+        assert left.is_dir()
+        with counting(tmp_path) as (_, new):
+            assert not left.exists()
+            assert held.is_dir()
+            assert new.is_dir()
+
+
+@pytest.mark.parametrize("name", ["PORT", "WEB_CONCURRENCY"])
+@pytest.mark.parametrize("text", ["0", "99999999", "9" * 5000, "-1", "1.5", "eight"])
+def test_a_number_that_is_none_is_told(
+    name: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, text)
+    with pytest.raises(SystemExit, match=f"{name} must be a whole number from 1 to"):
+        deploy.port() if name == "PORT" else deploy.processes()
+
+
+def test_granian_tells_that_an_address_is_taken(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        env = environment(tmp_path, PORT=str(other.getsockname()[1]))
+        with started(SERVERS["granian"], env, tmp_path / "log") as process:
+            assert process.wait(30) == 1
+    text = (tmp_path / "log").read_text()
+    assert "in use" in text
+    assert "race" not in text, "Traceback or backtrace"
+
+
+@pytest.mark.parametrize("address", ["::1", "[::1]"])  # gunicorn's --bind wants brackets
+def test_an_address_of_ipv6_may_have_brackets(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ATRIUM_LISTEN", address)
+    assert deploy.host() == "::1"
+
+
+@pytest.mark.parametrize("command", [SERVERS["gunicorn"], [*GRANIAN, DEMO]], ids=SERVERS)
+def test_a_server_listens_on_an_address_of_ipv6(command: list[str], tmp_path: Path) -> None:
+    port = free_port()
+    settings = {"PORT": str(port), "ATRIUM_LISTEN": "::1", "WEB_CONCURRENCY": "1"}
+    with started(command, environment(tmp_path, **settings), tmp_path / "log"):
+        wait_for(f"http://[::1]:{port}/live", tmp_path / "log")
+
+
+def test_granian_tells_that_it_cannot_listen_on_a_name(tmp_path: Path) -> None:
+    env = environment(tmp_path, PORT=str(free_port()), ATRIUM_LISTEN="localhost")
+    with started(SERVERS["granian"], env, tmp_path / "log") as process:
+        assert process.wait(30) == 1
+    text = (tmp_path / "log").read_text()
+    assert "IP address" in text
+    assert "race" not in text, "Traceback or backtrace"
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_server_keeps_its_promises(name: str, app: Flask, tmp_path: Path) -> None:
+    with serving(name, app, tmp_path) as server:
+        with closing(Client(f"http://127.0.0.1:{server.port}", Path(), "127.0.0.1")) as client:
+            it_does_what_it_is_there_for(client)
+            what_is_broken_is_refused(server)
+            what_is_claimed_of_encryption_does_not_matter(client)
+            its_processes_count_together(client)
+        if name == "gunicorn":
+            its_processes_share_connections(server)
+        it_stops_in_time(server)
+        if name == "gunicorn":  # granian kills a process that waits for what is not sent
+            its_database_is_one_file(server)
+        its_log_is_lines_of_json_without_what_was_sent(server)
