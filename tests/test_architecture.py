@@ -10,6 +10,7 @@ from dataclasses import fields
 from functools import cache
 from pathlib import Path
 
+from app import FEATURES
 from app.config import Config
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -22,17 +23,17 @@ SOURCES = {
 # edges, which import what they need.
 PLATFORM = {
     *("config", "context", "db", "jobs", "outbound", "rules", "web"),
-    *("clock", "crypto", "errors", "events", "ids", "slugs", "types"),
+    *("clock", "crypto", "errors", "events", "feature", "ids", "slugs", "types"),
 }
 WEB = "app.web."
 EDGE = re.compile(
     r"app(\.(console|ops|isolation|hooks)(\..+)?)?"
-    r"|app\..+\.api(\..+)?|app\.(.+[._])?(routes|schemas|responses)(\..+)?|app\.auth\.guard"
+    r"|app\..+\.api(\..+)?|app\.(.+[._])?(routes|schemas|responses|feature)(\..+)?|app\.auth\.guard"
 )
 # What is read by schemas below the edges: a manifest, by those of the requests that it stands for,
 # and members of a directory, as SCIM sends them in many shapes.
 MANIFEST, INNER_SCHEMAS = "app.manifest.schemas", ("app.manifest.schemas", "app.sso.scim.schemas")
-MOST_LOOSE = 8
+MOST_LOOSE = 9
 
 REQUEST = {"request", "g", "session", "abort", "redirect", "make_response", "jsonify"}
 PAGES = {"app.web.docs_pages": {"make_response"}}
@@ -144,6 +145,31 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None
         "",
     }
     assert imported - sys.stdlib_module_names - own == declared
+
+
+# The decorators of what runs without being called, and where its module is declared.
+RUNNING = {"events.subscribe": "subscribers", "jobs.periodic": "jobs", "worker.loop": "jobs"}
+
+
+def test_features_declare_their_subscribers_and_periodic_jobs() -> None:
+    declared = {
+        (part, module.__name__)
+        for feature in FEATURES
+        for part in ("subscribers", "jobs")
+        for module in getattr(feature, part)
+    }
+    assert declared >= set(decorated(RUNNING))
+    assert declared <= set(decorated({**RUNNING, "jobs.job": "jobs"}))
+
+
+def decorated(parts: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """The modules of features that use one of the decorators, each with what that declares."""
+    for module in SOURCES:
+        for node in nodes(module) if room(module) not in PLATFORM else ():
+            for decorator in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
+                name = ast.unparse(decorator).partition("(")[0]
+                if name in parts:
+                    yield parts[name], module
 
 
 def test_few_modules_are_loose() -> None:

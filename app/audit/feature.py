@@ -1,0 +1,15 @@
+"""The audit log and the security log."""
+
+from __future__ import annotations
+
+from app.audit import checkpoints, records, routes, tracking
+from app.audit.security_log import erasing, sealing, subscribers, verifying
+from app.audit.security_log import routes as security_log_routes
+from app.feature import Feature
+
+FEATURE = Feature(
+    api=(routes.blueprint,),
+    routes=(security_log_routes,),
+    jobs=(checkpoints, sealing, verifying),
+    subscribers=(records, tracking, erasing, subscribers),
+)

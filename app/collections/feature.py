@@ -1,0 +1,26 @@
+"""Definitions, their tables, and who may do what with them."""
+
+from __future__ import annotations
+
+from app.collections import (
+    index_builds,
+    open_routes,
+    permission_routes,
+    revision_routes,
+    routes,
+    transfer_routes,
+    trial_routes,
+)
+from app.feature import Feature
+
+FEATURE = Feature(
+    api=(
+        routes.blueprint,
+        transfer_routes.blueprint,
+        open_routes.blueprint,
+        revision_routes.blueprint,
+        trial_routes.blueprint,
+    ),
+    routes=(permission_routes,),
+    jobs=(index_builds,),
+)

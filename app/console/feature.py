@@ -1,0 +1,12 @@
+"""The pages of admins."""
+
+from __future__ import annotations
+
+from app.console import routes
+from app.console.records import saved_views
+from app.feature import Feature
+
+FEATURE = Feature(
+    pages=(routes.blueprint,),
+    subscribers=(saved_views,),
+)

@@ -1,0 +1,27 @@
+"""What a feature adds to the application: each package declares one, in its `feature.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+
+from flask import Blueprint, Flask
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feature:
+    """The parts of a feature that `create_app` registers, or that run once they are imported."""
+
+    api: tuple[Blueprint, ...] = ()
+    """Blueprints of the API, in the order of its description."""
+    pages: tuple[Blueprint, ...] = ()
+    """Blueprints that the API description leaves out."""
+    routes: tuple[ModuleType, ...] = ()
+    """Modules that add routes to blueprints of other modules."""
+    jobs: tuple[ModuleType, ...] = ()
+    """Modules with periodic jobs, or loops of workers."""
+    subscribers: tuple[ModuleType, ...] = ()
+    """Modules that subscribe to events."""
+    init: tuple[Callable[[Flask], None], ...] = ()
+    """Called with the application: commands, error handlers."""

@@ -1,0 +1,15 @@
+"""An account's data as a file, by age, and after its end."""
+
+from __future__ import annotations
+
+from app.feature import Feature
+from app.portability import certificate_routes, certificates
+from app.portability.bundle import exports
+from app.portability.bundle import routes as bundle_routes
+from app.portability.retention import routes, service
+
+FEATURE = Feature(
+    routes=(routes, bundle_routes, certificate_routes),
+    jobs=(exports, service),
+    subscribers=(certificates,),
+)

@@ -1,0 +1,14 @@
+"""Streams of changes, and the feed that they are read from."""
+
+from __future__ import annotations
+
+from app.feature import Feature
+from app.realtime import routes, wakeups
+from app.realtime.feed import routes as feed_routes
+from app.realtime.feed import upkeep
+
+FEATURE = Feature(
+    api=(feed_routes.blueprint, routes.blueprint),
+    jobs=(upkeep,),
+    subscribers=(wakeups,),
+)

@@ -1,0 +1,49 @@
+"""Signing in with providers, by OAuth and SAML; directories, by SCIM; setup links."""
+
+from __future__ import annotations
+
+from app.feature import Feature
+from app.sso import (
+    account_linking,
+    config_routes,
+    discovery_routes,
+    document_renewal,
+    flows,
+    overview_routes,
+    responses,
+    roles,
+    routes,
+    saml_key_routes,
+    saml_logout_routes,
+    saml_metadata,
+    saml_metadata_routes,
+    service,
+    setup_link_routes,
+)
+from app.sso.oauth import documents
+from app.sso.saml import keys, sessions
+from app.sso.scim import roles as scim_roles
+from app.sso.scim import routes as scim_routes
+from app.sso.scim import token_routes
+
+FEATURE = Feature(
+    api=(
+        token_routes.blueprint,
+        routes.blueprint,
+        routes.browsers,
+        config_routes.blueprint,
+        config_routes.own,
+    ),
+    pages=(scim_routes.blueprint,),
+    routes=(
+        overview_routes,
+        saml_key_routes,
+        saml_logout_routes,
+        saml_metadata_routes,
+        setup_link_routes,
+        discovery_routes,
+    ),
+    jobs=(document_renewal, flows, documents, saml_metadata),
+    subscribers=(account_linking, documents, roles, keys, sessions, scim_roles, service),
+    init=(responses.init_app,),
+)

@@ -1,0 +1,25 @@
+"""Webhooks, and the streams of the security log."""
+
+from __future__ import annotations
+
+from app.feature import Feature
+from app.webhooks import (
+    delivery_routes,
+    dispatch,
+    handover,
+    handover_routes,
+    outbox,
+    routes,
+    security_stream_routes,
+    security_streams,
+    service,
+    upkeep,
+    uses,
+)
+
+FEATURE = Feature(
+    api=(routes.blueprint, delivery_routes.blueprint),
+    routes=(security_stream_routes, handover_routes),
+    jobs=(dispatch, security_streams, upkeep),
+    subscribers=(handover, outbox, security_streams, service, uses),
+)
