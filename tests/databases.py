@@ -15,6 +15,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 DATABASES = ("sqlite", "postgresql")
+FIXTURES = ("database", "backend", "without_tables")  # those with one of them as their parameter
 RUN = os.environ.get("TEST_DATABASE", "sqlite")
 IS_SHORT = "TEST_SHORT" in os.environ
 # Their subject is SQL, and what each database makes of it. All others test requests, pages and
@@ -106,8 +107,8 @@ def is_apart(item: Any) -> bool:
 
 def database_of(item: Any) -> str | None:
     """The database that a test runs on."""
-    values = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    return next((value for value in values if value in DATABASES), None)
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    return next((params[name] for name in FIXTURES if params.get(name) in DATABASES), None)
 
 
 def _is_chosen(item: Any, runs_on_sqlite: bool) -> bool:

@@ -46,7 +46,7 @@ def use(app: Flask, monkeypatch: pytest.MonkeyPatch) -> Use:
     return change
 
 
-@pytest.fixture(params=["database", "redis"])
+@pytest.fixture(params=["database", pytest.param("redis", marks=pytest.mark.needs_servers)])
 def limited(request: pytest.FixtureRequest, use: Use) -> None:
     """Five requests an hour, counted in the one place or the other."""
     url = services.Redis().emptied() if request.param == "redis" else ""

@@ -29,6 +29,8 @@ from tests import builders, services
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.conftest import make_app, settings_for
 
+pytestmark = pytest.mark.needs_servers
+
 TABLES = sorted(
     table.name for table in db.Base.metadata.tables.values() if "account_id" in table.columns
 )

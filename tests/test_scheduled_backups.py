@@ -39,7 +39,7 @@ def s3() -> Iterator[S3]:
         yield server
 
 
-@pytest.fixture(params=["folder", "bucket"])
+@pytest.fixture(params=["folder", pytest.param("bucket", marks=pytest.mark.needs_servers)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The address of a place for backups."""
     if request.param == "folder":

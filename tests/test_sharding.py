@@ -32,6 +32,8 @@ from tests.builders import Caller, Cast
 from tests.conftest import fill_by_hand, make_app, settings_for
 from tests.usage.test_meters import upload, used
 
+pytestmark = pytest.mark.needs_servers
+
 STUBS = """
 CREATE SCHEMA stubs;
 CREATE TABLE stubs.pg_dist_partition (

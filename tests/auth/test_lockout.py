@@ -31,7 +31,7 @@ def address() -> str:
     return ".".join(str(secrets.randbelow(254) + 1) for _ in range(4))
 
 
-@pytest.fixture(params=["database", pytest.param("redis", marks=pytest.mark.one_database)])
+@pytest.fixture(params=["database", pytest.param("redis", marks=pytest.mark.needs_servers)])
 def storage(request: pytest.FixtureRequest) -> str:
     """Where is counted: its address, empty for the database."""
     return services.Redis().emptied() if request.param == "redis" else ""

@@ -30,6 +30,8 @@ from tests.conftest import make_app, settings_for
 from tests.databases import DATABASES
 from tests.mailbox import run_jobs
 
+pytestmark = pytest.mark.needs_servers
+
 ROOT = ("--as", "root@system.example")
 
 

@@ -19,7 +19,7 @@ from tests.files.test_files import PNG, SCHEMA, blobs, image, names, run, upload
 from tests.security.reading import reads
 from tests.services import S3
 
-pytestmark = pytest.mark.one_database
+pytestmark = [pytest.mark.one_database, pytest.mark.needs_servers]
 LARGE = b"0123456789abcdef" * 2**16 * 20  # 20 MiB: several parts
 
 

@@ -42,7 +42,7 @@ def noise(side: int, quality: int = 95) -> bytes:
     return target.getvalue()
 
 
-@pytest.fixture(params=["folder", "bucket"])
+@pytest.fixture(params=["folder", pytest.param("bucket", marks=pytest.mark.needs_servers)])
 def place(request: pytest.FixtureRequest) -> str:
     """Where files are."""
     if request.param == "bucket":

@@ -25,7 +25,7 @@ CUT = """
 """
 
 
-@pytest.fixture(params=["alone", "redis"])
+@pytest.fixture(params=["alone", pytest.param("redis", marks=pytest.mark.needs_servers)])
 def channel(app: Flask, request: pytest.FixtureRequest) -> Iterator[Flask]:
     """The application, with Redis or without."""
     settings = app.extensions["atrium.config"]
