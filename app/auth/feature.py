@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from app.auth import (
     api_keys,
-    cleanup,
     email_changes,
     email_routes,
     invitation_routes,
@@ -14,6 +13,7 @@ from app.auth import (
     mail_tokens,
     password_routes,
     pii_notices,
+    purge,
     routes,
     session_routes,
     sessions,
@@ -32,7 +32,7 @@ FEATURE = Feature(
         mfa_routes,
         admin_routes,
     ),
-    jobs=(cleanup,),
+    jobs=(purge,),
     subscribers=(
         api_keys,
         email_changes,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from app.feature import Feature
-from app.files import upkeep
+from app.files import purge
 from app.files.routes import files
 
 FEATURE = Feature(
     api=(files.blueprint,),
-    jobs=(upkeep,),
-    subscribers=(upkeep,),
+    jobs=(purge,),
+    subscribers=(purge,),
 )

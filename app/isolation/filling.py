@@ -21,7 +21,7 @@ from app.audit.models import AuditHead
 from app.collections import definition as definitions
 from app.collections.fields.file import files_in
 from app.db import Base, citus
-from app.files import storage, upkeep
+from app.files import purge, storage
 from app.isolation import records, rows
 from app.isolation.tenants import Tenant
 from app.records.store import writes
@@ -131,4 +131,4 @@ def remove_tenants(tenants: Iterable[Tenant]) -> None:
         session.expunge_all()
         session.execute(sa.delete(Account).where(Account.id.in_(ids)))
     for account_id in ids:
-        upkeep.remove_account({"prefix": f"{account_id}/"})
+        purge.remove_account({"prefix": f"{account_id}/"})

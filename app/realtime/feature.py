@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from app.feature import Feature
 from app.realtime import routes, wakeups
+from app.realtime.feed import purge
 from app.realtime.feed import routes as feed_routes
-from app.realtime.feed import upkeep
 
 FEATURE = Feature(
     api=(feed_routes.blueprint, routes.blueprint),
-    jobs=(upkeep,),
+    jobs=(purge,),
     subscribers=(wakeups,),
 )

@@ -28,7 +28,7 @@ from app.jobs import turns, worker
 from app.jobs.rq_queues import WEBHOOKS
 from app.jobs.turns import Turns
 from app.outbound.address_policy import Rules
-from app.webhooks import delivery, metrics, queue, upkeep
+from app.webhooks import delivery, metrics, purge, queue
 from app.webhooks.queue import Result, Target, Work
 from app.webhooks.receiver_queues import Lane
 
@@ -120,7 +120,7 @@ class Dispatcher:
             if not result.held:
                 observe(metrics.SECONDS, result.duration_ms / 1000, queue.outcome(result).status)
         self._unwritten = [r for r in self._unwritten if r.work.account_id != account_id]
-        upkeep.disable_failing(account_id, results)
+        purge.disable_failing(account_id, results)
         if self._turns:
             self._turns.finished(account_id)
 

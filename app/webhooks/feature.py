@@ -9,17 +9,17 @@ from app.webhooks import (
     handover,
     handover_routes,
     outbox,
+    purge,
     routes,
     security_stream_routes,
     security_streams,
     service,
-    upkeep,
     uses,
 )
 
 FEATURE = Feature(
     api=(routes.blueprint, delivery_routes.blueprint),
     routes=(security_stream_routes, handover_routes),
-    jobs=(dispatch, security_streams, upkeep),
+    jobs=(dispatch, security_streams, purge),
     subscribers=(handover, outbox, security_streams, service, uses),
 )

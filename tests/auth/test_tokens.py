@@ -25,7 +25,7 @@ from flask_jwt_extended.exceptions import (
 
 from app import clock
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
-from app.auth import cleanup, sessions
+from app.auth import purge, sessions
 from app.auth.devices import Origin
 from app.auth.mfa.gate import Proof
 from app.auth.models import MailedToken, SignInSession
@@ -681,7 +681,7 @@ def test_what_is_over_is_forgotten(app: Flask, signed_in: dict[str, Any]) -> Non
             session.execute(sa.insert(SignInSession), [old] * 1001)
             mail = {"purpose": "reset", "email": "a@acme.example", "token_hash": "x"}
             session.execute(sa.insert(MailedToken), [{**user, **mail}])
-        cleanup.purge({})
+        purge.purge({})
         kept = [
             db.session.scalars(sa.select(model.expires_at)).all()
             for model in (SignInSession, MailedToken)

@@ -14,7 +14,7 @@ from app import clock
 from app.accounts import service as accounts
 from app.db import Base, db
 from app.errors import Unavailable
-from app.files import storage, upkeep
+from app.files import purge, storage
 from app.portability.bundle import exporting, exports
 from tests.builders import Cast, make_collection, make_record, make_user
 from tests.bundle.accounts import PAPER, PASSPHRASE, furnish, import_, run
@@ -125,7 +125,7 @@ def test_a_bundle_expires_after_a_day(cast: Cast, app: Flask) -> None:
     export = exported(cast, app)
     with app.app_context():
         with time_machine.travel(clock.now() + timedelta(hours=23)):
-            upkeep.sweep({})
+            purge.sweep({})
             exports.expire({})
             assert len(list(storage.current().blobs())) == 1
         with time_machine.travel(clock.now() + timedelta(hours=25)):
@@ -145,7 +145,7 @@ def test_former_exports_stay_in_the_list(cast: Cast, app: Flask) -> None:
     assert cast.charlie.get("account/export").json["total"] == 0
     with app.app_context():
         exports.expire({})
-        upkeep.sweep({})
+        purge.sweep({})
         assert [blob.key.rpartition("/")[2] for blob in storage.current().blobs()] == [second["id"]]
     assert cast.alice.get("account/export").json == {**listed, "limit": 25, "page_size": 25}
     with app.app_context(), time_machine.travel(clock.now() + timedelta(days=91)):

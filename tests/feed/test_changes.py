@@ -12,7 +12,7 @@ from flask import Flask
 
 from app import clock, db
 from app.ids import new_id
-from app.realtime.feed import changes, upkeep
+from app.realtime.feed import changes, purge
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.sql import statements
 
@@ -260,7 +260,7 @@ def test_changes_without_auditing_are_kept_as_long_as_is_set(
         expired = sa.update(changes.FEED).values(occurred_at=clock.now() - timedelta(days=31))
         with db.transaction() as session:
             session.execute(expired)
-        upkeep.purge({})
+        purge.purge({})
     fresh = make_record(cast.alice, title="fresh")
     assert reported(cast.alice) == [("records.create", fresh["id"])]
     assert reported(cast.alice, since=oldest) == [("records.create", fresh["id"])]

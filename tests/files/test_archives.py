@@ -23,7 +23,7 @@ from werkzeug.test import TestResponse
 
 from app import db
 from app.errors import Unavailable
-from app.files import storage, upkeep
+from app.files import purge, storage
 from app.files.models import FILES
 from app.records.transfer import archives, imports, zip_writer
 from app.records.transfer.zip_writer import Entry
@@ -230,7 +230,7 @@ def send(caller: Caller, archive: bytes, query: str = "", name: str = "posts") -
 def stored_files(app: Flask) -> int:
     """How many files are stored, those that are to be removed included."""
     with app.app_context():
-        upkeep.remove({})
+        purge.remove({})
         rows = db.connection().scalar(sa.select(sa.func.count()).select_from(FILES))
         blobs = sum(1 for _ in storage.current().blobs())
         assert list(storage.incoming().iterdir()) == []

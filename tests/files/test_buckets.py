@@ -12,8 +12,8 @@ import time_machine
 from flask import Flask
 
 from app import clock
-from app.files import storage, upkeep
-from app.files.upkeep import UNDER_WAY
+from app.files import purge, storage
+from app.files.purge import UNDER_WAY
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.files.test_files import PNG, SCHEMA, blobs, image, names, run, upload
 from tests.security.reading import reads
@@ -47,7 +47,7 @@ def test_files_live_in_the_bucket(cast: Cast, app: Flask) -> None:
     picture = upload(cast.alice, image(), "cat.png")
     assert cast.alice.get(f"files/{picture['id']}?thumb=16x16").mimetype == "image/webp"
     assert cast.alice.delete(f"files/{picture['id']}").status_code == 204
-    run(app, upkeep.remove)
+    run(app, purge.remove)
     assert names(app) == {file["id"]}
 
 
@@ -58,10 +58,10 @@ def test_the_sweep_removes_what_a_crash_left_over(cast: Cast, app: Flask) -> Non
         orphan = storage.incoming() / "orphan"
         orphan.write_bytes(b"x")
         storage.current().put(f"{cast.alice.account_id}/orphan", orphan, {})
-    run(app, upkeep.sweep)
+    run(app, purge.sweep)
     assert len(blobs(app)) == 2
     with time_machine.travel(clock.now() + 2 * UNDER_WAY):
-        run(app, upkeep.sweep)
+        run(app, purge.sweep)
     assert names(app) == {file["id"]}
 
 

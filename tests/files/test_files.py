@@ -22,7 +22,7 @@ from PIL import Image
 
 from app import clock, db
 from app.auth import principal as principals
-from app.files import storage, thumbnails, upkeep
+from app.files import purge, storage, thumbnails
 from app.files.models import FILES
 from app.records.history import service as history
 from app.types import JSONMapping
@@ -310,7 +310,7 @@ def test_an_upload_is_one_file(cast: Cast, app: Flask, form: dict[str, Any], err
     form = {part: [(io.BytesIO(b"x"), one) for one in names] for part, names in form.items()}
     answer = cast.alice.post("files/upload", data=form, content_type="multipart/form-data")
     assert (answer.status_code, answer.json["error"]) == (400, error)
-    run(app, upkeep.remove)
+    run(app, purge.remove)
     assert blobs(app) == []
 
 
@@ -348,7 +348,7 @@ FORM, END = {"content_type": "multipart/form-data; boundary=x"}, b"--x--\r\n"
 def test_a_form_is_read_within_bounds(cast: Cast, app: Flask, body: bytes, status: int) -> None:
     answer = cast.alice.post("records/posts", data=body, **FORM)
     assert answer.status_code == status, answer.text
-    run(app, upkeep.remove)
+    run(app, purge.remove)
     assert len(blobs(app)) == (status == 201)
 
 
@@ -549,17 +549,17 @@ def test_files_are_removed_when_nobody_needs_them(cast: Cast, app: Flask) -> Non
     second = upload(cast.alice)
     cast.alice.patch(path, json={"avatar": second["id"]})
     ids = {untaken["id"], first["id"], second["id"]}
-    run(app, upkeep.expire)
+    run(app, purge.expire)
     assert names(app) == ids
     with time_machine.travel(clock.now() + timedelta(hours=25)):
-        run(app, upkeep.expire)
+        run(app, purge.expire)
     assert names(app) == {first["id"], second["id"]}
     changes = cast.alice.get(f"{path}/history").json["items"]
     audit_id = changes[-1]["audit_id"]
     back = cast.alice.post(f"{path}/restore", json={"audit_id": audit_id})
     assert back.json["avatar"]["id"] == first["id"], back.text
     with time_machine.travel(clock.now() + timedelta(days=31)):
-        run(app, upkeep.expire)
+        run(app, purge.expire)
     assert names(app) == {first["id"]}
     assert cast.bob.get(f"files/{first['id']}").data == PNG
     assert cast.alice.delete(path).status_code == 204
@@ -578,7 +578,7 @@ def test_an_erased_record_leaves_no_bytes(cast: Cast, app: Flask) -> None:
     cast.alice.patch(f"records/posts/{record['id']}", json={"avatar": second["id"]})
     erased = cast.root.acting_in("acme").post(f"records/posts/{record['id']}/erase")
     assert erased.status_code == 200, erased.text
-    run(app, upkeep.remove)
+    run(app, purge.remove)
     assert names(app) == set()
     with app.app_context():
         assert db.connection().scalar(sa.select(sa.func.count()).select_from(FILES)) == 0
@@ -592,15 +592,15 @@ def test_the_sweep_removes_what_a_crash_left_over(cast: Cast, app: Flask) -> Non
             path = place.root.joinpath(key)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(b"x")
-    run(app, upkeep.sweep)
+    run(app, purge.sweep)
     assert len(blobs(app)) == 3
     with app.app_context():
         assert [path.name for path in storage.incoming().iterdir()] == ["upload-x"]
     with time_machine.travel(clock.now() + timedelta(hours=23)):  # an import may still be under way
-        run(app, upkeep.sweep)
+        run(app, purge.sweep)
     assert len(blobs(app)) == 3
     with time_machine.travel(clock.now() + timedelta(hours=25)):
-        run(app, upkeep.sweep)
+        run(app, purge.sweep)
     assert names(app) == {file["id"]}
     with app.app_context():
         assert list(storage.incoming().iterdir()) == []
@@ -610,7 +610,7 @@ def test_the_sweep_removes_what_a_crash_left_over(cast: Cast, app: Flask) -> Non
 def test_what_fails_after_the_upload_leaves_no_bytes(cast: Cast, app: Flask) -> None:
     form = {"avatar": (io.BytesIO(PNG), "cat.png"), "views": "many"}
     assert cast.alice.post("records/posts", data=form).status_code == 400
-    run(app, upkeep.remove)
+    run(app, purge.remove)
     assert blobs(app) == []
 
 
@@ -656,7 +656,7 @@ def test_a_removed_collection_lets_go_of_its_files(cast: Cast, app: Flask) -> No
     assert cast.root.delete(f"collections/{made['id']}").status_code == 200
     assert cast.alice.get(f"files/{file['id']}").status_code == 404
     with time_machine.travel(clock.now() + timedelta(days=31)):
-        run(app, upkeep.expire)
+        run(app, purge.expire)
     assert names(app) == set()
 
 
@@ -679,7 +679,7 @@ def test_a_renamed_field_keeps_its_files_and_a_removed_one_lets_go(cast: Cast, a
     assert removed.status_code == 200, removed.text
     assert [cast.bob.get(f"files/{file}").status_code for file in files] == [200, 404]
     with time_machine.travel(clock.now() + timedelta(days=31)):
-        run(app, upkeep.expire)
+        run(app, purge.expire)
     assert names(app) == {files[0]}
 
 
@@ -698,7 +698,7 @@ def test_cascades_and_batches_take_and_let_go_of_files(cast: Cast, app: Flask) -
     assert cast.alice.delete(f"records/owners/{first}").status_code == 204
     assert [cast.bob.get(f"files/{file}").status_code for file in files] == [404] * 3
     with time_machine.travel(clock.now() + timedelta(days=31)):
-        run(app, upkeep.expire)
+        run(app, purge.expire)
     assert names(app) == set()
 
 
@@ -726,7 +726,7 @@ def test_a_closed_account_leaves_no_bytes(cast: Cast, app: Flask) -> None:
     own, others = upload(cast.alice), upload(cast.charlie)
     assert cast.root.delete(f"accounts/{cast.alice.account_id}").status_code in (200, 204)
     with app.app_context():
-        upkeep.remove_account({"prefix": f"{cast.alice.account_id}/"})
+        purge.remove_account({"prefix": f"{cast.alice.account_id}/"})
     assert own["id"] != others["id"]
     assert names(app) == {others["id"]}
 

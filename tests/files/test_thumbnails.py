@@ -16,9 +16,9 @@ from PIL import Image
 
 from app import clock
 from app.errors import Unavailable
-from app.files import storage, thumbnails, upkeep
+from app.files import purge, storage, thumbnails
+from app.files.purge import UNDER_WAY
 from app.files.thumbnail_turns import Turns
-from app.files.upkeep import UNDER_WAY
 from tests.builders import Caller, Cast, make_collection
 from tests.files.test_files import SCHEMA, blobs, image, names, run, upload
 from tests.realtime.clients import until
@@ -78,7 +78,7 @@ def test_a_thumbnail_is_made_once_in_one_of_a_few_sizes(
     assert (
         cast.root.acting_in("acme").post(f"records/posts/{record['id']}/erase").status_code == 200
     )
-    run(app, upkeep.remove)
+    run(app, purge.remove)
     assert blobs(app) == []
 
 
@@ -106,10 +106,10 @@ def test_the_sweep_keeps_the_thumbnails_of_files_and_no_others(cast: Cast, app: 
         gone = storage.thumbnails_of(cast.alice.account_id, cast.alice.id)
         storage.put_stream(f"{gone}64x64", io.BytesIO(b"x"))
     with time_machine.travel(clock.now() + 2 * UNDER_WAY):
-        run(app, upkeep.sweep)
+        run(app, purge.sweep)
     assert (names(app), kept(app)) == ({file, "64x64"}, ["64x64"])
     assert cast.alice.delete(f"files/{file}").status_code == 204
-    run(app, upkeep.remove)
+    run(app, purge.remove)
     assert blobs(app) == []
 
 
@@ -117,7 +117,7 @@ def test_a_folder_keeps_no_empty_folders_of_thumbnails(cast: Cast, app: Flask) -
     file = upload(cast.alice, image(300, 300))["id"]
     assert thumb(cast.alice, file).status_code == 200
     cast.alice.delete(f"files/{file}")
-    run(app, upkeep.remove)
+    run(app, purge.remove)
     with app.app_context():
         root = storage.current().root
     assert list((root / cast.alice.account_id / storage.THUMBNAILS).iterdir()) == []
@@ -128,7 +128,7 @@ def test_thumbnails_of_a_closed_account_go(cast: Cast, app: Flask) -> None:
     assert thumb(cast.alice, file).status_code == 200
     assert cast.root.delete(f"accounts/{cast.alice.account_id}").status_code in (200, 204)
     with app.app_context():
-        upkeep.remove_account({"prefix": f"{cast.alice.account_id}/"})
+        purge.remove_account({"prefix": f"{cast.alice.account_id}/"})
     assert blobs(app) == []
 
 

@@ -9,7 +9,7 @@ import pytest
 from flask import Flask
 
 from app.console.shell.guard import FILE
-from app.files import upkeep, uploads
+from app.files import purge, uploads
 from tests import builders
 from tests.builders import PASSWORD, Caller, Cast, make_collection
 from tests.console.browser import Browser, token
@@ -120,7 +120,7 @@ def test_a_user_who_loses_access_leaves_no_uploads(cast: Cast, app: Flask, end: 
         changed = cast.alice.patch(f"account/users/{cast.bob.id}", {"is_active": False})
         assert changed.status_code == 200, changed.text
     assert [one["id"] for one in waiting(cast.alice)] == [kept["id"]]
-    run(app, upkeep.remove)
+    run(app, purge.remove)
     assert len(blobs(app)) == 1
 
 

@@ -12,7 +12,7 @@ import time_machine
 from flask import Flask
 
 from app import clock, db
-from app.auth import cleanup, stream_tickets
+from app.auth import purge, stream_tickets
 from app.auth.models import StreamTicket
 from app.context import tenancy
 from app.realtime.connections import Connection
@@ -61,7 +61,7 @@ def test_a_ticket_expires_after_thirty_seconds(app: Flask, bob: Caller, port: in
 def test_expired_tickets_are_purged(app: Flask, bob: Caller) -> None:
     old = ticket_of(bob)
     with time_machine.travel(clock.now() + timedelta(seconds=31)), app.app_context():
-        cleanup.purge({})
+        purge.purge({})
         count = sa.select(sa.func.count()).select_from(StreamTicket)
         assert db.connection().scalar(count) == 0
     assert old

@@ -10,7 +10,7 @@ import pytest
 from flask import Flask
 
 from app import jobs
-from app.webhooks import upkeep
+from app.webhooks import purge
 from tests.builders import OPEN, Caller, Cast, make_collection
 from tests.console.browser import Browser
 from tests.mailbox import run_jobs
@@ -28,7 +28,7 @@ def bounded(app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch) -> Cast:
     changed = {"webhook_log_bytes": BOUND, "webhook_retry_delays": ()}
     settings = replace(app.extensions["atrium.config"], **changed)
     monkeypatch.setitem(app.extensions, "atrium.config", settings)
-    monkeypatch.setattr(upkeep, "BATCH_SIZE", 3)
+    monkeypatch.setattr(purge, "BATCH_SIZE", 3)
     make_collection(cast.root, "posts", [{"name": "text", "type": "text"}])
     assert cast.root.put("collections/posts/rules", OPEN).status_code == 200
     return cast

@@ -16,7 +16,8 @@ from app.context import tenancy
 from app.db.functions import database_now
 from app.ids import first_id, new_id
 from app.jobs import leases, worker
-from app.workflows import dispatch, service, upkeep
+from app.workflows import dispatch, service
+from app.workflows import purge as upkeep
 from app.workflows.engine import queue
 from app.workflows.models import (
     INSTANCES,

@@ -28,7 +28,7 @@ from app.errors import AppError
 from app.web.access import public
 from app.web.languages import gettext, lazy_gettext
 from app.webhooks import filters as webhook_filters
-from app.webhooks import log, resend, service, signing, upkeep
+from app.webhooks import log, purge, resend, service, signing
 from app.webhooks.models import DELIVERED, Webhook
 from app.webhooks.resend import Selection
 
@@ -280,7 +280,7 @@ def _page(scope: AccountScope, webhook: Webhook, form: Form) -> Page:
     context["events_text"] = webhook_form.event_names(webhook.events)
     if webhook.failing_since:
         context["disabled_from"] = webhook.failing_since + timedelta(
-            seconds=upkeep.DISABLE_AFTER_SECONDS
+            seconds=purge.DISABLE_AFTER_SECONDS
         )
     context["names"] = delivery_names.of_records(latest[0], {webhook.id: webhook}, scope)
     context["form_id"] = idempotent_forms.form_id()

@@ -25,7 +25,7 @@ from app.collections.models import RecordCount
 from app.context import tenancy
 from app.db import counts
 from app.errors import AppError, Conflict, Forbidden, NotFound, Unavailable
-from app.files import storage, upkeep
+from app.files import purge, storage
 from app.files.models import StoredFile
 from app.portability.bundle import exporting, frames
 from app.portability.bundle.models import EXPIRED, FAILED, PENDING, READY, RUNNING, AccountExport
@@ -45,7 +45,7 @@ MOST_COUNTED = 1_000_000  # audit entries
 MIME_TYPE = "application/octet-stream"
 EXPORTS = db.Base.metadata.tables[AccountExport.__tablename__]
 NOT_EXPIRED = EXPORTS.c.status != EXPIRED
-upkeep.BLOB_TABLES.append(sa.select(EXPORTS).where(NOT_EXPIRED).subquery())
+purge.BLOB_TABLES.append(sa.select(EXPORTS).where(NOT_EXPIRED).subquery())
 
 
 def start(passphrase: str, *, by: Principal) -> AccountExport:

@@ -18,7 +18,7 @@ from app.collections.definition import Definition
 from app.errors import InvalidValues, NotFound, problem
 from app.rules import Type
 from app.types import JSONMapping, JSONObject
-from app.webhooks.upkeep import RETENTION_DAYS as MAX_DELIVERY_DAYS
+from app.webhooks.purge import RETENTION_DAYS as MAX_DELIVERY_DAYS
 
 SETTING = "retention"
 MAX_DAYS, MAX_RULES = 36_500, 100

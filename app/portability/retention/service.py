@@ -27,9 +27,9 @@ from app.portability.retention.policy import Policy, RecordRule
 from app.records import batch
 from app.rules import Type
 from app.types import JSONMapping
-from app.webhooks import upkeep as deliveries
+from app.webhooks import purge as deliveries
 from app.webhooks.models import DELIVERIES
-from app.workflows import upkeep as instances
+from app.workflows import purge as instances
 from app.workflows.models import INSTANCES
 
 log = structlog.get_logger()

@@ -21,7 +21,7 @@ from flask import Flask
 
 from app import clock, create_app, db
 from app.config import Config
-from app.files import storage, upkeep
+from app.files import purge, storage
 from app.files.models import FILES
 from tests import builders
 from tests.builders import Caller
@@ -63,7 +63,7 @@ def work(environ: dict[str, str], headers: dict[str, str], seed: int, begun: Pat
             caller.delete(path)
         else:
             with app.app_context(), time_machine.travel(clock.now() + chance.choice(LATER)):
-                chance.choice([upkeep.expire, upkeep.sweep])(last)
+                chance.choice([purge.expire, purge.sweep])(last)
         begun.touch()  # so that something is done between two kills, however busy the machine is
 
 
@@ -124,8 +124,8 @@ def test_records_and_bytes_agree_whatever_is_killed(
             named = files_of(cast.alice)
             check_bytes(app, named)
         with app.app_context(), time_machine.travel(clock.now() + timedelta(days=60)):
-            upkeep.expire({})
-            upkeep.sweep({})
+            purge.expire({})
+            purge.sweep({})
         assert stored(app) == named.keys()
         with app.app_context():
             assert set(db.connection().scalars(sa.select(FILES.c.id))) == named.keys()
