@@ -16,8 +16,8 @@ from app.accounts.usage import request_counter
 from app.auth import api_keys
 from app.auth import guard as api_guard
 from app.auth import principal as principals
-from app.collections import definition as definitions
-from app.collections.definition import get_all
+from app.collections import definitions
+from app.collections.definitions import get_all
 from app.console.shell import guard, scopes
 from app.context import tenancy
 from app.errors import NotFound

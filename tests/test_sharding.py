@@ -21,7 +21,7 @@ from flask import Flask
 
 from app import clock, create_app, db
 from app.accounts.models import Account
-from app.collections import definition as definitions
+from app.collections import definitions
 from app.context import tenancy
 from app.db import errors, row_security, sharding, snapshots
 from app.ids import new_id

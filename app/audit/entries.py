@@ -18,10 +18,9 @@ from app.audit.append import HIDDEN
 from app.audit.models import AuditChange, AuditHead, AuditStart
 from app.audit.visibility import RecordVisibility
 from app.auth.principal import Principal
-from app.collections import definition as definitions
-from app.collections import masking
+from app.collections import definitions, masking
 from app.collections import table as tables
-from app.collections.definition import ByFormerName, Definition
+from app.collections.definitions import ByFormerName, Definition
 from app.collections.fields import Field
 from app.context import shown_accounts
 from app.db import Base

@@ -13,8 +13,8 @@ from app.audit import append, unchanged
 from app.audit.append import CREATE, DELETE, UPDATE
 from app.audit.digest import Value
 from app.auth import signatures
-from app.collections import definition as definitions
-from app.collections.definition import Definition
+from app.collections import definitions
+from app.collections.definitions import Definition
 from app.collections.models import Collection
 from app.types import JSONMapping
 

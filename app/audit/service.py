@@ -19,7 +19,7 @@ from app.accounts.types import Query
 from app.audit import entries
 from app.audit.entries import CHANGES, HEADS, LOG, BrokenChange, Entry, Mask
 from app.auth.principal import Principal
-from app.collections.definition import from_row
+from app.collections.definitions import from_row
 from app.collections.models import Collection
 from app.db.errors import is_invalid_data
 from app.errors import Forbidden, InvalidValues, NotFound, problem

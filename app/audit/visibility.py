@@ -19,7 +19,7 @@ from app.auth.principal import Principal
 from app.collections import access
 from app.collections import table as tables
 from app.collections.access import Access
-from app.collections.definition import ByFormerName, Definition
+from app.collections.definitions import ByFormerName, Definition
 
 OPERATIONS = ("view", "update")
 

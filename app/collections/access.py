@@ -20,7 +20,7 @@ from app import clock, rules
 from app.auth.principal import Principal
 from app.collections import masking
 from app.collections.columns import TableColumns
-from app.collections.definition import ALL_FIELDS, Definition, is_expression
+from app.collections.definitions import ALL_FIELDS, Definition, is_expression
 from app.collections.fields import SYSTEM_FIELDS, Field
 from app.db import replica
 from app.errors import Forbidden, Unauthorized, problem

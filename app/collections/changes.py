@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from app import db
 from app.collections import renaming, table
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.collections.fields import (
     SYSTEM_FIELDS,
     Field,

@@ -11,9 +11,9 @@ import sqlalchemy as sa
 from app import db, events
 from app.accounts import names
 from app.accounts.names import Name, Use
-from app.collections import definition as definitions
+from app.collections import definitions
 from app.collections.changes import IN_USE, Change
-from app.collections.definition import Definition, is_expression
+from app.collections.definitions import Definition, is_expression
 from app.collections.models import Collection
 from app.errors import NotFound, problem
 from app.rules import OPERATIONS, named

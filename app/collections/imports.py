@@ -9,18 +9,10 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from app import db
-from app.collections import (
-    definition,
-    expression_names,
-    revisions,
-    schema,
-    table,
-    totals,
-    updates,
-)
+from app.collections import definitions, expression_names, revisions, schema, table, totals, updates
 from app.collections import service as collections
 from app.collections.changes import Change, Proposal
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.collections.index_builds import Builds
 from app.collections.models import Collection
 from app.errors import problem
@@ -44,7 +36,7 @@ class Import:
 
     def definitions(self) -> dict[str, Definition]:
         """The resulting definitions by name key."""
-        created = [definition.from_row(row) for row in self.made]
+        created = [definitions.from_row(row) for row in self.made]
         return {
             definition_.name.lower(): definition_
             for definition_ in [*created, *(c.new for _, c in self.updated)]
@@ -65,7 +57,7 @@ def present(items: Sequence[Item], *, lock: bool = False) -> dict[str, Collectio
 def lock_renamed(items: Sequence[Item], existing: Mapping[str, Collection]) -> None:
     """Lock the tables of collections that will be renamed, before looking for references."""
     for key in _renamed(items, existing):
-        table.lock(definition.from_row(existing[key]).table)
+        table.lock(definitions.from_row(existing[key]).table)
 
 
 def plan(
@@ -157,7 +149,7 @@ def _plan(items: Sequence[Item], existing: Mapping[str, Collection], strategy: s
                 kept_specs = () if problems else index_specs
                 made = collections.new(name, item["schema"], targets, kept_specs)
                 if not problems:
-                    of = definition.from_row(made)
+                    of = definitions.from_row(made)
                     problems += expression_names.computed_problems(made.schema, of, {})
                 import_.made.append(made)
         seen_keys |= {key, present_key}
@@ -182,7 +174,7 @@ def _rules(import_: Import) -> dict[str, JSONObject]:
     rules_by_key, future = {}, import_.definitions()
     schema_problems = list(import_.problems)
     changes_by_key = {change.new.name.lower(): change for _, change in import_.updated}
-    with definition.override(future):
+    with definitions.override(future):
         for key, definition_ in future.items():
             problems = list(schema_problems)
             rules_by_key[key] = collections.normalize_rules(
@@ -208,7 +200,7 @@ class Creation(NamedTuple):
 
 def creations(rows: Sequence[Collection]) -> Iterator[Creation]:
     """What creates the tables of new collections, which may refer to each other."""
-    tables = {row.id: definition.from_row(row).table for row in rows}
+    tables = {row.id: definitions.from_row(row).table for row in rows}
     missing = {table_.name for table_ in tables.values()}
     deferred = list[Creation]()
     for row in rows:
@@ -226,7 +218,7 @@ def _make_tables(rows: Sequence[Collection]) -> list[str]:
     revision_ids: list[str] = []
     for row, description, statements, makes_table in creations(rows):
         if makes_table:
-            own_table = definition.from_row(row).table
+            own_table = definitions.from_row(row).table
             table.make(own_table, statements)
             totals.ensure(own_table, row.id)
         else:

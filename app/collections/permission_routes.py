@@ -8,7 +8,7 @@ from app.accounts import roles
 from app.accounts.role_routes import blueprint
 from app.accounts.schemas import PAGE
 from app.accounts.types import Query
-from app.collections import definition, permissions, trial_routes
+from app.collections import definitions, permissions, trial_routes
 from app.collections import service as collections
 from app.collections.rule_schemas import EXAMPLE_RULES, CollectionRules
 from app.types import JSONObject
@@ -95,7 +95,7 @@ def get_permission_matrix(args: Query, role_id: str) -> JSONObject:
     role = roles.get(int(role_id))
     rows, total = collections.page(args["skip"], args["limit"])
     items = [
-        {"collection": row.name, **permissions.of_role(role.name, definition.from_row(row))}
+        {"collection": row.name, **permissions.of_role(role.name, definitions.from_row(row))}
         for row in rows
     ]
     return {**page_body(items, total, args), "role_id": role.id, "role_name": role.name}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from app import rules
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.rules import OPERATIONS, UNKNOWN
 
 REACH = ALL, SOME, NONE = "all", "some", "none"

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from app import db, rules
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, Group, GroupMember, Role, User
 from app.collections.columns import TableColumns
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.context import shown_accounts
 from app.db.types import Text
 from app.rules import program, sql

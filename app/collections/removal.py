@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import sqlalchemy as sa
 
 from app import db, events
-from app.collections import definition, revisions, table, totals
+from app.collections import definitions, revisions, table, totals
 from app.collections import service as collections
 from app.collections.models import Collection
 from app.errors import Conflict, InvalidValues, NotFound, problem
@@ -27,7 +27,7 @@ def delete(collection_id: str, also: Sequence[str] = ()) -> JSONObject:
     if remaining:
         names = ", ".join(row.name for row in remaining)
         raise Conflict(f"Other collections refer to this one: {names}.")
-    tables = [definition.from_row(row).table for row in rows]
+    tables = [definitions.from_row(row).table for row in rows]
     for table_ in tables:
         table.lock(table_)  # before counting: others may be about to commit records
     first, *also_deleted = [_drop(row, tables[place + 1 :]) for place, row in enumerate(rows)]
@@ -80,7 +80,7 @@ def _referring() -> Mapping[str, list[Collection]]:
 
 
 def _drop(row: Collection, remaining_tables: Sequence[sa.Table]) -> JSONObject:
-    old = definition.from_row(row)
+    old = definitions.from_row(row)
     records = db.connection().scalar(sa.select(sa.func.count()).select_from(old.table))
     db.db.session.delete(row)
     db.db.session.flush()

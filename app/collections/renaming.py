@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from app.collections import definition as definitions
-from app.collections.definition import Definition, is_expression
+from app.collections import definitions
+from app.collections.definitions import Definition, is_expression
 from app.collections.table import table_name_for
 from app.errors import NotFound
 from app.rules import Name, Node, RuleError, Sent, parse

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from app import web
 from app.accounts.schemas import PAGE
-from app.collections import definition, removal, updates
+from app.collections import definitions, removal, updates
 from app.collections import service as collections
 from app.collections.changes import Proposal
 from app.collections.models import Collection
@@ -58,7 +58,7 @@ def _views(rows: Sequence[Collection]) -> list[JSONObject]:
             "fields_count": len(row.schema),
             "record_count": counts[row.id],
             "records_count": counts[row.id],
-            "has_public_access": definition.from_row(row).is_public,
+            "has_public_access": definitions.from_row(row).is_public,
             "options": {"require_signature": False, **row.options},
             "indexes": row.indexes,
             "created_at": row.created_at,

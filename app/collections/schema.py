@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from app.collections import indexes, masking, table
-from app.collections.definition import Definition, computed_node, parse_field
+from app.collections.definitions import Definition, computed_node, parse_field
 from app.collections.fields import (
     RETURN_TYPES,
     SYSTEM_FIELDS,

@@ -14,7 +14,7 @@ from app import clock, db, jobs, rules
 from app.auth.principal import Principal
 from app.collections import (
     access,
-    definition,
+    definitions,
     expression_names,
     indexes,
     revisions,
@@ -22,7 +22,7 @@ from app.collections import (
     table,
     totals,
 )
-from app.collections.definition import ALL_FIELDS, FIELD_LISTS, Definition
+from app.collections.definitions import ALL_FIELDS, FIELD_LISTS, Definition
 from app.collections.fields import TYPES
 from app.collections.models import Collection
 from app.db import errors, versioned_cache
@@ -83,8 +83,8 @@ def create(name: str, specs: Sequence[schema.Spec], rules_: JSONMapping) -> Coll
     problems = [*schema.name_problems(name), *schema.problems(specs, names_by_key, index_specs)]
     row = new(name, specs, names_by_key, () if problems else index_specs)
     if not problems:
-        problems += expression_names.computed_problems(specs, definition.from_row(row), {})
-    row.rules = {**row.rules, **normalize_rules(rules_, definition.from_row(row), problems)}
+        problems += expression_names.computed_problems(specs, definitions.from_row(row), {})
+    row.rules = {**row.rules, **normalize_rules(rules_, definitions.from_row(row), problems)}
     row.options = dict(rules_.get("options", {}))
     if problems:
         raise InvalidValues(problems)
@@ -96,7 +96,7 @@ def create(name: str, specs: Sequence[schema.Spec], rules_: JSONMapping) -> Coll
     ):
         session.add(row)
         session.flush()
-    table_ = definition.from_row(row).table
+    table_ = definitions.from_row(row).table
     statements = table.creation(table_)
     table.make(table_, statements)
     totals.ensure(table_, row.id)
@@ -164,7 +164,7 @@ def open_to(caller: Principal) -> list[JSONObject]:
     return [
         {"id": row.id, "name": row.name, "schema": readable, "fields": readable}
         for row, readable in (
-            (row, _readable_schema(caller, definition.from_row(row))) for row in rows
+            (row, _readable_schema(caller, definitions.from_row(row))) for row in rows
         )
         if readable is not None
     ]
@@ -263,7 +263,7 @@ def change_rules(
         row = locked(find(reference).id)
         check_version(row, expected_version)
         problems = _name_problems(row, changes.get("collection"))
-        new_rules = normalize_rules(changes, definition.from_row(row), problems)
+        new_rules = normalize_rules(changes, definitions.from_row(row), problems)
         if problems:
             raise InvalidValues(problems)
         row.rules = {**row.rules, **new_rules}
@@ -274,7 +274,7 @@ def change_rules(
 
 def proposed_rules(reference: str, changes: JSONMapping) -> tuple[Definition, Definition]:
     """A collection's present definition, and one with other rules. Raises InvalidValues."""
-    present = definition.get(find(reference).name)
+    present = definitions.get(find(reference).name)
     problems: list[JSONObject] = []
     new_rules = normalize_rules(changes, present, problems)
     if problems:

@@ -6,7 +6,7 @@ import marshmallow as ma
 
 from app import rules, web
 from app.accounts import names
-from app.collections import definition, expression_names, population, trials
+from app.collections import definitions, expression_names, population, trials
 from app.collections import service as collections
 from app.collections.routes import blueprint as collections_blueprint
 from app.collections.rule_schemas import (
@@ -147,7 +147,7 @@ def validate_rule(body: JSONObject) -> JSONObject:
     """
     scope = trials.scope_for(body.get("collection"), body.get("collection_fields", ()))
     collection = body.get("collection")
-    of = definition.get(collection) if collection is not None else None
+    of = definitions.get(collection) if collection is not None else None
     problems = trials.rule_problems(body["rule"], scope)
     if not problems and (unknown := expression_names.problem_in(body["rule"], of)):
         problems = [unknown | {"field": "rule"}]

@@ -11,20 +11,20 @@ from app import clock, db, rules
 from app.accounts.models import User
 from app.auth import principal as principals
 from app.auth.principal import Principal
-from app.collections import access, definition
+from app.collections import access, definitions
 from app.context import shown_accounts
 from app.errors import InvalidValues, problem
 from app.rules import values
 from app.types import JSONMapping, JSONObject
 
-SYSTEM_TYPES = definition.field_types({})
+SYSTEM_TYPES = definitions.field_types({})
 ANY_NAME = rules.Scope(SYSTEM_TYPES, open=True)
 
 
 def scope_for(collection: str | None, names: Sequence[str]) -> rules.Scope:
     """The scope of a rule: a collection's fields, or the given names, of any type."""
     if collection is not None:
-        return definition.get(collection).scope
+        return definitions.get(collection).scope
     if not names:
         return ANY_NAME
     return rules.Scope(SYSTEM_TYPES | dict.fromkeys(names, rules.Type.ANY))
@@ -43,7 +43,7 @@ def evaluate(rule: str | None, record: JSONMapping, caller: rules.Subject) -> bo
         raise InvalidValues(problems)
     if rule is None or caller.is_superadmin:
         return caller.is_superadmin
-    if not definition.is_expression(rule):
+    if not definitions.is_expression(rule):
         return rule == "" or caller.id is not None
     node = rules.condition(rule, ANY_NAME)
     return rules.holds(node, rules.Context(_read(record), caller, now=clock.now()))

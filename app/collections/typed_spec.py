@@ -11,9 +11,9 @@ from copy import deepcopy
 
 from app.auth.principal import Principal
 from app.collections import access as accesses
-from app.collections import definition as definitions
+from app.collections import definitions
 from app.collections.access import Access
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.collections.fields import (
     SYSTEM_FIELDS,
     ComputedField,

@@ -11,7 +11,7 @@ from app import db, events
 from app.collections import (
     access,
     changes,
-    definition,
+    definitions,
     eras,
     expression_names,
     index_builds,
@@ -79,7 +79,7 @@ def _update(
     if plan_hash is not None and plan_hash.partition("-")[0] != str(row.version):
         raise Conflict(PLAN_STALE, error="plan_stale")
     if proposal.renames(row.name):  # before looking for references, which others may be adding
-        table.lock(definition.from_row(row).table)
+        table.lock(definitions.from_row(row).table)
     problems: list[JSONObject] = []
     change = plan_change(row, proposal, problems)
     new_rules = collections.normalize_rules(body, change.new, problems)
@@ -132,7 +132,7 @@ def plan_change(
     References may name `targets`: new names by name key, former ones included. Raises Conflict if
     another collection has the name.
     """
-    old, specs, removed = definition.from_row(row), proposal.specs, proposal.removed
+    old, specs, removed = definitions.from_row(row), proposal.specs, proposal.removed
     name = old.name if proposal.name is None else proposal.name
     targets = dict(targets or collections.targets())
     new_problems: list[JSONObject] = []
@@ -263,7 +263,7 @@ def _run(row: Collection, change: Change, built: Builds) -> str:
 
 def _check(problems: Sequence[JSONMapping], change: Change, new_rules: JSONMapping) -> None:
     if not problems:
-        with definition.override({change.new.name.lower(): change.new}):
+        with definitions.override({change.new.name.lower(): change.new}):
             problems = invalid_kept_rules(change, new_rules)
         problems = [*problems, *left_behind([change])]
     if problems:
@@ -302,10 +302,10 @@ def invalid_rules_elsewhere(changes_: Sequence[Change]) -> list[JSONObject]:
     followed = {one.id: one for change in changes_ for _, one in change.elsewhere}
     other_definitions = [
         followed.get(definition_.id, definition_)
-        for definition_ in definition.get_all()
+        for definition_ in definitions.get_all()
         if definition_.id not in changed
     ]
-    with definition.override(future):
+    with definitions.override(future):
         after = dict(
             problem_
             for definition_ in other_definitions
@@ -329,7 +329,7 @@ def _expressions_change(change: Change) -> bool:
     return is_changed or bool(change.removed or change.renames or change.former_name)
 
 
-def _invalid_rules(definition_: definition.Definition) -> Iterator[tuple[str, JSONObject]]:
+def _invalid_rules(definition_: definitions.Definition) -> Iterator[tuple[str, JSONObject]]:
     for key in collections.RULES:
         rule = definition_.rules.get(key) or ""
         problem_ = access.rule_problem(rule, definition_.scope) if "." in rule else None

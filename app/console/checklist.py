@@ -13,7 +13,7 @@ from app import db
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
 from app.auth.models import ApiKey
 from app.auth.principal import Principal
-from app.collections import definition
+from app.collections import definitions
 from app.console.shell import switcher
 from app.rules import OPERATIONS
 from app.web.languages import gettext
@@ -37,7 +37,7 @@ def steps(caller: Principal, *, has_records: bool) -> Sequence[Step]:
 
 
 def _instance_steps(has_records: bool) -> Iterator[Step]:
-    collections = definition.get_all()
+    collections = definitions.get_all()
     ruled = any(one.rules.get(f"{name}_rule") for one in collections for name in OPERATIONS)
     account = next(iter(switcher.recent()), None)
     closed = next(iter(collections), None)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from flask import render_template, request
 
 from app.accounts.models import User
-from app.collections import definition, totals
-from app.collections.definition import Definition
+from app.collections import definitions, totals
+from app.collections.definitions import Definition
 from app.collections.models import Collection
 from app.console import attention, checklist, recent
 from app.console.shell import charts, figures, guard, lists, scopes
@@ -99,7 +99,7 @@ def _figures(scope: AccountScope, records: int) -> Sequence[Figure]:
 def collection_visibility(scope: AccountScope) -> CollectionVisibility:
     """The collections, by whether the rules let the caller list all their records."""
     visible, hidden = [], []
-    for collection in definition.get_all():
+    for collection in definitions.get_all():
         access = scope.access(collection, "list")
         if access is not None and access.condition is None:
             visible.append(collection)

@@ -11,7 +11,7 @@ from app.accounts import tenants
 from app.accounts.domains import service as domains
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
 from app.auth.principal import Principal
-from app.collections import definition
+from app.collections import definitions
 from app.collections import service as collections
 from app.console import attention, checklist, dashboard
 from app.console.records import operation_names
@@ -117,7 +117,7 @@ def _account_context(caller: Principal) -> TemplateContext:
 
 def _allowed_operations(scope: AccountScope) -> Sequence[tuple[str, str]]:
     """The collections that the caller may use by the API, and how."""
-    allowed = [(one.name, scope.allowed_operations(one)) for one in definition.get_all()]
+    allowed = [(one.name, scope.allowed_operations(one)) for one in definitions.get_all()]
     return [(name, operation_names.listed(names)) for name, names in allowed if names]
 
 

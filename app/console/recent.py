@@ -15,7 +15,7 @@ from app import db
 from app.audit import recent
 from app.audit.append import CREATE, DELETE
 from app.collections import table as tables
-from app.collections.definition import ByFormerName, Definition
+from app.collections.definitions import ByFormerName, Definition
 from app.console.admin.audit_names import KINDS
 from app.console.records import references
 from app.console.shell.scopes import AccountScope

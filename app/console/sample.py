@@ -11,7 +11,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from app import clock
 from app.accounts import tenants
 from app.auth import principal as principals
-from app.collections import definition
+from app.collections import definitions
 from app.collections import service as collections
 from app.console.shell import guard
 from app.console.shell.blueprint import blueprint
@@ -52,7 +52,7 @@ TASKS = (
 @guard.retry_stale
 def load_sample() -> BaseResponse:
     """Create the sample account, its collections and records, in an instance without any."""
-    if definition.get_all():
+    if definitions.get_all():
         return redirect_with_notice(gettext("There are collections already."), "console.show_home")
     account_id = _load()
     flash(

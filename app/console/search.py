@@ -13,7 +13,7 @@ from app import db
 from app.accounts.models import Account, Group, User
 from app.auth import principal as principals
 from app.auth.models import ApiKey
-from app.collections import access, definition
+from app.collections import access, definitions
 from app.console.records import search
 from app.console.shell import guard, lists, switcher
 from app.console.shell.blueprint import blueprint
@@ -93,7 +93,7 @@ def _record_lists(scope: AccountScope) -> Sequence[Hit]:
     """The collections whose records the caller may list."""
     if not scope.by.is_admin:
         return ()
-    opened = [one for one in definition.get_all() if access.is_open(scope.by, one, "list")]
+    opened = [one for one in definitions.get_all() if access.is_open(scope.by, one, "list")]
     return [
         Hit(one.name, "", url_for("console.show_records", name=one.name, **scope.url_args))
         for one in opened[:MAX_SUGGESTED]
@@ -159,7 +159,7 @@ def _accounts(text: str) -> Section:
 
 def _collections(text: str, scope: AccountScope | None) -> Section:
     superadmin, hits = guard.require_caller().is_superadmin, []
-    for collection in definition.get_all():
+    for collection in definitions.get_all():
         if text.lower() not in collection.name.lower():
             continue
         if scope and access.is_open(scope.by, collection, "list"):

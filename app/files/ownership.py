@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from app import clock, db
 from app.auth.principal import Principal
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.collections.fields.file import FileField, files_in
 from app.db import versioned_cache
 from app.errors import problem

@@ -18,7 +18,7 @@ from app.accounts.usage import quotas
 from app.accounts.usage.meters import FILE_BYTES
 from app.auth.principal import Principal
 from app.collections import access as accesses
-from app.collections import definition as definitions
+from app.collections import definitions
 from app.errors import Forbidden, PayloadTooLarge, TooManyRequests, Unavailable
 from app.files import content, storage
 from app.files.models import FILES, StoredFile

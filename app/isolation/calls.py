@@ -17,8 +17,8 @@ from flask import Flask
 from werkzeug.routing import AnyConverter, Rule
 
 from app.accounts.models import ADMIN
-from app.collections import definition as definitions
-from app.collections.definition import Definition
+from app.collections import definitions
+from app.collections.definitions import Definition
 from app.isolation import bodies, record_calls
 from app.isolation.rows import RESUMED
 from app.isolation.tenants import TABLE_BY_PARAMETER, Tenant

@@ -18,7 +18,7 @@ from app.accounts.models import ADMIN, EDITOR, PII_GROUP, VIEWER, Account
 from app.accounts.usage import request_counter
 from app.audit import append
 from app.audit.models import AuditHead
-from app.collections import definition as definitions
+from app.collections import definitions
 from app.collections.fields.file import files_in
 from app.db import Base, citus
 from app.files import purge, storage

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import date
 
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.isolation.tenants import Tenant
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from app import clock
-from app.collections import definition as definitions
-from app.collections.definition import Definition
+from app.collections import definitions
+from app.collections.definitions import Definition
 from app.ids import new_id
 from app.isolation.tenants import MAIL_DOMAIN, Tenant
 from app.types import JSONObject

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from app import clock, crypto
 from app.accounts.models import VIEWER
 from app.auth import tokens
-from app.collections import definition as definitions
+from app.collections import definitions
 from app.db import Base
 from app.db.types import UtcDateTime
 from app.isolation.tenants import TABLE_BY_PARAMETER, Tenant

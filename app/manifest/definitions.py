@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from app.collections import (
-    definition,
-    imports,
-    removal,
-    schema,
-)
+from app.collections import definitions, imports, removal, schema
 from app.collections import service as collections
 from app.collections.changes import Change
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.collections.imports import Import
 from app.collections.index_builds import Builds
 from app.collections.models import Collection
@@ -130,7 +125,7 @@ def _compare_removed(comparison: Comparison, listed: Mapping[Path, JSONMapping])
     ]
     if not comparison.removed:
         return
-    future = {one.name.lower(): one for one in definition.get_all()}
+    future = {one.name.lower(): one for one in definitions.get_all()}
     for change in comparison.changes:
         future.pop(change.old.name.lower(), None)
     future |= comparison.import_.definitions()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from app.collections import access, definition, expression_names, imports, population, table
+from app.collections import access, definitions, expression_names, imports, population, table
 from app.collections import service as collections
 from app.collections.changes import Change
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.errors import problem
 from app.manifest.definitions import Comparison
 from app.manifest.name_changes import NameChanges
@@ -25,7 +25,7 @@ def statements(comparison: Comparison) -> list[str]:
         text for one in imports.creations(comparison.import_.made) for text in one.statements
     ]
     changing = [text for change in comparison.changes for text in change.further_statements]
-    tables = [definition.from_row(row).table for _, row in comparison.removed]
+    tables = [definitions.from_row(row).table for _, row in comparison.removed]
     removing = [
         text for place, one in enumerate(tables) for text in table.removal(one, tables[place + 1 :])
     ]
@@ -58,7 +58,7 @@ def access_changes(comparison: Comparison, names: NameChanges) -> list[JSONObjec
     ]
     compared += [
         (one.name, one, names.followed(one))
-        for one in (definition.get_all() if names.renames else ())
+        for one in (definitions.get_all() if names.renames else ())
         if one.id not in changed
     ]
     return [
@@ -81,7 +81,7 @@ def warnings(comparison: Comparison, names: NameChanges) -> list[JSONObject]:
     ]
     gone = {change.old.name.lower() for change in comparison.changes}
     gone |= {row.name_key for _, row in comparison.removed}
-    present = {one.name.lower(): one for one in definition.get_all()}
+    present = {one.name.lower(): one for one in definitions.get_all()}
     future = {key: one for key, one in present.items() if key not in gone}
     future |= comparison.definitions()
     return uncounted + [

@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from app.accounts import names, sso_settings
-from app.collections import definition as definitions
-from app.collections import expression_names
-from app.collections.definition import Definition
+from app.collections import definitions, expression_names
+from app.collections.definitions import Definition
 from app.manifest.definitions import Comparison
 from app.rules import named
 from app.rules.named import ROLE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from app.collections import trials
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.errors import InvalidValues
 from app.manifest.document import Document, Path
 from app.types import JSONMapping, JSONObject

@@ -15,8 +15,8 @@ from app.audit import append, recent
 from app.audit import service as audit
 from app.auth.models import ApiKey, Invitation, SignInSession
 from app.auth.principal import Principal
-from app.collections import access, definition, totals
-from app.collections.definition import Definition
+from app.collections import access, definitions, totals
+from app.collections.definitions import Definition
 from app.context import shown_accounts
 from app.db import Base, daily
 from app.db.counts import Where, count_all_up_to
@@ -119,7 +119,7 @@ def _stored_megabytes(account_id: str | None) -> float:
 
 
 def _collections(account_id: str | None, by: Principal) -> JSONObject:
-    every = definition.get_all()
+    every = definitions.get_all()
     known = totals.by_collection([one.id for one in every])
     counts = known if account_id is None else totals.of_account(account_id)
     numbers = {one.name: counts.get(one.id, 0) for one in every if _lists_all(one, by)}

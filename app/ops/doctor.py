@@ -14,8 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from app import clock, config, db
 from app.audit import verifications
 from app.audit.models import AuditChange, AuditHead
-from app.collections import definition as definitions
-from app.collections import expression_names, revisions
+from app.collections import definitions, expression_names, revisions
 from app.db import citus, disk, postgres_session, reencryption, replica, row_security, sharding
 from app.db.errors import error_summary
 from app.db.functions import database_now

@@ -17,7 +17,7 @@ from app.accounts.models import Account
 from app.accounts.types import Query
 from app.audit import checkpoints, digest
 from app.audit.models import AuditCheckpoint
-from app.collections import definition as definitions
+from app.collections import definitions
 from app.collections.models import RecordCount
 from app.context import actor, tenancy
 from app.db import versioned_cache

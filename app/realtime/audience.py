@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from app import clock
 from app.audit.security_log import reads
-from app.collections import definition as definitions
+from app.collections import definitions
 from app.collections import table as tables
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.context import tenancy
 from app.db import versioned_cache
 from app.errors import AppError, NotFound

@@ -21,7 +21,7 @@ from flask import Flask
 
 from app import config, db
 from app.auth.principal import Principal
-from app.collections import definition as definitions
+from app.collections import definitions
 from app.context import tenancy
 from app.db import has_one_writer, versioned_cache
 from app.errors import AppError, BadRequest, FeedExpired, InvalidValues, Unavailable, error_location

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from app.auth.principal import Principal
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.db.versioned_cache import VersionCheck
 from app.realtime.feed import visibility
 from app.realtime.feed.visibility import View

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from app.auth.principal import Principal
 from app.collections import access as accesses
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.collections.fields import Field, InvalidValue
 from app.db import versioned_cache
 from app.errors import Conflict, InvalidValues, problem

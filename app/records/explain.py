@@ -18,7 +18,7 @@ from app import clock, rules
 from app.auth import principal as principals
 from app.collections import access, masking
 from app.collections.columns import TableColumns
-from app.collections.definition import ALL_FIELDS, NEVER, Definition
+from app.collections.definitions import ALL_FIELDS, NEVER, Definition
 from app.context import shown_accounts
 from app.db import engine, versioned_cache
 from app.errors import InvalidValues, NotFound, problem

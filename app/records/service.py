@@ -16,9 +16,9 @@ from sqlalchemy.exc import DBAPIError
 from app import db
 from app.auth.principal import Principal
 from app.collections import access as accesses
-from app.collections import definition as definitions
+from app.collections import definitions
 from app.collections.access import Access
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.db import errors, versioned_cache
 from app.db.versioned_cache import VersionChecks
 from app.errors import InvalidValues

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from app import clock, db, rules
 from app.collections import access
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.errors import problem
 from app.events import RecordChanged
 from app.rules.nodes import Sent

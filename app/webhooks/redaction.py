@@ -12,9 +12,9 @@ from app.accounts.models import PII_GROUP
 from app.auth import principal as principals
 from app.auth.principal import NOBODY_ID, Principal
 from app.collections import access as accesses
-from app.collections import definition as definitions
+from app.collections import definitions
 from app.collections import table as tables
-from app.collections.definition import ByFormerName, Definition
+from app.collections.definitions import ByFormerName, Definition
 from app.collections.eras import Era
 from app.webhooks import payload
 from app.webhooks.models import DELIVERIES, PENDING, RETRYING, Webhook

@@ -14,8 +14,7 @@ from app import clock, config, crypto, db, events, jobs
 from app.accounts.models import PII_GROUP, SYSTEM_ACCOUNT_ID, User
 from app.accounts.usage import meters, quotas
 from app.auth.principal import Principal
-from app.collections import definition as definitions
-from app.collections import expression_names
+from app.collections import definitions, expression_names
 from app.collections.schema import COLLECTION_NAME
 from app.context import tenancy
 from app.db import errors

@@ -12,7 +12,7 @@ from app.accounts.models import PII_GROUP
 from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.collections.access import Access
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.db.versioned_cache import VersionCheck
 from app.events import RecordChanged
 

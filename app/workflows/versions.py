@@ -11,8 +11,7 @@ import sqlalchemy as sa
 from app import db
 from app.auth import principal as principals
 from app.auth.principal import Principal
-from app.collections import definition as definitions
-from app.collections import masking
+from app.collections import definitions, masking
 from app.context import tenancy
 from app.db import versioned_cache
 from app.db.types import json_equal

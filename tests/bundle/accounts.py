@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from click.testing import Result
 from flask import Flask
 
-from app.collections import definition as definitions
+from app.collections import definitions
 from app.context import tenancy
 from app.db import Base, db
 from tests.builders import OPEN, Caller, Cast, make_collection, make_record

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import db
-from app.collections import definition
+from app.collections import definitions
 from app.collections.models import Collection, Revision
 from app.context import tenancy
 
@@ -45,7 +45,7 @@ def agrees(table: sa.Table) -> list[str]:
 def wipe(app: Flask) -> None:
     """Forget every collection."""
     with app.app_context(), tenancy.as_owner(), db.transaction(changes_schema=True) as session:
-        for one in definition.get_all():
+        for one in definitions.get_all():
             cascade = "" if db.db.engine.dialect.name == "sqlite" else " CASCADE"
             session.execute(sa.text(f'DROP TABLE "{one.table_name}"{cascade}'))
         session.execute(sa.delete(Collection))

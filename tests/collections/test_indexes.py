@@ -10,7 +10,7 @@ from flask import Flask
 from werkzeug.test import TestResponse
 
 from app import db
-from app.collections import definition, indexes
+from app.collections import definitions, indexes
 from app.collections.models import Revision
 from tests.builders import Caller, make_collection, make_record
 from tests.collections.tables import agrees, inspected
@@ -45,7 +45,7 @@ def columns(app: Flask, table: str = "col_posts") -> dict[str, tuple[str, ...]]:
 def assert_agreement(app: Flask) -> None:
     """Every table is what its definition says, and nothing is left over from building it."""
     with app.app_context():
-        for one in definition.get_all():
+        for one in definitions.get_all():
             assert agrees(one.table) == []
         db.db.session.remove()
 

@@ -11,7 +11,7 @@ from flask import Flask
 from werkzeug.test import TestResponse
 
 from app import db
-from app.collections import definition
+from app.collections import definitions
 from app.collections.models import Collection
 from app.db import versioned_cache
 from app.records.store import reads
@@ -560,11 +560,11 @@ def write_rules(app: Flask, changes: dict[str, Any]) -> None:
 def test_a_block_that_reloads_loads_each_thing_once(app: Flask, root: Caller) -> None:
     make_collection(root)
     with app.app_context(), statements(app) as sent, versioned_cache.reloading():
-        first = definition.get("posts")
+        first = definitions.get("posts")
         with versioned_cache.reloading():
-            second = definition.get("posts")
-            assert definition.get("POSTS") is second is not first
-        assert definition.get("posts") is first
+            second = definitions.get("posts")
+            assert definitions.get("POSTS") is second is not first
+        assert definitions.get("posts") is first
     assert len(sent) == 2
 
 

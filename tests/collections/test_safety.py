@@ -13,7 +13,7 @@ from flask import Flask
 from werkzeug.test import TestResponse
 
 from app import db
-from app.collections import definition
+from app.collections import definitions
 from app.db import versioned_cache
 from app.records.store import writes
 from tests.builders import Caller, make_collection, make_record
@@ -27,7 +27,7 @@ NUMBER = {"name": "n", "type": "number"}
 
 def assert_agreement(app: Flask) -> None:
     with app.app_context():
-        for one in definition.get_all():
+        for one in definitions.get_all():
             assert agrees(one.table) == []
         db.db.session.remove()
 
@@ -204,7 +204,7 @@ def test_references_made_while_their_target_is_renamed_lead_to_it(app: Flask, ro
     name = root.get(f"collections/{made['id']}").json["name"]
     with app.app_context():
         targets = [
-            one.schema[0]["collection"] for one in definition.get_all() if one.id != made["id"]
+            one.schema[0]["collection"] for one in definitions.get_all() if one.id != made["id"]
         ]
         db.db.session.remove()
     assert targets == [name] * 18

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from werkzeug.test import TestResponse
 
 from app import db
-from app.collections import definition
+from app.collections import definitions
 from tests.builders import OPEN, Caller, make_collection, make_record
 from tests.collections.tables import agrees, wipe
 
@@ -41,7 +41,7 @@ def exported(root: Caller, query: str = "") -> list[Item]:
 
 def disagreements(app: Flask) -> list[str]:
     with app.app_context():
-        found = [problem for one in definition.get_all() for problem in agrees(one.table)]
+        found = [problem for one in definitions.get_all() for problem in agrees(one.table)]
         db.db.session.remove()
         return found
 

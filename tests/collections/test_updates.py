@@ -11,7 +11,7 @@ from flask import Flask
 from werkzeug.test import TestResponse
 
 from app import db
-from app.collections import definition
+from app.collections import definitions
 from app.collections.models import Revision
 from tests.builders import Caller, make_collection, make_record
 from tests.collections.tables import agrees, inspected
@@ -46,7 +46,7 @@ def revisions(app: Flask) -> list[list[str]]:
 def assert_agreement(app: Flask) -> None:
     """Every table is what its definition says."""
     with app.app_context():
-        for one in definition.get_all():
+        for one in definitions.get_all():
             assert agrees(one.table) == []
         db.db.session.remove()
 

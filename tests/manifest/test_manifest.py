@@ -9,7 +9,7 @@ import pytest
 from flask import Flask
 from hypothesis import HealthCheck, given, settings
 
-from app.collections import definition
+from app.collections import definitions
 from app.manifest import document
 from tests.builders import Caller, make_collection, make_record
 from tests.collections.tables import agrees, wipe
@@ -101,7 +101,7 @@ def test_a_manifest_is_applied_once_and_undone(app: Flask, root: Caller) -> None
     assert len(secret["secret"]) >= 32
     assert "topsecret" not in str(exported(root))
     with app.app_context():
-        assert [problem for one in definition.get_all() for problem in agrees(one.table)] == []
+        assert [problem for one in definitions.get_all() for problem in agrees(one.table)] == []
 
     again = apply(root, FULL, plan["plan_hash"])
     assert again.json["applied"] is False
@@ -130,7 +130,7 @@ def test_an_export_makes_the_same_elsewhere(app: Flask, root: Caller, items: lis
     applied(root, document.dump(first))
     assert exported(root) == first
     with app.app_context():
-        assert [problem for one in definition.get_all() for problem in agrees(one.table)] == []
+        assert [problem for one in definitions.get_all() for problem in agrees(one.table)] == []
 
 
 POSTS = [
@@ -403,7 +403,7 @@ def test_indexes_of_tables_with_records_are_built(
         """
     done = applied(root, text)
     with app.app_context():
-        assert [problem for one in definition.get_all() for problem in agrees(one.table)] == []
+        assert [problem for one in definitions.get_all() for problem in agrees(one.table)] == []
     assert planned(root, text)["has_changes"] is False
     applied(root, document.dump(done["reverse"]))
     assert root.get("collections/posts").json["indexes"] == [

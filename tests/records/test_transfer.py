@@ -21,7 +21,7 @@ from werkzeug.test import TestResponse
 
 from app import db
 from app.audit.models import AuditChange
-from app.collections import definition as definitions
+from app.collections import definitions
 from app.records.transfer import formats, stream
 from tests.builders import OPEN, Caller, Cast, make_collection, make_record
 from tests.records.strategies import DISARMED, RECORD, SCHEMA

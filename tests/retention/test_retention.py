@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import clock, db
-from app.collections import definition as definitions
+from app.collections import definitions
 from app.context import tenancy
 from app.portability.retention import service
 from tests.builders import OPEN, Caller, Cast, make_collection, make_record, make_user

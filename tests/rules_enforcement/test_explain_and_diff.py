@@ -12,7 +12,7 @@ import pytest
 from flask import Flask
 
 from app import db, rules
-from app.collections import definition
+from app.collections import definitions
 from tests.builders import Caller, Cast, make_collection, make_record, make_user
 from tests.conftest import WHOLE
 from tests.rules_enforcement.stored import put_back, rows
@@ -403,7 +403,7 @@ def conditions(app: Flask, *sides: dict[str, Any]) -> dict[str, rules.Node]:
     """What stands for the rules that are expressions."""
     texts = {side[f"{operation}_rule"] for side in sides for operation in OPERATIONS}
     with app.app_context():
-        scope = definition.get("posts").scope
+        scope = definitions.get("posts").scope
         return {text: rules.condition(text, scope) for text in texts - {None, "", "true"}}
 
 

@@ -10,7 +10,7 @@ from flask import Flask
 from werkzeug.test import TestResponse
 
 from app import db
-from app.collections import definition
+from app.collections import definitions
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.sql import statements
 
@@ -292,7 +292,7 @@ def test_computed_texts_are_in_the_order_of_code_points_whatever_the_locale(
     make_collection(root, schema=[*stored, *fields])
     make_record(root.acting_in("acme"), n=1)
     with app.app_context():
-        posts = definition.get("posts")
+        posts = definitions.get("posts")
         orders = [sa.func.pg_collation_for(posts.expressions[one["name"]]) for one in fields]
         assert set(db.connection().execute(sa.select(*orders)).one()) == {'"C"'}
         db.db.session.remove()

@@ -23,7 +23,7 @@ from app import config, db
 from app.audit.security_log.recording import Event, record
 from app.auth.principal import Principal
 from app.collections.access import Access
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.context import actor, shown_accounts
 from app.context.actor import Actor
 from app.types import JSONObject

@@ -20,9 +20,9 @@ from app.audit.service import Change
 from app.auth import principal as principals
 from app.auth.models import ApiKey, Invitation, ScimToken, SetupLink
 from app.auth.principal import Principal
-from app.collections import definition as definitions
+from app.collections import definitions
 from app.collections import table as tables
-from app.collections.definition import ByFormerName, Definition
+from app.collections.definitions import ByFormerName, Definition
 from app.collections.models import Collection
 from app.console.admin import audit_columns
 from app.console.records import references

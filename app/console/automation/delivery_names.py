@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from app.collections import definition
+from app.collections import definitions
 from app.console.records import references
 from app.console.shell.scopes import AccountScope
 from app.webhooks import log
@@ -21,6 +21,6 @@ def of_records(
         if one["record_id"] and not one["hidden_by"] and one["webhook_id"] in hooks:
             ids[hooks[one["webhook_id"]].collection.lower()].append(one["record_id"])
     names = dict[str, str]()
-    for collection in definition.get_all():
+    for collection in definitions.get_all():
         names |= references.labels(collection, ids[collection.name.lower()], scope.by)
     return names

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import orjson
 
 from app.auth.principal import Principal
-from app.collections import access
-from app.collections import definition as definitions
-from app.collections.definition import Definition
+from app.collections import access, definitions
+from app.collections.definitions import Definition
 from app.collections.fields import Field
 from app.collections.schema import FIELD_NAME
 from app.console.automation import step_form, workflow_form

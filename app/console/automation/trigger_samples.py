@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from app import clock
 from app.auth.principal import Principal
-from app.collections import definition as definitions
+from app.collections import definitions
 from app.collections.fields.field import Field
 from app.ids import new_id
 from app.types import JSONObject

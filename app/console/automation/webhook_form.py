@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from app import clock
 from app.accounts.models import PII_GROUP
-from app.collections import definition
+from app.collections import definitions
 from app.console.shell import forms
 from app.console.shell.forms import Form, TemplateContext
 from app.console.shell.scopes import AccountScope
@@ -75,7 +75,7 @@ def choices(scope: AccountScope, webhook: Webhook | None = None) -> TemplateCont
     return {
         "collections": [
             collection.name
-            for collection in definition.get_all()
+            for collection in definitions.get_all()
             if scope.allowed_operations(collection)
         ],
         "events": EVENTS,

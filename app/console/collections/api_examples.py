@@ -10,7 +10,7 @@ from flask import request, session
 from app import config
 from app.auth import principal as principals
 from app.collections.access import Access
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.console.collections import candidates, snippets
 from app.console.collections.listing import COLLECTION, NO_ACCOUNT, load
 from app.console.records import operation_names

@@ -7,7 +7,7 @@ from flask import request
 from app.accounts import tenants
 from app.auth import principal as principals
 from app.auth.principal import AccountRef
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.console.collections.listing import COLLECTION, load
 from app.console.people import user_options
 from app.console.records import references

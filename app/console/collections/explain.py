@@ -9,7 +9,7 @@ from app.auth import principal as principals
 from app.auth import service as auth
 from app.collections import access, trials
 from app.collections import service as collections
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.console.collections import candidates
 from app.console.collections.listing import COLLECTION, load
 from app.console.records.operation_names import OPERATION_NAMES

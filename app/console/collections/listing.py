@@ -8,8 +8,8 @@ from flask import redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.auth import principal as principals
-from app.collections import definition, service, totals
-from app.collections.definition import Definition
+from app.collections import definitions, service, totals
+from app.collections.definitions import Definition
 from app.collections.fields import Field
 from app.collections.models import Collection
 from app.console.collections import diagram, rules_form
@@ -60,7 +60,7 @@ def show_collections() -> str:
 @guard.superadmins_only
 def show_diagram() -> str:
     """All collections and the references between them."""
-    collections = definition.get_all()
+    collections = definitions.get_all()
     shown = {one.name: one.id for one in collections[:MAX_DRAWN]}
     references = _references(collections)
     return render_template(
@@ -182,7 +182,7 @@ def _references(collections: Sequence[Definition]) -> list[Reference]:
 
 def _referrers(collection: Definition) -> list[tuple[Definition, str]]:
     """The collections that refer to this one, each with the name of the field."""
-    collections = {one.name: one for one in definition.get_all()}
+    collections = {one.name: one for one in definitions.get_all()}
     found = _references(list(collections.values()))
     return [(collections[one.source], one.field) for one in found if one.target == collection.name]
 
@@ -190,7 +190,7 @@ def _referrers(collection: Definition) -> list[tuple[Definition, str]]:
 def load(collection_id: str) -> tuple[Collection, Definition]:
     """The collection's row and its definition. Raises NotFound."""
     row = service.find(collection_id)
-    return row, definition.from_row(row)
+    return row, definitions.from_row(row)
 
 
 def targets(collection: Definition, field: Field) -> Definition | None:

@@ -9,7 +9,7 @@ from typing import Any
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.collections import access, population, service, trials
-from app.collections.definition import FIELD_LISTS, Definition
+from app.collections.definitions import FIELD_LISTS, Definition
 from app.collections.models import Collection
 from app.console.collections import rules_form
 from app.console.collections.listing import COLLECTION, load

@@ -8,7 +8,7 @@ from typing import Any
 
 from flask import request
 
-from app.collections.definition import ALL_FIELDS, FIELD_LISTS, is_expression
+from app.collections.definitions import ALL_FIELDS, FIELD_LISTS, is_expression
 from app.console.shell import forms
 from app.console.shell.excerpts import Excerpt, excerpt
 from app.console.shell.forms import Form

@@ -10,7 +10,7 @@ from flask import request
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.collections import (
-    definition,
+    definitions,
     indexes,
     masking,
     removal,
@@ -175,7 +175,7 @@ def _creation_plan(
         problems.append(problem("name_0", "required", gettext("Add at least one field.")))
     if problems:
         raise InvalidValues(problems)
-    proposed = definition.from_row(service.new(name, specs, target_names, index_specs))
+    proposed = definitions.from_row(service.new(name, specs, target_names, index_specs))
     operations: list[JSONObject] = [
         {"operation": "add_field", "field": spec["name"], "property": None} for spec in specs
     ]
@@ -199,7 +199,7 @@ def _with_new_names(
     specs: Sequence[JSONObject], row: Collection, renames: Mapping[str, str]
 ) -> Sequence[JSONObject]:
     """The specs; expressions that were not edited follow renamed fields."""
-    old = definition.from_row(row)
+    old = definitions.from_row(row)
     expressions = zip(old.schema, renaming.renamed(old, renames).schema, strict=True)
     followed = {before["name"]: (before, after) for before, after in expressions}
     for spec in specs:

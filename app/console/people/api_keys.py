@@ -13,7 +13,7 @@ from app import clock
 from app.accounts import users
 from app.auth import api_keys, key_changes
 from app.auth.models import ApiKey
-from app.collections import definition
+from app.collections import definitions
 from app.console.shell import forms, guard, idempotent_forms, lists, one_time_secrets, scopes
 from app.console.shell.blueprint import account_route, blueprint
 from app.console.shell.forms import Form, Page, redirect_with_notice
@@ -175,7 +175,7 @@ def _form_page(form: Form) -> Page:
     days = {str(n): ngettext("%(num)s day", "%(num)s days", n) for n in DAYS}
     expiries = {NEVER: gettext("never"), **days, ON_DATE: gettext("on a date")}
     scope = scopes.account_or_own_scope(None)
-    names = [one.name for one in definition.get_all() if scope.allowed_operations(one)]
+    names = [one.name for one in definitions.get_all() if scope.allowed_operations(one)]
     return form.render(
         FORM,
         form_id=idempotent_forms.form_id(),

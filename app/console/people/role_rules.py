@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from app.accounts import users
 from app.accounts.models import Role
-from app.collections import definition
-from app.collections.definition import Definition
+from app.collections import definitions
+from app.collections.definitions import Definition
 from app.console.records.operation_names import OPERATION_NAMES
 from app.console.shell import lists
 from app.rules import OPERATIONS
@@ -27,7 +27,7 @@ class NamingCollection:
 
 def naming(role: Role) -> list[NamingCollection]:
     """The collections with rules that name the role."""
-    found = ((one, dict(_rules(one, role.name))) for one in definition.get_all())
+    found = ((one, dict(_rules(one, role.name))) for one in definitions.get_all())
     return [NamingCollection(collection, rules) for collection, rules in found if rules]
 
 
@@ -42,7 +42,7 @@ def rule_counts(roles: Sequence[Role]) -> dict[int, int]:
     """The number of rules that name each role."""
     about_roles = [
         rule
-        for collection in definition.get_all()
+        for collection in definitions.get_all()
         for operation in OPERATIONS
         if ABOUT_ROLES.search(rule := collection.rule(operation) or "")
     ]

@@ -14,9 +14,9 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import db
 from app.accounts import tenants
-from app.collections import definition, totals
+from app.collections import definitions, totals
 from app.collections.access import Access
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.console.records import (
     columns,
     deleted_records,
@@ -87,7 +87,7 @@ def show_records_home() -> str | BaseResponse:
 def show_record_collections(account_id: str) -> str:
     """The collections with any operation allowed to the caller."""
     scope = scopes.account_scope(account_id)
-    allowed = {one: scope.allowed_operations(one) for one in definition.get_all()}
+    allowed = {one: scope.allowed_operations(one) for one in definitions.get_all()}
     listed = [one for one in allowed if _lists_all(scope, one)]
     counts = totals.of_account(scope.account.id)
     limited = [names for names in allowed.values() if names and set(names) != set(OPERATIONS)]

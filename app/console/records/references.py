@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from app.auth.principal import Principal
 from app.collections import access
 from app.collections.access import Access
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.console.records import expressions
 from app.console.shell import lists
 from app.errors import Forbidden, InvalidValues

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from flask import url_for
 
-from app.collections import access, definition
-from app.collections.definition import Definition
+from app.collections import access, definitions
+from app.collections.definitions import Definition
 from app.console.records import references
 from app.console.records.references import Hits
 from app.console.shell.lists import UrlArgs
@@ -46,7 +46,7 @@ def related(scope: CollectionScope, record_id: str) -> Sequence[Related]:
 
 
 def _references_to(scope: CollectionScope) -> Iterator[tuple[Definition, str]]:
-    for other in definition.get_all():
+    for other in definitions.get_all():
         names = [
             name
             for name, field in other.fields.items()

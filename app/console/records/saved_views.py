@@ -16,9 +16,8 @@ from app import db, events, rules
 from app.accounts import names
 from app.accounts.names import Name, Use
 from app.auth.principal import Principal
-from app.collections import definition as definitions
-from app.collections import renaming
-from app.collections.definition import Definition
+from app.collections import definitions, renaming
+from app.collections.definitions import Definition
 from app.console.records import columns
 from app.console.records.models import SavedView
 from app.context import tenancy

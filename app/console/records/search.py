@@ -8,8 +8,8 @@ from functools import partial
 
 from flask import url_for
 
-from app.collections import access, definition
-from app.collections.definition import Definition
+from app.collections import access, definitions
+from app.collections.definitions import Definition
 from app.console.records import expressions, listing, references
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError
@@ -36,7 +36,7 @@ def search(text: str, scope: AccountScope) -> Iterator[CollectionHits]:
     """The hits in each collection whose records and texts the caller may list."""
     listed = [
         collection
-        for collection in definition.get_all()
+        for collection in definitions.get_all()
         if access.is_open(scope.by, collection, "list")
     ]
     texts = [

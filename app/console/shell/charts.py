@@ -15,7 +15,7 @@ from app import clock
 from app.accounts.usage.meters import FILE_BYTES, ROW_BYTES, STOCKS
 from app.audit import append, recent
 from app.auth.models import SignInSession
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.console.shell import lists
 from app.db import daily
 from app.db.daily import Row

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 
 from app.collections import access as accesses
-from app.collections import definition
+from app.collections import definitions
 from app.collections.access import Access
 from app.collections.fields import ComputedField, Field
 from app.console.shell import rule_help
@@ -52,7 +52,7 @@ def of_access(access: Access | None, *, follow: bool = True) -> JSONObject:
 def of_collection(name: str | None, scope: AccountScope) -> JSONObject:
     """Completions of the fields of a collection's records; the collection need not exist."""
     try:
-        found = definition.get_current(name or "")
+        found = definitions.get_current(name or "")
     except NotFound:
         return plain()
     return of_access(scope.access(found, "view"), follow=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.collections.fields import SYSTEM_FIELDS
 from app.rules.functions import PLAIN, Function
 from app.web.languages import gettext, lazy_gettext

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from app.auth import principal as principals
 from app.auth.principal import AccountRef, Principal
-from app.collections import access, definition
+from app.collections import access, definitions
 from app.collections.access import Access
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.console.shell import guard, switcher
 from app.console.shell.lists import UrlArgs
 from app.errors import Forbidden, NotFound
@@ -103,4 +103,4 @@ def account_or_own_scope(account_id: str | None) -> AccountScope:
 def collection_scope(account_id: str, name: str) -> CollectionScope:
     """A collection within an account. Raises NotFound."""
     scope = account_scope(account_id)
-    return CollectionScope(scope.account, scope.by, definition.get(name.replace("\0", "")))
+    return CollectionScope(scope.account, scope.by, definitions.get(name.replace("\0", "")))

@@ -16,9 +16,8 @@ from app.audit import checkpoints, digest
 from app.audit.models import AuditHead
 from app.audit.security_log import sealing
 from app.audit.security_log.entries import HEADS
-from app.collections import definition as definitions
-from app.collections import revisions
-from app.collections.definition import Definition
+from app.collections import definitions, revisions
+from app.collections.definitions import Definition
 from app.context import tenancy
 from app.db.snapshots import snapshot
 from app.errors import Conflict, NotFound

@@ -20,7 +20,7 @@ from app.audit.security_log import entries, sealing
 from app.audit.security_log.entries import HEADS
 from app.audit.security_log.models import SecurityHead
 from app.auth.principal import Principal
-from app.collections import definition as definitions
+from app.collections import definitions
 from app.context import tenancy
 from app.db import citus, engine, errors, versioned_cache
 from app.errors import Conflict

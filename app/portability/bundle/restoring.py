@@ -17,8 +17,8 @@ import sqlalchemy as sa
 from app import db
 from app.audit.entries import CHANGES, is_of
 from app.auth.principal import Principal
-from app.collections import definition as definitions
-from app.collections.definition import Definition
+from app.collections import definitions
+from app.collections.definitions import Definition
 from app.db import versioned_cache
 from app.errors import AppError, NotFound
 from app.records import batch, store

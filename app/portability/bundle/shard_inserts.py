@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from app import db
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.errors import Conflict
 from app.portability.bundle import tables
 

@@ -13,8 +13,8 @@ from app.accounts import tenants
 from app.accounts.models import Account
 from app.auth.principal import Principal
 from app.collections import access as accesses
-from app.collections import definition as definitions
-from app.collections.definition import Definition
+from app.collections import definitions
+from app.collections.definitions import Definition
 from app.errors import InvalidValues, NotFound, problem
 from app.rules import Type
 from app.types import JSONMapping, JSONObject

@@ -17,7 +17,7 @@ from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections.access import Access
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.context import actor, tenancy
 from app.context.actor import Actor
 from app.db import counts, versioned_cache

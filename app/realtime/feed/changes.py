@@ -16,7 +16,7 @@ from app.audit import unchanged
 from app.audit.entries import CHANGES, HEADS
 from app.audit.models import FeedChange
 from app.collections import table as tables
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.db import Base
 from app.realtime.feed import generations
 from app.types import JSONObject

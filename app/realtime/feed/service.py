@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from app import clock
 from app.auth.principal import Principal
-from app.collections import definition as definitions
-from app.collections.definition import Definition
+from app.collections import definitions
+from app.collections.definitions import Definition
 from app.context import tenancy
 from app.db import versioned_cache
 from app.errors import FeedExpired, InvalidValues, NotFound, Unauthorized, problem

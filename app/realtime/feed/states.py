@@ -13,7 +13,7 @@ from app import clock, db
 from app.audit import unchanged
 from app.audit.append import CREATE, DELETE, UPDATE
 from app.audit.unchanged import Unchanged
-from app.collections.definition import ByFormerName, Definition
+from app.collections.definitions import ByFormerName, Definition
 from app.realtime.feed import changes
 from app.records import store
 from app.records.history.audit_view import to_stored, with_computed

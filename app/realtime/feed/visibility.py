@@ -13,9 +13,9 @@ from functools import cached_property
 from app import clock, rules
 from app.auth.principal import Principal
 from app.collections import access as accesses
-from app.collections import definition as definitions
+from app.collections import definitions
 from app.collections.access import Access, Filter
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.db.versioned_cache import VersionCheck
 from app.errors import InvalidValues, NotFound, problem
 from app.realtime.feed.states import Transition

@@ -16,7 +16,7 @@ from app import clock, db, rules
 from app.audit.append import CREATE, DELETE, UPDATE
 from app.audit.entries import CHANGES, LOG, STARTS, is_of, without_index
 from app.auth.principal import Principal
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.collections.fields import Field, InvalidValue
 from app.db import versioned_cache
 from app.db.types import Text

@@ -23,9 +23,9 @@ from app.audit.append import CREATE
 from app.audit.entries import CHANGES, LOG, is_of
 from app.auth.models import Invitation
 from app.auth.principal import Principal
-from app.collections import definition as definitions
+from app.collections import definitions
 from app.collections import table as tables
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.context import tenancy
 from app.db import filters, versioned_cache
 from app.errors import Forbidden, NotFound

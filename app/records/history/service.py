@@ -22,10 +22,9 @@ from app.audit.entries import LOG
 from app.audit.security_log import reads
 from app.auth.principal import Principal
 from app.collections import access as accesses
-from app.collections import definition as definitions
-from app.collections import masking
+from app.collections import definitions, masking
 from app.collections.access import Access
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.collections.fields import SYSTEM_FIELDS, Field
 from app.db import versioned_cache
 from app.errors import Conflict, Forbidden, InvalidValues, NotFound

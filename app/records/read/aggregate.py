@@ -13,10 +13,10 @@ from app import db, rules
 from app.audit.security_log import reads
 from app.auth.principal import Principal
 from app.collections import access as accesses
-from app.collections import definition as definitions
+from app.collections import definitions
 from app.collections.access import Access
 from app.collections.columns import TableColumns
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.collections.fields import ComputedField, Field, Number, NumberField
 from app.context import tenancy
 from app.db import versioned_cache

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from itsdangerous import BadSignature
 
 from app import clock, crypto, rules
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.errors import InvalidValues, problem
 from app.records.store.reads import Part
 from app.types import JSONObject

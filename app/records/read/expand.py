@@ -15,7 +15,7 @@ from app.audit.security_log.reads import by_path
 from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections.access import Access
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.db import versioned_cache
 from app.db.versioned_cache import VersionCheck
 from app.errors import problem

@@ -13,9 +13,9 @@ from app.auth import api_keys
 from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.collections import access as accesses
-from app.collections import definition as definitions
+from app.collections import definitions
 from app.collections.access import Access
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.collections.fields.file import files_in
 from app.collections.models import Collection
 from app.context import tenancy

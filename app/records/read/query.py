@@ -11,8 +11,7 @@ import sqlalchemy as sa
 
 from app import rules
 from app.collections import access as accesses
-from app.collections import definition as definitions
-from app.collections import indexes
+from app.collections import definitions, indexes
 from app.collections.access import Access
 from app.collections.fields import ComputedField, Field, InvalidValue
 from app.collections.indexes import IndexField

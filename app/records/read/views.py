@@ -11,7 +11,7 @@ from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections import masking
 from app.collections.access import Access
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.collections.fields import SYSTEM_FIELDS, encoders_of
 from app.records import store
 from app.records.store import Row, references

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 import marshmallow as ma
 
 from app import clock, rules
-from app.collections import access, definition, trials
+from app.collections import access, definitions, trials
 from app.collections import service as collections
 from app.collections.routes import blueprint
 from app.collections.rule_schemas import OWNER, RuleSubject, operation_field
@@ -161,7 +161,7 @@ def explain_rule(body: JSONObject, collection_name: str) -> JSONObject:
     lead to there. Whether references lead to records that the caller may view is not looked
     at.
     """
-    collection = definition.get(collections.find(collection_name).name)
+    collection = definitions.get(collections.find(collection_name).name)
     caller, account_id = _caller(body)
     question = explain.Question(
         body["operation"], caller, account_id, body.get("record_id"), body.get("data")
@@ -192,7 +192,7 @@ def get_denial(explain_id: str) -> JSONObject:
     denial = denials.read(explain_id)
     caller = _caller({"user_id": denial.user_id} if denial.user_id else {})[0]
     question = explain.Question(denial.operation, caller, denial.account_id, denial.record_id)
-    collection = definition.get(collections.find(denial.collection).name)
+    collection = definitions.get(collections.find(denial.collection).name)
     try:
         found = explain.explain(collection, question)
     except NotFound:

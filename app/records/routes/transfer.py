@@ -11,7 +11,7 @@ from flask import Response, after_this_request, request
 from app import config, web
 from app.auth.guard import optimistic, principal
 from app.collections import access as accesses
-from app.collections import definition as definitions
+from app.collections import definitions
 from app.errors import PayloadTooLarge, UnsupportedMediaType
 from app.files.routes import upload_parts
 from app.records.routes import stale_reads

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from app import db
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.db.types import Text
 from app.types import JSONMapping
 

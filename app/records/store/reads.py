@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from app import db
 from app.collections import totals
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.context import tenancy
 from app.db.prepared import PreparedStatement
 from app.db.versioned_cache import VersionChecks, version_columns

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from app import db
 from app.collections.columns import Reach, TableColumns
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.records import store
 from app.records.store import NO_PARAMETERS, Row, writes
 from app.types import JSONMapping

@@ -16,7 +16,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.collections.fields import ComputedField, Field, JsonField, MultiSelectField, TextField
 from app.errors import AnswerTooLarge
 from app.web.serialization import dumps

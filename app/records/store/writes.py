@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from app import db
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.context import tenancy
 from app.db import engine, sqlite_driver, versioned_cache
 from app.db.prepared import PreparedStatement

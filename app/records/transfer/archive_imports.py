@@ -24,7 +24,7 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 from app import config
 from app.auth.principal import Principal
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.errors import InvalidValues, problem
 from app.files import service as files
 from app.files import uploads

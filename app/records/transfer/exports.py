@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from app.audit.security_log import reads
 from app.auth.principal import Principal
 from app.collections import access as accesses
-from app.collections import definition as definitions
+from app.collections import definitions
 from app.db import versioned_cache
 from app.errors import Forbidden, InvalidValues, problem
 from app.records import store

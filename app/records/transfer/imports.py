@@ -23,7 +23,7 @@ from app import db
 from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections import masking
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.collections.fields import SYSTEM_FIELDS
 from app.collections.fields.file import files_in
 from app.context import deadline

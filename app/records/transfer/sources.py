@@ -10,7 +10,7 @@ from typing import Protocol
 
 from app import config
 from app.collections.cells import typed_value
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.errors import PayloadTooLarge
 from app.records.transfer import formats
 

@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.context import deadline, tenancy
 from app.db import engine, sqlite_driver
 from app.db.versioned_cache import VersionChecks

@@ -14,8 +14,8 @@ from sqlalchemy.exc import IntegrityError
 
 from app import clock
 from app.auth.principal import Principal
-from app.collections import definition as definitions
-from app.collections.definition import Definition
+from app.collections import definitions
+from app.collections.definitions import Definition
 from app.db import versioned_cache
 from app.errors import Conflict
 from app.records.store import Row, references, writes

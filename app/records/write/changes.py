@@ -17,7 +17,7 @@ from app.auth import principal as principals
 from app.auth.principal import OTHER_ACCOUNT, Principal
 from app.collections import access as accesses
 from app.collections.access import Access
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.db import versioned_cache
 from app.db.versioned_cache import VersionChecks
 from app.errors import Forbidden, NotFound, Unauthorized, problem

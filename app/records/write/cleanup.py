@@ -8,9 +8,9 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
 from app import db, events, jobs
-from app.collections import definition as definitions
+from app.collections import definitions
 from app.collections import service as collections
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.db import versioned_cache
 from app.records.store import writes
 from app.types import JSONMapping

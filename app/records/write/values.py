@@ -13,10 +13,9 @@ from typing import Any
 from app import db
 from app.auth.principal import Principal
 from app.collections import access as accesses
-from app.collections import definition as definitions
-from app.collections import masking
+from app.collections import definitions, masking
 from app.collections.access import Access
-from app.collections.definition import Definition
+from app.collections.definitions import Definition
 from app.collections.fields import SYSTEM_FIELDS, Field, InvalidValue, ReferenceField
 from app.db import versioned_cache
 from app.errors import MAX_LISTED, AppError, Forbidden, InvalidValues, problem, truncated

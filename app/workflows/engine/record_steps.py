@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 
 from app.audit.security_log import reads
 from app.auth.principal import Principal
-from app.collections import definition as definitions
-from app.collections import masking
+from app.collections import definitions, masking
 from app.errors import InvalidValues, problem
 from app.records import service as records
 from app.types import JSONMapping, JSONObject

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from app.auth.principal import Principal
-from app.collections import access
-from app.collections import definition as definitions
+from app.collections import access, definitions
 from app.errors import NotFound, problem
 from app.types import JSONObject
 from app.workflows.language import expressions, templates, used_names

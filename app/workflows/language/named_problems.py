@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from app.collections import definition as definitions
-from app.collections import expression_names
-from app.collections.definition import Definition
+from app.collections import definitions, expression_names
+from app.collections.definitions import Definition
 from app.errors import NotFound
 from app.types import JSONMapping, JSONObject
 from app.workflows.language import named_texts, templates
