@@ -90,7 +90,8 @@ def test_every_header_that_the_api_names_may_be_sent_or_read(anyone: Caller) -> 
     known = {name.lower() for name in both.split(", ")}
     text = "".join(page.read_text() for page in (PROJECT / "docs").glob("*.md"))
     named = set(re.findall(r"`((?:X-ES|X-Service-(?:Values|Masked)|Idempoten)[A-Za-z-]+)`", text))
-    sources = "".join(file.read_text() for file in (PROJECT / "app" / "records").rglob("*.py"))
+    folders = (PROJECT / "app" / name for name in ("records", "files"))
+    sources = "".join(f.read_text() for folder in folders for f in folder.rglob("*.py"))
     named |= set(re.findall(r"""(?:get_header\(|headers\[)"([A-Za-z-]+)"[\])]""", sources))
     assert named
     assert {name.lower() for name in named} - known <= {
