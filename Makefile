@@ -63,7 +63,8 @@ test: lint ## Lint, run what needs no other process (DB=postgresql: on that; T=t
 	$(PYTEST) --ignore=tests/system --ignore=tests/browser -m "not slow and not timing" $(ARGS)
 endif
 
-test-all: export TEST_BUDGET ?= 1.5
+# Twice that of CI, where no coverage is measured.
+test-all: export TEST_BUDGET ?= 3
 test-all: ## Run all that CI runs, and fail below the floor of setup.cfg
 	@rm -f .coverage
 	$(MAKE) test ARGS="$(COVER)"

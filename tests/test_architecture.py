@@ -130,6 +130,8 @@ PACKAGES = {
 PROGRAMS = {"honcho", "xmlsec"}
 
 
+@pytest.mark.long
+@pytest.mark.long
 def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None:
     files = [PROJECT / "requirements.in", PROJECT / "requirements-otel.in"]
     lines = [line for file in files for line in file.read_text().splitlines()]
@@ -396,12 +398,16 @@ STARTERS = re.compile(
 MAY_START = re.compile(r"tests/(system/|browser/|(processes|npm|services)\.py$)")
 
 
+@pytest.mark.long
 def test_only_tests_of_processes_and_browsers_start_them() -> None:
     started = {
         f"{path.relative_to(PROJECT)}: {name}"
         for path in sorted((PROJECT / "tests").rglob("*.py"))
         if "node_modules" not in path.parts
         if not MAY_START.match(path.relative_to(PROJECT).as_posix())
+        if re.search(
+            "subprocess|multiprocessing|playwright|processes|npm|system|browser", path.read_text()
+        )
         for name in imported_names(nodes_of(path))
         if STARTERS.match(name)
     }

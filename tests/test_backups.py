@@ -414,6 +414,7 @@ def test_an_altered_backup_is_listed_and_not_restored(
         assert run(app, *wrong).exit_code == 2
 
 
+@pytest.mark.long
 def test_uploaded_files_are_proved(
     kept: tuple[Flask, Cast], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -467,6 +468,7 @@ def test_uploaded_files_are_proved(
     assert (proof("e")["count"], proof("e")["missing"]) == (0, 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 def test_scratch_databases_of_killed_proofs_go_and_none_in_use(
     kept: tuple[Flask, Cast], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -310,6 +310,7 @@ def paths_of(rule: Rule, url_map: Map) -> str:
     return str(url_map.bind("atrium.test").build(rule.endpoint, arguments)).rstrip("/")
 
 
+@pytest.mark.long
 def test_every_route_answers_with_and_without_its_slash(app: Flask, root: Caller) -> None:
     checked = 0
     for rule in app.url_map.iter_rules():

@@ -148,6 +148,7 @@ def test_what_a_limit_refuses_is_counted_by_limit(opened: Flask) -> None:
     assert value(opened, 'atrium_rate_limited_total{limit="sample"}') == before + 2
 
 
+@pytest.mark.long
 def test_waits_for_a_connection_are_counted(opened: Flask) -> None:
     pool = Pool(partial(sqlite3.connect, ":memory:"), pool_size=1, max_overflow=0, timeout=0.01)
     before = value(opened, "atrium_db_pool_waits_total")

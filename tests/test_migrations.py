@@ -73,6 +73,7 @@ def test_the_newest_is_known_by_its_file() -> None:
     assert {one.revision for one in scripts.walk_revisions()} == revisions.CORE
 
 
+@pytest.mark.long
 def test_they_can_be_taken_back_and_applied_again(empty: Flask) -> None:
     for _ in range(2):
         flask_migrate.upgrade(directory=DIRECTORY)
@@ -159,6 +160,7 @@ def test_entries_from_before_are_found_by_the_changes_they_tell_of(empty: Flask)
     ]
 
 
+@pytest.mark.long
 def test_addresses_are_compared_by_mailbox_afterwards(empty: Flask) -> None:
     flask_migrate.upgrade(directory=DIRECTORY, revision="0008")
     run(ACCOUNT, id="x", settings="{}", closed=None, now=NOW)

@@ -95,6 +95,7 @@ def template(rule: str) -> str:
     return re.sub(r"<(?:[a-z]+:)?([a-z_]+)>", r"{\1}", rule)
 
 
+@pytest.mark.long
 def test_it_is_valid_and_names_the_version(spec: dict[str, Any]) -> None:
     check_valid(spec)
     assert spec["openapi"] == "3.1.0"

@@ -113,6 +113,7 @@ def cli(app: Flask, *args: str) -> Result:
     return app.test_cli_runner().invoke(args=list(args))
 
 
+@pytest.mark.long
 def test_a_backup_is_made_once_per_interval_and_proved(
     app_of: Callable[..., tuple[Flask, Cast]], place: str
 ) -> None:
@@ -145,6 +146,7 @@ def test_without_a_place_none_are_made(app_of: Callable[..., tuple[Flask, Cast]]
     assert runs(app) == []
 
 
+@pytest.mark.long
 def test_a_failure_is_shown_and_tried_again_ever_later(
     app_of: Callable[..., tuple[Flask, Cast]], tmp_path: Path
 ) -> None:
@@ -268,6 +270,7 @@ def test_retention_keeps_the_newest_of_days_and_weeks(
     assert backup_runs.to_keep([], daily, weekly) == set()
 
 
+@pytest.mark.long
 def test_older_backups_go_once_a_newer_one_is_proved(
     app_of: Callable[..., tuple[Flask, Cast]], place: str
 ) -> None:

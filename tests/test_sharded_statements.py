@@ -108,6 +108,7 @@ def test_what_citus_runs_is_let_through(text: str) -> None:
     assert list(sharded_sql.problems(statement(text, a="1", b="2"))) == []
 
 
+@pytest.mark.long
 def test_nothing_that_is_sent_would_be_refused(app: Flask, cast: Cast) -> None:
     with sql.statements(app) as sent:
         known = furnished.furnish(app, cast)

@@ -111,6 +111,7 @@ def test_every_text_of_a_template_is_translatable(path: Path) -> None:
     assert [*_untranslated_markup(source), *_untranslated_constants(source)] == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("domain", ["messages", "errors"])
 @pytest.mark.parametrize("language", translations.LANGUAGES)
 def test_every_language_has_every_text(language: str, domain: str) -> None:
@@ -165,6 +166,7 @@ def marked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flask_babel.Domain, "get_translations", lambda domain: _Marked())
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("marked")
 def test_pages_show_no_english_that_is_not_translated(app: Flask, cast: Cast) -> None:
     pages = furnished.addresses(app, furnished.furnish(app, cast))

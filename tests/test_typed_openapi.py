@@ -47,6 +47,7 @@ def own_paths(spec: dict[str, Any]) -> dict[str, set[str]]:
     return found
 
 
+@pytest.mark.long
 def test_superadmins_see_every_collection_typed(root: Caller, tasks: dict[str, Any]) -> None:
     plain, spec = root.get("/openapi.json").json, described(root)
     check_valid(spec, beyond=plain)
@@ -74,6 +75,7 @@ def test_superadmins_see_every_collection_typed(root: Caller, tasks: dict[str, A
     assert root.get("/openapi.json").json == plain
 
 
+@pytest.mark.long
 def test_files_are_read_as_objects_and_written_by_their_id(root: Caller) -> None:
     covers = {"name": "covers", "type": "file", "options": {"max_files": 3}}
     make_collection(root, "books", [{"name": "cover", "type": "file"}, covers])
@@ -90,6 +92,7 @@ def test_files_are_read_as_objects_and_written_by_their_id(root: Caller) -> None
     assert by_id in sent["covers"]["items"]["anyOf"]
 
 
+@pytest.mark.long
 def test_others_see_what_the_rules_open_to_them(cast: Cast, tasks: dict[str, Any]) -> None:
     rules = {"delete_rule": None, "view_rule": "@owns_record()", "list_fields": ["title"]}
     cast.root.put("collections/tasks/rules", {**rules, "create_fields": ["title", "project"]})

@@ -271,6 +271,7 @@ def test_what_lists_go_by_shows_when_it_is_not_what_the_entries_tell(
     assert verify.verify_all()["valid"]
 
 
+@pytest.mark.long
 @pytest.mark.one_database
 def test_columns_swapped_between_neighbours_show(chain: tuple[str, str]) -> None:
     columns = set(COLUMNS) - {"account_id", "first_id"}
@@ -413,6 +414,7 @@ def test_an_appended_change_that_fits_shows_by_the_head(chain: tuple[str, str]) 
         assert verify.verify_all(chain[0])["first_broken_id"] == ends["last_id"]
 
 
+@pytest.mark.long
 @WHOLE
 @pytest.mark.one_database
 def test_the_same_shows_in_an_export(app: Flask, chain: tuple[str, str], whole: bool) -> None:

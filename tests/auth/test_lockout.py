@@ -94,6 +94,7 @@ def test_an_address_has_so_many_failures(
     assert login(limited, address(), PASSWORD).status_code == 200
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("who", ["bob", "root"])
 def test_strangers_lock_no_user_out(
     app: Flask, cast: Cast, storage: str, monkeypatch: pytest.MonkeyPatch, who: str

@@ -143,6 +143,7 @@ REFUSED: dict[str, Callable[[Lines, Cast], object]] = {
 }
 
 
+@pytest.mark.long
 def test_a_forged_bundle_is_refused(cast: Cast, app: Flask, tmp_path: Path) -> None:
     furnish(cast)
     file = export(app, tmp_path)

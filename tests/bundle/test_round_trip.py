@@ -108,6 +108,7 @@ def test_an_import_beside_another_of_the_same_bundle_leaves_its_files(
     assert paper_of(moved) == PAPER
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("real_scrypt")
 def test_a_deleted_account_comes_back(cast: Cast, app: Flask, tmp_path: Path) -> None:
     furnish(cast)

@@ -366,6 +366,7 @@ ADDED: list[tuple[dict[str, Any], Any, Any]] = [
 ]
 
 
+@pytest.mark.long
 def test_a_field_added_to_records_is_filled_with_its_default(root: Caller, alice: Caller) -> None:
     for properties, filled, written in ADDED:
         made = make_collection(root)

@@ -158,6 +158,7 @@ def test_a_pause_ends_a_visit(app: Flask, cast: Cast) -> None:
     assert page.count('<th scope="row">Request by the operator<') == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("most", [security_visits.MAX_EVENTS, 7])
 def test_pages_have_as_many_rows_however_long_the_visits_are(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch, most: int
@@ -196,6 +197,7 @@ def test_pages_have_as_many_rows_however_long_the_visits_are(
         assert ("prev" in links, numbers[0]) == (False, whole[0]), nowhere
 
 
+@pytest.mark.long
 def test_a_page_with_the_longest_visits_is_light(app: Flask, cast: Cast) -> None:
     acme, operator = cast.alice.account_id, Browser(app, cast.root)
     for _ in range(security_visits.MAX_EVENTS):

@@ -94,6 +94,7 @@ def test_a_redirect_to_a_file_of_a_personal_field_is_recorded(
     assert len(reads(cast.alice, path="file")) == 1
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("cast")
 def test_an_outage_is_503_and_leaves_nothing_half_written(
     cast: Cast, app: Flask, monkeypatch: pytest.MonkeyPatch

@@ -82,6 +82,7 @@ def test_a_thumbnail_is_made_once_in_one_of_a_few_sizes(
     assert blobs(app) == []
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("place")
 def test_thumbnails_take_no_more_room_than_their_file(
     cast: Cast, app: Flask, monkeypatch: pytest.MonkeyPatch

@@ -151,6 +151,7 @@ def test_office_documents_are_taken_by_their_fields_only(cast: Cast) -> None:
             assert answer.status_code == (201 if other == kind else 400), (name, other)
 
 
+@pytest.mark.long
 def test_what_an_archive_claims_costs_nothing(cast: Cast) -> None:
     bomb = zipped({"[Content_Types].xml": b" " * 300_000_000, "mimetype": b"x"})
     many = zipped({str(n): b"" for n in range(60_000)})

@@ -94,6 +94,7 @@ def test_scripts_of_allowed_origins_may_read_streams(cast: Cast, port: int) -> N
     assert (other.status, other.headers["Access-Control-Allow-Origin"]) == (200, None)
 
 
+@pytest.mark.long
 def test_an_open_stream_keeps_nothing_of_its_request(
     app: Flask, bob: Caller, port: int, attached: list[Connection]
 ) -> None:

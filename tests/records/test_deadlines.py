@@ -79,6 +79,7 @@ def notes(cast: Cast) -> Cast:
     return cast
 
 
+@pytest.mark.long
 def test_a_dear_read_is_cut_off_and_named_on_every_surface(
     app: Flask, notes: Cast, monkeypatch: pytest.MonkeyPatch, database: str
 ) -> None:

@@ -81,6 +81,7 @@ def test_the_names_of_a_list_are_never_sql(app: Flask, posts: Cast) -> None:
     assert rows(app) == before
 
 
+@pytest.mark.long
 def test_texts_in_filters_and_rules_are_only_compared(app: Flask, posts: Cast) -> None:
     for text in HARM:
         if text in ("\0", "\ud800"):

@@ -273,6 +273,7 @@ def test_creating(stage: Stage, whole: bool) -> None:
     stage.check_untouched()
 
 
+@pytest.mark.long
 @WHOLE
 @pytest.mark.parametrize("operation", ["update", "delete"])
 def test_changing(stage: Stage, operation: str, whole: bool) -> None:

@@ -207,6 +207,7 @@ def test_lists_take_the_same_statements_however_long(
     assert [statements(path) for path in ("Users", "Groups")] == few
 
 
+@pytest.mark.long
 def test_a_thousand_members_join_and_get_their_role(
     app: Flask, cast: Cast, okta: Directory
 ) -> None:

@@ -98,6 +98,7 @@ SPOILED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("encrypted", [False, True])
 def test_a_response_that_is_not_for_us_is_refused(stage: Stage, encrypted: bool) -> None:
     stage.saml(stage.cast.alice)

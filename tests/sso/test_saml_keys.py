@@ -64,6 +64,7 @@ def test_our_metadata_keeps_to_the_schema(stage: Stage) -> None:
 WAYS = itertools.product((GCM, CBC_MODE), (OAEP_SHA1, OAEP), (False, True), ("assertion", "both"))
 
 
+@pytest.mark.long
 def test_encrypted_assertions_are_decrypted(stage: Stage) -> None:
     stage.saml(stage.cast.alice)
     (certificate,) = stage.certificates()

@@ -215,6 +215,7 @@ REFUSED: dict[str, tuple[Callable[[Stage], TestResponse], str]] = {
 }
 
 
+@pytest.mark.long
 def test_what_is_not_the_identity_providers_ends_nothing(idp: Stage) -> None:
     caller = sign_in(idp)
     for name, (send, check) in REFUSED.items():

@@ -89,6 +89,7 @@ def start(stage: Stage, slug: str, account: str) -> tuple[str, float]:
     return query_of(answer.headers["Location"]).get("error", ""), took
 
 
+@pytest.mark.long
 @pytest.mark.both_databases
 def test_one_request_of_a_process_waits_for_the_issuers_of_an_account(
     stage: Stage, slow: SlowProvider
@@ -130,6 +131,7 @@ def test_accounts_with_slow_hosts_leave_a_place_to_others(stage: Stage, slow: Sl
             pass
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", [openid.DOCUMENT, "/token", "/keys", "/userinfo"])
 def test_no_request_of_a_sign_in_takes_more_than_three_seconds(
     stage: Stage, slow: SlowProvider, path: str
@@ -190,6 +192,7 @@ def test_changed_settings_are_read_anew(stage: Stage, slow: SlowProvider) -> Non
     assert stage.begin(stage.browser(), "acme-id").startswith(f"{slow.url}/authorize")
 
 
+@pytest.mark.long
 def test_saves_and_tests_of_one_account_hold_up_no_other(stage: Stage, slow: SlowProvider) -> None:
     cast = stage.cast
     slow.delay = DELAY
@@ -210,6 +213,7 @@ def test_saves_and_tests_of_one_account_hold_up_no_other(stage: Stage, slow: Slo
     assert statuses.count(400) < 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["webhook", "stream", "metadata", "saml test"])
 def test_a_slow_receiver_holds_a_thread_for_three_seconds(
     stage: Stage, slow: SlowProvider, kind: str
@@ -240,6 +244,7 @@ def test_a_slow_receiver_holds_a_thread_for_three_seconds(
     assert "within 3 seconds" in answer.text
 
 
+@pytest.mark.long
 def test_slow_name_servers_hold_a_thread_for_three_seconds(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
