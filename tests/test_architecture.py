@@ -73,8 +73,8 @@ CATCH_ALL = {
     "app.sso.saml.assertions": 1,  # what the library cannot read, which it tells by any exception
     "app.sso.saml.checks": 1,  # a time that it cannot read, by that very class
     "app.jobs.rq_queues": 1,  # a task that cannot be enqueued, which the sweep finds
+    "app.jobs.wakeups": 2,  # lost connections of the sender and the listener
     "app.realtime.hub": 3,  # a look, an account or a subscription without its database
-    "app.realtime.wakeups": 2,  # lost connections of the sender and the listener
     "app.jobs.worker": 2,  # a failed job, a worker without its database
     "app.webhooks.dispatch": 2,  # a broken attempt, a worker without its database
     "app.workflows.triggers.schedules": 1,  # a due time that cannot be fired
