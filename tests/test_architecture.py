@@ -10,6 +10,8 @@ from dataclasses import fields
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from app import FEATURES
 from app.config import Config
 
@@ -45,8 +47,8 @@ CATCH_ALL = {
     "app.sso.saml.assertions": 1,  # what the library cannot read, which it tells by any exception
     "app.sso.saml.checks": 1,  # a time that it cannot read, by that very class
     "app.jobs.rq_queues": 1,  # a task that cannot be enqueued, which the sweep finds
+    "app.jobs.wakeups": 2,  # lost connections of the sender and the listener
     "app.realtime.hub": 3,  # a look, an account or a subscription without its database
-    "app.realtime.wakeups": 2,  # lost connections of the sender and the listener
     "app.jobs.worker": 2,  # a failed job, a worker without its database
     "app.webhooks.dispatch": 2,  # a broken attempt, a worker without its database
     "app.workflows.triggers.schedules": 1,  # a due time that cannot be fired
@@ -130,7 +132,6 @@ PACKAGES = {
 PROGRAMS = {"honcho", "xmlsec"}
 
 
-@pytest.mark.long
 @pytest.mark.long
 def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None:
     files = [PROJECT / "requirements.in", PROJECT / "requirements-otel.in"]

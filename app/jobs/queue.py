@@ -24,7 +24,7 @@ from app.db.functions import database_now
 from app.db.types import Id, Text, UtcDateTime
 from app.errors import NotFound
 from app.ids import new_id
-from app.jobs import leases, rq_queues
+from app.jobs import leases, rq_queues, wakeups
 from app.jobs.rq_queues import DEFAULT, LONG, MAIL, Announcement, Task
 from app.types import JSONMapping, JSONObject
 
@@ -77,6 +77,8 @@ QUEUE = leases.Queue(
     on_claim={TABLE.c.last_error: None, TABLE.c.finished_at: None},
 )
 KINDS: dict[str, Kind] = {}
+WORK = wakeups.Topic("work", lock=0x41747277)
+"""Queues with work for workers without Redis."""
 
 
 def job(
@@ -179,10 +181,16 @@ def announce(queue_name: str, *ids: str, seconds: float = 0) -> None:
 
 
 def announce_on_commit(queue_name: str, *ids: str, seconds: float = 0) -> None:
-    """Have RQ run a task so many seconds after the open transaction commits."""
+    """Have RQ run a task so many seconds after the open transaction commits.
+
+    Without Redis, workers look for due rows: on PostgreSQL this wakes them if it is due at once,
+    on SQLite the write itself does.
+    """
     url = config.current().redis_url
     if url:
         db.on_commit(Announcement(url, Task(queue_name, ids), seconds))
+    elif seconds <= 0 and not db.has_one_writer():
+        db.on_commit(wakeups.News(WORK, queue_name))
 
 
 redis_client = rq_queues.redis_client

@@ -2,9 +2,10 @@
 
 One loop runs jobs, one those that send mail (a mail server may be slow), one those that take long,
 and features add their own. With Redis, RQ hands out the work (`rq_worker.py`); without it, or while
-it is away, the loops look for what is due. A worker claims due jobs under a lease by the database's
-clock, and renews it as long as it lives. If it dies, the lease expires and another worker takes
-over: jobs run at least once.
+it is away, the loops look for what is due: when PostgreSQL tells them (`wakeups.py`) or SQLite's
+file changes, and now and then. A worker claims due jobs under a lease by the database's clock, and
+renews it as long as it lives. If it dies, the lease expires and another worker takes over: jobs run
+at least once.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from app import clock, config, db
 from app.context import tenancy, tracing
 from app.db import engine
 from app.db.functions import database_now
-from app.jobs import INSTANCE, KINDS, QUEUE, Job, Kind, leases, queue, turns
+from app.jobs import INSTANCE, KINDS, QUEUE, Job, Kind, leases, queue, turns, wakeups
 from app.jobs.rq_queues import DEFAULT, LONG, MAIL
 from app.types import JSONMapping
 
@@ -54,7 +55,7 @@ UNKNOWN = Kind(_unknown)
 
 
 class Loop(NamedTuple):
-    """A worker loop, and the queue of RQ that it dispatches."""
+    """A worker loop, and the queue whose work it does."""
 
     work: Work
     queue_name: str | None
@@ -70,8 +71,8 @@ class JobFailed(Exception):
 def loop(name: str, queue_name: str | None = None) -> Callable[[Work], Work]:
     """Register a worker loop: called with (stop, woken), it runs until `stop` is set.
 
-    `woken` is set when there may be work; the loop must also poll now and then. If it dispatches a
-    queue of RQ, `turns.served` has the accounts that jobs run for.
+    `woken` is set when there may be work in its queue; the loop must also poll now and then. A
+    dispatcher finds in `turns.served` the accounts that jobs of RQ run for.
     """
 
     def register(work: Work) -> Work:
@@ -248,7 +249,7 @@ def schedule_periodic() -> None:
 
 def sweep_seconds() -> float:
     """Return how long a worker loop waits for a wake-up before it polls."""
-    has_news = config.current().redis_url or db.sqlite_file()
+    has_news = config.current().redis_url or db.sqlite_file() or hears.is_set()
     return SWEEP_SECONDS if has_news else EMBEDDED_SWEEP_SECONDS
 
 
@@ -272,19 +273,19 @@ def wait(woken: threading.Event, seconds: float, seen: object) -> None:
             return
 
 
-@loop("jobs")
+@loop("jobs", DEFAULT)
 def work(stop: threading.Event, woken: threading.Event) -> None:
     """Run due jobs, except those with a queue of their own, until `stop` is set."""
     _work(stop, woken, DEFAULT)
 
 
-@loop("mails")
+@loop("mails", MAIL)
 def mail(stop: threading.Event, woken: threading.Event) -> None:
     """Run due jobs that send mail until `stop` is set."""
     _work(stop, woken, MAIL)
 
 
-@loop("long")
+@loop("long", LONG)
 def run_long(stop: threading.Event, woken: threading.Event) -> None:
     """Run due jobs that take long until `stop` is set."""
     _work(stop, woken, LONG)
@@ -312,20 +313,21 @@ def _work(stop: threading.Event, woken: threading.Event, queue_name: str) -> Non
         wait(woken, sweep_seconds(), seen)
 
 
-_events: list[threading.Event] = []
+_events: list[tuple[str | None, threading.Event]] = []
+hears = threading.Event()
+"""Whether this process is told, by NOTIFY of PostgreSQL, which queues have work."""
 
 
 def serve(stop: threading.Event) -> None:
     """Run every worker loop, and what RQ hands out, until `stop` is set."""
     # Made before RQ hands out jobs, which would else run without the dispatchers.
     threads = [_make_thread(name, loop, stop) for name, loop in _loops.items()]
-    with _rq(stop):
+    with _rq(stop), _news():
         for thread in threads:
             thread.start()
         while not stop.wait(STOP_CHECK_SECONDS):
             pass  # a signal just before a wait does not end it
-        for woken in _events:
-            woken.set()
+        _wake(None)
         deadline = time.monotonic() + STOP_SECONDS
         for thread in threads:
             thread.join(max(0, deadline - time.monotonic()))
@@ -340,9 +342,21 @@ def _rq(stop: threading.Event) -> AbstractContextManager[None]:
     return rq_worker.running(url, stop, sweep_seconds())
 
 
+def _news() -> AbstractContextManager[None]:
+    if config.current().redis_url or db.has_one_writer():
+        return nullcontext()
+    return wakeups.listening(queue.WORK, _wake, hears)
+
+
+def _wake(queue_names: set[str] | None) -> None:
+    for queue_name, woken in list(_events):
+        if queue_names is None or queue_name in queue_names:
+            woken.set()
+
+
 def _make_thread(name: str, loop: Loop, stop: threading.Event) -> threading.Thread:
     app, woken = current_app._get_current_object(), threading.Event()  # type: ignore[attr-defined]
-    _events.append(woken)
+    _events.append((loop.queue_name, woken))
     serving = ExitStack()
     if loop.queue_name:
         serving.enter_context(turns.serving(loop.queue_name, woken))
@@ -350,6 +364,6 @@ def _make_thread(name: str, loop: Loop, stop: threading.Event) -> threading.Thre
     def run() -> None:
         with app.app_context(), serving:
             loop.work(stop, woken)
-        _events.remove(woken)
+        _events.remove((loop.queue_name, woken))
 
     return threading.Thread(target=run, name=name, daemon=True)

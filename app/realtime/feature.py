@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from app.feature import Feature
-from app.realtime import routes, wakeups
+from app.realtime import hub, routes
 from app.realtime.feed import purge
 from app.realtime.feed import routes as feed_routes
 
 FEATURE = Feature(
     api=(feed_routes.blueprint, routes.blueprint),
     jobs=(purge,),
-    subscribers=(wakeups,),
+    subscribers=(hub,),
 )

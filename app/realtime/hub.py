@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING
 import structlog
 from flask import Flask
 
-from app import config, db
+from app import config, db, events
 from app.auth.principal import Principal
 from app.collections import definitions
 from app.context import tenancy
 from app.db import has_one_writer, versioned_cache
 from app.errors import AppError, BadRequest, FeedExpired, InvalidValues, Unavailable, error_location
-from app.realtime import checks, wakeups
+from app.jobs import wakeups
+from app.realtime import checks
 from app.realtime.audience import Audience
 from app.realtime.feed import changes, generations, service, visibility
 from app.realtime.outbox import Outbox
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+CHANGES = wakeups.Topic("changes", lock=0x41747269)
 LOOK_SECONDS = 2
 SQLITE_LOOK_SECONDS = 0.3  # other processes have no way to announce changes
 TURNS_SECONDS = 1  # for all accounts; then rights are looked at again
@@ -122,7 +124,7 @@ class Hub:
     def start(self) -> None:
         """Start the thread, and hear of changes."""
         with self._app.app_context():
-            wakeups.listen(self.on_change)
+            wakeups.listen(CHANGES, self.on_change)
             self._interval = SQLITE_LOOK_SECONDS if has_one_writer() else LOOK_SECONDS
         threading.Thread(target=self._run, name="hub", daemon=True).start()
 
@@ -233,3 +235,8 @@ def _hub(app: Flask) -> Hub:
             hub.start()
             _hubs[key] = hub
         return _hubs[key]
+
+
+@events.subscribe(events.RecordChanged)
+def _on_record_changed(event: events.RecordChanged) -> None:
+    db.on_commit(wakeups.News(CHANGES, event.account_id))

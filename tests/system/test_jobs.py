@@ -7,20 +7,25 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from flask import Flask
+from sqlalchemy.exc import OperationalError
 
-from app import create_app, jobs
-from app.jobs import worker
+from app import create_app, db, jobs
+from app.accounts.models import SYSTEM_ACCOUNT_ID
+from app.db import owner_connection
+from app.jobs import queue, wakeups, worker
 from tests.builders import PASSWORD, Caller
 from tests.mailbox import outbox
 from tests.processes import Worker, forked
 from tests.services import Redis
-from tests.test_jobs import only, rows, until
+from tests.test_jobs import Define, ask, define, only, rows, until  # noqa: F401 - a fixture
 
 BODY = {"account": "acme", "email": "ann@acme.example", "password": PASSWORD}
 
@@ -75,6 +80,109 @@ def test_with_redis_the_queue_wakes_a_worker(
         finally:
             process.kill()
             process.join()
+
+
+WORKER_OF_POSTGRESQL = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+
+
+@contextmanager
+def told(app: Flask) -> Iterator[None]:
+    """A worker's process that only PostgreSQL can tell of work."""
+    settings = app.extensions["atrium.config"]
+    of_worker = {
+        "SERVICE_ENV": "test",
+        "SERVICE_INSTANCE_DIR": str(settings.instance_dir),
+        "SERVICE_DATABASE_URL": settings.database_url,
+    }
+    process = forked(serve_without_sweep, {**os.environ, **of_worker})
+    try:
+        assert until(lambda: rows(app) and len(listeners(app)) == 1)
+        time.sleep(1)  # its loops have looked at what there was
+        yield
+    finally:
+        process.kill()
+        process.join()
+
+
+def listeners(app: Flask) -> list[int]:
+    """The processes of the server that tell of work."""
+    find = "SELECT pid FROM pg_stat_activity WHERE query = 'LISTEN atrium_work'"
+    with app.app_context(), owner_connection.connect() as connection:
+        return list(connection.scalars(sa.text(f"{find} AND datname = current_database()")))
+
+
+@WORKER_OF_POSTGRESQL
+def test_without_redis_postgresql_wakes_a_worker(app: Flask, anyone: Caller) -> None:
+    with told(app):
+        for name in ("ann", "ben", "cleo"):
+            begun = time.monotonic()
+            body = {**BODY, "account": name, "email": f"{name}@acme.example"}
+            assert anyone.post("auth/register", body).status_code == 201
+            assert until(lambda: all(row.status == "done" for row in asked(app)))
+            assert time.monotonic() - begun < 2
+
+
+def asked(app: Flask) -> list[Any]:
+    """The jobs that requests have asked for."""
+    return [row for row, _ in rows(app) if row.account_id != jobs.INSTANCE]
+
+
+@WORKER_OF_POSTGRESQL
+def test_a_worker_that_postgresql_cut_off_is_woken_again(app: Flask, anyone: Caller) -> None:
+    with told(app):
+        (lost,) = listeners(app)
+        with app.app_context(), owner_connection.connect() as connection:
+            connection.execute(sa.text(f"SELECT pg_terminate_backend({lost})"))
+        assert anyone.post("auth/register", BODY).status_code == 201
+        # It looks once it is told again, at what it has missed.
+        assert until(lambda: asked(app)[0].status == "done", 5)
+        assert until(lambda: listeners(app) not in ([], [lost]), 5)
+
+
+@WORKER_OF_POSTGRESQL
+def test_a_worker_that_postgresql_cannot_tell_looks_often(
+    app: Flask, define: Define, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(topic: wakeups.Topic) -> Iterator[str]:
+        raise OperationalError("", {}, Exception())
+
+    monkeypatch.setattr(wakeups, "_postgres_messages", fail)
+    monkeypatch.setattr(wakeups.Sender, "add", lambda *given: None)
+    monkeypatch.setattr(worker, "SWEEP_SECONDS", 3600)
+    stop, done = threading.Event(), threading.Event()
+    define(lambda payload: done.set())
+
+    def work() -> None:
+        with app.app_context():
+            worker.serve(stop)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    time.sleep(1)
+    ask(app)
+    assert done.wait(5)
+    stop.set()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+@WORKER_OF_POSTGRESQL
+def test_only_what_is_due_at_once_is_told_and_after_the_commit(
+    app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = list[tuple[wakeups.Topic, str]]()
+    monkeypatch.setattr(wakeups.Sender, "add", lambda self, *news: heard.append(news))
+    with app.app_context():
+        with db.transaction():
+            jobs.enqueue("auth.send_verification", {}, account_id=SYSTEM_ACCOUNT_ID)
+            jobs.enqueue("auth.send_verification", {}, account_id=SYSTEM_ACCOUNT_ID)
+            jobs.enqueue("accounts.export", {}, account_id=SYSTEM_ACCOUNT_ID, after=60)
+            assert heard == []
+        assert heard == [(queue.WORK, "mail")]
+        with suppress(LookupError), db.transaction():
+            jobs.enqueue("auth.send_verification", {}, account_id=SYSTEM_ACCOUNT_ID)
+            raise LookupError
+    assert heard == [(queue.WORK, "mail")]
 
 
 @pytest.mark.one_database

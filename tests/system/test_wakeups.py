@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -13,12 +14,12 @@ import pytest
 from flask import Flask
 
 from app.db import owner_connection
-from app.jobs import rq_queues
-from app.realtime import wakeups
+from app.jobs import rq_queues, wakeups
 from tests import services
 from tests.realtime.clients import until
 
 Heard = list[set[str] | None]
+TOPIC, OTHER = wakeups.Topic("test", lock=1), wakeups.Topic("other", lock=2)
 CUT = """
     SELECT pg_terminate_backend(pid) FROM pg_stat_activity
     WHERE left(query, 6) = 'LISTEN' AND datname = current_database()
@@ -42,7 +43,7 @@ def listening(app: Flask) -> Iterator[Heard]:
     """What a process hears."""
     heard: Heard = []
     with app.app_context():
-        wakeups.listen(heard.append)
+        wakeups.listen(TOPIC, heard.append)
         yield heard
         wakeups._sender(app, os.getpid()).listeners.clear()
         cut_off(app)
@@ -72,7 +73,7 @@ def test_this_process_hears_at_once_and_once(channel: Flask) -> None:
         if reaches_others(channel):
             until(lambda: heard == [None])
         for account in ("a", "b", "a"):
-            wakeups.announce(account)
+            wakeups.News(TOPIC, account)()
         until(lambda: {"a", "b"} == set().union(*(one or () for one in heard)))
         count = len(heard)
         time.sleep(0.1)
@@ -87,11 +88,11 @@ def test_other_processes_hear_what_a_process_announces(channel: Flask) -> None:
     with listening(channel) as heard:
         until(lambda: heard == [None])
         began = time.monotonic()
-        other.add("a")
+        other.add(TOPIC, "a")
         until(lambda: {"a"} in heard)
         assert time.monotonic() - began < 1
         for account in accounts:
-            other.add(account)
+            other.add(TOPIC, account)
         until(lambda: accounts <= set().union(*(one or () for one in heard)))
 
 
@@ -103,25 +104,56 @@ def test_whoever_lost_its_connection_looks_at_all(channel: Flask) -> None:
         until(lambda: heard == [None])
         cut_off(channel)
         until(lambda: heard == [None, None])
-        other.add("a")
+        other.add(TOPIC, "a")
         until(lambda: {"a"} in heard)
 
 
 def test_an_announcement_costs_a_writer_nothing_where_nobody_answers(
     app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(message: str) -> None:
+    def fail(topic: wakeups.Topic, message: str) -> None:
         time.sleep(0.2)
         raise psycopg2.OperationalError
 
     monkeypatch.setattr(wakeups, "_publisher", lambda: nullcontext(fail))
     sender, heard = wakeups.Sender(app), Heard()
-    sender.listeners.append(heard.append)
+    sender.listeners[TOPIC].append(heard.append)
     began = time.perf_counter()
     for number in range(20_000):
-        sender.add(str(number))
+        sender.add(TOPIC, str(number))
     assert time.perf_counter() - began < 1
-    assert len(sender._pending) <= wakeups.MAX_PENDING
-    until(lambda: not sender._pending)
-    sender.add("after a failure")
+    assert len(sender._pending[TOPIC]) <= wakeups.MAX_PENDING
+    until(lambda: not sender._pending[TOPIC])
+    sender.add(TOPIC, "after a failure")
     until(lambda: any("after a failure" in (one or ()) for one in heard))
+
+
+def test_a_topic_is_heard_apart_from_others(channel: Flask) -> None:
+    if not reaches_others(channel):
+        return
+    other = wakeups.Sender(channel)
+    with listening(channel) as heard:
+        until(lambda: heard == [None])
+        for topic, name in ((OTHER, "a"), (TOPIC, "b"), (OTHER, "c")):
+            other.add(topic, name)
+        until(lambda: heard == [None, {"b"}])
+        until(lambda: other._quiet_until.keys() >= {OTHER})  # nobody hears of that one
+        assert other._quiet_until[TOPIC] == 0
+
+
+def test_a_listener_that_leaves_ends_its_connection(
+    channel: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wakeups, "IDLE_SECONDS", 0.1)
+    hears, heard = threading.Event(), Heard()
+    with channel.app_context():
+        with wakeups.listening(TOPIC, heard.append, hears):
+            assert hears.wait(5) is reaches_others(channel)
+            until(lambda: not reaches_others(channel) or listeners() == 1)
+        assert not hears.is_set()
+        until(lambda: listeners() == 0)
+
+
+def listeners() -> int:
+    """The threads that hear of the topic."""
+    return sum(thread.name == TOPIC.name for thread in threading.enumerate())
