@@ -21,11 +21,13 @@ from app import create_app, db, jobs
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.db import owner_connection
 from app.jobs import queue, wakeups, worker
-from tests.builders import PASSWORD, Caller
+from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
 from tests.mailbox import outbox
 from tests.processes import Worker, forked
+from tests.receivers import receiving
 from tests.services import Redis
 from tests.test_jobs import Define, ask, define, only, rows, until  # noqa: F401 - a fixture
+from tests.webhooks.delivering import make_webhook
 
 BODY = {"account": "acme", "email": "ann@acme.example", "password": PASSWORD}
 
@@ -119,6 +121,18 @@ def test_without_redis_postgresql_wakes_a_worker(app: Flask, anyone: Caller) -> 
             body = {**BODY, "account": name, "email": f"{name}@acme.example"}
             assert anyone.post("auth/register", body).status_code == 201
             assert until(lambda: all(row.status == "done" for row in asked(app)))
+            assert time.monotonic() - begun < 2
+
+
+@WORKER_OF_POSTGRESQL
+def test_without_redis_postgresql_wakes_deliveries(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root)
+    with receiving() as receiver, told(app):
+        make_webhook(cast.alice, receiver.url)
+        for number in (1, 2, 3):
+            begun = time.monotonic()
+            make_record(cast.alice)
+            assert until(lambda n=number: len(receiver.requests) == n)  # type: ignore[misc]
             assert time.monotonic() - begun < 2
 
 
