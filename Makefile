@@ -64,7 +64,6 @@ test: lint ## Lint, run what needs no other process (DB=postgresql: on that; T=t
 endif
 
 # Twice that of CI, where no coverage is measured.
-test-all: export TEST_BUDGET ?= 3
 test-all: ## Run all that CI runs, and fail below the floor of setup.cfg
 	@rm -f .coverage
 	$(MAKE) test ARGS="$(COVER)"
