@@ -14,7 +14,7 @@ from app.accounts.domains import checks, service
 from app.accounts.domains import routes as domains_routes
 from app.accounts.usage import routes as usage_routes
 from app.accounts.usage import upkeep
-from app.feature import Feature
+from app.web.feature import Feature
 
 FEATURE = Feature(
     api=(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from app.audit import checkpoints, records, routes, tracking
 from app.audit.security_log import erasing, sealing, subscribers, verifying
 from app.audit.security_log import routes as security_log_routes
-from app.feature import Feature
+from app.web.feature import Feature
 
 FEATURE = Feature(
     api=(routes.blueprint,),

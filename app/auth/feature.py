@@ -20,7 +20,7 @@ from app.auth import (
 )
 from app.auth.mfa import admin_routes, enrolment, service
 from app.auth.mfa import routes as mfa_routes
-from app.feature import Feature
+from app.web.feature import Feature
 
 FEATURE = Feature(
     api=(routes.blueprint, routes.links, invitation_routes.blueprint, key_routes.blueprint),

@@ -11,7 +11,7 @@ from app.collections import (
     transfer_routes,
     trial_routes,
 )
-from app.feature import Feature
+from app.web.feature import Feature
 
 FEATURE = Feature(
     api=(

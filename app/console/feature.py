@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.console import routes
 from app.console.records import saved_views
-from app.feature import Feature
+from app.web.feature import Feature
 
 FEATURE = Feature(
     pages=(routes.blueprint,),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from app.feature import Feature
 from app.files import purge
 from app.files.routes import files
+from app.web.feature import Feature
 
 FEATURE = Feature(
     api=(files.blueprint,),

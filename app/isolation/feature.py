@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from app.feature import Feature
 from app.isolation import commands
+from app.web.feature import Feature
 
 FEATURE = Feature(
     init=(commands.init_app,),

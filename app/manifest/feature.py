@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from app.feature import Feature
 from app.manifest import routes
+from app.web.feature import Feature
 
 FEATURE = Feature(
     api=(routes.blueprint,),

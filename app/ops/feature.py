@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from app.feature import Feature
 from app.ops import backup_runs, cli, dashboard_routes, health, metrics
+from app.web.feature import Feature
 
 FEATURE = Feature(
     api=(dashboard_routes.blueprint, health.blueprint, metrics.blueprint),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from app.feature import Feature
 from app.portability import certificate_routes, certificates
 from app.portability.bundle import exports
 from app.portability.bundle import routes as bundle_routes
 from app.portability.retention import routes, service
+from app.web.feature import Feature
 
 FEATURE = Feature(
     routes=(routes, bundle_routes, certificate_routes),

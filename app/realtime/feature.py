@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from app.feature import Feature
 from app.realtime import hub, routes
 from app.realtime.feed import purge
 from app.realtime.feed import routes as feed_routes
+from app.web.feature import Feature
 
 FEATURE = Feature(
     api=(feed_routes.blueprint, routes.blueprint),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from app.feature import Feature
 from app.records.routes import aggregates, batches, denials, explain, history, records, transfer
 from app.records.write import cleanup
+from app.web.feature import Feature
 
 FEATURE = Feature(
     api=(

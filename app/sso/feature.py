@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from app.feature import Feature
 from app.sso import (
     account_linking,
     config_routes,
@@ -25,6 +24,7 @@ from app.sso.saml import keys, sessions
 from app.sso.scim import roles as scim_roles
 from app.sso.scim import routes as scim_routes
 from app.sso.scim import token_routes
+from app.web.feature import Feature
 
 FEATURE = Feature(
     api=(

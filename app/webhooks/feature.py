@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.feature import Feature
+from app.web.feature import Feature
 from app.webhooks import (
     delivery_routes,
     dispatch,

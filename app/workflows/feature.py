@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.feature import Feature
+from app.web.feature import Feature
 from app.workflows import dispatch, erasure, purge, service, uses
 from app.workflows.routes import hooks, instances, workflows
 from app.workflows.triggers import record_events
