@@ -1,4 +1,4 @@
-"""Preconditions: matches If-Match and If-None-Match against an ETag (contract 5)."""
+"""Preconditions: matches If-Match and If-None-Match against an ETag (RFC 9110, 13.1)."""
 
 from __future__ import annotations
 
