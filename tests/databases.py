@@ -31,7 +31,6 @@ BOTH = (
     "files",
     "manifest",
     "realtime/test_filters.py",
-    "realtime/test_wakeups.py",
     "records",
     "retention",
     "rules",
@@ -66,6 +65,7 @@ BOTH = (
     "test_tenancy.py",
     "test_transactions.py",
     "test_turns.py",
+    "test_wakeups.py",
     "test_write_locks.py",
 )
 # Who calls one of these looks for races, which each database prevents in its own way.
