@@ -10,6 +10,9 @@ import pytest
 import sqlalchemy as sa
 
 from app import db
+from app.accounts.models import Group, User
+from app.collections.models import Collection
+from app.context import tenancy
 from tests.builders import Caller, make_collection, make_drawer, make_record
 
 pytestmark = pytest.mark.both_databases
@@ -144,7 +147,14 @@ def test_only_ascii_letters_match_in_any_case(root: Caller, alice: Caller) -> No
     make_collection(root)
     for title in ("I", "i", "İ", "\u0131", "É", "é"):
         make_record(alice, title=title)
-    cases = {"i": ["I", "i"], "I": ["I", "i"], "İ": ["İ"], "\u0131": ["\u0131"], "é": ["é"], "É": ["É"]}
+    cases = {
+        "i": ["I", "i"],
+        "I": ["I", "i"],
+        "İ": ["İ"],
+        "\u0131": ["\u0131"],
+        "é": ["é"],
+        "É": ["É"],
+    }
     for asked, expected in cases.items():
         assert found(alice, filter=f"title ~ '{asked}'", sort="title") == expected
 
@@ -186,3 +196,21 @@ def test_file_names_are_composed(root: Caller, alice: Caller) -> None:
     sent = {"file": (BytesIO(b"text"), "Zoe\u0308.txt")}
     answer = alice.post("files/upload", data=sent, content_type="multipart/form-data")
     assert answer.json["file"]["name"] == "Zoë.txt"
+
+
+def test_names_of_older_releases_go_on_to_be_known(root: Caller, alice: Caller) -> None:
+    """A group and a choice that are stored in NFD."""
+    group = alice.post("groups", {"name": "Zoë"}).json["id"]
+    alice.post(f"groups/{group}/members", {"user_id": alice.id})
+    options = {"choices": ["Zoë"]}
+    schema = [{"name": "title", "type": "select", "options": options}]
+    make_collection(root, schema=schema, create_rule="@has_group('Zoë')")
+    with alice.app.app_context(), tenancy.across_accounts(), db.transaction() as session:
+        session.execute(sa.update(Group).where(Group.id == group).values(name="Zoe\u0308"))
+        row = session.scalars(sa.select(Collection)).one()
+        row.schema = [{**row.schema[0], "options": {"choices": ["Zoe\u0308"]}}]
+        row.version += 1
+        session.execute(sa.update(User).values(version=User.version + 1))
+    assert make_record(alice, title="Zoe\u0308")["title"] == "Zoë"
+    answer = alice.patch(f"groups/{group}", {"name": "Other"})
+    assert answer.status_code == 409, answer.json  # the rule names it
