@@ -183,7 +183,7 @@ class ViewRunsAgain:
 class PersonalDataShown:
     """The audit log shows somebody personal values of an account's records."""
 
-    definition: Any  # collections.definition.Definition
+    definition: Any  # collections.definitions.Definition
     account_id: str
     record_ids: tuple[str, ...]
     fields: frozenset[str]
@@ -218,7 +218,7 @@ class RecordChanged:
     `record` and `previous` are rows as stored; None after a deletion, or before a creation.
     """
 
-    definition: Any  # collections.definition.Definition
+    definition: Any  # collections.definitions.Definition
     account_id: str
     operation: str  # "create", "update" or "delete"
     record: JSONMapping | None

@@ -14,7 +14,7 @@ from app.accounts import service as accounts
 from app.accounts.models import PII_GROUP, SYSTEM_ACCOUNT_ID, Group, GroupMember, User
 from app.accounts.names import Name
 from app.accounts.types import Body, Condition, Problem
-from app.db import counts, errors
+from app.db import counts, errors, filters
 from app.errors import Conflict, Forbidden, InvalidValues, NotFound, problem
 from app.rules.named import GROUP
 
@@ -27,7 +27,7 @@ def page(
     """One page of an account's groups (None: all accounts) by name, and the total."""
     conditions = [Group.account_id == account_id] if account_id else []
     if search:
-        conditions.append(Group.name.icontains(search, autoescape=True))
+        conditions.append(filters.has_text(Group.name, search))
     total = db.db.session.scalar(sa.select(sa.func.count()).select_from(Group).where(*conditions))
     query = sa.select(Group).where(*conditions).order_by(Group.name, Group.id)
     return list(db.db.session.scalars(query.offset(skip).limit(limit))), total or 0

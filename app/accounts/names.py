@@ -16,7 +16,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import db
+from app import db, rules
 from app.accounts.models import Account, Group, Role
 from app.context import tenancy
 from app.db import citus
@@ -230,14 +230,14 @@ def unknown(kind: str, values: Set[str]) -> set[str]:
         return set()
     column, expected = Role.name if kind == ROLE else Group.name, _expected.get()
     if expected is not None and kind == ROLE:
-        return {*values} - expected.roles
-    query = sa.select(column).where(column.in_(values))
+        return {*values} - set(map(rules.composed, expected.roles))
+    query = sa.select(column).where(column.in_(rules.spellings(values)))
     # On Citus a shared lock of a shared table is one on all its rows, and two at once deadlock.
     if kind == ROLE and db.in_transaction() and not citus.is_sharded(db.connection()):
         query = query.order_by(column).with_for_update(read=True, key_share=True)
     with tenancy.across_accounts():
-        present = set(db.db.session.scalars(query))
-    return {*values} - present - (expected.groups if expected else frozenset())
+        present = {*db.db.session.scalars(query), *(expected.groups if expected else ())}
+    return {*values} - set(map(rules.composed, present))
 
 
 def role_problem(text: str | None) -> JSONObject | None:

@@ -10,7 +10,7 @@ from email_validator import EmailNotValidError, validate_email
 from idna import valid_contextj
 from sqlalchemy.exc import InvalidRequestError
 
-from app import clock, db, events
+from app import clock, db, events, rules
 from app.accounts import codes, deleted_addresses
 from app.accounts.models import (
     ADMIN,
@@ -174,7 +174,7 @@ def email_key(email: str) -> str:
             raise EmailNotValidError
         email = validate_email(email, check_deliverability=False).normalized
     except ValueError:  # not an address: compare it as text
-        email = unicodedata.normalize("NFC", email)
+        email = rules.composed(email)
     return email.lower()
 
 
@@ -232,7 +232,7 @@ def _joins(name: str, position: int) -> bool:
 
 def label(name: str) -> str:
     """The stripped name of a role or group. Raises InvalidValues."""
-    name = name.strip()
+    name = rules.composed(name.strip())
     if wrong := label_problem(name):
         raise InvalidValues([wrong])
     return name

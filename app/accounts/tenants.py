@@ -15,6 +15,7 @@ from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, AccountOrigin
 from app.accounts.sso_settings import Settings
 from app.accounts.types import Body, Condition, Problem, Query
 from app.config import parsing
+from app.db import filters
 from app.errors import Conflict, InvalidValues, NotFound, problem
 
 SORTABLE = {
@@ -40,7 +41,7 @@ def page(query: Query) -> tuple[list[Account], int]:
         conditions.append(Account.is_active == query["is_active"])
     if query.get("search"):
         columns = (Account.name, Account.slug, Account.account_code)
-        matches = [column.icontains(query["search"], autoescape=True) for column in columns]
+        matches = [filters.has_text(column, query["search"]) for column in columns]
         conditions.append(sa.or_(*matches))
     total = db.db.session.scalar(sa.select(sa.func.count()).select_from(Account).where(*conditions))
     column = SORTABLE[query.get("sort_by", "created_at")]

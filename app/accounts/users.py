@@ -16,7 +16,7 @@ from app.accounts import deleted_addresses, pii, roles
 from app.accounts import service as accounts
 from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, VIEWER, Account, Role, User
 from app.accounts.types import Body, Condition, Problem, Query
-from app.db import counts, errors
+from app.db import counts, errors, filters
 from app.errors import Conflict, Forbidden, InvalidValues, NotFound, problem
 
 SORTABLE = {
@@ -75,7 +75,7 @@ def _conditions(scope: str | None, query: Query) -> list[Condition]:
         conditions.append(User.email_verified == query["email_verified"])
     if search := query.get("search"):
         by_address = User.email_key.contains(accounts.email_key(search), autoescape=True)
-        by_name = User.name.icontains(search.strip(), autoescape=True)
+        by_name = filters.has_text(User.name, search.strip())
         conditions.append(sa.or_(by_address, by_name))
     return conditions
 

@@ -44,6 +44,7 @@ from app.rules import (
     RuleError,
     Scope,
     Type,
+    composed,
     condition,
     depends_on_time,
     parse,
@@ -351,7 +352,18 @@ def computed_node(field: Field, fields: Mapping[str, Field], *, is_stored: bool 
 def parse_field(spec: JSONMapping, max_bytes: int | None = None) -> Field:
     """The field of a valid schema entry; an indexed text has at most `max_bytes`."""
     properties = {key: spec[key] for key in PROPERTIES if key in spec}
+    if "options" in properties:  # perhaps of an older release
+        properties["options"] = with_composed_choices(properties["options"])
     return TYPES[spec["type"]](**properties, max_bytes=max_bytes)
+
+
+def with_composed_choices(options: JSONMapping) -> JSONMapping:
+    """A field's options with its choices in the form in which values are stored."""
+    choices = options.get("choices")
+    if not isinstance(choices, list):
+        return options
+    texts = [composed(one) if isinstance(one, str) else one for one in choices]
+    return {**options, "choices": texts}
 
 
 def from_row(row: Collection) -> Definition:

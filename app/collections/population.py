@@ -61,7 +61,7 @@ class _Users:
         return member.where(
             GroupMember.account_id == User.account_id,
             GroupMember.user_id == User.id,
-            Group.name.in_(group_names),
+            Group.name.in_(rules.spellings(group_names)),
         ).exists()
 
 

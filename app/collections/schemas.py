@@ -6,7 +6,7 @@ from typing import Any
 
 import marshmallow as ma
 
-from app.collections import masking
+from app.collections import definitions, masking
 from app.collections import service as collections
 from app.collections.changes import PLANNED_OPERATIONS
 from app.collections.fields import RETURN_TYPES, TYPES
@@ -61,6 +61,7 @@ class FieldDefinition(Schema):
         metadata={
             "description": "text: min_length, max_length, pattern (RE2), choices; number: min, max,"
             " integer; select and multi_select: choices; any but json and multi_select: index."
+            " Texts, choices among them, are stored in Unicode's form NFC, and lengths count so."
         },
     )
     collection = fields.Text(
@@ -88,9 +89,11 @@ class FieldDefinition(Schema):
     )
 
     @ma.post_load
-    def take_null_for_no_options(self, data: JSONObject, **options: object) -> JSONObject:
+    def clean_options(self, data: JSONObject, **options: object) -> JSONObject:
         """The published client's types have null where a field has no options."""
-        return data | {"options": data["options"] or {}} if "options" in data else data
+        if "options" not in data:
+            return data
+        return data | {"options": definitions.with_composed_choices(data["options"] or {})}
 
 
 class ChangedField(FieldDefinition):

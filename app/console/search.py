@@ -20,6 +20,7 @@ from app.console.shell.blueprint import blueprint
 from app.console.shell.lists import Listing
 from app.console.shell.scopes import AccountScope
 from app.context import shown_accounts
+from app.db import filters
 from app.types import JSONObject
 from app.web.access import public
 from app.web.languages import gettext, lazy_gettext
@@ -133,7 +134,7 @@ def _records(text: str, scope: AccountScope) -> Iterator[Section]:
 def _rows(text: str, model: Any, names: Sequence[str], *where: Any) -> Sequence[Any]:
     """Up to one more matching row than is shown, newest first."""
     newest = sa.select(model).where(*where).order_by(model.id.desc()).limit(MAX_SCANNED).subquery()
-    tests = [newest.c[name].icontains(text, autoescape=True) for name in names]
+    tests = [filters.has_text(newest.c[name], text) for name in names]
     query = sa.select(newest).where(sa.or_(*tests)).order_by(newest.c.id.desc())
     rows = db.connection().execute(query.limit(MAX_SHOWN + 1)).all()
     for row in rows:

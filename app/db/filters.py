@@ -8,6 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from app import rules
 from app.ids import first_id
 
 
@@ -16,6 +17,12 @@ def contains_ignoring_case(
 ) -> sa.ColumnElement[bool]:
     """Return the condition that a column contains a text, in any case."""
     return sa.func.lower(column).contains(text.lower(), autoescape=True)
+
+
+def has_text(column: sa.SQLColumnExpression[Any], text: str) -> sa.ColumnElement[bool]:
+    """Return the condition that a column contains a text in either Unicode form, in any case."""
+    forms = sorted(rules.spellings([rules.composed(text)]))
+    return sa.or_(*(column.icontains(form, autoescape=True) for form in forms))
 
 
 def search_key(text: str) -> str:

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import puremagic
 
+from app import rules
 from app.files import archive_types
 
 HEAD_BYTES = 8192  # enough to tell the type of all but archives
@@ -200,7 +201,7 @@ def is_shown(mime_type: str) -> bool:
 def clean_name(name: str | None) -> str:
     """A file name without folders and control characters, cut but for its ending."""
     text = UNPRINTABLE.sub("", name or "").replace("\\", "/").rpartition("/")[2].strip()
-    text = text.encode("utf-8", "ignore").decode()
+    text = rules.composed(text.encode("utf-8", "ignore").decode())
     if text in ("", ".", ".."):
         return "file"
     if len(text) <= LONGEST_NAME:

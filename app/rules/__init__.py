@@ -35,6 +35,7 @@ Meaning:
   away from zero.
 - `~` compares the whole text, ASCII case aside; `%` is any run of characters, `\\%` a percent
   sign and `\\\\` a backslash.
+- Texts that are written out are read in Unicode's form NFC, in which values are stored.
 - Text compares by code point; `upper`, `lower` and `~` know the case of ASCII letters only.
 - `@contains(field, text)` is true where a multi_select has the text, else false.
 - Dates and moments compare with ISO texts that are written out; a date is the first moment of its
@@ -55,6 +56,7 @@ from app.rules.lexer import KEYWORDS
 from app.rules.nodes import Name, Node, RuleError, Sent, Type, fixed_fields, required_fields, walk
 from app.rules.parser import parse
 from app.rules.partial_eval import depends_on_caller, depends_on_time, partial_evaluate, truth
+from app.rules.values import composed, spellings
 
 OPERATIONS = ("list", "view", "create", "update", "delete")
 """What a collection has a rule for each."""
@@ -74,6 +76,7 @@ __all__ = [
     "Sent",
     "Subject",
     "Type",
+    "composed",
     "condition",
     "deciding",
     "depends_on_caller",
@@ -84,6 +87,7 @@ __all__ = [
     "parse",
     "partial_evaluate",
     "required_fields",
+    "spellings",
     "surely",
     "truth",
     "undecided",

@@ -53,6 +53,15 @@ class Subject:
     mfa: bool = False
     """Whether the session has passed a second factor."""
 
+    def __post_init__(self) -> None:
+        """Compose the texts that expressions compare with theirs."""
+        for name in ("email", "role"):
+            text = getattr(self, name)
+            if isinstance(text, str) and not text.isascii():
+                object.__setattr__(self, name, values.composed(text))
+        if self.groups is not UNKNOWN and not all(map(str.isascii, self.groups)):
+            object.__setattr__(self, "groups", frozenset(map(values.composed, self.groups)))
+
 
 @dataclass(frozen=True)
 class Context:

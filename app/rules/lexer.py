@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from itertools import pairwise
 
+from app.rules import values
 from app.rules.nodes import RuleError
 
 TOKEN = re.compile(
@@ -59,7 +60,8 @@ def _token(kind: str, raw: str, start: int, end: int) -> Token:
         if wrong := FORBIDDEN.search(raw):
             raise RuleError("No text holds this character.", start + wrong.start())
         # A backslash keeps its place but before a quote or another backslash.
-        return Token(kind, re.sub(r"""\\([\\"'])""", r"\1", raw[1:-1]), start, end)
+        written = re.sub(r"""\\([\\"'])""", r"\1", raw[1:-1])
+        return Token(kind, values.composed(written), start, end)
     if raw in KEYWORDS:
         return Token("keyword", raw, start, end)
     return Token(kind, raw, start, end)

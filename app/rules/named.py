@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from app.rules import values
 from app.rules.lexer import KEYWORDS, tokens
 from app.rules.nodes import (
     Call,
@@ -65,7 +66,7 @@ def renamed(text: str, kind: str, former: str, name: str) -> str | None:
     That is where a function reads the caller's role and the text is compared with something else,
     or where the expression would become too long.
     """
-    result = text
+    result, former = text, values.composed(former)
     for one in reversed(mentions(text)):
         if (one.kind, one.value) == (kind, former):
             source = text[one.start : one.end]
@@ -78,6 +79,7 @@ def renamed(text: str, kind: str, former: str, name: str) -> str | None:
 
 def names(text: str | None, kind: str, value: str) -> bool:
     """Whether an expression names a role or group."""
+    value = values.composed(value)
     if any((one.kind, one.value) == (kind, value) for one in mentions(text)):
         return True
     return kind == ROLE and _hides(text or "", value)

@@ -11,12 +11,15 @@ from __future__ import annotations
 import calendar
 import math
 import re
+import unicodedata
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from decimal import ROUND_CEILING, ROUND_DOWN, ROUND_FLOOR, ROUND_HALF_UP, Context, Decimal
 from typing import Any
 
 import orjson
+import re2
 
 SMALLEST, LARGEST = -(2**63), 2**63 - 1
 # Enough for the sum of the largest double and the smallest, digit by digit.
@@ -38,7 +41,25 @@ MOMENT = re.compile(
 FURTHEST = 10**9  # characters; no text of ours has as many
 MAX_PLACES = 400  # digits; no number of ours has as many on either side of the point
 
+LONG_RUN = re2.compile(r"\p{M}{31,}")  # longer ones than UAX #15 calls safe for streams
+
 Number = int | float
+
+
+def composed(text: str) -> str:
+    """A text in Unicode's form NFC, in which values are stored and literals compared.
+
+    One with more than 30 marks in a row stays as it is: Python takes a time for these that grows
+    with the square of their number.
+    """
+    if text.isascii() or LONG_RUN.search(text):
+        return text
+    return unicodedata.normalize("NFC", text)
+
+
+def spellings(texts: Iterable[str]) -> set[str]:
+    """Composed texts and their decomposed forms, which names from older releases may have."""
+    return {form for one in texts for form in (one, unicodedata.normalize("NFD", one))}
 
 
 def decimal(number: Number) -> Decimal:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from app import rules
 from app.accounts.service import is_email
 from app.collections.fields.field import Field, InvalidValue
 from app.types import JSONMapping
@@ -16,8 +17,9 @@ class EmailField(Field):
     json_schema: ClassVar[JSONMapping] = {"type": "string", "format": "email"}
 
     def clean(self, value: object) -> str:
-        """An address, kept as sent."""
-        if not isinstance(value, str) or not is_email(value):
+        """An address, kept as sent but for Unicode's form NFC."""
+        value = rules.composed(value) if isinstance(value, str) else ""
+        if not is_email(value):
             raise InvalidValue("invalid_email", "Must be an e-mail address.")
         if self.max_bytes is not None:
             self._check_index_size(value, self.max_bytes)

@@ -77,6 +77,7 @@ def removed_choices(old: Field | None, new: Field) -> list[str]:
 def _choice(value: object, choices: Sequence[str]) -> str:
     if not isinstance(value, str):
         raise InvalidValue("invalid_type", "A choice must be a text.")
+    value = rules.composed(value)
     if value not in choices:
         named = ", ".join(choices[:MAX_NAMED])
         raise InvalidValue(
@@ -92,7 +93,7 @@ def _choices_problems(options: JSONMapping) -> Iterator[str]:
         yield f"choices must be a list of 1 to {MAX_CHOICES} texts."
     elif not all(isinstance(choice, str) and _is_short(choice) for choice in choices):
         yield f"Each choice must be a text of 1 to {LONGEST_CHOICE} characters."
-    elif len(set(choices)) < len(choices):
+    elif len(set(map(rules.composed, choices))) < len(choices):
         yield "choices must be distinct."
 
 

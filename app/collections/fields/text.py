@@ -8,6 +8,7 @@ from typing import Any
 
 import re2
 
+from app import rules
 from app.collections.fields.field import Field, InvalidValue, bounds_problems
 
 LONGEST = 1_000_000  # characters, where `max_length` does not say
@@ -18,7 +19,7 @@ SILENT.log_errors = False  # else RE2 itself writes the pattern to the log, in a
 
 
 class TextField(Field):
-    """Any string."""
+    """Any string, stored in Unicode's form NFC."""
 
     type = "text"
     known_options = frozenset({"min_length", "max_length", "pattern", "choices", "index"})
@@ -31,6 +32,8 @@ class TextField(Field):
         """A string within the options."""
         if not isinstance(value, str):
             raise InvalidValue("invalid_type", "Must be a text.")
+        if not value.isascii():
+            value = rules.composed(value)
         options = self.options
         if len(value) < options.get("min_length", 0):
             raise InvalidValue(

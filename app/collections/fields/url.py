@@ -6,6 +6,7 @@ import re
 from typing import ClassVar
 from urllib.parse import urlsplit
 
+from app import rules
 from app.collections.fields.field import Field, InvalidValue
 from app.types import JSONMapping
 
@@ -20,8 +21,9 @@ class UrlField(Field):
     json_schema: ClassVar[JSONMapping] = {"type": "string", "format": "uri"}
 
     def clean(self, value: object) -> str:
-        """An http or https URL with a host, kept as sent."""
-        if not isinstance(value, str) or not _is_web_address(value):
+        """An http or https URL with a host, kept as sent but for Unicode's form NFC."""
+        value = rules.composed(value) if isinstance(value, str) else ""
+        if not _is_web_address(value):
             raise InvalidValue("invalid_url", "Must be a URL starting with http:// or https://.")
         if self.max_bytes is not None:
             self._check_index_size(value, self.max_bytes)

@@ -218,6 +218,7 @@ def _field_values(
 
 
 def _value(field: Field, text: str, problems: list[JSONObject]) -> Any:
+    text = rules.composed(text)
     try:
         return field.from_text(text)
     except InvalidValue as error:

@@ -170,6 +170,8 @@ def _is_echo(field: Field, stored: object, value: object, depends_on_time: bool)
         return stored is None or depends_on_time
     try:
         cleaned = field.clean(value)
+        if isinstance(stored, str):  # computed of texts from before these were stored in one form
+            stored = field.clean(stored)
     except InvalidValue:
         return False
     return depends_on_time or cleaned == stored
