@@ -124,10 +124,11 @@ faults: $(VENV)/.dev ## Kill, cut and restart everything under load, 200 times
 cluster: $(VENV)/.runtime ## Start several machines on this one, in the folder CLUSTER (docs/scaling.md)
 	$(BIN)/python -m deploy.cluster $(CLUSTER)
 
-lint: $(VENV)/.dev ## Check style and types
+lint: $(VENV)/.dev ## Check style, types and workflows
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy app
+	$(BIN)/zizmor --offline --quiet .github
 
 # pip-audit in an environment of its own; without the resolver, as all versions are pinned by hash.
 vulnerabilities: ## Look for known vulnerabilities of the pinned packages (asks PyPI)
