@@ -33,7 +33,6 @@ from app.records.write import cascade, changes, conflicts
 from app.records.write.values import Problems
 from app.types import JSONMapping, JSONObject
 from app.web.preconditions import ANY_VERSION, Preconditions
-from app.webhooks import outbox as webhooks
 
 Body = JSONMapping
 
@@ -187,12 +186,10 @@ def unverified_transaction(
     try:
         with db.transaction():
             definition = definitions.get(collection)
-            quotas = by.account.quotas if by.account else ()
-            listeners = webhooks.version_checks(by.account_id, quotas)
-            yield (
-                definition,
-                versioned_cache.combine(*by.version_checks, *definition.version_checks, *listeners),
-            )
+            checks = [*by.version_checks, *definition.version_checks]
+            for source in versioned_cache.write_sources:
+                checks += source(by)
+            yield definition, versioned_cache.combine(*checks)
     except conflicts.WriteRefused as error:
         if db.in_transaction():  # an outer one: before its end PostgreSQL answers nothing
             raise
