@@ -125,10 +125,7 @@ def create(
         record_ids = None if record_id is None else [record_id]
         change = changes.prepare_create(definition, [body], problems := Problems(), by, record_ids)
         problems.check()
-        if record_id is None:
-            return changes.store_deferred(change, unchecked)[0]
-        unchecked.verify()
-        return changes.store_change(change)[0]  # at once: the id may be taken
+        return changes.save(change, unchecked)[0]
 
 
 def replace(
@@ -215,4 +212,4 @@ def _change(access: Access, row: store.Row, body: Body, absent: Body) -> RecordV
     problems = Problems()
     change = changes.prepare_update(access, [row], [body], problems, absent)
     problems.check()
-    return changes.store_deferred(change)[0]
+    return changes.save(change)[0]
