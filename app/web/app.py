@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 ID_LENGTH = 36  # no constant segment of a route is this long
 MAX_SHAPES, MAX_CACHED_PATH = 1000, 200
-MAX_FUNCTIONS = 64  # few, as some are made for one request and hold what it sent
 MAX_FORM_FIELDS = 10_000
 
 
@@ -143,8 +142,6 @@ class Application(Flask):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._cached_route = lru_cache(MAX_SHAPES)(self._route)
-        # Flask looks six times in a request whether a function is a coroutine.
-        self.__dict__["ensure_sync"] = lru_cache(MAX_FUNCTIONS)(super().ensure_sync)
 
     def request_context(self, environ: WSGIEnvironment) -> RequestContext:
         """Return the request context, with a valid remote address."""
