@@ -139,7 +139,7 @@ lock: $(VENV)/.dev ## Recompile the lock files (LOCK_ARGS=--upgrade moves versio
 	$(call lock_beside,otel)
 	$(call lock_beside,dev)
 
-translations: $(VENV)/.dev ## Write new texts into the catalogs of app/translations, and compile them
+translations: $(VENV)/.dev ## Write new texts into the catalogs of app/translations
 	@$(BIN)/python -m tests.translations
 
 description: $(VENV)/.dev ## Write the API description that the clients are built from

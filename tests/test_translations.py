@@ -10,7 +10,6 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import flask_babel
 import pytest
 from flask import Flask
 from jinja2 import Environment, nodes
@@ -121,8 +120,6 @@ def test_every_language_has_every_text(language: str, domain: str) -> None:
     assert texts.keys() == needed, "run `make translations`"
     faults = [fault for message in texts.values() for fault in _faults(message)]
     assert faults == []
-    path = translations.path_of(language, domain, "mo")
-    assert path.read_bytes() == translations.compiled(catalog), "run `make translations`"
 
 
 def _faults(message: Any) -> Iterator[tuple[str, str]]:
@@ -163,7 +160,7 @@ class _Marked:
 @pytest.fixture
 def marked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages whose translated texts can be told from others."""
-    monkeypatch.setattr(flask_babel.Domain, "get_translations", lambda domain: _Marked())
+    monkeypatch.setattr(languages.Messages, "get_translations", lambda domain: _Marked())
 
 
 @pytest.mark.long

@@ -1,14 +1,13 @@
 """The catalogs of `app/translations/`: `messages` of pages and mails, `errors` of services.
 
-`python -m tests.translations` writes new texts into every catalog, drops those that are gone, and
-compiles the catalogs. Pages translate with `gettext`; services raise errors in English, whose texts
-are found here by their look: sentences that are no documentation.
+`python -m tests.translations` writes new texts into every catalog and drops those that are gone.
+Pages translate with `gettext`; services raise errors in English, whose texts are found here by their
+look: sentences that are no documentation.
 """
 
 from __future__ import annotations
 
 import ast
-import io
 import re
 import sys
 from collections.abc import Iterator
@@ -17,13 +16,13 @@ from typing import Any
 
 from babel.messages.catalog import Catalog
 from babel.messages.extract import extract_from_dir
-from babel.messages.mofile import write_mo
-from babel.messages.pofile import read_po, write_po
+from babel.messages.pofile import write_po
+
+from app.web import languages
 
 PROJECT = Path(__file__).resolve().parent.parent
-FOLDER = PROJECT / "app/translations"
 LANGUAGES = ("de",)
-HEADER = "# Texts of Atrium. `make translations` adds new ones and compiles the catalogs."
+HEADER = "# Texts of Atrium. `make translations` adds new ones."
 METHODS = [("app/**.py", "python"), ("templates/**.*", "jinja2")]
 KEYWORDS: dict[str, Any] = {
     "_": None,
@@ -148,39 +147,28 @@ def _name(node: ast.expr) -> str:
     return _name(node.value) if isinstance(node, ast.Subscript) else ""
 
 
-def path_of(language: str, domain: str, suffix: str = "po") -> Path:
-    """The file of a catalog."""
-    return FOLDER / language / "LC_MESSAGES" / f"{domain}.{suffix}"
-
-
 def stored(language: str, domain: str) -> Catalog:
-    """The catalog of a language."""
-    path = path_of(language, domain)
-    if not path.exists():
+    """The catalog of a language; an empty one for a new language."""
+    if not _path(language, domain).exists():
         return Catalog(locale=language, fuzzy=False)
-    with path.open("rb") as file:
-        return read_po(file, locale=language)
-
-
-def compiled(catalog: Catalog) -> bytes:
-    """A catalog as programs read it."""
-    file = io.BytesIO()
-    write_mo(file, catalog)
-    return file.getvalue()
+    return languages.catalog(language, domain)
 
 
 def save(catalog: Catalog, language: str, domain: str) -> None:
-    """Write a catalog, for people and for programs."""
+    """Write a catalog."""
     catalog.project, catalog.header_comment = "Atrium", HEADER
-    path = path_of(language, domain)
+    path = _path(language, domain)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         write_po(file, catalog, width=100, include_lineno=False)
-    path_of(language, domain, "mo").write_bytes(compiled(catalog))
+
+
+def _path(language: str, domain: str) -> Path:
+    return languages.FOLDER / language / "LC_MESSAGES" / f"{domain}.po"
 
 
 def update() -> None:
-    """Write the texts of the sources into all catalogs, and compile them."""
+    """Write the texts of the sources into all catalogs."""
     for domain in ("messages", "errors"):
         template = extracted(domain)
         for language in LANGUAGES:

@@ -6,10 +6,16 @@ profile, else the best of its Accept-Language. The API and stored texts are Engl
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
+from functools import cache
 from typing import cast
 
 import flask_babel
+from babel.messages.catalog import Catalog
+from babel.messages.mofile import write_mo
+from babel.messages.pofile import read_po
+from babel.support import Translations
 from flask import Flask, has_request_context, request
 from werkzeug.wrappers import Response
 
@@ -18,14 +24,38 @@ from app import config
 DEFAULT = "en"
 LANGUAGES: Mapping[str, str] = {DEFAULT: "English", "de": "Deutsch"}
 """Each language's own name."""
-FOLDER = "app/translations"
+FOLDER = config.PROJECT / "app/translations"
 COOKIE, DAYS = "atrium_language", 365
 
 
 def init_app(app: Flask) -> None:
     """Translate pages and mails."""
-    app.config["BABEL_TRANSLATION_DIRECTORIES"] = FOLDER
-    flask_babel.Babel(app, default_locale=DEFAULT, locale_selector=of_browser)
+    babel = flask_babel.Babel(app, default_locale=DEFAULT, locale_selector=of_browser)
+    babel.domain_instance = Messages()
+
+
+class Messages(flask_babel.Domain):  # type: ignore[misc]  # flask_babel has no types
+    """The texts of pages and mails, without a step that compiles them before the start."""
+
+    def get_translations(self) -> Translations:
+        """The translations into the page's language, which a process reads once."""
+        return _translations(str(flask_babel.get_locale() or DEFAULT))
+
+
+@cache
+def _translations(language: str) -> Translations:
+    if language == DEFAULT:
+        return Translations()
+    compiled = io.BytesIO()
+    write_mo(compiled, catalog(language, "messages"))  # takes 70 ms for 2,600 texts
+    compiled.seek(0)
+    return Translations(compiled)
+
+
+def catalog(language: str, domain: str) -> Catalog:
+    """The stored texts of a domain: `messages` of pages and mails, `errors` of services."""
+    with (FOLDER / language / f"LC_MESSAGES/{domain}.po").open("rb") as file:
+        return read_po(file, locale=language)
 
 
 def of_browser() -> str:

@@ -13,9 +13,7 @@ from typing import Any
 
 import flask_babel
 import re2
-from babel.messages.mofile import read_mo
 
-from app.config import PROJECT
 from app.web import languages
 
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
@@ -54,8 +52,9 @@ class _Catalog:
 
 @lru_cache
 def _catalog(language: str) -> _Catalog:
-    with (PROJECT / languages.FOLDER / language / "LC_MESSAGES/errors.mo").open("rb") as file:
-        texts = {str(message.id): str(message.string) for message in read_mo(file) if message.id}
+    catalog = languages.catalog(language, "errors")
+    translated = [message for message in catalog if message.id and message.string]
+    texts = {str(message.id): str(message.string) for message in translated}
     templates = [text for text in texts if PLACEHOLDER.search(text)]
     by_length = sorted(templates, key=lambda text: len(PLACEHOLDER.sub("", text)), reverse=True)
     matcher, compiled = re2.Set.FullMatchSet(), []
