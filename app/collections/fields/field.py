@@ -46,6 +46,8 @@ class Field:
     known_options: ClassVar[frozenset[str]] = frozenset({"index"})
     may_be_unique: ClassVar[bool] = True
     filterable: ClassVar[bool] = True
+    is_long: ClassVar[bool] = False  # values have no small limit of length
+    may_be_cut: ClassVar[bool] = True  # the beginning of a long value can be read alone
     reads_differently: ClassVar[bool] = False
     rule_type: ClassVar[rules.Type] = rules.Type.TEXT
     json_schema: ClassVar[JSONMapping] = {"type": "string"}
@@ -54,6 +56,11 @@ class Field:
 
     def __post_init__(self) -> None:
         """Take from the settings what is needed later, where no application is running."""
+
+    @cached_property
+    def like(self) -> Field:
+        """The field whose values this one has: itself, unless it is computed."""
+        return self
 
     def clean(self, value: object) -> object:
         """The stored form of a JSON value that is not null. Raises InvalidValue."""

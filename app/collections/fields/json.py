@@ -34,6 +34,7 @@ class JsonField(Field):
     """A JSON object or array."""
 
     type = "json"
+    is_long = True
     column_type = JsonText()
     rule_type = rules.Type.JSON
     known_options = frozenset()

@@ -42,6 +42,7 @@ class MultiSelectField(JsonField):
     """Several of the choices, each once, in the order sent; stored as a JSON list."""
 
     type = "multi_select"
+    may_be_cut = False  # part of a list cannot be read
     rule_type = rules.Type.LIST
     known_options = frozenset({"choices"})
     json_schema: ClassVar[JSONMapping] = {"type": "array", "items": {"type": "string"}}

@@ -22,6 +22,7 @@ class TextField(Field):
     """Any string, stored in Unicode's form NFC."""
 
     type = "text"
+    is_long = True
     known_options = frozenset({"min_length", "max_length", "pattern", "choices", "index"})
 
     @cached_property
