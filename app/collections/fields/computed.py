@@ -22,8 +22,9 @@ class ComputedField(Field):
     """A value that an expression gives whenever the record is read; nothing is stored."""
 
     type = "computed"
-    known_options = frozenset()
+    known_options: ClassVar[tuple[str, ...]] = ()
     may_be_unique = False
+    takes_default = False
     json_schema: ClassVar[JSONMapping] = {"type": ["string", "number", "boolean", "null"]}
 
     @cached_property

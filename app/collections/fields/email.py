@@ -14,6 +14,7 @@ class EmailField(Field):
     """An e-mail address."""
 
     type = "email"
+    fills_indexes = True
     json_schema: ClassVar[JSONMapping] = {"type": "string", "format": "email"}
 
     def clean(self, value: object) -> str:
@@ -21,8 +22,7 @@ class EmailField(Field):
         value = rules.composed(value) if isinstance(value, str) else ""
         if not is_email(value):
             raise InvalidValue("invalid_email", "Must be an e-mail address.")
-        if self.max_bytes is not None:
-            self._check_index_size(value, self.max_bytes)
+        self._check_index_size(value)
         return value
 
     def from_text(self, text: str) -> str:

@@ -43,8 +43,11 @@ class Field:
 
     type: ClassVar[str]
     column_type: ClassVar[Any] = Text
-    known_options: ClassVar[frozenset[str]] = frozenset({"index"})
+    known_options: ClassVar[tuple[str, ...]] = ("index",)
     may_be_unique: ClassVar[bool] = True
+    takes_default: ClassVar[bool] = True
+    is_indexed: ClassVar[bool] = False  # without being told to
+    fills_indexes: ClassVar[bool] = False  # values may be too long for an index, see `max_bytes`
     filterable: ClassVar[bool] = True
     is_long: ClassVar[bool] = False  # values have no small limit of length
     may_be_cut: ClassVar[bool] = True  # the beginning of a long value can be read alone
@@ -97,9 +100,9 @@ class Field:
         """Problems of the field's options."""
         yield from ()
 
-    def _check_index_size(self, value: str, max_bytes: int) -> None:
-        if len(value.encode()) > max_bytes:
-            message = f"Must have at most {max_bytes} bytes, as this field is indexed."
+    def _check_index_size(self, value: str) -> None:
+        if self.max_bytes is not None and len(value.encode()) > self.max_bytes:
+            message = f"Must have at most {self.max_bytes} bytes, as this field is indexed."
             raise InvalidValue("too_long", message)
 
 

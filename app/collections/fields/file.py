@@ -43,8 +43,9 @@ class FileField(Field):
 
     type = "file"
     _address: str
-    known_options = frozenset({"max_bytes", "mime_types", "max_files"})
+    known_options = ("max_bytes", "max_files", "mime_types")
     may_be_unique = False
+    takes_default = False
     filterable = False
     rule_type = rules.Type.JSON
     json_schema: ClassVar[JSONMapping] = VALUE
@@ -112,6 +113,8 @@ class FileField(Field):
             yield f"mime_types must be a list of at most {MOST_TYPES} types."
         elif not all(isinstance(one, str) and MIME_TYPE.fullmatch(one) for one in types):
             yield "mime_types are like image/png or image/*."
+        if self.default is not None:
+            yield "Files cannot have a default, as each belongs to one record."
 
 
 def files_in(value: str | None) -> list[JSONObject]:

@@ -37,7 +37,7 @@ class JsonField(Field):
     is_long = True
     column_type = JsonText()
     rule_type = rules.Type.JSON
-    known_options = frozenset()
+    known_options: ClassVar[tuple[str, ...]] = ()
     may_be_unique = False
     filterable = False
     reads_differently = True

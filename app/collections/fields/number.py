@@ -57,7 +57,7 @@ class NumberField(Field):
     type = "number"
     column_type = Number()
     rule_type = rules.Type.NUMBER
-    known_options = frozenset({"min", "max", "integer", "index"})
+    known_options = ("min", "max", "integer", "index")
     json_schema: ClassVar[JSONMapping] = {"type": "number"}
 
     def clean(self, value: object) -> int | float:

@@ -14,6 +14,8 @@ class ReferenceField(Field):
 
     type = "reference"
     column_type = Id
+    takes_default = False
+    is_indexed = True  # it is looked up whenever its target is deleted
     json_schema: ClassVar[JSONMapping] = {"type": "string", "format": "uuid"}
 
     def clean(self, value: object) -> str:

@@ -20,13 +20,13 @@ class SelectField(Field):
     """One of the choices."""
 
     type = "select"
-    known_options = frozenset({"choices", "index"})
+    fills_indexes = True
+    known_options = ("choices", "index")
 
     def clean(self, value: object) -> str:
         """A choice."""
         choice = _choice(value, self.options["choices"])
-        if self.max_bytes is not None:
-            self._check_index_size(choice, self.max_bytes)
+        self._check_index_size(choice)
         return choice
 
     def from_text(self, text: str) -> str:
@@ -44,7 +44,7 @@ class MultiSelectField(JsonField):
     type = "multi_select"
     may_be_cut = False  # part of a list cannot be read
     rule_type = rules.Type.LIST
-    known_options = frozenset({"choices"})
+    known_options = ("choices",)
     json_schema: ClassVar[JSONMapping] = {"type": "array", "items": {"type": "string"}}
 
     def clean(self, value: object) -> list[str]:

@@ -22,8 +22,9 @@ class TextField(Field):
     """Any string, stored in Unicode's form NFC."""
 
     type = "text"
+    fills_indexes = True
     is_long = True
-    known_options = frozenset({"min_length", "max_length", "pattern", "choices", "index"})
+    known_options = ("min_length", "max_length", "pattern", "choices", "index")
 
     @cached_property
     def _pattern(self) -> Any:
@@ -48,8 +49,7 @@ class TextField(Field):
             raise InvalidValue(
                 "invalid_option", f"Must be one of: {', '.join(options['choices'])}."
             )
-        if self.max_bytes is not None:
-            self._check_index_size(value, self.max_bytes)
+        self._check_index_size(value)
         return value
 
     def definition_problems(self) -> Iterator[str]:

@@ -18,6 +18,7 @@ class UrlField(Field):
     """A web address."""
 
     type = "url"
+    fills_indexes = True
     json_schema: ClassVar[JSONMapping] = {"type": "string", "format": "uri"}
 
     def clean(self, value: object) -> str:
@@ -25,8 +26,7 @@ class UrlField(Field):
         value = rules.composed(value) if isinstance(value, str) else ""
         if not _is_web_address(value):
             raise InvalidValue("invalid_url", "Must be a URL starting with http:// or https://.")
-        if self.max_bytes is not None:
-            self._check_index_size(value, self.max_bytes)
+        self._check_index_size(value)
         return value
 
     def from_text(self, text: str) -> str:
