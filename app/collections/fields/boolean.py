@@ -32,6 +32,14 @@ class BooleanField(Field):
             raise InvalidValue("invalid_type", "Must be true or false.")
         return text.lower() == "true"
 
+    def parse(self, text: str, *, infinite: bool = False) -> bool:
+        """As `from_text`."""
+        return self.from_text(text)
+
+    def written(self, value: object) -> str:
+        """The words of JSON."""
+        return str(value).lower()
+
     def shown(self, value: object) -> bool:
         """SQLite stores 0 and 1."""
         return bool(value)

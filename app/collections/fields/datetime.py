@@ -40,6 +40,10 @@ class DatetimeField(Field):
             return values.midnight(DateField(self.name).clean(text))
         return self.clean(text)
 
+    def written(self, value: object) -> str:
+        """As browsers write moments, to the millisecond."""
+        return str(value).removesuffix("Z").removesuffix(".000000")[:23]
+
     def shown(self, value: datetime | str) -> str:
         """The one format, in which SQLite keeps it, too."""
         return value if isinstance(value, str) else clock.iso(value)

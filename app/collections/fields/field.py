@@ -73,6 +73,18 @@ class Field:
         """The stored form of a query parameter's text. Raises InvalidValue."""
         return self.clean(text)
 
+    def parse(self, text: str, *, infinite: bool = False) -> object:
+        """The JSON value that a text stands for in a form or a CSV file. Raises InvalidValue.
+
+        If `infinite`, numbers beyond the doubles are read as infinities, which `clean` refuses.
+        """
+        return text
+
+    def written(self, value: object) -> str:
+        """A JSON value that is not null as the text of a form, which `parse` reads."""
+        # Browsers normalize a single carriage return as well.
+        return str(value).replace("\r\n", "\n").replace("\r", "\n")
+
     def read_back(self, value: object) -> object:
         """The value that a SELECT returns for a stored one; differs where `reads_differently`."""
         return value

@@ -11,6 +11,7 @@ import orjson
 
 from app import config, rules
 from app.collections.fields.field import Field, InvalidValue
+from app.collections.fields.json import parse_json
 from app.types import JSONMapping, JSONObject
 from app.web import PREFIX
 
@@ -88,6 +89,10 @@ class FileField(Field):
             message = "Must be the id of an upload, or an object with it."
             raise InvalidValue("invalid_type", message)
         return [str(one).lower() for one in ids]
+
+    def parse(self, text: str, *, infinite: bool = False) -> object:
+        """JSON of ids, or of objects with them."""
+        return parse_json(text, infinite=infinite)
 
     def stored(self, files: Sequence[JSONMapping]) -> str | None:
         """The stored text of files; None for none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, ClassVar
 
 import orjson
@@ -10,6 +11,7 @@ from sqlalchemy.engine import Dialect
 
 from app import rules
 from app.collections.fields.field import Field, InvalidValue
+from app.errors import Malformed
 from app.types import JSONMapping
 from app.web import json_input
 
@@ -17,6 +19,15 @@ from app.web import json_input
 def text_of(value: object) -> str:
     """JSON as it is kept."""
     return orjson.dumps(value).decode()
+
+
+def parse_json(text: str, *, infinite: bool = False) -> object:
+    """The value of JSON that somebody has typed. Raises InvalidValue."""
+    try:
+        return json_input.loads(text.encode("utf-8", "replace"), infinite=infinite)
+    except Malformed as error:
+        message = error.extra["detail"][0]["msg"].replace("The body", "This")
+        raise InvalidValue("invalid_json", message) from error
 
 
 class JsonText(sa.types.TypeDecorator[Any]):
@@ -53,6 +64,16 @@ class JsonField(Field):
         if not json_input.is_serializable(value):
             raise InvalidValue("number_out_of_range", json_input.OUT_OF_RANGE)
         return json_input.plain(value)
+
+    def parse(self, text: str, *, infinite: bool = False) -> object:
+        """JSON."""
+        return parse_json(text, infinite=infinite)
+
+    def written(self, value: object) -> str:
+        """JSON in several lines."""
+        # JSON of a record is passed through unparsed.
+        loaded = json.loads(orjson.dumps(value)) if isinstance(value, orjson.Fragment) else value
+        return json.dumps(loaded, indent=2, ensure_ascii=False)
 
     def read_back(self, value: object) -> str | None:
         """Its text."""

@@ -92,6 +92,10 @@ class NumberField(Field):
         number: int | float = plain_number(json_input.plain(value))
         return number
 
+    def parse(self, text: str, *, infinite: bool = False) -> int | float:
+        """As `from_text`."""
+        return self.from_text(text)
+
     def definition_problems(self) -> Iterator[str]:
         """Bounds are numbers in order."""
         kind = "a number; a whole one of at most 64 bits"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
@@ -57,6 +58,10 @@ class MultiSelectField(JsonField):
         if len(set(choices)) < len(choices):
             raise InvalidValue("invalid_option", "Must have each choice only once.")
         return choices
+
+    def written(self, value: object) -> str:
+        """The list as JSON in one line."""
+        return json.dumps(value, ensure_ascii=False)
 
     def shown(self, value: str) -> object:
         """The list."""

@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-import orjson
 from flask import request
 
 from app import clock
@@ -20,10 +19,9 @@ from app.console.records import file_previews
 from app.console.records.references import Hits
 from app.console.shell import json_texts
 from app.console.shell.forms import Form
-from app.errors import AppError, Malformed, problem
+from app.errors import AppError, problem
 from app.files import ownership, uploads
 from app.types import JSONMapping, JSONObject
-from app.web import json_input
 from app.web.languages import gettext, lazy_gettext
 
 MAX_SINGLE_LINE = 200
@@ -273,20 +271,9 @@ def input_text(spec: Field, value: object) -> str:
     """A value as its input shows it."""
     if value is None:
         return ""
-    if spec.type == "multi_select":
-        return json.dumps(value, ensure_ascii=False)
-    if spec.type == "file":
+    if isinstance(spec, FileField):
         return json.dumps([one["id"] for one in file_previews.files_in(value)])
-    if spec.type == "json":
-        text = orjson.dumps(value).decode() if isinstance(value, orjson.Fragment) else None
-        loaded = json.loads(text) if text is not None else value
-        return json.dumps(loaded, indent=2, ensure_ascii=False)
-    if isinstance(value, bool):
-        return str(value).lower()
-    if spec.type == "datetime":
-        return str(value).removesuffix("Z").removesuffix(".000000")[:23]
-    # Browsers normalize a single carriage return as well.
-    return str(value).replace("\r\n", "\n").replace("\r", "\n")
+    return spec.written(value)
 
 
 def is_list(field: Field) -> bool:
@@ -304,15 +291,7 @@ def _is_same(kind: str, text: str, before: str) -> bool:
 
 
 def _parse(spec: Field, kind: str, text: str) -> object:
-    if spec.type in ("number", "boolean"):
-        return spec.from_text(text)
-    if kind == "files":
-        ids = _choices(text)
-        return ids if is_list(spec) else ids[-1]
-    if spec.type not in ("json", "multi_select"):
-        return text
-    try:
-        return json_input.loads(text.encode("utf-8", "replace"))
-    except Malformed as error:
-        message = error.extra["detail"][0]["msg"].replace("The body", "This")
-        raise InvalidValue("invalid_json", message) from error
+    if kind != "files":
+        return spec.parse(text)
+    ids = _choices(text)
+    return ids if is_list(spec) else ids[-1]
