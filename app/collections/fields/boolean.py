@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import ClassVar
 
 import sqlalchemy as sa
 
 from app import rules
+from app.collections.fields.face import EQUALITY, Face
 from app.collections.fields.field import Field, InvalidValue, JsonType
 from app.types import JSONMapping
+from app.web.languages import lazy_gettext
+
+YES, NO = lazy_gettext("yes"), lazy_gettext("no")
 
 
 class BooleanField(Field):
     """True or false."""
 
     type = "boolean"
+    label = lazy_gettext("Yes or no")
+    face = Face("flag", EQUALITY, "choice", width=6, rank=0)
     column_type = sa.Boolean()
     rule_type = rules.Type.BOOLEAN
     json_schema: ClassVar[JSONMapping] = {"type": "boolean"}
+
+    @property
+    def choices(self) -> Mapping[str, str]:
+        """Its two values."""
+        return {"true": YES, "false": NO}
 
     def clean(self, value: object) -> bool:
         """Exactly true or false."""

@@ -9,14 +9,18 @@ from typing import ClassVar
 import sqlalchemy as sa
 
 from app import rules
+from app.collections.fields.face import ORDER, Face
 from app.collections.fields.field import Field, InvalidValue
 from app.types import JSONMapping
+from app.web.languages import lazy_gettext
 
 
 class DateField(Field):
     """A day of the calendar."""
 
     type = "date"
+    label = lazy_gettext("Date")
+    face = Face("date", ORDER, "date", width=11, rank=0, style="whole")
     column_type = sa.Date()
     rule_type = rules.Type.DATE
     json_schema: ClassVar[JSONMapping] = {"type": "string", "format": "date"}

@@ -6,15 +6,20 @@ from typing import ClassVar
 
 from app import rules
 from app.accounts.service import is_email
+from app.collections.fields.face import Face
 from app.collections.fields.field import Field, InvalidValue
 from app.types import JSONMapping
+from app.web.languages import lazy_gettext
 
 
 class EmailField(Field):
     """An e-mail address."""
 
     type = "email"
+    label = lazy_gettext("Email address")
+    face = Face("email", style="whole")
     fills_indexes = True
+    names_records = True
     json_schema: ClassVar[JSONMapping] = {"type": "string", "format": "email"}
 
     def clean(self, value: object) -> str:

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 from app import rules
+from app.collections.fields.face import Face
 from app.db.types import Text
 from app.types import JSONMapping
 
@@ -42,6 +43,9 @@ class Field:
     max_bytes: int | None = None  # of an indexed text
 
     type: ClassVar[str]
+    label: ClassVar[str]  # the name of the type
+    face: ClassVar[Face] = Face()
+    names_records: ClassVar[bool] = False  # lists and links show a record by its value
     column_type: ClassVar[Any] = Text
     known_options: ClassVar[tuple[str, ...]] = ("index",)
     may_be_unique: ClassVar[bool] = True
@@ -64,6 +68,11 @@ class Field:
     def like(self) -> Field:
         """The field whose values this one has: itself, unless it is computed."""
         return self
+
+    @property
+    def choices(self) -> Mapping[str, str]:
+        """The labels of the only values, by their text; empty if there are others."""
+        return {one: one for one in self.options.get("choices", ())}
 
     def clean(self, value: object) -> object:
         """The stored form of a JSON value that is not null. Raises InvalidValue."""

@@ -10,10 +10,12 @@ from typing import ClassVar
 import orjson
 
 from app import config, rules
+from app.collections.fields.face import Face
 from app.collections.fields.field import Field, InvalidValue
 from app.collections.fields.json import parse_json
 from app.types import JSONMapping, JSONObject
 from app.web import PREFIX
+from app.web.languages import lazy_gettext
 
 MAX_BYTES = 10 * 2**20
 MOST_FILES, MOST_TYPES = 100, 50
@@ -43,6 +45,8 @@ class FileField(Field):
     """A file, or a list of them; stored as the JSON text of their properties."""
 
     type = "file"
+    label = lazy_gettext("File")
+    face = Face("files", (), width=18)
     _address: str
     known_options = ("max_bytes", "max_files", "mime_types")
     may_be_unique = False

@@ -10,10 +10,12 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 
 from app import rules
+from app.collections.fields.face import Face
 from app.collections.fields.field import Field, InvalidValue
 from app.errors import Malformed
 from app.types import JSONMapping
 from app.web import json_input
+from app.web.languages import lazy_gettext
 
 
 def text_of(value: object) -> str:
@@ -45,6 +47,8 @@ class JsonField(Field):
     """A JSON object or array."""
 
     type = "json"
+    label = lazy_gettext("JSON")
+    face = Face("json", (), width=40, rank=2)
     is_long = True
     column_type = JsonText()
     rule_type = rules.Type.JSON

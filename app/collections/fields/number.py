@@ -12,9 +12,11 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 
 from app import rules
+from app.collections.fields.face import ORDER, Face
 from app.collections.fields.field import Field, InvalidValue, bounds_problems
 from app.types import JSONMapping
 from app.web import json_input
+from app.web.languages import lazy_gettext
 
 SMALLEST, LARGEST = -(2**63), 2**63 - 1
 NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -55,6 +57,8 @@ class NumberField(Field):
     """A number, not a boolean."""
 
     type = "number"
+    label = lazy_gettext("Number")
+    face = Face("number", ORDER, "number", width=10, rank=0, style="number")
     column_type = Number()
     rule_type = rules.Type.NUMBER
     known_options = ("min", "max", "integer", "index")

@@ -9,9 +9,11 @@ from typing import ClassVar
 import orjson
 
 from app import rules
+from app.collections.fields.face import CHOICE, Face
 from app.collections.fields.field import Field, InvalidValue
 from app.collections.fields.json import JsonField
 from app.types import JSONMapping
+from app.web.languages import lazy_gettext
 
 MAX_CHOICES, LONGEST_CHOICE = 500, 200
 MAX_NAMED = 20  # choices that a message names
@@ -21,6 +23,8 @@ class SelectField(Field):
     """One of the choices."""
 
     type = "select"
+    label = lazy_gettext("Single choice")
+    face = CHOICE
     fills_indexes = True
     known_options = ("choices", "index")
 
@@ -43,6 +47,8 @@ class MultiSelectField(JsonField):
     """Several of the choices, each once, in the order sent; stored as a JSON list."""
 
     type = "multi_select"
+    label = lazy_gettext("Multiple choice")
+    face = Face("choices", ("contains", "empty", "filled"), "choice", width=18)
     may_be_cut = False  # part of a list cannot be read
     rule_type = rules.Type.LIST
     known_options = ("choices",)

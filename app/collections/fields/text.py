@@ -9,9 +9,13 @@ from typing import Any
 import re2
 
 from app import rules
+from app.collections.fields.face import CHOICE, Face
 from app.collections.fields.field import Field, InvalidValue, bounds_problems
+from app.web.languages import lazy_gettext
 
 LONGEST = 1_000_000  # characters, where `max_length` does not say
+LINE = 200  # characters that an input of one line takes
+SHORT, LONG = Face("text", compared_in="text"), Face("area", width=40, rank=2)
 
 
 SILENT = re2.Options()
@@ -22,9 +26,18 @@ class TextField(Field):
     """Any string, stored in Unicode's form NFC."""
 
     type = "text"
+    label = lazy_gettext("Text")
     fills_indexes = True
     is_long = True
+    names_records = True
     known_options = ("min_length", "max_length", "pattern", "choices", "index")
+
+    @property
+    def face(self) -> Face:  # type: ignore[override]
+        """One of choices, else a line or an area, as its length may be."""
+        if "choices" in self.options:
+            return CHOICE
+        return SHORT if self.options.get("max_length", LONGEST) <= LINE else LONG
 
     @cached_property
     def _pattern(self) -> Any:

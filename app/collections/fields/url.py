@@ -7,8 +7,10 @@ from typing import ClassVar
 from urllib.parse import urlsplit
 
 from app import rules
+from app.collections.fields.face import Face
 from app.collections.fields.field import Field, InvalidValue
 from app.types import JSONMapping
+from app.web.languages import lazy_gettext
 
 LONGEST_URL = 2048
 NOT_IN_A_URL = re.compile(r"[\s<>\"\x00-\x1f\x7f]")
@@ -18,7 +20,10 @@ class UrlField(Field):
     """A web address."""
 
     type = "url"
+    label = lazy_gettext("URL")
+    face = Face("url", width=30, style="whole", longest=40)
     fills_indexes = True
+    names_records = True
     json_schema: ClassVar[JSONMapping] = {"type": "string", "format": "uri"}
 
     def clean(self, value: object) -> str:

@@ -12,7 +12,7 @@ from flask import request
 from app import clock
 from app.auth.principal import Principal
 from app.collections.access import Access
-from app.collections.fields import Field, FileField, InvalidValue, TextField
+from app.collections.fields import Field, FileField, InvalidValue
 from app.collections.fields.file import MOST_FILES
 from app.collections.fields.select import MAX_CHOICES
 from app.console.records import file_previews
@@ -24,22 +24,7 @@ from app.files import ownership, uploads
 from app.types import JSONMapping, JSONObject
 from app.web.languages import gettext, lazy_gettext
 
-MAX_SINGLE_LINE = 200
-WIDGETS = {
-    "number": "number",
-    "boolean": "flag",
-    "datetime": "moment",
-    "date": "date",
-    "email": "email",
-    "url": "url",
-    "json": "json",
-    "select": "choice",
-    "multi_select": "choices",
-    "reference": "reference",
-    "file": "files",
-}
 UNSTRIPPED = ("text", "area", "choice")  # values that keep surrounding blanks
-FLAGS = {"true": lazy_gettext("yes"), "false": lazy_gettext("no")}
 MASKED = lazy_gettext("You see a masked value. It stays unchanged unless you edit it.")
 WRITE_ONLY = lazy_gettext(
     "You may write this field but not see it. Leave it empty to keep its value."
@@ -156,7 +141,7 @@ class RecordForm(Form):
             or _is_same(widget.kind, self._text(widget), stored)
         ):
             return widget
-        words = FLAGS.get(stored, stored) if widget.kind == "flag" else stored
+        words = widget.field.choices.get(stored, stored)
         words = f"{stored} UTC" if stored and widget.kind == "moment" else words
         return replace(widget, note=gettext("Stored: %(value)s", value=words or gettext("empty")))
 
@@ -201,16 +186,8 @@ def editable_at_once(access: Access | None) -> list[str]:
 
 
 def _kind(spec: Field, text: str) -> str:
-    if not isinstance(spec, TextField):
-        return WIDGETS[spec.type]
-    if "choices" in spec.options:
-        return "choice"
-    return (
-        "text"
-        if spec.options.get("max_length", MAX_SINGLE_LINE + 1) <= MAX_SINGLE_LINE
-        and "\n" not in text
-        else "area"
-    )
+    # An input of one line would lose the breaks of a text.
+    return "area" if spec.face.widget == "text" and "\n" in text else spec.face.widget
 
 
 def from_record(access: Access, values: JSONMapping | None) -> RecordForm:
