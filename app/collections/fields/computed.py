@@ -12,7 +12,7 @@ from app.collections.fields.face import Face
 from app.collections.fields.field import Field, JsonType
 from app.collections.fields.number import NumberField
 from app.collections.fields.text import TextField
-from app.types import JSONMapping
+from app.types import JSONMapping, JSONObject
 from app.web.languages import lazy_gettext
 
 RETURN_TYPES: dict[str, type[Field]] = {
@@ -44,6 +44,11 @@ class ComputedField(Field):
     def choices(self) -> Mapping[str, str]:
         """Those of the field that it is like."""
         return self.like.choices
+
+    @property
+    def value_schema(self) -> JSONObject:
+        """That of the field that it is like."""
+        return self.like.value_schema
 
     def clean(self, value: object) -> object:
         """What the type of the value takes; nothing of it is stored."""

@@ -10,11 +10,19 @@ from typing import Any, ClassVar, NamedTuple
 from app import rules
 from app.collections.fields.face import Face
 from app.db.types import Text
-from app.types import JSONMapping
+from app.types import JSONMapping, JSONObject
 
 LONGEST_INDEXED = 2000  # bytes; an entry of PostgreSQL's indexes holds 2704, the account's id too
 
 JsonType = type[Any] | None
+# The options that schemas have as keywords.
+KEYWORDS = {
+    "min_length": "minLength",
+    "max_length": "maxLength",
+    "choices": "enum",
+    "min": "minimum",
+    "max": "maximum",
+}
 
 
 class InvalidValue(ValueError):
@@ -116,6 +124,22 @@ class Field:
     def encode(self) -> Callable[[Any], object]:
         """`shown` for values of another type than `json_type`."""
         return self.shown
+
+    @property
+    def value_schema(self) -> JSONObject:
+        """The JSON schema of its values in answers, with what its options say."""
+        schema = dict(self.json_schema)
+        schema |= {
+            word: self.options[name] for name, word in KEYWORDS.items() if name in self.options
+        }
+        if self.collection:
+            schema["description"] = f"The id of a record of {self.collection}."
+        return schema
+
+    @property
+    def input_schema(self) -> JSONObject:
+        """The JSON schema of its values in requests."""
+        return self.value_schema
 
     def definition_problems(self) -> Iterator[str]:
         """Problems of the field's options."""

@@ -110,6 +110,20 @@ class FileField(Field):
         files = [{**one, "url": f"{self._address}{one['id']}"} for one in files_in(value)]
         return files if self.most_files > 1 else next(iter(files), None)
 
+    @property
+    def value_schema(self) -> JSONObject:
+        """A file, or a list of files."""
+        return self._one_or_list(dict(self.json_schema))
+
+    @property
+    def input_schema(self) -> JSONObject:
+        """As `value_schema`; the id of a file is enough."""
+        an_id = {"type": "string", "format": "uuid"}
+        return self._one_or_list({"anyOf": [an_id, dict(self.json_schema)]})
+
+    def _one_or_list(self, schema: JSONObject) -> JSONObject:
+        return {"type": "array", "items": schema} if self.most_files > 1 else schema
+
     def definition_problems(self) -> Iterator[str]:
         """Options of the wrong kind or beyond the bounds."""
         most = config.current().file_max_bytes

@@ -14,7 +14,7 @@ from sqlalchemy.engine import Dialect
 from app import rules
 from app.collections.fields.face import ORDER, Face
 from app.collections.fields.field import Field, InvalidValue, bounds_problems
-from app.types import JSONMapping
+from app.types import JSONMapping, JSONObject
 from app.web import json_input
 from app.web.languages import lazy_gettext
 
@@ -99,6 +99,14 @@ class NumberField(Field):
     def parse(self, text: str, *, infinite: bool = False) -> int | float:
         """As `from_text`."""
         return self.from_text(text)
+
+    @property
+    def value_schema(self) -> JSONObject:
+        """That of a whole number, if it holds only such."""
+        return {
+            **super().value_schema,
+            **({"type": "integer"} if self.options.get("integer") else {}),
+        }
 
     def definition_problems(self) -> Iterator[str]:
         """Bounds are numbers in order."""

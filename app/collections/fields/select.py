@@ -12,7 +12,7 @@ from app import rules
 from app.collections.fields.face import CHOICE, Face
 from app.collections.fields.field import Field, InvalidValue
 from app.collections.fields.json import JsonField
-from app.types import JSONMapping
+from app.types import JSONMapping, JSONObject
 from app.web.languages import lazy_gettext
 
 MAX_CHOICES, LONGEST_CHOICE = 500, 200
@@ -72,6 +72,12 @@ class MultiSelectField(JsonField):
     def shown(self, value: str) -> object:
         """The list."""
         return orjson.loads(value)
+
+    @property
+    def value_schema(self) -> JSONObject:
+        """A list of choices."""
+        items = {"type": "string", "enum": self.options["choices"]}
+        return {**self.json_schema, "items": items, "uniqueItems": True}
 
     def definition_problems(self) -> Iterator[str]:
         """The choices are distinct texts."""
