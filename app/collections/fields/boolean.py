@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import ClassVar
 
@@ -31,6 +31,15 @@ class BooleanField(Field):
     def choices(self) -> Mapping[str, str]:
         """Its two values."""
         return {"true": YES, "false": NO}
+
+    @property
+    def example(self) -> bool:
+        """True."""
+        return True
+
+    def marked(self, mark: str, number: Callable[[], int]) -> bool:
+        """True, as no boolean tells whose it is."""
+        return True
 
     def clean(self, value: object) -> bool:
         """Exactly true or false."""

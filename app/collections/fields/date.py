@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import date
 from typing import ClassVar
 
 import sqlalchemy as sa
 
-from app import rules
+from app import clock, rules
 from app.collections.fields.face import ORDER, Face
 from app.collections.fields.field import Field, InvalidValue
 from app.types import JSONMapping
@@ -24,6 +25,19 @@ class DateField(Field):
     column_type = sa.Date()
     rule_type = rules.Type.DATE
     json_schema: ClassVar[JSONMapping] = {"type": "string", "format": "date"}
+
+    @property
+    def example(self) -> str:
+        """A day that does not pass."""
+        return "2026-01-31"
+
+    def sample(self) -> str:
+        """Today."""
+        return clock.now().date().isoformat()
+
+    def marked(self, mark: str, number: Callable[[], int]) -> date:
+        """Today, as no date tells whose it is."""
+        return clock.now().date()
 
     def clean(self, value: object) -> date:
         """YYYY-MM-DD."""

@@ -28,6 +28,19 @@ class DatetimeField(Field):
     rule_type = rules.Type.DATETIME
     json_schema: ClassVar[JSONMapping] = {"type": "string", "format": "date-time"}
 
+    @property
+    def example(self) -> str:
+        """A moment that does not pass."""
+        return "2026-01-31T10:00:00Z"
+
+    def sample(self) -> str:
+        """Now."""
+        return clock.iso(clock.now())
+
+    def marked(self, mark: str, number: Callable[[], int]) -> datetime:
+        """Now, as no moment tells whose it is."""
+        return clock.now()
+
     def clean(self, value: object) -> datetime:
         """ISO 8601; without an offset it is UTC."""
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from app import rules
@@ -21,6 +22,15 @@ class EmailField(Field):
     fills_indexes = True
     names_records = True
     json_schema: ClassVar[JSONMapping] = {"type": "string", "format": "email"}
+
+    @property
+    def example(self) -> str:
+        """An address of nobody."""
+        return "ada@example.com"
+
+    def marked(self, mark: str, number: Callable[[], int]) -> str:
+        """An address with the mark."""
+        return f"{mark}@isolation.example"
 
     def clean(self, value: object) -> str:
         """An address, kept as sent but for Unicode's form NFC."""

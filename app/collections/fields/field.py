@@ -82,6 +82,22 @@ class Field:
         """The labels of the only values, by their text; empty if there are others."""
         return {one: one for one in self.options.get("choices", ())}
 
+    @property
+    def example(self) -> object:
+        """A value that the API takes, for examples of calls; None if there is none."""
+        return None
+
+    def sample(self) -> object:
+        """A value in JSON, to run a workflow by hand."""
+        return self.example
+
+    def marked(self, mark: str, number: Callable[[], int]) -> object:
+        """A stored value by which the isolation check knows whose record it reads.
+
+        It contains the mark, or a number made for it, if it can.
+        """
+        return mark
+
     def clean(self, value: object) -> object:
         """The stored form of a JSON value that is not null. Raises InvalidValue."""
         raise NotImplementedError

@@ -80,6 +80,10 @@ class FileField(Field):
         kind = mime_type.partition("/")[0]
         return not accepted or mime_type in accepted or f"{kind}/*" in accepted
 
+    def sample(self) -> object:
+        """No files."""
+        return []
+
     def clean(self, value: object) -> Sequence[str]:
         """The ids of the files that a body names; `app.files.ownership` finds what they stand for.
 

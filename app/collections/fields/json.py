@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import orjson
@@ -60,6 +61,19 @@ class JsonField(Field):
     json_schema: ClassVar[JSONMapping] = {
         "anyOf": [{"type": "object", "additionalProperties": True}, {"type": "array", "items": {}}]
     }
+
+    @property
+    def example(self) -> object:
+        """An object."""
+        return {"key": "value"}
+
+    def sample(self) -> object:
+        """An empty object, to be filled."""
+        return {}
+
+    def marked(self, mark: str, number: Callable[[], int]) -> object:
+        """An object with the mark."""
+        return {"value": mark}
 
     def clean(self, value: object) -> object:
         """An object or array whose numbers JSON can write."""

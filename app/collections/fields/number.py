@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any, ClassVar
 
@@ -64,6 +64,21 @@ class NumberField(Field):
     known_options = ("min", "max", "integer", "index")
     json_schema: ClassVar[JSONMapping] = {"type": "number"}
 
+    @property
+    def example(self) -> int | float:
+        """1, or the nearest number within the bounds."""
+        low, high = self.options.get("min"), self.options.get("max")
+        value: int | float = low if low is not None else min(1, high) if high is not None else 1
+        return int(-(-value // 1)) if self.options.get("integer") else value
+
+    def sample(self) -> int:
+        """1."""
+        return 1
+
+    def marked(self, mark: str, number: Callable[[], int]) -> int:
+        """A number that only this record has."""
+        return number()
+
     def clean(self, value: object) -> int | float:
         """A finite number within the options."""
         if type(value) is json_input.Rounded:
@@ -103,10 +118,8 @@ class NumberField(Field):
     @property
     def value_schema(self) -> JSONObject:
         """That of a whole number, if it holds only such."""
-        return {
-            **super().value_schema,
-            **({"type": "integer"} if self.options.get("integer") else {}),
-        }
+        schema = super().value_schema
+        return {**schema, "type": "integer"} if self.options.get("integer") else schema
 
     def definition_problems(self) -> Iterator[str]:
         """Bounds are numbers in order."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
 
 import orjson
@@ -27,6 +27,11 @@ class SelectField(Field):
     face = CHOICE
     fills_indexes = True
     known_options = ("choices", "index")
+
+    @property
+    def example(self) -> str:
+        """The first choice."""
+        return next(iter(self.choices))
 
     def clean(self, value: object) -> str:
         """A choice."""
@@ -53,6 +58,19 @@ class MultiSelectField(JsonField):
     rule_type = rules.Type.LIST
     known_options = ("choices",)
     json_schema: ClassVar[JSONMapping] = {"type": "array", "items": {"type": "string"}}
+
+    @property
+    def example(self) -> list[str]:
+        """The first choice."""
+        return list(self.choices)[:1]
+
+    def sample(self) -> list[str]:
+        """The first choice."""
+        return self.example
+
+    def marked(self, mark: str, number: Callable[[], int]) -> list[str]:
+        """A list of the mark, which is no choice."""
+        return [mark]
 
     def clean(self, value: object) -> list[str]:
         """A list of distinct choices."""

@@ -14,6 +14,7 @@ from app.collections.fields.field import Field, InvalidValue, bounds_problems
 from app.web.languages import lazy_gettext
 
 LONGEST = 1_000_000  # characters, where `max_length` does not say
+MAX_EXAMPLE = 60
 LINE = 200  # characters that an input of one line takes
 SHORT, LONG = Face("text", compared_in="text"), Face("area", width=40, rank=2)
 
@@ -42,6 +43,22 @@ class TextField(Field):
     @cached_property
     def _pattern(self) -> Any:
         return re2.compile(self.options["pattern"], SILENT) if "pattern" in self.options else None
+
+    @property
+    def example(self) -> str | None:
+        """A choice, or a text within the bounds; None if it must match a pattern."""
+        if self.choices:
+            return next(iter(self.choices))
+        if "pattern" in self.options:
+            return None
+        text = f"Sample {self.name.replace('_', ' ')}"[
+            : self.options.get("max_length", MAX_EXAMPLE)
+        ]
+        return text.ljust(self.options.get("min_length", 0), ".")
+
+    def sample(self) -> str:
+        """A choice, or a word."""
+        return next(iter(self.choices), "text")
 
     def clean(self, value: object) -> str:
         """A string within the options."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import ClassVar
 from urllib.parse import urlsplit
 
@@ -25,6 +26,19 @@ class UrlField(Field):
     fills_indexes = True
     names_records = True
     json_schema: ClassVar[JSONMapping] = {"type": "string", "format": "uri"}
+
+    @property
+    def example(self) -> str:
+        """An address that is reserved for examples."""
+        return "https://example.com/"
+
+    def sample(self) -> str:
+        """The same host."""
+        return "https://example.com"
+
+    def marked(self, mark: str, number: Callable[[], int]) -> str:
+        """An address with the mark."""
+        return f"https://isolation.example/{mark}"
 
     def clean(self, value: object) -> str:
         """An http or https URL with a host, kept as sent but for Unicode's form NFC."""
