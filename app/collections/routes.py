@@ -28,7 +28,7 @@ from app.collections.schemas import (
     ReplacedCollection,
 )
 from app.types import JSONObject
-from app.web.access import reads, superadmin
+from app.web.access import superadmin
 from app.web.blueprint import Blueprint
 from app.web.paging import page_body
 
@@ -230,8 +230,7 @@ def _proposal(body: JSONObject, *, partial: bool = False) -> Proposal:
     },
 )
 @blueprint.fails(400, 409)
-@reads
-@superadmin
+@superadmin(reads=True)
 def plan_collection(body: JSONObject, collection_id: str) -> JSONObject:
     """Plan an update without doing it.
 

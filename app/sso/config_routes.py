@@ -13,7 +13,7 @@ from app.sso import connections, dry_run, providers, refusals, roles, service
 from app.sso.models import ProviderSetting
 from app.sso.oauth import addresses
 from app.types import JSONObject
-from app.web.access import account_admin, reads
+from app.web.access import account_admin
 from app.web.blueprint import Blueprint
 from app.web.paging import PageArgs, page_body
 from app.web.serialization import json_response
@@ -227,8 +227,7 @@ def list_refusals(args: JSONObject) -> JSONObject:
 )
 @own.response(200, schemas.RolePlan, example=schemas.PLANNED)
 @own.fails(400)
-@reads
-@account_admin
+@account_admin(reads=True)
 def plan_group_roles(body: JSONObject) -> JSONObject:
     """Preview whose role a group mapping would change at the next sign-in.
 

@@ -12,7 +12,7 @@ from app.auth.guard import principal
 from app.sso import setup_links
 from app.sso.setup_links import DEFAULT_HOURS, FEATURES, LONGEST_NAME, MAX_HOURS, STATES
 from app.web import fields
-from app.web.access import account_admin, shows_secret
+from app.web.access import account_admin
 from app.web.paging import Page, PageArgs, items_field, page_body
 from app.web.schemas import Schema
 
@@ -114,8 +114,7 @@ def list_setup_links(args: Query) -> dict[str, object]:
 @blueprint.arguments(NewSetupLink, example={"name": "IT of Acme", "email": "it@acme.example"})
 @blueprint.response(201, CreatedSetupLink, example={**EXAMPLE, "url": URL})
 @blueprint.fails(400, 403, 409, 429)
-@account_admin
-@shows_secret
+@account_admin(shows_secret=True)
 def create_setup_link(body: Body) -> dict[str, object]:
     """Create a link by which your customer's IT sets up single sign-on.
 

@@ -13,7 +13,7 @@ from app.auth.guard import principal
 from app.collections.schemas import NAME_PATTERN
 from app.types import JSONObject
 from app.web import fields
-from app.web.access import account_admin, shows_secret
+from app.web.access import account_admin
 from app.web.blueprint import Blueprint
 from app.web.paging import Page, PageArgs, items_field, page_body
 from app.web.schemas import Problem, Schema
@@ -247,8 +247,7 @@ def list_webhooks(args: JSONObject) -> JSONObject:
 @blueprint.arguments(NewWebhook, example=NEW)
 @blueprint.response(201, CreatedWebhook, example={**WEBHOOK, **SECRET})
 @blueprint.fails(400, 409)
-@account_admin
-@shows_secret
+@account_admin(shows_secret=True)
 def create_webhook(body: JSONObject) -> Secret:
     """Create a webhook.
 
@@ -339,8 +338,7 @@ def take_over_webhook(webhook_id: str) -> Webhook:
 @blueprint.response(
     200, RotatedSecret, example={"id": WEBHOOK["id"], **SECRET, "previous_valid_until": TIME}
 )
-@account_admin
-@shows_secret
+@account_admin(shows_secret=True)
 def rotate_webhook_secret(webhook_id: str) -> Secret:
     """Rotate a webhook's secret.
 

@@ -12,7 +12,7 @@ from app.auth.guard import principal
 from app.outbound.address_policy import LONGEST_URL
 from app.types import JSONObject
 from app.web import fields
-from app.web.access import account_admin, shows_secret
+from app.web.access import account_admin
 from app.web.schemas import Schema
 from app.webhooks import security_streams, signing
 from app.webhooks.security_streams import Revealed
@@ -153,8 +153,7 @@ def take_over_security_stream() -> SecurityStream:
 
 @blueprint.route("/security-log/stream/rotate-secret", methods=["POST"])
 @blueprint.response(200, SecurityStreamSecret, example={**EXAMPLE, **SECRET})
-@account_admin
-@shows_secret
+@account_admin(shows_secret=True)
 def rotate_security_stream_secret() -> JSONObject:
     """Replace the secret of your security log's stream at once.
 

@@ -12,7 +12,7 @@ from app.accounts.usage.meters import FLOWS, METERS, STOCKS
 from app.accounts.usage.service import Limits, MeterState, Usage
 from app.auth.guard import principal
 from app.web import fields
-from app.web.access import account_admin, beyond_quota, superadmin
+from app.web.access import account_admin, superadmin
 from app.web.schemas import TEXT, Schema
 
 FORMATS = ("json", "csv")
@@ -116,8 +116,7 @@ class ChangedQuotas(Schema):
     200, schema=TEXT, content_type="text/csv", example="day,...", description="The days."
 )
 @own_account_routes.blueprint.fails(400)
-@beyond_quota
-@account_admin
+@account_admin(beyond_quota=True)
 def get_own_usage(args: Query) -> Usage | Response:
     """Get what your account used, day by day, and its quotas.
 

@@ -33,7 +33,7 @@ from app.records.read import files
 from app.records.routes.records import IF_MATCH, UNLESS_MATCH, get_preconditions
 from app.types import JSONObject
 from app.web import fields, preconditions
-from app.web.access import Access, View, across_accounts, allow, public, query_credentials
+from app.web.access import View, anonymous, public, signed_in
 from app.web.blueprint import Blueprint
 from app.web.current_request import get_header, get_request
 from app.web.paging import Page, PageArgs, items_field, page_body
@@ -182,7 +182,7 @@ class NoArgs(Schema):
     example={"success": True, "message": "The file is uploaded.", "file": EXAMPLE},
 )
 @blueprint.fails(400, 403, 413, 415, 422, 503)
-@allow(Access.ANONYMOUS)
+@anonymous
 def upload_file() -> Response:
     """Upload a file.
 
@@ -203,6 +203,7 @@ def upload_file() -> Response:
 @blueprint.route("/waiting", methods=["GET"])
 @blueprint.arguments(PageArgs, location="query")
 @blueprint.response(200, WaitingPage, example=page_body([WAITING], 1, {"skip": 0, "limit": 25}))
+@signed_in
 def list_waiting_uploads(args: JSONObject) -> JSONObject:
     """List the uploads that no record has taken.
 
@@ -270,8 +271,7 @@ def _sends_file(view: View) -> View:
 @_sends_file
 @blueprint.fails(400, 416, 503)
 @optimistic
-@query_credentials
-@allow(Access.ANONYMOUS)
+@anonymous(query_credentials=True)
 def download_file(args: JSONObject, file_id: str) -> Response:
     """Download a file.
 
@@ -290,8 +290,7 @@ def download_file(args: JSONObject, file_id: str) -> Response:
 @_sends_file
 @blueprint.fails(400, 416, 503)
 @optimistic
-@query_credentials
-@allow(Access.ANONYMOUS)
+@anonymous(query_credentials=True)
 def download_by_path(args: JSONObject, account_id: str, file_id: str) -> Response:
     """Download a file by the path that its upload returned.
 
@@ -306,8 +305,7 @@ def download_by_path(args: JSONObject, account_id: str, file_id: str) -> Respons
 @blueprint.arguments(DownloadArgs, location="query")
 @_sends_file
 @blueprint.fails(400, 403, 404, 416, 503)
-@across_accounts
-@public
+@public(across_accounts=True)
 def download_linked(args: JSONObject, token: str) -> Response:
     """Download a file by a signed link; it needs no credential.
 
@@ -339,7 +337,7 @@ def download_linked(args: JSONObject, token: str) -> Response:
     },
 )
 @optimistic
-@allow(Access.ANONYMOUS)
+@anonymous
 def create_file_link(body: JSONObject, file_id: str) -> Response:
     """Create a signed link to a file.
 
@@ -359,7 +357,7 @@ def create_file_link(body: JSONObject, file_id: str) -> Response:
 @blueprint.response(204)
 @blueprint.fails(403)
 @optimistic
-@allow(Access.ANONYMOUS)
+@anonymous
 def end_file_links(file_id: str) -> Response:
     """End all links of a file.
 
@@ -375,8 +373,7 @@ def end_file_links(file_id: str) -> Response:
 @blueprint.arguments(NoArgs, location="query")
 @blueprint.response(204)
 @blueprint.fails(403, 412)
-@query_credentials
-@allow(Access.ANONYMOUS)
+@anonymous(query_credentials=True)
 def delete_file(args: JSONObject, file_id: str) -> Response:
     """Delete an upload that no record has taken: of yours, as an admin of anybody.
 
@@ -390,8 +387,7 @@ def delete_file(args: JSONObject, file_id: str) -> Response:
 @blueprint.arguments(NoArgs, location="query")
 @blueprint.response(204)
 @blueprint.fails(403, 412)
-@query_credentials
-@allow(Access.ANONYMOUS)
+@anonymous(query_credentials=True)
 def delete_by_path(args: JSONObject, account_id: str, file_id: str) -> Response:
     """Delete an upload by the path that it returned.
 

@@ -12,7 +12,7 @@ from app.portability.retention import service
 from app.portability.retention.policy import CREATED, MAX_DAYS, MAX_RULES, Policy
 from app.types import JSONObject
 from app.web import fields
-from app.web.access import account_admin, reads
+from app.web.access import account_admin
 from app.web.schemas import Schema
 
 DELIVERIES = "Days that completed deliveries stay; null: 30."
@@ -131,8 +131,7 @@ def replace_retention(body: Body) -> JSONObject:
 @blueprint.arguments(RetentionBody, example=EXAMPLE)
 @blueprint.response(200, RetentionPlan, example=PLAN)
 @blueprint.fails(400, 403)
-@reads
-@account_admin
+@account_admin(reads=True)
 def plan_retention(body: Body) -> JSONObject:
     """Count what a retention policy would delete now.
 

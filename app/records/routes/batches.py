@@ -14,7 +14,7 @@ from app.records import batch
 from app.records.routes.records import EXAMPLE, RecordObject
 from app.types import JSONObject
 from app.web import fields
-from app.web.access import Access, allow
+from app.web.access import anonymous
 from app.web.blueprint import Blueprint
 from app.web.current_request import get_header
 from app.web.schemas import Schema
@@ -141,7 +141,7 @@ def refuse_conditions() -> None:
 )
 @blueprint.fails(400, 403, 409, 413, 428)
 @optimistic
-@allow(Access.ANONYMOUS)
+@anonymous
 def create_records(args: JSONObject, body: JSONObject, collection: str) -> Response:
     """Create many records.
 
@@ -167,7 +167,7 @@ def create_records(args: JSONObject, body: JSONObject, collection: str) -> Respo
 @blueprint.response(200, UpdatedRecords, example={"updated": [EXAMPLE], "count": 1})
 @blueprint.fails(400, 403, 409, 413, 428)
 @optimistic
-@allow(Access.ANONYMOUS)
+@anonymous
 def update_records(body: JSONObject, collection: str) -> Response:
     """Change fields of many records.
 
@@ -183,7 +183,7 @@ def update_records(body: JSONObject, collection: str) -> Response:
 @blueprint.response(200, DeletedRecords, example={"deleted": [EXAMPLE["id"]], "count": 1})
 @blueprint.fails(400, 403, 409, 413, 428)
 @optimistic
-@allow(Access.ANONYMOUS)
+@anonymous
 def delete_records(body: JSONObject, collection: str) -> Response:
     """Delete many records.
 

@@ -20,7 +20,7 @@ from app.records.routes.records import (
 from app.records.store.sizes import limit_size
 from app.types import JSONObject
 from app.web import fields
-from app.web.access import Access, allow, superadmin
+from app.web.access import anonymous, superadmin
 from app.web.blueprint import Blueprint
 from app.web.paging import Page, PageArgs, items_field, page_body
 from app.web.schemas import Schema
@@ -142,7 +142,7 @@ class HistoryArgs(PageArgs):
 @blueprint.response(200, RecordChangePage, example=PAGE)
 @blueprint.fails(400, 403, 413)
 @optimistic
-@allow(Access.ANONYMOUS)
+@anonymous
 def list_record_changes(args: JSONObject, collection: str, record_id: str) -> Response:
     """List the changes of a record, the newest first.
 
@@ -162,7 +162,7 @@ def list_record_changes(args: JSONObject, collection: str, record_id: str) -> Re
 @blueprint.response(200, RecordObject, example=RECORD)
 @blueprint.fails(400, 403, 409, 412, 428)
 @optimistic
-@allow(Access.ANONYMOUS)
+@anonymous
 def restore_record(body: JSONObject, collection: str, record_id: str) -> Response:
     """Restore the state after an audit entry, as a new change.
 
@@ -179,7 +179,7 @@ def restore_record(body: JSONObject, collection: str, record_id: str) -> Respons
 @blueprint.response(200, Erasure, example=ERASED)
 @blueprint.fails(403, 409, 428)
 @optimistic
-@allow(Access.ANONYMOUS)
+@anonymous
 def erase_record(collection: str, record_id: str) -> Response:
     """Erase a record for good.
 

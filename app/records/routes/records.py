@@ -15,7 +15,7 @@ from app.records.routes import stale_reads
 from app.records.store.sizes import limit_size
 from app.types import JSONObject
 from app.web import fields, preconditions
-from app.web.access import Access, allow
+from app.web.access import anonymous
 from app.web.blueprint import Blueprint
 from app.web.current_request import get_header, get_request
 from app.web.paging import Page, PageArgs, items_field, page_body
@@ -215,7 +215,7 @@ def tagged(record: RecordView, status: int = 200) -> Response:
 @blueprint.doc(parameters=[stale_reads.HEADER])
 @optimistic
 @stale_reads.may_be_stale
-@allow(Access.ANONYMOUS)
+@anonymous
 def list_records(args: JSONObject, collection: str) -> Response:
     """List records.
 
@@ -253,7 +253,7 @@ def list_records(args: JSONObject, collection: str) -> Response:
 @blueprint.response(201, RecordObject, example=EXAMPLE)
 @blueprint.fails(400, 403, 409, 428)
 @optimistic
-@allow(Access.ANONYMOUS)
+@anonymous
 def create_record(body: JSONObject, collection: str) -> Response:
     """Create a record.
 
@@ -273,7 +273,7 @@ def create_record(body: JSONObject, collection: str) -> Response:
 @blueprint.alt_response(304, description="The copy named by If-None-Match is current.")
 @blueprint.fails(400, 403, 412, 413)
 @optimistic
-@allow(Access.ANONYMOUS)
+@anonymous
 def get_record(args: JSONObject, collection: str, record_id: str) -> Response:
     """Get a record.
 
@@ -299,7 +299,7 @@ def get_record(args: JSONObject, collection: str, record_id: str) -> Response:
 @blueprint.response(200, RecordObject, example=EXAMPLE)
 @blueprint.fails(400, 403, 409, 412, 428)
 @optimistic
-@allow(Access.ANONYMOUS)
+@anonymous
 def replace_record(body: JSONObject, collection: str, record_id: str) -> Response:
     """Replace a record.
 
@@ -319,7 +319,7 @@ def replace_record(body: JSONObject, collection: str, record_id: str) -> Respons
 @blueprint.response(200, RecordObject, example=EXAMPLE)
 @blueprint.fails(400, 403, 409, 412, 428)
 @optimistic
-@allow(Access.ANONYMOUS)
+@anonymous
 def patch_record(body: JSONObject, collection: str, record_id: str) -> Response:
     """Change fields of a record.
 
@@ -338,7 +338,7 @@ def patch_record(body: JSONObject, collection: str, record_id: str) -> Response:
 @blueprint.response(204)
 @blueprint.fails(403, 409, 412, 422, 428)
 @optimistic
-@allow(Access.ANONYMOUS)
+@anonymous
 def delete_record(collection: str, record_id: str) -> Response:
     """Delete a record.
 

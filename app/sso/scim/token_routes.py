@@ -12,7 +12,7 @@ from app.auth.models import ScimToken
 from app.sso.scim import resources
 from app.sso.scim import tokens as scim_tokens
 from app.web import fields
-from app.web.access import account_admin, shows_secret
+from app.web.access import account_admin
 from app.web.blueprint import Blueprint
 from app.web.schemas import Schema
 
@@ -76,8 +76,7 @@ def list_scim_tokens() -> dict[str, object]:
 @blueprint.route("", methods=["POST"])
 @blueprint.response(201, CreatedScimToken, example={**TOKEN, "token": EXAMPLE})
 @blueprint.fails(403, 409)
-@account_admin
-@shows_secret
+@account_admin(shows_secret=True)
 def create_scim_token() -> dict[str, object]:
     """Create a SCIM token for the directory of your account.
 

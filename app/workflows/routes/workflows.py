@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import marshmallow as ma
@@ -14,14 +13,7 @@ from app.accounts.schemas import ACCOUNT, USER
 from app.auth.guard import principal
 from app.types import JSONObject
 from app.web import fields
-from app.web.access import (
-    LARGEST_DOCUMENT,
-    account_admin,
-    across_accounts,
-    max_body,
-    public,
-    shows_secret,
-)
+from app.web.access import LARGEST_DOCUMENT, account_admin, public
 from app.web.blueprint import Blueprint
 from app.web.paging import OffsetArgs, Page, items_field, page_body
 from app.web.schemas import Message, Schema
@@ -220,8 +212,7 @@ def list_workflows(args: JSONObject) -> JSONObject:
 @blueprint.arguments(NewWorkflow, example=NEW)
 @blueprint.response(201, WorkflowView, example=WORKFLOW)
 @blueprint.fails(400, 409)
-@partial(shows_secret, where=lambda answer: "token" in answer["trigger"])
-@account_admin
+@account_admin(shows_secret=lambda answer: "token" in answer["trigger"])
 def create_workflow(body: JSONObject) -> JSONObject:
     """Create a workflow.
 
@@ -335,9 +326,7 @@ def trigger_workflow(body: JSONObject, workflow_id: str) -> JSONObject:
 @callers.arguments(TriggerBody, example={"order": 7}, required=False)
 @callers.response(202, StartedInstance, example=STARTED)
 @callers.fails(400)
-@max_body(LARGEST_DOCUMENT)
-@public
-@across_accounts
+@public(max_body=LARGEST_DOCUMENT, across_accounts=True)
 def trigger_by_webhook(body: JSONObject, token: str) -> JSONObject:
     """Start the workflow of a token, which is the credential.
 
