@@ -246,12 +246,15 @@ def _authorize(
         g.principal = caller = _verified(request, caller, access)
     _check_access(caller, access)
     _check_method(caller, request, access)
-    if request.method in READ_METHODS:
-        return
-    if caller.account is None:
-        raise BadRequest("Specify a single account to write to: X-Account-ID: * is read-only.")
-    if any(name in request.environ for name in SIGNATURE):
-        g.signature = signatures.verify_headers(request.headers, caller, request.remote_addr)
+    if request.method not in READ_METHODS:
+        if caller.account is None:
+            raise BadRequest("Specify a single account to write to: X-Account-ID: * is read-only.")
+        if any(name in request.environ for name in SIGNATURE):
+            g.signature = signatures.verify_headers(request.headers, caller, request.remote_addr)
+    if not access.api_keys:
+        caller.refuse_key("API keys cannot do this.")
+    if access.recent_sign_in:
+        caller.require_recent_sign_in()
 
 
 def _count(request: Request, caller: Principal | None) -> None:

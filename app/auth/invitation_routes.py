@@ -135,13 +135,12 @@ class Acceptance(Schema):
 @blueprint.response(
     200, InvitationPage, example={**page_body([INVITATION], 1, PAGE), "invitations": [INVITATION]}
 )
-@blueprint.fails(404)
 @account_admin
 def list_invitations(args: Query) -> dict[str, object]:
     """List the invitations of your account, newest first.
 
-    For admins. `invitations` repeats `items`. Tokens are not included: only creating and resending
-    an invitation return one.
+    `invitations` repeats `items`. Tokens are not included: only creating and resending an
+    invitation return one.
     """
     status = args.get("status") or args.get("status_filter")
     account_id = principals.account_filter(principal(), args.get("account_id"))
@@ -153,7 +152,7 @@ def list_invitations(args: Query) -> dict[str, object]:
 @blueprint.route("", methods=["POST"])
 @blueprint.arguments(NewInvitation, example={"email": "bob@acme.example"})
 @blueprint.response(201, SentInvitation, example={**INVITATION, "token": "AA0001-..."})
-@blueprint.fails(400, 409, 429)
+@blueprint.fails(409, 429)
 @account_admin(shows_secret=True)
 def create_invitation(body: Body) -> dict[str, object]:
     """Invite somebody to your account.
@@ -180,8 +179,7 @@ def create_invitation(body: Body) -> dict[str, object]:
 def cancel_invitation(invitation: str) -> Response:
     """Cancel an invitation.
 
-    For admins. Its tokens stop working at once. Repeating it changes nothing; an accepted
-    invitation is a 409.
+    Its tokens stop working at once. Repeating it changes nothing; an accepted invitation is a 409.
     """
     invitations.cancel(principal().require_account_id(), invitation)
     return Response(status=204)

@@ -197,8 +197,7 @@ def list_api_keys(args: Query) -> dict[str, object]:
 @blueprint.route("/api-keys", methods=["POST"])
 @blueprint.arguments(NewKey, example={"name": "nightly import"})
 @blueprint.response(201, CreatedKey, example={**KEY, "key": EXAMPLE})
-@blueprint.fails(400, 403)
-@signed_in(shows_secret=True)
+@signed_in(recent_sign_in=True, api_keys=False, shows_secret=True)
 def create_api_key(body: Body) -> dict[str, object]:
     """Create an API key.
 
@@ -213,14 +212,13 @@ def create_api_key(body: Body) -> dict[str, object]:
 @blueprint.route("/api-keys/<uuid:key_id>/rotate", methods=["POST"])
 @blueprint.arguments(RotateBody, required=False, example={"overlap_seconds": 3600})
 @blueprint.response(200, CreatedKey, example={**KEY, "key": EXAMPLE})
-@blueprint.fails(403, 409)
-@signed_in(shows_secret=True)
+@blueprint.fails(409)
+@signed_in(recent_sign_in=True, api_keys=False, shows_secret=True)
 def rotate_api_key(body: Body, key_id: str) -> dict[str, object]:
     """Give one of your API keys a new secret.
 
     The present secret works on for a while, a day by default, and a still older one no more. The
-    new one is in this response and cannot be retrieved again. Needs a recent sign-in (403
-    `recent_sign_in_required`).
+    new one is in this response and cannot be retrieved again.
     """
     overlap = timedelta(seconds=body["overlap_seconds"])
     return _with_secret(*key_changes.rotate(key_id, overlap, by=principal()))
@@ -229,13 +227,10 @@ def rotate_api_key(body: Body, key_id: str) -> dict[str, object]:
 @blueprint.route("/api-keys/<uuid:key_id>", methods=["PATCH"])
 @blueprint.arguments(ChangedKey, example={"ip_addresses": ["192.0.2.0/24"]})
 @blueprint.response(200, KeyView, example=KEY)
-@blueprint.fails(400, 403, 409)
-@signed_in
+@blueprint.fails(409)
+@signed_in(recent_sign_in=True, api_keys=False)
 def update_api_key(body: Body, key_id: str) -> ApiKey:
-    """Change an API key's name, description or addresses; admins those of their account.
-
-    Needs a recent sign-in (403 `recent_sign_in_required`); API keys cannot change keys.
-    """
+    """Change an API key's name, description or addresses; admins those of their account."""
     return key_changes.change(key_id, body, by=principal())
 
 

@@ -31,8 +31,8 @@ KEYS = {"active_api_keys": 1, "api_keys": ["nightly import"]}
     example={"current_password": "Correct-horse-1", "new_password": "Correct-horse-2"},
 )
 @blueprint.response(200, PasswordSet, example={"message": "The password is changed.", **KEYS})
-@blueprint.fails(400, 403, 429)
-@signed_in
+@blueprint.fails(429)
+@signed_in(api_keys=False)
 def change_password(body: Body) -> dict[str, object]:
     """Change your password; all your sessions and access tokens end.
 

@@ -144,8 +144,8 @@ def refresh(body: Body) -> Response:
 @blueprint.route("/reauthenticate", methods=["POST"])
 @blueprint.arguments(Reauthentication, example={"password": "Correct-horse-1"})
 @blueprint.response(200, TokenPair, example=PAIR)
-@blueprint.fails(400, 403, 429)
-@signed_in
+@blueprint.fails(429)
+@signed_in(api_keys=False)
 def reauthenticate(body: Body) -> Response:
     """Confirm your password, and your second factor, for actions that need a recent sign-in.
 
@@ -170,7 +170,6 @@ def _answer(body: Body) -> Answer | None:
 @blueprint.route("/logout", methods=["POST"])
 @blueprint.arguments(SignOutBody, required=False, example={"refresh_token": "eyJhbGciOi..."})
 @blueprint.response(200, Message, example={"message": "You are signed out."})
-@blueprint.fails(403)
 @signed_in
 def logout(body: Body) -> Response:
     """Sign out.
@@ -224,7 +223,7 @@ def get_me() -> Response:
 @blueprint.route("/send-verification", methods=["POST"])
 @blueprint.arguments(EmailBody, required=False, example={"email": "alice@acme.example"})
 @blueprint.response(200, Message, example={"message": "A new link is on its way."})
-@blueprint.fails(403, 429)
+@blueprint.fails(429)
 @signed_in
 def send_verification(body: Body) -> dict[str, str]:
     """Mail a new verification link.
@@ -284,7 +283,7 @@ def verify_email(body: Body) -> dict[str, object]:
 @blueprint.route("/me", methods=["PATCH"])
 @blueprint.arguments(OwnProfile, example={"name": "Alice"})
 @blueprint.response(200, OwnUserView, example={**USER, "language": None})
-@blueprint.fails(400, 403, 429)
+@blueprint.fails(429)
 @signed_in
 def update_me(body: Body) -> User:
     """Change your name, language or email address.

@@ -30,13 +30,11 @@ def list_sessions(args: Query) -> dict[str, object]:
 
 @blueprint.route("/sessions/end-others", methods=["POST"])
 @blueprint.response(204)
-@blueprint.fails(403)
-@signed_in
+@signed_in(api_keys=False)
 def end_other_sessions() -> Response:
     """End all of the caller's sessions but the one that makes the request.
 
-    Console sessions end, too, and all tokens stop working at once. API keys stay valid; they cannot
-    do this.
+    Console sessions end, too, and all tokens stop working at once. API keys stay valid.
     """
     sessions.end_others(principal())
     return Response(status=204)

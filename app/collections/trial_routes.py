@@ -167,7 +167,6 @@ def validate_rule(body: JSONObject) -> JSONObject:
     example={"rule": OWNER, "record": {"created_by": "u1"}, "auth": {"id": "u1", "role": "viewer"}},
 )
 @blueprint.response(200, RuleTestResult, example=ALLOWED)
-@blueprint.fails(400)
 @superadmin(reads=True)
 @versioned_cache.reloading()  # what was cached may be out of date, and nothing here would tell
 def test_rule(body: JSONObject) -> JSONObject:
@@ -199,7 +198,6 @@ def test_rule(body: JSONObject) -> JSONObject:
         ]
     },
 )
-@collections_blueprint.fails(400)
 @superadmin(reads=True)
 @versioned_cache.reloading()  # what was cached may be out of date, and nothing here would tell
 def compare_rules(body: JSONObject, collection_name: str) -> JSONObject:

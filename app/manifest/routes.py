@@ -188,7 +188,6 @@ class AppliedManifest(Schema):
 @blueprint.route("/export", methods=["GET"])
 @blueprint.arguments(ExportArgs, location="query")
 @blueprint.response(200, ManifestView, example=MANIFEST)
-@blueprint.fails(400)
 @superadmin
 def export_manifest(args: JSONObject) -> JSONObject:
     """Export roles, collections, and the definitions of accounts.
@@ -219,7 +218,7 @@ def export_manifest(args: JSONObject) -> JSONObject:
         "reverse": REVERSE,
     },
 )
-@blueprint.fails(400, 409)
+@blueprint.fails(409)
 @superadmin(reads=True)
 def plan_manifest(body: JSONObject) -> JSONObject:
     """Plan a manifest without applying it.
@@ -247,7 +246,7 @@ def plan_manifest(body: JSONObject) -> JSONObject:
         "reverse": REVERSE,
     },
 )
-@blueprint.fails(400, 403, 409)
+@blueprint.fails(409)
 @superadmin(shows_secret=lambda answer: bool(answer["secrets"]))
 def apply_manifest(body: JSONObject) -> JSONObject:
     """Apply a manifest in one transaction, all or nothing.

@@ -107,7 +107,7 @@ class Ticket(Schema):
     example=STREAM_EXAMPLE,
     description="Events until either side closes.",
 )
-@blueprint.fails(400, 403, 404, 501, 503)
+@blueprint.fails(501, 503)
 @optimistic
 @anonymous(query_credentials=True)
 def subscribe(args: JSONObject) -> Response:
@@ -142,7 +142,7 @@ def subscribe(args: JSONObject) -> Response:
 @blueprint.route("/ws", methods=["GET"])
 @blueprint.arguments(CredentialArgs, location="query")
 @blueprint.response(101, description="A WebSocket, whose messages are JSON.")
-@blueprint.fails(400, 403, 404, 426, 501, 503)
+@blueprint.fails(426, 501, 503)
 @optimistic
 @anonymous(query_credentials=True)
 def open_websocket(args: JSONObject) -> Response:
@@ -166,7 +166,6 @@ def open_websocket(args: JSONObject) -> Response:
     Ticket,
     example={"ticket": "AB1234-pPvFzZ0Xk3nqkQb0m3bS2w", "expires_in": 30},
 )
-@blueprint.fails(400, 403)
 @anonymous(shows_secret=True, reads=True)
 def create_ticket() -> Response:
     """Create a ticket that opens one stream.

@@ -67,7 +67,6 @@ class LogoutArgs(schemas.ConsumerArgs):
     LogoutBody, required=False, example={"redirect_uri": "https://client.example.com/signed-out"}
 )
 @blueprint.response(200, SignedOut, example=SIGNED_OUT)
-@blueprint.fails(400, 403)
 @signed_in
 def logout_by_saml(body: JSONObject) -> Response:
     """Sign out here and at the identity provider.

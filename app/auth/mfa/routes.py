@@ -111,7 +111,6 @@ def verify_second_factor(body: Body) -> Response:
 
 @blueprint.route("/mfa/options", methods=["POST"])
 @blueprint.response(200, PasskeyOptions, example=OPTIONS)
-@blueprint.fails(400)
 @signed_in
 def get_reauthentication_options() -> dict[str, object]:
     """Get options for confirming your second factor with a passkey.
@@ -200,42 +199,34 @@ def create_passkey(body: Body) -> Response:
 
 @blueprint.route("/mfa/recovery-codes", methods=["POST"])
 @blueprint.response(200, RecoveryCodes, example={"recovery_codes": CODES})
-@blueprint.fails(403, 409)
-@signed_in(shows_secret=True)
+@blueprint.fails(409)
+@signed_in(recent_sign_in=True, api_keys=False, shows_secret=True)
 def renew_recovery_codes() -> dict[str, object]:
-    """Get ten new recovery codes; older ones stop working.
-
-    Needs a recent sign-in (403 `recent_sign_in_required`).
-    """
-    principal().require_recent_sign_in()
+    """Get ten new recovery codes; older ones stop working."""
     return {"recovery_codes": mfa.renew_recovery_codes(auth.get_user(principal()))}
 
 
 @blueprint.route("/mfa/factors/<uuid:factor_id>", methods=["PATCH"])
 @blueprint.arguments(FactorName, example={"name": "New phone"})
 @blueprint.response(200, FactorView, example=FACTOR)
-@blueprint.fails(403)
-@signed_in
+@signed_in(api_keys=False)
 def rename_second_factor(body: Body, factor_id: str) -> SecondFactor:
     """Rename a second factor.
 
-    Of your own; another user's is a 404. API keys cannot (403).
+    Of your own; another user's is a 404.
     """
-    principal().refuse_key("API keys cannot do this.")
     return mfa.rename(auth.get_user(principal()), factor_id, body["name"])
 
 
 @blueprint.route("/mfa/factors/<uuid:factor_id>", methods=["DELETE"])
 @blueprint.response(204)
-@blueprint.fails(403, 409)
-@signed_in
+@blueprint.fails(409)
+@signed_in(recent_sign_in=True, api_keys=False)
 def remove_second_factor(factor_id: str) -> Response:
     """Remove a second factor; with the last one, the recovery codes.
 
-    Needs a recent sign-in (403 `recent_sign_in_required`). The last one cannot be removed while
-    your account requires one (409).
+    The last one cannot be removed while your account requires one (409).
     """
-    principal().require_recent_sign_in()
     mfa.remove(auth.get_user(principal()), factor_id)
     return Response(status=204)
 
@@ -243,7 +234,6 @@ def remove_second_factor(factor_id: str) -> Response:
 @blueprint.route("/signatures/options", methods=["POST"])
 @blueprint.arguments(SigningReason, example={"reason": "Approved at the weekly review"})
 @blueprint.response(200, PasskeyOptions, example=OPTIONS)
-@blueprint.fails(400)
 @signed_in
 def get_signature_options(body: Body) -> JSONObject:
     """Get options for signing a write electronically with a passkey.

@@ -181,7 +181,7 @@ class NoArgs(Schema):
     UploadAnswer,
     example={"success": True, "message": "The file is uploaded.", "file": EXAMPLE},
 )
-@blueprint.fails(400, 403, 413, 415, 422, 503)
+@blueprint.fails(413, 415, 422, 503)
 @anonymous
 def upload_file() -> Response:
     """Upload a file.
@@ -269,7 +269,7 @@ def _sends_file(view: View) -> View:
 @blueprint.doc(parameters=[RANGE, IF_NONE_MATCH])
 @blueprint.arguments(DownloadArgs, location="query")
 @_sends_file
-@blueprint.fails(400, 416, 503)
+@blueprint.fails(416, 503)
 @optimistic
 @anonymous(query_credentials=True)
 def download_file(args: JSONObject, file_id: str) -> Response:
@@ -288,7 +288,7 @@ def download_file(args: JSONObject, file_id: str) -> Response:
 @blueprint.doc(parameters=[RANGE, IF_NONE_MATCH])
 @blueprint.arguments(DownloadArgs, location="query")
 @_sends_file
-@blueprint.fails(400, 416, 503)
+@blueprint.fails(416, 503)
 @optimistic
 @anonymous(query_credentials=True)
 def download_by_path(args: JSONObject, account_id: str, file_id: str) -> Response:
@@ -355,7 +355,6 @@ def create_file_link(body: JSONObject, file_id: str) -> Response:
 
 @blueprint.route("/<file_id>/links", methods=["DELETE"])
 @blueprint.response(204)
-@blueprint.fails(403)
 @optimistic
 @anonymous
 def end_file_links(file_id: str) -> Response:
@@ -372,7 +371,7 @@ def end_file_links(file_id: str) -> Response:
 @blueprint.doc(parameters=[IF_MATCH, UNLESS_MATCH])
 @blueprint.arguments(NoArgs, location="query")
 @blueprint.response(204)
-@blueprint.fails(403, 412)
+@blueprint.fails(412)
 @anonymous(query_credentials=True)
 def delete_file(args: JSONObject, file_id: str) -> Response:
     """Delete an upload that no record has taken: of yours, as an admin of anybody.
@@ -386,7 +385,7 @@ def delete_file(args: JSONObject, file_id: str) -> Response:
 @blueprint.doc(parameters=[IF_MATCH, UNLESS_MATCH])
 @blueprint.arguments(NoArgs, location="query")
 @blueprint.response(204)
-@blueprint.fails(403, 412)
+@blueprint.fails(412)
 @anonymous(query_credentials=True)
 def delete_by_path(args: JSONObject, account_id: str, file_id: str) -> Response:
     """Delete an upload by the path that it returned.

@@ -115,7 +115,7 @@ class FeedPage(Schema):
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(ChangeArgs, location="query")
 @blueprint.response(200, FeedPage, example=PAGE)
-@blueprint.fails(400, 403, 410)
+@blueprint.fails(410)
 @optimistic
 @anonymous
 def list_changes(args: JSONObject) -> Response:

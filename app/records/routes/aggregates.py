@@ -87,7 +87,7 @@ EXAMPLE = {"results": [{"status": "open", "count": 2, "sum_price": 30.5}], "tota
 @blueprint.route("/<collection>/aggregate", methods=["GET"])
 @blueprint.arguments(AggregateArgs, location="query", unknown=ma.EXCLUDE)
 @blueprint.response(200, Aggregates, example=EXAMPLE)
-@blueprint.fails(400, 403, 413)
+@blueprint.fails(413)
 @blueprint.doc(parameters=[stale_reads.HEADER])
 @optimistic
 @stale_reads.may_be_stale

@@ -139,7 +139,7 @@ def refuse_conditions() -> None:
     example={"created": [], "updated": [EXAMPLE], "count": 1},
     description="With mode=upsert: all existed and were updated.",
 )
-@blueprint.fails(400, 403, 409, 413, 428)
+@blueprint.fails(409, 413, 428)
 @optimistic
 @anonymous
 def create_records(args: JSONObject, body: JSONObject, collection: str) -> Response:
@@ -165,7 +165,7 @@ def create_records(args: JSONObject, body: JSONObject, collection: str) -> Respo
     ChangedRecords, example={"records": [{"id": EXAMPLE["id"], "data": {"title": "Hello again"}}]}
 )
 @blueprint.response(200, UpdatedRecords, example={"updated": [EXAMPLE], "count": 1})
-@blueprint.fails(400, 403, 409, 413, 428)
+@blueprint.fails(409, 413, 428)
 @optimistic
 @anonymous
 def update_records(body: JSONObject, collection: str) -> Response:
@@ -181,7 +181,7 @@ def update_records(body: JSONObject, collection: str) -> Response:
 @blueprint.route("/<collection>/batch", methods=["DELETE"])
 @blueprint.arguments(ChosenRecords, example={"ids": [EXAMPLE["id"]]})
 @blueprint.response(200, DeletedRecords, example={"deleted": [EXAMPLE["id"]], "count": 1})
-@blueprint.fails(400, 403, 409, 413, 428)
+@blueprint.fails(409, 413, 428)
 @optimistic
 @anonymous
 def delete_records(body: JSONObject, collection: str) -> Response:

@@ -141,7 +141,6 @@ class Explanation(Schema):
     Explanation,
     example=EXPLANATION,
 )
-@blueprint.fails(400)
 @superadmin(reads=True)
 @versioned_cache.reloading()  # what was cached may be out of date, and nothing here would tell
 def explain_rule(body: JSONObject, collection_name: str) -> JSONObject:

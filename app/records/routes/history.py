@@ -140,7 +140,7 @@ class HistoryArgs(PageArgs):
 @blueprint.route(f"{BY_ID}/history", methods=["GET"])
 @blueprint.arguments(HistoryArgs, location="query")
 @blueprint.response(200, RecordChangePage, example=PAGE)
-@blueprint.fails(400, 403, 413)
+@blueprint.fails(413)
 @optimistic
 @anonymous
 def list_record_changes(args: JSONObject, collection: str, record_id: str) -> Response:
@@ -160,7 +160,7 @@ def list_record_changes(args: JSONObject, collection: str, record_id: str) -> Re
 @blueprint.doc(parameters=[IF_MATCH, UNLESS_MATCH])
 @blueprint.arguments(RestoreBody, example={"audit_id": 41})
 @blueprint.response(200, RecordObject, example=RECORD)
-@blueprint.fails(400, 403, 409, 412, 428)
+@blueprint.fails(409, 412, 428)
 @optimistic
 @anonymous
 def restore_record(body: JSONObject, collection: str, record_id: str) -> Response:
@@ -177,7 +177,7 @@ def restore_record(body: JSONObject, collection: str, record_id: str) -> Respons
 
 @blueprint.route(f"{BY_ID}/erase", methods=["POST"])
 @blueprint.response(200, Erasure, example=ERASED)
-@blueprint.fails(403, 409, 428)
+@blueprint.fails(409, 428)
 @optimistic
 @anonymous
 def erase_record(collection: str, record_id: str) -> Response:
@@ -193,7 +193,7 @@ def erase_record(collection: str, record_id: str) -> Response:
 
 @blueprint.route("/users/<uuid:user_id>/erase", methods=["POST"])
 @blueprint.response(200, Erasure, example=ERASED | {"message": "The user is erased."})
-@blueprint.fails(403, 409)
+@blueprint.fails(409)
 @superadmin
 def erase_user(user_id: str) -> Response:
     """Erase a user for good.

@@ -211,7 +211,7 @@ def tagged(record: RecordView, status: int = 200) -> Response:
 @blueprint.route("/<collection>", methods=["GET"])
 @blueprint.arguments(RecordListArgs, location="query", unknown=ma.EXCLUDE)
 @blueprint.response(200, RecordPage, example=page_body([EXAMPLE], 1, {"skip": 0, "limit": 30}))
-@blueprint.fails(400, 403, 413)
+@blueprint.fails(413)
 @blueprint.doc(parameters=[stale_reads.HEADER])
 @optimistic
 @stale_reads.may_be_stale
@@ -251,7 +251,7 @@ def list_records(args: JSONObject, collection: str) -> Response:
 @blueprint.doc(requestBody=WITH_FILES)
 @blueprint.arguments(RecordBody, example={"title": "Hello"})
 @blueprint.response(201, RecordObject, example=EXAMPLE)
-@blueprint.fails(400, 403, 409, 428)
+@blueprint.fails(409, 428)
 @optimistic
 @anonymous
 def create_record(body: JSONObject, collection: str) -> Response:
@@ -271,7 +271,7 @@ def create_record(body: JSONObject, collection: str) -> Response:
 @blueprint.arguments(RecordArgs, location="query")
 @blueprint.response(200, RecordObject, example=EXAMPLE)
 @blueprint.alt_response(304, description="The copy named by If-None-Match is current.")
-@blueprint.fails(400, 403, 412, 413)
+@blueprint.fails(412, 413)
 @optimistic
 @anonymous
 def get_record(args: JSONObject, collection: str, record_id: str) -> Response:
@@ -297,7 +297,7 @@ def get_record(args: JSONObject, collection: str, record_id: str) -> Response:
 @blueprint.doc(parameters=[IF_MATCH, UNLESS_MATCH], requestBody=WITH_FILES)
 @blueprint.arguments(RecordBody, example={"title": "Hello again"})
 @blueprint.response(200, RecordObject, example=EXAMPLE)
-@blueprint.fails(400, 403, 409, 412, 428)
+@blueprint.fails(409, 412, 428)
 @optimistic
 @anonymous
 def replace_record(body: JSONObject, collection: str, record_id: str) -> Response:
@@ -317,7 +317,7 @@ def replace_record(body: JSONObject, collection: str, record_id: str) -> Respons
 @blueprint.doc(parameters=[IF_MATCH, UNLESS_MATCH], requestBody=WITH_FILES)
 @blueprint.arguments(RecordBody, example={"title": "Hello again"})
 @blueprint.response(200, RecordObject, example=EXAMPLE)
-@blueprint.fails(400, 403, 409, 412, 428)
+@blueprint.fails(409, 412, 428)
 @optimistic
 @anonymous
 def patch_record(body: JSONObject, collection: str, record_id: str) -> Response:
@@ -336,7 +336,7 @@ def patch_record(body: JSONObject, collection: str, record_id: str) -> Response:
 @blueprint.route("/<collection>/<record_id>", methods=["DELETE"])
 @blueprint.doc(parameters=[IF_MATCH, UNLESS_MATCH])
 @blueprint.response(204)
-@blueprint.fails(403, 409, 412, 422, 428)
+@blueprint.fails(409, 412, 422, 428)
 @optimistic
 @anonymous
 def delete_record(collection: str, record_id: str) -> Response:

@@ -148,7 +148,7 @@ class RecordImport(Schema):
     example="(bytes)",
     description="The records, with the bytes of their files.",
 )
-@blueprint.fails(400, 403, 503)
+@blueprint.fails(503)
 @blueprint.doc(parameters=[stale_reads.HEADER])
 @optimistic
 @stale_reads.may_be_stale
@@ -181,7 +181,7 @@ def export_records(args: JSONObject, collection: str) -> Response:
 @blueprint.route("/<collection>/import", methods=["POST"])
 @blueprint.arguments(ImportArgs, location="query")
 @blueprint.response(200, RecordImport, example={"imported": 2, "count": 2, "dry_run": False})
-@blueprint.fails(400, 403, 409, 413, 415, 422, 428, 503)
+@blueprint.fails(409, 413, 415, 422, 428, 503)
 @blueprint.doc(requestBody={"required": True, "content": FILES})
 @optimistic
 @anonymous
