@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cache
 from typing import Any, TypeVar, overload
 
 from app.types import JSONMapping
@@ -77,6 +78,7 @@ superadmin = ViewAccess(AccessLevel.SUPERADMIN)
 directory = ViewAccess(AccessLevel.DIRECTORY)
 
 
+@cache
 def access_of(view: Callable[..., object] | None) -> ViewAccess:
     """Return the access of a view; the default is any signed-in caller."""
     access: ViewAccess = getattr(view, "access", signed_in)
