@@ -200,7 +200,7 @@ def list_deliveries(args: JSONObject, webhook_id: str) -> JSONObject:
 def get_delivery(webhook_id: str, delivery_id: str) -> JSONObject:
     """Get a delivery with all attempts.
 
-    For admins. Attempts are ordered oldest first. What is hidden in the list is hidden here, too.
+    Attempts are ordered oldest first. What is hidden in the list is hidden here, too.
     """
     return log.get(service.get(webhook_id, by=principal()), delivery_id, by=principal())
 
