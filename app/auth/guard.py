@@ -187,7 +187,7 @@ def check(request: Request, g: Any) -> Response | None:
     access = access_of(view) if view else Access.PUBLIC
     g.of_any_account = getattr(view, "of_any_account", False)
     g.query_credentials = getattr(view, "query_credentials", False)
-    if access is not Access.PUBLIC:
+    if access not in (Access.PUBLIC, Access.PAGE):
         _authorize(request, g, view, access)
     elif not _is_exempt(request):
         _count(request, None)

@@ -83,13 +83,13 @@ from app.console.shell import (
     streams,
     theme,
 )
-from app.console.shell.blueprint import blueprint
+from app.console.shell.access import ANYBODY, USER
+from app.console.shell.blueprint import blueprint, page
 from app.console.shell.forms import Form, Page
 from app.errors import AppError, Unauthorized
 from app.sso import service as providers
 from app.sso.models import ProviderSetting
 from app.web import languages
-from app.web.access import public
 from app.web.languages import gettext, lazy_gettext
 
 __all__ = ["blueprint"]
@@ -130,24 +130,19 @@ NO_PROVIDER = lazy_gettext("No single sign-on for this account. Check the accoun
 NOT_SIGNED_IN = lazy_gettext("You are not signed in yet. Sign in in the other tab first.")
 
 
-@blueprint.get("/")
-@public
-@guard.allow_anonymous
+@page("/", role=ANYBODY)
 def start() -> BaseResponse:
     """Redirect to the console."""
     return redirect(url_for("console.show_home"))
 
 
-@blueprint.get("/console")
-@public
+@page("/console", role=USER)
 def show_home() -> str:
     """The home page."""
     return render_template("console/home.html", **home.context(guard.require_caller()))
 
 
-@blueprint.get("/console/sign-in")
-@public
-@guard.allow_anonymous
+@page("/console/sign-in", role=ANYBODY)
 def sign_in() -> BaseResponse | Page:
     """The sign-in form."""
     if guard.caller():
@@ -156,9 +151,7 @@ def sign_in() -> BaseResponse | Page:
     return _sign_in_page(Form({"account": account, "next": request.args.get("next", "")}))
 
 
-@blueprint.post("/console/sign-in")
-@public
-@guard.allow_anonymous
+@page("/console/sign-in", "POST", role=ANYBODY)
 def submit_sign_in() -> BaseResponse | Page:
     """Sign in."""
     form = forms.submitted("account", "email", "password", "next", resubmit.FIELD)
@@ -236,8 +229,7 @@ def _offered(form: Form) -> Sequence[object]:
     return providers.list_for_sign_in(form["account"] or only)[1]
 
 
-@blueprint.post("/console/reauthenticate")
-@public
+@page("/console/reauthenticate", "POST", role=USER)
 def reauthenticate() -> BaseResponse | Page:
     """Confirm the password, and return to the page that needed it."""
     form = forms.submitted("password", "code", "assertion", "next", resubmit.FIELD)
@@ -252,17 +244,13 @@ def reauthenticate() -> BaseResponse | Page:
     return redirect(guard.safe_target(form["next"]) or url_for("console.show_home"), 303)
 
 
-@blueprint.post("/console/theme")
-@public
-@guard.allow_anonymous
+@page("/console/theme", "POST", role=ANYBODY)
 def choose_theme() -> BaseResponse:
     """Choose a light or dark theme."""
     return theme.choose()
 
 
-@blueprint.post("/console/language")
-@public
-@guard.allow_anonymous
+@page("/console/language", "POST", role=ANYBODY)
 def choose_language() -> BaseResponse:
     """Choose the language of this browser, and show the page again."""
     response = redirect(guard.referring_page() or url_for("console.show_home"), 303)
@@ -271,9 +259,7 @@ def choose_language() -> BaseResponse:
     return response
 
 
-@blueprint.post("/console/sign-out")
-@public
-@guard.allow_anonymous
+@page("/console/sign-out", "POST", role=ANYBODY)
 def sign_out() -> BaseResponse:
     """Sign out, also at the identity provider if the session began there by SAML.
 

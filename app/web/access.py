@@ -18,6 +18,7 @@ class Access(Enum):
     """Who may call a view."""
 
     PUBLIC = "public"  # credentials are ignored
+    PAGE = "page"  # by the session of the console, whose own guard checks it
     ANONYMOUS = "anonymous"  # no credential needed, but an invalid one is refused
     SIGNED_IN = "signed in"
     ACCOUNT_ADMIN = "admin of the account"

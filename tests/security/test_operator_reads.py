@@ -177,10 +177,7 @@ def ways(rule: Rule, account_id: str) -> Ways:
 
 def is_for_callers(app: Flask, rule: Rule) -> bool:
     """Whether a route knows its caller: public ones answer the same to everybody."""
-    view = app.view_functions[rule.endpoint]
-    if rule.endpoint.startswith("console."):
-        return not getattr(view, "allow_anonymous", False)
-    return access_of(view) not in (Access.PUBLIC, Access.DIRECTORY)
+    return access_of(app.view_functions[rule.endpoint]) not in (Access.PUBLIC, Access.DIRECTORY)
 
 
 @pytest.mark.long

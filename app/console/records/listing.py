@@ -36,7 +36,8 @@ from app.console.records.filters import FilterForm
 from app.console.records.models import SavedView
 from app.console.records.row_edit import RowEdit
 from app.console.shell import checks, completions, guard, lists, scopes, switcher
-from app.console.shell.blueprint import blueprint
+from app.console.shell.access import ADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.forms import Page, TemplateContext
 from app.console.shell.lists import Listing, UrlArgs
 from app.console.shell.scopes import AccountScope, CollectionScope
@@ -46,7 +47,6 @@ from app.realtime.feed import service as feed
 from app.records import service
 from app.rules import OPERATIONS
 from app.types import JSONMapping, JSONObject
-from app.web.access import public
 from app.web.converters import UuidPath
 from app.web.languages import gettext
 
@@ -68,9 +68,7 @@ class ViewLink:
     is_current: bool
 
 
-@blueprint.get(HOME)
-@public
-@guard.admins_only
+@page(HOME, role=ADMIN)
 def show_records_home() -> str | BaseResponse:
     """The page of the current account; superadmins without one, or who ask for all, choose."""
     if account_id := switcher.home_account_id(guard.require_caller()):
@@ -80,10 +78,7 @@ def show_records_home() -> str | BaseResponse:
     return render_template("console/records/accounts.html", listing=listing)
 
 
-@blueprint.get(ACCOUNT)
-@public
-@guard.admins_only
-@guard.retry_stale
+@page(ACCOUNT, role=ADMIN, retry_stale=True)
 def show_record_collections(account_id: str) -> str:
     """The collections with any operation allowed to the caller."""
     scope = scopes.account_scope(account_id)
@@ -123,10 +118,7 @@ def _newest_times(scope: AccountScope, collections: Sequence[Definition]) -> dic
     return newest
 
 
-@blueprint.get(COLLECTION)
-@public
-@guard.admins_only
-@guard.retry_stale
+@page(COLLECTION, role=ADMIN, retry_stale=True)
 def show_records(account_id: str, name: str) -> Page | BaseResponse:
     """The records of a collection that the caller may list; at first, in the default view."""
     scope = scopes.collection_scope(account_id, name)
@@ -156,10 +148,7 @@ def render_list(scope: CollectionScope, edit: RowEdit | None = None) -> Page:
     return page, edit.form.status if edit and edit.form.status != 200 else status
 
 
-@blueprint.get(f"{COLLECTION}/condition")
-@public
-@guard.admins_only
-@guard.retry_stale
+@page(f"{COLLECTION}/condition", role=ADMIN, retry_stale=True)
 def show_condition(account_id: str, name: str) -> str:
     """The inputs of one condition, for the field that it names; for scripts."""
     scope = scopes.collection_scope(account_id, name)
@@ -176,10 +165,7 @@ def show_condition(account_id: str, name: str) -> str:
     )
 
 
-@blueprint.post(f"{COLLECTION}/filter/check")
-@public
-@guard.admins_only
-@guard.retry_stale
+@page(f"{COLLECTION}/filter/check", "POST", role=ADMIN, retry_stale=True)
 def check_filter(account_id: str, name: str) -> str:
     """Validate a filter expression."""
     scope, text = scopes.collection_scope(account_id, name), checks.submitted()
