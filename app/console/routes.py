@@ -13,118 +13,17 @@ from app.auth import service as auth
 from app.auth.guard import account_of_host
 from app.auth.mfa.gate import Proof
 from app.auth.responses import origin
-from app.console import dashboard, home, sample, search
-from app.console.admin import (
-    account_settings,
-    audit,
-    deletions,
-    domains,
-    exports,
-    instance,
-    jobs,
-    operation,
-    retention,
-    scim,
-    security_log,
-    settings_home,
-    setup,
-    setup_links,
-    sso,
-    sso_saml,
-    usage,
-)
-from app.console.automation import (
-    deliveries,
-    webhooks,
-    workflow_instances,
-    workflow_steps,
-    workflows,
-)
-from app.console.collections import (
-    api_examples,
-    candidates,
-    explain,
-    listing,
-    manifest,
-    rules,
-    schemas,
-)
-from app.console.people import (
-    api_keys,
-    groups,
-    handover,
-    profile,
-    roles,
-    second_factors,
-    team,
-    users,
-)
-from app.console.records import (
-    bulk,
-    downloads,
-    files,
-    history,
-    options,
-    pages,
-    row_pages,
-    uploads,
-    view_pages,
-)
-from app.console.records import listing as table
-from app.console.shell import (
-    checks,
-    forms,
-    guard,
-    last_account,
-    links,
-    realms,
-    resubmit,
-    second_factor,
-    streams,
-    theme,
-)
+from app.console import home
+from app.console.shell import forms, guard, last_account, realms, resubmit, second_factor, theme
 from app.console.shell.access import ANYBODY, USER
-from app.console.shell.blueprint import blueprint, page
+from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page
+from app.console.shell.navigation import TOP, MenuItem
 from app.errors import AppError, Unauthorized
 from app.sso import service as providers
 from app.sso.models import ProviderSetting
 from app.web import languages
 from app.web.languages import gettext, lazy_gettext
-
-__all__ = ["blueprint"]
-
-PAGES = (
-    sample,
-    *(
-        audit,
-        history,
-        team,
-        handover,
-        groups,
-        api_keys,
-        users,
-        profile,
-        second_factors,
-        instance,
-        roles,
-        links,
-        sso,
-        sso_saml,
-        scim,
-        retention,
-        setup,
-        setup_links,
-        domains,
-        security_log,
-        settings_home,
-    ),
-    *(listing, schemas, rules, explain, candidates, api_examples, manifest),
-    *(table, files, downloads, uploads, pages, options, bulk, view_pages, row_pages),
-    *(webhooks, deliveries, workflows, workflow_instances, workflow_steps, jobs),
-    *(dashboard, search, account_settings, exports, deletions, operation, streams, checks, usage),
-)
-
 
 NO_PROVIDER = lazy_gettext("No single sign-on for this account. Check the account above.")
 NOT_SIGNED_IN = lazy_gettext("You are not signed in yet. Sign in in the other tab first.")
@@ -136,7 +35,7 @@ def start() -> BaseResponse:
     return redirect(url_for("console.show_home"))
 
 
-@page("/console", role=USER)
+@page("/console", role=USER, menu=MenuItem(TOP, 1, lazy_gettext("Home"), "home"))
 def show_home() -> str:
     """The home page."""
     return render_template("console/home.html", **home.context(guard.require_caller()))

@@ -28,6 +28,7 @@ from app.console.shell import days, guard, lists, streamed_pages
 from app.console.shell.access import ADMIN, SUPERADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.lists import Listing
+from app.console.shell.navigation import ACCOUNT, INSTANCE, MenuItem
 from app.errors import NotFound
 from app.portability.retention import policy as policies
 from app.types import JSONObject
@@ -51,7 +52,11 @@ NO_SUPERADMIN = lazy_gettext(
 )
 
 
-@page(AUDIT, role=ADMIN)
+@page(
+    AUDIT,
+    role=ADMIN,
+    menu=MenuItem(ACCOUNT, 3, lazy_gettext("Audit log"), "history", of_superadmins=(INSTANCE, 5)),
+)
 def show_audit_log() -> str:
     """The matching changes, newest first."""
     by = guard.require_caller()

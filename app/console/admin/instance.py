@@ -17,16 +17,21 @@ from app.console.shell import forms, guard, lists, switcher
 from app.console.shell.access import SUPERADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.navigation import INSTANCE, MenuItem
 from app.db import counts
 from app.errors import AppError, InvalidValues, problem
-from app.web.languages import gettext
+from app.web.languages import gettext, lazy_gettext
 
 MAX_SUGGESTED = 100
 SORTS = ("-created_at", "name", "slug")
 ONE_ACCOUNT = "/console/accounts/<uuid:account_id>"
 
 
-@page("/console/accounts", role=SUPERADMIN)
+@page(
+    "/console/accounts",
+    role=SUPERADMIN,
+    menu=MenuItem(INSTANCE, 1, lazy_gettext("Accounts"), "building"),
+)
 def show_accounts() -> str:
     """The accounts of this instance."""
     states = {"active": gettext("active"), "suspended": gettext("suspended")}
@@ -116,7 +121,7 @@ def _account_page(account_id: str, form: Form) -> Page:
     )
 
 
-@page("/console/users", role=SUPERADMIN)
+@page("/console/users", role=SUPERADMIN, menu=MenuItem(INSTANCE, 2, lazy_gettext("Users"), "users"))
 def show_users() -> str:
     """The users of all accounts."""
     listing = user_lists.load("console.show_users", None, {})

@@ -19,12 +19,13 @@ from app.console.shell.blueprint import page
 from app.console.shell.figures import Figure
 from app.console.shell.forms import redirect_with_notice
 from app.console.shell.lists import Listing
+from app.console.shell.navigation import INSTANCE, MenuItem
 from app.context import shown_accounts
 from app.db import counts
 from app.db.functions import database_now
 from app.errors import NotFound
 from app.jobs import TABLE, workers
-from app.web.languages import gettext
+from app.web.languages import gettext, lazy_gettext
 from app.webhooks.models import DELIVERIES
 
 JOBS = "/console/jobs"
@@ -45,7 +46,17 @@ PENDING, FAILED, DONE = STATUSES = ("pending", "failed", "done")
 STATES = ("waiting", "running", "failed", "done")
 
 
-@page(JOBS, role=SUPERADMIN)
+@page(
+    JOBS,
+    role=SUPERADMIN,
+    menu=MenuItem(
+        INSTANCE,
+        6,
+        lazy_gettext("Jobs and health"),
+        "activity",
+        below=("/console/health", "/console/migrations", "/console/outbox"),
+    ),
+)
 def show_jobs() -> str:
     """The jobs, the queues and the state of Redis."""
     listing = lists.from_request(

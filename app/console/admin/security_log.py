@@ -27,6 +27,7 @@ from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.lists import Listing
+from app.console.shell.navigation import ACCOUNT, MenuItem
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, NotFound
 from app.jobs import workers
@@ -45,7 +46,11 @@ MAX_PEOPLE = 200
 TEXTS = {"record_id": lazy_gettext("Record or user id")}
 
 
-@page(LOG, role=ADMIN)
+@page(
+    LOG,
+    role=ADMIN,
+    menu=MenuItem(ACCOUNT, 4, lazy_gettext("Security log"), "shield", needs_account=True),
+)
 def show_security_log(account_id: str) -> str:
     """The matching events, the newest first."""
     scope = scopes.account_scope(account_id)

@@ -16,6 +16,7 @@ from app.console.admin.account_settings import ACCOUNT_SETTINGS
 from app.console.shell import lists, scopes
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
+from app.console.shell.navigation import ACCOUNT, MenuItem
 from app.console.shell.scopes import AccountScope
 from app.db import Base, counts
 from app.db.counts import Where
@@ -62,7 +63,7 @@ class Numbers:
     open_setup_links: int
 
 
-@page(ACCOUNT_SETTINGS, role=ADMIN)
+@page(ACCOUNT_SETTINGS, role=ADMIN, menu=MenuItem(ACCOUNT, 1, lazy_gettext("Settings"), "settings"))
 def show_settings(account_id: str) -> str:
     """The settings of an account, each with its state."""
     scope = scopes.account_scope(account_id)

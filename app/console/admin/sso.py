@@ -21,6 +21,7 @@ from app.console.shell import forms, guard, idempotent_forms, lists, scopes
 from app.console.shell.access import ADMIN, ANY_FEATURE, ANYBODY
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.navigation import PEOPLE, MenuItem
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError
 from app.sso import (
@@ -45,7 +46,7 @@ from app.sso.responses import begin_in_console, may_finish, redirect_to_base, re
 from app.sso.saml import keys
 from app.sso.scim import seen_groups
 from app.types import JSONObject
-from app.web.languages import gettext
+from app.web.languages import gettext, lazy_gettext
 
 ACCOUNT = "/console/sso/<uuid:account_id>"
 NEW = f"{ACCOUNT}/new/<category>/<provider>"
@@ -61,7 +62,12 @@ def show_sso() -> BaseResponse:
     return redirect(url_for("console.show_providers", account_id=guard.own_account_id()))
 
 
-@page(ACCOUNT, role=ADMIN, setup=ANY_FEATURE)
+@page(
+    ACCOUNT,
+    role=ADMIN,
+    setup=ANY_FEATURE,
+    menu=MenuItem(PEOPLE, 3, lazy_gettext("Single sign-on"), "lock"),
+)
 def show_providers(account_id: str) -> Page | BaseResponse:
     """The providers of an account, its provisioning settings and recent refusals."""
     scope = scopes.account_scope(account_id)

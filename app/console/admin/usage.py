@@ -22,6 +22,7 @@ from app.console.shell.access import ADMIN, SUPERADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.charts import Chart
 from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.navigation import ACCOUNT, MenuItem
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, InvalidValues, problem
 from app.files import uploads
@@ -85,7 +86,11 @@ def show_usage_home() -> BaseResponse:
     return redirect(url_for("console.show_usage", account_id=guard.own_account_id()))
 
 
-@page(ACCOUNT_USAGE, role=ADMIN)
+@page(
+    ACCOUNT_USAGE,
+    role=ADMIN,
+    menu=MenuItem(ACCOUNT, 2, lazy_gettext("Usage"), "heart-rate-monitor"),
+)
 def show_usage(account_id: str) -> Page:
     """The usage of an account, with its quotas."""
     scope = scopes.account_scope(account_id)

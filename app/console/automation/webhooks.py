@@ -24,6 +24,7 @@ from app.console.shell import (
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.navigation import AUTOMATION, MenuItem
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError
 from app.web.languages import gettext, lazy_gettext
@@ -54,7 +55,7 @@ def show_webhooks_home() -> str | BaseResponse:
     return render_template("console/webhooks/accounts.html", listing=listing)
 
 
-@page(ACCOUNT, role=ADMIN)
+@page(ACCOUNT, role=ADMIN, menu=MenuItem(AUTOMATION, 1, lazy_gettext("Webhooks"), "webhook"))
 def show_webhooks(account_id: str) -> str:
     """The webhooks of an account."""
     scope = scopes.account_scope(account_id)

@@ -25,6 +25,7 @@ from app.console.shell import completions, forms, guard, idempotent_forms, lists
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.navigation import AUTOMATION, MenuItem
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, NotFound
 from app.types import JSONObject
@@ -69,7 +70,7 @@ def show_workflows_home() -> str | BaseResponse:
     return render_template("console/workflows/accounts.html", listing=listing)
 
 
-@page(ACCOUNT, role=ADMIN)
+@page(ACCOUNT, role=ADMIN, menu=MenuItem(AUTOMATION, 2, lazy_gettext("Workflows"), "sitemap"))
 def show_workflows(account_id: str) -> str:
     """The workflows and hooks of an account."""
     scope = scopes.account_scope(account_id)

@@ -19,6 +19,7 @@ from app.console.shell import guard, lists, names, switcher
 from app.console.shell.access import SUPERADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page
+from app.console.shell.navigation import INSTANCE, MenuItem
 from app.console.shell.switcher import RecentAccount
 from app.db import versioned_cache
 from app.rules import OPERATIONS
@@ -43,7 +44,11 @@ OPTION_TEXTS = {
 NO_ACCOUNT = lazy_gettext("There is no active account with this slug, code or id.")
 
 
-@page("/console/collections", role=SUPERADMIN)
+@page(
+    "/console/collections",
+    role=SUPERADMIN,
+    menu=MenuItem(INSTANCE, 4, lazy_gettext("Collections"), "database"),
+)
 def show_collections() -> str:
     """The collections of this instance."""
     listing = lists.from_request("console.show_collections")

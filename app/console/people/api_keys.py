@@ -18,9 +18,10 @@ from app.console.shell import forms, guard, idempotent_forms, lists, one_time_se
 from app.console.shell.access import USER
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.navigation import PEOPLE, MenuItem
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, Conflict, InvalidValues, problem
-from app.web.languages import gettext, ngettext
+from app.web.languages import gettext, lazy_gettext, ngettext
 
 FORM = "console/keys/new.html"
 FIELDS = ("name", "description", "ip_addresses")
@@ -30,7 +31,12 @@ NEVER, ON_DATE = "never", "date"
 DAYS = (30, 90, 365)
 
 
-@page("/console/keys", role=USER, in_account=True)
+@page(
+    "/console/keys",
+    role=USER,
+    in_account=True,
+    menu=MenuItem(PEOPLE, 4, lazy_gettext("API keys"), "key"),
+)
 def show_keys(account_id: str | None = None) -> str:
     """The keys that the caller may see."""
     scope = scopes.account_or_own_scope(account_id)

@@ -15,15 +15,21 @@ from app.console.shell import forms, idempotent_forms, lists, scopes
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.navigation import PEOPLE, MenuItem
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, InvalidValues, problem
-from app.web.languages import gettext
+from app.web.languages import gettext, lazy_gettext
 
 MAX_SUGGESTED = 100
 ONE_GROUP = "/console/groups/<uuid:group_id>"
 
 
-@page("/console/groups", role=ADMIN, in_account=True)
+@page(
+    "/console/groups",
+    role=ADMIN,
+    in_account=True,
+    menu=MenuItem(PEOPLE, 2, lazy_gettext("Groups"), "folder"),
+)
 def show_groups(account_id: str | None = None) -> str:
     """The groups of the account."""
     scope = scopes.account_or_own_scope(account_id)

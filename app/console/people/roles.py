@@ -12,14 +12,17 @@ from app.console.shell import forms, idempotent_forms, lists
 from app.console.shell.access import SUPERADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.navigation import INSTANCE, MenuItem
 from app.errors import AppError
-from app.web.languages import gettext
+from app.web.languages import gettext, lazy_gettext
 
 MAX_NAMING = 50  # collections that the page of a role lists
 ROLE = "/console/roles/<integer:role_id>"
 
 
-@page("/console/roles", role=SUPERADMIN)
+@page(
+    "/console/roles", role=SUPERADMIN, menu=MenuItem(INSTANCE, 3, lazy_gettext("Roles"), "shield")
+)
 def show_roles() -> str:
     """The roles."""
     listing = lists.from_request("console.show_roles")

@@ -19,10 +19,11 @@ from app.console.shell import error_texts, forms, lists, names, scopes
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, TemplateContext, redirect_with_notice
+from app.console.shell.navigation import PEOPLE, MenuItem
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, InvalidValues, problem
 from app.types import JSONObject
-from app.web.languages import gettext, ngettext
+from app.web.languages import gettext, lazy_gettext, ngettext
 
 MAX_GROUPS = 100
 INVITATION = "/console/team/invitations/<uuid:invitation_id>"
@@ -34,7 +35,12 @@ def tabs(scope: AccountScope) -> TemplateContext:
     return {"scope": scope, "pending_invitations": pending}
 
 
-@page("/console/team", role=ADMIN, in_account=True)
+@page(
+    "/console/team",
+    role=ADMIN,
+    in_account=True,
+    menu=MenuItem(PEOPLE, 1, lazy_gettext("Team"), "users-group"),
+)
 def show_team(account_id: str | None = None) -> str:
     """The users of the account."""
     scope = scopes.account_or_own_scope(account_id)

@@ -40,6 +40,7 @@ from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Page, TemplateContext
 from app.console.shell.lists import Listing, UrlArgs
+from app.console.shell.navigation import DATA, MenuItem
 from app.console.shell.scopes import AccountScope, CollectionScope
 from app.db import counts
 from app.errors import AppError
@@ -48,7 +49,7 @@ from app.records import service
 from app.rules import OPERATIONS
 from app.types import JSONMapping, JSONObject
 from app.web.converters import UuidPath
-from app.web.languages import gettext
+from app.web.languages import gettext, lazy_gettext
 
 HOME = "/console/records"
 ACCOUNT = f"{HOME}/<uuid:account_id>"
@@ -78,7 +79,9 @@ def show_records_home() -> str | BaseResponse:
     return render_template("console/records/accounts.html", listing=listing)
 
 
-@page(ACCOUNT, role=ADMIN, retry_stale=True)
+@page(
+    ACCOUNT, role=ADMIN, retry_stale=True, menu=MenuItem(DATA, 1, lazy_gettext("Records"), "table")
+)
 def show_record_collections(account_id: str) -> str:
     """The collections with any operation allowed to the caller."""
     scope = scopes.account_scope(account_id)

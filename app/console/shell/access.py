@@ -19,6 +19,7 @@ class Role(StrEnum):
 
 ANYBODY, USER, ADMIN, SUPERADMIN = Role
 ANY_FEATURE = "*"
+HOME = "/console"
 
 
 @dataclass(frozen=True, kw_only=True)

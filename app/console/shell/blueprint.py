@@ -29,7 +29,8 @@ from app.console.shell import (
     second_factor,
     theme,
 )
-from app.console.shell.access import ANYBODY, PageAccess, Role
+from app.console.shell.access import ANYBODY, HOME, PageAccess, Role
+from app.console.shell.navigation import MenuItem
 from app.db.errors import UNAVAILABLE
 from app.errors import AppError, BadRequest, Malformed, NotFound, RecentSignInRequired
 from app.outbound import mail
@@ -55,7 +56,6 @@ blueprint.after_request(compression.compress_page)  # runs after the one below
 blueprint.after_request(html.add_security_headers)
 
 View = TypeVar("View", bound=Callable[..., Any])
-HOME = "/console"
 ACCOUNT = f"{HOME}/accounts/<uuid:account_id>"
 
 TITLES = {
@@ -86,12 +86,15 @@ def page(
     renders_form: bool = False,
     retry_stale: bool = False,
     in_account: bool = False,
+    menu: MenuItem | None = None,
 ) -> Callable[[View], View]:
     """Register a view, and declare who may open it and how it is served (`PageAccess`).
 
     With `retry_stale` it runs again if a cached version was stale; with `in_account` it has a
-    second address, within the account that this one names.
+    second address, within the account that this one names. `menu` is its place in the sidebar.
     """
+    if menu:
+        navigation.add(menu, path, role, in_account=in_account)
 
     def add(view: View) -> View:
         view = guard.retry_stale(view) if retry_stale else view
