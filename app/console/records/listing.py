@@ -243,7 +243,7 @@ def _edit_context(
     page = listing.page if listing.page > 1 else None
     operations = scope.allowed_operations(scope.collection)
     context: TemplateContext = {"may_edit": {"view", "update"} <= set(operations)}
-    context["edit_url"] = lambda record_id: listing.page_url(page, edit=record_id)
+    context["edit_url"] = listing.page_url(page, edit="")  # the record's id follows
     if edit is None:
         return {**context, "edit": None, "edit_id": None}
     picker.load_labels(scope, edit.form)
