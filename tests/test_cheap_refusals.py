@@ -43,10 +43,11 @@ def reachable(app: Flask) -> Iterator[tuple[str, str, int]]:
         view = app.view_functions[rule.endpoint]
         access, of_console = access_of(view), rule.endpoint.startswith("console.")
         methods = (rule.methods or set()) & WRITING
-        if not methods or access.level not in (AccessLevel.PUBLIC, AccessLevel.ANONYMOUS):
+        # One guard refuses all pages alike: one of them stands for all.
+        is_page = access.level is AccessLevel.PAGE and rule.rule == "/console/profile"
+        is_open = access.level in (AccessLevel.PUBLIC, AccessLevel.ANONYMOUS)
+        if not methods or not (is_open or is_page):
             continue
-        if of_console and not hasattr(view, "allow_anonymous") and rule.rule != "/console/profile":
-            continue  # one guard refuses them all alike
         values = {
             name: SENT_PATHS.get(name) or (UUID if "Uuid" in type(kind).__name__ else "1")
             for name, kind in rule._converters.items()

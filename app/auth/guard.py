@@ -188,7 +188,7 @@ def check(request: Request, g: Any) -> Response | None:
     view = _view_of(request)
     access = access_of(view) if view else public
     g.across_accounts = access.across_accounts
-    if access.level is not AccessLevel.PUBLIC:
+    if access.level not in (AccessLevel.PUBLIC, AccessLevel.PAGE):
         _authorize(request, g, access, view)
     elif not _is_exempt(request):
         _count(request, None)

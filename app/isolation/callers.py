@@ -79,10 +79,7 @@ def naming_account(app: Flask, admin: Caller, victim: Tenant) -> list[Caller]:
 
 def is_public(app: Flask, endpoint: str) -> bool:
     """Whether a view needs no authentication."""
-    view = app.view_functions[endpoint]
-    if view.__module__.startswith("app.console"):
-        return bool(getattr(view, "allow_anonymous", False))
-    return access_of(view).level is AccessLevel.PUBLIC
+    return access_of(app.view_functions[endpoint]).level is AccessLevel.PUBLIC
 
 
 def is_open(app: Flask, endpoint: str) -> bool:

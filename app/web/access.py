@@ -23,6 +23,7 @@ class AccessLevel(Enum):
     """Who may call a view."""
 
     PUBLIC = "public"  # credentials are ignored
+    PAGE = "page"  # by the session of the console, whose own guard checks it
     ANONYMOUS = "anonymous"  # no credential needed, but an invalid one is refused
     SIGNED_IN = "signed in"
     ACCOUNT_ADMIN = "admin of the account"
@@ -71,6 +72,7 @@ class ViewAccess:
 
 
 public = ViewAccess(AccessLevel.PUBLIC)
+console_session = ViewAccess(AccessLevel.PAGE)
 anonymous = ViewAccess(AccessLevel.ANONYMOUS)
 signed_in = ViewAccess(AccessLevel.SIGNED_IN)
 account_admin = ViewAccess(AccessLevel.ACCOUNT_ADMIN)

@@ -177,10 +177,8 @@ def ways(rule: Rule, account_id: str) -> Ways:
 
 def is_for_callers(app: Flask, rule: Rule) -> bool:
     """Whether a route knows its caller: public ones answer the same to everybody."""
-    view = app.view_functions[rule.endpoint]
-    if rule.endpoint.startswith("console."):
-        return not getattr(view, "allow_anonymous", False)
-    return access_of(view).level not in (AccessLevel.PUBLIC, AccessLevel.DIRECTORY)
+    level = access_of(app.view_functions[rule.endpoint]).level
+    return level not in (AccessLevel.PUBLIC, AccessLevel.DIRECTORY)
 
 
 def test_every_look_at_rows_of_an_account_is_in_its_log(app: Flask, cast: Cast) -> None:
