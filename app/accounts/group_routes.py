@@ -16,7 +16,7 @@ from app.web import fields
 from app.web.access import account_admin
 from app.web.blueprint import Blueprint
 from app.web.paging import Page, PageArgs, items_field, page_body
-from app.web.schemas import Schema
+from app.web.schemas import Schema, View
 
 blueprint = Blueprint(
     "Groups",
@@ -36,22 +36,22 @@ GROUP = {
 }
 
 
-class GroupView(Schema):
+class GroupView(View):
     """A group."""
 
-    id = fields.Id(required=True)
-    account_id = fields.Id(required=True)
-    name = ma.fields.String(required=True)
-    description = ma.fields.String(required=True, allow_none=True)
-    is_system = ma.fields.Boolean(required=True)
-    created_at = fields.Timestamp(required=True)
-    updated_at = fields.Timestamp(required=True)
+    id = fields.Id()
+    account_id = fields.Id()
+    name = ma.fields.String()
+    description = ma.fields.String(allow_none=True)
+    is_system = ma.fields.Boolean()
+    created_at = fields.Timestamp()
+    updated_at = fields.Timestamp()
 
 
 class GroupWithMembers(GroupView):
     """A group with the users in it."""
 
-    users = ma.fields.List(ma.fields.Nested(UserView), required=True)
+    users = ma.fields.List(ma.fields.Nested(UserView))
 
 
 class GroupPage(Page):

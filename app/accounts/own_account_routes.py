@@ -90,19 +90,13 @@ class OwnAccountView(FullAccountView):
     """The caller's account with its settings."""
 
     allowed_redirect_uris = ma.fields.List(
-        ma.fields.String(),
-        required=True,
-        attribute="settings.allowed_redirect_uris",
-        dump_default=[],
+        ma.fields.String(), attribute="settings.allowed_redirect_uris", dump_default=[]
     )
     default_redirect_uri = ma.fields.String(
-        required=True,
-        allow_none=True,
-        attribute="settings.default_redirect_uri",
-        dump_default=None,
+        allow_none=True, attribute="settings.default_redirect_uri", dump_default=None
     )
     cors_origins = ma.fields.List(
-        ma.fields.String(), required=True, attribute="settings.cors_origins", dump_default=[]
+        ma.fields.String(), attribute="settings.cors_origins", dump_default=[]
     )
     sso_provisioning = ma.fields.Boolean(
         allow_none=True, **_setting("sso_provisioning", None, PROVISIONING)
@@ -115,7 +109,7 @@ class OwnAccountView(FullAccountView):
     )
     sso_allow_admin = ma.fields.Boolean(**_setting("sso_allow_admin", False, ALLOW_ADMIN))
     sso_ignored_groups = ma.fields.List(
-        ma.fields.String(), required=True, dump_default=[], metadata={"description": IGNORED}
+        ma.fields.String(), dump_default=[], metadata={"description": IGNORED}
     )
     sso_tokens_in_fragment = ma.fields.Boolean(
         **_setting("sso_tokens_in_fragment", False, FRAGMENT)

@@ -85,7 +85,7 @@ class NewPassword(Schema):
 class VerifiedUserView(UserView):
     """A user whose address was marked verified."""
 
-    message = ma.fields.String(required=True)
+    message = ma.fields.String()
 
 
 @blueprint.route("", methods=["GET"])

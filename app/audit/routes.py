@@ -14,7 +14,7 @@ from app.web import fields
 from app.web.access import superadmin
 from app.web.blueprint import Blueprint
 from app.web.paging import Page, PageArgs, items_field, page_body
-from app.web.schemas import TEXT, Schema
+from app.web.schemas import TEXT, Schema, View
 from app.web.serialization import json_response
 
 blueprint = Blueprint(
@@ -80,39 +80,37 @@ def _nullable(description: str | None = None) -> ma.fields.String:
     return ma.fields.String(required=True, allow_none=True, metadata=metadata)
 
 
-class AuditEntry(Schema):
+class AuditEntry(View):
     """One change of one column."""
 
-    id = ma.fields.Integer(required=True)
-    account_id = fields.Id(
-        required=True, metadata={"description": "The account whose chain has this entry."}
-    )
-    operation = fields.Choice(append.OPERATIONS, required=True)
-    table_name = ma.fields.String(required=True)
-    record_id = ma.fields.String(required=True)
-    column_name = ma.fields.String(required=True)
+    id = ma.fields.Integer()
+    account_id = fields.Id(metadata={"description": "The account whose chain has this entry."})
+    operation = fields.Choice(append.OPERATIONS)
+    table_name = ma.fields.String()
+    record_id = ma.fields.String()
+    column_name = ma.fields.String()
     old_value = _nullable("Strings as they are, other values as JSON.")
     new_value = _nullable()
-    user_id = ma.fields.String(required=True)
+    user_id = ma.fields.String()
     user_email = _nullable("null if erased.")
     user_name = _nullable()
     es_username = _nullable("The electronic signature's user.")
     es_reason = _nullable()
-    es_timestamp = fields.Timestamp(required=True, allow_none=True)
+    es_timestamp = fields.Timestamp(allow_none=True)
     ip_address = _nullable()
     user_agent = _nullable()
     request_id = _nullable("The X-Correlation-ID of the request.")
-    occurred_at = fields.Timestamp(required=True)
-    extra_metadata = ma.fields.Dict(required=True, allow_none=True)
+    occurred_at = fields.Timestamp()
+    extra_metadata = ma.fields.Dict(allow_none=True)
     salt = _nullable("null if the values are masked or erased.")
-    values_digest = ma.fields.String(required=True)
+    values_digest = ma.fields.String()
     actor_salt = _nullable("null if the actor was erased.")
-    actor_digest = ma.fields.String(required=True)
-    entry_digest = ma.fields.String(required=True)
-    previous_hash = ma.fields.String(required=True)
-    checksum = ma.fields.String(required=True)
+    actor_digest = ma.fields.String()
+    entry_digest = ma.fields.String()
+    previous_hash = ma.fields.String()
+    checksum = ma.fields.String()
     masked = ma.fields.Boolean(
-        required=True, metadata={"description": "Whether the values are masked for the caller."}
+        metadata={"description": "Whether the values are masked for the caller."}
     )
 
 
@@ -120,18 +118,18 @@ class AuditEntryPage(Page):
     """A page of entries."""
 
     items = items_field(AuditEntry)
-    audit_logging_enabled = ma.fields.Boolean(required=True)
+    audit_logging_enabled = ma.fields.Boolean()
 
 
-class Checkpoint(Schema):
+class Checkpoint(View):
     """A signed statement that a chain had this checksum at this entry (Ed25519, in hex)."""
 
-    account_id = fields.Id(required=True)
-    entry_id = ma.fields.Integer(required=True)
-    checksum = ma.fields.String(required=True)
-    created_at = fields.Timestamp(required=True)
-    public_key = ma.fields.String(required=True)
-    signature = ma.fields.String(required=True)
+    account_id = fields.Id()
+    entry_id = ma.fields.Integer()
+    checksum = ma.fields.String()
+    created_at = fields.Timestamp()
+    public_key = ma.fields.String()
+    signature = ma.fields.String()
 
 
 class CheckpointPage(Page):
@@ -140,68 +138,66 @@ class CheckpointPage(Page):
     items = items_field(Checkpoint)
 
 
-class ExportedLog(Schema):
+class ExportedLog(View):
     """An export as one JSON document."""
 
-    items = ma.fields.List(ma.fields.Nested(AuditEntry), required=True)
-    checkpoints = ma.fields.List(ma.fields.Nested(Checkpoint), required=True)
+    optional = ("starts",)
+
+    items = ma.fields.List(ma.fields.Nested(AuditEntry))
+    checkpoints = ma.fields.List(ma.fields.Nested(Checkpoint))
     starts = ma.fields.List(
         ma.fields.Nested(lambda: ChainStart()), metadata={"description": "Of logs that were cut."}
     )
-    exported = ma.fields.Integer(required=True)
-    values_masked = ma.fields.Integer(required=True)
-    values_erased = ma.fields.Integer(required=True)
+    exported = ma.fields.Integer()
+    values_masked = ma.fields.Integer()
+    values_erased = ma.fields.Integer()
 
 
-class ChainHead(Schema):
+class ChainHead(View):
     """The last entry of a chain."""
 
-    id = ma.fields.Integer(required=True)
-    checksum = ma.fields.String(required=True)
+    id = ma.fields.Integer()
+    checksum = ma.fields.String()
 
 
-class ChainStart(Schema):
+class ChainStart(View):
     """A signed statement that the chain begins after this entry."""
 
-    account_id = fields.Id(required=True)
-    entry_id = ma.fields.Integer(required=True)
-    checksum = ma.fields.String(required=True)
-    created_at = ma.fields.String(required=True)
-    kind = ma.fields.String(required=True)
-    removed = ma.fields.Integer(
-        required=True, metadata={"description": "The number of entries removed so far."}
-    )
-    public_key = ma.fields.String(required=True)
-    signature = ma.fields.String(required=True)
+    account_id = fields.Id()
+    entry_id = ma.fields.Integer()
+    checksum = ma.fields.String()
+    created_at = ma.fields.String()
+    kind = ma.fields.String()
+    removed = ma.fields.Integer(metadata={"description": "The number of entries removed so far."})
+    public_key = ma.fields.String()
+    signature = ma.fields.String()
 
 
-class ChainReport(Schema):
+class ChainReport(View):
     """The verification result of one chain, up to its first fault."""
 
     account_id = fields.Id(
-        required=True,
         allow_none=True,
         metadata={"description": "The account; of several, the first with a broken chain."},
     )
-    valid = ma.fields.Boolean(required=True)
-    checked = ma.fields.Integer(required=True)
-    first_broken_id = ma.fields.Integer(required=True, allow_none=True)
+    valid = ma.fields.Boolean()
+    checked = ma.fields.Integer()
+    first_broken_id = ma.fields.Integer(allow_none=True)
     reason = _nullable("A description of the fault.")
-    head = ma.fields.Nested(ChainHead, required=True, allow_none=True)
+    head = ma.fields.Nested(ChainHead, allow_none=True)
     start = ma.fields.Nested(
         ChainStart,
-        required=True,
         allow_none=True,
         metadata={"description": "Where the chain begins, if older entries were removed."},
     )
-    values_masked = ma.fields.Integer(required=True)
-    values_erased = ma.fields.Integer(required=True)
+    values_masked = ma.fields.Integer()
+    values_erased = ma.fields.Integer()
 
 
 class Verification(ChainReport):
     """The verification result of all chains together and of each."""
 
-    chains = ma.fields.List(ma.fields.Nested(ChainReport), required=True)
+    chains = ma.fields.List(ma.fields.Nested(ChainReport))
 
 
 class AuditEntryFilter(Schema):

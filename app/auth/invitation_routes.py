@@ -22,7 +22,7 @@ from app.web.access import account_admin, across_accounts, public, shows_secret
 from app.web.blueprint import Blueprint
 from app.web.converters import LARGEST_ROLE_ID
 from app.web.paging import Page, PageArgs, items_field, page_body
-from app.web.schemas import Schema
+from app.web.schemas import Schema, View
 
 blueprint = Blueprint(
     "Invitations",
@@ -48,39 +48,36 @@ INVITATION = {
 RESENT = "A new link is on its way."
 
 
-class InvitationView(Schema):
+class InvitationView(View):
     """An invitation."""
 
-    id = fields.Id(required=True)
-    account_id = fields.Id(required=True)
-    email = ma.fields.String(required=True, metadata=fields.EMAIL)
+    id = fields.Id()
+    account_id = fields.Id()
+    email = ma.fields.String(metadata=fields.EMAIL)
     role_id = ma.fields.Integer(
-        required=True,
         allow_none=True,
         metadata={"description": "null if the role was deleted after the invitation was closed"},
     )
-    role = ma.fields.String(
-        required=True, allow_none=True, attribute="role.name", dump_default=None
-    )
-    groups = ma.fields.List(ma.fields.String(), required=True)
-    status = fields.Choice(invitations.STATES, required=True)
-    invited_by = fields.Id(required=True, allow_none=True)
-    expires_at = fields.Timestamp(required=True)
-    accepted_at = fields.Timestamp(required=True, allow_none=True)
-    created_at = fields.Timestamp(required=True)
-    updated_at = fields.Timestamp(required=True)
+    role = ma.fields.String(allow_none=True, attribute="role.name", dump_default=None)
+    groups = ma.fields.List(ma.fields.String())
+    status = fields.Choice(invitations.STATES)
+    invited_by = fields.Id(allow_none=True)
+    expires_at = fields.Timestamp()
+    accepted_at = fields.Timestamp(allow_none=True)
+    created_at = fields.Timestamp()
+    updated_at = fields.Timestamp()
 
 
 class SentInvitation(InvitationView):
     """An invitation with a token to accept it; the mail has another, which verifies the address."""
 
-    token = ma.fields.String(required=True)
+    token = ma.fields.String()
 
 
 class ResentInvitation(SentInvitation):
     """An invitation with its new token."""
 
-    message = ma.fields.String(required=True)
+    message = ma.fields.String()
 
 
 class InvitationPage(Page):
@@ -88,7 +85,7 @@ class InvitationPage(Page):
 
     items = items_field(InvitationView)
 
-    invitations = ma.fields.List(ma.fields.Nested(InvitationView), required=True)
+    invitations = ma.fields.List(ma.fields.Nested(InvitationView))
 
 
 class InvitationArgs(PageArgs):
@@ -112,15 +109,15 @@ class NewInvitation(Schema):
     groups = ma.fields.List(fields.Text(longest=100), validate=ma.validate.Length(max=100))
 
 
-class PublicInvitation(Schema):
+class PublicInvitation(View):
     """The part of an invitation that the holder of its token may see."""
 
-    email = ma.fields.String(required=True, metadata=fields.EMAIL)
-    account_name = ma.fields.String(required=True)
-    invited_by_name = ma.fields.String(required=True, allow_none=True)
-    expires_at = fields.Timestamp(required=True)
-    status = fields.Choice(invitations.STATES, required=True)
-    is_valid = ma.fields.Boolean(required=True)
+    email = ma.fields.String(metadata=fields.EMAIL)
+    account_name = ma.fields.String()
+    invited_by_name = ma.fields.String(allow_none=True)
+    expires_at = fields.Timestamp()
+    status = fields.Choice(invitations.STATES)
+    is_valid = ma.fields.Boolean()
 
 
 class Acceptance(Schema):

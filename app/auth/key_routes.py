@@ -19,7 +19,7 @@ from app.web import fields
 from app.web.access import shows_secret
 from app.web.blueprint import Blueprint
 from app.web.paging import OffsetArgs, Page, items_field, page_body
-from app.web.schemas import Schema
+from app.web.schemas import Schema, View
 
 blueprint = Blueprint(
     "API keys",
@@ -120,42 +120,40 @@ class RotateBody(Schema):
     )
 
 
-class KeyView(Schema):
+class KeyView(View):
     """An API key without its secret."""
 
-    id = fields.Id(required=True)
-    name = ma.fields.String(required=True)
+    id = fields.Id()
+    name = ma.fields.String()
     hint = ma.fields.String(
-        required=True,
         allow_none=True,
         metadata={"description": "The last characters of its secret; null for older keys."},
     )
-    description = ma.fields.String(required=True, allow_none=True)
-    account_id = fields.Id(required=True)
-    account_code = ma.fields.String(required=True)
-    created_by = fields.Id(required=True)
-    scopes = ma.fields.Nested(Scopes, required=True, allow_none=True)
-    read_only = ma.fields.Boolean(required=True, metadata={"description": READ_ONLY})
-    ip_addresses = ma.fields.List(ma.fields.String(), required=True, allow_none=True)
+    description = ma.fields.String(allow_none=True)
+    account_id = fields.Id()
+    account_code = ma.fields.String()
+    created_by = fields.Id()
+    scopes = ma.fields.Nested(Scopes, allow_none=True)
+    read_only = ma.fields.Boolean(metadata={"description": READ_ONLY})
+    ip_addresses = ma.fields.List(ma.fields.String(), allow_none=True)
     previous_valid_until = fields.Timestamp(
-        required=True,
         allow_none=True,
         metadata={"description": "Until when the secret before the last rotation works."},
     )
-    created_at = fields.Timestamp(required=True)
-    updated_at = fields.Timestamp(required=True)
-    last_used_at = fields.Timestamp(required=True, allow_none=True)
-    expires_at = fields.Timestamp(required=True, allow_none=True)
-    is_active = ma.fields.Boolean(required=True)
-    is_revoked = ma.fields.Boolean(required=True)
-    revoked_at = fields.Timestamp(required=True, allow_none=True)
-    revoked_by = fields.Id(required=True, allow_none=True)
+    created_at = fields.Timestamp()
+    updated_at = fields.Timestamp()
+    last_used_at = fields.Timestamp(allow_none=True)
+    expires_at = fields.Timestamp(allow_none=True)
+    is_active = ma.fields.Boolean()
+    is_revoked = ma.fields.Boolean()
+    revoked_at = fields.Timestamp(allow_none=True)
+    revoked_by = fields.Id(allow_none=True)
 
 
 class CreatedKey(KeyView):
     """A new API key with its secret, which is not shown again."""
 
-    key = ma.fields.String(required=True)
+    key = ma.fields.String()
 
 
 class KeyPage(Page):
@@ -170,13 +168,13 @@ class KeyArgs(OffsetArgs):
     default_limit = 25
 
 
-class RevokedKey(Schema):
+class RevokedKey(View):
     """A revoked API key."""
 
-    id = fields.Id(required=True)
-    is_revoked = ma.fields.Boolean(required=True)
-    revoked_at = fields.Timestamp(required=True)
-    revoked_by = fields.Id(required=True)
+    id = fields.Id()
+    is_revoked = ma.fields.Boolean()
+    revoked_at = fields.Timestamp()
+    revoked_by = fields.Id()
 
 
 @blueprint.route("/admin/api-keys", methods=["GET"], endpoint="list_api_keys_as_admin")

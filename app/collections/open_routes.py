@@ -13,7 +13,7 @@ from app.types import JSONObject
 from app.web import fields
 from app.web.blueprint import Blueprint
 from app.web.paging import Page, PageArgs, items_field, page_body
-from app.web.schemas import Schema
+from app.web.schemas import View
 
 blueprint = Blueprint(
     "Own collections",
@@ -25,13 +25,13 @@ blueprint = Blueprint(
 OPEN_COLLECTION = {key: COLLECTION[key] for key in ("id", "name", "schema", "fields")}
 
 
-class OpenCollectionView(Schema):
+class OpenCollectionView(View):
     """A collection that is open to the caller, with the fields that the caller may read."""
 
-    id = fields.Id(required=True)
-    name = ma.fields.String(required=True)
-    schema = ma.fields.List(ma.fields.Dict(), required=True)
-    fields_ = ma.fields.List(ma.fields.Dict(), attribute="fields", data_key="fields", required=True)
+    id = fields.Id()
+    name = ma.fields.String()
+    schema = ma.fields.List(ma.fields.Dict())
+    fields_ = ma.fields.List(ma.fields.Dict(), attribute="fields", data_key="fields")
 
 
 class OpenCollectionPage(Page):

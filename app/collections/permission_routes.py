@@ -15,7 +15,7 @@ from app.types import JSONObject
 from app.web import fields
 from app.web.access import superadmin
 from app.web.paging import Page, PageArgs, items_field, page_body
-from app.web.schemas import Schema
+from app.web.schemas import View
 
 ROLE_ID = 3
 REACH = {"list": "all", "view": "all", "create": "some", "update": "some", "delete": "none"}
@@ -33,15 +33,15 @@ class RolePermissionsPage(Page):
     items = items_field(RolePermissions)
 
 
-class PermissionRow(Schema):
+class PermissionRow(View):
     """The records of a collection that each operation opens to users of a role."""
 
-    collection = ma.fields.String(required=True)
-    list = fields.Choice(permissions.REACH, required=True)
-    view = fields.Choice(permissions.REACH, required=True)
-    create = fields.Choice(permissions.REACH, required=True)
-    update = fields.Choice(permissions.REACH, required=True)
-    delete = fields.Choice(permissions.REACH, required=True)
+    collection = ma.fields.String()
+    list = fields.Choice(permissions.REACH)
+    view = fields.Choice(permissions.REACH)
+    create = fields.Choice(permissions.REACH)
+    update = fields.Choice(permissions.REACH)
+    delete = fields.Choice(permissions.REACH)
 
 
 class PermissionMatrix(Page):
@@ -49,8 +49,8 @@ class PermissionMatrix(Page):
 
     items = items_field(PermissionRow)
 
-    role_id = ma.fields.Integer(required=True)
-    role_name = ma.fields.String(required=True)
+    role_id = ma.fields.Integer()
+    role_name = ma.fields.String()
 
 
 @blueprint.route("/<integer:role_id>/permissions", methods=["GET"])

@@ -16,7 +16,7 @@ from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin
 from app.web.blueprint import Blueprint
-from app.web.schemas import Schema
+from app.web.schemas import Schema, View
 from app.web.serialization import json_response
 from app.webhooks.models import STATES
 
@@ -105,30 +105,30 @@ class TimeSeries(Schema):
     audit_by_operation = nested(DayOperations, many=True)
 
 
-class RecentRegistration(Schema):
+class RecentRegistration(View):
     """A new user."""
 
-    id = fields.Id(required=True)
-    email = ma.fields.String(required=True, metadata=fields.EMAIL)
-    account_id = fields.Id(required=True)
-    account_code = ma.fields.String(required=True)
-    account_name = ma.fields.String(required=True)
-    created_at = fields.Timestamp(required=True)
+    id = fields.Id()
+    email = ma.fields.String(metadata=fields.EMAIL)
+    account_id = fields.Id()
+    account_code = ma.fields.String()
+    account_name = ma.fields.String()
+    created_at = fields.Timestamp()
 
 
-class SystemHealth(Schema):
+class SystemHealth(View):
     """Database and storage."""
 
-    database_status = fields.Choice(("ok",), required=True)
+    database_status = fields.Choice(("ok",))
     storage_usage_mb = ma.fields.Float(
-        required=True, metadata={"description": "Of uploaded files; up to 10,000 files count."}
+        metadata={"description": "Of uploaded files; up to 10,000 files count."}
     )
 
 
-class DashboardStats(Schema):
+class DashboardStats(View):
     """Figures of an account, or of all."""
 
-    range = fields.Choice(RANGES, required=True)
+    range = fields.Choice(RANGES)
     total_accounts = number("Without the system account.")
     total_users = number()
     total_collections = number()

@@ -11,7 +11,7 @@ from app.types import JSONObject
 from app.web import fields
 from app.web.access import superadmin
 from app.web.paging import Page, PageArgs, items_field, page_body
-from app.web.schemas import Schema
+from app.web.schemas import View
 
 ACCOUNT_ID = "019a9f00-0000-7000-8000-00000000000a"
 COUNTS = {"users": 12, "files": 37, "col_posts": 40_112}
@@ -40,18 +40,15 @@ PAGE = {"skip": 0, "limit": 25}
 NUMBERS = {"description": "The number of rows of each table when the account was deleted."}
 
 
-class DeletionView(Schema):
+class DeletionView(View):
     """The deletion of an account."""
 
-    account_id = fields.Id(required=True)
-    account_name = ma.fields.String(required=True, allow_none=True)
-    closed_at = fields.Timestamp(required=True)
-    closed_by = fields.Id(required=True)
-    counts = ma.fields.Dict(
-        keys=ma.fields.String(), values=ma.fields.Integer(), required=True, metadata=NUMBERS
-    )
+    account_id = fields.Id()
+    account_name = ma.fields.String(allow_none=True)
+    closed_at = fields.Timestamp()
+    closed_by = fields.Id()
+    counts = ma.fields.Dict(keys=ma.fields.String(), values=ma.fields.Integer(), metadata=NUMBERS)
     certified_at = fields.Timestamp(
-        required=True,
         allow_none=True,
         metadata={"description": "When nothing was left; null until the certificate is signed."},
     )
@@ -63,27 +60,21 @@ class DeletionPage(Page):
     items = items_field(DeletionView)
 
 
-class CertificateView(Schema):
+class CertificateView(View):
     """A certificate of deletion; `docs/verify_deletion.py` verifies it."""
 
-    purpose = fields.Choice(("deletion",), required=True)
-    account_id = fields.Id(required=True)
-    counts = ma.fields.Dict(
-        keys=ma.fields.String(), values=ma.fields.Integer(), required=True, metadata=NUMBERS
-    )
-    closed_at = ma.fields.String(required=True)
-    closed_by = ma.fields.String(required=True)
-    verified_at = ma.fields.String(required=True)
-    kept = ma.fields.List(
-        ma.fields.String(), required=True, metadata={"description": "The tables that stay."}
-    )
+    purpose = fields.Choice(("deletion",))
+    account_id = fields.Id()
+    counts = ma.fields.Dict(keys=ma.fields.String(), values=ma.fields.Integer(), metadata=NUMBERS)
+    closed_at = ma.fields.String()
+    closed_by = ma.fields.String()
+    verified_at = ma.fields.String()
+    kept = ma.fields.List(ma.fields.String(), metadata={"description": "The tables that stay."})
     checkpoint = ma.fields.Dict(
-        required=True,
-        allow_none=True,
-        metadata={"description": "The last checkpoint of the account's audit log."},
+        allow_none=True, metadata={"description": "The last checkpoint of the account's audit log."}
     )
-    public_key = ma.fields.String(required=True)
-    signature = ma.fields.String(required=True)
+    public_key = ma.fields.String()
+    signature = ma.fields.String()
 
 
 @blueprint.route("/deletions", methods=["GET"])

@@ -9,7 +9,7 @@ from app.sso import providers
 from app.sso.models import CATEGORIES, OAUTH, SAML
 from app.web import fields
 from app.web.paging import Page, PageArgs, items_field
-from app.web.schemas import Schema
+from app.web.schemas import Schema, View
 
 ROW = {
     "id": "019a9f00-0000-7000-8000-0000000000a1",
@@ -71,43 +71,42 @@ SLUG = (
 )
 
 
-class ProviderRow(Schema):
+class ProviderRow(View):
     """Settings of an identity provider. Secrets in `config` are `***`, or null."""
 
-    id = fields.Id(required=True)
-    category = fields.Choice(CATEGORIES, required=True)
-    provider_name = fields.Choice(providers.NAMES, required=True)
-    slug = ma.fields.String(required=True, metadata={"description": SLUG})
-    display_name = ma.fields.String(required=True)
-    account_id = fields.Id(required=True)
-    is_system = ma.fields.Boolean(required=True)
+    id = fields.Id()
+    category = fields.Choice(CATEGORIES)
+    provider_name = fields.Choice(providers.NAMES)
+    slug = ma.fields.String(metadata={"description": SLUG})
+    display_name = ma.fields.String()
+    account_id = fields.Id()
+    is_system = ma.fields.Boolean()
     is_builtin = ma.fields.Boolean(
-        required=True, metadata={"description": "Always true: all providers are built in."}
+        metadata={"description": "Always true: all providers are built in."}
     )
     is_default = ma.fields.Boolean(
-        required=True, metadata={"description": "Always false: `priority` orders providers."}
+        metadata={"description": "Always false: `priority` orders providers."}
     )
-    config = ma.fields.Dict(required=True)
+    config = ma.fields.Dict()
     callback_url = ma.fields.String(
-        required=True,
         allow_none=True,
         metadata={
             "description": "The redirect address to enter at an OAuth provider.",
             **fields.URI,
         },
     )
-    shared_callback = ma.fields.Boolean(required=True, metadata={"description": SHARED})
-    enabled = ma.fields.Boolean(required=True)
-    admits_pii_members = ma.fields.Boolean(required=True, metadata={"description": MEMBERS})
-    priority = ma.fields.Integer(required=True)
-    created_at = fields.Timestamp(required=True)
-    updated_at = fields.Timestamp(required=True)
+    shared_callback = ma.fields.Boolean(metadata={"description": SHARED})
+    enabled = ma.fields.Boolean()
+    admits_pii_members = ma.fields.Boolean(metadata={"description": MEMBERS})
+    priority = ma.fields.Integer()
+    created_at = fields.Timestamp()
+    updated_at = fields.Timestamp()
 
 
 class SavedProviderRow(ProviderRow):
     """Settings, and what happened to them."""
 
-    status = fields.Choice(("created", "updated"), required=True)
+    status = fields.Choice(("created", "updated"))
 
 
 class ProviderRowPage(Page):
@@ -190,20 +189,20 @@ class ConnectionSettings(Schema):
     account_id = fields.Text(longest=100, allow_none=True)
 
 
-class ConnectionCheck(Schema):
+class ConnectionCheck(View):
     """The result of one check."""
 
-    check = ma.fields.String(required=True)
-    ok = ma.fields.Boolean(required=True)
-    message = ma.fields.String(required=True)
+    check = ma.fields.String()
+    ok = ma.fields.Boolean()
+    message = ma.fields.String()
 
 
-class ConnectionTestResult(Schema):
+class ConnectionTestResult(View):
     """The result of a test of settings."""
 
-    success = ma.fields.Boolean(required=True)
-    message = ma.fields.String(required=True)
-    details = ma.fields.List(ma.fields.Nested(ConnectionCheck), required=True)
+    success = ma.fields.Boolean()
+    message = ma.fields.String()
+    details = ma.fields.List(ma.fields.Nested(ConnectionCheck))
 
 
 class JsonSchemaDocument(Schema):
@@ -215,32 +214,32 @@ class JsonSchemaDocument(Schema):
         unknown = ma.INCLUDE
 
 
-class ProviderKind(Schema):
+class ProviderKind(View):
     """A provider that can be set up."""
 
-    category = fields.Choice(CATEGORIES, required=True)
-    provider_name = fields.Choice(providers.NAMES, required=True)
-    display_name = ma.fields.String(required=True)
-    is_builtin = ma.fields.Boolean(required=True)
+    category = fields.Choice(CATEGORIES)
+    provider_name = fields.Choice(providers.NAMES)
+    display_name = ma.fields.String()
+    is_builtin = ma.fields.Boolean()
 
 
-class ProviderKinds(Schema):
+class ProviderKinds(View):
     """The providers that can be set up."""
 
-    items = ma.fields.List(ma.fields.Nested(ProviderKind), required=True)
-    total = ma.fields.Integer(required=True)
+    items = ma.fields.List(ma.fields.Nested(ProviderKind))
+    total = ma.fields.Integer()
 
 
-class RefusalView(Schema):
+class RefusalView(View):
     """A refused sign-in with the failed check."""
 
-    id = fields.Id(required=True)
-    category = fields.Choice(CATEGORIES, required=True)
-    provider_name = ma.fields.String(required=True)
-    check = ma.fields.String(required=True)
-    detail = ma.fields.String(required=True)
-    ip_address = ma.fields.String(required=True, allow_none=True)
-    created_at = fields.Timestamp(required=True)
+    id = fields.Id()
+    category = fields.Choice(CATEGORIES)
+    provider_name = ma.fields.String()
+    check = ma.fields.String()
+    detail = ma.fields.String()
+    ip_address = ma.fields.String(allow_none=True)
+    created_at = fields.Timestamp()
 
 
 class RefusalPage(Page):
@@ -267,17 +266,17 @@ class RolePlanBody(Schema):
     )
 
 
-class PlannedRoleChange(Schema):
+class PlannedRoleChange(View):
     """A user whose role would change at the next sign-in."""
 
-    user = ma.fields.Nested(UserView, required=True)
-    groups = ma.fields.List(ma.fields.String(), required=True)
-    role = ma.fields.String(required=True)
-    becomes = ma.fields.String(required=True)
+    user = ma.fields.Nested(UserView)
+    groups = ma.fields.List(ma.fields.String())
+    role = ma.fields.String()
+    becomes = ma.fields.String()
 
 
-class RolePlan(Schema):
+class RolePlan(View):
     """The users whose role would change."""
 
-    changes = ma.fields.List(ma.fields.Nested(PlannedRoleChange), required=True)
-    total = ma.fields.Integer(required=True)
+    changes = ma.fields.List(ma.fields.Nested(PlannedRoleChange))
+    total = ma.fields.Integer()

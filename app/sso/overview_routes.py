@@ -13,7 +13,7 @@ from app.sso.models import OAUTH, SAML
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin, superadmin
-from app.web.schemas import Schema
+from app.web.schemas import Schema, View
 
 MAX_SETTINGS = 100  # more than there are providers
 STATS = {
@@ -22,18 +22,18 @@ STATS = {
 }
 
 
-class LevelStats(Schema):
+class LevelStats(View):
     """A number of settings."""
 
-    total = ma.fields.Integer(required=True)
-    by_category = ma.fields.Dict(keys=ma.fields.String(), values=ma.fields.Integer(), required=True)
+    total = ma.fields.Integer()
+    by_category = ma.fields.Dict(keys=ma.fields.String(), values=ma.fields.Integer())
 
 
-class ConfigurationStats(Schema):
+class ConfigurationStats(View):
     """How many providers are set up for the system and in accounts."""
 
-    system_configs = ma.fields.Nested(LevelStats, required=True)
-    account_configs = ma.fields.Nested(LevelStats, required=True)
+    system_configs = ma.fields.Nested(LevelStats)
+    account_configs = ma.fields.Nested(LevelStats)
 
 
 class RecentArgs(Schema):

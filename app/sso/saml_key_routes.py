@@ -12,7 +12,7 @@ from app.sso.saml import certificates, keys
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin
-from app.web.schemas import Schema
+from app.web.schemas import View
 
 BY_ID = "/keys/<uuid:saml_key_id>"
 KEY = {
@@ -25,24 +25,24 @@ KEY = {
 }
 
 
-class SamlKeyView(Schema):
+class SamlKeyView(View):
     """A key pair without its private key."""
 
-    id = fields.Id(required=True)
+    id = fields.Id()
     is_active = ma.fields.Boolean(
-        required=True, metadata={"description": "Whether it signs requests. All keys decrypt."}
+        metadata={"description": "Whether it signs requests. All keys decrypt."}
     )
-    certificate = ma.fields.String(required=True, metadata={"description": "DER in base64."})
-    fingerprint = ma.fields.String(required=True)
-    expires_at = fields.Timestamp(required=True)
-    created_at = fields.Timestamp(required=True)
+    certificate = ma.fields.String(metadata={"description": "DER in base64."})
+    fingerprint = ma.fields.String()
+    expires_at = fields.Timestamp()
+    created_at = fields.Timestamp()
 
 
-class SamlKeyList(Schema):
+class SamlKeyList(View):
     """The key pairs of an account, at most two."""
 
-    items = ma.fields.List(ma.fields.Nested(SamlKeyView), required=True)
-    total = ma.fields.Integer(required=True)
+    items = ma.fields.List(ma.fields.Nested(SamlKeyView))
+    total = ma.fields.Integer()
 
 
 def view(key: SamlKey) -> JSONObject:

@@ -8,7 +8,7 @@ from app.accounts.schemas import ACCOUNT, USER
 from app.auth.schemas import PAIR, SignedIn
 from app.types import JSONObject
 from app.web import fields
-from app.web.schemas import Schema
+from app.web.schemas import Schema, View
 
 LONGEST_STATE = 1000
 ACCOUNT_TEXT = {"description": "Slug, code or id; optional if the host name selects the account."}
@@ -39,13 +39,13 @@ class AuthorizeBody(Schema):
     state = fields.Text(longest=LONGEST_STATE, metadata=STATE_TEXT)
 
 
-class SignInStart(Schema):
+class SignInStart(View):
     """The address for the browser, under both names; `state` is the client's."""
 
-    authorization_url = ma.fields.String(required=True, metadata=fields.URI)
-    url = ma.fields.String(required=True, metadata=fields.URI)
-    state = ma.fields.String(required=True, allow_none=True)
-    provider = ma.fields.String(required=True)
+    authorization_url = ma.fields.String(metadata=fields.URI)
+    url = ma.fields.String(metadata=fields.URI)
+    state = ma.fields.String(allow_none=True)
+    provider = ma.fields.String()
 
 
 class CallbackBody(Schema):
@@ -69,8 +69,8 @@ class ExchangeBody(Schema):
 class ProviderSignedIn(SignedIn):
     """Tokens with user and account, and whether the user is new."""
 
-    isNewUser = ma.fields.Boolean(required=True)
-    isNewAccount = ma.fields.Boolean(required=True)
+    isNewUser = ma.fields.Boolean()
+    isNewAccount = ma.fields.Boolean()
 
 
 class StartArgs(Schema):
@@ -107,11 +107,11 @@ class SamlArgs(Schema):
     )
 
 
-class SignInAddress(Schema):
+class SignInAddress(View):
     """The address for the browser."""
 
-    url = ma.fields.String(required=True, metadata=fields.URI)
-    state = ma.fields.String(required=True, allow_none=True)
+    url = ma.fields.String(metadata=fields.URI)
+    state = ma.fields.String(allow_none=True)
 
 
 class AssertionBody(Schema):

@@ -14,7 +14,7 @@ from app.sso.setup_links import DEFAULT_HOURS, FEATURES, LONGEST_NAME, MAX_HOURS
 from app.web import fields
 from app.web.access import account_admin, shows_secret
 from app.web.paging import Page, PageArgs, items_field, page_body
-from app.web.schemas import Schema
+from app.web.schemas import Schema, View
 
 EXAMPLE = {
     "id": "019a9f00-0000-7000-8000-0000000005e1",
@@ -61,34 +61,31 @@ class NewSetupLink(Schema):
     )
 
 
-class SetupLinkView(Schema):
+class SetupLinkView(View):
     """A setup link without its address."""
 
-    id = fields.Id(required=True)
-    name = ma.fields.String(required=True)
-    email = ma.fields.String(required=True, allow_none=True)
-    features = ma.fields.List(fields.Choice(FEATURES), required=True)
+    id = fields.Id()
+    name = ma.fields.String()
+    email = ma.fields.String(allow_none=True)
+    features = ma.fields.List(fields.Choice(FEATURES))
     state = fields.Choice(
         STATES,
-        required=True,
         metadata={"description": "`opened`: in use by its holder, and no longer by anybody else."},
     )
-    created_by = fields.Id(required=True)
-    created_at = fields.Timestamp(required=True)
-    expires_at = fields.Timestamp(required=True)
-    opened_at = fields.Timestamp(required=True, allow_none=True)
+    created_by = fields.Id()
+    created_at = fields.Timestamp()
+    expires_at = fields.Timestamp()
+    opened_at = fields.Timestamp(allow_none=True)
     tested_at = fields.Timestamp(
-        required=True,
-        allow_none=True,
-        metadata={"description": "When the holder's last test sign-in worked."},
+        allow_none=True, metadata={"description": "When the holder's last test sign-in worked."}
     )
-    completed_at = fields.Timestamp(required=True, allow_none=True)
+    completed_at = fields.Timestamp(allow_none=True)
 
 
 class CreatedSetupLink(SetupLinkView):
     """A new setup link with its address, which is not shown again."""
 
-    url = ma.fields.String(required=True)
+    url = ma.fields.String()
 
 
 class SetupLinkPage(Page):

@@ -8,7 +8,7 @@ import marshmallow as ma
 
 from app.types import JSONMapping, JSONObject
 from app.web.fields import Integer
-from app.web.schemas import Schema
+from app.web.schemas import Schema, View
 
 LARGEST_SKIP = 2**31 - 1
 
@@ -67,16 +67,16 @@ def page_body(items: Sequence[object], total: int | None, args: JSONMapping) -> 
 
 def items_field(item: type[Schema]) -> ma.fields.List[dict[str, object]]:
     """Return the `items` field of a page."""
-    return ma.fields.List(ma.fields.Nested(item), required=True)
+    return ma.fields.List(ma.fields.Nested(item))
 
 
-class Page(Schema):
+class Page(View):
     """A page; subclasses set the schema of its items."""
 
     items = items_field(Schema)
-    total = ma.fields.Integer(required=True, allow_none=True)
-    skip = ma.fields.Integer(required=True)
-    limit = ma.fields.Integer(required=True)
-    page = ma.fields.Integer(required=True)
-    page_size = ma.fields.Integer(required=True)
-    total_pages = ma.fields.Integer(required=True, allow_none=True)
+    total = ma.fields.Integer(allow_none=True)
+    skip = ma.fields.Integer()
+    limit = ma.fields.Integer()
+    page = ma.fields.Integer()
+    page_size = ma.fields.Integer()
+    total_pages = ma.fields.Integer(allow_none=True)

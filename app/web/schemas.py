@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 import marshmallow as ma
 
@@ -30,30 +30,41 @@ class Schema(ma.Schema):
         return self
 
 
-class Message(Schema):
+class View(Schema):
+    """The base of responses: they have all of their properties but those in `optional`."""
+
+    optional: tuple[str, ...] = ()
+
+    def on_bind_field(self, field_name: str, field_obj: ma.fields.Field[Any]) -> None:
+        """Require the field, unless it is optional."""
+        field_obj.required = field_name not in self.optional
+
+
+class Message(View):
     """A response that is one sentence."""
 
-    message = ma.fields.String(required=True)
+    message = ma.fields.String()
 
 
-class ValidationDetail(Schema):
+class ValidationDetail(View):
     """A part of a request that does not match the documented schema."""
 
     loc = ma.fields.List(
         ma.fields.Raw(metadata={"type": ["string", "integer"]}),
-        required=True,
         metadata={"description": "The location: body, query, path or header, then the names."},
     )
-    msg = ma.fields.String(required=True)
-    type = ma.fields.String(required=True)
+    msg = ma.fields.String()
+    type = ma.fields.String()
 
 
-class Problem(Schema):
+class Problem(View):
     """A value that breaks a validation rule."""
 
+    optional: tuple[str, ...] = ("field", "position", "index", "line")
+
     field = ma.fields.String(allow_none=True)
-    message = ma.fields.String(required=True)
-    code = ma.fields.String(required=True)
+    message = ma.fields.String()
+    code = ma.fields.String()
     position = ma.fields.Integer()
     index = ma.fields.Integer(
         metadata={"description": "In a batch: the index of the record, from 0."}
@@ -63,11 +74,13 @@ class Problem(Schema):
     )
 
 
-class ErrorBody(Schema):
+class ErrorBody(View):
     """An error: a stable code and a message; 422 adds `detail`, 400 may add `details`."""
 
-    error = ma.fields.String(required=True)
-    message = ma.fields.String(required=True)
+    optional = ("detail", "details", "count", "field", "oldest", "explain_id", "id")
+
+    error = ma.fields.String()
+    message = ma.fields.String()
     detail = ma.fields.List(ma.fields.Nested(ValidationDetail))
     details = ma.fields.List(ma.fields.Nested(Problem))
     count = ma.fields.Integer(

@@ -12,7 +12,7 @@ from app.web import fields
 from app.web.access import account_admin
 from app.web.blueprint import Blueprint
 from app.web.paging import OffsetArgs, Page, items_field, page_body
-from app.web.schemas import Message, Schema
+from app.web.schemas import Message, Schema, View
 from app.webhooks import log, payload, redaction, resend, service
 from app.webhooks.models import FAILED, RETRYING, STATES
 from app.webhooks.resend import Selection
@@ -68,57 +68,50 @@ ATTEMPT = {
 RESENT = "The deliveries are queued again."
 
 
-class DeliveryView(Schema):
+class DeliveryView(View):
     """A delivery with the response to its last attempt."""
 
-    id = fields.Id(required=True)
-    webhook_id = fields.Id(required=True)
-    account_id = fields.Id(required=True)
-    event = fields.Choice(payload.EVENTS, required=True)
-    payload = ma.fields.Raw(
-        required=True, metadata={"type": "object", "additionalProperties": True}
-    )
+    id = fields.Id()
+    webhook_id = fields.Id()
+    account_id = fields.Id()
+    event = fields.Choice(payload.EVENTS)
+    payload = ma.fields.Raw(metadata={"type": "object", "additionalProperties": True})
     status = fields.Choice(
         STATES,
-        required=True,
         metadata={
             "description": "Without `next_retry_at`, a pending or retrying delivery waits until its"
             " webhook is enabled."
         },
     )
-    attempt_number = ma.fields.Integer(
-        required=True, metadata={"description": "Number of attempts."}
-    )
-    response_status = ma.fields.Integer(required=True, allow_none=True)
-    response_body = ma.fields.String(required=True, allow_none=True)
-    error = ma.fields.String(required=True, allow_none=True)
-    next_retry_at = fields.Timestamp(required=True, allow_none=True)
-    delivered_at = fields.Timestamp(required=True, allow_none=True)
-    replay_of = fields.Id(required=True, allow_none=True)
+    attempt_number = ma.fields.Integer(metadata={"description": "Number of attempts."})
+    response_status = ma.fields.Integer(allow_none=True)
+    response_body = ma.fields.String(allow_none=True)
+    error = ma.fields.String(allow_none=True)
+    next_retry_at = fields.Timestamp(allow_none=True)
+    delivered_at = fields.Timestamp(allow_none=True)
+    replay_of = fields.Id(allow_none=True)
     requested_by = fields.Id(
-        required=True,
         allow_none=True,
         metadata={"description": "The user who had it sent again, the last one of several."},
     )
-    created_at = fields.Timestamp(required=True)
+    created_at = fields.Timestamp()
 
 
-class AttemptView(Schema):
+class AttemptView(View):
     """One delivery attempt."""
 
-    attempt_number = ma.fields.Integer(required=True)
-    status_code = ma.fields.Integer(required=True, allow_none=True)
-    response_body = ma.fields.String(required=True, allow_none=True)
-    error = ma.fields.String(required=True, allow_none=True)
-    duration_ms = ma.fields.Integer(required=True)
-    attempted_at = fields.Timestamp(required=True)
+    attempt_number = ma.fields.Integer()
+    status_code = ma.fields.Integer(allow_none=True)
+    response_body = ma.fields.String(allow_none=True)
+    error = ma.fields.String(allow_none=True)
+    duration_ms = ma.fields.Integer()
+    attempted_at = fields.Timestamp()
     request = ma.fields.Dict(
-        required=True,
         allow_none=True,
         metadata={
             "description": "The request as sent: method, url and headers. Values of your own"
             " headers are shown as `***`; signatures are left out where the payload is hidden."
-            " Null if nothing was sent, or before this was recorded.",
+            " Null if nothing was sent, or before this was recorded."
         },
     )
 
@@ -126,7 +119,7 @@ class AttemptView(Schema):
 class DeliveryWithAttempts(DeliveryView):
     """A delivery with all attempts, oldest first."""
 
-    attempts = ma.fields.List(ma.fields.Nested(AttemptView), required=True)
+    attempts = ma.fields.List(ma.fields.Nested(AttemptView))
 
 
 class DeliveryPage(Page):
@@ -173,7 +166,7 @@ class DeliverySelection(Schema):
 class Redelivered(Message):
     """The number of deliveries to send again."""
 
-    count = ma.fields.Integer(required=True)
+    count = ma.fields.Integer()
 
 
 @blueprint.route("/<uuid:webhook_id>/deliveries", methods=["GET"])

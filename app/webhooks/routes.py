@@ -16,7 +16,7 @@ from app.web import fields
 from app.web.access import account_admin, shows_secret
 from app.web.blueprint import Blueprint
 from app.web.paging import Page, PageArgs, items_field, page_body
-from app.web.schemas import Problem, Schema
+from app.web.schemas import Problem, Schema, View
 from app.webhooks import headers, service
 from app.webhooks.models import DISABLED_REASONS, OPERATIONS, Webhook
 from app.webhooks.queue import Result
@@ -90,15 +90,15 @@ WARNINGS = (
 PROBLEM = {"$ref": f"#/components/schemas/{Problem.__name__}"}
 
 
-class WebhookView(Schema):
+class WebhookView(View):
     """A webhook without its secret."""
 
-    id = fields.Id(required=True)
-    account_id = fields.Id(required=True)
-    url = ma.fields.String(required=True, metadata=fields.URI)
-    collection = ma.fields.String(required=True)
-    events = ma.fields.List(fields.Choice(OPERATIONS), required=True)
-    filter = ma.fields.String(required=True, allow_none=True)
+    id = fields.Id()
+    account_id = fields.Id()
+    url = ma.fields.String(metadata=fields.URI)
+    collection = ma.fields.String()
+    events = ma.fields.List(fields.Choice(OPERATIONS))
+    filter = ma.fields.String(allow_none=True)
     headers = ma.fields.Function(
         lambda webhook: headers.masked(webhook.headers),
         metadata={
@@ -106,22 +106,16 @@ class WebhookView(Schema):
             "additionalProperties": {"type": "string"},
             "description": "Values are shown as `***`; sending `***` keeps the stored value.",
         },
-        required=True,
     )
-    enabled = ma.fields.Boolean(required=True)
-    include_pii = ma.fields.Boolean(required=True)
+    enabled = ma.fields.Boolean()
+    include_pii = ma.fields.Boolean()
     failing_since = fields.Timestamp(
-        required=True,
-        allow_none=True,
-        metadata={"description": "The time since which every attempt has failed."},
+        allow_none=True, metadata={"description": "The time since which every attempt has failed."}
     )
     disabled_at = fields.Timestamp(
-        required=True,
-        allow_none=True,
-        metadata={"description": "When the service disabled it."},
+        allow_none=True, metadata={"description": "When the service disabled it."}
     )
     disabled_reason = ma.fields.String(
-        required=True,
         allow_none=True,
         validate=ma.validate.OneOf(DISABLED_REASONS),
         metadata={
@@ -129,35 +123,29 @@ class WebhookView(Schema):
             " response with 410 (`gone`)."
         },
     )
-    created_at = fields.Timestamp(required=True)
-    updated_at = fields.Timestamp(required=True)
+    created_at = fields.Timestamp()
+    updated_at = fields.Timestamp()
     created_by = fields.Id(
-        required=True,
         allow_none=True,
         metadata={
             "description": "The owner (creator or last take-over): payloads show their view."
         },
     )
     has_active_maker = ma.fields.Function(
-        service.has_active_maker,
-        required=True,
-        metadata={"type": "boolean", "description": MAKER},
+        service.has_active_maker, metadata={"type": "boolean", "description": MAKER}
     )
-    paused_at = fields.Timestamp(required=True, allow_none=True, metadata={"description": PAUSED})
+    paused_at = fields.Timestamp(allow_none=True, metadata={"description": PAUSED})
     warnings = ma.fields.Function(
-        service.warnings,
-        required=True,
-        metadata={"type": "array", "items": PROBLEM, "description": WARNINGS},
+        service.warnings, metadata={"type": "array", "items": PROBLEM, "description": WARNINGS}
     )
 
 
 class CreatedWebhook(WebhookView):
     """A new webhook with its secret, which is shown only once."""
 
-    secret = ma.fields.String(required=True)
+    secret = ma.fields.String()
     signing_secret = ma.fields.String(
-        required=True,
-        metadata={"description": "The secret in the format of Standard Webhooks."},
+        metadata={"description": "The secret in the format of Standard Webhooks."}
     )
 
 
@@ -211,23 +199,23 @@ class NewWebhook(ChangedWebhook):
     events = _events(required=True)
 
 
-class RotatedSecret(Schema):
+class RotatedSecret(View):
     """A new secret, which is shown only once."""
 
-    id = fields.Id(required=True)
-    secret = ma.fields.String(required=True)
-    signing_secret = ma.fields.String(required=True)
-    previous_valid_until = fields.Timestamp(required=True)
+    id = fields.Id()
+    secret = ma.fields.String()
+    signing_secret = ma.fields.String()
+    previous_valid_until = fields.Timestamp()
 
 
-class TestResult(Schema):
+class TestResult(View):
     """The result of a test."""
 
-    success = ma.fields.Boolean(required=True)
-    status_code = ma.fields.Integer(required=True, allow_none=True)
-    response_body = ma.fields.String(required=True, allow_none=True)
-    error = ma.fields.String(required=True, allow_none=True)
-    duration_ms = ma.fields.Integer(required=True)
+    success = ma.fields.Boolean()
+    status_code = ma.fields.Integer(allow_none=True)
+    response_body = ma.fields.String(allow_none=True)
+    error = ma.fields.String(allow_none=True)
+    duration_ms = ma.fields.Integer()
 
 
 @blueprint.route("", methods=["GET"])

@@ -13,7 +13,7 @@ from app.outbound.address_policy import LONGEST_URL
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin, shows_secret
-from app.web.schemas import Schema
+from app.web.schemas import Schema, View
 from app.webhooks import security_streams, signing
 from app.webhooks.security_streams import Revealed
 
@@ -50,50 +50,45 @@ class SecurityStreamBody(Schema):
     )
 
 
-class SecurityStreamView(Schema):
+class SecurityStreamView(View):
     """Where a security log is sent, and how far."""
 
-    url = ma.fields.String(required=True)
-    is_enabled = ma.fields.Boolean(required=True)
+    url = ma.fields.String()
+    is_enabled = ma.fields.Boolean()
     sent_number = ma.fields.Integer(
-        required=True, metadata={"description": "The receiver has confirmed events up to this one."}
+        metadata={"description": "The receiver has confirmed events up to this one."}
     )
-    failing_since = fields.Timestamp(required=True, allow_none=True)
-    last_error = ma.fields.String(required=True, allow_none=True)
-    last_sent_at = fields.Timestamp(required=True, allow_none=True)
+    failing_since = fields.Timestamp(allow_none=True)
+    last_error = ma.fields.String(allow_none=True)
+    last_sent_at = fields.Timestamp(allow_none=True)
     created_by = fields.Id(
-        required=True,
         allow_none=True,
         metadata={"description": "Who set the receiver or took it over last; null if unknown."},
     )
     paused_at = fields.Timestamp(
-        required=True,
         allow_none=True,
         metadata={
             "description": "Since when nothing is sent, because that user is no admin any more;"
             " events wait until an admin takes the stream over."
         },
     )
-    created_at = fields.Timestamp(required=True)
-    updated_at = fields.Timestamp(required=True)
+    created_at = fields.Timestamp()
+    updated_at = fields.Timestamp()
 
 
-class SecurityStreamTest(Schema):
+class SecurityStreamTest(View):
     """The result of a test."""
 
-    success = ma.fields.Boolean(required=True)
-    response_body = ma.fields.String(required=True)
-    error = ma.fields.String(required=True, allow_none=True)
+    success = ma.fields.Boolean()
+    response_body = ma.fields.String()
+    error = ma.fields.String(allow_none=True)
 
 
 class SecurityStreamSecret(SecurityStreamView):
     """The same with its secret, which is shown once."""
 
-    secret = ma.fields.String(
-        required=True, allow_none=True, metadata={"description": "null unless it is new."}
-    )
+    secret = ma.fields.String(allow_none=True, metadata={"description": "null unless it is new."})
     signing_secret = ma.fields.String(
-        required=True,
         allow_none=True,
         metadata={"description": "The same in the form of Standard Webhooks libraries."},
     )

@@ -18,7 +18,7 @@ from app.sso import domain_settings
 from app.web import fields
 from app.web.access import account_admin
 from app.web.paging import Page, PageArgs, items_field, page_body
-from app.web.schemas import Schema
+from app.web.schemas import Schema, View
 
 AUTO_JOIN = (
     "Whether a first sign-in with a verified address of this domain creates a user, whatever"
@@ -68,29 +68,21 @@ class DomainSettings(Schema):
     sso_only = fields.StrictBoolean(metadata=_described(SSO_ONLY))
 
 
-class DomainView(Schema):
+class DomainView(View):
     """A domain of an account."""
 
-    id = fields.Id(required=True)
-    domain = ma.fields.String(
-        required=True, metadata=_described("In ASCII (`xn--...` for other letters).")
-    )
-    state = fields.Choice(STATES, required=True, metadata=_described(STATE))
-    record_name = ma.fields.String(
-        required=True, metadata=_described("The name of the DNS record of type TXT.")
-    )
-    record_value = ma.fields.String(
-        required=True, metadata=_described("The text of the DNS record.")
-    )
-    auto_join = ma.fields.Boolean(required=True, metadata=_described(AUTO_JOIN))
-    auto_join_role = ma.fields.String(
-        required=True, allow_none=True, metadata=_described(AUTO_JOIN_ROLE)
-    )
-    sso_only = ma.fields.Boolean(required=True, metadata=_described(SSO_ONLY))
-    verified_at = fields.Timestamp(required=True, allow_none=True)
-    last_checked_at = fields.Timestamp(required=True, allow_none=True)
-    created_at = fields.Timestamp(required=True)
-    updated_at = fields.Timestamp(required=True)
+    id = fields.Id()
+    domain = ma.fields.String(metadata=_described("In ASCII (`xn--...` for other letters)."))
+    state = fields.Choice(STATES, metadata=_described(STATE))
+    record_name = ma.fields.String(metadata=_described("The name of the DNS record of type TXT."))
+    record_value = ma.fields.String(metadata=_described("The text of the DNS record."))
+    auto_join = ma.fields.Boolean(metadata=_described(AUTO_JOIN))
+    auto_join_role = ma.fields.String(allow_none=True, metadata=_described(AUTO_JOIN_ROLE))
+    sso_only = ma.fields.Boolean(metadata=_described(SSO_ONLY))
+    verified_at = fields.Timestamp(allow_none=True)
+    last_checked_at = fields.Timestamp(allow_none=True)
+    created_at = fields.Timestamp()
+    updated_at = fields.Timestamp()
 
 
 class DomainPage(Page):

@@ -13,7 +13,7 @@ from app.accounts.usage.service import Limits, MeterState, Usage
 from app.auth.guard import principal
 from app.web import fields
 from app.web.access import account_admin, beyond_quota, superadmin
-from app.web.schemas import TEXT, Schema
+from app.web.schemas import TEXT, Schema, View
 
 FORMATS = ("json", "csv")
 COLUMNS = ("day", *METERS)
@@ -34,46 +34,46 @@ EXAMPLE = {
 LEVEL = "The level as the day ended; of today, now. Null for days without a measurement."
 
 
-class UsageOfDay(Schema):
+class UsageOfDay(View):
     """What an account used on a day (UTC)."""
 
-    day = ma.fields.Date(required=True)
-    requests = ma.fields.Integer(required=True)
-    deliveries = ma.fields.Integer(required=True)
-    workflow_steps = ma.fields.Integer(required=True)
-    mails = ma.fields.Integer(required=True)
-    records = ma.fields.Integer(required=True, allow_none=True, metadata={"description": LEVEL})
-    row_bytes = ma.fields.Integer(required=True, allow_none=True, metadata={"description": LEVEL})
-    file_bytes = ma.fields.Integer(required=True, allow_none=True, metadata={"description": LEVEL})
+    day = ma.fields.Date()
+    requests = ma.fields.Integer()
+    deliveries = ma.fields.Integer()
+    workflow_steps = ma.fields.Integer()
+    mails = ma.fields.Integer()
+    records = ma.fields.Integer(allow_none=True, metadata={"description": LEVEL})
+    row_bytes = ma.fields.Integer(allow_none=True, metadata={"description": LEVEL})
+    file_bytes = ma.fields.Integer(allow_none=True, metadata={"description": LEVEL})
 
 
-class MeterView(Schema):
+class MeterView(View):
     """What an account uses now (of flows: today), and its limits; null for no limit."""
 
-    used = ma.fields.Integer(required=True)
-    soft = ma.fields.Integer(required=True, allow_none=True)
-    hard = ma.fields.Integer(required=True, allow_none=True)
+    used = ma.fields.Integer()
+    soft = ma.fields.Integer(allow_none=True)
+    hard = ma.fields.Integer(allow_none=True)
 
 
-class QuotasView(Schema):
+class QuotasView(View):
     """What an account uses now, with its limits, by meter."""
 
-    requests = ma.fields.Nested(MeterView, required=True)
-    deliveries = ma.fields.Nested(MeterView, required=True)
-    workflow_steps = ma.fields.Nested(MeterView, required=True)
-    mails = ma.fields.Nested(MeterView, required=True)
-    records = ma.fields.Nested(MeterView, required=True)
-    row_bytes = ma.fields.Nested(MeterView, required=True)
-    file_bytes = ma.fields.Nested(MeterView, required=True)
+    requests = ma.fields.Nested(MeterView)
+    deliveries = ma.fields.Nested(MeterView)
+    workflow_steps = ma.fields.Nested(MeterView)
+    mails = ma.fields.Nested(MeterView)
+    records = ma.fields.Nested(MeterView)
+    row_bytes = ma.fields.Nested(MeterView)
+    file_bytes = ma.fields.Nested(MeterView)
 
 
-class UsageView(Schema):
+class UsageView(View):
     """What an account used day by day, and uses now."""
 
-    from_date = ma.fields.Date(required=True)
-    to_date = ma.fields.Date(required=True)
-    items = ma.fields.List(ma.fields.Nested(UsageOfDay), required=True)
-    meters = ma.fields.Nested(QuotasView, required=True)
+    from_date = ma.fields.Date()
+    to_date = ma.fields.Date()
+    items = ma.fields.List(ma.fields.Nested(UsageOfDay))
+    meters = ma.fields.Nested(QuotasView)
 
 
 class UsageArgs(Schema):

@@ -15,7 +15,7 @@ from app.auth.mfa.models import KINDS
 from app.web import fields
 from app.web.access import account_admin, superadmin
 from app.web.paging import Page, PageArgs, items_field, page_body
-from app.web.schemas import Schema
+from app.web.schemas import View
 
 EXAMPLE = {
     "user_id": USER["id"],
@@ -34,15 +34,14 @@ class ReportArgs(PageArgs):
     )
 
 
-class UserFactorsView(Schema):
+class UserFactorsView(View):
     """A user's second factors."""
 
-    user_id = fields.Id(required=True, attribute="user.id")
-    email = ma.fields.String(required=True, attribute="user.email", metadata=fields.EMAIL)
-    role = ma.fields.String(required=True, attribute="user.role_name")
-    methods = ma.fields.List(fields.Choice(KINDS), required=True)
+    user_id = fields.Id(attribute="user.id")
+    email = ma.fields.String(attribute="user.email", metadata=fields.EMAIL)
+    role = ma.fields.String(attribute="user.role_name")
+    methods = ma.fields.List(fields.Choice(KINDS))
     required_from = fields.Timestamp(
-        required=True,
         allow_none=True,
         metadata={"description": "When the user needs a second factor to sign in; null: never."},
     )

@@ -15,7 +15,7 @@ from app.portability.bundle.models import PENDING, READY, STATES, AccountExport
 from app.web import fields
 from app.web.access import account_admin
 from app.web.paging import Page, PageArgs, items_field, page_body
-from app.web.schemas import Schema
+from app.web.schemas import Schema, View
 
 EXAMPLE = {
     "id": "019a9f00-0000-7000-8000-0000000000e0",
@@ -52,21 +52,21 @@ class NewExport(Schema):
     )
 
 
-class ExportView(Schema):
+class ExportView(View):
     """An export of an account."""
 
-    id = fields.Id(required=True)
-    status = fields.Choice(STATES, required=True, attribute="state")
+    id = fields.Id()
+    status = fields.Choice(STATES, attribute="state")
     lines = ma.fields.Integer(
-        required=True, metadata={"description": "The lines written so far, in ten thousands."}
+        metadata={"description": "The lines written so far, in ten thousands."}
     )
-    size = ma.fields.Integer(required=True, allow_none=True, metadata={"description": "In bytes."})
-    sha256 = ma.fields.String(required=True, allow_none=True)
-    error = ma.fields.String(required=True, allow_none=True)
-    requested_by = fields.Id(required=True)
-    created_at = fields.Timestamp(required=True)
-    finished_at = fields.Timestamp(required=True, allow_none=True)
-    expires_at = fields.Timestamp(required=True)
+    size = ma.fields.Integer(allow_none=True, metadata={"description": "In bytes."})
+    sha256 = ma.fields.String(allow_none=True)
+    error = ma.fields.String(allow_none=True)
+    requested_by = fields.Id()
+    created_at = fields.Timestamp()
+    finished_at = fields.Timestamp(allow_none=True)
+    expires_at = fields.Timestamp()
 
 
 class ExportPage(Page):
@@ -75,14 +75,14 @@ class ExportPage(Page):
     items = items_field(ExportView)
 
 
-class ContentsView(Schema):
+class ContentsView(View):
     """What a bundle would have, in numbers."""
 
-    records = ma.fields.Integer(required=True)
-    record_bytes = ma.fields.Integer(required=True)
-    files = ma.fields.Integer(required=True)
-    file_bytes = ma.fields.Integer(required=True)
-    users = ma.fields.Integer(required=True)
+    records = ma.fields.Integer()
+    record_bytes = ma.fields.Integer()
+    files = ma.fields.Integer()
+    file_bytes = ma.fields.Integer()
+    users = ma.fields.Integer()
 
 
 @blueprint.route("/export", methods=["GET"])

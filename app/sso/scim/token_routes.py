@@ -14,7 +14,7 @@ from app.sso.scim import tokens as scim_tokens
 from app.web import fields
 from app.web.access import account_admin, shows_secret
 from app.web.blueprint import Blueprint
-from app.web.schemas import Schema
+from app.web.schemas import View
 
 blueprint = Blueprint(
     "SCIM tokens",
@@ -34,31 +34,27 @@ BASE_URL = "https://api.example.com/scim/v2"
 EXAMPLE = "svc_scim_AA0001_0123456789abcdefghijABCDEFGHIJ0123456789"
 
 
-class ScimTokenView(Schema):
+class ScimTokenView(View):
     """A SCIM token without its text."""
 
-    id = fields.Id(required=True)
-    hint = ma.fields.String(
-        required=True, metadata={"description": "The last characters of the token."}
-    )
-    created_by = fields.Id(required=True)
-    created_at = fields.Timestamp(required=True)
-    last_used_at = fields.Timestamp(required=True, allow_none=True)
+    id = fields.Id()
+    hint = ma.fields.String(metadata={"description": "The last characters of the token."})
+    created_by = fields.Id()
+    created_at = fields.Timestamp()
+    last_used_at = fields.Timestamp(allow_none=True)
 
 
-class ScimTokenList(Schema):
+class ScimTokenList(View):
     """The tokens of an account, at most two."""
 
-    items = ma.fields.List(ma.fields.Nested(ScimTokenView), required=True)
-    base_url = ma.fields.String(
-        required=True, metadata={"description": "The address that the directory needs."}
-    )
+    items = ma.fields.List(ma.fields.Nested(ScimTokenView))
+    base_url = ma.fields.String(metadata={"description": "The address that the directory needs."})
 
 
 class CreatedScimToken(ScimTokenView):
     """A new SCIM token with its text, which is not shown again."""
 
-    token = ma.fields.String(required=True)
+    token = ma.fields.String()
 
 
 @blueprint.route("", methods=["GET"])

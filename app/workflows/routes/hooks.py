@@ -16,7 +16,7 @@ from app.web import fields
 from app.web.access import account_admin
 from app.web.blueprint import Blueprint
 from app.web.paging import OffsetArgs, Page, items_field, page_body
-from app.web.schemas import Schema
+from app.web.schemas import View
 from app.workflows import hooks, service
 from app.workflows.language import missing_collections, missing_fields
 from app.workflows.models import HOOK, Workflow
@@ -76,14 +76,14 @@ EXECUTION = {
 class HookView(DefinitionView):
     """A hook."""
 
-    trigger = ma.fields.Dict(required=True, metadata=described.STARTED_BY)
-    condition = ma.fields.String(required=True, allow_none=True)
-    actions = ma.fields.List(ma.fields.Dict(metadata=described.ACTION), required=True)
-    cron = ma.fields.String(required=True, allow_none=True)
+    trigger = ma.fields.Dict(metadata=described.STARTED_BY)
+    condition = ma.fields.String(allow_none=True)
+    actions = ma.fields.List(ma.fields.Dict(metadata=described.ACTION))
+    cron = ma.fields.String(allow_none=True)
     last_run_at = fields.Timestamp(
-        required=True, allow_none=True, metadata={"description": "The last scheduled run."}
+        allow_none=True, metadata={"description": "The last scheduled run."}
     )
-    next_run_at = fields.Timestamp(required=True, allow_none=True)
+    next_run_at = fields.Timestamp(allow_none=True)
 
 
 class HookPage(Page):
@@ -132,18 +132,18 @@ class NewHook(NewDefinition, ChangedHook):
     actions = _actions(load_default=list)
 
 
-class ExecutionView(Schema):
+class ExecutionView(View):
     """One execution of a hook."""
 
-    id = fields.Id(required=True)
-    hook_id = fields.Id(required=True)
-    trigger_type = fields.Choice(hooks.TRIGGERS, required=True)
-    status = fields.Choice(hooks.STATES, required=True)
-    actions_executed = ma.fields.Integer(required=True)
-    error_message = ma.fields.String(required=True, allow_none=True)
-    duration_ms = ma.fields.Integer(required=True, allow_none=True)
-    execution_context = ma.fields.Dict(required=True, allow_none=True)
-    executed_at = fields.Timestamp(required=True)
+    id = fields.Id()
+    hook_id = fields.Id()
+    trigger_type = fields.Choice(hooks.TRIGGERS)
+    status = fields.Choice(hooks.STATES)
+    actions_executed = ma.fields.Integer()
+    error_message = ma.fields.String(allow_none=True)
+    duration_ms = ma.fields.Integer(allow_none=True)
+    execution_context = ma.fields.Dict(allow_none=True)
+    executed_at = fields.Timestamp()
 
 
 class ExecutionPage(Page):

@@ -12,7 +12,7 @@ from app.web import fields
 from app.web.access import account_admin
 from app.web.blueprint import Blueprint
 from app.web.paging import OffsetArgs, Page, items_field, page_body
-from app.web.schemas import Message, Schema
+from app.web.schemas import Message, Schema, View
 from app.workflows import instances, rerun, service
 from app.workflows.language import definition
 from app.workflows.models import LOG_STATES, STATES, TRIGGERS
@@ -69,42 +69,39 @@ WITH_LOGS = {**INSTANCE, "step_logs": [LOG], "step_logs_total": 1}
 RESUMED = {**INSTANCE, "status": "pending", "error_message": None, "completed_at": None}
 
 
-class InstanceView(Schema):
+class InstanceView(View):
     """A run of a workflow."""
 
-    id = fields.Id(required=True)
-    workflow_id = fields.Id(required=True)
-    account_id = fields.Id(required=True)
+    id = fields.Id()
+    workflow_id = fields.Id()
+    account_id = fields.Id()
     version = ma.fields.Integer(
-        required=True, metadata={"description": "The version of the workflow that it carries out."}
+        metadata={"description": "The version of the workflow that it carries out."}
     )
-    trigger_type = fields.Choice(TRIGGERS, required=True)
-    status = fields.Choice(STATES, required=True)
+    trigger_type = fields.Choice(TRIGGERS)
+    status = fields.Choice(STATES)
     current_step = ma.fields.String(
-        required=True,
         allow_none=True,
         metadata={"description": "What is next, or has failed; several of parallel branches."},
     )
     context = ma.fields.Dict(
-        required=True, metadata={"description": "What the steps may refer to: trigger and steps."}
+        metadata={"description": "What the steps may refer to: trigger and steps."}
     )
     withheld = ma.fields.Boolean(
-        required=True,
         metadata={
             "description": "Whether context, input and output contain personal data: they are"
             " shown only to superadmins and members of pii_access."
-        },
+        }
     )
-    error_message = ma.fields.String(required=True, allow_none=True)
+    error_message = ma.fields.String(allow_none=True)
     resume_job_id = ma.fields.String(
-        required=True,
         allow_none=True,
         dump_default=None,
         metadata={"description": "Always null: instances resume by themselves."},
     )
-    started_at = fields.Timestamp(required=True, allow_none=True)
-    completed_at = fields.Timestamp(required=True, allow_none=True)
-    created_at = fields.Timestamp(required=True)
+    started_at = fields.Timestamp(allow_none=True)
+    completed_at = fields.Timestamp(allow_none=True)
+    created_at = fields.Timestamp()
 
 
 LONG_VALUES = (
@@ -113,35 +110,33 @@ LONG_VALUES = (
 )
 
 
-class StepLogView(Schema):
+class StepLogView(View):
     """One attempt of a step."""
 
-    id = fields.Id(required=True)
-    instance_id = fields.Id(required=True)
-    workflow_id = fields.Id(required=True)
-    account_id = fields.Id(required=True)
+    id = fields.Id()
+    instance_id = fields.Id()
+    workflow_id = fields.Id()
+    account_id = fields.Id()
     place = ma.fields.String(
-        required=True,
-        metadata={"description": "The step within loops and branches, and its visit."},
+        metadata={"description": "The step within loops and branches, and its visit."}
     )
-    step_name = ma.fields.String(required=True)
-    step_type = fields.Choice(definition.PROPERTIES, required=True)
-    status = fields.Choice(LOG_STATES, required=True)
-    attempt = ma.fields.Integer(required=True)
-    input = ma.fields.Dict(required=True, allow_none=True, metadata={"description": LONG_VALUES})
-    output = ma.fields.Dict(required=True, allow_none=True, metadata={"description": LONG_VALUES})
-    error_message = ma.fields.String(required=True, allow_none=True)
-    started_at = fields.Timestamp(required=True)
-    completed_at = fields.Timestamp(required=True, allow_none=True)
+    step_name = ma.fields.String()
+    step_type = fields.Choice(definition.PROPERTIES)
+    status = fields.Choice(LOG_STATES)
+    attempt = ma.fields.Integer()
+    input = ma.fields.Dict(allow_none=True, metadata={"description": LONG_VALUES})
+    output = ma.fields.Dict(allow_none=True, metadata={"description": LONG_VALUES})
+    error_message = ma.fields.String(allow_none=True)
+    started_at = fields.Timestamp()
+    completed_at = fields.Timestamp(allow_none=True)
 
 
 class InstanceWithLogs(InstanceView):
     """An instance with the first 100 entries of its step log."""
 
-    step_logs = ma.fields.List(ma.fields.Nested(StepLogView), required=True)
+    step_logs = ma.fields.List(ma.fields.Nested(StepLogView))
     step_logs_total = ma.fields.Integer(
-        required=True,
-        metadata={"description": "The length of the log; `/step-logs` returns all of it."},
+        metadata={"description": "The length of the log; `/step-logs` returns all of it."}
     )
 
 
@@ -158,8 +153,8 @@ class StepLogArgs(OffsetArgs):
 class ResumedInstance(InstanceWithLogs):
     """A resumed instance."""
 
-    message = ma.fields.String(required=True)
-    instance_id = fields.Id(required=True)
+    message = ma.fields.String()
+    instance_id = fields.Id()
 
 
 class InstancePage(Page):
@@ -206,7 +201,7 @@ class EmptyBody(Schema):
 class ResumedCount(Message):
     """The number of resumed instances."""
 
-    count = ma.fields.Integer(required=True)
+    count = ma.fields.Integer()
 
 
 @blueprint.route("/<uuid:workflow_id>/instances", methods=["GET"])

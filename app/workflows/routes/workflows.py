@@ -24,7 +24,7 @@ from app.web.access import (
 )
 from app.web.blueprint import Blueprint
 from app.web.paging import OffsetArgs, Page, items_field, page_body
-from app.web.schemas import Message, Schema
+from app.web.schemas import Message, Schema, View
 from app.workflows import service
 from app.workflows.language import missing_collections, missing_fields, step_headers
 from app.workflows.models import TRIGGERS, Workflow
@@ -77,51 +77,45 @@ INSTANCE_ID = "019a9f00-0000-7000-8000-0000000000e0"
 STARTED = {"message": "The workflow is started.", "instance_id": INSTANCE_ID}
 
 
-class WarningView(Schema):
+class WarningView(View):
     """What is saved, but cannot do anything as it is."""
 
-    field = ma.fields.String(required=True)
-    code = fields.Choice((missing_collections.CODE, missing_fields.CODE), required=True)
-    message = ma.fields.String(required=True)
+    field = ma.fields.String()
+    code = fields.Choice((missing_collections.CODE, missing_fields.CODE))
+    message = ma.fields.String()
 
 
-class DefinitionView(Schema):
+class DefinitionView(View):
     """What workflows and hooks have in common."""
 
-    id = fields.Id(required=True)
-    account_id = fields.Id(required=True)
-    name = ma.fields.String(required=True)
-    description = ma.fields.String(required=True, allow_none=True)
-    enabled = ma.fields.Boolean(required=True)
+    id = fields.Id()
+    account_id = fields.Id()
+    name = ma.fields.String()
+    description = ma.fields.String(allow_none=True)
+    enabled = ma.fields.Boolean()
     warnings = ma.fields.List(
         ma.fields.Nested(WarningView),
-        required=True,
         metadata={
             "description": "Collections that it names and that do not exist; of a single one,"
             " also fields that its collections do not have or hide from you."
         },
     )
     owner_id = fields.Id(
-        required=True,
-        metadata={"description": "Whose rights the steps have: who last sent them."},
+        metadata={"description": "Whose rights the steps have: who last sent them."}
     )
-    created_at = fields.Timestamp(required=True)
-    updated_at = fields.Timestamp(required=True)
-    created_by = fields.Id(required=True, allow_none=True)
+    created_at = fields.Timestamp()
+    updated_at = fields.Timestamp()
+    created_by = fields.Id(allow_none=True)
 
 
 class WorkflowView(DefinitionView):
     """A workflow."""
 
-    trigger = ma.fields.Dict(required=True, metadata=described.STARTED_BY)
-    trigger_type = fields.Choice(TRIGGERS, required=True)
-    trigger_config = ma.fields.Dict(
-        required=True, metadata={"description": "The trigger without its type."}
-    )
-    steps = ma.fields.List(ma.fields.Dict(metadata=described.STEP), required=True)
-    version = ma.fields.Integer(
-        required=True, metadata={"description": "Grows when what is carried out changes."}
-    )
+    trigger = ma.fields.Dict(metadata=described.STARTED_BY)
+    trigger_type = fields.Choice(TRIGGERS)
+    trigger_config = ma.fields.Dict(metadata={"description": "The trigger without its type."})
+    steps = ma.fields.List(ma.fields.Dict(metadata=described.STEP))
+    version = ma.fields.Integer(metadata={"description": "Grows when what is carried out changes."})
 
 
 class WorkflowPage(Page):
@@ -199,7 +193,7 @@ class TriggerBody(Schema):
 class StartedInstance(Message):
     """The started instance."""
 
-    instance_id = fields.Id(required=True)
+    instance_id = fields.Id()
 
 
 @blueprint.route("", methods=["GET"])
