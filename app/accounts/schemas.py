@@ -7,8 +7,9 @@ import marshmallow as ma
 from app.accounts import sign_in_settings, users
 from app.web import fields
 from app.web.converters import LARGEST_ROLE_ID
-from app.web.paging import Page, PageArgs, items_field
-from app.web.schemas import Schema, View
+from app.web.examples import USER_ID
+from app.web.paging import PageArgs, page_of
+from app.web.schemas import Schema, View, example
 
 CREDENTIAL_TYPES = JWT, API_KEY = "jwt", "api_key"
 
@@ -39,14 +40,6 @@ USER = {
     "last_login": None,
     "token_type": JWT,
 }
-ROLE = {
-    "id": 3,
-    "name": "viewer",
-    "description": "Reads the account's records.",
-    "created_at": "2026-11-20T12:00:00.123456Z",
-    "updated_at": "2026-11-20T12:00:00.123456Z",
-}
-FULL_ACCOUNT = {**ACCOUNT, "is_active": True, "updated_at": ACCOUNT["created_at"]}
 CREDENTIAL = (
     "Of the caller's credential in `GET /auth/me`; `jwt` in other responses. For `@snackbase/sdk`."
 )
@@ -60,6 +53,7 @@ METADATA = {
 }
 
 
+@example(slug="acme", name="Acme")
 class AccountView(View):
     """An account as all its users see it."""
 
@@ -70,6 +64,15 @@ class AccountView(View):
     created_at = fields.Timestamp()
 
 
+@example(
+    id=USER_ID,
+    role="admin",
+    role_name="admin",
+    groups=["pii_access"],
+    email_verified=True,
+    email_verified_at="2026-11-20T12:00:00.123456Z",
+    auth_provider="password",
+)
 class UserView(View):
     """A user, without the password hash."""
 
@@ -102,10 +105,7 @@ class FullAccountView(AccountView):
     updated_at = fields.Timestamp()
 
 
-class UserPage(Page):
-    """A page of users."""
-
-    items = items_field(UserView)
+UserPage = page_of(UserView)
 
 
 class TeamArgs(PageArgs):
@@ -141,6 +141,7 @@ class ChangedUser(Schema):
     is_active = fields.StrictBoolean()
 
 
+@example(id=3, name="viewer", description="Reads the account's records.")
 class RoleView(View):
     """A role."""
 
@@ -151,10 +152,7 @@ class RoleView(View):
     updated_at = fields.Timestamp()
 
 
-class RolePage(Page):
-    """A page of roles."""
-
-    items = items_field(RoleView)
+RolePage = page_of(RoleView)
 
 
 class NewRole(Schema):

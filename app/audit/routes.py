@@ -13,8 +13,8 @@ from app.types import JSONObject
 from app.web import fields
 from app.web.access import superadmin
 from app.web.blueprint import Blueprint
-from app.web.paging import Page, PageArgs, items_field, page_body
-from app.web.schemas import TEXT, Schema, View
+from app.web.paging import Page, PageArgs, items_field, page_body, page_of
+from app.web.schemas import TEXT, Schema, View, example
 from app.web.serialization import json_response
 
 blueprint = Blueprint(
@@ -25,54 +25,6 @@ blueprint = Blueprint(
 )
 
 ACCOUNT_ID = "019a9f00-0000-7000-8000-00000000000a"
-EXAMPLE = {
-    "id": 41,
-    "account_id": ACCOUNT_ID,
-    "operation": "UPDATE",
-    "table_name": "col_posts",
-    "record_id": "019a9f00-0000-7000-8000-000000000001",
-    "column_name": "title",
-    "old_value": "Hello",
-    "new_value": "Hello, world",
-    "user_id": "019a9f00-0000-7000-8000-00000000000b",
-    "user_email": "alice@acme.example",
-    "user_name": "Alice",
-    "es_username": None,
-    "es_reason": None,
-    "es_timestamp": None,
-    "ip_address": "203.0.113.7",
-    "user_agent": "curl/8.5.0",
-    "request_id": "6f9d7f0e-3a52-4b8a-9d43-0b8f3f1d1c55",
-    "occurred_at": "2026-11-20T12:00:00.123456Z",
-    "extra_metadata": None,
-    "salt": "7d8f" * 8,
-    "values_digest": "ab" * 32,
-    "actor_salt": "05e1" * 8,
-    "actor_digest": "cd" * 32,
-    "entry_digest": "ef" * 32,
-    "previous_hash": "01" * 32,
-    "checksum": "23" * 32,
-    "masked": False,
-}
-CHECKPOINT = {
-    "account_id": ACCOUNT_ID,
-    "entry_id": 41,
-    "checksum": "23" * 32,
-    "created_at": "2026-11-20T12:10:00.000000Z",
-    "public_key": "45" * 32,
-    "signature": "67" * 64,
-}
-VERIFIED = {
-    "valid": True,
-    "account_id": None,
-    "checked": 41,
-    "first_broken_id": None,
-    "reason": None,
-    "head": {"id": 41, "checksum": "23" * 32},
-    "start": None,
-    "values_masked": 0,
-    "values_erased": 0,
-}
 
 
 def _nullable(description: str | None = None) -> ma.fields.String:
@@ -80,6 +32,19 @@ def _nullable(description: str | None = None) -> ma.fields.String:
     return ma.fields.String(required=True, allow_none=True, metadata=metadata)
 
 
+@example(
+    id=41,
+    operation="UPDATE",
+    table_name="col_posts",
+    record_id="019a9f00-0000-7000-8000-000000000001",
+    column_name="title",
+    old_value="Hello",
+    new_value="Hello, world",
+    ip_address="203.0.113.7",
+    request_id="6f9d7f0e-3a52-4b8a-9d43-0b8f3f1d1c55",
+    salt="7d8f" * 8,
+    actor_salt="05e1" * 8,
+)
 class AuditEntry(View):
     """One change of one column."""
 
@@ -121,6 +86,7 @@ class AuditEntryPage(Page):
     audit_logging_enabled = ma.fields.Boolean()
 
 
+@example(entry_id=41)
 class Checkpoint(View):
     """A signed statement that a chain had this checksum at this entry (Ed25519, in hex)."""
 
@@ -132,12 +98,7 @@ class Checkpoint(View):
     signature = ma.fields.String()
 
 
-class CheckpointPage(Page):
-    """A page of checkpoints, the newest first."""
-
-    items = items_field(Checkpoint)
-
-
+@example(checkpoints=[], values_masked=0, values_erased=0)
 class ExportedLog(View):
     """An export as one JSON document."""
 
@@ -173,6 +134,14 @@ class ChainStart(View):
     signature = ma.fields.String()
 
 
+@example(
+    account_id=None,
+    checked=41,
+    head={"id": 41, "checksum": "23" * 32},
+    values_masked=0,
+    values_erased=0,
+)
+@example(checked=41, head={"id": 41, "checksum": "23" * 32}, values_masked=0, values_erased=0)
 class ChainReport(View):
     """The verification result of one chain, up to its first fault."""
 
@@ -260,14 +229,9 @@ class CheckpointArgs(AccountArgs, PageArgs):
     """Filters and paging of checkpoints."""
 
 
-EXPORTED = {"items": [EXAMPLE], "checkpoints": [], "exported": 1}
-EXPORTED |= {"values_masked": 0, "values_erased": 0}
-PAGE = page_body([EXAMPLE], 1, {"skip": 0, "limit": 50})
-
-
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(EntryArgs, location="query")
-@blueprint.response(200, AuditEntryPage, example={**PAGE, "audit_logging_enabled": True})
+@blueprint.response(200, AuditEntryPage, example={"audit_logging_enabled": True})
 @blueprint.fails(400)
 @superadmin
 def list_audit_logs(args: Query) -> Response:
@@ -280,7 +244,7 @@ def list_audit_logs(args: Query) -> Response:
 
 
 @blueprint.route("/<large:entry_id>", methods=["GET"])
-@blueprint.response(200, AuditEntry, example=EXAMPLE)
+@blueprint.response(200, AuditEntry)
 @superadmin
 def get_audit_log(entry_id: str) -> Response:
     """Get an audit entry.
@@ -293,8 +257,8 @@ def get_audit_log(entry_id: str) -> Response:
 
 @blueprint.route("/export", methods=["GET"])
 @blueprint.arguments(ExportArgs, location="query")
-@blueprint.response(200, AuditEntry, example=EXAMPLE, content_type="application/x-ndjson")
-@blueprint.alt_response(200, schema=ExportedLog, example=EXPORTED, description="The entries.")
+@blueprint.response(200, AuditEntry, content_type="application/x-ndjson")
+@blueprint.alt_response(200, schema=ExportedLog, description="The entries.")
 @blueprint.alt_response(
     200, schema=TEXT, content_type="text/csv", example="id,...", description="The entries."
 )
@@ -319,7 +283,7 @@ def export_audit_logs(args: Query) -> Response:
 
 @blueprint.route("/verify", methods=["GET"])
 @blueprint.arguments(AccountArgs, location="query")
-@blueprint.response(200, Verification, example={**VERIFIED, "chains": [VERIFIED]})
+@blueprint.response(200, Verification)
 @blueprint.fails(404)
 @superadmin
 def verify_audit_logs(args: Query) -> Response:
@@ -334,9 +298,7 @@ def verify_audit_logs(args: Query) -> Response:
 
 @blueprint.route("/checkpoints", methods=["GET"])
 @blueprint.arguments(CheckpointArgs, location="query")
-@blueprint.response(
-    200, CheckpointPage, example=page_body([CHECKPOINT], 1, {"skip": 0, "limit": 25})
-)
+@blueprint.response(200, page_of(Checkpoint))
 @superadmin
 def list_checkpoints(args: Query) -> Response:
     """List the signed checkpoints of chains, the newest first.

@@ -11,28 +11,12 @@ from app.auth.models import KINDS
 from app.auth.tokens import BEARER
 from app.web import fields
 from app.web.languages import LANGUAGES
-from app.web.paging import Page, items_field
-from app.web.schemas import Message, Schema, View
+from app.web.paging import page_of
+from app.web.schemas import Message, Schema, View, example
 
 MAX_KEY_NAMES = 100
 CREDENTIAL = "What the browser returned, by `PublicKeyCredential.toJSON()`."
 
-PAIR = {
-    "token": "eyJhbGciOi...",
-    "access_token": "eyJhbGciOi...",
-    "refresh_token": "eyJhbGciOi...",
-    "token_type": BEARER,
-    "expires_in": 3600,
-}
-SESSION = {
-    "id": "019a9f00-0000-7000-8000-00000000000d",
-    "kind": "api",
-    "ip_address": "192.0.2.7",
-    "user_agent": "curl/8.5.0",
-    "created_at": "2026-11-20T12:00:00.123456Z",
-    "last_used_at": "2026-11-20T12:00:00.123456Z",
-    "expires_at": "2026-11-27T12:00:00.123456Z",
-}
 VERIFIED = {
     "message": "Your email address is verified. You can sign in now.",
     "user": {"id": USER["id"], "email": USER["email"], "email_verified": True},
@@ -81,6 +65,7 @@ class Credentials(Schema):
     password = fields.Text(longest=20_000, required=True)
 
 
+@example(token="eyJhbGciOi...")  # noqa: S106
 class TokenPair(View):
     """An access token, under two names, and a refresh token."""
 
@@ -270,7 +255,4 @@ class SessionView(View):
     expires_at = fields.Timestamp()
 
 
-class SessionPage(Page):
-    """A page of sessions."""
-
-    items = items_field(SessionView)
+SessionPage = page_of(SessionView)

@@ -10,11 +10,11 @@ from app.accounts.schemas import PAGE
 from app.accounts.types import Query
 from app.collections import definitions, permissions, trial_routes
 from app.collections import service as collections
-from app.collections.rule_schemas import EXAMPLE_RULES, CollectionRules
+from app.collections.rule_schemas import CollectionRules
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import superadmin
-from app.web.paging import Page, PageArgs, items_field, page_body
+from app.web.paging import Page, PageArgs, items_field, page_body, page_of
 from app.web.schemas import View
 
 ROLE_ID = 3
@@ -25,12 +25,6 @@ class RolePermissions(CollectionRules):
     """The rules of a collection, which apply to the role as to all others."""
 
     role_id = ma.fields.Integer(required=True)
-
-
-class RolePermissionsPage(Page):
-    """A page of the rules of collections."""
-
-    items = items_field(RolePermissions)
 
 
 class PermissionRow(View):
@@ -55,11 +49,7 @@ class PermissionMatrix(Page):
 
 @blueprint.route("/<integer:role_id>/permissions", methods=["GET"])
 @blueprint.arguments(PageArgs, location="query")
-@blueprint.response(
-    200,
-    RolePermissionsPage,
-    example=page_body([{**EXAMPLE_RULES, "role_id": ROLE_ID}], 1, PAGE),
-)
+@blueprint.response(200, page_of(RolePermissions))
 @superadmin
 def list_permissions_of_role(args: Query, role_id: str) -> JSONObject:
     """List the rules that users of a role are under, by collection.

@@ -15,8 +15,8 @@ from app.collections.rule_schemas import RulesOfNew, expression_field
 from app.collections.schema import COLLECTION_NAME, FIELD_NAME, LONGEST_SCHEMA, ON_DELETE
 from app.types import JSONObject
 from app.web import fields
-from app.web.paging import Page, PageArgs, items_field
-from app.web.schemas import Problem, Schema, View
+from app.web.paging import PageArgs, page_of
+from app.web.schemas import Problem, Schema, View, example
 
 SCHEMA = [
     {"name": "title", "type": "text", "required": True, "options": {"max_length": 200}},
@@ -24,22 +24,6 @@ SCHEMA = [
 ]
 OPTIONS = {"require_signature": False}
 INDEXES = [{"fields": ["title", "-views"], "unique": False}]
-COLLECTION = {
-    "id": "019a9f00-0000-7000-8000-0000000000c0",
-    "name": "posts",
-    "table_name": "col_posts",
-    "schema": SCHEMA,
-    "fields": SCHEMA,
-    "field_count": 2,
-    "fields_count": 2,
-    "record_count": 0,
-    "records_count": 0,
-    "has_public_access": False,
-    "options": OPTIONS,
-    "indexes": INDEXES,
-    "created_at": "2026-11-20T12:00:00.123456Z",
-    "updated_at": "2026-11-20T12:00:00.123456Z",
-}
 
 
 class FieldDefinition(Schema):
@@ -342,6 +326,17 @@ class CollectionPlan(View):
     )
 
 
+@example(
+    name="posts",
+    table_name="col_posts",
+    schema=SCHEMA,
+    fields=SCHEMA,
+    field_count=2,
+    fields_count=2,
+    record_count=0,
+    records_count=0,
+    indexes=INDEXES,
+)
 class CollectionView(View):
     """A collection."""
 
@@ -369,10 +364,7 @@ class CollectionView(View):
     updated_at = fields.Timestamp()
 
 
-class CollectionPage(Page):
-    """A page of collections."""
-
-    items = items_field(CollectionView)
+CollectionPage = page_of(CollectionView)
 
 
 class CollectionNames(View):

@@ -10,8 +10,8 @@ from app.portability import certificates
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import superadmin
-from app.web.paging import Page, PageArgs, items_field, page_body
-from app.web.schemas import View
+from app.web.paging import PageArgs, page_body, page_of
+from app.web.schemas import View, example
 
 ACCOUNT_ID = "019a9f00-0000-7000-8000-00000000000a"
 COUNTS = {"users": 12, "files": 37, "col_posts": 40_112}
@@ -24,22 +24,10 @@ DELETION = {
     "certified_at": "2026-11-20T13:05:00.123456Z",
 }
 KEY, SIGNATURE = "3d40" * 16, "92a0" * 32
-CERTIFICATE = {
-    "purpose": "deletion",
-    "account_id": ACCOUNT_ID,
-    "counts": COUNTS,
-    "closed_at": DELETION["closed_at"],
-    "closed_by": DELETION["closed_by"],
-    "verified_at": DELETION["certified_at"],
-    "kept": ["audit_changes", "audit_checkpoints"],
-    "checkpoint": None,
-    "public_key": KEY,
-    "signature": SIGNATURE,
-}
-PAGE = {"skip": 0, "limit": 25}
 NUMBERS = {"description": "The number of rows of each table when the account was deleted."}
 
 
+@example(counts=COUNTS, certified_at="2026-11-20T13:05:00.123456Z")
 class DeletionView(View):
     """The deletion of an account."""
 
@@ -54,12 +42,15 @@ class DeletionView(View):
     )
 
 
-class DeletionPage(Page):
-    """A page of deletions."""
-
-    items = items_field(DeletionView)
-
-
+@example(
+    counts=COUNTS,
+    closed_at=DELETION["closed_at"],
+    closed_by=DELETION["closed_by"],
+    verified_at=DELETION["certified_at"],
+    kept=["audit_changes", "audit_checkpoints"],
+    public_key=KEY,
+    signature=SIGNATURE,
+)
 class CertificateView(View):
     """A certificate of deletion; `docs/verify_deletion.py` verifies it."""
 
@@ -79,7 +70,7 @@ class CertificateView(View):
 
 @blueprint.route("/deletions", methods=["GET"])
 @blueprint.arguments(PageArgs, location="query")
-@blueprint.response(200, DeletionPage, example=page_body([DELETION], 1, PAGE))
+@blueprint.response(200, page_of(DeletionView))
 @superadmin
 def list_account_deletions(args: Query) -> dict[str, object]:
     """List the deletions of accounts.
@@ -90,7 +81,7 @@ def list_account_deletions(args: Query) -> dict[str, object]:
 
 
 @blueprint.route("/<uuid:account_id>/certificate", methods=["GET"])
-@blueprint.response(200, CertificateView, example=CERTIFICATE)
+@blueprint.response(200, CertificateView)
 @blueprint.fails(409)
 @superadmin
 def get_deletion_certificate(account_id: str) -> JSONObject:

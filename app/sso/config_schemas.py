@@ -4,54 +4,17 @@ from __future__ import annotations
 
 import marshmallow as ma
 
-from app.accounts.schemas import ACCOUNT, USER, UserView
+from app.accounts.schemas import UserView
 from app.sso import providers
-from app.sso.models import CATEGORIES, OAUTH, SAML
+from app.sso.models import CATEGORIES, OAUTH
 from app.web import fields
-from app.web.paging import Page, PageArgs, items_field
-from app.web.schemas import Schema, View
+from app.web.paging import PageArgs, page_of
+from app.web.schemas import Schema, View, example
 
-ROW = {
-    "id": "019a9f00-0000-7000-8000-0000000000a1",
-    "category": OAUTH,
-    "provider_name": "google",
-    "slug": "google",
-    "display_name": "Google",
-    "account_id": ACCOUNT["id"],
-    "is_system": False,
-    "is_builtin": True,
-    "is_default": False,
-    "config": {"client_id": "123.apps.example", "client_secret": "***"},
-    "callback_url": "https://api.example.com/oauth/google/callback/AA0001",
-    "shared_callback": False,
-    "enabled": True,
-    "admits_pii_members": True,
-    "priority": 0,
-    "created_at": "2026-11-20T12:00:00.123456Z",
-    "updated_at": "2026-11-20T12:00:00.123456Z",
-}
 NEW_ROW = {
     "category": OAUTH,
     "provider_name": "google",
     "config": {"client_id": "123.apps.example", "client_secret": "GOCSPX-..."},
-}
-TESTED = {
-    "success": True,
-    "message": "The provider accepts the settings.",
-    "details": [{"check": "key set", "ok": True, "message": "2 usable keys."}],
-}
-REFUSAL = {
-    "id": "019a9f00-0000-7000-8000-0000000000a2",
-    "category": SAML,
-    "provider_name": "okta",
-    "check": "audience",
-    "detail": "It is for https://other.example.",
-    "ip_address": "192.0.2.7",
-    "created_at": "2026-11-20T12:00:00.123456Z",
-}
-PLANNED = {
-    "changes": [{"user": USER, "groups": ["Finance"], "role": "viewer", "becomes": "editor"}],
-    "total": 1,
 }
 
 
@@ -71,6 +34,15 @@ SLUG = (
 )
 
 
+@example(
+    slug="google",
+    display_name="Google",
+    is_builtin=True,
+    config={"client_id": "123.apps.example", "client_secret": "***"},
+    callback_url="https://api.example.com/oauth/google/callback/AA0001",
+    admits_pii_members=True,
+    priority=0,
+)
 class ProviderRow(View):
     """Settings of an identity provider. Secrets in `config` are `***`, or null."""
 
@@ -109,10 +81,7 @@ class SavedProviderRow(ProviderRow):
     status = fields.Choice(("created", "updated"))
 
 
-class ProviderRowPage(Page):
-    """A page of provider settings."""
-
-    items = items_field(ProviderRow)
+ProviderRowPage = page_of(ProviderRow)
 
 
 PRIORITY = "Order on the sign-in page: the highest comes first."
@@ -197,6 +166,10 @@ class ConnectionCheck(View):
     message = ma.fields.String()
 
 
+@example(
+    message="The provider accepts the settings.",
+    details=[{"check": "key set", "ok": True, "message": "2 usable keys."}],
+)
 class ConnectionTestResult(View):
     """The result of a test of settings."""
 
@@ -230,6 +203,7 @@ class ProviderKinds(View):
     total = ma.fields.Integer()
 
 
+@example(provider_name="okta", check="audience", detail="It is for https://other.example.")
 class RefusalView(View):
     """A refused sign-in with the failed check."""
 
@@ -242,10 +216,7 @@ class RefusalView(View):
     created_at = fields.Timestamp()
 
 
-class RefusalPage(Page):
-    """A page of refusals."""
-
-    items = items_field(RefusalView)
+RefusalPage = page_of(RefusalView)
 
 
 class MappedGroup(Schema):
@@ -266,6 +237,7 @@ class RolePlanBody(Schema):
     )
 
 
+@example(groups=["Finance"], role="viewer", becomes="editor")
 class PlannedRoleChange(View):
     """A user whose role would change at the next sign-in."""
 

@@ -65,7 +65,7 @@ def get_configuration_stats() -> JSONObject:
 
 @blueprint.route("/recent", methods=["GET"])
 @blueprint.arguments(RecentArgs, location="query")
-@blueprint.response(200, schemas.ProviderRow(many=True), example=[schemas.ROW])
+@blueprint.response(200, schemas.ProviderRow(many=True))
 @superadmin
 def list_recent_settings(args: JSONObject) -> list[JSONObject]:
     """List the provider settings that were changed last, as an array.
@@ -77,9 +77,7 @@ def list_recent_settings(args: JSONObject) -> list[JSONObject]:
 
 @blueprint.route("/system", methods=["GET"])
 @blueprint.arguments(schemas.ProviderKindArgs, location="query")
-@blueprint.response(
-    200, schemas.ProviderRow(many=True), example=[{**schemas.ROW, "is_system": True}]
-)
+@blueprint.response(200, schemas.ProviderRow(many=True))
 @superadmin
 def list_system_settings(args: JSONObject) -> list[JSONObject]:
     """List the provider settings of the system, as an array.
@@ -91,7 +89,7 @@ def list_system_settings(args: JSONObject) -> list[JSONObject]:
 
 @blueprint.route("/account", methods=["GET"])
 @blueprint.arguments(OfAccountArgs, location="query")
-@blueprint.response(200, schemas.ProviderRow(many=True), example=[schemas.ROW])
+@blueprint.response(200, schemas.ProviderRow(many=True))
 @account_admin
 def list_settings_of_account(args: JSONObject) -> list[JSONObject]:
     """List the provider settings of an account, as an array.

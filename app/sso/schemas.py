@@ -4,30 +4,16 @@ from __future__ import annotations
 
 import marshmallow as ma
 
-from app.accounts.schemas import ACCOUNT, USER
-from app.auth.schemas import PAIR, SignedIn
+from app.auth.schemas import SignedIn
 from app.types import JSONObject
 from app.web import fields
-from app.web.schemas import Schema, View
+from app.web.schemas import Schema, View, example
 
 LONGEST_STATE = 1000
 ACCOUNT_TEXT = {"description": "Slug, code or id; optional if the host name selects the account."}
 STATE_TEXT = {"description": "Returned to the client application unchanged."}
 REDIRECT_TEXT = {
     "description": "An address on the account's list, exactly; by default the account's default."
-}
-SIGNED_IN = {
-    **PAIR,
-    "account": ACCOUNT,
-    "user": {**USER, "role": "viewer", "auth_provider": "google"},
-    "isNewUser": True,
-    "isNewAccount": False,
-}
-STARTED = {
-    "authorization_url": "https://accounts.google.com/o/oauth2/v2/auth?client_id=...&state=...",
-    "url": "https://accounts.google.com/o/oauth2/v2/auth?client_id=...&state=...",
-    "state": "what-the-client-chose",
-    "provider": "google",
 }
 
 
@@ -39,6 +25,12 @@ class AuthorizeBody(Schema):
     state = fields.Text(longest=LONGEST_STATE, metadata=STATE_TEXT)
 
 
+@example(
+    authorization_url="https://accounts.google.com/o/oauth2/v2/auth?client_id=...&state=...",
+    url="https://accounts.google.com/o/oauth2/v2/auth?client_id=...&state=...",
+    state="what-the-client-chose",
+    provider="google",
+)
 class SignInStart(View):
     """The address for the browser, under both names; `state` is the client's."""
 
@@ -66,6 +58,7 @@ class ExchangeBody(Schema):
     state = fields.Text(longest=LONGEST_STATE)
 
 
+@example(isNewUser=True)
 class ProviderSignedIn(SignedIn):
     """Tokens with user and account, and whether the user is new."""
 

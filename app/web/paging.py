@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import marshmallow as ma
 
 from app.types import JSONMapping, JSONObject
 from app.web.fields import Integer
-from app.web.schemas import Schema, View
+from app.web.schemas import Schema, View, example
 
 LARGEST_SKIP = 2**31 - 1
 
@@ -70,6 +71,7 @@ def items_field(item: type[Schema]) -> ma.fields.List[dict[str, object]]:
     return ma.fields.List(ma.fields.Nested(item))
 
 
+@example(total=1, skip=0, limit=25, page=1, page_size=25, total_pages=1)
 class Page(View):
     """A page; subclasses set the schema of its items."""
 
@@ -80,3 +82,10 @@ class Page(View):
     page = ma.fields.Integer()
     page_size = ma.fields.Integer()
     total_pages = ma.fields.Integer(allow_none=True)
+
+
+@cache
+def page_of(item: type[Schema], name: str = "") -> type[Page]:
+    """Return the schema of a page of items, by default `ItemPage` for `ItemView`."""
+    name = name or f"{item.__name__.removesuffix('View')}Page"
+    return type(name, (Page,), {"items": items_field(item)})

@@ -5,18 +5,18 @@ from __future__ import annotations
 import marshmallow as ma
 
 from app import clock, web
-from app.accounts.schemas import ACCOUNT
 from app.auth.guard import principal
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin
 from app.web.blueprint import Blueprint
-from app.web.paging import OffsetArgs, Page, items_field, page_body
-from app.web.schemas import Message, Schema, View
+from app.web.examples import UUID
+from app.web.paging import OffsetArgs, page_body, page_of
+from app.web.schemas import Message, Schema, View, example
 from app.webhooks import log, payload, redaction, resend, service
 from app.webhooks.models import FAILED, RETRYING, STATES
 from app.webhooks.resend import Selection
-from app.webhooks.routes import ANSWER, TIME, WEBHOOK
+from app.webhooks.routes import ANSWER, TIME
 
 blueprint = Blueprint(
     "Deliveries of webhooks",
@@ -28,26 +28,10 @@ blueprint = Blueprint(
 PAYLOAD = {
     "event": "records.create",
     "collection": "posts",
-    "record": {"id": "019a9f00-0000-7000-8000-0000000000b0", "title": "Hello"},
+    "record": {"id": UUID, "title": "Hello"},
     "timestamp": TIME,
-    "webhook_id": WEBHOOK["id"],
-    "account_id": ACCOUNT["id"],
-}
-DELIVERY = {
-    "id": "019a9f00-0000-7000-8000-0000000000c0",
-    "webhook_id": WEBHOOK["id"],
-    "account_id": ACCOUNT["id"],
-    "event": "records.create",
-    "payload": PAYLOAD,
-    "status": "delivered",
-    "attempt_number": 1,
-    "response_status": 200,
-    **ANSWER,
-    "next_retry_at": None,
-    "delivered_at": TIME,
-    "replay_of": None,
-    "requested_by": None,
-    "created_at": TIME,
+    "webhook_id": UUID,
+    "account_id": UUID,
 }
 ATTEMPT = {
     "attempt_number": 1,
@@ -57,7 +41,7 @@ ATTEMPT = {
     "attempted_at": TIME,
     "request": {
         "method": "POST",
-        "url": WEBHOOK["url"],
+        "url": "https://hooks.example.com/atrium",
         "headers": {
             "Authorization": "***",
             "Content-Type": "application/json",
@@ -68,6 +52,9 @@ ATTEMPT = {
 RESENT = "The deliveries are queued again."
 
 
+@example(
+    payload=PAYLOAD, status="delivered", response_status=200, response_body="ok", delivered_at=TIME
+)
 class DeliveryView(View):
     """A delivery with the response to its last attempt."""
 
@@ -97,6 +84,18 @@ class DeliveryView(View):
     created_at = fields.Timestamp()
 
 
+@example(
+    response_body="ok",
+    request={
+        "method": "POST",
+        "url": "https://hooks.example.com/atrium",
+        "headers": {
+            "Authorization": "***",
+            "Content-Type": "application/json",
+            "X-Service-Signature": f"sha256={'5e' * 32}",
+        },
+    },
+)
 class AttemptView(View):
     """One delivery attempt."""
 
@@ -120,12 +119,6 @@ class DeliveryWithAttempts(DeliveryView):
     """A delivery with all attempts, oldest first."""
 
     attempts = ma.fields.List(ma.fields.Nested(AttemptView))
-
-
-class DeliveryPage(Page):
-    """A page of deliveries."""
-
-    items = items_field(DeliveryView)
 
 
 class DeliveryArgs(OffsetArgs):
@@ -171,7 +164,7 @@ class Redelivered(Message):
 
 @blueprint.route("/<uuid:webhook_id>/deliveries", methods=["GET"])
 @blueprint.arguments(DeliveryArgs, location="query")
-@blueprint.response(200, DeliveryPage, example=page_body([DELIVERY], 1, {"skip": 0, "limit": 50}))
+@blueprint.response(200, page_of(DeliveryView))
 @account_admin
 def list_deliveries(args: JSONObject, webhook_id: str) -> JSONObject:
     """List a webhook's deliveries, newest first.
@@ -188,7 +181,7 @@ def list_deliveries(args: JSONObject, webhook_id: str) -> JSONObject:
 
 
 @blueprint.route("/<uuid:webhook_id>/deliveries/<uuid:delivery_id>", methods=["GET"])
-@blueprint.response(200, DeliveryWithAttempts, example={**DELIVERY, "attempts": [ATTEMPT]})
+@blueprint.response(200, DeliveryWithAttempts, example={"attempts": [ATTEMPT]})
 @account_admin
 def get_delivery(webhook_id: str, delivery_id: str) -> JSONObject:
     """Get a delivery with all attempts.
@@ -199,7 +192,7 @@ def get_delivery(webhook_id: str, delivery_id: str) -> JSONObject:
 
 
 @blueprint.route("/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/redeliver", methods=["POST"])
-@blueprint.response(202, DeliveryWithAttempts, example={**DELIVERY, "attempts": []})
+@blueprint.response(202, DeliveryWithAttempts, example={"attempts": []})
 @blueprint.fails(409)
 @account_admin
 def redeliver_delivery(webhook_id: str, delivery_id: str) -> JSONObject:

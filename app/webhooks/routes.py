@@ -8,15 +8,14 @@ import marshmallow as ma
 from flask import Response
 
 from app import web
-from app.accounts.schemas import ACCOUNT, USER
 from app.auth.guard import principal
 from app.collections.schemas import NAME_PATTERN
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin, shows_secret
 from app.web.blueprint import Blueprint
-from app.web.paging import Page, PageArgs, items_field, page_body
-from app.web.schemas import Problem, Schema, View
+from app.web.paging import PageArgs, page_body, page_of
+from app.web.schemas import Problem, Schema, View, example
 from app.webhooks import headers, service
 from app.webhooks.models import DISABLED_REASONS, OPERATIONS, Webhook
 from app.webhooks.queue import Result
@@ -30,29 +29,13 @@ blueprint = Blueprint(
 )
 
 TIME = "2026-11-20T12:00:00.123456Z"
-WEBHOOK = {
-    "id": "019a9f00-0000-7000-8000-0000000000a0",
-    "account_id": ACCOUNT["id"],
+TEXT = "4f7d2a" + "0" * 58
+SECRET = {"secret": TEXT, "signing_secret": "whsec_NGY3ZDJhMDA..."}
+NEW = {
     "url": "https://hooks.example.com/atrium",
     "collection": "posts",
     "events": ["create", "update"],
-    "filter": None,
-    "headers": {"Authorization": "***"},
-    "enabled": True,
-    "include_pii": False,
-    "failing_since": None,
-    "disabled_at": None,
-    "disabled_reason": None,
-    "created_at": TIME,
-    "updated_at": TIME,
-    "created_by": USER["id"],
-    "has_active_maker": True,
-    "paused_at": None,
-    "warnings": [],
 }
-TEXT = "4f7d2a" + "0" * 58
-SECRET = {"secret": TEXT, "signing_secret": "whsec_NGY3ZDJhMDA..."}
-NEW = {"url": WEBHOOK["url"], "collection": "posts", "events": ["create", "update"]}
 ANSWER = {"response_body": "ok", "error": None}
 TEST = {"success": True, "status_code": 200, **ANSWER, "duration_ms": 87}
 
@@ -90,6 +73,12 @@ WARNINGS = (
 PROBLEM = {"$ref": f"#/components/schemas/{Problem.__name__}"}
 
 
+@example(
+    url="https://hooks.example.com/atrium",
+    events=["create", "update"],
+    headers={"Authorization": "***"},
+    has_active_maker=True,
+)
 class WebhookView(View):
     """A webhook without its secret."""
 
@@ -147,12 +136,6 @@ class CreatedWebhook(WebhookView):
     signing_secret = ma.fields.String(
         metadata={"description": "The secret in the format of Standard Webhooks."}
     )
-
-
-class WebhookPage(Page):
-    """A page of webhooks."""
-
-    items = items_field(WebhookView)
 
 
 class WebhookArgs(PageArgs):
@@ -220,7 +203,7 @@ class TestResult(View):
 
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(WebhookArgs, location="query")
-@blueprint.response(200, WebhookPage, example=page_body([WEBHOOK], 1, {"skip": 0, "limit": 100}))
+@blueprint.response(200, page_of(WebhookView))
 @account_admin
 def list_webhooks(args: JSONObject) -> JSONObject:
     """List the webhooks of the own account, oldest first.
@@ -233,7 +216,7 @@ def list_webhooks(args: JSONObject) -> JSONObject:
 
 @blueprint.route("", methods=["POST"])
 @blueprint.arguments(NewWebhook, example=NEW)
-@blueprint.response(201, CreatedWebhook, example={**WEBHOOK, **SECRET})
+@blueprint.response(201, CreatedWebhook, example={**SECRET})
 @blueprint.fails(400, 409)
 @account_admin
 @shows_secret
@@ -258,7 +241,7 @@ def create_webhook(body: JSONObject) -> Secret:
 
 
 @blueprint.route("/<uuid:webhook_id>", methods=["GET"])
-@blueprint.response(200, WebhookView, example=WEBHOOK)
+@blueprint.response(200, WebhookView)
 @account_admin
 def get_webhook(webhook_id: str) -> Webhook:
     """Get a webhook without its secret.
@@ -271,7 +254,7 @@ def get_webhook(webhook_id: str) -> Webhook:
 
 @blueprint.route("/<uuid:webhook_id>", methods=["PUT", "PATCH"])
 @blueprint.arguments(ChangedWebhook, example={"enabled": False})
-@blueprint.response(200, WebhookView, example=WEBHOOK)
+@blueprint.response(200, WebhookView)
 @blueprint.fails(400)
 @account_admin
 def update_webhook(body: JSONObject, webhook_id: str) -> Webhook:
@@ -312,7 +295,7 @@ def test_webhook(webhook_id: str) -> JSONObject:
 
 
 @blueprint.route("/<uuid:webhook_id>/take-over", methods=["POST"])
-@blueprint.response(200, WebhookView, example=WEBHOOK)
+@blueprint.response(200, WebhookView)
 @account_admin
 def take_over_webhook(webhook_id: str) -> Webhook:
     """Become the owner of a webhook: its payloads show what the caller may view from now on.
@@ -324,9 +307,7 @@ def take_over_webhook(webhook_id: str) -> Webhook:
 
 
 @blueprint.route("/<uuid:webhook_id>/rotate-secret", methods=["POST"])
-@blueprint.response(
-    200, RotatedSecret, example={"id": WEBHOOK["id"], **SECRET, "previous_valid_until": TIME}
-)
+@blueprint.response(200, RotatedSecret, example=SECRET)
 @account_admin
 @shows_secret
 def rotate_webhook_secret(webhook_id: str) -> Secret:

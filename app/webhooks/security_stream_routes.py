@@ -13,7 +13,7 @@ from app.outbound.address_policy import LONGEST_URL
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin, shows_secret
-from app.web.schemas import Schema, View
+from app.web.schemas import Schema, View, example
 from app.webhooks import security_streams, signing
 from app.webhooks.security_streams import Revealed
 
@@ -50,6 +50,12 @@ class SecurityStreamBody(Schema):
     )
 
 
+@example(
+    url="https://siem.example.com/atrium",
+    is_enabled=True,
+    sent_number=12,
+    last_sent_at="2026-11-20T12:00:00.123456Z",
+)
 class SecurityStreamView(View):
     """Where a security log is sent, and how far."""
 
@@ -95,7 +101,7 @@ class SecurityStreamSecret(SecurityStreamView):
 
 
 @blueprint.route("/security-log/stream", methods=["GET"])
-@blueprint.response(200, SecurityStreamView, example=EXAMPLE)
+@blueprint.response(200, SecurityStreamView)
 @account_admin
 def get_security_stream() -> SecurityStream:
     """Get where your account's security log is sent, and how far.
@@ -107,7 +113,7 @@ def get_security_stream() -> SecurityStream:
 
 @blueprint.route("/security-log/stream", methods=["PUT"])
 @blueprint.arguments(SecurityStreamBody, example={"url": EXAMPLE["url"]})
-@blueprint.response(200, SecurityStreamSecret, example={**EXAMPLE, **SECRET})
+@blueprint.response(200, SecurityStreamSecret, example={**SECRET})
 @blueprint.fails(400)
 @account_admin
 def put_security_stream(body: Body) -> JSONObject:
@@ -136,7 +142,7 @@ def test_security_stream() -> JSONObject:
 
 
 @blueprint.route("/security-log/stream/take-over", methods=["POST"])
-@blueprint.response(200, SecurityStreamView, example=EXAMPLE)
+@blueprint.response(200, SecurityStreamView)
 @account_admin
 def take_over_security_stream() -> SecurityStream:
     """Become the one whose security log's stream it is: a paused one goes on.
@@ -147,7 +153,7 @@ def take_over_security_stream() -> SecurityStream:
 
 
 @blueprint.route("/security-log/stream/rotate-secret", methods=["POST"])
-@blueprint.response(200, SecurityStreamSecret, example={**EXAMPLE, **SECRET})
+@blueprint.response(200, SecurityStreamSecret, example={**SECRET})
 @account_admin
 @shows_secret
 def rotate_security_stream_secret() -> JSONObject:

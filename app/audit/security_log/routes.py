@@ -19,7 +19,7 @@ from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin
 from app.web.paging import page_body
-from app.web.schemas import TEXT, Schema, View
+from app.web.schemas import TEXT, Schema, View, example
 from app.web.serialization import json_response
 
 NEWLINES = "application/x-ndjson"
@@ -31,15 +31,6 @@ REPORTED = (
 LARGEST = 2**63 - 1
 OCSF = "ocsf"
 CHAIN = "The chain: the account's id and `/security`."
-ENTRY = {
-    **audit.EXAMPLE,
-    "account_id": f"{audit.ACCOUNT_ID}/security",
-    "operation": "sign_in.succeeded",
-    "table_name": "users",
-    "column_name": "details",
-    "old_value": None,
-    "new_value": '{"application":"api"}',
-}
 EVENT = {
     "number": 12,
     "kind": "personal_data.read",
@@ -67,18 +58,6 @@ READER = {
     "records": 90,
     "first_read_at": "2026-11-20T12:00:00.123456Z",
     "last_read_at": "2026-11-20T13:00:00.123456Z",
-}
-VERIFIED = {
-    "account_id": f"{audit.ACCOUNT_ID}/security",
-    "valid": True,
-    "checked": 12,
-    "first_broken_id": None,
-    "reason": None,
-    "head": {"id": 12, "checksum": "23" * 32},
-    "start": None,
-    "values_masked": 0,
-    "values_erased": 0,
-    "checkpoint": None,
 }
 
 
@@ -121,6 +100,16 @@ class SecurityExportArgs(SecurityFilter):
     )
 
 
+@example(
+    number=12,
+    kind="personal_data.read",
+    target_type="col_customers",
+    target_id="",
+    path="list",
+    ip_address="203.0.113.7",
+    request_id="6f9d7f0e-3a52-4b8a-9d43-0b8f3f1d1c55",
+    details={"fields": ["email"], "records": [], "count": 2},
+)
 class SecurityEventView(View):
     """An event of the security log."""
 
@@ -177,6 +166,15 @@ class AccessReport(View):
     is_complete = ma.fields.Boolean(metadata={"description": "false if older reads are left out."})
 
 
+@example(
+    id=41,
+    account_id=f"{audit.ACCOUNT_ID}/security",
+    operation="sign_in.succeeded",
+    table_name="users",
+    record_id="",
+    column_name="details",
+    new_value='{"application":"api"}',
+)
 class SecurityEntry(View):
     """An event of the security log as an entry of its chain, in the form of the audit log."""
 
@@ -242,6 +240,7 @@ class ExportedSecurityLog(View):
     values_erased = ma.fields.Integer()
 
 
+@example(account_id=f"{audit.ACCOUNT_ID}/security", checked=12)
 class SecurityVerification(View):
     """The verification result of the security log's chain."""
 
@@ -279,9 +278,7 @@ class OwnExportArgs(audit.ExportArgs):
 
 @blueprint.route("/audit-logs", methods=["GET"])
 @blueprint.arguments(OwnAuditArgs, location="query")
-@blueprint.response(
-    200, audit.AuditEntryPage, example={**audit.PAGE, "audit_logging_enabled": True}
-)
+@blueprint.response(200, audit.AuditEntryPage, example={"audit_logging_enabled": True})
 @blueprint.fails(400)
 @account_admin
 def list_own_audit_logs(args: Query) -> Response:
@@ -297,10 +294,8 @@ def list_own_audit_logs(args: Query) -> Response:
 
 @blueprint.route("/audit-logs/export", methods=["GET"])
 @blueprint.arguments(OwnExportArgs, location="query")
-@blueprint.response(200, audit.AuditEntry, example=audit.EXAMPLE, content_type=NEWLINES)
-@blueprint.alt_response(
-    200, schema=audit.ExportedLog, example=audit.EXPORTED, description="The entries."
-)
+@blueprint.response(200, audit.AuditEntry, content_type=NEWLINES)
+@blueprint.alt_response(200, schema=audit.ExportedLog, description="The entries.")
 @blueprint.alt_response(
     200, schema=TEXT, content_type="text/csv", example="id,...", description="The entries."
 )
@@ -337,11 +332,10 @@ def list_security_log(args: Query) -> Response:
 
 @blueprint.route("/security-log/export", methods=["GET"])
 @blueprint.arguments(SecurityExportArgs, location="query")
-@blueprint.response(200, SecurityEntry, example=ENTRY, content_type=NEWLINES)
+@blueprint.response(200, SecurityEntry, content_type=NEWLINES)
 @blueprint.alt_response(
     200,
     schema=ExportedSecurityLog,
-    example={**audit.EXPORTED, "items": [ENTRY]},
     description="The entries.",
 )
 @blueprint.alt_response(
@@ -358,7 +352,7 @@ def export_security_log(args: Query) -> Response:
 
 
 @blueprint.route("/security-log/verify", methods=["GET"])
-@blueprint.response(200, SecurityVerification, example=VERIFIED)
+@blueprint.response(200, SecurityVerification)
 @account_admin
 def verify_security_log() -> Response:
     """Verify the chain of your account's security log.

@@ -10,17 +10,10 @@ from app.auth.schemas import CREDENTIAL, SignedIn
 from app.types import JSONObject
 from app.web import fields
 from app.web.paging import items_field
-from app.web.schemas import Message, Schema, View
+from app.web.schemas import Message, Schema, View, example
 
 EXAMPLE = "eyJpZCI6IjAx..."
 CODES = ["mf2w-4idb-onuw-qylu"]
-FACTOR = {
-    "id": "019a9f00-0000-7000-8000-0000000000fa",
-    "kind": "totp",
-    "name": "Phone",
-    "created_at": "2026-11-20T12:00:00.123456Z",
-    "last_used_at": None,
-}
 OF_SIGN_IN = "Of the response to a sign-in; without it, the caller's access token decides."
 
 
@@ -127,6 +120,7 @@ class NewPasskey(SignInStep):
     credential = ma.fields.Dict(required=True, metadata={"description": CREDENTIAL})
 
 
+@example(name="Phone")
 class FactorView(View):
     """A second factor."""
 
@@ -143,12 +137,14 @@ class FactorName(View):
     name = fields.Text(shortest=1, longest=100)
 
 
+@example(recovery_codes=CODES)
 class RecoveryCodes(View):
     """New recovery codes, shown once."""
 
     recovery_codes = ma.fields.List(ma.fields.String())
 
 
+@example(recovery_codes=CODES)
 class EnrolledFactor(View):
     """A new factor; with the first one recovery codes, and tokens if it completes a sign-in."""
 

@@ -23,7 +23,7 @@ from app.web import fields
 from app.web.access import Access, allow, superadmin
 from app.web.blueprint import Blueprint
 from app.web.paging import Page, PageArgs, items_field, page_body
-from app.web.schemas import Schema, View
+from app.web.schemas import Schema, View, example
 from app.web.serialization import json_response
 
 blueprint = Blueprint(
@@ -75,6 +75,20 @@ class FieldChange(View):
     erased = ma.fields.Boolean()
 
 
+@example(
+    audit_id=41,
+    operation="UPDATE",
+    request_id="6f9d7f0e-3a52-4b8a-9d43-0b8f3f1d1c55",
+    changes=[
+        {
+            "field": "title",
+            "old_value": "Hello",
+            "new_value": "Hello, world",
+            "masked": False,
+            "erased": False,
+        }
+    ],
+)
 class RecordChange(View):
     """The changes of a record in one transaction."""
 

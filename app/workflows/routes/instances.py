@@ -5,23 +5,20 @@ from __future__ import annotations
 import marshmallow as ma
 
 from app import web
-from app.accounts.schemas import ACCOUNT
 from app.auth.guard import principal
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin
 from app.web.blueprint import Blueprint
-from app.web.paging import OffsetArgs, Page, items_field, page_body
-from app.web.schemas import Message, Schema, View
+from app.web.paging import OffsetArgs, page_body, page_of
+from app.web.schemas import Message, Schema, View, example
 from app.workflows import instances, rerun, service
 from app.workflows.language import definition
 from app.workflows.models import LOG_STATES, STATES, TRIGGERS
 from app.workflows.models import WORKFLOW as KIND
 from app.workflows.routes.workflows import (
-    INSTANCE_ID,
     STARTED,
     TIME,
-    WORKFLOW,
     StartedInstance,
     blueprint,
 )
@@ -33,42 +30,12 @@ all_instances = Blueprint(
     description="Runs of workflows and hooks, with what each step was given and gave.",
 )
 
-INSTANCE = {
-    "id": INSTANCE_ID,
-    "workflow_id": WORKFLOW["id"],
-    "account_id": ACCOUNT["id"],
-    "version": 1,
-    "trigger_type": "event",
-    "status": "failed",
-    "current_step": "announce",
-    "context": {"trigger": {"event": "records.create", "collection": "posts"}},
-    "withheld": False,
-    "error_message": "The receiver responded with 503.",
-    "resume_job_id": None,
-    "started_at": TIME,
-    "completed_at": TIME,
-    "created_at": TIME,
-}
-LOG = {
-    "id": "019a9f00-0000-7000-8000-0000000000f0",
-    "instance_id": INSTANCE_ID,
-    "workflow_id": WORKFLOW["id"],
-    "account_id": ACCOUNT["id"],
-    "place": "announce#1",
-    "step_name": "announce",
-    "step_type": "action",
-    "status": "failed",
-    "attempt": 1,
-    "input": {"url": "https://hooks.example.com/new"},
-    "output": None,
-    "error_message": "The receiver responded with 503.",
-    "started_at": TIME,
-    "completed_at": TIME,
-}
-WITH_LOGS = {**INSTANCE, "step_logs": [LOG], "step_logs_total": 1}
-RESUMED = {**INSTANCE, "status": "pending", "error_message": None, "completed_at": None}
 
-
+@example(
+    current_step="announce",
+    context={"trigger": {"event": "records.create", "collection": "posts"}},
+    started_at=TIME,
+)
 class InstanceView(View):
     """A run of a workflow."""
 
@@ -110,6 +77,14 @@ LONG_VALUES = (
 )
 
 
+@example(
+    place="announce#1",
+    step_name="announce",
+    status="failed",
+    input={"url": "https://hooks.example.com/new"},
+    error_message="The receiver responded with 503.",
+    completed_at=TIME,
+)
 class StepLogView(View):
     """One attempt of a step."""
 
@@ -140,12 +115,6 @@ class InstanceWithLogs(InstanceView):
     )
 
 
-class StepLogPage(Page):
-    """A page of an instance's step log."""
-
-    items = items_field(StepLogView)
-
-
 class StepLogArgs(OffsetArgs):
     """Paging of the step log."""
 
@@ -155,12 +124,6 @@ class ResumedInstance(InstanceWithLogs):
 
     message = ma.fields.String()
     instance_id = fields.Id()
-
-
-class InstancePage(Page):
-    """A page of instances."""
-
-    items = items_field(InstanceView)
 
 
 class InstanceArgs(OffsetArgs):
@@ -206,7 +169,7 @@ class ResumedCount(Message):
 
 @blueprint.route("/<uuid:workflow_id>/instances", methods=["GET"])
 @blueprint.arguments(InstanceArgs, location="query")
-@blueprint.response(200, InstancePage, example=page_body([INSTANCE], 1, {"skip": 0, "limit": 50}))
+@blueprint.response(200, page_of(InstanceView))
 @account_admin
 def list_instances_of_workflow(args: JSONObject, workflow_id: str) -> JSONObject:
     """List the instances of a workflow, newest first.
@@ -221,9 +184,7 @@ def list_instances_of_workflow(args: JSONObject, workflow_id: str) -> JSONObject
 
 @all_instances.route("", methods=["GET"])
 @all_instances.arguments(AllInstancesArgs, location="query")
-@all_instances.response(
-    200, InstancePage, example=page_body([INSTANCE], 1, {"skip": 0, "limit": 50})
-)
+@all_instances.response(200, page_of(InstanceView))
 @account_admin
 def list_instances(args: JSONObject) -> JSONObject:
     """List the instances of all workflows of the account, newest first.
@@ -234,7 +195,7 @@ def list_instances(args: JSONObject) -> JSONObject:
 
 
 @all_instances.route("/<uuid:instance_id>", methods=["GET"])
-@all_instances.response(200, InstanceWithLogs, example=WITH_LOGS)
+@all_instances.response(200, InstanceWithLogs)
 @account_admin
 def get_instance(instance_id: str) -> JSONObject:
     """Get an instance with the log of its first 100 steps.
@@ -247,7 +208,7 @@ def get_instance(instance_id: str) -> JSONObject:
 
 @all_instances.route("/<uuid:instance_id>/step-logs", methods=["GET"])
 @all_instances.arguments(StepLogArgs, location="query")
-@all_instances.response(200, StepLogPage, example=page_body([LOG], 1, {"skip": 0, "limit": 50}))
+@all_instances.response(200, page_of(StepLogView))
 @account_admin
 def list_step_logs(args: JSONObject, instance_id: str) -> JSONObject:
     """List an instance's step log, oldest first.
@@ -260,7 +221,7 @@ def list_step_logs(args: JSONObject, instance_id: str) -> JSONObject:
 
 @all_instances.route("/<uuid:instance_id>/cancel", methods=["POST"])
 @all_instances.arguments(EmptyBody, example={}, required=False)
-@all_instances.response(200, InstanceWithLogs, example={**WITH_LOGS, "status": "cancelled"})
+@all_instances.response(200, InstanceWithLogs, example={"status": "cancelled"})
 @all_instances.fails(409)
 @account_admin
 def cancel_instance(body: JSONObject, instance_id: str) -> JSONObject:
@@ -277,11 +238,8 @@ def cancel_instance(body: JSONObject, instance_id: str) -> JSONObject:
     200,
     ResumedInstance,
     example={
-        **RESUMED,
-        "step_logs": [LOG],
         "step_logs_total": 1,
         "message": "The instance is resumed.",
-        "instance_id": INSTANCE_ID,
     },
 )
 @all_instances.fails(409)

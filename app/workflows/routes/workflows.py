@@ -10,7 +10,6 @@ import marshmallow as ma
 from flask import Response
 
 from app import web
-from app.accounts.schemas import ACCOUNT, USER
 from app.auth.guard import principal
 from app.types import JSONObject
 from app.web import fields
@@ -23,8 +22,8 @@ from app.web.access import (
     shows_secret,
 )
 from app.web.blueprint import Blueprint
-from app.web.paging import OffsetArgs, Page, items_field, page_body
-from app.web.schemas import Message, Schema, View
+from app.web.paging import OffsetArgs, page_body, page_of
+from app.web.schemas import Message, Schema, View, example
 from app.workflows import service
 from app.workflows.language import missing_collections, missing_fields, step_headers
 from app.workflows.models import TRIGGERS, Workflow
@@ -58,23 +57,7 @@ STEPS = [
     {"name": "pause", "type": "wait_delay", "duration": "1d"},
 ]
 NEW = {"name": "Announce posts", "trigger": TRIGGER, "steps": STEPS}
-WORKFLOW = {
-    "id": "019a9f00-0000-7000-8000-0000000000d0",
-    "account_id": ACCOUNT["id"],
-    **NEW,
-    "description": None,
-    "trigger_type": "event",
-    "trigger_config": {"event": "records.create", "collection": "posts"},
-    "enabled": True,
-    "warnings": [],
-    "version": 1,
-    "owner_id": USER["id"],
-    "created_at": TIME,
-    "updated_at": TIME,
-    "created_by": USER["id"],
-}
-INSTANCE_ID = "019a9f00-0000-7000-8000-0000000000e0"
-STARTED = {"message": "The workflow is started.", "instance_id": INSTANCE_ID}
+STARTED = {"message": "The workflow is started."}
 
 
 class WarningView(View):
@@ -108,6 +91,24 @@ class DefinitionView(View):
     created_by = fields.Id(allow_none=True)
 
 
+@example(
+    name="Announce posts",
+    trigger={"type": "event", "event": "records.create", "collection": "posts"},
+    steps=[
+        {
+            "name": "announce",
+            "type": "action",
+            "action_type": "send_webhook",
+            "config": {
+                "url": "https://hooks.example.com/new",
+                "body": {"title": "{{ trigger.record.title }}"},
+            },
+        },
+        {"name": "pause", "type": "wait_delay", "duration": "1d"},
+    ],
+    trigger_config={"event": "records.create", "collection": "posts"},
+    warnings=[],
+)
 class WorkflowView(DefinitionView):
     """A workflow."""
 
@@ -116,12 +117,6 @@ class WorkflowView(DefinitionView):
     trigger_config = ma.fields.Dict(metadata={"description": "The trigger without its type."})
     steps = ma.fields.List(ma.fields.Dict(metadata=described.STEP))
     version = ma.fields.Integer(metadata={"description": "Grows when what is carried out changes."})
-
-
-class WorkflowPage(Page):
-    """A page of workflows."""
-
-    items = items_field(WorkflowView)
 
 
 class DefinitionArgs(OffsetArgs):
@@ -198,7 +193,7 @@ class StartedInstance(Message):
 
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(DefinitionArgs, location="query")
-@blueprint.response(200, WorkflowPage, example=page_body([WORKFLOW], 1, {"skip": 0, "limit": 50}))
+@blueprint.response(200, page_of(WorkflowView))
 @account_admin
 def list_workflows(args: JSONObject) -> JSONObject:
     """List the workflows of the own account, oldest first.
@@ -212,7 +207,7 @@ def list_workflows(args: JSONObject) -> JSONObject:
 
 @blueprint.route("", methods=["POST"])
 @blueprint.arguments(NewWorkflow, example=NEW)
-@blueprint.response(201, WorkflowView, example=WORKFLOW)
+@blueprint.response(201, WorkflowView)
 @blueprint.fails(400, 409)
 @partial(shows_secret, where=lambda answer: "token" in answer["trigger"])
 @account_admin
@@ -256,7 +251,7 @@ def create_workflow(body: JSONObject) -> JSONObject:
 
 
 @blueprint.route("/<uuid:workflow_id>", methods=["GET"])
-@blueprint.response(200, WorkflowView, example=WORKFLOW)
+@blueprint.response(200, WorkflowView)
 @account_admin
 def get_workflow(workflow_id: str) -> JSONObject:
     """Get a workflow.
@@ -270,7 +265,7 @@ def get_workflow(workflow_id: str) -> JSONObject:
 
 @blueprint.route("/<uuid:workflow_id>", methods=["PUT", "PATCH"])
 @blueprint.arguments(ChangedWorkflow, example={"steps": STEPS})
-@blueprint.response(200, WorkflowView, example=WORKFLOW)
+@blueprint.response(200, WorkflowView)
 @blueprint.fails(400)
 @account_admin
 def update_workflow(body: JSONObject, workflow_id: str) -> JSONObject:
@@ -298,7 +293,7 @@ def delete_workflow(workflow_id: str) -> Response:
 
 @blueprint.route("/<uuid:workflow_id>/toggle", methods=["PATCH"])
 @blueprint.arguments(ToggleBody, example={"enabled": False}, required=False)
-@blueprint.response(200, WorkflowView, example=WORKFLOW)
+@blueprint.response(200, WorkflowView)
 @blueprint.fails(400)
 @account_admin
 def toggle_workflow(body: JSONObject, workflow_id: str) -> JSONObject:
