@@ -40,6 +40,7 @@ def found(match: Any) -> Any:
         return error.code, described.headers.get("Allow"), described.location
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("database", ["sqlite"])
 def test_every_path_has_the_route_that_werkzeug_finds(app: Flask) -> None:
     chance, rules = random.Random(7), [rule.rule for rule in app.url_map.iter_rules()]

@@ -56,6 +56,7 @@ def former(database: str, tmp_path: Path) -> Iterator[list[dict[str, Any]]]:
         db.db.engine.dispose()
 
 
+@pytest.mark.long
 def test_entries_are_the_same_afterwards(former: list[dict[str, Any]]) -> None:
     assert run("SELECT count(*) FROM audit_log").scalar() == len(former)
     flask_migrate.upgrade(directory=DIRECTORY)
@@ -63,6 +64,7 @@ def test_entries_are_the_same_afterwards(former: list[dict[str, Any]]) -> None:
     assert verify.verify_all()["valid"]
 
 
+@pytest.mark.long
 # The checksum of a last entry is found wrong by the next one.
 @pytest.mark.parametrize(("column", "later"), [("new_value", 0), ("checksum", 1), ("salt", 0)])
 def test_a_broken_chain_is_not_converted_unless_told_so(

@@ -156,6 +156,7 @@ def test_untouched_it_is_valid(chain: tuple[str, str]) -> None:
     assert verify.verify_all(chain[0])["values_erased"] == 3
 
 
+@pytest.mark.long
 @WHOLE
 @pytest.mark.one_database
 def test_an_edited_column_shows_in_every_change(chain: tuple[str, str], whole: bool) -> None:
@@ -186,6 +187,7 @@ UNREADABLE = [
 LISTS = ("audit-logs?limit=500", "audit-logs?limit=500&sort_by=id", "audit-logs/export?format=json")
 
 
+@pytest.mark.long
 def test_json_that_nobody_can_read_is_listed_and_named(cast: Cast) -> None:
     make_collection(cast.root, schema=[{"name": n, "type": "text"} for n in ("title", "body")])
     made = make_record(cast.alice, title="old", body="old")
@@ -225,6 +227,7 @@ def edited_for_good(cast: Cast, id: int, values: Change) -> Change:
     return change
 
 
+@pytest.mark.long
 @pytest.mark.one_database
 def test_a_column_set_to_null_shows(chain: tuple[str, str]) -> None:
     for change, column in product(some(stored(chain[0])), NULLABLE):
@@ -377,6 +380,7 @@ def test_a_chain_that_is_gone_shows(chain: tuple[str, str]) -> None:
         assert verify.verify_all(None, kept)["account_id"] == chain[0]
 
 
+@pytest.mark.long
 @pytest.mark.one_database
 def test_an_inserted_change_shows(chain: tuple[str, str]) -> None:
     """Copied within the chain, from another chain, before, between and behind."""

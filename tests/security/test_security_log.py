@@ -148,6 +148,7 @@ ACTS: dict[str, Any] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ACTS)
 def test_a_change_of_what_gives_access_is_recorded(cast: Cast, kind: str) -> None:
     answer = ACTS[kind](cast)

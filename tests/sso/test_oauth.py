@@ -182,6 +182,7 @@ def vouched_for(stage: Stage, user: dict[str, Any], holder: Caller) -> None:
     assert stage.cast.root.post(f"users/{user['id']}/verify").status_code == 200
 
 
+@pytest.mark.long
 def test_who_proves_an_address_by_mail_is_rid_of_who_came_first_under_it(stage: Stage) -> None:
     stage.oauth(stage.cast.alice, "microsoft", tenant_id=UNPROVED["tid"])
     mapping = {"sso_group_roles": [{"group": "Finance", "role": "editor"}]}

@@ -60,7 +60,7 @@ def furnished(app: Flask, cast: Cast) -> Flask:
     return app
 
 
-@pytest.mark.long
+@pytest.mark.both_databases
 def test_nothing_leaks_and_nothing_is_left(furnished: Flask) -> None:
     kept = remaining(furnished)
     result = furnished.test_cli_runner().invoke(args=["isolation-check"])
@@ -71,7 +71,6 @@ def test_nothing_leaks_and_nothing_is_left(furnished: Flask) -> None:
     assert remaining(furnished) == kept
 
 
-@pytest.mark.long
 def test_an_instance_without_collections_is_isolated(app: Flask, cast: Cast) -> None:
     only = "/(console|api/v1)/(records|groups|collections)"
     result = app.test_cli_runner().invoke(args=["isolation-check", "--only", only])
@@ -183,7 +182,6 @@ PLANTED = {
 }
 
 
-@pytest.mark.long
 @pytest.mark.not_on_citus(
     "Citus refuses some statements that lack their account, before anything leaks"
 )

@@ -183,7 +183,6 @@ def is_for_callers(app: Flask, rule: Rule) -> bool:
     return access_of(view) not in (Access.PUBLIC, Access.DIRECTORY)
 
 
-@pytest.mark.long
 def test_every_look_at_rows_of_an_account_is_in_its_log(app: Flask, cast: Cast) -> None:
     values, root = known(app, cast), cast.root
     client, texts = Browser(app, root).client, texts_of(app, cast)
