@@ -304,7 +304,7 @@ def calls_on_types(module: str) -> set[str]:
 
 
 def test_only_the_edge_knows_marshmallow() -> None:
-    shared = {f"app.web.{name}" for name in ("fields", "paging", "parsing", "schemas")}
+    shared = {f"app.web.{name}" for name in ("examples", "fields", "paging", "parsing", "schemas")}
     for module in SOURCES:
         if "marshmallow" in packages(module):
             assert module in {*shared, *INNER_SCHEMAS} or is_edge(module), module

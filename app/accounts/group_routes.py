@@ -8,15 +8,15 @@ from flask import Response
 from app import web
 from app.accounts import groups
 from app.accounts.models import Group
-from app.accounts.schemas import ACCOUNT, PAGE, USER, ChangedRole, NewRole, UserView
+from app.accounts.schemas import ChangedRole, NewRole, UserView
 from app.accounts.types import Body, Query
 from app.auth.guard import principal
 from app.auth.mfa import enrolment
 from app.web import fields
 from app.web.access import account_admin
 from app.web.blueprint import Blueprint
-from app.web.paging import Page, PageArgs, items_field, page_body
-from app.web.schemas import Schema
+from app.web.paging import PageArgs, page_body, page_of
+from app.web.schemas import Schema, View, example
 
 blueprint = Blueprint(
     "Groups",
@@ -25,39 +25,24 @@ blueprint = Blueprint(
     description="Groups of users of your account.",
 )
 
-GROUP = {
-    "id": "019a9f00-0000-7000-8000-00000000000c",
-    "account_id": ACCOUNT["id"],
-    "name": "pii_access",
-    "description": "Sees personal data unmasked.",
-    "is_system": True,
-    "created_at": "2026-11-20T12:00:00.123456Z",
-    "updated_at": "2026-11-20T12:00:00.123456Z",
-}
 
-
-class GroupView(Schema):
+@example(name="pii_access", description="Sees personal data unmasked.", is_system=True)
+class GroupView(View):
     """A group."""
 
-    id = fields.Id(required=True)
-    account_id = fields.Id(required=True)
-    name = ma.fields.String(required=True)
-    description = ma.fields.String(required=True, allow_none=True)
-    is_system = ma.fields.Boolean(required=True)
-    created_at = fields.Timestamp(required=True)
-    updated_at = fields.Timestamp(required=True)
+    id = fields.Id()
+    account_id = fields.Id()
+    name = ma.fields.String()
+    description = ma.fields.String(allow_none=True)
+    is_system = ma.fields.Boolean()
+    created_at = fields.Timestamp()
+    updated_at = fields.Timestamp()
 
 
 class GroupWithMembers(GroupView):
     """A group with the users in it."""
 
-    users = ma.fields.List(ma.fields.Nested(UserView), required=True)
-
-
-class GroupPage(Page):
-    """A page of groups."""
-
-    items = items_field(GroupView)
+    users = ma.fields.List(ma.fields.Nested(UserView))
 
 
 class GroupArgs(PageArgs):
@@ -74,7 +59,7 @@ class NewMembership(Schema):
 
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(GroupArgs, location="query")
-@blueprint.response(200, GroupPage, example=page_body([GROUP], 1, PAGE))
+@blueprint.response(200, page_of(GroupView))
 @account_admin
 def list_groups(args: Query) -> dict[str, object]:
     """List the groups of your account.
@@ -88,7 +73,7 @@ def list_groups(args: Query) -> dict[str, object]:
 
 @blueprint.route("", methods=["POST"])
 @blueprint.arguments(NewRole, example={"name": "finance"})
-@blueprint.response(201, GroupView, example=GROUP)
+@blueprint.response(201, GroupView)
 @blueprint.fails(409)
 @account_admin
 def create_group(body: Body) -> Group:
@@ -101,7 +86,7 @@ def create_group(body: Body) -> Group:
 
 
 @blueprint.route("/<uuid:group_id>", methods=["GET"])
-@blueprint.response(200, GroupWithMembers, example={**GROUP, "users": [USER]})
+@blueprint.response(200, GroupWithMembers)
 @account_admin
 def get_group(group_id: str) -> dict[str, object]:
     """Get a group with its users.
@@ -115,7 +100,7 @@ def get_group(group_id: str) -> dict[str, object]:
 
 @blueprint.route("/<uuid:group_id>", methods=["PUT", "PATCH"])
 @blueprint.arguments(ChangedRole, example={"description": "Sees the figures."})
-@blueprint.response(200, GroupView, example=GROUP)
+@blueprint.response(200, GroupView)
 @blueprint.fails(409)
 @account_admin
 def update_group(body: Body, group_id: str) -> Group:
@@ -146,8 +131,8 @@ def delete_group(group_id: str) -> Response:
 
 @blueprint.route("/<uuid:group_id>/members", methods=["POST"], endpoint="add_group_member")
 @blueprint.route("/<uuid:group_id>/users", methods=["POST"])
-@blueprint.arguments(NewMembership, example={"user_id": USER["id"]})
-@blueprint.response(200, GroupView, example=GROUP)
+@blueprint.arguments(NewMembership)
+@blueprint.response(200, GroupView)
 @account_admin
 def add_user_to_group(body: Body, group_id: str) -> Group:
     """Add a user to a group; does nothing if the user is a member.

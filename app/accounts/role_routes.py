@@ -7,7 +7,7 @@ from flask import Response
 from app import web
 from app.accounts import roles
 from app.accounts.models import Role
-from app.accounts.schemas import PAGE, ROLE, ChangedRole, NewRole, RolePage, RoleView
+from app.accounts.schemas import ChangedRole, NewRole, RolePage, RoleView
 from app.accounts.types import Body, Query
 from app.web.access import superadmin
 from app.web.blueprint import Blueprint
@@ -23,7 +23,7 @@ blueprint = Blueprint(
 
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(PageArgs, location="query")
-@blueprint.response(200, RolePage, example=page_body([ROLE], 1, PAGE))
+@blueprint.response(200, RolePage)
 @superadmin
 def list_roles(args: Query) -> dict[str, object]:
     """List roles.
@@ -35,7 +35,7 @@ def list_roles(args: Query) -> dict[str, object]:
 
 @blueprint.route("", methods=["POST"])
 @blueprint.arguments(NewRole, example={"name": "auditor", "description": "Reads all."})
-@blueprint.response(201, RoleView, example=ROLE)
+@blueprint.response(201, RoleView)
 @blueprint.fails(409)
 @superadmin
 def create_role(body: Body) -> Role:
@@ -48,7 +48,7 @@ def create_role(body: Body) -> Role:
 
 
 @blueprint.route("/<integer:role_id>", methods=["GET"])
-@blueprint.response(200, RoleView, example=ROLE)
+@blueprint.response(200, RoleView)
 @superadmin
 def get_role(role_id: str) -> Role:
     """Get a role.
@@ -60,7 +60,7 @@ def get_role(role_id: str) -> Role:
 
 @blueprint.route("/<integer:role_id>", methods=["PUT", "PATCH"])
 @blueprint.arguments(ChangedRole, example={"description": "Reads everything."})
-@blueprint.response(200, RoleView, example=ROLE)
+@blueprint.response(200, RoleView)
 @blueprint.fails(409)
 @superadmin
 def update_role(body: Body, role_id: str) -> Role:

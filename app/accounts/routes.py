@@ -9,11 +9,8 @@ from app import slugs, web
 from app.accounts import tenants, users
 from app.accounts.models import Account
 from app.accounts.schemas import (
-    FULL_ACCOUNT,
     METADATA,
     ORDER,
-    PAGE,
-    USER,
     FullAccountView,
     TeamArgs,
     UserPage,
@@ -22,7 +19,7 @@ from app.accounts.types import Body, Query
 from app.web import fields
 from app.web.access import superadmin
 from app.web.blueprint import Blueprint
-from app.web.paging import Page, PageArgs, items_field, page_body
+from app.web.paging import PageArgs, page_body, page_of
 from app.web.schemas import Schema
 
 blueprint = Blueprint(
@@ -58,15 +55,9 @@ class AccountArgs(PageArgs):
     sort_order = ma.fields.String(validate=ORDER, metadata=METADATA["sort_order"])
 
 
-class AccountPage(Page):
-    """A page of accounts."""
-
-    items = items_field(FullAccountView)
-
-
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(AccountArgs, location="query")
-@blueprint.response(200, AccountPage, example=page_body([FULL_ACCOUNT], 1, PAGE))
+@blueprint.response(200, page_of(FullAccountView, "AccountPage"))
 @superadmin
 def list_accounts(args: Query) -> dict[str, object]:
     """List accounts.
@@ -79,7 +70,7 @@ def list_accounts(args: Query) -> dict[str, object]:
 
 @blueprint.route("", methods=["POST"])
 @blueprint.arguments(NewAccount, example={"name": "Acme"})
-@blueprint.response(201, FullAccountView, example=FULL_ACCOUNT)
+@blueprint.response(201, FullAccountView)
 @blueprint.fails(409)
 @superadmin
 def create_account(body: Body) -> Account:
@@ -92,7 +83,7 @@ def create_account(body: Body) -> Account:
 
 
 @blueprint.route("/<uuid:account_id>", methods=["GET"])
-@blueprint.response(200, FullAccountView, example=FULL_ACCOUNT)
+@blueprint.response(200, FullAccountView)
 @superadmin
 def get_account(account_id: str) -> Account:
     """Get an account.
@@ -104,7 +95,7 @@ def get_account(account_id: str) -> Account:
 
 @blueprint.route("/<uuid:account_id>", methods=["PUT", "PATCH"])
 @blueprint.arguments(ChangedAccount, example={"is_active": False})
-@blueprint.response(200, FullAccountView, example=FULL_ACCOUNT)
+@blueprint.response(200, FullAccountView)
 @blueprint.fails(409)
 @superadmin
 def update_account(body: Body, account_id: str) -> Account:
@@ -131,7 +122,7 @@ def delete_account(account_id: str) -> Response:
 
 @blueprint.route("/<uuid:account_id>/users", methods=["GET"])
 @blueprint.arguments(TeamArgs, location="query")
-@blueprint.response(200, UserPage, example=page_body([USER], 1, PAGE))
+@blueprint.response(200, UserPage)
 @superadmin
 def list_users_of_account(args: Query, account_id: str) -> dict[str, object]:
     """List the users of an account.

@@ -9,9 +9,6 @@ from app import web
 from app.accounts import users
 from app.accounts.models import User
 from app.accounts.schemas import (
-    ACCOUNT,
-    PAGE,
-    USER,
     ChangedUser,
     NewMember,
     TeamArgs,
@@ -27,6 +24,7 @@ from app.types import JSONObject
 from app.web import fields
 from app.web.access import superadmin
 from app.web.blueprint import Blueprint
+from app.web.examples import UUID
 from app.web.paging import page_body
 from app.web.schemas import Message, Schema
 from app.web.serialization import json_response
@@ -85,12 +83,12 @@ class NewPassword(Schema):
 class VerifiedUserView(UserView):
     """A user whose address was marked verified."""
 
-    message = ma.fields.String(required=True)
+    message = ma.fields.String()
 
 
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(UserArgs, location="query")
-@blueprint.response(200, UserPage, example=page_body([USER], 1, PAGE))
+@blueprint.response(200, UserPage)
 @superadmin
 def list_users(args: Query) -> dict[str, object]:
     """List users of all accounts.
@@ -107,11 +105,11 @@ def list_users(args: Query) -> dict[str, object]:
     example={
         "email": "bob@acme.example",
         "password": "Correct-horse-1",
-        "account_id": ACCOUNT["id"],
+        "account_id": UUID,
         "role_id": 3,
     },
 )
-@blueprint.response(201, UserView, example=USER)
+@blueprint.response(201, UserView)
 @blueprint.fails(409, 429)
 @superadmin
 def create_user(body: Body) -> User:
@@ -127,7 +125,7 @@ def create_user(body: Body) -> User:
 
 
 @blueprint.route("/<uuid:user_id>", methods=["GET"])
-@blueprint.response(200, UserView, example=USER)
+@blueprint.response(200, UserView)
 @superadmin
 def get_user(user_id: str) -> User:
     """Get a user.
@@ -139,7 +137,7 @@ def get_user(user_id: str) -> User:
 
 @blueprint.route("/<uuid:user_id>", methods=["PUT", "PATCH"])
 @blueprint.arguments(ChangedUser, example={"is_active": False})
-@blueprint.response(200, UserView, example=USER)
+@blueprint.response(200, UserView)
 @blueprint.fails(409, 429)
 @superadmin
 def update_user(body: Body, user_id: str) -> User:
@@ -190,7 +188,7 @@ def set_user_password(body: Body, user_id: str) -> dict[str, str]:
 
 
 @blueprint.route("/<uuid:user_id>/verify", methods=["POST"])
-@blueprint.response(200, VerifiedUserView, example={**USER, "message": VERIFIED})
+@blueprint.response(200, VerifiedUserView, example={"message": VERIFIED})
 @superadmin
 def verify_user(user_id: str) -> Response:
     """Mark a user's address verified.

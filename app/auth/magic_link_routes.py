@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from flask import Response, request
 
-from app.accounts.schemas import ACCOUNT, USER
 from app.accounts.types import Body
 from app.auth import magic_links
 from app.auth import service as auth
@@ -12,7 +11,7 @@ from app.auth.guard import account_of_request
 from app.auth.mfa.gate import Proof
 from app.auth.responses import origin, requested_account, sign_in_response
 from app.auth.routes import blueprint
-from app.auth.schemas import PAIR, MagicLinkBody, SignedIn, TokenBody
+from app.auth.schemas import MagicLinkBody, SignedIn, TokenBody
 from app.web.access import public
 from app.web.schemas import Message
 
@@ -45,7 +44,7 @@ def send_magic_link(body: Body) -> dict[str, str]:
 
 @blueprint.route("/magic-link/verify", methods=["POST"])
 @blueprint.arguments(TokenBody, example={"token": "AA0001-..."})
-@blueprint.response(200, SignedIn, example={**PAIR, "account": ACCOUNT, "user": USER})
+@blueprint.response(200, SignedIn)
 @blueprint.fails(400, 401)
 @public(across_accounts=True)
 def sign_in_by_magic_link(body: Body) -> Response:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from flask import Response
 
-from app.accounts.schemas import PAGE
 from app.accounts.types import Query
 from app.auth import sessions
 from app.auth.guard import principal
 from app.auth.routes import blueprint
-from app.auth.schemas import SESSION, SessionPage
+from app.auth.schemas import SessionPage
 from app.web.access import signed_in
 from app.web.paging import PageArgs, page_body
 
 
 @blueprint.route("/sessions", methods=["GET"])
 @blueprint.arguments(PageArgs, location="query")
-@blueprint.response(200, SessionPage, example=page_body([SESSION], 1, PAGE))
+@blueprint.response(200, SessionPage)
 @signed_in
 def list_sessions(args: Query) -> dict[str, object]:
     """List the caller's active sessions, the last used first.

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from app import web
-from app.accounts.schemas import PAGE
 from app.collections import definitions, removal, updates
 from app.collections import service as collections
 from app.collections.changes import Proposal
 from app.collections.models import Collection
-from app.collections.rule_schemas import EXAMPLE_RULES, RULES, CollectionRules
+from app.collections.rule_schemas import RULES, CollectionRules
 from app.collections.schemas import (
-    COLLECTION,
     INDEXES,
     SCHEMA,
     ChangedCollection,
@@ -70,7 +68,7 @@ def _views(rows: Sequence[Collection]) -> list[JSONObject]:
 
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(CollectionArgs, location="query")
-@blueprint.response(200, CollectionPage, example=page_body([COLLECTION], 1, PAGE))
+@blueprint.response(200, CollectionPage)
 @superadmin
 def list_collections(args: JSONObject) -> JSONObject:
     """List collections.
@@ -85,7 +83,7 @@ def list_collections(args: JSONObject) -> JSONObject:
 @blueprint.arguments(
     NewCollection, example={"name": "posts", "schema": SCHEMA, "indexes": INDEXES, **RULES}
 )
-@blueprint.response(201, CollectionView, example=COLLECTION)
+@blueprint.response(201, CollectionView)
 @blueprint.fails(409)
 @superadmin
 def create_collection(body: JSONObject) -> JSONObject:
@@ -121,7 +119,7 @@ def list_collection_names() -> JSONObject:
 
 
 @blueprint.route("/<collection_id>", methods=["GET"])
-@blueprint.response(200, CollectionView, example=COLLECTION)
+@blueprint.response(200, CollectionView)
 @superadmin
 def get_collection(collection_id: str) -> JSONObject:
     """Get a collection by its id or name.
@@ -133,7 +131,7 @@ def get_collection(collection_id: str) -> JSONObject:
 
 @blueprint.route("/<uuid:collection_id>", methods=["PUT"])
 @blueprint.arguments(ReplacedCollection, example={"schema": SCHEMA})
-@blueprint.response(200, CollectionView, example=COLLECTION)
+@blueprint.response(200, CollectionView)
 @blueprint.fails(409)
 @superadmin
 def update_collection(body: JSONObject, collection_id: str) -> JSONObject:
@@ -176,7 +174,7 @@ def update_collection(body: JSONObject, collection_id: str) -> JSONObject:
 @blueprint.arguments(
     ChangedCollection, example={"schema": [{"name": "title", "options": {"max_length": 300}}]}
 )
-@blueprint.response(200, CollectionView, example=COLLECTION)
+@blueprint.response(200, CollectionView)
 @blueprint.fails(409)
 @superadmin
 def patch_collection(body: JSONObject, collection_id: str) -> JSONObject:
@@ -250,7 +248,6 @@ def plan_collection(body: JSONObject, collection_id: str) -> JSONObject:
     DeletedCollection,
     example={
         "message": "The collection and its records are deleted.",
-        "collection_id": COLLECTION["id"],
         "collection_name": "posts",
         "table_name": "col_posts",
         "records_deleted": 12,
@@ -272,7 +269,7 @@ def delete_collection(args: JSONObject, collection_id: str) -> JSONObject:
 
 
 @blueprint.route("/<collection_name>/rules", methods=["GET"])
-@blueprint.response(200, CollectionRules, example=EXAMPLE_RULES)
+@blueprint.response(200, CollectionRules)
 @superadmin
 def get_rules(collection_name: str) -> JSONObject:
     """Get the rules of a collection, flat and as the permission structure.
@@ -285,7 +282,7 @@ def get_rules(collection_name: str) -> JSONObject:
 
 @blueprint.route("/<collection_name>/rules", methods=["PUT"])
 @blueprint.arguments(CollectionRules, example=RULES)
-@blueprint.response(200, CollectionRules, example=EXAMPLE_RULES)
+@blueprint.response(200, CollectionRules)
 @superadmin
 def update_rules(body: JSONObject, collection_name: str) -> JSONObject:
     """Change rules and field lists.

@@ -25,7 +25,7 @@ from app.web.access import anonymous
 from app.web.blueprint import Blueprint
 from app.web.current_request import get_header, get_request
 from app.web.parsing import REPEATED
-from app.web.schemas import TEXT, Schema
+from app.web.schemas import TEXT, Schema, View
 from app.web.serialization import json_response
 from app.web.sockets.handover import Handover, find_socket
 
@@ -91,11 +91,11 @@ class StreamArgs(CredentialArgs):
     )
 
 
-class Ticket(Schema):
+class Ticket(View):
     """A ticket for one stream."""
 
-    ticket = ma.fields.String(required=True)
-    expires_in = ma.fields.Integer(required=True, metadata={"description": "Seconds."})
+    ticket = ma.fields.String()
+    expires_in = ma.fields.Integer(metadata={"description": "Seconds."})
 
 
 @blueprint.route("/subscribe", methods=["GET"])

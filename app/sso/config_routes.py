@@ -31,14 +31,13 @@ own = Blueprint(
     description="Refused single sign-ons, and the mapping of groups to roles.",
 )
 BY_ID = "/<uuid:configuration_id>"
-PAGE = {"skip": 0, "limit": 25}
 WORKS = "The provider accepts the settings."
 FAILS = "At least one check failed."
 
 
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(schemas.ProviderRowArgs, location="query")
-@blueprint.response(200, schemas.ProviderRowPage, example=page_body([schemas.ROW], 1, PAGE))
+@blueprint.response(200, schemas.ProviderRowPage)
 @account_admin
 def list_provider_settings(args: JSONObject) -> JSONObject:
     """List the provider settings of the current account; of the system for superadmins.
@@ -53,7 +52,7 @@ def list_provider_settings(args: JSONObject) -> JSONObject:
 
 @blueprint.route("", methods=["POST"])
 @blueprint.arguments(schemas.NewProviderRow, example=schemas.NEW_ROW)
-@blueprint.response(201, schemas.SavedProviderRow, example={**schemas.ROW, "status": "created"})
+@blueprint.response(201, schemas.SavedProviderRow, example={"status": "created"})
 @blueprint.fails(409)
 @account_admin(recent_sign_in=True, api_keys=False)
 def create_provider_settings(body: JSONObject) -> JSONObject:
@@ -120,7 +119,7 @@ def get_provider_schema(category: str, provider: str) -> Response:
 
 @blueprint.route("/test-connection", methods=["POST"])
 @blueprint.arguments(schemas.ConnectionSettings, example=schemas.NEW_ROW)
-@blueprint.response(200, schemas.ConnectionTestResult, example=schemas.TESTED)
+@blueprint.response(200, schemas.ConnectionTestResult)
 @blueprint.fails(429)
 @account_admin(api_keys=False)
 def test_connection(body: JSONObject) -> JSONObject:
@@ -135,7 +134,7 @@ def test_connection(body: JSONObject) -> JSONObject:
 
 
 @blueprint.route(BY_ID, methods=["GET"])
-@blueprint.response(200, schemas.ProviderRow, example=schemas.ROW)
+@blueprint.response(200, schemas.ProviderRow)
 @account_admin
 def get_provider_settings(configuration_id: str) -> JSONObject:
     """Get one provider's settings.
@@ -147,7 +146,7 @@ def get_provider_settings(configuration_id: str) -> JSONObject:
 
 @blueprint.route(BY_ID, methods=["PATCH"])
 @blueprint.arguments(schemas.ChangedProviderRow, example={"enabled": False})
-@blueprint.response(200, schemas.SavedProviderRow, example={**schemas.ROW, "status": "updated"})
+@blueprint.response(200, schemas.SavedProviderRow, example={"status": "updated"})
 @account_admin(recent_sign_in=True, api_keys=False)
 def update_provider_settings(body: JSONObject, configuration_id: str) -> JSONObject:
     """Change a provider's settings, or enable or disable it.
@@ -172,7 +171,7 @@ def delete_provider_settings(configuration_id: str) -> Response:
 
 
 @blueprint.route(f"{BY_ID}/values", methods=["GET"])
-@blueprint.response(200, schemas.ConfigValues, example=schemas.ROW["config"])
+@blueprint.response(200, schemas.ConfigValues, example=schemas.NEW_ROW["config"])
 @account_admin
 def get_provider_values(configuration_id: str) -> Response:
     """Get only the `config` of a provider; secrets are `***`, or null if not set.
@@ -186,7 +185,7 @@ def get_provider_values(configuration_id: str) -> Response:
 
 @blueprint.route(f"{BY_ID}/values", methods=["PATCH"])
 @blueprint.arguments(schemas.ConfigValues, example={"client_secret": "GOCSPX-..."})
-@blueprint.response(200, schemas.ConfigValues, example=schemas.ROW["config"])
+@blueprint.response(200, schemas.ConfigValues, example=schemas.NEW_ROW["config"])
 @account_admin(recent_sign_in=True, api_keys=False)
 def update_provider_values(body: JSONObject, configuration_id: str) -> Response:
     """Change the given properties of a provider's `config`; null removes one.
@@ -200,7 +199,7 @@ def update_provider_values(body: JSONObject, configuration_id: str) -> Response:
 
 @own.route("/refusals", methods=["GET"])
 @own.arguments(PageArgs, location="query")
-@own.response(200, schemas.RefusalPage, example=page_body([schemas.REFUSAL], 1, PAGE))
+@own.response(200, schemas.RefusalPage)
 @account_admin
 def list_refusals(args: JSONObject) -> JSONObject:
     """List the account's last refused sign-ins with the failed check; at most 100 are stored.
@@ -218,7 +217,7 @@ def list_refusals(args: JSONObject) -> JSONObject:
     required=False,
     example={"sso_group_roles": [{"group": "Finance", "role": "editor"}]},
 )
-@own.response(200, schemas.RolePlan, example=schemas.PLANNED)
+@own.response(200, schemas.RolePlan)
 @account_admin(reads=True)
 def plan_group_roles(body: JSONObject) -> JSONObject:
     """Preview whose role a group mapping would change at the next sign-in.

@@ -64,7 +64,7 @@ def form_body(properties: JSONObject, example: dict[str, str]) -> JSONObject:
         "state": "what-the-client-chose",
     },
 )
-@blueprint.response(200, schemas.SignInStart, example=schemas.STARTED)
+@blueprint.response(200, schemas.SignInStart)
 @blueprint.fails(400, 401, 429)
 @public(across_accounts=True)
 def authorize_oauth(body: JSONObject, provider_name: str) -> object:
@@ -89,7 +89,7 @@ def authorize_oauth(body: JSONObject, provider_name: str) -> object:
         "redirect_uri": "https://client.example.com/signed-in",
     },
 )
-@blueprint.response(200, schemas.ProviderSignedIn, example=schemas.SIGNED_IN)
+@blueprint.response(200, schemas.ProviderSignedIn)
 @blueprint.fails(400, 401, 403, 429)
 @public(across_accounts=True)
 def complete_oauth(body: JSONObject, provider_name: str) -> Response:
@@ -113,7 +113,7 @@ def complete_oauth(body: JSONObject, provider_name: str) -> Response:
 
 @blueprint.route("/exchange", methods=["POST"])
 @blueprint.arguments(schemas.ExchangeBody, example={"code": "AA0001-..."})
-@blueprint.response(200, schemas.ProviderSignedIn, example=schemas.SIGNED_IN)
+@blueprint.response(200, schemas.ProviderSignedIn)
 @blueprint.fails(400, 429)
 @public(across_accounts=True)
 def exchange_code(body: JSONObject) -> Response:
@@ -179,7 +179,7 @@ def get_saml_metadata(args: JSONObject) -> Response:
     schemas.AssertionBody,
     example={"SAMLResponse": "PHNhbWxwOlJlc3...", "relayState": "QUEwMDAx..."},
 )
-@blueprint.response(200, schemas.ProviderSignedIn, example=schemas.SIGNED_IN)
+@blueprint.response(200, schemas.ProviderSignedIn)
 @blueprint.fails(400, 401, 403, 404, 429)
 @public(max_body=LARGEST_DOCUMENT, across_accounts=True)
 def complete_saml(body: JSONObject) -> Response:

@@ -17,7 +17,7 @@ from app.sso.routes import SAML_FORM, blueprint, browsers, form_body, form_value
 from app.types import JSONObject
 from app.web import fields, html
 from app.web.access import LARGEST_DOCUMENT, public, signed_in
-from app.web.schemas import Schema
+from app.web.schemas import Schema, View
 from app.web.serialization import json_response
 
 AFTER_LOGOUT = "To the identity provider or the client application."
@@ -31,12 +31,11 @@ class LogoutBody(Schema):
     redirect_uri = fields.Text(longest=2000, metadata=schemas.REDIRECT_TEXT)
 
 
-class SignedOut(Schema):
+class SignedOut(View):
     """The end of a session here, and the address that ends it at the identity provider."""
 
-    message = ma.fields.String(required=True)
+    message = ma.fields.String()
     logout_url = ma.fields.String(
-        required=True,
         allow_none=True,
         metadata={
             "description": "Where to send the browser; null if the session did not begin by SAML,"

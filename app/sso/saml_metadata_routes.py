@@ -11,7 +11,7 @@ from app.sso.models import MetadataRead
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin
-from app.web.schemas import Schema
+from app.web.schemas import View
 
 PATH = f"{BY_ID}/metadata"
 READ = {
@@ -29,25 +29,24 @@ READ = {
 NEVER: JSONObject = {"read_at": None, "error": None, "changed_at": None, "changes": []}
 
 
-class MetadataChange(Schema):
+class MetadataChange(View):
     """A setting that a read changed; certificates by name, fingerprint and last day."""
 
-    name = ma.fields.String(required=True)
-    removed = ma.fields.List(ma.fields.String(), required=True)
-    added = ma.fields.List(ma.fields.String(), required=True)
+    name = ma.fields.String()
+    removed = ma.fields.List(ma.fields.String())
+    added = ma.fields.List(ma.fields.String())
 
 
-class MetadataReadView(Schema):
+class MetadataReadView(View):
     """The last read, and the last changes that a read brought."""
 
-    read_at = fields.Timestamp(required=True, allow_none=True)
+    read_at = fields.Timestamp(allow_none=True)
     error = ma.fields.String(
-        required=True,
         allow_none=True,
         metadata={"description": "Why the last read failed, if it did; it changed nothing."},
     )
-    changed_at = fields.Timestamp(required=True, allow_none=True)
-    changes = ma.fields.List(ma.fields.Nested(MetadataChange), required=True)
+    changed_at = fields.Timestamp(allow_none=True)
+    changes = ma.fields.List(ma.fields.Nested(MetadataChange))
 
 
 def view(read: MetadataRead | None) -> JSONObject:

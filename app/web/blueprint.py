@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -13,6 +13,7 @@ from flask import Response
 from app.types import JSONObject
 from app.web import PREFIX, openapi_text
 from app.web.access import AccessLevel, View, access_of
+from app.web.examples import example_of
 from app.web.parsing import Parser
 
 # Monitors are not rate-limited.
@@ -33,6 +34,8 @@ class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc]
         """Declare a body or query; with `required=False` a missing body counts as empty."""
         schema = schema() if isinstance(schema, type) else schema
         schema.body_may_be_absent = not options.get("required", True)
+        if location == "json":
+            options.setdefault("example", example_of(schema))
         decorate = super().arguments(schema, location=location, **options)
 
         def declare(view: View) -> object:
@@ -53,10 +56,16 @@ class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc]
 
     def alt_response(self, status: int, response: object = None, **options: object) -> Any:
         """Declare a further response."""
+        if response is None:
+            options["example"] = _example(options.get("schema"), options)
         return _described_by(super().alt_response(status, response, **options))
 
     def response(self, status: int, schema: object = None, **options: object) -> Any:
-        """Declare the response; serializes a view's result unless it is annotated as Response."""
+        """Declare the response; serializes a view's result unless it is annotated as Response.
+
+        An `example` has what differs from the example of the schema.
+        """
+        options["example"] = _example(schema, options)
         decorate = super().response(status, schema, **options)
         describe = _described_by(decorate)
 
@@ -100,6 +109,14 @@ class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc]
         view._apidoc["operation_id"] = endpoint or view.__name__
         view._apidoc["methods"] = methods
         super().add_url_rule(rule, endpoint, view, *args, **kw)
+
+
+def _example(schema: Any, options: Mapping[str, Any]) -> Any:
+    told = options.get("example")
+    if schema is None or "examples" in options or not isinstance(told, dict | None):
+        return told
+    derived = example_of(schema() if isinstance(schema, type) else schema)
+    return derived if told is None else derived | told
 
 
 def _described_by(decorate: Callable[[View], object]) -> Callable[[View], View]:

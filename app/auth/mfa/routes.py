@@ -6,7 +6,6 @@ from flask import Response, request
 
 from app.accounts import sign_in_settings
 from app.accounts.models import User
-from app.accounts.schemas import ACCOUNT, USER
 from app.accounts.types import Body
 from app.auth import lockout, signatures
 from app.auth import service as auth
@@ -17,9 +16,7 @@ from app.auth.mfa.challenges import Challenge
 from app.auth.mfa.gate import Proof
 from app.auth.mfa.models import PASSKEY, SecondFactor
 from app.auth.mfa.schemas import (
-    CODES,
     EXAMPLE,
-    FACTOR,
     EnrolledFactor,
     FactorName,
     FactorView,
@@ -45,16 +42,13 @@ from app.auth.responses import (
     with_refresh_cookie,
 )
 from app.auth.routes import blueprint
-from app.auth.schemas import PAIR, SignedIn
+from app.auth.schemas import SignedIn
 from app.types import JSONObject
 from app.web.access import public, signed_in
 from app.web.serialization import json_response
 
-SIGNED_IN = {**PAIR, "account": ACCOUNT, "user": USER}
 OPTIONS = {"token": EXAMPLE, "options": {"challenge": "q2x1...", "rpId": "api.example.com"}}
-ENROLLED = {"factor": FACTOR, "recovery_codes": CODES, "signed_in": None}
 SECRET = {
-    "id": FACTOR["id"],
     "secret": "JBSWY3DPEHPK3PXPJBSWY3DPEHPK3PXP",
     "otpauth_url": "otpauth://totp/Atrium%20%28Acme%29:alice%40acme.example?secret=JBSW...",
     "qr_svg": "<svg ...",
@@ -63,16 +57,7 @@ ASSERTION = {"id": "Zm9v...", "type": "public-key", "response": {}}
 
 
 @blueprint.route("/mfa", methods=["GET"])
-@blueprint.response(
-    200,
-    OwnFactors,
-    example={
-        "policy": "optional",
-        "required_from": None,
-        "factors": [FACTOR],
-        "recovery_codes_left": 10,
-    },
-)
+@blueprint.response(200, OwnFactors, example={"recovery_codes_left": 10})
 @signed_in
 def get_second_factors() -> dict[str, object]:
     """Get your second factors, and whether your account requires one.
@@ -93,7 +78,7 @@ def get_second_factors() -> dict[str, object]:
 @blueprint.arguments(
     MfaVerification, example={"mfa_token": EXAMPLE, "method": "totp", "code": "123456"}
 )
-@blueprint.response(200, SignedIn, example=SIGNED_IN)
+@blueprint.response(200, SignedIn)
 @blueprint.fails(401, 429)
 @public(across_accounts=True)
 def verify_second_factor(body: Body) -> Response:
@@ -148,7 +133,7 @@ def create_totp(body: Body) -> dict[str, object]:
 
 @blueprint.route("/mfa/totp/confirm", methods=["POST"])
 @blueprint.arguments(TotpCode, example={"code": "123456"})
-@blueprint.response(200, EnrolledFactor, example=ENROLLED)
+@blueprint.response(200, EnrolledFactor)
 @blueprint.fails(400, 401, 403, 429)
 @public(shows_secret=True, across_accounts=True)
 def confirm_totp(body: Body) -> Response:
@@ -182,7 +167,7 @@ def get_registration_options(body: Body) -> dict[str, object]:
 @blueprint.arguments(
     NewPasskey, example={"token": EXAMPLE, "name": "Laptop", "credential": ASSERTION}
 )
-@blueprint.response(200, EnrolledFactor, example=ENROLLED)
+@blueprint.response(200, EnrolledFactor)
 @blueprint.fails(400, 401, 403, 409)
 @public(shows_secret=True, across_accounts=True)
 def create_passkey(body: Body) -> Response:
@@ -198,7 +183,7 @@ def create_passkey(body: Body) -> Response:
 
 
 @blueprint.route("/mfa/recovery-codes", methods=["POST"])
-@blueprint.response(200, RecoveryCodes, example={"recovery_codes": CODES})
+@blueprint.response(200, RecoveryCodes)
 @blueprint.fails(409)
 @signed_in(recent_sign_in=True, api_keys=False, shows_secret=True)
 def renew_recovery_codes() -> dict[str, object]:
@@ -208,7 +193,7 @@ def renew_recovery_codes() -> dict[str, object]:
 
 @blueprint.route("/mfa/factors/<uuid:factor_id>", methods=["PATCH"])
 @blueprint.arguments(FactorName, example={"name": "New phone"})
-@blueprint.response(200, FactorView, example=FACTOR)
+@blueprint.response(200, FactorView)
 @signed_in(api_keys=False)
 def rename_second_factor(body: Body, factor_id: str) -> SecondFactor:
     """Rename a second factor.
@@ -262,7 +247,7 @@ def get_passkey_sign_in_options(body: Body) -> dict[str, object]:
 
 @blueprint.route("/passkeys/verify", methods=["POST"])
 @blueprint.arguments(PasskeySignIn, example={"token": EXAMPLE, "assertion": ASSERTION})
-@blueprint.response(200, SignedIn, example=SIGNED_IN)
+@blueprint.response(200, SignedIn)
 @blueprint.fails(401, 429)
 @public(across_accounts=True)
 def sign_in_with_passkey(body: Body) -> Response:

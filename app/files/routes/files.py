@@ -36,7 +36,7 @@ from app.web import fields, preconditions
 from app.web.access import View, anonymous, public, signed_in
 from app.web.blueprint import Blueprint
 from app.web.current_request import get_header, get_request
-from app.web.paging import Page, PageArgs, items_field, page_body
+from app.web.paging import PageArgs, page_body, page_of
 from app.web.schemas import Schema
 from app.web.serialization import json_response
 from app.web.sockets.handover import Handover, find_socket
@@ -109,12 +109,6 @@ class WaitingUpload(UploadedFile):
     uploaded_by = fields.Id(allow_none=True, metadata={"description": "Null if anonymous."})
     created_at = fields.Timestamp()
     expires_at = fields.Timestamp()
-
-
-class WaitingPage(Page):
-    """A page of uploads."""
-
-    items = items_field(WaitingUpload)
 
 
 class DownloadArgs(Schema):
@@ -202,7 +196,11 @@ def upload_file() -> Response:
 
 @blueprint.route("/waiting", methods=["GET"])
 @blueprint.arguments(PageArgs, location="query")
-@blueprint.response(200, WaitingPage, example=page_body([WAITING], 1, {"skip": 0, "limit": 25}))
+@blueprint.response(
+    200,
+    page_of(WaitingUpload, "WaitingPage"),
+    example=page_body([WAITING], 1, {"skip": 0, "limit": 25}),
+)
 @signed_in
 def list_waiting_uploads(args: JSONObject) -> JSONObject:
     """List the uploads that no record has taken.

@@ -13,7 +13,7 @@ from app.portability.retention.policy import CREATED, MAX_DAYS, MAX_RULES, Polic
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin
-from app.web.schemas import Schema
+from app.web.schemas import Schema, View
 
 DELIVERIES = "Days that completed deliveries stay; null: 30."
 INSTANCES = "Days that finished workflow instances stay; null: as long as the service keeps them."
@@ -72,21 +72,21 @@ class RetentionView(RetentionBody):
     )
 
 
-class PlannedRecords(Schema):
+class PlannedRecords(View):
     """How many records of a collection would be deleted."""
 
-    collection = ma.fields.String(required=True)
-    count = ma.fields.Integer(required=True)
+    collection = ma.fields.String()
+    count = ma.fields.Integer()
 
 
-class RetentionPlan(Schema):
+class RetentionPlan(View):
     """What a policy would delete now; numbers stop at 100,000."""
 
-    records = ma.fields.List(ma.fields.Nested(PlannedRecords), required=True)
-    deliveries = ma.fields.Integer(required=True)
-    instances = ma.fields.Integer(required=True)
-    audit_entries = ma.fields.Integer(required=True)
-    security_events = ma.fields.Integer(required=True)
+    records = ma.fields.List(ma.fields.Nested(PlannedRecords))
+    deliveries = ma.fields.Integer()
+    instances = ma.fields.Integer()
+    audit_entries = ma.fields.Integer()
+    security_events = ma.fields.Integer()
 
 
 PLAN = {

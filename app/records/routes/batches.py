@@ -17,7 +17,7 @@ from app.web import fields
 from app.web.access import anonymous
 from app.web.blueprint import Blueprint
 from app.web.current_request import get_header
-from app.web.schemas import Schema
+from app.web.schemas import Schema, View
 from app.web.serialization import json_response
 
 blueprint = Blueprint(
@@ -99,26 +99,28 @@ class BatchArgs(Schema):
             raise ma.ValidationError("Required with mode=upsert, and only then.", "on")
 
 
-class CreatedRecords(Schema):
+class CreatedRecords(View):
     """The created and, with upsert, the updated records."""
 
-    created = ma.fields.List(ma.fields.Nested(RecordObject), required=True)
+    optional = ("updated",)
+
+    created = ma.fields.List(ma.fields.Nested(RecordObject))
     updated = ma.fields.List(ma.fields.Nested(RecordObject))
-    count = ma.fields.Integer(required=True)
+    count = ma.fields.Integer()
 
 
-class UpdatedRecords(Schema):
+class UpdatedRecords(View):
     """The updated records."""
 
-    updated = ma.fields.List(ma.fields.Nested(RecordObject), required=True)
-    count = ma.fields.Integer(required=True)
+    updated = ma.fields.List(ma.fields.Nested(RecordObject))
+    count = ma.fields.Integer()
 
 
-class DeletedRecords(Schema):
+class DeletedRecords(View):
     """The ids of the deleted records."""
 
-    deleted = ma.fields.List(ma.fields.String(), required=True)
-    count = ma.fields.Integer(required=True)
+    deleted = ma.fields.List(ma.fields.String())
+    count = ma.fields.Integer()
 
 
 @blueprint.before_request

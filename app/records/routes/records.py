@@ -78,12 +78,12 @@ class RecordBody(Schema):
 class RecordPage(Page):
     """A page of records; with a cursor, it has cursors instead of page numbers."""
 
+    optional = (
+        *("total", "skip", "page", "page_size", "total_pages"),
+        *("next_cursor", "prev_cursor", "has_more"),
+    )
+
     items = items_field(RecordObject)
-    total = ma.fields.Integer(allow_none=True)
-    skip = ma.fields.Integer()
-    page = ma.fields.Integer()
-    page_size = ma.fields.Integer()
-    total_pages = ma.fields.Integer(allow_none=True)
     next_cursor = ma.fields.String(allow_none=True)
     prev_cursor = ma.fields.String(allow_none=True)
     has_more = ma.fields.Boolean(

@@ -24,7 +24,7 @@ from app.web import fields, json_input
 from app.web.access import anonymous
 from app.web.blueprint import Blueprint
 from app.web.current_request import get_g
-from app.web.schemas import TEXT, Schema
+from app.web.schemas import TEXT, Schema, View
 from app.web.serialization import json_response
 
 blueprint = Blueprint(
@@ -124,12 +124,12 @@ class ImportArgs(Schema):
     )
 
 
-class RecordImport(Schema):
+class RecordImport(View):
     """The result of an import or dry run."""
 
-    imported = ma.fields.Integer(required=True)
-    count = ma.fields.Integer(required=True, metadata={"description": "The same as imported."})
-    dry_run = ma.fields.Boolean(required=True)
+    imported = ma.fields.Integer()
+    count = ma.fields.Integer(metadata={"description": "The same as imported."})
+    dry_run = ma.fields.Boolean()
 
 
 @blueprint.route("/<collection>/export", methods=["GET"])

@@ -9,20 +9,18 @@ import marshmallow as ma
 from flask import Response
 
 from app import web
-from app.accounts.schemas import ACCOUNT, USER
 from app.auth.guard import principal
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin
 from app.web.blueprint import Blueprint
-from app.web.paging import OffsetArgs, Page, items_field, page_body
-from app.web.schemas import Schema
+from app.web.paging import OffsetArgs, page_body, page_of
+from app.web.schemas import View, example
 from app.workflows import hooks, service
 from app.workflows.language import missing_collections, missing_fields
 from app.workflows.models import HOOK, Workflow
 from app.workflows.routes import described
 from app.workflows.routes.workflows import (
-    INSTANCE_ID,
     TIME,
     ChangedDefinition,
     DefinitionArgs,
@@ -44,52 +42,27 @@ blueprint = Blueprint(
 ACTIONS = [{"type": "send_webhook", "config": {"url": "https://hooks.example.com/nightly"}}]
 TRIGGER = {"type": "schedule", "cron": "0 4 * * *"}
 NEW = {"name": "Nightly", "trigger": TRIGGER, "actions": ACTIONS}
-HOOK_EXAMPLE = {
-    "id": "019a9f00-0000-7000-8000-0000000000d1",
-    "account_id": ACCOUNT["id"],
-    **NEW,
-    "description": None,
-    "condition": None,
-    "enabled": True,
-    "warnings": [],
-    "cron": "0 4 * * *",
-    "last_run_at": None,
-    "next_run_at": TIME,
-    "owner_id": USER["id"],
-    "created_at": TIME,
-    "updated_at": TIME,
-    "created_by": USER["id"],
-}
-EXECUTION = {
-    "id": INSTANCE_ID,
-    "hook_id": HOOK_EXAMPLE["id"],
-    "trigger_type": "schedule",
-    "status": "success",
-    "actions_executed": 1,
-    "error_message": None,
-    "duration_ms": 87,
-    "execution_context": {"trigger": {"scheduled_for": TIME, "cron": "0 4 * * *"}},
-    "executed_at": TIME,
-}
 
 
+@example(
+    name="Nightly",
+    trigger={"type": "schedule", "cron": "0 4 * * *"},
+    actions=[{"type": "send_webhook", "config": {"url": "https://hooks.example.com/nightly"}}],
+    warnings=[],
+    cron="0 4 * * *",
+    next_run_at=TIME,
+)
 class HookView(DefinitionView):
     """A hook."""
 
-    trigger = ma.fields.Dict(required=True, metadata=described.STARTED_BY)
-    condition = ma.fields.String(required=True, allow_none=True)
-    actions = ma.fields.List(ma.fields.Dict(metadata=described.ACTION), required=True)
-    cron = ma.fields.String(required=True, allow_none=True)
+    trigger = ma.fields.Dict(metadata=described.STARTED_BY)
+    condition = ma.fields.String(allow_none=True)
+    actions = ma.fields.List(ma.fields.Dict(metadata=described.ACTION))
+    cron = ma.fields.String(allow_none=True)
     last_run_at = fields.Timestamp(
-        required=True, allow_none=True, metadata={"description": "The last scheduled run."}
+        allow_none=True, metadata={"description": "The last scheduled run."}
     )
-    next_run_at = fields.Timestamp(required=True, allow_none=True)
-
-
-class HookPage(Page):
-    """A page of hooks."""
-
-    items = items_field(HookView)
+    next_run_at = fields.Timestamp(allow_none=True)
 
 
 class HookArgs(DefinitionArgs):
@@ -132,29 +105,28 @@ class NewHook(NewDefinition, ChangedHook):
     actions = _actions(load_default=list)
 
 
-class ExecutionView(Schema):
+@example(
+    trigger_type="schedule",
+    status="success",
+    execution_context={"trigger": {"scheduled_for": TIME, "cron": "0 4 * * *"}},
+)
+class ExecutionView(View):
     """One execution of a hook."""
 
-    id = fields.Id(required=True)
-    hook_id = fields.Id(required=True)
-    trigger_type = fields.Choice(hooks.TRIGGERS, required=True)
-    status = fields.Choice(hooks.STATES, required=True)
-    actions_executed = ma.fields.Integer(required=True)
-    error_message = ma.fields.String(required=True, allow_none=True)
-    duration_ms = ma.fields.Integer(required=True, allow_none=True)
-    execution_context = ma.fields.Dict(required=True, allow_none=True)
-    executed_at = fields.Timestamp(required=True)
-
-
-class ExecutionPage(Page):
-    """A page of executions."""
-
-    items = items_field(ExecutionView)
+    id = fields.Id()
+    hook_id = fields.Id()
+    trigger_type = fields.Choice(hooks.TRIGGERS)
+    status = fields.Choice(hooks.STATES)
+    actions_executed = ma.fields.Integer()
+    error_message = ma.fields.String(allow_none=True)
+    duration_ms = ma.fields.Integer(allow_none=True)
+    execution_context = ma.fields.Dict(allow_none=True)
+    executed_at = fields.Timestamp()
 
 
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(HookArgs, location="query")
-@blueprint.response(200, HookPage, example=page_body([HOOK_EXAMPLE], 1, {"skip": 0, "limit": 50}))
+@blueprint.response(200, page_of(HookView))
 @account_admin
 def list_hooks(args: JSONObject) -> JSONObject:
     """List the hooks of the own account, oldest first.
@@ -168,7 +140,7 @@ def list_hooks(args: JSONObject) -> JSONObject:
 
 @blueprint.route("", methods=["POST"])
 @blueprint.arguments(NewHook, example=NEW)
-@blueprint.response(201, HookView, example=HOOK_EXAMPLE)
+@blueprint.response(201, HookView)
 @blueprint.fails(409)
 @account_admin(api_keys=False)
 def create_hook(body: JSONObject) -> JSONObject:
@@ -183,7 +155,7 @@ def create_hook(body: JSONObject) -> JSONObject:
 
 
 @blueprint.route("/<uuid:hook_id>", methods=["GET"])
-@blueprint.response(200, HookView, example=HOOK_EXAMPLE)
+@blueprint.response(200, HookView)
 @account_admin
 def get_hook(hook_id: str) -> JSONObject:
     """Get a hook.
@@ -195,7 +167,7 @@ def get_hook(hook_id: str) -> JSONObject:
 
 @blueprint.route("/<uuid:hook_id>", methods=["PATCH", "PUT"])
 @blueprint.arguments(ChangedHook, example={"enabled": False})
-@blueprint.response(200, HookView, example=HOOK_EXAMPLE)
+@blueprint.response(200, HookView)
 @account_admin(api_keys=False)
 def update_hook(body: JSONObject, hook_id: str) -> JSONObject:
     """Change a hook; omitted properties keep their values.
@@ -222,7 +194,7 @@ def delete_hook(hook_id: str) -> Response:
 
 @blueprint.route("/<uuid:hook_id>/toggle", methods=["PATCH"])
 @blueprint.arguments(ToggleBody, example={"enabled": False}, required=False)
-@blueprint.response(200, HookView, example=HOOK_EXAMPLE)
+@blueprint.response(200, HookView)
 @account_admin
 def toggle_hook(body: JSONObject, hook_id: str) -> JSONObject:
     """Enable or disable a hook.
@@ -235,9 +207,7 @@ def toggle_hook(body: JSONObject, hook_id: str) -> JSONObject:
 
 @blueprint.route("/<uuid:hook_id>/trigger", methods=["POST"])
 @blueprint.arguments(TriggerBody, example={"order": 7}, required=False)
-@blueprint.response(
-    202, StartedInstance, example={"message": "The hook is started.", "instance_id": INSTANCE_ID}
-)
+@blueprint.response(202, StartedInstance, example={"message": "The hook is started."})
 @blueprint.fails(409)
 @account_admin
 def trigger_hook(body: JSONObject, hook_id: str) -> JSONObject:
@@ -253,7 +223,7 @@ def trigger_hook(body: JSONObject, hook_id: str) -> JSONObject:
 
 @blueprint.route("/<uuid:hook_id>/executions", methods=["GET"])
 @blueprint.arguments(ExecutionArgs, location="query")
-@blueprint.response(200, ExecutionPage, example=page_body([EXECUTION], 1, {"skip": 0, "limit": 50}))
+@blueprint.response(200, page_of(ExecutionView))
 @account_admin
 def list_executions(args: JSONObject, hook_id: str) -> JSONObject:
     """List the executions of a hook, newest first.

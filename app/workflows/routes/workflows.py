@@ -9,14 +9,13 @@ import marshmallow as ma
 from flask import Response
 
 from app import web
-from app.accounts.schemas import ACCOUNT, USER
 from app.auth.guard import principal
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import LARGEST_DOCUMENT, account_admin, public
 from app.web.blueprint import Blueprint
-from app.web.paging import OffsetArgs, Page, items_field, page_body
-from app.web.schemas import Message, Schema
+from app.web.paging import OffsetArgs, page_body, page_of
+from app.web.schemas import Message, Schema, View, example
 from app.workflows import service
 from app.workflows.language import missing_collections, missing_fields, step_headers
 from app.workflows.models import TRIGGERS, Workflow
@@ -50,76 +49,66 @@ STEPS = [
     {"name": "pause", "type": "wait_delay", "duration": "1d"},
 ]
 NEW = {"name": "Announce posts", "trigger": TRIGGER, "steps": STEPS}
-WORKFLOW = {
-    "id": "019a9f00-0000-7000-8000-0000000000d0",
-    "account_id": ACCOUNT["id"],
-    **NEW,
-    "description": None,
-    "trigger_type": "event",
-    "trigger_config": {"event": "records.create", "collection": "posts"},
-    "enabled": True,
-    "warnings": [],
-    "version": 1,
-    "owner_id": USER["id"],
-    "created_at": TIME,
-    "updated_at": TIME,
-    "created_by": USER["id"],
-}
-INSTANCE_ID = "019a9f00-0000-7000-8000-0000000000e0"
-STARTED = {"message": "The workflow is started.", "instance_id": INSTANCE_ID}
+STARTED = {"message": "The workflow is started."}
 
 
-class WarningView(Schema):
+class WarningView(View):
     """What is saved, but cannot do anything as it is."""
 
-    field = ma.fields.String(required=True)
-    code = fields.Choice((missing_collections.CODE, missing_fields.CODE), required=True)
-    message = ma.fields.String(required=True)
+    field = ma.fields.String()
+    code = fields.Choice((missing_collections.CODE, missing_fields.CODE))
+    message = ma.fields.String()
 
 
-class DefinitionView(Schema):
+class DefinitionView(View):
     """What workflows and hooks have in common."""
 
-    id = fields.Id(required=True)
-    account_id = fields.Id(required=True)
-    name = ma.fields.String(required=True)
-    description = ma.fields.String(required=True, allow_none=True)
-    enabled = ma.fields.Boolean(required=True)
+    id = fields.Id()
+    account_id = fields.Id()
+    name = ma.fields.String()
+    description = ma.fields.String(allow_none=True)
+    enabled = ma.fields.Boolean()
     warnings = ma.fields.List(
         ma.fields.Nested(WarningView),
-        required=True,
         metadata={
             "description": "Collections that it names and that do not exist; of a single one,"
             " also fields that its collections do not have or hide from you."
         },
     )
     owner_id = fields.Id(
-        required=True,
-        metadata={"description": "Whose rights the steps have: who last sent them."},
+        metadata={"description": "Whose rights the steps have: who last sent them."}
     )
-    created_at = fields.Timestamp(required=True)
-    updated_at = fields.Timestamp(required=True)
-    created_by = fields.Id(required=True, allow_none=True)
+    created_at = fields.Timestamp()
+    updated_at = fields.Timestamp()
+    created_by = fields.Id(allow_none=True)
 
 
+@example(
+    name="Announce posts",
+    trigger={"type": "event", "event": "records.create", "collection": "posts"},
+    steps=[
+        {
+            "name": "announce",
+            "type": "action",
+            "action_type": "send_webhook",
+            "config": {
+                "url": "https://hooks.example.com/new",
+                "body": {"title": "{{ trigger.record.title }}"},
+            },
+        },
+        {"name": "pause", "type": "wait_delay", "duration": "1d"},
+    ],
+    trigger_config={"event": "records.create", "collection": "posts"},
+    warnings=[],
+)
 class WorkflowView(DefinitionView):
     """A workflow."""
 
-    trigger = ma.fields.Dict(required=True, metadata=described.STARTED_BY)
-    trigger_type = fields.Choice(TRIGGERS, required=True)
-    trigger_config = ma.fields.Dict(
-        required=True, metadata={"description": "The trigger without its type."}
-    )
-    steps = ma.fields.List(ma.fields.Dict(metadata=described.STEP), required=True)
-    version = ma.fields.Integer(
-        required=True, metadata={"description": "Grows when what is carried out changes."}
-    )
-
-
-class WorkflowPage(Page):
-    """A page of workflows."""
-
-    items = items_field(WorkflowView)
+    trigger = ma.fields.Dict(metadata=described.STARTED_BY)
+    trigger_type = fields.Choice(TRIGGERS)
+    trigger_config = ma.fields.Dict(metadata={"description": "The trigger without its type."})
+    steps = ma.fields.List(ma.fields.Dict(metadata=described.STEP))
+    version = ma.fields.Integer(metadata={"description": "Grows when what is carried out changes."})
 
 
 class DefinitionArgs(OffsetArgs):
@@ -191,12 +180,12 @@ class TriggerBody(Schema):
 class StartedInstance(Message):
     """The started instance."""
 
-    instance_id = fields.Id(required=True)
+    instance_id = fields.Id()
 
 
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(DefinitionArgs, location="query")
-@blueprint.response(200, WorkflowPage, example=page_body([WORKFLOW], 1, {"skip": 0, "limit": 50}))
+@blueprint.response(200, page_of(WorkflowView))
 @account_admin
 def list_workflows(args: JSONObject) -> JSONObject:
     """List the workflows of the own account, oldest first.
@@ -210,7 +199,7 @@ def list_workflows(args: JSONObject) -> JSONObject:
 
 @blueprint.route("", methods=["POST"])
 @blueprint.arguments(NewWorkflow, example=NEW)
-@blueprint.response(201, WorkflowView, example=WORKFLOW)
+@blueprint.response(201, WorkflowView)
 @blueprint.fails(409)
 @account_admin(api_keys=False, shows_secret=lambda answer: "token" in answer["trigger"])
 def create_workflow(body: JSONObject) -> JSONObject:
@@ -253,7 +242,7 @@ def create_workflow(body: JSONObject) -> JSONObject:
 
 
 @blueprint.route("/<uuid:workflow_id>", methods=["GET"])
-@blueprint.response(200, WorkflowView, example=WORKFLOW)
+@blueprint.response(200, WorkflowView)
 @account_admin
 def get_workflow(workflow_id: str) -> JSONObject:
     """Get a workflow.
@@ -267,7 +256,7 @@ def get_workflow(workflow_id: str) -> JSONObject:
 
 @blueprint.route("/<uuid:workflow_id>", methods=["PUT", "PATCH"])
 @blueprint.arguments(ChangedWorkflow, example={"steps": STEPS})
-@blueprint.response(200, WorkflowView, example=WORKFLOW)
+@blueprint.response(200, WorkflowView)
 @account_admin(api_keys=False)
 def update_workflow(body: JSONObject, workflow_id: str) -> JSONObject:
     """Change a workflow; omitted properties keep their values.
@@ -294,7 +283,7 @@ def delete_workflow(workflow_id: str) -> Response:
 
 @blueprint.route("/<uuid:workflow_id>/toggle", methods=["PATCH"])
 @blueprint.arguments(ToggleBody, example={"enabled": False}, required=False)
-@blueprint.response(200, WorkflowView, example=WORKFLOW)
+@blueprint.response(200, WorkflowView)
 @account_admin
 def toggle_workflow(body: JSONObject, workflow_id: str) -> JSONObject:
     """Enable or disable a workflow.
