@@ -14,6 +14,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
 from app.db import Base, partial_index
+from app.db.policy import Audited, NotAudited, TablePolicy
 from app.db.types import Id, Text, UtcDateTime
 from app.ids import new_id
 from app.jobs import leases
@@ -28,6 +29,7 @@ class WebhookVersion(Base):
     """Incremented with every change of an account's webhooks; its row lock serializes them."""
 
     __tablename__ = "webhook_versions"
+    __policy__ = TablePolicy(audit=NotAudited("versions for checking caches"))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     version: Mapped[int]
@@ -40,6 +42,9 @@ class Webhook(Base):
 
     __tablename__ = "webhooks"
     __table_args__ = (sa.ForeignKeyConstraint(["account_id"], ["accounts.id"]),)
+    __policy__ = TablePolicy(
+        audit=Audited(ignored=("failing_since",), hidden=("headers", "secret", "previous_secret")),
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
@@ -105,6 +110,7 @@ class WebhookDelivery(Base):
             where="record_id IS NOT NULL",
         ),
     )
+    __policy__ = TablePolicy(audit=NotAudited("deliveries; the changes they announce are audited"))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
@@ -136,6 +142,7 @@ class WebhookAttempt(Base):
 
     __tablename__ = "webhook_attempts"
     __table_args__ = (sa.Index("ix_webhook_attempts_delivery", "account_id", "delivery_id"),)
+    __policy__ = TablePolicy(audit=NotAudited("attempts"))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
