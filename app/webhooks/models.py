@@ -15,6 +15,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
 from app.db import Base, partial_index
+from app.db.policy import Audited, NotAudited, TablePolicy
 from app.db.types import Id, Text, UtcDateTime
 from app.ids import new_id
 from app.jobs import leases
@@ -40,6 +41,7 @@ class WebhookVersion(Base):
     """Incremented with every change of an account's webhooks; its row lock serializes them."""
 
     __tablename__ = "webhook_versions"
+    __policy__ = TablePolicy(audit=NotAudited("versions for checking caches"))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     version: Mapped[int]
@@ -52,6 +54,9 @@ class Webhook(Base):
 
     __tablename__ = "webhooks"
     __table_args__ = (sa.ForeignKeyConstraint(["account_id"], ["accounts.id"]),)
+    __policy__ = TablePolicy(
+        audit=Audited(ignored=("failing_since",), hidden=("headers", "secret", "previous_secret")),
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
@@ -117,6 +122,7 @@ class WebhookDelivery(Base):
             where="record_id IS NOT NULL",
         ),
     )
+    __policy__ = TablePolicy(audit=NotAudited("deliveries; the changes they announce are audited"))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
@@ -148,6 +154,7 @@ class WebhookAttempt(Base):
 
     __tablename__ = "webhook_attempts"
     __table_args__ = (sa.Index("ix_webhook_attempts_delivery", "account_id", "delivery_id"),)
+    __policy__ = TablePolicy(audit=NotAudited("attempts"))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)

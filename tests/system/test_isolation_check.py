@@ -25,7 +25,7 @@ from app.isolation import filling, tenants
 from app.records import store
 from app.records.read import expand
 from app.records.store import reads
-from app.web.access import Access
+from app.web.access import ViewAccess, signed_in
 from app.webhooks import service as webhooks
 from app.workflows import instances
 from tests.builders import Cast, make_collection
@@ -129,8 +129,8 @@ def open_the_audit_log(patch: pytest.MonkeyPatch, app: Flask) -> None:
     rule = next(one for one in app.url_map.iter_rules() if one.rule == "/api/v1/audit-logs")
     opened, real = app.view_functions[rule.endpoint], api_guard.access_of
 
-    def access_of(view: Any) -> Access:
-        return Access.SIGNED_IN if view is opened else real(view)
+    def access_of(view: Any) -> ViewAccess:
+        return signed_in if view is opened else real(view)
 
     patch.setattr(api_guard, "access_of", access_of)
 

@@ -15,7 +15,8 @@ from app.console.collections import candidates, snippets
 from app.console.collections.listing import COLLECTION, NO_ACCOUNT, load
 from app.console.records import operation_names
 from app.console.shell import guard, scopes, switcher
-from app.console.shell.blueprint import blueprint
+from app.console.shell.access import ADMIN, SUPERADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, BadRequest
@@ -23,7 +24,6 @@ from app.records import service as records
 from app.records.list_query import ListQuery
 from app.types import JSONObject
 from app.web import serialization
-from app.web.access import public
 from app.web.converters import UuidPath
 from app.web.paging import page_body
 
@@ -46,10 +46,7 @@ class Tried:
     is_cut: bool
 
 
-@blueprint.get(f"{COLLECTION}/api")
-@public
-@guard.superadmins_only
-@guard.retry_stale
+@page(f"{COLLECTION}/api", role=SUPERADMIN, retry_stale=True)
 def show_api_examples(collection_id: str) -> Page:
     """The API of a collection, for superadmins acting in any account."""
     _, collection = load(collection_id)
@@ -65,10 +62,7 @@ def show_api_examples(collection_id: str) -> Page:
     return _page(scope, collection, form)
 
 
-@blueprint.get("/console/records/<uuid:account_id>/<name>/api")
-@public
-@guard.admins_only
-@guard.retry_stale
+@page("/console/records/<uuid:account_id>/<name>/api", role=ADMIN, retry_stale=True)
 def show_api(account_id: str, name: str) -> Page:
     """The API of a collection, for admins of an account."""
     scope = scopes.collection_scope(account_id, name)

@@ -23,14 +23,13 @@ from app.web.converters import UuidPath
 MAX_HITS = 10
 MAX_SEARCHED_FIELDS = 5
 MAX_LABEL_LENGTH = 80
-LABEL_TYPES = ("text", "email", "url")
 Hits = list[tuple[str, str]]
 
 
 def label_fields(access: Access) -> list[str]:
     """The text fields that label a record: those that the caller sees unmasked; choices last."""
     declared = access.definition.declared
-    texts = (name for name, spec in declared.items() if spec.type in LABEL_TYPES)
+    texts = (name for name, spec in declared.items() if spec.names_records)
     comparable = (name for name in texts if name in access.comparable)
     return sorted(comparable, key=lambda name: "choices" in declared[name].options)
 

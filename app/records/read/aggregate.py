@@ -17,7 +17,7 @@ from app.collections import definitions
 from app.collections.access import Access
 from app.collections.columns import TableColumns
 from app.collections.definitions import Definition
-from app.collections.fields import ComputedField, Field, Number, NumberField
+from app.collections.fields import Field, Number, NumberField
 from app.context import tenancy
 from app.errors import InvalidValues, problem
 from app.records.read import query
@@ -113,7 +113,7 @@ def _rows(
 ) -> tuple[Sequence[Any], int]:
     """The rows of the answer, and where in them the versions begin. Raises AnswerTooLarge."""
     width = len(parsed.results) + 2
-    long_results = [result for result in parsed.results if sizes.is_long(result.field)]
+    long_results = [result for result in parsed.results if result.field.is_long]
     max_bytes = sizes.room_for(limit * len(long_results))
 
     def read(guarded: bool) -> Sequence[Any]:
@@ -205,7 +205,7 @@ def _field(access: Access, name: str, parameter: str, problems: Problems) -> Fie
     elif name in access.masked:
         problems.append(problem(parameter, "invalid_option", MASKED))
         return None
-    return field.like if isinstance(field, ComputedField) else field
+    return field and field.like
 
 
 def _build_result(definition: Definition, function: str, field: Field) -> Result:
@@ -295,9 +295,7 @@ def _statement(
     page = groups_query.add_columns(marker).order_by(*order).offset(skip).limit(limit).subquery()
     selected = [page.c[i] for i in range(len(parsed.results))]
     if guarded:
-        selected = sizes.guarded(
-            selected, [sizes.is_long(result.field) for result in parsed.results]
-        )
+        selected = sizes.guarded(selected, [result.field.is_long for result in parsed.results])
     query = sa.select(total.c.total, page.c.here, *selected)
     joined_query = query.select_from(total.outerjoin(page, sa.true()))
     return joined_query.order_by(*(page.c[i].asc().nulls_last() for i in range(len(parsed.groups))))

@@ -14,7 +14,7 @@ from app import rules
 from app.collections import access as accesses
 from app.collections import definitions, indexes
 from app.collections.access import Access
-from app.collections.fields import ComputedField, Field, InvalidValue
+from app.collections.fields import Field, InvalidValue
 from app.collections.indexes import IndexField
 from app.db.versioned_cache import VersionCheck
 from app.errors import InvalidValues, problem
@@ -278,9 +278,7 @@ def _as_indexed(access: Access, keys: list[Key], fixed: frozenset[str]) -> list[
 def _key(access: Access, name: str, *, descending: bool = False, present: bool = False) -> Key:
     definition = access.definition
     column, field = definition.expressions[name], definition.columns[name]
-    if isinstance(field, ComputedField):
-        field = field.like
-        if isinstance(column.type, sa.Text):
-            column = CodePoints(column)
+    if name in definition.computed and isinstance(column.type, sa.Text):
+        column = CodePoints(column)
     nullable = not present and getattr(column, "nullable", True)
-    return Key(name, field.rule_type, column, descending, nullable)
+    return Key(name, field.like.rule_type, column, descending, nullable)
