@@ -274,7 +274,6 @@ PAGE = page_body([EXAMPLE], 1, {"skip": 0, "limit": 50})
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(EntryArgs, location="query")
 @blueprint.response(200, AuditEntryPage, example={**PAGE, "audit_logging_enabled": True})
-@blueprint.fails(400)
 @superadmin
 def list_audit_logs(args: Query) -> Response:
     """List audit entries, the newest first.
@@ -291,8 +290,8 @@ def list_audit_logs(args: Query) -> Response:
 def get_audit_log(entry_id: str) -> Response:
     """Get an audit entry.
 
-    For superadmins. Ids are unique across all accounts. Personal values are masked unless the
-    caller is in the group `pii_access`.
+    Ids are unique across all accounts. Personal values are masked unless the caller is in the group
+    `pii_access`.
     """
     return json_response(service.get(int(entry_id), by=principal()))
 
@@ -326,7 +325,6 @@ def export_audit_logs(args: Query) -> Response:
 @blueprint.route("/verify", methods=["GET"])
 @blueprint.arguments(AccountArgs, location="query")
 @blueprint.response(200, Verification, example={**VERIFIED, "chains": [VERIFIED]})
-@blueprint.fails(404)
 @superadmin
 def verify_audit_logs(args: Query) -> Response:
     """Verify the chain of an account, or all chains.
@@ -347,8 +345,7 @@ def verify_audit_logs(args: Query) -> Response:
 def list_checkpoints(args: Query) -> Response:
     """List the signed checkpoints of chains, the newest first.
 
-    For superadmins. With `account_id` of one chain, else of all. `/audit-logs/verify` checks the
-    chains themselves.
+    With `account_id` of one chain, else of all. `/audit-logs/verify` checks the chains themselves.
     """
     result = checkpoints.page(args.get("account_id"), args["skip"], args["limit"])
     return json_response(page_body(*result, args))

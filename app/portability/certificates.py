@@ -25,7 +25,7 @@ from app.db import versioned_cache
 from app.errors import Conflict, NotFound
 from app.files import storage
 from app.portability.bundle.models import DeletionCertificate
-from app.records.write.cleanup import KEPT
+from app.records.purge import KEPT
 from app.types import JSONMapping, JSONObject
 
 log = structlog.get_logger()

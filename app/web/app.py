@@ -7,10 +7,10 @@ The contract is in `tests/test_library_insides.py`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, lru_cache, partial
+from functools import lru_cache
 from io import BytesIO
 from ipaddress import ip_address
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from flask import Flask, Request
 from flask.ctx import RequestContext
@@ -104,8 +104,13 @@ class _Rule(Rule):
     """A URL rule that compiles what builds its URLs when that is first used: mostly never."""
 
     def _compile_builder(self, append_unknown: bool = True) -> Callable[..., tuple[str, str]]:
-        compiled = cache(partial(super()._compile_builder, append_unknown))
-        return lambda rule, /, **values: compiled()(rule, **values)
+        def build(rule: Rule, /, **values: Any) -> tuple[str, str]:
+            build: Any = Rule._compile_builder(rule, append_unknown)
+            name = "_build_unknown" if append_unknown else "_build"
+            setattr(rule, name, build.__get__(rule, None))  # from the next time on
+            return cast(tuple[str, str], build(rule, **values))
+
+        return build
 
 
 class Application(Flask):

@@ -295,7 +295,6 @@ class OwnExportArgs(audit.ExportArgs):
 @blueprint.response(
     200, audit.AuditEntryPage, example={**audit.PAGE, "audit_logging_enabled": True}
 )
-@blueprint.fails(400)
 @account_admin
 def list_own_audit_logs(args: Query) -> Response:
     """List your account's audit entries, the newest first.
@@ -337,7 +336,6 @@ def export_own_audit_logs(args: Query) -> Response:
     SecurityLogPage,
     example={"items": [EVENT], "limit": 50, "has_more": False, "next_before": None},
 )
-@blueprint.fails(400)
 @account_admin
 def list_security_log(args: Query) -> Response:
     """List the events of your account's security log, the newest first.
@@ -384,7 +382,6 @@ def verify_security_log() -> Response:
 @blueprint.route("/security-log/access-report", methods=["GET"])
 @blueprint.arguments(SecurityFilter, location="query")
 @blueprint.response(200, AccessReport, example={"items": [READER], "is_complete": True})
-@blueprint.fails(400)
 @account_admin
 def get_access_report(args: Query) -> Response:
     """Get who was shown personal data of a record, or what a user was shown.

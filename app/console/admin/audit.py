@@ -27,12 +27,13 @@ from app.console.admin.audit_names import Names
 from app.console.admin.log_starts import LogStart
 from app.console.records import writers
 from app.console.shell import days, guard, lists, streamed_pages
-from app.console.shell.blueprint import blueprint
+from app.console.shell.access import ADMIN, SUPERADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.lists import Listing
+from app.console.shell.navigation import ACCOUNT, INSTANCE, MenuItem
 from app.errors import NotFound
 from app.portability.retention import policy as policies
 from app.types import JSONObject
-from app.web.access import public
 from app.web.converters import UuidPath
 from app.web.languages import lazy_gettext
 
@@ -53,9 +54,11 @@ NO_SUPERADMIN = lazy_gettext(
 )
 
 
-@blueprint.get(AUDIT)
-@public
-@guard.admins_only
+@page(
+    AUDIT,
+    role=ADMIN,
+    menu=MenuItem(ACCOUNT, 3, lazy_gettext("Audit log"), "history", of_superadmins=(INSTANCE, 5)),
+)
 def show_audit_log() -> str:
     """The matching changes, newest first."""
     by = guard.require_caller()
@@ -86,9 +89,7 @@ def _start(account_id: str | None) -> LogStart | None:
     return log_starts.shown(start, account_id, policies.AUDIT)
 
 
-@blueprint.get(f"{AUDIT}/<large:entry_id>")
-@public
-@guard.admins_only
+@page(f"{AUDIT}/<large:entry_id>", role=ADMIN)
 def show_audit_entry(entry_id: str) -> str:
     """One entry with everything a verifier needs."""
     by = guard.require_caller()
@@ -123,9 +124,7 @@ def _change_of(entry: JSONObject, entries: list[JSONObject]) -> Change:
     return Change(**{**fields, **own, "occurred_at": occurred_at})
 
 
-@blueprint.get(f"{AUDIT}/export/<any(csv, json, jsonl):format>")
-@public
-@guard.admins_only
+@page(f"{AUDIT}/export/<any(csv, json, jsonl):format>", role=ADMIN)
 def export_audit_log(format: str) -> Response:
     """The entries of the matching changes as a file."""
     by = guard.require_caller()
@@ -144,9 +143,7 @@ def export_audit_log(format: str) -> Response:
     )
 
 
-@blueprint.get(f"{AUDIT}/chains")
-@public
-@guard.superadmins_only
+@page(f"{AUDIT}/chains", role=SUPERADMIN)
 def show_chains() -> str:
     """The head of each chain."""
     listing = lists.from_request("console.show_chains")
@@ -163,9 +160,7 @@ def show_chains() -> str:
     )
 
 
-@blueprint.post(f"{AUDIT}/verify")
-@public
-@guard.superadmins_only
+@page(f"{AUDIT}/verify", "POST", role=SUPERADMIN)
 def verify_chains() -> Response:
     """Verify one chain or all, and stream the progress."""
     account_id = (

@@ -7,17 +7,15 @@ from flask import Response, render_template
 
 from app.audit.chain import signing
 from app.console.records import writers
-from app.console.shell import guard, lists
-from app.console.shell.blueprint import blueprint
+from app.console.shell import lists
+from app.console.shell.access import SUPERADMIN
+from app.console.shell.blueprint import page
 from app.portability import certificates
-from app.web.access import public
 
 DELETIONS = "/console/accounts/deletions"
 
 
-@blueprint.get(DELETIONS)
-@public
-@guard.superadmins_only
+@page(DELETIONS, role=SUPERADMIN)
 def show_deletions() -> str:
     """The accounts that were deleted, each with its certificate."""
     listing = lists.from_request("console.show_deletions")
@@ -30,9 +28,7 @@ def show_deletions() -> str:
     )
 
 
-@blueprint.get(f"{DELETIONS}/<uuid:account_id>/certificate")
-@public
-@guard.superadmins_only
+@page(f"{DELETIONS}/<uuid:account_id>/certificate", role=SUPERADMIN)
 def download_certificate(account_id: str) -> Response:
     """The certificate of a deletion as a file."""
     certificate = orjson.dumps(certificates.get(account_id), option=orjson.OPT_INDENT_2)
