@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 # As reached, and two more.
-MODULES, CHANGES = 42, 148
+MODULES, CHANGES = 44, 148
 
 
 def test_created_record_takes_a_short_way() -> None:
