@@ -7,7 +7,9 @@ from flask import Response, stream_with_context
 
 from app import web
 from app.accounts.types import Query
-from app.audit import append, checkpoints, exports, service, verify
+from app.audit import append, checkpoints, exports, service
+from app.audit.chain import signing, verify
+from app.audit.log import AUDIT
 from app.auth.guard import principal
 from app.types import JSONObject
 from app.web import fields
@@ -312,7 +314,7 @@ def export_audit_logs(args: Query) -> Response:
     """
     format, by = args["format"], principal()
     account_id = args.get("account_id")
-    signed = (checkpoints.for_account(account_id), checkpoints.starts(account_id))
+    signed = (checkpoints.for_account(account_id), signing.starts(AUDIT, account_id))
     text = exports.serialize(format, service.export(args, by=by), *signed)
     headers = exports.headers(format, service.count_hidden(args, by=by))
     mimetype = exports.FORMATS[format]
@@ -331,7 +333,7 @@ def verify_audit_logs(args: Query) -> Response:
     nor a chain of it exists.
     """
     account_id = args.get("account_id", "").lower() or None
-    return json_response(verify.require_chain(account_id, verify.verify_all(account_id)))
+    return json_response(verify.require_chain(account_id, verify.verify_all(AUDIT, account_id)))
 
 
 @blueprint.route("/checkpoints", methods=["GET"])

@@ -95,10 +95,10 @@ def nothing(*given: Any, **named: Any) -> list[Any]:
 def list_all(patch: pytest.MonkeyPatch, app: Flask) -> None:
     real = reads.read_page
 
-    def page(
-        one: Any, account: Any, where: Any, given: Any, *rest: Any, cacheable: bool, **options: Any
-    ) -> Any:
-        return real(one, None, None, (), *rest, **options)
+    def page(selection: reads.Selection, *rest: Any, cacheable: bool) -> Any:
+        everywhere = replace(selection.access.caller, account=None)
+        access = replace(selection.access, condition=None, caller=everywhere)
+        return real(replace(selection, access=access, conditions=()), *rest)
 
     patch.setattr(reads, "read_page", page)
 
@@ -106,9 +106,9 @@ def list_all(patch: pytest.MonkeyPatch, app: Flask) -> None:
 def count_all(patch: pytest.MonkeyPatch, app: Flask) -> None:
     real = reads.read_page
 
-    def page(one: Any, *rest: Any, **options: Any) -> Any:
-        every = sa.select(sa.func.count()).select_from(one.table)
-        return real(one, *rest, **options)[0], db.connection().scalar(every)
+    def page(selection: reads.Selection, *rest: Any, **options: Any) -> Any:
+        every = sa.select(sa.func.count()).select_from(selection.definition.table)
+        return real(selection, *rest, **options)[0], db.connection().scalar(every)
 
     patch.setattr(reads, "read_page", page)
 

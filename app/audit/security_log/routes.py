@@ -13,7 +13,10 @@ from app.accounts.types import Query
 from app.audit import append, checkpoints, exports
 from app.audit import routes as audit
 from app.audit import service as audit_log
-from app.audit.security_log import entries, ocsf, sealing, service, subscribers
+from app.audit.chain import signing
+from app.audit.log import AUDIT
+from app.audit.security_log import ocsf, sealing, service, subscribers
+from app.audit.security_log.log import SECURITY
 from app.auth.guard import principal
 from app.types import JSONObject
 from app.web import fields
@@ -321,7 +324,7 @@ def export_own_audit_logs(args: Query) -> Response:
     """
     format, query = args["format"], {**args, "account_id": _own()}
     found = audit_log.export(query, by=principal())
-    signed = (checkpoints.for_account(_own()), checkpoints.starts(_own()))
+    signed = (checkpoints.for_account(_own()), signing.starts(AUDIT, _own()))
     text = exports.serialize(format, found, *signed)
     return _file(text, exports.FORMATS[format], f"audit-log.{format}")
 
@@ -397,7 +400,7 @@ def exported(account_id: str, format: str, query: Query) -> Response:
         return _file(text, NEWLINES, "security-log.ocsf.jsonl")
     found = service.export(account_id, query)
     signed = sealing.sign(account_id) if format == "json" else None
-    start = entries.start_of(account_id)
+    start = signing.start_of(SECURITY, account_id)
     text = exports.serialize(format, found, [signed] if signed else [], [start] if start else [])
     return _file(text, exports.FORMATS[format], f"security-log.{format}")
 

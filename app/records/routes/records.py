@@ -10,6 +10,7 @@ from app.auth.guard import optimistic, principal
 from app.files.routes.upload_parts import record_body
 from app.records import service as records
 from app.records.history import service
+from app.records.list_query import ListQuery
 from app.records.read.views import RecordView
 from app.records.routes import stale_reads
 from app.records.store.sizes import limit_size
@@ -232,18 +233,16 @@ def list_records(args: JSONObject, collection: str) -> Response:
     Responses over 32 MiB are a 413: request fewer records with `limit`, or fewer fields with
     `fields`.
     """
-    if "cursor" in args or "cursor_before" in args:
-        parameters = get_request().args.to_dict(flat=False)
-        answer = records.walk(collection, parameters, limit=args["limit"], by=principal())
-        return json_response({**answer, "items": limit_size(answer["items"])})
-    items, total = records.page(
-        collection,
-        get_request().args.to_dict(flat=False),
+    query = ListQuery(
+        parameters=get_request().args.to_dict(flat=False),
         skip=args["skip"],
         limit=args["limit"],
         count=args["include_total"] and args["include_count"],
-        by=principal(),
     )
+    if "cursor" in args or "cursor_before" in args:
+        answer = records.walk(collection, query, by=principal())
+        return json_response({**answer, "items": limit_size(answer["items"])})
+    items, total = records.page(collection, query, by=principal())
     return json_response(page_body(limit_size(items), total, args))
 
 
