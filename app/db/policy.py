@@ -6,7 +6,8 @@ Whoever treats tables by their kind reads it here, so that a new table is named 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 
@@ -39,10 +40,34 @@ class NotAudited:
 
 
 @dataclass(frozen=True)
+class Bundled:
+    """Rows are in a bundle of their account.
+
+    Tables are written and read by `order`, so that a row follows the rows that it refers to.
+    """
+
+    order: int
+    is_log: bool = False
+    """A chain of hashes, which verifies only under the account's id; written after all others."""
+    is_copied: bool = True
+    """False for credentials of programs, and for what would act by itself in a copy."""
+    reset: Mapping[str, object] = field(default_factory=dict)
+    """What an import sets, as it is true of one instance only."""
+
+
+@dataclass(frozen=True)
+class NotBundled:
+    """Rows are in no bundle, for a reason."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class TablePolicy:
     """The `__policy__` of a model."""
 
     audit: Audited | NotAudited
+    bundle: Bundled | NotBundled
 
     def check(self, table: sa.Table) -> None:
         """Raise TypeError if the policy does not fit the table's columns."""
@@ -50,5 +75,7 @@ class TablePolicy:
         if isinstance(self.audit, Audited):
             named |= {*self.audit.ignored, *self.audit.hidden}
             named |= {self.audit.chain} if self.audit.chain else set()
+        if isinstance(self.bundle, Bundled):
+            named |= {"account_id", *self.bundle.reset}
         if missing := sorted(named - set(table.columns.keys())):
             raise TypeError(f"The policy of {table.name} names no column: {', '.join(missing)}.")
