@@ -35,6 +35,8 @@ def test_model_without_policy_fails_at_import() -> None:
         ({"audit": Audited(hidden=("secret",))}, "things names no column: secret"),
         ({"audit": Audited(ignored=("seen_at",))}, "things names no column: seen_at"),
         ({"audit": Audited(chain="tenant")}, "things names no column: tenant"),
+        ({"encrypted": ("secret",)}, "names no column: secret"),
+        ({"encrypted_json": ("headers",)}, "names no column: headers"),
         ({"bundle": Bundled(order=10, reset={"seen_at": None})}, "names no column: seen_at"),
     ],
 )

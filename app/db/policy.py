@@ -68,10 +68,14 @@ class TablePolicy:
 
     audit: Audited | NotAudited
     bundle: Bundled | NotBundled
+    encrypted: tuple[str, ...] = ()
+    """Columns with long-lived secrets, which a new key re-encrypts and a bundle has decrypted."""
+    encrypted_json: tuple[str, ...] = ()
+    """JSON with such secrets, for which `reencryption.json_column` registers a function."""
 
     def check(self, table: sa.Table) -> None:
         """Raise TypeError if the policy does not fit the table's columns."""
-        named = set[str]()
+        named = {*self.encrypted, *self.encrypted_json}
         if isinstance(self.audit, Audited):
             named |= {*self.audit.ignored, *self.audit.hidden}
             named |= {self.audit.chain} if self.audit.chain else set()

@@ -31,7 +31,11 @@ class ProviderSetting(Base):
         _account_key(),
         sa.UniqueConstraint("account_id", "category", "provider_name"),
     )
-    __policy__ = TablePolicy(audit=Audited(hidden=("secrets",)), bundle=Bundled(order=150))
+    __policy__ = TablePolicy(
+        audit=Audited(hidden=("secrets",)),
+        bundle=Bundled(order=150),
+        encrypted=("secrets",),
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
@@ -200,6 +204,7 @@ class SamlKey(Base):
     __policy__ = TablePolicy(
         audit=Audited(ignored=("slot",), hidden=("private_key",)),
         bundle=Bundled(order=160),
+        encrypted=("private_key",),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)

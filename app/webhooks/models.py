@@ -48,6 +48,8 @@ class Webhook(Base):
     __policy__ = TablePolicy(
         audit=Audited(ignored=("failing_since",), hidden=("headers", "secret", "previous_secret")),
         bundle=Bundled(order=170),
+        encrypted=("secret", "previous_secret"),
+        encrypted_json=("headers",),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)

@@ -42,6 +42,8 @@ class Workflow(Base):
         # Headers and URLs in steps may contain secrets.
         audit=Audited(hidden=("steps", "token", "token_key")),
         bundle=Bundled(order=180),
+        encrypted=("token",),
+        encrypted_json=("steps",),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -71,6 +73,7 @@ class WorkflowVersion(Base):
     __policy__ = TablePolicy(
         audit=NotAudited("steps of older versions, which are in their workflow's entries"),
         bundle=Bundled(order=190),
+        encrypted_json=("steps",),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)

@@ -94,6 +94,7 @@ class SecurityStream(Base):
             hidden=("secret",),
         ),
         bundle=NotBundled("a receiver proves the numbers of one log"),
+        encrypted=("secret",),
     )
 
     account_id: Mapped[str] = mapped_column(

@@ -39,6 +39,7 @@ class SecondFactor(Base):
             hidden=("secret", "credential_id", "public_key"),
         ),
         bundle=Bundled(order=80),
+        encrypted=("secret",),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)

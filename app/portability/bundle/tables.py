@@ -15,26 +15,12 @@ from cryptography.fernet import InvalidToken
 
 from app import clock, crypto
 from app.collections.fields import JsonText
-from app.db import Base, policies
+from app.db import Base, policies, policy_of
 from app.db.policy import Bundled
 from app.db.types import UtcDateTime
 from app.outbound.header_values import ENCRYPTED
 from app.records.store.sizes import Octets
 
-# Columns with encrypted text; the bundle has the secrets, as it is encrypted itself.
-ENCRYPTED_COLUMNS = {
-    ("provider_settings", "secrets"),
-    ("saml_keys", "private_key"),
-    ("second_factors", "secret"),
-    ("webhooks", "secret"),
-    ("webhooks", "previous_secret"),
-    ("workflows", "token"),
-}
-JSON_WITH_SECRETS = {
-    ("webhooks", "headers"),
-    ("workflows", "steps"),
-    ("workflow_versions", "steps"),
-}
 ROLE_COLUMNS = {"role_id", "given_role_id"}
 """Ids of roles, which differ between instances: a bundle has names."""
 
@@ -134,9 +120,10 @@ def _coder(
     if name in ROLE_COLUMNS:
         return role
     of_text, of_header = secrets
-    if (table.name, name) in JSON_WITH_SECRETS:
+    policy = policy_of(table.name)
+    if policy and name in policy.encrypted_json:
         return partial(_recoded, of_header, within=name != "headers")
-    if (table.name, name) in ENCRYPTED_COLUMNS:
+    if policy and name in policy.encrypted:  # the bundle is encrypted itself
         return of_text
     return by_type.get(type(table.c[name].type))
 
