@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app import db
-from app.db.policy import Audited, Bundled, NotAudited, NotBundled, TablePolicy
+from app.db.policy import Audited, Bundled, NotAudited, NotBundled, Placement, TablePolicy
 
 
 def test_every_table_has_a_policy() -> None:
@@ -37,6 +37,7 @@ def test_model_without_policy_fails_at_import() -> None:
         ({"audit": Audited(chain="tenant")}, "things names no column: tenant"),
         ({"encrypted": ("secret",)}, "names no column: secret"),
         ({"encrypted_json": ("headers",)}, "names no column: headers"),
+        ({"placement": Placement.SHARED}, "key of things does not fit SHARED"),
         ({"bundle": Bundled(order=10, reset={"seen_at": None})}, "names no column: seen_at"),
     ],
 )

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship, validates
 
 from app import clock
 from app.db import Base
-from app.db.policy import Audited, Bundled, NotAudited, NotBundled, TablePolicy
+from app.db.policy import Audited, Bundled, NotAudited, NotBundled, Placement, TablePolicy
 from app.db.types import Id, Text, UtcDateTime, created_at_default
 from app.ids import new_id
 from app.types import JSONObject
@@ -55,6 +55,7 @@ class Account(Base):
     __policy__ = TablePolicy(
         audit=Audited(chain="id"),
         bundle=NotBundled("the account itself, which has a line of its own"),
+        placement=Placement.SHARED,
     )
 
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
@@ -95,6 +96,7 @@ class AccountCodeCounter(Base):
     __policy__ = TablePolicy(
         audit=NotAudited("a counter; the account's entries contain its code"),
         bundle=NotBundled("shared by all accounts"),
+        placement=Placement.SHARED,
     )
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
@@ -109,6 +111,7 @@ class Role(Named, Base):
     __policy__ = TablePolicy(
         audit=Audited(chain=None, ignored=("name_key",)),
         bundle=NotBundled("shared by all accounts; a bundle has their definitions"),
+        placement=Placement.SHARED,
     )
 
     id: Mapped[int] = mapped_column(primary_key=True)

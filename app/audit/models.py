@@ -12,7 +12,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
 from app.db import Base
-from app.db.policy import Bundled, NotAudited, NotBundled, TablePolicy
+from app.db.policy import Bundled, NotAudited, NotBundled, Placement, TablePolicy
 from app.db.types import Id, Text, UtcDateTime
 
 
@@ -144,6 +144,7 @@ class FeedGeneration(Base):
     __policy__ = TablePolicy(
         audit=NotAudited("what restores and failovers leave behind, which the instance has"),
         bundle=NotBundled("restores of the instance"),
+        placement=Placement.SHARED,
     )
 
     first_change: Mapped[int] = mapped_column(sa.BigInteger, primary_key=True, autoincrement=False)

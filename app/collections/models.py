@@ -9,7 +9,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
 from app.db import Base
-from app.db.policy import Audited, NotAudited, NotBundled, TablePolicy
+from app.db.policy import Audited, NotAudited, NotBundled, Placement, TablePolicy
 from app.db.types import Id, Json, Text, UtcDateTime
 from app.ids import new_id
 from app.types import JSONObject
@@ -22,6 +22,7 @@ class Collection(Base):
     __policy__ = TablePolicy(
         audit=Audited(chain=None, ignored=("name_key", "former_names")),
         bundle=NotBundled("shared by all accounts; a bundle has their definitions"),
+        placement=Placement.SHARED,
     )
 
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
@@ -64,6 +65,7 @@ class Revision(Base):
     __policy__ = TablePolicy(
         audit=NotAudited("the DDL of changes that are in their collection's entries"),
         bundle=NotBundled("the history of shared definitions"),
+        placement=Placement.SHARED,
     )
 
     revision: Mapped[str] = mapped_column(Text, primary_key=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 import sqlalchemy as sa
 
@@ -62,6 +63,16 @@ class NotBundled:
     reason: str
 
 
+class Placement(StrEnum):
+    """Where Citus has a table (docs/scaling.md). Only sharded ones have rows of accounts."""
+
+    SHARDED = "distributed"
+    SHARED = "reference"
+    """On every node: rarely written, and without counters."""
+    LOCAL = "local"
+    """On the coordinator: keys may belong to several accounts, or to none."""
+
+
 @dataclass(frozen=True)
 class TablePolicy:
     """The `__policy__` of a model."""
@@ -73,8 +84,14 @@ class TablePolicy:
     encrypted_json: tuple[str, ...] = ()
     """JSON with such secrets, for which `reencryption.json_column` registers a function."""
 
+    placement: Placement = Placement.SHARDED
+
     def check(self, table: sa.Table) -> None:
         """Raise TypeError if the policy does not fit the table's columns."""
+        is_sharded = self.placement is Placement.SHARDED
+        leads = [column.name for column in table.primary_key][:1] == ["account_id"]
+        if leads != is_sharded or ("account_id" in table.columns) != is_sharded:
+            raise TypeError(f"The key of {table.name} does not fit {self.placement.name}.")
         named = {*self.encrypted, *self.encrypted_json}
         if isinstance(self.audit, Audited):
             named |= {*self.audit.ignored, *self.audit.hidden}

@@ -25,7 +25,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from app import clock, config, db, jobs
 from app.context import metrics
 from app.db import engine
-from app.db.policy import NotAudited, NotBundled, TablePolicy
+from app.db.policy import NotAudited, NotBundled, Placement, TablePolicy
 from app.db.prepared import PreparedStatement
 from app.db.types import Text
 from app.errors import TooManyRequests
@@ -46,6 +46,7 @@ class Counter(db.Base):
     __policy__ = TablePolicy(
         audit=NotAudited("counters of the rate limiter"),
         bundle=NotBundled("counters of the rate limiter"),
+        placement=Placement.LOCAL,
     )
 
     key: Mapped[str] = mapped_column(Text, primary_key=True)

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from app import clock
 from app.accounts.models import ADMIN, VIEWER
 from app.db import Base
-from app.db.policy import Audited, Bundled, NotAudited, NotBundled, TablePolicy
+from app.db.policy import Audited, Bundled, NotAudited, NotBundled, Placement, TablePolicy
 from app.db.types import Id, Text, UtcDateTime, created_at_default
 from app.ids import new_id
 
@@ -87,6 +87,7 @@ class VerifiedDomain(Base):
     __policy__ = TablePolicy(
         audit=NotAudited("an index of the domains of accounts"),
         bundle=NotBundled("an owner of a domain proves it again on each instance"),
+        placement=Placement.SHARED,
     )
 
     domain: Mapped[str] = mapped_column(Text, primary_key=True)
