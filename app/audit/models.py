@@ -12,7 +12,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
 from app.db import Base
-from app.db.policy import Bundled, NotAudited, NotBundled, Placement, TablePolicy
+from app.db.policy import Bundled, NotAudited, NotBundled, OnClose, Placement, TablePolicy
 from app.db.types import Id, Text, UtcDateTime
 
 
@@ -48,6 +48,7 @@ class AuditChange(Base):
     __policy__ = TablePolicy(
         audit=NotAudited("the log itself; erasures write entries of their own"),
         bundle=Bundled(order=20, is_log=True),
+        on_close=OnClose.KEPT,
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -97,6 +98,7 @@ class AuditHead(Base):
     __policy__ = TablePolicy(
         audit=NotAudited("the log itself"),
         bundle=NotBundled("follows from the chain"),
+        on_close=OnClose.KEPT,
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -160,7 +162,9 @@ class AuditCheckpoint(Base):
     __tablename__ = "audit_checkpoints"
     __table_args__ = (sa.Index("ix_audit_checkpoints_newest", "created_at", "account_id"),)
     __policy__ = TablePolicy(
-        audit=NotAudited("the log itself"), bundle=Bundled(order=30, is_log=True)
+        audit=NotAudited("the log itself"),
+        bundle=Bundled(order=30, is_log=True),
+        on_close=OnClose.KEPT,
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -193,6 +197,7 @@ class AuditStart(ChainStart):
     __policy__ = TablePolicy(
         audit=NotAudited("the log itself; cutting it writes an entry"),
         bundle=Bundled(order=10, is_log=True),
+        on_close=OnClose.KEPT,
     )
 
 
@@ -203,6 +208,7 @@ class ChainVerification(Base):
     __policy__ = TablePolicy(
         audit=NotAudited("about the logs"),
         bundle=NotBundled("what this instance verified"),
+        on_close=OnClose.KEPT,
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)

@@ -73,6 +73,16 @@ class Placement(StrEnum):
     """On the coordinator: keys may belong to several accounts, or to none."""
 
 
+class OnClose(StrEnum):
+    """What becomes of the rows of an account that is closed."""
+
+    DELETED = "deleted"
+    KEPT = "kept"
+    """Those of logs, which outlive what they describe."""
+    EXPIRES = "expires"
+    """They are forgotten by their age, as those of open accounts."""
+
+
 @dataclass(frozen=True)
 class TablePolicy:
     """The `__policy__` of a model."""
@@ -85,6 +95,7 @@ class TablePolicy:
     """JSON with such secrets, for which `reencryption.json_column` registers a function."""
 
     placement: Placement = Placement.SHARDED
+    on_close: OnClose = OnClose.DELETED
 
     def check(self, table: sa.Table) -> None:
         """Raise TypeError if the policy does not fit the table's columns."""

@@ -21,7 +21,7 @@ from app import clock, config, db
 from app.context import tenancy
 from app.db import filters
 from app.db.functions import database_now
-from app.db.policy import NotAudited, NotBundled, TablePolicy
+from app.db.policy import NotAudited, NotBundled, OnClose, TablePolicy
 from app.db.types import Id, Text, UtcDateTime
 from app.errors import NotFound
 from app.ids import new_id
@@ -59,6 +59,7 @@ class Job(db.Base):
     __policy__ = TablePolicy(
         audit=NotAudited("jobs"),
         bundle=NotBundled("work of the instance it was enqueued on"),
+        on_close=OnClose.EXPIRES,
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)

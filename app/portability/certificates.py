@@ -21,10 +21,11 @@ from app.collections import definitions
 from app.collections.models import RecordCount
 from app.context import actor, tenancy
 from app.db import versioned_cache
+from app.db.policy import OnClose
 from app.errors import Conflict, NotFound
 from app.files import storage
 from app.portability.bundle.models import DeletionCertificate
-from app.records.write.cleanup import KEPT
+from app.records.write import cleanup
 from app.types import JSONMapping, JSONObject
 
 log = structlog.get_logger()
@@ -124,7 +125,9 @@ def _signed(row: DeletionCertificate) -> JSONObject | None:
         "closed_at": clock.iso(row.closed_at),
         "closed_by": row.closed_by,
         "verified_at": clock.iso(clock.now()),
-        "kept": sorted(KEPT),
+        "kept": sorted(
+            name for name, policy in db.policies().items() if policy.on_close is not OnClose.DELETED
+        ),
         "checkpoint": checkpoints.to_dict(checkpoint) if checkpoint else None,
     }
     signed = checkpoints.sign(digest.canonical(certificate))
@@ -136,10 +139,9 @@ def _signed(row: DeletionCertificate) -> JSONObject | None:
 def _counts(account_id: str) -> dict[str, int]:
     """The rows of an account in each table that the deletion empties."""
     counts = {}
-    for table in db.Base.metadata.sorted_tables:
-        if "account_id" in table.c and table.name not in KEPT:
-            mine = sa.select(sa.func.count()).where(table.c.account_id == account_id)
-            counts[str(table.name)] = db.connection().scalar(mine) or 0
+    for table in cleanup.emptied_tables():
+        mine = sa.select(sa.func.count()).where(table.c.account_id == account_id)
+        counts[table.name] = db.connection().scalar(mine) or 0
     return counts
 
 
@@ -154,12 +156,7 @@ def _record_counts(account_id: str) -> dict[str, int]:
 def _remaining(account_id: str) -> bool:
     with versioned_cache.reloading():
         tables = [one.table for one in definitions.get_all()]
-    core = [
-        table
-        for table in db.Base.metadata.sorted_tables
-        if "account_id" in table.c and table.name not in KEPT
-    ]
-    for table in (*core, *tables):
+    for table in (*cleanup.emptied_tables(), *tables):
         mine = sa.select(1).select_from(table).where(table.c.account_id == account_id)
         if db.connection().execute(mine.limit(1)).first() is not None:
             return True

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from app import clock
 from app.audit.models import ChainStart
 from app.db import Base
-from app.db.policy import Audited, Bundled, NotAudited, NotBundled, TablePolicy
+from app.db.policy import Audited, Bundled, NotAudited, NotBundled, OnClose, TablePolicy
 from app.db.types import Id, Text, UtcDateTime
 from app.ids import new_id
 
@@ -49,6 +49,7 @@ class PendingEvent(_Event, Base):
     __policy__ = TablePolicy(
         audit=NotAudited("a log itself"),
         bundle=NotBundled("events are sealed before an export"),
+        on_close=OnClose.KEPT,
     )
 
     id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -65,7 +66,9 @@ class SecurityEvent(_Event, Base):
         sa.Index("ix_security_events_time", "account_id", "occurred_at"),
     )
     __policy__ = TablePolicy(
-        audit=NotAudited("a log itself"), bundle=Bundled(order=50, is_log=True)
+        audit=NotAudited("a log itself"),
+        bundle=Bundled(order=50, is_log=True),
+        on_close=OnClose.KEPT,
     )
 
     number: Mapped[int] = mapped_column(sa.BigInteger, primary_key=True, autoincrement=False)
@@ -127,6 +130,7 @@ class SecurityStart(ChainStart):
     __policy__ = TablePolicy(
         audit=NotAudited("a log itself; cutting it writes an event"),
         bundle=Bundled(order=40, is_log=True),
+        on_close=OnClose.KEPT,
     )
 
 
@@ -137,6 +141,7 @@ class SecurityHead(Base):
     __policy__ = TablePolicy(
         audit=NotAudited("a log itself"),
         bundle=NotBundled("follows from the security log"),
+        on_close=OnClose.KEPT,
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
