@@ -21,8 +21,6 @@ Spec = JSONMapping
 
 
 class IndexField(NamedTuple):
-    """A field of an index, and its direction."""
-
     name: str
     descending: bool
 
@@ -41,7 +39,6 @@ class Index:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the fields."""
         return tuple(field.name for field in self.fields)
 
 

@@ -17,8 +17,6 @@ from app.types import JSONMapping
 
 
 class DatetimeField(Field):
-    """A moment."""
-
     type = "datetime"
     column_type = UtcDateTime()
     rule_type = rules.Type.DATETIME

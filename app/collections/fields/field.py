@@ -26,8 +26,6 @@ class InvalidValue(ValueError):
 
 @dataclass(frozen=True)
 class Field:
-    """One field of a collection."""
-
     name: str
     required: bool = False
     default: object = None

@@ -15,7 +15,6 @@ from app.web import json_input
 
 
 def text_of(value: object) -> str:
-    """JSON as it is kept."""
     return orjson.dumps(value).decode()
 
 
@@ -26,7 +25,6 @@ class JsonText(sa.types.TypeDecorator[Any]):
     cache_ok = True
 
     def process_bind_param(self, value: object, dialect: Dialect) -> str | None:
-        """Text on its way in."""
         return None if value is None else text_of(value)
 
 
@@ -54,7 +52,6 @@ class JsonField(Field):
         return json_input.plain(value)
 
     def read_back(self, value: object) -> str | None:
-        """Its text."""
         return None if value is None else text_of(value)
 
     def shown(self, value: str) -> object:

@@ -17,13 +17,10 @@ MAX_NAMED = 20  # choices that a message names
 
 
 class SelectField(Field):
-    """One of the choices."""
-
     type = "select"
     known_options = frozenset({"choices", "index"})
 
     def clean(self, value: object) -> str:
-        """A choice."""
         choice = _choice(value, self.options["choices"])
         if self.max_bytes is not None:
             self._check_index_size(choice, self.max_bytes)
@@ -58,7 +55,6 @@ class MultiSelectField(JsonField):
         return choices
 
     def shown(self, value: str) -> object:
-        """The list."""
         return orjson.loads(value)
 
     def definition_problems(self) -> Iterator[str]:

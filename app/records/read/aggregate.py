@@ -65,8 +65,6 @@ class Result:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """What is asked for."""
-
     groups: Sequence[Result]
     values: Sequence[Result]
     having: rules.Node | None
@@ -104,7 +102,6 @@ def aggregate(
 def _account_ids(
     definition: Definition, by: Principal, where: Sequence[Any], bound_values: JSONMapping
 ) -> Sequence[str]:
-    """The accounts of which records are aggregated."""
     if by.account_id is not None:
         return [by.account_id]
     query = sa.select(definition.table.c.account_id).where(*where).distinct()
