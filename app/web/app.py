@@ -113,7 +113,7 @@ class _Rule(Rule):
     """A URL rule that compiles what builds its URLs when that is first used: mostly never."""
 
     def _compile_builder(self, append_unknown: bool = True) -> Callable[..., tuple[str, str]]:
-        def build(rule: Rule, /, **values: Any) -> tuple[str, str]:
+        def build(rule: _Rule, /, **values: Any) -> tuple[str, str]:
             build: Any = super(_Rule, rule)._compile_builder(append_unknown)
             name = "_build_unknown" if append_unknown else "_build"
             setattr(rule, name, build.__get__(rule, None))  # from the next time on

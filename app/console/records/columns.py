@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from flask import request, url_for
 
@@ -64,11 +65,13 @@ def name_field(access: Access) -> str | None:
     return next(iter(references.label_fields(access)), None)
 
 
+@lru_cache(references.MAX_CACHED)
 def readable_fields(access: Access) -> list[str]:
     """The declared fields that the caller may see."""
     return [name for name in access.definition.declared if name in access.readable]
 
 
+@lru_cache(references.MAX_CACHED)
 def default(access: Access) -> list[str]:
     """The columns that fit beside the name: short values first, long texts last."""
     named = name_field(access)
@@ -126,6 +129,7 @@ def shown(access: Access) -> list[str]:
     return [*([named] if named else []), *(requested(access) or default(access))]
 
 
+@lru_cache(references.MAX_CACHED)
 def choosable(access: Access) -> list[str]:
     """All columns to choose from: the field that names a record is always the first one."""
     names = dict.fromkeys((*readable_fields(access), *access.readable))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from flask import request
 
@@ -144,6 +145,7 @@ def expression_problems(text: str, access: Access) -> list[JSONObject]:
     return []
 
 
+@lru_cache(references.MAX_CACHED)
 def offered_fields(access: Access) -> Mapping[str, Field]:
     """The fields that a condition may name."""
     return {
@@ -153,6 +155,7 @@ def offered_fields(access: Access) -> Mapping[str, Field]:
     }
 
 
+@lru_cache(references.MAX_CACHED)
 def searched_fields(access: Access) -> list[str]:
     """The text fields that a condition without a field searches."""
     offered = offered_fields(access)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -23,9 +24,11 @@ MAX_HITS = 10
 MAX_SEARCHED_FIELDS = 5
 MAX_LABEL_LENGTH = 80
 LABEL_TYPES = ("text", "email", "url")
+MAX_CACHED = 256  # what follows from an access alone, which lasts for a caller
 Hits = list[tuple[str, str]]
 
 
+@lru_cache(MAX_CACHED)
 def label_fields(access: Access) -> list[str]:
     """The text fields that label a record: those that the caller sees unmasked; choices last."""
     declared = access.definition.declared
