@@ -11,7 +11,7 @@ from flask import request, url_for
 
 from app.collections.access import Access
 from app.collections.fields import ComputedField, Field
-from app.console.records import references
+from app.console.records import display, references
 from app.console.records.record_form import MAX_SINGLE_LINE
 from app.console.shell.lists import Listing
 from app.console.shell.scopes import CollectionScope
@@ -62,16 +62,16 @@ def kind(field: Field) -> str:
 
 def name_field(access: Access) -> str | None:
     """The field that names a record, and heads the first column."""
-    return next(iter(references.label_fields(access)), None)
+    return next(iter(display.label_fields(access)), None)
 
 
-@lru_cache(references.MAX_CACHED)
+@lru_cache(display.MAX_CACHED)
 def readable_fields(access: Access) -> list[str]:
     """The declared fields that the caller may see."""
     return [name for name in access.definition.declared if name in access.readable]
 
 
-@lru_cache(references.MAX_CACHED)
+@lru_cache(display.MAX_CACHED)
 def default(access: Access) -> list[str]:
     """The columns that fit beside the name: short values first, long texts last."""
     named = name_field(access)
@@ -129,7 +129,7 @@ def shown(access: Access) -> list[str]:
     return [*([named] if named else []), *(requested(access) or default(access))]
 
 
-@lru_cache(references.MAX_CACHED)
+@lru_cache(display.MAX_CACHED)
 def choosable(access: Access) -> list[str]:
     """All columns to choose from: the field that names a record is always the first one."""
     names = dict.fromkeys((*readable_fields(access), *access.readable))

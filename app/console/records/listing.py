@@ -19,19 +19,17 @@ from app.collections.access import Access
 from app.collections.definitions import Definition
 from app.console.records import (
     columns,
-    deleted_records,
     file_previews,
     filters,
     list_state,
     operation_names,
     picker,
     record_form,
-    references,
     row_edit,
     saved_views,
     writers,
 )
-from app.console.records.display import display
+from app.console.records.display import display, label, label_fields
 from app.console.records.filters import FilterForm
 from app.console.records.models import SavedView
 from app.console.records.row_edit import RowEdit
@@ -148,13 +146,13 @@ def render_list(
         context |= _list_context(scope, access, form)
         context |= _views_context(scope, context["listing"], views)
         context |= _edit_context(scope, context["listing"], edit)
-        names = references.label_fields(access)
-        labels = [references.label(record, names) for record in context["listing"].items]
+        names = label_fields(access)
+        labels = [label(record, names) for record in context["listing"].items]
         context["rows"] = list(zip(context["listing"].items, labels, strict=True))
     opened = scope.allowed_operations(scope.collection)
     deleted = request.args.get(list_state.DELETED, "") if "create" in opened else ""
     context["deleted"] = deleted if UuidPath.accepts(deleted) else None
-    context["deleted_ids"] = deleted_records.pop(scope) if "create" in opened else ()
+    context["deleted_ids"] = list_state.pop_deleted(scope) if "create" in opened else ()
     page, status = form.render("console/records/list.html", scope=scope, opened=opened, **context)
     return page, edit.form.status if edit and edit.form.status != 200 else status
 
