@@ -15,7 +15,7 @@ from flask import Flask
 from werkzeug.test import TestResponse
 
 from app.console.shell.guard import MAX_ANONYMOUS_BODY
-from app.web.access import Access, access_of, max_body_of
+from app.web.access import AccessLevel, access_of
 from tests.builders import Caller, make_collection
 
 SECONDS, BYTES = 0.05, 16 * 2**20
@@ -44,8 +44,9 @@ def reachable(app: Flask) -> Iterator[tuple[str, str, int]]:
         access, of_console = access_of(view), rule.endpoint.startswith("console.")
         methods = (rule.methods or set()) & WRITING
         # One guard refuses all pages alike: one of them stands for all.
-        is_page = access is Access.PAGE and rule.rule == "/console/profile"
-        if not methods or not (access in (Access.PUBLIC, Access.ANONYMOUS) or is_page):
+        is_page = access.level is AccessLevel.PAGE and rule.rule == "/console/profile"
+        is_open = access.level in (AccessLevel.PUBLIC, AccessLevel.ANONYMOUS)
+        if not methods or not (is_open or is_page):
             continue
         values = {
             name: SENT_PATHS.get(name) or (UUID if "Uuid" in type(kind).__name__ else "1")
@@ -53,7 +54,7 @@ def reachable(app: Flask) -> Iterator[tuple[str, str, int]]:
         }
         built = rule.build(values)
         assert built is not None
-        bound = ANONYMOUS_BYTES if access is Access.ANONYMOUS else max_body_of(view)
+        bound = ANONYMOUS_BYTES if access.level is AccessLevel.ANONYMOUS else access.max_body
         for method in sorted(methods):
             yield method, built[1], MAX_ANONYMOUS_BODY if of_console else bound
 

@@ -7,7 +7,7 @@ from flask import Flask
 
 from app.console.shell.access import ANYBODY
 from app.console.shell.blueprint import Pages
-from app.web.access import Access, access_of
+from app.web.access import AccessLevel, access_of
 
 
 def test_view_without_access_is_not_registered() -> None:
@@ -23,4 +23,5 @@ def test_pages_are_public_only_for_anybody(app: Flask) -> None:
     assert pages
     for name, view in pages.items():
         is_public = view.page.role is ANYBODY  # type: ignore[attr-defined]
-        assert access_of(view) is (Access.PUBLIC if is_public else Access.PAGE), name
+        level = AccessLevel.PUBLIC if is_public else AccessLevel.PAGE
+        assert access_of(view).level is level, name

@@ -26,7 +26,7 @@ from app.collections.definitions import ByFormerName, Definition
 from app.collections.models import Collection
 from app.console.admin import audit_columns
 from app.console.records import references
-from app.console.records.display import LABEL_TYPES, MAX_LABEL_LENGTH, display
+from app.console.records.display import MAX_LABEL_LENGTH, display
 from app.console.records.writers import ACTORS
 from app.console.shell.excerpts import Excerpt, differences
 from app.console.shell.lists import UrlArgs
@@ -359,7 +359,7 @@ class Names:
         """The name of a row that is gone, if the change has it."""
         values = {e["column_name"]: e["new_value"] or e["old_value"] for e in change.entries}
         if collection is not None:
-            labels = [n for n, f in collection.fields.items() if f.type in LABEL_TYPES]
+            labels = [n for n, f in collection.fields.items() if f.names_records]
             columns = [name for name in labels if name in values]
         else:
             columns = ["email", "name", "display_name", "url"]

@@ -16,7 +16,6 @@ from app.web.languages import lazy_gettext
 YES, NO = lazy_gettext("yes"), lazy_gettext("no")
 MAX_LENGTH = 60  # characters of a value in a table
 MAX_LABEL_LENGTH = 80
-LABEL_TYPES = ("text", "email", "url")
 MAX_CACHED = 256  # what follows from an access alone, which lasts for a caller
 
 
@@ -55,7 +54,7 @@ def json_text(value: object) -> str:
 def label_fields(access: Access) -> list[str]:
     """The text fields that label a record: those that the caller sees unmasked; choices last."""
     declared = access.definition.declared
-    texts = (name for name, spec in declared.items() if spec.type in LABEL_TYPES)
+    texts = (name for name, spec in declared.items() if spec.names_records)
     comparable = (name for name in texts if name in access.comparable)
     return sorted(comparable, key=lambda name: "choices" in declared[name].options)
 

@@ -35,7 +35,7 @@ from app.db.errors import UNAVAILABLE
 from app.errors import AppError, BadRequest, Malformed, NotFound, RecentSignInRequired
 from app.outbound import mail
 from app.web import compression, error_handlers, html, languages
-from app.web.access import Access, across_accounts, allow, public
+from app.web.access import console_session, public
 from app.web.languages import gettext, lazy_gettext
 
 
@@ -105,7 +105,7 @@ def page(
             takes_file=takes_file,
             renders_form=renders_form,
         )
-        view = across_accounts(public(view)) if role is ANYBODY else allow(Access.PAGE)(view)
+        view = (public(across_accounts=True) if role is ANYBODY else console_session)(view)
         for rule in (path, f"{ACCOUNT}{path.removeprefix(HOME)}") if in_account else (path,):
             blueprint.add_url_rule(rule, endpoint, view, methods=[method])
         return view

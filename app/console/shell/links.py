@@ -30,7 +30,7 @@ from app.console.shell.blueprint import page
 from app.console.shell.forms import MAX_PASSWORD_LENGTH, Form, Page, redirect_with_notice
 from app.errors import AppError, BadRequest, InvalidValues, problem
 from app.web import error_handlers, html
-from app.web.access import across_accounts, public
+from app.web.access import public
 from app.web.languages import gettext, lazy_gettext
 from app.web.openapi_text import PAGE_EXAMPLE
 from app.web.schemas import TEXT
@@ -113,8 +113,7 @@ def _reset_page(form: Form) -> Page:
     description="A page with a button, for all other clients.",
 )
 @links.fails(400, 403, 409)
-@public
-@across_accounts
+@public(across_accounts=True)
 def open_verification_link(args: dict[str, str]) -> Response | dict[str, object]:
     """Verify an address, for clients that accept nothing but JSON: the link in the mail.
 
