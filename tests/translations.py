@@ -1,8 +1,8 @@
 """The catalogs of `app/translations/`: `messages` of pages and mails, `errors` of services.
 
 `python -m tests.translations` writes new texts into every catalog and drops those that are gone.
-Pages translate with `gettext`; services raise errors in English, whose texts are found here by their
-look: sentences that are no documentation.
+Pages translate with `gettext`; services raise errors in English, whose texts are found here by
+their look: sentences that are no documentation.
 """
 
 from __future__ import annotations

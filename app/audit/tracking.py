@@ -18,7 +18,7 @@ from app import events
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.audit import append
 from app.audit.append import CREATE, DELETE, HIDDEN, UPDATE
-from app.audit.digest import Value
+from app.audit.chain.digest import Value
 from app.db import Base
 from app.db.types import json_equal
 from app.types import JSONObject

@@ -18,7 +18,7 @@ from app.auth.models import Invitation
 from app.auth.responses import origin, sign_in_response
 from app.auth.schemas import PAIR, SignedIn
 from app.web import fields
-from app.web.access import account_admin, across_accounts, public, shows_secret
+from app.web.access import account_admin, public
 from app.web.blueprint import Blueprint
 from app.web.converters import LARGEST_ROLE_ID
 from app.web.paging import Page, PageArgs, items_field, page_body
@@ -135,13 +135,12 @@ class Acceptance(Schema):
 @blueprint.response(
     200, InvitationPage, example={**page_body([INVITATION], 1, PAGE), "invitations": [INVITATION]}
 )
-@blueprint.fails(404)
 @account_admin
 def list_invitations(args: Query) -> dict[str, object]:
     """List the invitations of your account, newest first.
 
-    For admins. `invitations` repeats `items`. Tokens are not included: only creating and resending
-    an invitation return one.
+    `invitations` repeats `items`. Tokens are not included: only creating and resending an
+    invitation return one.
     """
     status = args.get("status") or args.get("status_filter")
     account_id = principals.account_filter(principal(), args.get("account_id"))
@@ -153,9 +152,8 @@ def list_invitations(args: Query) -> dict[str, object]:
 @blueprint.route("", methods=["POST"])
 @blueprint.arguments(NewInvitation, example={"email": "bob@acme.example"})
 @blueprint.response(201, SentInvitation, example={**INVITATION, "token": "AA0001-..."})
-@blueprint.fails(400, 409, 429)
-@account_admin
-@shows_secret
+@blueprint.fails(409, 429)
+@account_admin(shows_secret=True)
 def create_invitation(body: Body) -> dict[str, object]:
     """Invite somebody to your account.
 
@@ -181,8 +179,7 @@ def create_invitation(body: Body) -> dict[str, object]:
 def cancel_invitation(invitation: str) -> Response:
     """Cancel an invitation.
 
-    For admins. Its tokens stop working at once. Repeating it changes nothing; an accepted
-    invitation is a 409.
+    Its tokens stop working at once. Repeating it changes nothing; an accepted invitation is a 409.
     """
     invitations.cancel(principal().require_account_id(), invitation)
     return Response(status=204)
@@ -193,8 +190,7 @@ def cancel_invitation(invitation: str) -> Response:
     200, ResentInvitation, example={**INVITATION, "token": "AA0001-...", "message": RESENT}
 )
 @blueprint.fails(409, 429)
-@account_admin
-@shows_secret
+@account_admin(shows_secret=True)
 def resend_invitation(invitation: str) -> dict[str, object]:
     """Mail a new link, which invalidates the old one.
 
@@ -218,8 +214,7 @@ def resend_invitation(invitation: str) -> dict[str, object]:
         "is_valid": True,
     },
 )
-@public
-@across_accounts
+@public(across_accounts=True)
 def get_invitation(invitation: str) -> dict[str, object]:
     """Get the invitation of a token.
 
@@ -233,8 +228,7 @@ def get_invitation(invitation: str) -> dict[str, object]:
 @blueprint.arguments(Acceptance, example={"password": "Correct-horse-1"})
 @blueprint.response(200, SignedIn, example={**PAIR, "account": ACCOUNT, "user": USER})
 @blueprint.fails(400, 403, 409)
-@public
-@across_accounts
+@public(across_accounts=True)
 def accept_invitation(body: Body, invitation: str) -> Response:
     """Accept an invitation and sign in.
 

@@ -40,7 +40,7 @@ from app.auth.schemas import (
     TokenPair,
     VerifiedAddress,
 )
-from app.web.access import across_accounts, public
+from app.web.access import public, signed_in
 from app.web.blueprint import Blueprint
 from app.web.schemas import Message
 
@@ -70,8 +70,7 @@ links = Blueprint("Links", __name__, description="Links in mails, outside the ve
     example={"message": "Check your inbox: ...", "account": ACCOUNT, "user": USER},
 )
 @blueprint.fails(400, 403, 409, 429)
-@public
-@across_accounts
+@public(across_accounts=True)
 def register(body: Body) -> dict[str, object]:
     """Register an account with its first user, who becomes its admin.
 
@@ -107,8 +106,7 @@ def register(body: Body) -> dict[str, object]:
 )
 @blueprint.response(200, SignedIn, example={**PAIR, "account": ACCOUNT, "user": USER})
 @blueprint.fails(400, 401, 429)
-@public
-@across_accounts
+@public(across_accounts=True)
 def login(body: Body) -> Response:
     """Sign in with account, email address and password.
 
@@ -132,8 +130,7 @@ def login(body: Body) -> Response:
 @blueprint.arguments(RefreshBody, required=False, example={"refresh_token": "eyJhbGciOi..."})
 @blueprint.response(200, TokenPair, example=PAIR)
 @blueprint.fails(400, 401, 403, 404)
-@public
-@across_accounts
+@public(across_accounts=True)
 def refresh(body: Body) -> Response:
     """Exchange a refresh token for a new pair.
 
@@ -147,7 +144,8 @@ def refresh(body: Body) -> Response:
 @blueprint.route("/reauthenticate", methods=["POST"])
 @blueprint.arguments(Reauthentication, example={"password": "Correct-horse-1"})
 @blueprint.response(200, TokenPair, example=PAIR)
-@blueprint.fails(400, 403, 429)
+@blueprint.fails(429)
+@signed_in(api_keys=False)
 def reauthenticate(body: Body) -> Response:
     """Confirm your password, and your second factor, for actions that need a recent sign-in.
 
@@ -172,7 +170,7 @@ def _answer(body: Body) -> Answer | None:
 @blueprint.route("/logout", methods=["POST"])
 @blueprint.arguments(SignOutBody, required=False, example={"refresh_token": "eyJhbGciOi..."})
 @blueprint.response(200, Message, example={"message": "You are signed out."})
-@blueprint.fails(403)
+@signed_in
 def logout(body: Body) -> Response:
     """Sign out.
 
@@ -201,6 +199,7 @@ def logout(body: Body) -> Response:
         "language": None,
     },
 )
+@signed_in
 def get_me() -> Response:
     """Get the signed-in user.
 
@@ -224,7 +223,8 @@ def get_me() -> Response:
 @blueprint.route("/send-verification", methods=["POST"])
 @blueprint.arguments(EmailBody, required=False, example={"email": "alice@acme.example"})
 @blueprint.response(200, Message, example={"message": "A new link is on its way."})
-@blueprint.fails(403, 429)
+@blueprint.fails(429)
+@signed_in
 def send_verification(body: Body) -> dict[str, str]:
     """Mail a new verification link.
 
@@ -240,8 +240,7 @@ def send_verification(body: Body) -> dict[str, str]:
 )
 @blueprint.response(200, Message, example={"message": "If the user exists, ..."})
 @blueprint.fails(400, 401, 403, 429)
-@public
-@across_accounts
+@public(across_accounts=True)
 def resend_verification(body: Body) -> dict[str, str]:
     """Mail a new verification link, without signing in.
 
@@ -261,8 +260,7 @@ def resend_verification(body: Body) -> dict[str, str]:
 @blueprint.arguments(AddressVerification, example={"token": "AA0001-..."})
 @blueprint.response(200, VerifiedAddress, example=VERIFIED)
 @blueprint.fails(400, 403, 409, 429)
-@public
-@across_accounts
+@public(across_accounts=True)
 def verify_email(body: Body) -> dict[str, object]:
     """Verify an address with a mailed token.
 
@@ -285,7 +283,8 @@ def verify_email(body: Body) -> dict[str, object]:
 @blueprint.route("/me", methods=["PATCH"])
 @blueprint.arguments(OwnProfile, example={"name": "Alice"})
 @blueprint.response(200, OwnUserView, example={**USER, "language": None})
-@blueprint.fails(400, 403, 429)
+@blueprint.fails(429)
+@signed_in
 def update_me(body: Body) -> User:
     """Change your name, language or email address.
 

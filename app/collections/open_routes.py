@@ -11,6 +11,7 @@ from app.collections import service as collections
 from app.collections.schemas import COLLECTION
 from app.types import JSONObject
 from app.web import fields
+from app.web.access import signed_in
 from app.web.blueprint import Blueprint
 from app.web.paging import Page, PageArgs, items_field, page_body
 from app.web.schemas import Schema
@@ -43,6 +44,7 @@ class OpenCollectionPage(Page):
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(PageArgs, location="query")
 @blueprint.response(200, OpenCollectionPage, example=page_body([OPEN_COLLECTION], 1, PAGE))
+@signed_in
 def list_open_collections(args: JSONObject) -> JSONObject:
     """List the collections of which the rules open some operation to the caller.
 

@@ -128,7 +128,6 @@ class ImportReport(Schema):
 @blueprint.route("/export", methods=["GET"])
 @blueprint.arguments(ExportArgs, location="query")
 @blueprint.response(200, DefinitionsView, example=EXPORT)
-@blueprint.fails(400)
 @superadmin
 def export_collections(args: JSONObject) -> JSONObject:
     """Export the definitions of collections.
@@ -162,7 +161,7 @@ def export_collections(args: JSONObject) -> JSONObject:
         "migrations_created": ["019a9f00000070008000000000000001"],
     },
 )
-@blueprint.fails(400, 409)
+@blueprint.fails(409)
 @superadmin
 def import_collections(body: JSONObject) -> JSONObject:
     """Import definitions of collections, all or nothing.

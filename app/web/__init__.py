@@ -5,7 +5,7 @@ it declares. `auth.guard` and the API description read the same marks.
 """
 
 PREFIX = "/api/v1"
-VERSION = "0.2.0"
+VERSION = "0.3.0"
 """The release."""
 API_VERSION = "0.1.0"
 """The version of the API, which a release need not change."""

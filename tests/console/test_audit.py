@@ -13,7 +13,8 @@ import time_machine
 from flask import Flask
 
 from app import clock, db
-from app.audit import append, exports, verify
+from app.audit import append, exports
+from app.audit.chain import verify
 from app.audit.tracking import TRACKED
 from app.console.admin.audit_columns import LABELS
 from app.console.admin.audit_names import ALL_KINDS

@@ -13,11 +13,13 @@ from app import clock, config, db
 from app.accounts import service as accounts
 from app.accounts import tenants
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
-from app.audit import append, checkpoints, exports, service, verifications, verify
+from app.audit import append, checkpoints, exports, service, verifications
+from app.audit.chain import signing, verify
+from app.audit.chain.verify import Report
 from app.audit.entries import STARTS
+from app.audit.log import AUDIT as AUDIT_LOG
 from app.audit.models import AuditHead
 from app.audit.service import Change
-from app.audit.verify import Report
 from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.console.admin import audit_names, log_starts
@@ -80,7 +82,7 @@ def show_audit_log() -> str:
 
 
 def _start(account_id: str | None) -> LogStart | None:
-    start = checkpoints.start_of(account_id) if account_id else None
+    start = signing.start_of(AUDIT_LOG, account_id) if account_id else None
     return log_starts.shown(start, account_id, policies.AUDIT)
 
 
@@ -131,7 +133,7 @@ def export_audit_log(format: str) -> Response:
     if listing.errors:
         raise NotFound
     account_id = filters.get("account_id")
-    signed = (checkpoints.for_account(account_id), checkpoints.starts(account_id))
+    signed = (checkpoints.for_account(account_id), signing.starts(AUDIT_LOG, account_id))
     # Counting what an admin may not see would read the whole log twice.
     counts = service.count_hidden(filters, by=by) if by.is_superadmin else {}
     text = exports.serialize(format, service.export(filters, by=by), *signed)
@@ -182,7 +184,7 @@ def _chain_names(account_id: str | None) -> dict[str, str]:
 
 def _steps(account_id: str | None) -> Generator[int | Report]:
     # Enough to show progress.
-    for step in verify.iter_reports(account_id):
+    for step in verify.iter_reports(AUDIT_LOG, account_id):
         if isinstance(step, Report) or step % 10_000 == 0:
             yield step
 
@@ -263,5 +265,5 @@ def _stored_start(values: Sequence[Any]) -> JSONObject | None:
     row = dict(zip(STARTS.c.keys(), values, strict=True))
     if row["account_id"] is None:
         return None
-    start = checkpoints.stored_start(row)
-    return {**start, "is_signed": checkpoints.fault(start) is None}
+    start = signing.stored_start(row)
+    return {**start, "is_signed": signing.fault(start) is None}

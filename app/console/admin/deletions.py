@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 from flask import Response, render_template
 
-from app.audit import checkpoints
+from app.audit.chain import signing
 from app.console.records import writers
 from app.console.shell import guard, lists
 from app.console.shell.blueprint import blueprint
@@ -26,7 +26,7 @@ def show_deletions() -> str:
         "console/accounts/deletions.html",
         listing=listing,
         people=writers.superadmins({one["closed_by"] for one in listing.items}),
-        public_keys=checkpoints.public_keys(),
+        public_keys=signing.public_keys(),
     )
 
 

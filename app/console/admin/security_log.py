@@ -12,7 +12,9 @@ from werkzeug.wrappers import Response as BaseResponse
 from app import db
 from app.accounts.models import User
 from app.audit import verifications
-from app.audit.security_log import entries, routes, sealing, service, subscribers
+from app.audit.chain import signing
+from app.audit.security_log import routes, sealing, service, subscribers
+from app.audit.security_log.log import SECURITY
 from app.audit.security_log.models import SecurityStream
 from app.console.admin import (
     audit_names,
@@ -65,7 +67,7 @@ def show_security_log(account_id: str) -> str:
         listing=listing,
         formats=FORMATS,
         verified=verifications.last(verifications.SECURITY, scope.account.id),
-        start=log_starts.shown(entries.start_of(scope.account.id), *rule),
+        start=log_starts.shown(signing.start_of(SECURITY, scope.account.id), *rule),
         subjects=security_subjects.of_events(listing.items, scope),
         page=visits,
         area=security_visits.area,

@@ -23,7 +23,7 @@ from app.errors import AppError, NotFound
 from app.web.access import public
 from app.web.languages import gettext, ngettext
 from app.webhooks import log, payload, redaction, resend, service
-from app.webhooks.models import FAILED, PENDING, RETRYING, STATES, Webhook
+from app.webhooks.models import STATES, DeliveryState, Webhook
 from app.webhooks.resend import Selection, Undelivered
 
 LOG = f"{ACCOUNT}/deliveries"
@@ -68,7 +68,7 @@ def count_undelivered(
     scope: AccountScope, selection: Selection, hooks: list[Webhook]
 ) -> Undelivered:
     """How many selected deliveries can be sent again, counted up to a limit."""
-    if selection.status not in (None, FAILED, RETRYING):
+    if selection.status not in (None, DeliveryState.FAILED, DeliveryState.RETRYING):
         return Undelivered()
     concerned = resend.undelivered_webhooks(scope.account.id)
     counted = [webhook for webhook in hooks if webhook.enabled and webhook.id in concerned]
@@ -209,7 +209,7 @@ def show_resent(account_id: str) -> str:
         names=delivery_names.of_records(resent, hooks, scope),
         until=until,
         states=states,
-        going=states[PENDING] + states[RETRYING],
+        going=states[DeliveryState.PENDING] + states[DeliveryState.RETRYING],
     )
 
 

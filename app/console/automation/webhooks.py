@@ -29,7 +29,7 @@ from app.web.access import public
 from app.web.languages import gettext, lazy_gettext
 from app.webhooks import filters as webhook_filters
 from app.webhooks import log, purge, resend, service, signing
-from app.webhooks.models import DELIVERED, Webhook
+from app.webhooks.models import DeliveryState, Webhook
 from app.webhooks.resend import Selection
 
 HOME = "/console/webhooks"
@@ -275,7 +275,12 @@ def _page(scope: AccountScope, webhook: Webhook, form: Form) -> Page:
     context["latest"] = latest[0]
     context["waiting"] = log.waiting(scope.account.id, lists.MAX_COUNTED).get(webhook.id)
     context["latest_failure"] = next(
-        (one for one in latest[0] if one["status"] != DELIVERED and one["last_claim"]), None
+        (
+            one
+            for one in latest[0]
+            if one["status"] != DeliveryState.DELIVERED and one["last_claim"]
+        ),
+        None,
     )
     context["events_text"] = webhook_form.event_names(webhook.events)
     if webhook.failing_since:

@@ -20,6 +20,7 @@ from app.console.shell.forms import Form, Page
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, BadRequest
 from app.records import service as records
+from app.records.list_query import ListQuery
 from app.types import JSONObject
 from app.web import serialization
 from app.web.access import public
@@ -127,8 +128,8 @@ def _newest_id(scope: AccountScope, target: Definition) -> str | None:
     if "view" not in scope.allowed_operations(target):
         return None
     try:
-        query = {"fields": ["id"]}
-        rows, _ = records.page(target.name, query, skip=0, limit=1, count=False, by=scope.by)
+        query = ListQuery(parameters={"fields": ["id"]}, limit=1)
+        rows, _ = records.page(target.name, query, by=scope.by)
     except AppError:
         return None
     return rows[0]["id"] if rows else None
@@ -155,8 +156,6 @@ def _try(scope: AccountScope, collection: Definition, form: Form) -> Tried:
 
 
 def _list(scope: AccountScope, collection: Definition, query: dict[str, list[str]]) -> JSONObject:
-    page = {"skip": 0, "limit": MAX_ITEMS}
-    items, total = records.page(
-        collection.name, query, skip=0, limit=MAX_ITEMS, count=True, max_total=1_000, by=scope.by
-    )
-    return page_body(items, total, page)
+    page = ListQuery(parameters=query, limit=MAX_ITEMS, count=True, max_total=1_000)
+    items, total = records.page(collection.name, page, by=scope.by)
+    return page_body(items, total, {"skip": page.skip, "limit": page.limit})

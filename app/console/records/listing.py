@@ -44,6 +44,7 @@ from app.db import counts
 from app.errors import AppError
 from app.realtime.feed import service as feed
 from app.records import service
+from app.records.list_query import ListQuery
 from app.rules import OPERATIONS
 from app.types import JSONMapping, JSONObject
 from app.web.access import public
@@ -289,14 +290,16 @@ def _load(
     params, since = query(scope, access, form, listing, sort)
     rows, total = service.page(
         scope.collection.name,
-        params,
-        skip=listing.skip,
-        limit=lists.PAGE_SIZE,
-        count=True,
+        ListQuery(
+            parameters=params,
+            skip=listing.skip,
+            limit=lists.PAGE_SIZE,
+            count=True,
+            max_total=listing.count_limit,
+            since=since,
+            cut=lists.MAX_VALUE_LENGTH,
+        ),
         by=scope.by,
-        max_total=listing.count_limit,
-        since=since,
-        cut=lists.MAX_VALUE_LENGTH,
     )
     return rows, total or 0
 

@@ -16,6 +16,7 @@ from app.console.shell import lists
 from app.errors import Forbidden, InvalidValues
 from app.records import service as records
 from app.records import store
+from app.records.list_query import ListQuery
 from app.types import JSONMapping
 from app.web.converters import UuidPath
 
@@ -95,10 +96,8 @@ def _page(
     limit: int = MAX_HITS,
 ) -> Hits | None:
     try:
-        cut = lists.MAX_VALUE_LENGTH
-        rows, _ = records.page(
-            target.name, parameters, skip=0, limit=limit, count=False, by=by, cut=cut
-        )
+        query = ListQuery(parameters=parameters, limit=limit, cut=lists.MAX_VALUE_LENGTH)
+        rows, _ = records.page(target.name, query, by=by)
     except InvalidValues:  # the text is too long for an expression
         return []
     except Forbidden:

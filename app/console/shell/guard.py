@@ -35,7 +35,6 @@ from app.sso import one_time_codes, setup_links
 from app.sso import service as providers
 from app.sso.models import Flow
 from app.web import languages
-from app.web.access import across_accounts
 from app.web.languages import gettext
 
 MAX_ATTEMPTS = 10
@@ -55,7 +54,7 @@ CONSOLE_PATH = re.compile(r"/console(/[\w./~-]*)?(\?[\w.~&=%+/-]*)?", re.ASCII)
 def allow_anonymous(view: View) -> View:
     """Mark a page that needs no sign-in."""
     view.allow_anonymous = True  # type: ignore[attr-defined]
-    return across_accounts(view)
+    return view
 
 
 def admins_only(view: View) -> View:
@@ -133,8 +132,10 @@ def cookie_name(name: str = "atrium_console") -> str:
 
 def authorize() -> Any:
     """Before each request: check the CSRF token, the session and the caller's role."""
+    view = current_app.view_functions[request.endpoint or ""]
+    g.across_accounts = getattr(view, "allow_anonymous", False)
     load_caller()
-    current, view = caller(), current_app.view_functions[request.endpoint or ""]
+    current = caller()
     if current is None:
         limit_body(MAX_ANONYMOUS_BODY)
     elif getattr(view, "takes_file", False) and request.mimetype == FILE:

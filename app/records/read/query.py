@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import sqlalchemy as sa
@@ -20,6 +21,7 @@ from app.errors import InvalidValues, problem
 from app.records.read import cursor, expand
 from app.records.read.cursor import CursorPosition, Key
 from app.records.read.expand import Branch, names_in
+from app.records.store.reads import Selection
 from app.rules.elements import CodePoints
 from app.types import JSONMapping, JSONObject
 
@@ -50,18 +52,22 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Query:
-    """What a list asks for."""
+    """What a list asks for, as its caller's access allows it."""
 
+    access: Access
     conditions: Conditions
     keys: Sequence[Key]
     names: Sequence[str]
     expanded: Mapping[str, Branch]
     walk: CursorPosition | None
 
-    @property
-    def wanted(self) -> frozenset[str]:
-        """The fields that are read: those to be shown, and those that the order goes by."""
-        return frozenset([*self.names, *(key.name for key in self.keys)])
+    @cached_property
+    def selection(self) -> Selection:
+        """The records; of their fields, those to be shown and those that the order goes by."""
+        names = frozenset([*self.names, *(key.name for key in self.keys)])
+        checks = {*self.conditions.version_checks, *expand.version_checks(self.expanded)}
+        where = tuple(self.conditions.where)
+        return Selection(self.access, where, self.conditions.bound, checks, names)
 
     @property
     def kept(self) -> bool:
@@ -72,11 +78,6 @@ class Query:
     def order_by(self) -> Sequence[sa.ColumnElement[Any]]:
         """The order as a statement says it."""
         return [key.ordered() for key in self.keys]
-
-    @property
-    def version_checks(self) -> Collection[VersionCheck]:
-        """What must be unchanged for all of it to be still allowed."""
-        return {*self.conditions.version_checks, *expand.version_checks(self.expanded)}
 
 
 def parse(access: Access, parameters: Mapping[str, Sequence[str]]) -> Query:
@@ -95,7 +96,7 @@ def parse(access: Access, parameters: Mapping[str, Sequence[str]]) -> Query:
     )
     if problems:
         raise InvalidValues(problems)
-    return Query(conditions, keys, names, expanded, walk)
+    return Query(access, conditions, keys, names, expanded, walk)
 
 
 def _walk(

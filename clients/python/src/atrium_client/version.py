@@ -1,3 +1,3 @@
 """The version of the API that the client was built for."""
 
-VERSION = "0.2.0"
+VERSION = "0.3.0"
