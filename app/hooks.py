@@ -34,7 +34,6 @@ log = structlog.get_logger()
 
 
 def init_app(app: Flask) -> None:
-    """Register the hooks."""
     app.before_request(_before)
     app.after_request(_after)
     app.teardown_request(_reset_context)

@@ -139,14 +139,10 @@ class CreatedWebhook(WebhookView):
 
 
 class WebhookArgs(PageArgs):
-    """Which webhooks to list."""
-
     default_limit = 100
 
 
 class ChangedWebhook(Schema):
-    """The changes of a webhook."""
-
     url = fields.Text(shortest=1, longest=2048, metadata=fields.URI)
     collection = fields.Text(shortest=1, longest=100, metadata=NAME_PATTERN)
     events = _events()
@@ -175,8 +171,6 @@ class ChangedWebhook(Schema):
 
 
 class NewWebhook(ChangedWebhook):
-    """A new webhook."""
-
     url = fields.Text(shortest=1, longest=2048, required=True, metadata=fields.URI)
     collection = fields.Text(shortest=1, longest=100, required=True, metadata=NAME_PATTERN)
     events = _events(required=True)
@@ -192,8 +186,6 @@ class RotatedSecret(View):
 
 
 class TestResult(View):
-    """The result of a test."""
-
     success = ma.fields.Boolean()
     status_code = ma.fields.Integer(allow_none=True)
     response_body = ma.fields.String(allow_none=True)

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from app import clock
 from app.db import Base, partial_index
 from app.db.functions import now_unless_set
-from app.db.policy import Audited, NotAudited, TablePolicy
+from app.db.policy import Audited, Bundled, NotAudited, NotBundled, TablePolicy
 from app.db.types import Id, Json, Text, UtcDateTime
 from app.ids import new_id
 from app.jobs import leases
@@ -64,6 +64,9 @@ class Workflow(Base):
     __policy__ = TablePolicy(
         # Headers and URLs in steps may contain secrets.
         audit=Audited(hidden=("steps", "token", "token_key")),
+        bundle=Bundled(order=180),
+        encrypted=("token",),
+        encrypted_json=("steps",),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -92,6 +95,8 @@ class WorkflowVersion(Base):
     __tablename__ = "workflow_versions"
     __policy__ = TablePolicy(
         audit=NotAudited("steps of older versions, which are in their workflow's entries"),
+        bundle=Bundled(order=190),
+        encrypted_json=("steps",),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -109,7 +114,10 @@ class WorkflowSchedule(Base):
 
     __tablename__ = "workflow_schedules"
     __table_args__ = (sa.Index("ix_workflow_schedules_next_at", "next_at"),)
-    __policy__ = TablePolicy(audit=NotAudited("next run times, derived from definitions"))
+    __policy__ = TablePolicy(
+        audit=NotAudited("next run times, derived from definitions"),
+        bundle=Bundled(order=200, is_copied=False),
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     workflow_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -142,7 +150,10 @@ class WorkflowInstance(Base):
             where="resumed_at IS NOT NULL",
         ),
     )
-    __policy__ = TablePolicy(audit=NotAudited("runs with their logs; their changes are audited"))
+    __policy__ = TablePolicy(
+        audit=NotAudited("runs with their logs; their changes are audited"),
+        bundle=NotBundled("runs end where they began: moved, they would act twice"),
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
@@ -172,7 +183,7 @@ class WorkflowStepLog(Base):
 
     __tablename__ = "workflow_step_logs"
     __table_args__ = (sa.Index("ix_workflow_step_logs_instance", "account_id", "instance_id"),)
-    __policy__ = TablePolicy(audit=NotAudited("a log itself"))
+    __policy__ = TablePolicy(audit=NotAudited("a log itself"), bundle=NotBundled("logs of runs"))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
@@ -197,7 +208,10 @@ class WorkflowSubscription(Base):
         sa.Index("ix_workflow_subscriptions_event", "account_id", "event"),
         sa.Index("ix_workflow_subscriptions_instance", "account_id", "instance_id"),
     )
-    __policy__ = TablePolicy(audit=NotAudited("events that instances wait for"))
+    __policy__ = TablePolicy(
+        audit=NotAudited("events that instances wait for"),
+        bundle=NotBundled("what runs wait for"),
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)

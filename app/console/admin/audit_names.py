@@ -26,7 +26,7 @@ from app.collections.definitions import ByFormerName, Definition
 from app.collections.models import Collection
 from app.console.admin import audit_columns
 from app.console.records import references
-from app.console.records.display import display
+from app.console.records.display import MAX_LABEL_LENGTH, display
 from app.console.records.writers import ACTORS
 from app.console.shell.excerpts import Excerpt, differences
 from app.console.shell.lists import UrlArgs
@@ -206,7 +206,6 @@ class ShownChange:
 
     @property
     def entry_id(self) -> int:
-        """The id of its last entry."""
         return int(self.change.entries[-1]["id"])
 
 
@@ -250,7 +249,6 @@ class Names:
         self._load([key for change in changes for key in self._keys(change)])
 
     def shown(self, change: Change) -> ShownChange:
-        """A change with names."""
         collection = self._collection(change)
         kind = _kind(change.table_name).label
         if collection is not None:
@@ -273,7 +271,6 @@ class Names:
         return Subject(kind, self._name(change, collection), self._url(change, collection))
 
     def row_name(self, table: str, account_id: str, id: str) -> str:
-        """The name of a row, or the end of its id."""
         return self._names.get((table, account_id, id), f"…{id[-8:]}")
 
     def _collection(self, change: Change) -> Definition | None:
@@ -366,7 +363,7 @@ class Names:
         found = next((str(values[name]) for name in columns if values.get(name)), None)
         if found is None or set(found) == {"*"}:
             return None
-        return found[: references.MAX_LABEL_LENGTH]
+        return found[:MAX_LABEL_LENGTH]
 
     def _url(self, change: Change, collection: Definition | None) -> str | None:
         table, id = change.table_name, change.record_id
