@@ -16,6 +16,7 @@ from app import FEATURES
 from app.config import Config
 
 PROJECT = Path(__file__).resolve().parent.parent
+MIGRATIONS = PROJECT / "migrations"
 SOURCES = {
     ".".join(path.relative_to(PROJECT).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted((PROJECT / "app").rglob("*.py"))
@@ -144,10 +145,27 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None
     own = {path.stem for path in (PROJECT / "deploy").glob("*.py")} | {
         "app",
         "deploy",
+        "migrations",
         "_typeshed",
         "",
     }
     assert imported - sys.stdlib_module_names - own == declared
+
+
+def test_revisions_import_nothing_of_the_application() -> None:
+    """They and their support stay as they are while the application changes."""
+    files = [path for name in ("versions", "support") for path in MIGRATIONS.glob(f"{name}/*.py")]
+    assert len(files) > 60
+    libraries = {"alembic", "sqlalchemy", "orjson", "structlog", "uuid_utils", "email_validator"}
+    imported = set().union(*(imported_packages(nodes_of(path)) for path in files))
+    assert imported - sys.stdlib_module_names <= libraries | {"migrations"}
+    inner = {
+        node.module
+        for path in files
+        for node in nodes_of(path)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("migrations")
+    }
+    assert all(module and module.startswith("migrations.support") for module in inner)
 
 
 # The decorators of what runs without being called, and where its module is declared.

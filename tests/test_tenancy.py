@@ -18,7 +18,7 @@ from flask import Flask
 from app import db
 from app.jobs import worker
 from app.web import PREFIX
-from app.web.access import Access, access_of
+from app.web.access import AccessLevel, access_of
 from app.workflows.models import INSTANCES
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
 
@@ -588,10 +588,10 @@ def test_every_route_has_an_entry_and_every_entry_a_route(app: Flask) -> None:
     assert not PUBLIC.keys() & CASES.keys()
     assert PUBLIC.keys() | CASES.keys() == known.keys()
     for route, view in known.items():
-        access = access_of(view)
-        assert (access is Access.PUBLIC) == (route in PUBLIC), route
+        level = access_of(view).level
+        assert (level is AccessLevel.PUBLIC) == (route in PUBLIC), route
         superadmins = isinstance(CASES.get(route), Superadmin)
-        assert (access is Access.SUPERADMIN) == superadmins, route
+        assert (level is AccessLevel.SUPERADMIN) == superadmins, route
 
 
 @pytest.mark.long

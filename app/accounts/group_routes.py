@@ -58,8 +58,8 @@ class NewMembership(Schema):
 def list_groups(args: Query) -> dict[str, object]:
     """List the groups of your account.
 
-    For admins. Ordered by name, without users. With `X-Account-ID: *` superadmins get the groups of
-    all accounts.
+    Ordered by name, without users. With `X-Account-ID: *` superadmins get the groups of all
+    accounts.
     """
     result = groups.page(principal().account_id, args["skip"], args["limit"], args.get("search"))
     return page_body(*result, args)
@@ -68,13 +68,13 @@ def list_groups(args: Query) -> dict[str, object]:
 @blueprint.route("", methods=["POST"])
 @blueprint.arguments(NewRole, example={"name": "finance"})
 @blueprint.response(201, GroupView)
-@blueprint.fails(400, 409)
+@blueprint.fails(409)
 @account_admin
 def create_group(body: Body) -> Group:
     """Create a group in your account.
 
-    For admins. Starts without users; rules can refer to it by its name. A name that is taken in the
-    account is a 409; upper and lower case are the same.
+    Starts without users; rules can refer to it by its name. A name that is taken in the account is
+    a 409; upper and lower case are the same.
     """
     return groups.create(_own(), body["name"], body.get("description"))
 
@@ -85,7 +85,7 @@ def create_group(body: Body) -> Group:
 def get_group(group_id: str) -> dict[str, object]:
     """Get a group with its users.
 
-    For admins. `users` has all members, including inactive ones, ordered by email address.
+    `users` has all members, including inactive ones, ordered by email address.
     """
     group = groups.get(principal().account_id, group_id)
     columns = {name: getattr(group, name) for name in GroupView().fields}
@@ -95,15 +95,15 @@ def get_group(group_id: str) -> dict[str, object]:
 @blueprint.route("/<uuid:group_id>", methods=["PUT", "PATCH"])
 @blueprint.arguments(ChangedRole, example={"description": "Sees the figures."})
 @blueprint.response(200, GroupView)
-@blueprint.fails(400, 409)
+@blueprint.fails(409)
 @account_admin
 def update_group(body: Body, group_id: str) -> Group:
     """Change a group's name or description; `pii_access` keeps its name.
 
-    For admins. Omitted properties keep their values. Filters of webhooks, workflows, hooks and
-    saved views of the account that name the group follow a new name, as do mapped groups of a
-    directory. A group that rules of the service name is not renamed (409, as is what cannot
-    follow, with the places). A name that is taken, or another name for `pii_access`, is a 409.
+    Omitted properties keep their values. Filters of webhooks, workflows, hooks and saved views of
+    the account that name the group follow a new name, as do mapped groups of a directory. A group
+    that rules of the service name is not renamed (409, as is what cannot follow, with the places).
+    A name that is taken, or another name for `pii_access`, is a 409.
     """
     shows_rules = principal().is_superadmin
     return groups.change(_own(), group_id, body, shows_rules=shows_rules)
@@ -116,8 +116,8 @@ def update_group(body: Body, group_id: str) -> Group:
 def delete_group(group_id: str) -> Response:
     """Delete a group, except `pii_access`.
 
-    For admins. The users stay. A group that rules, webhooks, workflows or hooks name is a 409 with
-    the places, as is `pii_access`.
+    The users stay. A group that rules, webhooks, workflows or hooks name is a 409 with the places,
+    as is `pii_access`.
     """
     groups.delete(_own(), group_id, shows_rules=principal().is_superadmin)
     return Response(status=204)
@@ -147,9 +147,9 @@ def add_user_to_group(body: Body, group_id: str) -> Group:
 def remove_user_from_group(group_id: str, user_id: str) -> Response:
     """Remove a user from a group.
 
-    For admins; any of them may also remove users from `pii_access`. Takes effect with the user's
-    next request. A 404 means that the group or the user does not exist, or that the user is not a
-    member. `/users` and `/members` are the same.
+    Any of them may also remove users from `pii_access`. Takes effect with the user's next request.
+    A 404 means that the group or the user does not exist, or that the user is not a member.
+    `/users` and `/members` are the same.
     """
     groups.remove_member(_own(), group_id, user_id)
     return Response(status=204)

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship, validates
 
 from app import clock
 from app.db import Base
+from app.db.policy import Audited, NotAudited, TablePolicy
 from app.db.types import Id, Text, UtcDateTime, created_at_default
 from app.ids import new_id
 from app.types import JSONObject
@@ -51,6 +52,7 @@ class Account(Base):
     """A tenant."""
 
     __tablename__ = "accounts"
+    __policy__ = TablePolicy(audit=Audited(chain="id"))
 
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
     account_code: Mapped[str] = mapped_column(Text, unique=True)
@@ -74,6 +76,7 @@ class AccountOrigin(Base):
         sa.ForeignKeyConstraint(["account_id"], ["accounts.id"]),
         sa.Index("ix_account_origins_origin", "origin"),
     )
+    __policy__ = TablePolicy(audit=NotAudited("an index of the settings of accounts"))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     origin: Mapped[str] = mapped_column(Text, primary_key=True)
@@ -83,6 +86,7 @@ class AccountCodeCounter(Base):
     """One row with the number of allocated account codes. Its row lock serializes registrations."""
 
     __tablename__ = "account_code_counter"
+    __policy__ = TablePolicy(audit=NotAudited("a counter; the account's entries contain its code"))
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     given_out: Mapped[int] = mapped_column(default=0)
@@ -93,6 +97,7 @@ class Role(Named, Base):
 
     __tablename__ = "roles"
     __table_args__ = (sa.Index("uq_roles_name_key", "name_key", unique=True),)
+    __policy__ = TablePolicy(audit=Audited(chain=None, ignored=("name_key",)))
 
     id: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(Text, unique=True)
@@ -107,6 +112,12 @@ class User(Base):
         sa.Index("ix_users_id", "id"),
         sa.ForeignKeyConstraint(["account_id"], ["accounts.id"]),
         sa.ForeignKeyConstraint(["role_id"], ["roles.id"]),
+    )
+    __policy__ = TablePolicy(
+        # `email_key` is derived from an audited column.
+        audit=Audited(
+            ignored=("email_key", "tokens_valid_from", "last_login"), hidden=("password_hash",)
+        ),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -166,6 +177,9 @@ class DeletedAddress(Base):
 
     __tablename__ = "deleted_addresses"
     __table_args__ = (sa.ForeignKeyConstraint(["account_id"], ["accounts.id"]),)
+    __policy__ = TablePolicy(
+        audit=NotAudited("hashes of addresses, whose users' deletion is audited")
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     email_hash: Mapped[str] = mapped_column(Text, primary_key=True)
@@ -181,6 +195,7 @@ class Group(Named, Base):
         sa.Index("uq_groups_account_id_name_key", "account_id", "name_key", unique=True),
         sa.ForeignKeyConstraint(["account_id"], ["accounts.id"]),
     )
+    __policy__ = TablePolicy(audit=Audited(ignored=("name_key",)))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
@@ -206,6 +221,7 @@ class GroupMember(Base):
         # With the group, or SQLite reads the memberships of all users instead.
         sa.Index("ix_group_members_user", "account_id", "user_id", "group_id"),
     )
+    __policy__ = TablePolicy(audit=Audited())
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     group_id: Mapped[str] = mapped_column(Id, primary_key=True)

@@ -129,8 +129,8 @@ class OwnAccountView(FullAccountView):
 def get_own_account() -> Account:
     """Get your account and its settings.
 
-    For admins; other users find the name in `GET /auth/me`. Superadmins get the account that
-    `X-Account-ID` names, by default the system account.
+    Other users find the name in `GET /auth/me`. Superadmins get the account that `X-Account-ID`
+    names, by default the system account.
     """
     return tenants.get(_own())
 
@@ -138,7 +138,6 @@ def get_own_account() -> Account:
 @blueprint.route("", methods=["PUT", "PATCH"])
 @blueprint.arguments(OwnAccountBody, example={"name": "Acme Ltd"})
 @blueprint.response(200, OwnAccountView)
-@blueprint.fails(400)
 @account_admin
 def update_own_account(body: Body) -> Account:
     """Change your account's name and settings.
@@ -157,8 +156,8 @@ def update_own_account(body: Body) -> Account:
 def list_roles_for_account(args: Query) -> dict[str, object]:
     """List the roles that a user of the account can have.
 
-    For admins. In order of creation, built-in roles first. All accounts share the same roles; only
-    superadmins change them (`/roles`).
+    In order of creation, built-in roles first. All accounts share the same roles; only superadmins
+    change them (`/roles`).
     """
     return page_body(*roles.page(args["skip"], args["limit"]), args)
 
@@ -170,7 +169,7 @@ def list_roles_for_account(args: Query) -> dict[str, object]:
 def list_team(args: Query) -> dict[str, object]:
     """List the users of your account.
 
-    For admins. Newest first by default. Includes inactive users.
+    Newest first by default. Includes inactive users.
     """
     return page_body(*users.page(_own(), args), args)
 
@@ -178,7 +177,7 @@ def list_team(args: Query) -> dict[str, object]:
 @blueprint.route("/users", methods=["POST"])
 @blueprint.arguments(NewMember, example={"email": "bob@acme.example", "role": "viewer"})
 @blueprint.response(201, UserView)
-@blueprint.fails(400, 409, 429)
+@blueprint.fails(409, 429)
 @account_admin
 def create_member(body: Body) -> User:
     """Add a user to your account; the user gets a link to set a password by mail.
@@ -195,7 +194,7 @@ def create_member(body: Body) -> User:
 def get_member(user_id: str) -> User:
     """Get a user of your account.
 
-    For admins. A user of another account is a 404.
+    A user of another account is a 404.
     """
     return users.get(_own(), user_id)
 
@@ -203,7 +202,7 @@ def get_member(user_id: str) -> User:
 @blueprint.route("/users/<uuid:user_id>", methods=["PUT", "PATCH"])
 @blueprint.arguments(ChangedUser, example={"role": "editor"})
 @blueprint.response(200, UserView)
-@blueprint.fails(400, 409, 429)
+@blueprint.fails(409, 429)
 @account_admin
 def update_member(body: Body, user_id: str) -> User:
     """Change a user of your account.
@@ -226,8 +225,8 @@ def update_member(body: Body, user_id: str) -> User:
 def delete_member(user_id: str) -> Response:
     """Delete a user of your account; their records stay.
 
-    For admins. Sessions and API keys of the user stop working at once. You cannot delete your own
-    user (403) or the account's last active admin (409).
+    Sessions and API keys of the user stop working at once. You cannot delete your own user (403) or
+    the account's last active admin (409).
     """
     users.delete(_own(), user_id, by=principal().user_id)
     return Response(status=204)

@@ -62,8 +62,8 @@ class AccountArgs(PageArgs):
 def list_accounts(args: Query) -> dict[str, object]:
     """List accounts.
 
-    For superadmins. Newest first by default. Includes suspended accounts and the system account,
-    but no deleted ones.
+    Newest first by default. Includes suspended accounts and the system account, but no deleted
+    ones.
     """
     return page_body(*tenants.page(args), args)
 
@@ -71,13 +71,13 @@ def list_accounts(args: Query) -> dict[str, object]:
 @blueprint.route("", methods=["POST"])
 @blueprint.arguments(NewAccount, example={"name": "Acme"})
 @blueprint.response(201, FullAccountView)
-@blueprint.fails(400, 409)
+@blueprint.fails(409)
 @superadmin
 def create_account(body: Body) -> Account:
     """Create an account without users.
 
-    For superadmins. `POST /users` adds the first admin; `/auth/register` creates both at once. A
-    slug that is taken is a 409, also if it was derived from the name.
+    `POST /users` adds the first admin; `/auth/register` creates both at once. A slug that is taken
+    is a 409, also if it was derived from the name.
     """
     return tenants.create(body["name"], body.get("slug"))
 
@@ -88,7 +88,7 @@ def create_account(body: Body) -> Account:
 def get_account(account_id: str) -> Account:
     """Get an account.
 
-    For superadmins; admins use `GET /account`. A deleted account is a 404.
+    Admins use `GET /account`. A deleted account is a 404.
     """
     return tenants.get(account_id)
 
@@ -113,8 +113,8 @@ def update_account(body: Body, account_id: str) -> Account:
 def delete_account(account_id: str) -> Response:
     """Close an account at once; a background job deletes its data.
 
-    For superadmins. Users and API keys of the account get a 401 from then on; this cannot be
-    undone. The slug becomes available again, the code does not. The system account is a 409.
+    Users and API keys of the account get a 401 from then on; this cannot be undone. The slug
+    becomes available again, the code does not. The system account is a 409.
     """
     tenants.close(account_id)
     return Response(status=204)
@@ -127,7 +127,6 @@ def delete_account(account_id: str) -> Response:
 def list_users_of_account(args: Query, account_id: str) -> dict[str, object]:
     """List the users of an account.
 
-    For superadmins; admins use `GET /account/users`. Newest first by default. Includes inactive
-    users.
+    Admins use `GET /account/users`. Newest first by default. Includes inactive users.
     """
     return page_body(*users.page(tenants.get(account_id).id, args), args)

@@ -93,8 +93,8 @@ class VerifiedUserView(UserView):
 def list_users(args: Query) -> dict[str, object]:
     """List users of all accounts.
 
-    For superadmins; admins use `GET /account/users`. Newest first by default. Includes inactive
-    users and superadmins.
+    Admins use `GET /account/users`. Newest first by default. Includes inactive users and
+    superadmins.
     """
     return page_body(*users.page(None, args), args)
 
@@ -110,7 +110,7 @@ def list_users(args: Query) -> dict[str, object]:
     },
 )
 @blueprint.response(201, UserView)
-@blueprint.fails(400, 409, 429)
+@blueprint.fails(409, 429)
 @superadmin
 def create_user(body: Body) -> User:
     """Create a user in an account.
@@ -130,7 +130,7 @@ def create_user(body: Body) -> User:
 def get_user(user_id: str) -> User:
     """Get a user.
 
-    For superadmins; finds users of every account. Admins use `GET /account/users/{user_id}`.
+    Finds users of every account. Admins use `GET /account/users/{user_id}`.
     """
     return users.get(None, user_id)
 
@@ -138,7 +138,7 @@ def get_user(user_id: str) -> User:
 @blueprint.route("/<uuid:user_id>", methods=["PUT", "PATCH"])
 @blueprint.arguments(ChangedUser, example={"is_active": False})
 @blueprint.response(200, UserView)
-@blueprint.fails(400, 409, 429)
+@blueprint.fails(409, 429)
 @superadmin
 def update_user(body: Body, user_id: str) -> User:
     """Change a user.
@@ -160,8 +160,8 @@ def update_user(body: Body, user_id: str) -> User:
 def delete_user(user_id: str) -> Response:
     """Delete a user; their records stay.
 
-    For superadmins. Sessions and API keys of the user stop working at once. You cannot delete your
-    own user (403) or an account's last active admin (409).
+    Sessions and API keys of the user stop working at once. You cannot delete your own user (403) or
+    an account's last active admin (409).
     """
     users.delete(None, user_id, by=principal().user_id)
     return Response(status=204)
@@ -170,16 +170,14 @@ def delete_user(user_id: str) -> Response:
 @blueprint.route("/<uuid:user_id>/password", methods=["PUT", "POST"])
 @blueprint.arguments(NewPassword, example={"send_reset_link": True})
 @blueprint.response(200, Message, example={"message": "A link is on its way."})
-@blueprint.fails(400, 429)
-@superadmin
+@blueprint.fails(429)
+@superadmin(api_keys=False)
 def set_user_password(body: Body, user_id: str) -> dict[str, str]:
     """Set a user's password, or mail a link to set it; either ends all of the user's sessions.
 
-    API keys cannot do either (403). Setting a password needs a recent sign-in (403
-    `recent_sign_in_required`), and removes the user from `pii_access` if the caller is not in it;
-    a link does not.
+    Setting a password needs a recent sign-in (403 `recent_sign_in_required`), and removes the user
+    from `pii_access` if the caller is not in it; a link does not.
     """
-    principal().refuse_key(NO_PASSWORDS)
     user = users.get(None, user_id)
     if body.get("send_reset_link"):
         password_resets.send_link(user)
@@ -195,8 +193,8 @@ def set_user_password(body: Body, user_id: str) -> dict[str, str]:
 def verify_user(user_id: str) -> Response:
     """Mark a user's address verified.
 
-    For superadmins. The user's sessions and API keys stay valid, and no mail is sent. For a
-    verified address it only renews `email_verified_at`.
+    The user's sessions and API keys stay valid, and no mail is sent. For a verified address it only
+    renews `email_verified_at`.
     """
     verified = UserView().dump(users.verify(None, user_id))
     return json_response({**verified, "message": VERIFIED})
@@ -209,8 +207,8 @@ def verify_user(user_id: str) -> Response:
 def resend_verification_of_user(user_id: str) -> dict[str, str]:
     """Mail a new verification link to a user.
 
-    For superadmins. Also a 200 if nothing is sent, because the address is verified, or the user or
-    the account is inactive. Too many mails to one address are a 429.
+    Also a 200 if nothing is sent, because the address is verified, or the user or the account is
+    inactive. Too many mails to one address are a 429.
     """
     verification.send_again(users.get(None, user_id))
     return {"message": "A new verification link is on its way."}

@@ -16,7 +16,8 @@ from typing import NamedTuple
 import orjson
 
 from app import clock, config, db
-from app.audit import digest, insert
+from app.audit import insert
+from app.audit.chain import digest
 from app.context import actor
 
 OPERATIONS = CREATE, UPDATE, DELETE = "CREATE", "UPDATE", "DELETE"

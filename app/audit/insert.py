@@ -19,7 +19,7 @@ import orjson
 from psycopg2.extensions import AsIs
 
 from app import db
-from app.audit import digest
+from app.audit.chain import digest
 from app.context import tenancy
 
 

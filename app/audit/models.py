@@ -12,6 +12,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
 from app.db import Base
+from app.db.policy import NotAudited, TablePolicy
 from app.db.types import Id, Text, UtcDateTime
 
 
@@ -43,6 +44,9 @@ class AuditChange(Base):
                 ("operation", "operation"),
             )
         ),
+    )
+    __policy__ = TablePolicy(
+        audit=NotAudited("the log itself; erasures write entries of their own")
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -89,6 +93,7 @@ class AuditHead(Base):
     """The end of an account's chain; its row lock serializes the account's writers."""
 
     __tablename__ = "audit_heads"
+    __policy__ = TablePolicy(audit=NotAudited("the log itself"))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     last_id: Mapped[int] = mapped_column(sa.BigInteger)
@@ -109,6 +114,7 @@ class FeedChange(Base):
 
     __tablename__ = "feed_changes"
     __table_args__ = (sa.Index("ix_feed_changes_occurred_at", "occurred_at"),)
+    __policy__ = TablePolicy(audit=NotAudited("changes of records while auditing is off"))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     change: Mapped[int] = mapped_column(sa.BigInteger, primary_key=True, autoincrement=False)
@@ -128,6 +134,9 @@ class FeedGeneration(Base):
     """From when on change numbers are those of another history: after a restore, for example."""
 
     __tablename__ = "feed_generations"
+    __policy__ = TablePolicy(
+        audit=NotAudited("what restores and failovers leave behind, which the instance has"),
+    )
 
     first_change: Mapped[int] = mapped_column(sa.BigInteger, primary_key=True, autoincrement=False)
     """Later changes of all accounts have higher numbers; the feed has none up to this one."""
@@ -141,6 +150,7 @@ class AuditCheckpoint(Base):
 
     __tablename__ = "audit_checkpoints"
     __table_args__ = (sa.Index("ix_audit_checkpoints_newest", "created_at", "account_id"),)
+    __policy__ = TablePolicy(audit=NotAudited("the log itself"))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     entry_id: Mapped[int] = mapped_column(sa.BigInteger, primary_key=True, autoincrement=False)
@@ -169,12 +179,14 @@ class AuditStart(ChainStart):
     """The start of an account's chain of the audit log."""
 
     __tablename__ = "audit_starts"
+    __policy__ = TablePolicy(audit=NotAudited("the log itself; cutting it writes an entry"))
 
 
 class ChainVerification(Base):
     """The last verification of a chain, and its result."""
 
     __tablename__ = "chain_verifications"
+    __policy__ = TablePolicy(audit=NotAudited("about the logs"))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     log: Mapped[str] = mapped_column(Text, primary_key=True)

@@ -1,4 +1,4 @@
-"""Automatic auditing of every change to tracked tables, by SQLAlchemy session events.
+"""Automatic auditing of every change to tables whose policy says so, by SQLAlchemy session events.
 
 ORM objects are compared at flush; for bulk UPDATE and DELETE the rows are read before and
 after. Rows deleted by ON DELETE CASCADE are read before. Records of collections are audited by
@@ -8,7 +8,6 @@ event instead, as their tables are not mapped.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,174 +17,54 @@ from app import events
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.audit import append
 from app.audit.append import CREATE, DELETE, HIDDEN, UPDATE
-from app.audit.digest import Value
-from app.db import Base
+from app.audit.chain.digest import Value
+from app.db import Base, policy_of
+from app.db.policy import Audited
 from app.db.types import json_equal
 from app.types import JSONObject
 
 Row = Mapping[str, Any]
 
-# Audited in no table: the account, which the chain implies, and internal columns.
-SYSTEM_COLUMNS = frozenset({"account_id", "created_at", "updated_at", "version"})
-
-
-@dataclass(frozen=True)
-class Tracked:
-    """How a table is audited.
-
-    `chain` is the column of the account (None: the system account's chain); `ignored` columns are
-    not audited, `hidden` ones as `***`.
-    """
-
-    chain: str | None = "account_id"
-    ignored: frozenset[str] = frozenset()
-    hidden: frozenset[str] = frozenset()
-
-    def includes(self, column: str) -> bool:
-        """Whether changes of this column are audited."""
-        return column not in SYSTEM_COLUMNS | self.ignored
-
-    def text(self, column: str, value: object) -> str | None:
-        """A value as stored in entries."""
-        return HIDDEN if column in self.hidden and value is not None else append.text(value)
-
-
-# Keys of addresses and names are derived from audited columns.
-TRACKED: dict[str, Tracked] = {
-    "accounts": Tracked(chain="id"),
-    "users": Tracked(
-        ignored=frozenset({"email_key", "last_login", "tokens_valid_from"}),
-        hidden=frozenset({"password_hash"}),
-    ),
-    "roles": Tracked(chain=None, ignored=frozenset({"name_key"})),
-    "groups": Tracked(ignored=frozenset({"name_key"})),
-    "group_members": Tracked(),
-    "invitations": Tracked(
-        ignored=frozenset({"email_key"}), hidden=frozenset({"token_hash", "shown_token_hash"})
-    ),
-    "api_keys": Tracked(
-        ignored=frozenset({"last_used_at"}), hidden=frozenset({"key_hash", "hint", "previous_hash"})
-    ),
-    "second_factors": Tracked(
-        ignored=frozenset({"last_step", "sign_count", "last_used_at", "on_verified_address"}),
-        hidden=frozenset({"secret", "credential_id", "public_key"}),
-    ),
-    "scim_tokens": Tracked(
-        ignored=frozenset({"last_used_at"}), hidden=frozenset({"token_hash", "hint"})
-    ),
-    "setup_links": Tracked(hidden=frozenset({"email", "token_hash"})),
-    # Names of people, which erasing a user could not find here.
-    "directory_users": Tracked(
-        ignored=frozenset({"user_name_key"}),
-        hidden=frozenset({"user_name", "external_id", "attributes"}),
-    ),
-    "directory_groups": Tracked(),
-    "account_exports": Tracked(
-        ignored=frozenset(
-            {"status", "lines", "size", "sha256", "error", "finished_at", "expires_at"}
-        )
-    ),
-    "webhooks": Tracked(
-        ignored=frozenset({"failing_since"}),
-        hidden=frozenset({"secret", "previous_secret", "headers"}),
-    ),
-    "security_streams": Tracked(
-        ignored=frozenset(
-            ("sent_number", "attempts", "due_at", "failing_since", "last_error", "last_sent_at")
-        ),
-        hidden=frozenset({"secret"}),
-    ),
-    # Headers and URLs in steps may contain secrets.
-    "workflows": Tracked(hidden=frozenset({"steps", "token", "token_key"})),
-    "account_domains": Tracked(
-        ignored=frozenset({"last_checked_at", "failed_checks"}), hidden=frozenset({"token"})
-    ),
-    "provider_settings": Tracked(hidden=frozenset({"secrets"})),
-    "saml_keys": Tracked(ignored=frozenset({"slot"}), hidden=frozenset({"private_key"})),
-    "identities": Tracked(
-        ignored=frozenset({"groups", "last_used_at"}), hidden=frozenset({"subject"})
-    ),
-    "collections": Tracked(chain=None, ignored=frozenset({"name_key", "former_names"})),
-}
-
-# Tables that are not audited, each with the reason (contract section 7).
-EXEMPT: dict[str, str] = {
-    "sessions": "tokens",
-    "mailed_tokens": "tokens",
-    "recovery_codes": "tokens",
-    "used_mfa_tokens": "tokens",
-    "realtime_tickets": "tokens",
-    "sso_flows": "tokens: started sign-ins and their one-time codes",
-    "sso_assertions": "tokens: used assertions",
-    "saml_sessions": "tokens: names of sessions at the identity provider",
-    "saml_metadata_reads": "reads of metadata; what they change is in the provider's entries",
-    "issuer_documents": "what issuers publish",
-    "deleted_addresses": "hashes of addresses, whose users' deletion is audited",
-    "sso_refusals": "refusals change nothing; the account's admins see them listed",
-    "rate_limits": "counters of the rate limiter",
-    "jobs": "jobs",
-    "idempotency_keys": "stored responses; their changes are audited",
-    "verified_domains": "an index of the domains of accounts",
-    "account_origins": "an index of the settings of accounts",
-    "webhook_versions": "versions for checking caches",
-    "webhook_deliveries": "deliveries; the changes they announce are audited",
-    "webhook_attempts": "attempts",
-    "workflow_versions": "steps of older versions, which are in their workflow's entries",
-    "workflow_schedules": "next run times, derived from definitions",
-    "workflow_instances": "runs with their logs; their changes are audited",
-    "workflow_step_logs": "a log itself",
-    "workflow_subscriptions": "events that instances wait for",
-    "feed_generations": "what restores and failovers leave behind, which the instance has",
-    "backup_runs": "a log of backups, which the instance has",
-    "deletion_certificates": "signed themselves; the deletion is in the account's entries",
-    "files": "values of records, whose changes are audited",
-    "saved_views": "settings of the console's lists, which change no data",
-    "record_counts": "numbers of records, whose changes are audited",
-    "usage_counts": "counts of what is logged or audited elsewhere",
-    "usage_notices": "mails about quotas; the quotas are in the account's entries",
-    "account_code_counter": "a counter; the account's entries contain its code",
-    "collection_revisions": "the DDL of changes that are in their collection's entries",
-    "audit_changes": "the log itself; erasures write entries of their own",
-    "audit_heads": "the log itself",
-    "feed_changes": "changes of records while auditing is off",
-    "audit_checkpoints": "the log itself",
-    "audit_starts": "the log itself; cutting it writes an entry",
-    "security_pending": "a log itself",
-    "security_events": "a log itself",
-    "security_heads": "a log itself",
-    "chain_verifications": "about the logs",
-    "security_starts": "a log itself; cutting it writes an event",
-}
-
 
 def record_row(table: sa.Table, operation: str, old: Row, new: Row) -> None:
     """Record a row's change from `old` to `new` (empty for a created or deleted row)."""
-    tracked = TRACKED[table.name]
+    audited = _audited(table.name)
+    if audited is None:
+        raise ValueError(f"{table.name} is not audited")
     row = new or old
-    chain = row[tracked.chain] if tracked.chain else SYSTEM_ACCOUNT_ID
+    chain = row[audited.chain] if audited.chain else SYSTEM_ACCOUNT_ID
     key = "/".join(str(row[c.name]) for c in table.primary_key if c.name != "account_id")
-    values = list(_values(tracked, table, old, new))
+    values = list(_values(audited, table, old, new))
     append.record(chain, operation, table.name, key, values)
     if values:
         columns = frozenset(column for column, *_ in values)
         events.publish(events.RowChanged(chain, operation, table.name, key, columns))
 
 
-def _values(tracked: Tracked, table: sa.Table, old: Row, new: Row) -> Iterator[Value]:
+def _audited(table: str) -> Audited | None:
+    policy = policy_of(table)
+    return policy.audit if policy and isinstance(policy.audit, Audited) else None
+
+
+def _values(audited: Audited, table: sa.Table, old: Row, new: Row) -> Iterator[Value]:
     for column in table.columns:
         name, is_json = column.name, isinstance(column.type, sa.JSON)
         before, after = old.get(name), new.get(name)
         changed = not json_equal(before, after) if is_json else before != after
-        if changed and tracked.includes(name):
-            yield name, tracked.text(name, before), tracked.text(name, after)
+        if changed and audited.includes(name):
+            old_text, new_text = (
+                HIDDEN if name in audited.hidden and value is not None else append.text(value)
+                for value in (before, after)
+            )
+            yield name, old_text, new_text
 
 
 @sa.event.listens_for(Session, "before_flush")
 def _capture_changes(session: Session, context: object, instances: object) -> None:
-    changed = [instance for instance in session.dirty if instance.__tablename__ in TRACKED]
+    changed = [instance for instance in session.dirty if _audited(instance.__tablename__)]
     session.info["audited"] = [(instance, _row_before(session, instance)) for instance in changed]
     for instance in session.deleted:
-        if instance.__tablename__ in TRACKED:
+        if _audited(instance.__tablename__):
             _record_deleted(session, instance.__table__, _row_of(instance))
 
 
@@ -195,7 +74,7 @@ def _record_written(session: Session, context: object) -> None:
     for instance, before in session.info.pop("audited", ()):
         record_row(instance.__table__, UPDATE, before, _row_of(instance))
     for instance in session.new:
-        if instance.__tablename__ in TRACKED:
+        if _audited(instance.__tablename__):
             record_row(instance.__table__, CREATE, {}, _row_of(instance))
 
 
@@ -225,12 +104,12 @@ def _record_bulk_changes(state: ORMExecuteState) -> object:
 
 def _is_ignored(statement: Any) -> bool:
     table = getattr(statement, "table", None)
-    tracked = TRACKED.get(getattr(table, "name", ""))
-    if tracked is None:
+    audited = _audited(getattr(table, "name", ""))
+    if audited is None:
         return True
     changed = getattr(statement, "_values", None) if statement.is_update else None
     return changed is not None and not any(
-        tracked.includes(getattr(column, "name", column)) for column in changed
+        audited.includes(getattr(column, "name", column)) for column in changed
     )
 
 
@@ -258,8 +137,7 @@ def _record_deleted(session: Session, table: sa.Table, row: Row) -> None:
 
 
 def _cascades(table: sa.Table) -> Iterable[tuple[sa.Table, Sequence[tuple[object, str]]]]:
-    for name in TRACKED:
-        child = Base.metadata.tables[name]
+    for child in filter(lambda one: _audited(one.name), Base.metadata.tables.values()):
         for constraint in child.foreign_key_constraints:
             if constraint.referred_table is table and constraint.ondelete == "CASCADE":
                 parts = constraint.elements

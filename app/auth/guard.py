@@ -35,7 +35,7 @@ from app.context import actor, deadline, tenancy, trigger_depth
 from app.db import disk, errors, versioned_cache
 from app.errors import AppError, BadRequest, Forbidden, NotFound, Unauthorized, Unavailable
 from app.sso.scim import tokens as scim_tokens
-from app.web.access import LARGEST_PUBLIC_BODY, Access, access_of, max_body_of
+from app.web.access import AccessLevel, ViewAccess, access_of, public, signed_in
 from app.web.current_request import environ_key, get_g, get_request
 from app.web.idempotency import HEADER as IDEMPOTENCY_KEY
 from app.web.parsing import check_path, check_query
@@ -63,11 +63,11 @@ def principal() -> Principal:
 
 def signed_in_caller() -> Principal:
     """The signed-in caller of a public view. Raises Unauthorized."""
-    cached = _identify_with_retry(get_request(), Access.SIGNED_IN)
+    cached = _identify_with_retry(get_request(), signed_in)
     with tenancy.scoped_to(cached.tenancy):
-        caller = _verified(get_request(), cached, Access.SIGNED_IN)
-    _check_access(caller, Access.SIGNED_IN)
-    _check_method(caller, get_request(), _view_of(get_request()))
+        caller = _verified(get_request(), cached, signed_in)
+    _check_access(caller, signed_in)
+    _check_method(caller, get_request(), signed_in)
     return caller
 
 
@@ -83,7 +83,9 @@ def stream_credential() -> StreamCredential:
     caller.home_and_user()
     if caller.api_key_id is not None:
         return stream_credentials.of_key(caller)
-    claims = tokens.read(_credential(get_request()) or "", tokens.ACCESS)
+    claims = tokens.read(
+        _credential(get_request(), access_of(_view_of(get_request()))) or "", tokens.ACCESS
+    )
     return stream_credentials.of_token(claims, caller)
 
 
@@ -117,7 +119,7 @@ def optimistic(view: Callable[P, Returned]) -> Callable[P, Returned]:
             try:
                 with versioned_cache.reloading():
                     g.principal = _identify(get_request(), access_of(view))
-                    _check_requests(get_g(), view, g.principal)
+                    _check_requests(get_g(), access_of(view), g.principal)
                     return view(*args, **kwargs)
             except (versioned_cache.Stale, DBAPIError) as error:
                 _raise_unless_outdated(error)
@@ -152,7 +154,7 @@ def _actor(request: Request, context: Any) -> actor.Actor:
 
 
 def _tenancy(context: Any) -> tenancy.Scope:
-    if context.get("of_any_account"):
+    if context.get("across_accounts"):
         return tenancy.ALL_ACCOUNTS
     caller: Principal | None = context.get("principal") or context.get("console_caller")
     return caller.tenancy if caller else tenancy.NO_ACCOUNT
@@ -184,14 +186,13 @@ def check(request: Request, g: Any) -> Response | None:
         chain = trigger_depth.from_headers(environ.get(DEPTH), environ.get(ROOT))
     trigger_depth.chain.set(chain)
     view = _view_of(request)
-    access = access_of(view) if view else Access.PUBLIC
-    g.of_any_account = getattr(view, "of_any_account", False)
-    g.query_credentials = getattr(view, "query_credentials", False)
-    if access is not Access.PUBLIC:
-        _authorize(request, g, view, access)
+    access = access_of(view) if view else public
+    g.across_accounts = access.across_accounts
+    if access.level not in (AccessLevel.PUBLIC, AccessLevel.PAGE):
+        _authorize(request, g, access, view)
     elif not _is_exempt(request):
         _count(request, None)
-    _limit_body(request, g, view, access)
+    _limit_body(request, g, access)
     if view is not None:
         check_path(request)
         check_query(request, view)
@@ -204,13 +205,11 @@ def _view_of(request: Request) -> Callable[..., object] | None:
     return config.running().view_functions.get(request.endpoint or "")
 
 
-def _limit_body(
-    request: Request, g: Any, view: Callable[..., object] | None, access: Access
-) -> None:
+def _limit_body(request: Request, g: Any, access: ViewAccess) -> None:
     # Before anything reads the body. The console sets its own limit for callers with a cookie.
-    if access is Access.PUBLIC and request.blueprint != CONSOLE:
-        limit_body(max_body_of(view) if view else LARGEST_PUBLIC_BODY)
-    elif access is Access.ANONYMOUS and not g.principal.signed_in:
+    if access.level is AccessLevel.PUBLIC and request.blueprint != CONSOLE:
+        limit_body(access.max_body)
+    elif access.level is AccessLevel.ANONYMOUS and not g.principal.signed_in:
         limit_body(config.current().max_anonymous_body_bytes)
 
 
@@ -220,7 +219,7 @@ def limit_body(max_bytes: int) -> None:
     request.max_content_length = min(max_bytes, request.max_content_length or max_bytes)
 
 
-def _replay(request: Request, g: Any, access: Access) -> Response | None:
+def _replay(request: Request, g: Any, access: ViewAccess) -> Response | None:
     """The stored response for the idempotency key, or None to process the request."""
     caller: Principal | None = g.get("principal")
     if caller is None or not replay.applies_to(request, caller):
@@ -234,7 +233,7 @@ def _replay(request: Request, g: Any, access: Access) -> Response | None:
 
 
 def _authorize(
-    request: Request, g: Any, view: Callable[..., object] | None, access: Access
+    request: Request, g: Any, access: ViewAccess, view: Callable[..., object] | None
 ) -> None:
     try:
         g.principal = caller = _identify_with_retry(request, access)
@@ -242,17 +241,20 @@ def _authorize(
         _count(request, None)
         raise
     _count(request, caller)
-    g.principal = caller = _admit(request, g, view, caller, access)
+    g.principal = caller = _admit(request, g, caller, access)
     if not getattr(view, "checks_versions", False):
         g.principal = caller = _verified(request, caller, access)
     _check_access(caller, access)
-    _check_method(caller, request, view)
-    if request.method in READ_METHODS:
-        return
-    if caller.account is None:
-        raise BadRequest("Specify a single account to write to: X-Account-ID: * is read-only.")
-    if any(name in request.environ for name in SIGNATURE):
-        g.signature = signatures.verify_headers(request.headers, caller, request.remote_addr)
+    _check_method(caller, request, access)
+    if request.method not in READ_METHODS:
+        if caller.account is None:
+            raise BadRequest("Specify a single account to write to: X-Account-ID: * is read-only.")
+        if any(name in request.environ for name in SIGNATURE):
+            g.signature = signatures.verify_headers(request.headers, caller, request.remote_addr)
+    if not access.api_keys:
+        caller.refuse_key("API keys cannot do this.")
+    if access.recent_sign_in:
+        caller.require_recent_sign_in()
 
 
 def _count(request: Request, caller: Principal | None) -> None:
@@ -260,9 +262,7 @@ def _count(request: Request, caller: Principal | None) -> None:
         lockout.count_request(caller, request.remote_addr)
 
 
-def _admit(
-    request: Request, g: Any, view: Callable[..., object] | None, caller: Principal, access: Access
-) -> Principal:
+def _admit(request: Request, g: Any, caller: Principal, access: ViewAccess) -> Principal:
     """Refuse a request beyond its account's quota (docs/usage.md)."""
     account = caller.home or caller.account
     if account is None:
@@ -272,16 +272,16 @@ def _admit(
         request.environ[ACCOUNT] = account.id
     g.metered = account.id
     try:
-        _check_requests(g, view, caller)
+        _check_requests(g, access, caller)
     except QuotaExceeded:  # unless it has more by now
         g.metered, caller = account.id, _verified(request, caller, access)
-        _check_requests(g, view, caller)
+        _check_requests(g, access, caller)
     return caller
 
 
-def _check_requests(g: Any, view: Callable[..., object] | None, caller: Principal) -> None:
+def _check_requests(g: Any, access: ViewAccess, caller: Principal) -> None:
     account = caller.home or caller.account
-    if account is None or not account.quotas or getattr(view, "beyond_quota", False):
+    if account is None or not account.quotas or access.beyond_quota:
         return
     try:
         quotas.check_requests(account.id, account.quotas, signed_in=caller.signed_in)
@@ -295,23 +295,23 @@ def _is_exempt(request: Request) -> bool:
     return request.endpoint == "static" or request.blueprint == "Health"
 
 
-def _check_access(caller: Principal, access: Access) -> None:
+def _check_access(caller: Principal, access: ViewAccess) -> None:
     # Scopes restrict a key to records, whose own access rules interpret them.
-    if caller.scopes is not None and access is not Access.ANONYMOUS:
+    if caller.scopes is not None and access.level is not AccessLevel.ANONYMOUS:
         raise Forbidden("This API key is restricted to records.", error="scope_denied")
-    if access is Access.SUPERADMIN and not caller.is_superadmin:
+    if access.level is AccessLevel.SUPERADMIN and not caller.is_superadmin:
         raise Forbidden("Only superadmins may do this.", error="superadmin_required")
-    if access is Access.ACCOUNT_ADMIN and not caller.is_admin:
+    if access.level is AccessLevel.ACCOUNT_ADMIN and not caller.is_admin:
         raise Forbidden("Only admins of the account may do this.")
 
 
-def _check_method(caller: Principal, request: Request, view: Callable[..., object] | None) -> None:
-    if not caller.read_only or request.method in READ_METHODS or getattr(view, "reads", False):
+def _check_method(caller: Principal, request: Request, access: ViewAccess) -> None:
+    if not caller.read_only or request.method in READ_METHODS or access.reads:
         return
     raise Forbidden("This API key is read-only.", error="read_only_key")
 
 
-def _identify_with_retry(request: Request, access: Access) -> Principal:
+def _identify_with_retry(request: Request, access: ViewAccess) -> Principal:
     try:
         return _identify(request, access)
     except (BadRequest, Forbidden):  # an account's slug may have changed since it was cached
@@ -319,7 +319,7 @@ def _identify_with_retry(request: Request, access: Access) -> Principal:
             return _identify(request, access)
 
 
-def _verified(request: Request, caller: Principal, access: Access) -> Principal:
+def _verified(request: Request, caller: Principal, access: ViewAccess) -> Principal:
     try:
         versioned_cache.verify(caller.version_checks)
     except versioned_cache.Stale:
@@ -328,15 +328,15 @@ def _verified(request: Request, caller: Principal, access: Access) -> Principal:
     return caller
 
 
-def _identify(request: Request, access: Access) -> Principal:
-    credential, reference = _credential(request), _account_of(request)
-    if credential is None and get_g().get("query_credentials") and "ticket" in request.args:
+def _identify(request: Request, access: ViewAccess) -> Principal:
+    credential, reference = _credential(request, access), _account_of(request)
+    if credential is None and access.query_credentials and "ticket" in request.args:
         return _ticket_caller(request.args["ticket"], reference)
     if credential is not None:
-        of_directory = access is Access.DIRECTORY
+        of_directory = access.level is AccessLevel.DIRECTORY
         caller = (scim_tokens.authenticate if of_directory else _signed_in)(credential)
         return caller if reference is None else principals.choose_account(caller, reference)
-    if access is not Access.ANONYMOUS or reference is None:
+    if access.level is not AccessLevel.ANONYMOUS or reference is None:
         raise Unauthorized
     account = principals.find_active_account(reference)
     if account is None:
@@ -344,7 +344,7 @@ def _identify(request: Request, access: Access) -> Principal:
     return principals.anonymous(account)
 
 
-def _credential(request: Request) -> str | None:
+def _credential(request: Request, access: ViewAccess) -> str | None:
     environ = request.environ
     scheme, _, value = environ.get(AUTHORIZATION, "").strip().partition(" ")
     if scheme.lower() == "bearer":
@@ -352,7 +352,7 @@ def _credential(request: Request) -> str | None:
     if scheme:
         raise Unauthorized("Only the Bearer scheme is supported.")
     key: str | None = environ.get(API_KEY)
-    if key is None and get_g().get("query_credentials") and "ticket" not in request.args:
+    if key is None and access.query_credentials and "ticket" not in request.args:
         return request.args.get("token")
     return key
 

@@ -17,7 +17,7 @@ from app.auth.models import Invitation
 from app.auth.responses import origin, sign_in_response
 from app.auth.schemas import SignedIn
 from app.web import fields
-from app.web.access import account_admin, across_accounts, public, shows_secret
+from app.web.access import account_admin, public
 from app.web.blueprint import Blueprint
 from app.web.converters import LARGEST_ROLE_ID
 from app.web.paging import Page, PageArgs, items_field, page_body
@@ -116,13 +116,12 @@ class Acceptance(Schema):
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(InvitationArgs, location="query")
 @blueprint.response(200, InvitationPage)
-@blueprint.fails(404)
 @account_admin
 def list_invitations(args: Query) -> dict[str, object]:
     """List the invitations of your account, newest first.
 
-    For admins. `invitations` repeats `items`. Tokens are not included: only creating and resending
-    an invitation return one.
+    `invitations` repeats `items`. Tokens are not included: only creating and resending an
+    invitation return one.
     """
     status = args.get("status") or args.get("status_filter")
     account_id = principals.account_filter(principal(), args.get("account_id"))
@@ -134,9 +133,8 @@ def list_invitations(args: Query) -> dict[str, object]:
 @blueprint.route("", methods=["POST"])
 @blueprint.arguments(NewInvitation, example={"email": "bob@acme.example"})
 @blueprint.response(201, SentInvitation, example={"token": "AA0001-..."})
-@blueprint.fails(400, 409, 429)
-@account_admin
-@shows_secret
+@blueprint.fails(409, 429)
+@account_admin(shows_secret=True)
 def create_invitation(body: Body) -> dict[str, object]:
     """Invite somebody to your account.
 
@@ -162,8 +160,7 @@ def create_invitation(body: Body) -> dict[str, object]:
 def cancel_invitation(invitation: str) -> Response:
     """Cancel an invitation.
 
-    For admins. Its tokens stop working at once. Repeating it changes nothing; an accepted
-    invitation is a 409.
+    Its tokens stop working at once. Repeating it changes nothing; an accepted invitation is a 409.
     """
     invitations.cancel(principal().require_account_id(), invitation)
     return Response(status=204)
@@ -172,8 +169,7 @@ def cancel_invitation(invitation: str) -> Response:
 @blueprint.route("/<uuid:invitation>/resend", methods=["POST"])
 @blueprint.response(200, ResentInvitation, example={"token": "AA0001-...", "message": RESENT})
 @blueprint.fails(409, 429)
-@account_admin
-@shows_secret
+@account_admin(shows_secret=True)
 def resend_invitation(invitation: str) -> dict[str, object]:
     """Mail a new link, which invalidates the old one.
 
@@ -197,8 +193,7 @@ def resend_invitation(invitation: str) -> dict[str, object]:
         "is_valid": True,
     },
 )
-@public
-@across_accounts
+@public(across_accounts=True)
 def get_invitation(invitation: str) -> dict[str, object]:
     """Get the invitation of a token.
 
@@ -212,8 +207,7 @@ def get_invitation(invitation: str) -> dict[str, object]:
 @blueprint.arguments(Acceptance, example={"password": "Correct-horse-1"})
 @blueprint.response(200, SignedIn)
 @blueprint.fails(400, 403, 409)
-@public
-@across_accounts
+@public(across_accounts=True)
 def accept_invitation(body: Body, invitation: str) -> Response:
     """Accept an invitation and sign in.
 

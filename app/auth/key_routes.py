@@ -15,7 +15,7 @@ from app.auth.guard import principal
 from app.auth.models import ApiKey
 from app.rules import OPERATIONS
 from app.web import fields
-from app.web.access import shows_secret
+from app.web.access import signed_in
 from app.web.blueprint import Blueprint
 from app.web.paging import OffsetArgs, page_body, page_of
 from app.web.schemas import Schema, View, example
@@ -155,6 +155,7 @@ class RevokedKey(View):
 @blueprint.route("/api-keys", methods=["GET"])
 @blueprint.arguments(KeyArgs, location="query")
 @blueprint.response(200, page_of(KeyView))
+@signed_in
 def list_api_keys(args: Query) -> dict[str, object]:
     """List your API keys; admins get all keys of the account.
 
@@ -168,8 +169,7 @@ def list_api_keys(args: Query) -> dict[str, object]:
 @blueprint.route("/api-keys", methods=["POST"])
 @blueprint.arguments(NewKey, example={"name": "nightly import"})
 @blueprint.response(201, CreatedKey, example={"key": EXAMPLE})
-@blueprint.fails(400, 403)
-@shows_secret
+@signed_in(recent_sign_in=True, api_keys=False, shows_secret=True)
 def create_api_key(body: Body) -> dict[str, object]:
     """Create an API key.
 
@@ -184,14 +184,13 @@ def create_api_key(body: Body) -> dict[str, object]:
 @blueprint.route("/api-keys/<uuid:key_id>/rotate", methods=["POST"])
 @blueprint.arguments(RotateBody, required=False, example={"overlap_seconds": 3600})
 @blueprint.response(200, CreatedKey, example={"key": EXAMPLE})
-@blueprint.fails(403, 409)
-@shows_secret
+@blueprint.fails(409)
+@signed_in(recent_sign_in=True, api_keys=False, shows_secret=True)
 def rotate_api_key(body: Body, key_id: str) -> dict[str, object]:
     """Give one of your API keys a new secret.
 
     The present secret works on for a while, a day by default, and a still older one no more. The
-    new one is in this response and cannot be retrieved again. Needs a recent sign-in (403
-    `recent_sign_in_required`).
+    new one is in this response and cannot be retrieved again.
     """
     overlap = timedelta(seconds=body["overlap_seconds"])
     return _with_secret(*key_changes.rotate(key_id, overlap, by=principal()))
@@ -200,18 +199,17 @@ def rotate_api_key(body: Body, key_id: str) -> dict[str, object]:
 @blueprint.route("/api-keys/<uuid:key_id>", methods=["PATCH"])
 @blueprint.arguments(ChangedKey, example={"ip_addresses": ["192.0.2.0/24"]})
 @blueprint.response(200, KeyView)
-@blueprint.fails(400, 403, 409)
+@blueprint.fails(409)
+@signed_in(recent_sign_in=True, api_keys=False)
 def update_api_key(body: Body, key_id: str) -> ApiKey:
-    """Change an API key's name, description or addresses; admins those of their account.
-
-    Needs a recent sign-in (403 `recent_sign_in_required`); API keys cannot change keys.
-    """
+    """Change an API key's name, description or addresses; admins those of their account."""
     return key_changes.change(key_id, body, by=principal())
 
 
 @blueprint.route("/admin/api-keys/<uuid:key_id>", methods=["GET"], endpoint="get_api_key_as_admin")
 @blueprint.route("/api-keys/<uuid:key_id>", methods=["GET"])
 @blueprint.response(200, KeyView)
+@signed_in
 def get_api_key(key_id: str) -> ApiKey:
     """Get an API key, without its secret.
 
@@ -227,6 +225,7 @@ def get_api_key(key_id: str) -> ApiKey:
 @blueprint.route("/api-keys/<uuid:key_id>/revoke", methods=["POST"])
 @blueprint.response(200, RevokedKey, example={"is_revoked": True})
 @blueprint.fails(409)
+@signed_in
 def revoke_api_key(key_id: str) -> ApiKey:
     """Revoke an API key; it stops working at once.
 
@@ -243,6 +242,7 @@ def revoke_api_key(key_id: str) -> ApiKey:
 @blueprint.route("/api-keys/<uuid:key_id>", methods=["DELETE"])
 @blueprint.response(204)
 @blueprint.fails(409)
+@signed_in
 def delete_api_key(key_id: str) -> Response:
     """Revoke an API key.
 

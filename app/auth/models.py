@@ -10,6 +10,7 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship
 from app import clock
 from app.accounts.models import Account, Role
 from app.db import Base
+from app.db.policy import Audited, NotAudited, TablePolicy
 from app.db.types import Id, Text, UtcDateTime, created_at_default
 from app.ids import new_id
 from app.types import JSONObject
@@ -36,6 +37,7 @@ class SignInSession(Base):
         sa.Index("ix_sessions_hash", "account_id", "token_hash"),
         sa.Index("ix_sessions_expires_at", "expires_at"),
     )
+    __policy__ = TablePolicy(audit=NotAudited("tokens"))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
@@ -62,6 +64,7 @@ class MailedToken(Base):
         sa.Index("ix_mailed_tokens_hash", "account_id", "token_hash"),
         sa.Index("ix_mailed_tokens_user", "account_id", "user_id"),
     )
+    __policy__ = TablePolicy(audit=NotAudited("tokens"))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
@@ -86,6 +89,7 @@ class StreamTicket(Base):
         sa.Index("ix_realtime_tickets_user", "account_id", "user_id"),
         sa.Index("ix_realtime_tickets_expires_at", "expires_at"),
     )
+    __policy__ = TablePolicy(audit=NotAudited("tokens"))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     token_hash: Mapped[str] = mapped_column(Text, primary_key=True)
@@ -104,6 +108,9 @@ class Invitation(Base):
         sa.Index("ix_invitations_hash", "account_id", "token_hash"),
         sa.Index("ix_invitations_shown_hash", "account_id", "shown_token_hash"),
         sa.Index("ix_invitations_created_at", "account_id", "created_at"),
+    )
+    __policy__ = TablePolicy(
+        audit=Audited(ignored=("email_key",), hidden=("token_hash", "shown_token_hash")),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -143,6 +150,9 @@ class ApiKey(Base):
         sa.UniqueConstraint("account_id", "key_hash"),
         sa.Index("ix_api_keys_owner", "account_id", "created_by"),
         sa.Index("ix_api_keys_previous", "account_id", "previous_hash"),
+    )
+    __policy__ = TablePolicy(
+        audit=Audited(ignored=("last_used_at",), hidden=("key_hash", "previous_hash", "hint")),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -194,6 +204,9 @@ class ScimToken(Base):
         sa.ForeignKeyConstraint(["account_id"], ["accounts.id"]),
         sa.UniqueConstraint("account_id", "token_hash"),
     )
+    __policy__ = TablePolicy(
+        audit=Audited(ignored=("last_used_at",), hidden=("token_hash", "hint"))
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
@@ -214,6 +227,7 @@ class SetupLink(Base):
         sa.UniqueConstraint("account_id", "token_hash"),
         sa.Index("ix_setup_links_expires_at", "expires_at"),
     )
+    __policy__ = TablePolicy(audit=Audited(hidden=("email", "token_hash")))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)

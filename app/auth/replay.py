@@ -12,6 +12,7 @@ from app import web
 from app.auth.principal import Principal
 from app.errors import AppError
 from app.web import idempotency as keys
+from app.web.access import access_of
 from app.web.idempotency import Claim
 
 
@@ -62,9 +63,9 @@ def finish(claim: Claim, request: Request, response: Response) -> Response:
 
 
 def _save(claim: Claim, view: Callable[..., object], response: Response) -> None:
-    shows_secret = getattr(view, "shows_secret", None)
+    shows_secret = access_of(view).shows_secret
     body = response.get_json() if shows_secret else {}
-    has_secret = bool(shows_secret and shows_secret(body))
+    has_secret = shows_secret(body) if callable(shows_secret) else shows_secret
     record_id = body.get("id") if has_secret else None
     text = None if has_secret else response.get_data(as_text=True)
     keys.save_response(claim, response.status_code, text, response.headers.get("ETag"), record_id)

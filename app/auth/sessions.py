@@ -165,11 +165,7 @@ def end_active(account_id: str, user_id: str, session_id: str) -> None:
 
 
 def end_others(caller: Principal) -> None:
-    """End the caller's other sessions, console included, and their access tokens.
-
-    Raises Forbidden for API keys.
-    """
-    caller.refuse_key("API keys cannot do this.")
+    """End the caller's other sessions, console included, and their access tokens."""
     _revoke(*user_key(caller), SignInSession.id != (caller.session_id or ""))
 
 

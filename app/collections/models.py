@@ -9,6 +9,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
 from app.db import Base
+from app.db.policy import Audited, NotAudited, TablePolicy
 from app.db.types import Id, Json, Text, UtcDateTime
 from app.ids import new_id
 from app.types import JSONObject
@@ -18,6 +19,7 @@ class Collection(Base):
     """A collection as stored. `version` grows with every change of its schema or its rules."""
 
     __tablename__ = "collections"
+    __policy__ = TablePolicy(audit=Audited(chain=None, ignored=("name_key", "former_names")))
 
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
     name: Mapped[str] = mapped_column(Text)
@@ -40,6 +42,7 @@ class RecordCount(Base):
 
     __tablename__ = "record_counts"
     __table_args__ = (sa.Index("ix_record_counts_collection_id", "collection_id"),)
+    __policy__ = TablePolicy(audit=NotAudited("numbers of records, whose changes are audited"))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     collection_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -52,6 +55,9 @@ class Revision(Base):
     """One change of a collection's table, written with its DDL (contract section 11)."""
 
     __tablename__ = "collection_revisions"
+    __policy__ = TablePolicy(
+        audit=NotAudited("the DDL of changes that are in their collection's entries"),
+    )
 
     revision: Mapped[str] = mapped_column(Text, primary_key=True)
     number: Mapped[int] = mapped_column(unique=True)

@@ -10,6 +10,7 @@ from app.collections import service as collections
 from app.collections.schemas import SCHEMA
 from app.types import JSONObject
 from app.web import fields
+from app.web.access import signed_in
 from app.web.blueprint import Blueprint
 from app.web.paging import PageArgs, page_body, page_of
 from app.web.schemas import View, example
@@ -35,6 +36,7 @@ class OpenCollectionView(View):
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(PageArgs, location="query")
 @blueprint.response(200, page_of(OpenCollectionView))
+@signed_in
 def list_open_collections(args: JSONObject) -> JSONObject:
     """List the collections of which the rules open some operation to the caller.
 

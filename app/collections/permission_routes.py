@@ -54,8 +54,8 @@ class PermissionMatrix(Page):
 def list_permissions_of_role(args: Query, role_id: str) -> JSONObject:
     """List the rules that users of a role are under, by collection.
 
-    For superadmins. Rules belong to collections and apply to all roles: change them with
-    `PUT /collections/{collection_name}/rules`. Ordered by the name of the collection.
+    Rules belong to collections and apply to all roles: change them with `PUT
+    /collections/{collection_name}/rules`. Ordered by the name of the collection.
     """
     role = roles.get(int(role_id))
     rows, total = collections.page(args["skip"], args["limit"])
@@ -78,9 +78,9 @@ def list_permissions_of_role(args: Query, role_id: str) -> JSONObject:
 def get_permission_matrix(args: Query, role_id: str) -> JSONObject:
     """Show which records each operation opens to users of a role, by collection.
 
-    For superadmins. `all` or `none`: whatever the record and the user. `some`: that depends on the
-    record, or on the user's id, email address, account or groups. Ordered by the name of the
-    collection. Superadmins may do everything.
+    `all` or `none`: whatever the record and the user. `some`: that depends on the record, or on the
+    user's id, email address, account or groups. Ordered by the name of the collection. Superadmins
+    may do everything.
     """
     role = roles.get(int(role_id))
     rows, total = collections.page(args["skip"], args["limit"])

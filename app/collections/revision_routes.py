@@ -66,9 +66,8 @@ class CurrentRevision(View):
 def list_migrations() -> JSONObject:
     """List the revisions of the core and of collections.
 
-    For superadmins. Collections first, then the core, each newest first, in one page. Revisions of
-    the core that are not applied yet have `is_applied: false`. `/migrations` and
-    `/migrations/history` are the same.
+    Collections first, then the core, each newest first, in one page. Revisions of the core that are
+    not applied yet have `is_applied: false`. `/migrations` and `/migrations/history` are the same.
     """
     return revisions.listing()
 
@@ -79,8 +78,7 @@ def list_migrations() -> JSONObject:
 def get_current_migration() -> JSONObject:
     """Get the revision that the schema is at.
 
-    For superadmins. The newest applied revision: of a collection, if any was changed, else of the
-    core.
+    The newest applied revision: of a collection, if any was changed, else of the core.
     """
     current = revisions.listing()["current_revision"]
     return {"revision": current, "current_revision": current}

@@ -26,7 +26,7 @@ from app.collections.schemas import (
     ReplacedCollection,
 )
 from app.types import JSONObject
-from app.web.access import reads, superadmin
+from app.web.access import superadmin
 from app.web.blueprint import Blueprint
 from app.web.paging import page_body
 
@@ -73,7 +73,7 @@ def _views(rows: Sequence[Collection]) -> list[JSONObject]:
 def list_collections(args: JSONObject) -> JSONObject:
     """List collections.
 
-    For superadmins; all other callers use `GET /open-collections`. Ordered by name by default.
+    All other callers use `GET /open-collections`. Ordered by name by default.
     """
     rows, total = collections.page(**args)
     return page_body(_views(rows), total, args)
@@ -84,7 +84,7 @@ def list_collections(args: JSONObject) -> JSONObject:
     NewCollection, example={"name": "posts", "schema": SCHEMA, "indexes": INDEXES, **RULES}
 )
 @blueprint.response(201, CollectionView)
-@blueprint.fails(400, 409)
+@blueprint.fails(409)
 @superadmin
 def create_collection(body: JSONObject) -> JSONObject:
     """Create a collection.
@@ -112,7 +112,7 @@ def create_collection(body: JSONObject) -> JSONObject:
 def list_collection_names() -> JSONObject:
     """List the names of all collections.
 
-    For superadmins. Ordered by name, in one page.
+    Ordered by name, in one page.
     """
     names = collections.names()
     return {"names": names, "total": len(names)}
@@ -124,7 +124,7 @@ def list_collection_names() -> JSONObject:
 def get_collection(collection_id: str) -> JSONObject:
     """Get a collection by its id or name.
 
-    For superadmins. Its rules are a resource of their own (`/collections/{collection_name}/rules`).
+    Its rules are a resource of their own (`/collections/{collection_name}/rules`).
     """
     return _views([collections.find(collection_id)])[0]
 
@@ -132,7 +132,7 @@ def get_collection(collection_id: str) -> JSONObject:
 @blueprint.route("/<uuid:collection_id>", methods=["PUT"])
 @blueprint.arguments(ReplacedCollection, example={"schema": SCHEMA})
 @blueprint.response(200, CollectionView)
-@blueprint.fails(400, 409)
+@blueprint.fails(409)
 @superadmin
 def update_collection(body: JSONObject, collection_id: str) -> JSONObject:
     """Update a collection's schema, and rules if they are sent.
@@ -175,7 +175,7 @@ def update_collection(body: JSONObject, collection_id: str) -> JSONObject:
     ChangedCollection, example={"schema": [{"name": "title", "options": {"max_length": 300}}]}
 )
 @blueprint.response(200, CollectionView)
-@blueprint.fails(400, 409)
+@blueprint.fails(409)
 @superadmin
 def patch_collection(body: JSONObject, collection_id: str) -> JSONObject:
     """Change some fields or rules of a collection.
@@ -227,9 +227,8 @@ def _proposal(body: JSONObject, *, partial: bool = False) -> Proposal:
         "warnings": [],
     },
 )
-@blueprint.fails(400, 409)
-@reads
-@superadmin
+@blueprint.fails(409)
+@superadmin(reads=True)
 def plan_collection(body: JSONObject, collection_id: str) -> JSONObject:
     """Plan an update without doing it.
 
@@ -255,7 +254,7 @@ def plan_collection(body: JSONObject, collection_id: str) -> JSONObject:
         "migration_revision": "019a9f00000070008000000000000001",
     },
 )
-@blueprint.fails(400, 409)
+@blueprint.fails(409)
 @superadmin
 def delete_collection(args: JSONObject, collection_id: str) -> JSONObject:
     """Delete a collection with the records of all accounts.
@@ -275,8 +274,8 @@ def delete_collection(args: JSONObject, collection_id: str) -> JSONObject:
 def get_rules(collection_name: str) -> JSONObject:
     """Get the rules of a collection, flat and as the permission structure.
 
-    For superadmins. Each operation is in both forms; null is closed to all but superadmins. `PUT`
-    takes the response as it is.
+    Each operation is in both forms; null is closed to all but superadmins. `PUT` takes the response
+    as it is.
     """
     return collections.rules_view(collections.find(collection_name))
 
@@ -284,7 +283,6 @@ def get_rules(collection_name: str) -> JSONObject:
 @blueprint.route("/<collection_name>/rules", methods=["PUT"])
 @blueprint.arguments(CollectionRules, example=RULES)
 @blueprint.response(200, CollectionRules)
-@blueprint.fails(400)
 @superadmin
 def update_rules(body: JSONObject, collection_name: str) -> JSONObject:
     """Change rules and field lists.

@@ -120,7 +120,6 @@ class ImportReport(View):
 @blueprint.route("/export", methods=["GET"])
 @blueprint.arguments(ExportArgs, location="query")
 @blueprint.response(200, DefinitionsView, example=EXPORT)
-@blueprint.fails(400)
 @superadmin
 def export_collections(args: JSONObject) -> JSONObject:
     """Export the definitions of collections.
@@ -154,7 +153,7 @@ def export_collections(args: JSONObject) -> JSONObject:
         "migrations_created": ["019a9f00000070008000000000000001"],
     },
 )
-@blueprint.fails(400, 409)
+@blueprint.fails(409)
 @superadmin
 def import_collections(body: JSONObject) -> JSONObject:
     """Import definitions of collections, all or nothing.

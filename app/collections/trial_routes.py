@@ -19,7 +19,7 @@ from app.collections.rule_schemas import (
 from app.db import versioned_cache
 from app.types import JSONObject
 from app.web import fields
-from app.web.access import reads, superadmin
+from app.web.access import superadmin
 from app.web.blueprint import Blueprint
 from app.web.schemas import Schema, View
 
@@ -127,8 +127,7 @@ class RoleDifferences(View):
 @blueprint.route("/validate", methods=["POST"])
 @blueprint.arguments(RuleToValidate, example={"rule": OWNER, "collection": "posts"})
 @blueprint.response(200, RuleValidity, example=VALID)
-@reads
-@superadmin
+@superadmin(reads=True)
 @versioned_cache.reloading()  # what was cached may be out of date, and nothing here would tell
 def validate_rule(body: JSONObject) -> JSONObject:
     """Check a rule.
@@ -159,9 +158,7 @@ def validate_rule(body: JSONObject) -> JSONObject:
     example={"rule": OWNER, "record": {"created_by": "u1"}, "auth": {"id": "u1", "role": "viewer"}},
 )
 @blueprint.response(200, RuleTestResult, example=ALLOWED)
-@blueprint.fails(400)
-@reads
-@superadmin
+@superadmin(reads=True)
 @versioned_cache.reloading()  # what was cached may be out of date, and nothing here would tell
 def test_rule(body: JSONObject) -> JSONObject:
     """Evaluate a rule for a made-up record and caller.
@@ -192,9 +189,7 @@ def test_rule(body: JSONObject) -> JSONObject:
         ]
     },
 )
-@collections_blueprint.fails(400)
-@reads
-@superadmin
+@superadmin(reads=True)
 @versioned_cache.reloading()  # what was cached may be out of date, and nothing here would tell
 def compare_rules(body: JSONObject, collection_name: str) -> JSONObject:
     """Show what rules would change before they are saved.

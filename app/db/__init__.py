@@ -1,6 +1,6 @@
 """The database: declarative base, connections and the one transaction."""
 
-from app.db.base import Base, partial_index
+from app.db.base import Base, partial_index, policies, policy_of
 from app.db.deletion import purge
 from app.db.engine import has_one_writer, sqlite_file
 from app.db.session import (
@@ -44,6 +44,8 @@ __all__ = [
     "notes",
     "on_commit",
     "partial_index",
+    "policies",
+    "policy_of",
     "purge",
     "refuse_transactions",
     "rollback_held",

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase
 
 from app.context import shown_accounts
+from app.db.policy import TablePolicy
 
 
 class Base(DeclarativeBase):
-    """The declarative base. Constraint names are fixed, so that errors can be mapped by name."""
+    """The declarative base. Constraint names are fixed, so that errors can be mapped by name.
+
+    A model declares what is done with its rows in `__policy__`. Raises TypeError without one.
+    """
 
     metadata = sa.MetaData(
         naming_convention={
@@ -23,6 +27,27 @@ class Base(DeclarativeBase):
         }
     )
     __table__: ClassVar[sa.Table]
+    __policy__: ClassVar[TablePolicy]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        own = vars(cls)
+        if "__tablename__" in own and "__policy__" not in own:
+            raise TypeError(f"{cls.__name__} lacks its __policy__: docs/development.md#add-a-table")
+        super().__init_subclass__(**options)
+        if "__tablename__" in own:
+            cls.__policy__.check(cls.__table__)
+            cls.__table__.info["policy"] = cls.__policy__
+
+
+def policies() -> dict[str, TablePolicy]:
+    """Return the policy of each table by its name."""
+    return {name: table.info["policy"] for name, table in Base.metadata.tables.items()}
+
+
+def policy_of(table: str) -> TablePolicy | None:
+    """Return the policy of a table; None for that of a collection, and for what is no table."""
+    found = Base.metadata.tables.get(table)
+    return None if found is None else found.info["policy"]
 
 
 @sa.event.listens_for(Base, "load", propagate=True)

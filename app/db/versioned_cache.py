@@ -33,6 +33,12 @@ class VersionCheck(NamedTuple):
     version: int | None
 
 
+VersionSource = Callable[[Any], Sequence[VersionCheck]]
+"""Given the caller who is about to write records: what the write's transaction has to verify."""
+write_sources: list[VersionSource] = []
+"""Those that features declare, in the order of the factory."""
+
+
 class Stale(Exception):
     """Raised if a cached value is out of date."""
 

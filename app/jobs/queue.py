@@ -21,6 +21,7 @@ from app import clock, config, db
 from app.context import tenancy
 from app.db import filters
 from app.db.functions import database_now
+from app.db.policy import NotAudited, TablePolicy
 from app.db.types import Id, Text, UtcDateTime
 from app.errors import NotFound
 from app.ids import new_id
@@ -55,6 +56,7 @@ class Job(db.Base):
 
     __tablename__ = "jobs"
     __table_args__ = (sa.Index("ix_jobs_due", "status", "due_at"),)
+    __policy__ = TablePolicy(audit=NotAudited("jobs"))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)

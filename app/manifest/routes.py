@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import marshmallow as ma
@@ -17,7 +16,7 @@ from app.manifest.document import Document
 from app.manifest.export import VERSION
 from app.types import JSONObject
 from app.web import fields
-from app.web.access import reads, shows_secret, superadmin
+from app.web.access import superadmin
 from app.web.blueprint import Blueprint
 from app.web.schemas import Problem, Schema, View
 
@@ -175,7 +174,6 @@ class AppliedManifest(View):
 @blueprint.route("/export", methods=["GET"])
 @blueprint.arguments(ExportArgs, location="query")
 @blueprint.response(200, ManifestView, example=MANIFEST)
-@blueprint.fails(400)
 @superadmin
 def export_manifest(args: JSONObject) -> JSONObject:
     """Export roles, collections, and the definitions of accounts.
@@ -206,9 +204,8 @@ def export_manifest(args: JSONObject) -> JSONObject:
         "reverse": REVERSE,
     },
 )
-@blueprint.fails(400, 409)
-@reads
-@superadmin
+@blueprint.fails(409)
+@superadmin(reads=True)
 def plan_manifest(body: JSONObject) -> JSONObject:
     """Plan a manifest without applying it.
 
@@ -235,9 +232,8 @@ def plan_manifest(body: JSONObject) -> JSONObject:
         "reverse": REVERSE,
     },
 )
-@blueprint.fails(400, 403, 409)
-@partial(shows_secret, where=lambda answer: bool(answer["secrets"]))
-@superadmin
+@blueprint.fails(409)
+@superadmin(shows_secret=lambda answer: bool(answer["secrets"]))
 def apply_manifest(body: JSONObject) -> JSONObject:
     """Apply a manifest in one transaction, all or nothing.
 

@@ -155,9 +155,9 @@ class StatsArgs(Schema):
 def get_dashboard_stats(args: JSONObject) -> Response:
     """Get figures of your account; superadmins get those of all accounts.
 
-    For admins. Superadmins who name an account get that account's. Numbers other than those of
-    records stop at 10,000. For all accounts, deliveries and executions of hooks are those of the
-    100 newest accounts. Values in audit entries are as the caller may see them.
+    Superadmins who name an account get that account's. Numbers other than those of records stop at
+    10,000. For all accounts, deliveries and executions of hooks are those of the 100 newest
+    accounts. Values in audit entries are as the caller may see them.
     """
     days = RANGES[args["range"]]
     return json_response({"range": args["range"], **dashboard.stats(days, by=principal())})

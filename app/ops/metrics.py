@@ -29,7 +29,7 @@ from app.ops import backup_runs
 from app.ops.process_metrics import BuildCollector, ProcessesCollector
 from app.realtime import metrics as streams
 from app.web import rate_limits
-from app.web.access import across_accounts, public
+from app.web.access import public
 from app.web.blueprint import Blueprint
 from app.web.current_request import get_header
 from app.web.schemas import TEXT
@@ -149,8 +149,7 @@ def _chains() -> Iterator[GaugeMetricFamily]:
     description="Metrics in Prometheus' text format.",
 )
 @blueprint.fails(401, 404)
-@public
-@across_accounts
+@public(across_accounts=True)
 def metrics() -> Response:
     """Return metrics; needs `SERVICE_METRICS_TOKEN` as Bearer, and is 404 if that is not set.
 

@@ -73,7 +73,7 @@ class CertificateView(View):
 def list_account_deletions(args: Query) -> dict[str, object]:
     """List the deletions of accounts.
 
-    For superadmins. Newest first.
+    Newest first.
     """
     return page_body(*certificates.page(args), args)
 
@@ -85,7 +85,7 @@ def list_account_deletions(args: Query) -> dict[str, object]:
 def get_deletion_certificate(account_id: str) -> JSONObject:
     """Get the certificate of the deletion of an account.
 
-    For superadmins. The service signs it about an hour after the deletion, when nothing of the
-    account is left; until then it is a 409. An account that was not deleted is a 404.
+    The service signs it about an hour after the deletion, when nothing of the account is left;
+    until then it is a 409. An account that was not deleted is a 404.
     """
     return certificates.get(account_id)

@@ -15,7 +15,8 @@ import structlog
 from app import clock, db, events, jobs
 from app.accounts.models import Account
 from app.accounts.types import Query
-from app.audit import checkpoints, digest
+from app.audit import checkpoints
+from app.audit.chain import digest, signing
 from app.audit.models import AuditCheckpoint
 from app.collections import definitions
 from app.collections.models import RecordCount
@@ -24,7 +25,7 @@ from app.db import versioned_cache
 from app.errors import Conflict, NotFound
 from app.files import storage
 from app.portability.bundle.models import DeletionCertificate
-from app.records.write.cleanup import KEPT
+from app.records.purge import KEPT
 from app.types import JSONMapping, JSONObject
 
 log = structlog.get_logger()
@@ -74,7 +75,7 @@ def get(account_id: str) -> JSONObject:
     if row is None:
         raise NotFound(NO_CERTIFICATE)
     if row.certificate is None:
-        raise Conflict(PENDING if checkpoints.public_keys() else UNSIGNED)
+        raise Conflict(PENDING if signing.public_keys() else UNSIGNED)
     return row.certificate
 
 
@@ -127,7 +128,7 @@ def _signed(row: DeletionCertificate) -> JSONObject | None:
         "kept": sorted(KEPT),
         "checkpoint": checkpoints.to_dict(checkpoint) if checkpoint else None,
     }
-    signed = checkpoints.sign(digest.canonical(certificate))
+    signed = signing.sign(digest.canonical(certificate))
     if signed is None:
         return None
     return certificate | dict(zip(("public_key", "signature"), signed, strict=True))

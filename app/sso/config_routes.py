@@ -13,7 +13,7 @@ from app.sso import connections, dry_run, providers, refusals, roles, service
 from app.sso.models import ProviderSetting
 from app.sso.oauth import addresses
 from app.types import JSONObject
-from app.web.access import account_admin, reads
+from app.web.access import account_admin
 from app.web.blueprint import Blueprint
 from app.web.paging import PageArgs, page_body
 from app.web.serialization import json_response
@@ -42,8 +42,8 @@ FAILS = "At least one check failed."
 def list_provider_settings(args: JSONObject) -> JSONObject:
     """List the provider settings of the current account; of the system for superadmins.
 
-    For admins. Highest `priority` first. Secrets are `***`. The system's settings apply to accounts
-    without their own, but only superadmins see them here.
+    Highest `priority` first. Secrets are `***`. The system's settings apply to accounts without
+    their own, but only superadmins see them here.
     """
     filters = {"account": args.get("account_id"), "category": args.get("category")}
     rows, total = service.page(args["skip"], args["limit"], by=principal(), **filters)
@@ -53,8 +53,8 @@ def list_provider_settings(args: JSONObject) -> JSONObject:
 @blueprint.route("", methods=["POST"])
 @blueprint.arguments(schemas.NewProviderRow, example=schemas.NEW_ROW)
 @blueprint.response(201, schemas.SavedProviderRow, example={"status": "created"})
-@blueprint.fails(400, 403, 404, 409)
-@account_admin
+@blueprint.fails(409)
+@account_admin(recent_sign_in=True, api_keys=False)
 def create_provider_settings(body: JSONObject) -> JSONObject:
     """Set up a provider; for SAML `idp_metadata` is enough, for OpenID Connect the `issuer`.
 
@@ -86,8 +86,7 @@ def create_provider_settings(body: JSONObject) -> JSONObject:
 def list_providers(args: JSONObject) -> JSONObject:
     """List the providers that can be set up.
 
-    For admins. The same for every account, and in a fixed order; `/schema` describes the settings
-    of each.
+    The same for every account, and in a fixed order; `/schema` describes the settings of each.
     """
     items = [
         {
@@ -112,8 +111,8 @@ def list_providers(args: JSONObject) -> JSONObject:
 def get_provider_schema(category: str, provider: str) -> Response:
     """Get the JSON schema of a provider's `config`; `writeOnly` properties are never returned.
 
-    For admins. `config` of settings with `enabled: false` need not have all required properties. An
-    unknown provider is a 404.
+    `config` of settings with `enabled: false` need not have all required properties. An unknown
+    provider is a 404.
     """
     return json_response(providers.get(category, provider).schema())
 
@@ -121,14 +120,13 @@ def get_provider_schema(category: str, provider: str) -> Response:
 @blueprint.route("/test-connection", methods=["POST"])
 @blueprint.arguments(schemas.ConnectionSettings, example=schemas.NEW_ROW)
 @blueprint.response(200, schemas.ConnectionTestResult)
-@blueprint.fails(400, 403, 404, 429)
-@account_admin
+@blueprint.fails(429)
+@account_admin(api_keys=False)
 def test_connection(body: JSONObject) -> JSONObject:
     """Test settings: whether the provider answers and accepts the client.
 
-    For admins, not for API keys (403). Signs nobody in and saves nothing. A failed check is a 200
-    with `success: false`; settings that are not valid are a 400. While other tests run, it may be a
-    429.
+    Signs nobody in and saves nothing. A failed check is a 200 with `success: false`; settings that
+    are not valid are a 400. While other tests run, it may be a 429.
     """
     steps = dry_run.run(body, by=principal())
     success = all(step.ok for step in steps)
@@ -141,8 +139,7 @@ def test_connection(body: JSONObject) -> JSONObject:
 def get_provider_settings(configuration_id: str) -> JSONObject:
     """Get one provider's settings.
 
-    For admins. Secrets are `***`, or null if not set. Superadmins get the settings of every
-    account.
+    Secrets are `***`, or null if not set. Superadmins get the settings of every account.
     """
     return view(service.get(configuration_id, by=_caller(configuration_id)))
 
@@ -150,8 +147,7 @@ def get_provider_settings(configuration_id: str) -> JSONObject:
 @blueprint.route(BY_ID, methods=["PATCH"])
 @blueprint.arguments(schemas.ChangedProviderRow, example={"enabled": False})
 @blueprint.response(200, schemas.SavedProviderRow, example={"status": "updated"})
-@blueprint.fails(400, 403)
-@account_admin
+@account_admin(recent_sign_in=True, api_keys=False)
 def update_provider_settings(body: JSONObject, configuration_id: str) -> JSONObject:
     """Change a provider's settings, or enable or disable it.
 
@@ -164,13 +160,11 @@ def update_provider_settings(body: JSONObject, configuration_id: str) -> JSONObj
 
 @blueprint.route(BY_ID, methods=["DELETE"])
 @blueprint.response(204)
-@blueprint.fails(403)
-@account_admin
+@account_admin(recent_sign_in=True, api_keys=False)
 def delete_provider_settings(configuration_id: str) -> Response:
     """Delete a provider's settings; its users remain, but cannot sign in with it.
 
-    For admins, not for API keys. Needs a recent sign-in (403 `recent_sign_in_required`). Where the
-    account had replaced settings of the system, those apply again.
+    Where the account had replaced settings of the system, those apply again.
     """
     service.delete(configuration_id, by=_caller(configuration_id))
     return Response(status=204)
@@ -182,7 +176,7 @@ def delete_provider_settings(configuration_id: str) -> Response:
 def get_provider_values(configuration_id: str) -> Response:
     """Get only the `config` of a provider; secrets are `***`, or null if not set.
 
-    For admins. `GET` without `/values` returns the other properties of the settings, too.
+    `GET` without `/values` returns the other properties of the settings, too.
     """
     return json_response(
         service.mask_secrets(service.get(configuration_id, by=_caller(configuration_id)))
@@ -192,13 +186,12 @@ def get_provider_values(configuration_id: str) -> Response:
 @blueprint.route(f"{BY_ID}/values", methods=["PATCH"])
 @blueprint.arguments(schemas.ConfigValues, example={"client_secret": "GOCSPX-..."})
 @blueprint.response(200, schemas.ConfigValues, example=schemas.NEW_ROW["config"])
-@blueprint.fails(400, 403)
-@account_admin
+@account_admin(recent_sign_in=True, api_keys=False)
 def update_provider_values(body: JSONObject, configuration_id: str) -> Response:
     """Change the given properties of a provider's `config`; null removes one.
 
-    For admins, not for API keys. Needs a recent sign-in (403 `recent_sign_in_required`). A secret
-    sent as `***` stays. All other conditions are those of changing the settings with `config`.
+    A secret sent as `***` stays. All other conditions are those of changing the settings with
+    `config`.
     """
     row = service.change(configuration_id, {"config": body}, by=_caller(configuration_id))
     return json_response(service.mask_secrets(row))
@@ -211,8 +204,8 @@ def update_provider_values(body: JSONObject, configuration_id: str) -> Response:
 def list_refusals(args: JSONObject) -> JSONObject:
     """List the account's last refused sign-ins with the failed check; at most 100 are stored.
 
-    For admins. Newest first, for 30 days. `check` and `detail` are only here and in the log; the
-    user gets no reason.
+    Newest first, for 30 days. `check` and `detail` are only here and in the log; the user gets no
+    reason.
     """
     account_id = principal().require_account_id()
     return page_body(*refusals.page(account_id, args["skip"], args["limit"]), args)
@@ -225,15 +218,13 @@ def list_refusals(args: JSONObject) -> JSONObject:
     example={"sso_group_roles": [{"group": "Finance", "role": "editor"}]},
 )
 @own.response(200, schemas.RolePlan)
-@own.fails(400)
-@reads
-@account_admin
+@account_admin(reads=True)
 def plan_group_roles(body: JSONObject) -> JSONObject:
     """Preview whose role a group mapping would change at the next sign-in.
 
-    For admins. Changes nothing. Judges active users with a role from a sign-in, by the groups of
-    their last one; ordered by email address. Without a body it previews the stored mapping. A
-    mapping that is not valid is a 400.
+    Changes nothing. Judges active users with a role from a sign-in, by the groups of their last
+    one; ordered by email address. Without a body it previews the stored mapping. A mapping that is
+    not valid is a 400.
     """
     changes = roles.preview(body, by=principal())
     return {"changes": changes, "total": len(changes)}

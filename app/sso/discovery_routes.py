@@ -12,7 +12,7 @@ from app.sso.models import CATEGORIES, OAUTH
 from app.sso.routes import blueprint
 from app.types import JSONObject
 from app.web import fields
-from app.web.access import across_accounts, public
+from app.web.access import public
 from app.web.schemas import Schema, View
 
 DISCOVERED = {
@@ -61,8 +61,7 @@ class RealmView(View):
 @blueprint.arguments(DiscoverBody, example={"email": "alice@acme.example"})
 @blueprint.response(200, RealmView, example=DISCOVERED)
 @blueprint.fails(429)
-@public
-@across_accounts
+@public(across_accounts=True)
 def discover_account(body: JSONObject) -> discovery.Realm:
     """Find the account and the providers of an email address by its domain.
 

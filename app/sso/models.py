@@ -9,6 +9,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
 from app.db import Base
+from app.db.policy import Audited, NotAudited, TablePolicy
 from app.db.types import Id, Text, UtcDateTime, created_at_default
 from app.ids import new_id
 from app.types import JSONObject
@@ -30,6 +31,7 @@ class ProviderSetting(Base):
         _account_key(),
         sa.UniqueConstraint("account_id", "category", "provider_name"),
     )
+    __policy__ = TablePolicy(audit=Audited(hidden=("secrets",)))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
@@ -62,6 +64,7 @@ class Identity(Base):
         sa.UniqueConstraint("account_id", "provider_name", "issuer", "subject"),
         sa.Index("ix_identities_user", "account_id", "user_id"),
     )
+    __policy__ = TablePolicy(audit=Audited(ignored=("groups", "last_used_at"), hidden=("subject",)))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
@@ -87,6 +90,7 @@ class Flow(Base):
         sa.Index("ix_sso_flows_code", "account_id", "code_hash"),
         sa.Index("ix_sso_flows_expires_at", "expires_at"),
     )
+    __policy__ = TablePolicy(audit=NotAudited("tokens: started sign-ins and their one-time codes"))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
@@ -125,6 +129,7 @@ class SeenAssertion(Base):
         _account_key(),
         sa.Index("ix_sso_assertions_expires_at", "expires_at"),
     )
+    __policy__ = TablePolicy(audit=NotAudited("tokens: used assertions"))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     assertion_hash: Mapped[str] = mapped_column(Text, primary_key=True)
@@ -139,6 +144,7 @@ class IssuerDocument(Base):
         _account_key(),
         sa.Index("ix_issuer_documents_stored_at", "stored_at"),
     )
+    __policy__ = TablePolicy(audit=NotAudited("what issuers publish"))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)  # that owns the settings
     address_hash: Mapped[str] = mapped_column(Text, primary_key=True)
@@ -159,6 +165,9 @@ class Refusal(Base):
         _account_key(),
         sa.Index("ix_sso_refusals_created_at", "created_at"),
     )
+    __policy__ = TablePolicy(
+        audit=NotAudited("refusals change nothing; the account's admins see them listed"),
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
@@ -175,6 +184,7 @@ class SamlKey(Base):
 
     __tablename__ = "saml_keys"
     __table_args__ = (_account_key(), sa.UniqueConstraint("account_id", "slot"))
+    __policy__ = TablePolicy(audit=Audited(ignored=("slot",), hidden=("private_key",)))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
@@ -199,6 +209,7 @@ class SamlSession(Base):
         sa.Index("ix_saml_sessions_session", "account_id", "session_id"),
         sa.Index("ix_saml_sessions_created_at", "created_at"),
     )
+    __policy__ = TablePolicy(audit=NotAudited("tokens: names of sessions at the identity provider"))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True)  # of the flow
@@ -226,6 +237,9 @@ class MetadataRead(Base):
             ondelete="CASCADE",
         ),
         sa.Index("ix_saml_metadata_reads_read_at", "read_at"),
+    )
+    __policy__ = TablePolicy(
+        audit=NotAudited("reads of metadata; what they change is in the provider's entries"),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)

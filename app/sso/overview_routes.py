@@ -58,7 +58,7 @@ class OfAccountArgs(schemas.ProviderKindArgs):
 def get_configuration_stats() -> JSONObject:
     """Count the provider settings of the system and of all accounts, by category.
 
-    For superadmins. Counts disabled settings, too.
+    Counts disabled settings, too.
     """
     return overview.stats()
 
@@ -70,7 +70,7 @@ def get_configuration_stats() -> JSONObject:
 def list_recent_settings(args: JSONObject) -> list[JSONObject]:
     """List the provider settings that were changed last, as an array.
 
-    For superadmins. Of the system and of all accounts; secrets are `***`.
+    Of the system and of all accounts; secrets are `***`.
     """
     return [view(row) for row in overview.recent(args["limit"])]
 
@@ -82,7 +82,7 @@ def list_recent_settings(args: JSONObject) -> list[JSONObject]:
 def list_system_settings(args: JSONObject) -> list[JSONObject]:
     """List the provider settings of the system, as an array.
 
-    For superadmins. The same as `GET /admin/configuration` of the system account.
+    The same as `GET /admin/configuration` of the system account.
     """
     return _of_account(SYSTEM_ACCOUNT_ID, args)
 
@@ -94,8 +94,8 @@ def list_system_settings(args: JSONObject) -> list[JSONObject]:
 def list_settings_of_account(args: JSONObject) -> list[JSONObject]:
     """List the provider settings of an account, as an array.
 
-    For admins, of their own account (403 for others); superadmins name any. The same as
-    `GET /admin/configuration` with `account_id`.
+    Only of their own account (403 for others); superadmins name any. The same as `GET
+    /admin/configuration` with `account_id`.
     """
     return _of_account(args.get("account_id"), args)
 

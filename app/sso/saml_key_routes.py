@@ -56,8 +56,8 @@ def view(key: SamlKey) -> JSONObject:
 def list_saml_keys() -> JSONObject:
     """List the account's SAML key pairs.
 
-    For admins. Ordered by use: the active one first, then the next. The first one is created when a
-    SAML sign-in or our metadata needs it.
+    Ordered by use: the active one first, then the next. The first one is created when a SAML
+    sign-in or our metadata needs it.
     """
     items = [view(key) for key in keys.get_all(principal().require_account_id())]
     return {"items": items, "total": len(items)}
@@ -65,39 +65,36 @@ def list_saml_keys() -> JSONObject:
 
 @own.route("/keys", methods=["POST"])
 @own.response(201, SamlKeyView, example={"is_active": False})
-@own.fails(403, 409)
-@account_admin
+@own.fails(409)
+@account_admin(recent_sign_in=True, api_keys=False)
 def create_saml_key() -> JSONObject:
     """Create the next SAML key pair; our metadata then has both certificates.
 
-    For admins, not for API keys. Needs a recent sign-in (403 `recent_sign_in_required`). An account
-    has at most two (409). Give the identity providers our metadata before you activate it.
+    An account has at most two (409). Give the identity providers our metadata before you activate
+    it.
     """
     return view(keys.create(principal()))
 
 
 @own.route(f"{BY_ID}/activate", methods=["POST"])
 @own.response(200, SamlKeyView)
-@own.fails(403)
-@account_admin
+@account_admin(recent_sign_in=True, api_keys=False)
 def activate_saml_key(saml_key_id: str) -> JSONObject:
     """Sign requests with this SAML key pair from now on.
 
-    For admins, not for API keys. Needs a recent sign-in (403 `recent_sign_in_required`). The other
-    one still decrypts assertions until you delete it.
+    The other one still decrypts assertions until you delete it.
     """
     return view(keys.activate(saml_key_id, principal()))
 
 
 @own.route(BY_ID, methods=["DELETE"])
 @own.response(204)
-@own.fails(403, 409)
-@account_admin
+@own.fails(409)
+@account_admin(recent_sign_in=True, api_keys=False)
 def delete_saml_key(saml_key_id: str) -> Response:
     """Delete a SAML key pair; assertions for it can no longer be decrypted.
 
-    For admins, not for API keys. Needs a recent sign-in (403 `recent_sign_in_required`). The active
-    one of two is a 409. If it is the only one, the next sign-in creates another.
+    The active one of two is a 409. If it is the only one, the next sign-in creates another.
     """
     keys.delete(saml_key_id, principal())
     return Response(status=204)

@@ -59,7 +59,7 @@ def view(read: MetadataRead | None) -> JSONObject:
 def get_metadata_read(configuration_id: str) -> JSONObject:
     """Get when the provider's metadata was last read from `metadata_url`, and what changed.
 
-    For admins. All properties are null or empty before the first daily read.
+    All properties are null or empty before the first daily read.
     """
     caller = service.act_in_account_of(configuration_id, by=principal())
     return view(saml_metadata.last_read(service.get(configuration_id, by=caller)))
@@ -67,14 +67,12 @@ def get_metadata_read(configuration_id: str) -> JSONObject:
 
 @blueprint.route(PATH, methods=["POST"])
 @blueprint.response(200, MetadataReadView, example=READ)
-@blueprint.fails(403)
-@account_admin
+@account_admin(recent_sign_in=True, api_keys=False)
 def read_metadata(configuration_id: str) -> JSONObject:
     """Read the provider's metadata from `metadata_url` now.
 
-    For admins, not for API keys. Needs a recent sign-in (403 `recent_sign_in_required`). New
-    certificates and addresses apply at once; another entity id is an error. A failed read is a 200
-    with `error`. Does nothing for settings without `metadata_url`.
+    New certificates and addresses apply at once; another entity id is an error. A failed read is a
+    200 with `error`. Does nothing for settings without `metadata_url`.
     """
     caller = service.act_in_account_of(configuration_id, by=principal())
     return view(saml_metadata.read_now(configuration_id, by=caller))

@@ -11,7 +11,7 @@ from app.auth.guard import principal
 from app.sso import setup_links
 from app.sso.setup_links import DEFAULT_HOURS, FEATURES, LONGEST_NAME, MAX_HOURS, STATES
 from app.web import fields
-from app.web.access import account_admin, shows_secret
+from app.web.access import account_admin
 from app.web.paging import PageArgs, page_body, page_of
 from app.web.schemas import Schema, View, example
 
@@ -80,7 +80,7 @@ class CreatedSetupLink(SetupLinkView):
 def list_setup_links(args: Query) -> dict[str, object]:
     """List the setup links of your account.
 
-    For admins. The newest comes first. Links are removed 30 days after their expiry.
+    The newest comes first. Links are removed 30 days after their expiry.
     """
     rows, total = setup_links.page(principal().require_account_id(), args["skip"], args["limit"])
     return page_body(rows, total, args)
@@ -89,18 +89,16 @@ def list_setup_links(args: Query) -> dict[str, object]:
 @blueprint.route("/setup-links", methods=["POST"])
 @blueprint.arguments(NewSetupLink, example={"name": "IT of Acme", "email": "it@acme.example"})
 @blueprint.response(201, CreatedSetupLink, example={"url": URL})
-@blueprint.fails(400, 403, 409, 429)
-@account_admin
-@shows_secret
+@blueprint.fails(409, 429)
+@account_admin(recent_sign_in=True, api_keys=False, shows_secret=True)
 def create_setup_link(body: Body) -> dict[str, object]:
     """Create a link by which your customer's IT sets up single sign-on.
 
-    For admins with a recent sign-in (403 `recent_sign_in_required`), not for API keys. The link
-    opens once, without a user, on pages for the providers, domains and SCIM tokens of this account
-    and for nothing else. Whoever opens it decides who can sign in to the account, so send it to a
-    person you trust. It ends when the set-up is completed, when it expires or is revoked, and when
-    you are no longer an admin. An account has at most ten open links (409). The address is in this
-    response and cannot be retrieved again.
+    The link opens once, without a user, on pages for the providers, domains and SCIM tokens of this
+    account and for nothing else. Whoever opens it decides who can sign in to the account, so send
+    it to a person you trust. It ends when the set-up is completed, when it expires or is revoked,
+    and when you are no longer an admin. An account has at most ten open links (409). The address is
+    in this response and cannot be retrieved again.
     """
     link, url = setup_links.create(body, by=principal())
     return {name: getattr(link, name) for name in SetupLinkView().fields} | {"url": url}
@@ -109,11 +107,11 @@ def create_setup_link(body: Body) -> dict[str, object]:
 @blueprint.route("/setup-links/<uuid:setup_link_id>", methods=["DELETE"])
 @blueprint.response(204)
 @blueprint.fails(409)
-@account_admin
+@account_admin(api_keys=False)
 def revoke_setup_link(setup_link_id: str) -> Response:
     """Revoke a setup link; its holder is refused at once.
 
-    For admins; API keys cannot do this (403). What was set up stays. A completed set-up is a 409.
+    What was set up stays. A completed set-up is a 409.
     """
     setup_links.revoke(setup_link_id, by=principal())
     return Response(status=204)

@@ -14,7 +14,7 @@ from app.web.examples import UUID
 from app.web.paging import OffsetArgs, page_body, page_of
 from app.web.schemas import Message, Schema, View, example
 from app.webhooks import log, payload, redaction, resend, service
-from app.webhooks.models import FAILED, RETRYING, STATES
+from app.webhooks.models import STATES, DeliveryState
 from app.webhooks.resend import Selection
 from app.webhooks.routes import ANSWER, TIME
 
@@ -137,7 +137,7 @@ class DeliverySelection(Schema):
 
     since = fields.DateTime(metadata={"description": "Those created since then."})
     until = fields.DateTime(metadata={"description": "Those created until then; now by default."})
-    status = fields.Choice((FAILED, RETRYING))
+    status = fields.Choice((DeliveryState.FAILED, DeliveryState.RETRYING))
     event = fields.Choice(payload.EVENTS)
     record_id = fields.GivenId(longest=100)
     ids = ma.fields.List(
@@ -182,7 +182,7 @@ def list_deliveries(args: JSONObject, webhook_id: str) -> JSONObject:
 def get_delivery(webhook_id: str, delivery_id: str) -> JSONObject:
     """Get a delivery with all attempts.
 
-    For admins. Attempts are ordered oldest first. What is hidden in the list is hidden here, too.
+    Attempts are ordered oldest first. What is hidden in the list is hidden here, too.
     """
     return log.get(service.get(webhook_id, by=principal()), delivery_id, by=principal())
 

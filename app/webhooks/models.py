@@ -7,6 +7,7 @@ writes them, and a job removes those of deleted webhooks.
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,6 +15,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
 from app.db import Base, partial_index
+from app.db.policy import Audited, NotAudited, TablePolicy
 from app.db.types import Id, Text, UtcDateTime
 from app.ids import new_id
 from app.jobs import leases
@@ -21,13 +23,25 @@ from app.types import JSONObject
 
 DISABLED_REASONS = ("failing", "gone")
 OPERATIONS = ("create", "update", "delete")
-PENDING, DELIVERED, RETRYING, FAILED = STATES = ("pending", "delivered", "retrying", "failed")
+
+
+class DeliveryState(StrEnum):
+    """How far a delivery has come; it is over once it is delivered or has failed."""
+
+    PENDING = "pending"
+    DELIVERED = "delivered"
+    RETRYING = "retrying"
+    FAILED = "failed"
+
+
+STATES = tuple(state.value for state in DeliveryState)
 
 
 class WebhookVersion(Base):
     """Incremented with every change of an account's webhooks; its row lock serializes them."""
 
     __tablename__ = "webhook_versions"
+    __policy__ = TablePolicy(audit=NotAudited("versions for checking caches"))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     version: Mapped[int]
@@ -40,6 +54,9 @@ class Webhook(Base):
 
     __tablename__ = "webhooks"
     __table_args__ = (sa.ForeignKeyConstraint(["account_id"], ["accounts.id"]),)
+    __policy__ = TablePolicy(
+        audit=Audited(ignored=("failing_since",), hidden=("headers", "secret", "previous_secret")),
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
@@ -105,6 +122,7 @@ class WebhookDelivery(Base):
             where="record_id IS NOT NULL",
         ),
     )
+    __policy__ = TablePolicy(audit=NotAudited("deliveries; the changes they announce are audited"))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
@@ -118,7 +136,7 @@ class WebhookDelivery(Base):
     viewed_by: Mapped[str | None] = mapped_column(Id)
     # The superadmin whose view it shows, which rules may hide from the account's admins.
     superadmin_id: Mapped[str | None] = mapped_column(Id)
-    status: Mapped[str] = mapped_column(Text, default=PENDING)
+    status: Mapped[str] = mapped_column(Text, default=DeliveryState.PENDING)
     attempt_number: Mapped[int] = mapped_column(default=0)  # number of attempts
     due_at: Mapped[datetime | None] = mapped_column(UtcDateTime)  # or the end of a worker's lease
     claim: Mapped[int] = mapped_column(default=0)  # number of claims
@@ -136,6 +154,7 @@ class WebhookAttempt(Base):
 
     __tablename__ = "webhook_attempts"
     __table_args__ = (sa.Index("ix_webhook_attempts_delivery", "account_id", "delivery_id"),)
+    __policy__ = TablePolicy(audit=NotAudited("attempts"))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)

@@ -12,7 +12,7 @@ from app.auth.guard import principal
 from app.collections.schemas import NAME_PATTERN
 from app.types import JSONObject
 from app.web import fields
-from app.web.access import account_admin, shows_secret
+from app.web.access import account_admin
 from app.web.blueprint import Blueprint
 from app.web.paging import PageArgs, page_body, page_of
 from app.web.schemas import Problem, Schema, View, example
@@ -200,8 +200,8 @@ class TestResult(View):
 def list_webhooks(args: JSONObject) -> JSONObject:
     """List the webhooks of the own account, oldest first.
 
-    For admins. Includes disabled ones, without secrets. With `X-Account-ID: *` superadmins get
-    those of all accounts.
+    Includes disabled ones, without secrets. With `X-Account-ID: *` superadmins get those of all
+    accounts.
     """
     return page_body(*service.page(args["skip"], args["limit"], by=principal()), args)
 
@@ -209,9 +209,8 @@ def list_webhooks(args: JSONObject) -> JSONObject:
 @blueprint.route("", methods=["POST"])
 @blueprint.arguments(NewWebhook, example=NEW)
 @blueprint.response(201, CreatedWebhook, example={**SECRET})
-@blueprint.fails(400, 409)
-@account_admin
-@shows_secret
+@blueprint.fails(409)
+@account_admin(shows_secret=True)
 def create_webhook(body: JSONObject) -> Secret:
     """Create a webhook.
 
@@ -238,8 +237,8 @@ def create_webhook(body: JSONObject) -> Secret:
 def get_webhook(webhook_id: str) -> Webhook:
     """Get a webhook without its secret.
 
-    For admins. Only creating and rotating return the secret. The deliveries have a list of their
-    own (`/deliveries`).
+    Only creating and rotating return the secret. The deliveries have a list of their own
+    (`/deliveries`).
     """
     return service.get(webhook_id, by=principal())
 
@@ -247,7 +246,6 @@ def get_webhook(webhook_id: str) -> Webhook:
 @blueprint.route("/<uuid:webhook_id>", methods=["PUT", "PATCH"])
 @blueprint.arguments(ChangedWebhook, example={"enabled": False})
 @blueprint.response(200, WebhookView)
-@blueprint.fails(400)
 @account_admin
 def update_webhook(body: JSONObject, webhook_id: str) -> Webhook:
     """Change a webhook; omitted properties keep their values.
@@ -265,8 +263,8 @@ def update_webhook(body: JSONObject, webhook_id: str) -> Webhook:
 def delete_webhook(webhook_id: str) -> Response:
     """Delete a webhook with its deliveries.
 
-    For admins. Pending deliveries are not sent any more; a background job deletes them and the log.
-    This cannot be undone.
+    Pending deliveries are not sent any more; a background job deletes them and the log. This cannot
+    be undone.
     """
     service.delete(webhook_id, by=principal())
     return Response(status=204)
@@ -279,16 +277,15 @@ def delete_webhook(webhook_id: str) -> Response:
 def test_webhook(webhook_id: str) -> JSONObject:
     """Send a `webhook.test` to the webhook now, and return the response.
 
-    For admins. Also works for a disabled webhook. A receiver that fails is a 200 with `success:
-    false`. The test is in the delivery log and is not retried. While too many tests run, it is a
-    429.
+    Also works for a disabled webhook. A receiver that fails is a 200 with `success: false`. The
+    test is in the delivery log and is not retried. While too many tests run, it is a 429.
     """
     return _test_body(service.test(webhook_id, by=principal()))
 
 
 @blueprint.route("/<uuid:webhook_id>/take-over", methods=["POST"])
 @blueprint.response(200, WebhookView)
-@account_admin
+@account_admin(api_keys=False)
 def take_over_webhook(webhook_id: str) -> Webhook:
     """Become the owner of a webhook: its payloads show what the caller may view from now on.
 
@@ -300,8 +297,7 @@ def take_over_webhook(webhook_id: str) -> Webhook:
 
 @blueprint.route("/<uuid:webhook_id>/rotate-secret", methods=["POST"])
 @blueprint.response(200, RotatedSecret, example=SECRET)
-@account_admin
-@shows_secret
+@account_admin(shows_secret=True)
 def rotate_webhook_secret(webhook_id: str) -> Secret:
     """Rotate a webhook's secret.
 

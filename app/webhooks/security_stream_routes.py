@@ -12,7 +12,7 @@ from app.auth.guard import principal
 from app.outbound.address_policy import LONGEST_URL
 from app.types import JSONObject
 from app.web import fields
-from app.web.access import account_admin, shows_secret
+from app.web.access import account_admin
 from app.web.schemas import Schema, View, example
 from app.webhooks import security_streams, signing
 from app.webhooks.security_streams import Revealed
@@ -112,14 +112,12 @@ def get_security_stream() -> SecurityStream:
 @blueprint.route("/security-log/stream", methods=["PUT"])
 @blueprint.arguments(SecurityStreamBody, example={"url": EXAMPLE["url"]})
 @blueprint.response(200, SecurityStreamSecret, example={**SECRET})
-@blueprint.fails(400)
-@account_admin
+@account_admin(recent_sign_in=True, api_keys=False)
 def put_security_stream(body: Body) -> JSONObject:
     """Send your account's security log to a receiver.
 
     In signed batches, in order, each with its first and last number and the checksums before and
-    after. Needs a recent sign-in (403 `recent_sign_in_required`). A new stream's response has the
-    secret; another URL keeps secret and position.
+    after. A new stream's response has the secret; another URL keeps secret and position.
     """
     return _shown(security_streams.put(_own(), body, by=principal()))
 
@@ -141,35 +139,28 @@ def test_security_stream() -> JSONObject:
 
 @blueprint.route("/security-log/stream/take-over", methods=["POST"])
 @blueprint.response(200, SecurityStreamView)
-@account_admin
+@account_admin(recent_sign_in=True, api_keys=False)
 def take_over_security_stream() -> SecurityStream:
     """Become the one whose security log's stream it is: a paused one goes on.
 
-    Needs a recent sign-in (403 `recent_sign_in_required`). Check the address first.
+    Check the address first.
     """
     return security_streams.take_over(_own(), by=principal())
 
 
 @blueprint.route("/security-log/stream/rotate-secret", methods=["POST"])
 @blueprint.response(200, SecurityStreamSecret, example={**SECRET})
-@account_admin
-@shows_secret
+@account_admin(recent_sign_in=True, api_keys=False, shows_secret=True)
 def rotate_security_stream_secret() -> JSONObject:
-    """Replace the secret of your security log's stream at once.
-
-    Needs a recent sign-in (403 `recent_sign_in_required`).
-    """
+    """Replace the secret of your security log's stream at once."""
     return _shown(security_streams.rotate_secret(_own(), by=principal()))
 
 
 @blueprint.route("/security-log/stream", methods=["DELETE"])
 @blueprint.response(204)
-@account_admin
+@account_admin(recent_sign_in=True, api_keys=False)
 def delete_security_stream() -> Response:
-    """Stop sending your account's security log.
-
-    Needs a recent sign-in (403 `recent_sign_in_required`).
-    """
+    """Stop sending your account's security log."""
     security_streams.delete(_own(), by=principal())
     return Response(status=204)
 

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from app import clock
 from app.db import Base, partial_index
 from app.db.functions import now_unless_set
+from app.db.policy import Audited, NotAudited, TablePolicy
 from app.db.types import Id, Json, Text, UtcDateTime
 from app.ids import new_id
 from app.jobs import leases
@@ -36,6 +37,10 @@ class Workflow(Base):
     __table_args__ = (
         sa.ForeignKeyConstraint(["account_id"], ["accounts.id"]),
         sa.Index("ix_workflows_token_key", "account_id", "token_key", unique=True),
+    )
+    __policy__ = TablePolicy(
+        # Headers and URLs in steps may contain secrets.
+        audit=Audited(hidden=("steps", "token", "token_key")),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -62,6 +67,9 @@ class WorkflowVersion(Base):
     """The steps of a workflow's version; instances keep the version that they started with."""
 
     __tablename__ = "workflow_versions"
+    __policy__ = TablePolicy(
+        audit=NotAudited("steps of older versions, which are in their workflow's entries"),
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     workflow_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -78,6 +86,7 @@ class WorkflowSchedule(Base):
 
     __tablename__ = "workflow_schedules"
     __table_args__ = (sa.Index("ix_workflow_schedules_next_at", "next_at"),)
+    __policy__ = TablePolicy(audit=NotAudited("next run times, derived from definitions"))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     workflow_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -110,6 +119,7 @@ class WorkflowInstance(Base):
             where="resumed_at IS NOT NULL",
         ),
     )
+    __policy__ = TablePolicy(audit=NotAudited("runs with their logs; their changes are audited"))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
@@ -139,6 +149,7 @@ class WorkflowStepLog(Base):
 
     __tablename__ = "workflow_step_logs"
     __table_args__ = (sa.Index("ix_workflow_step_logs_instance", "account_id", "instance_id"),)
+    __policy__ = TablePolicy(audit=NotAudited("a log itself"))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
@@ -163,6 +174,7 @@ class WorkflowSubscription(Base):
         sa.Index("ix_workflow_subscriptions_event", "account_id", "event"),
         sa.Index("ix_workflow_subscriptions_instance", "account_id", "instance_id"),
     )
+    __policy__ = TablePolicy(audit=NotAudited("events that instances wait for"))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)

@@ -575,11 +575,11 @@ def test_every_further_try_of_a_request_loads_anew(
     assert alice.get("records/posts").status_code == 200
     tries, read = [], reads.read_page
 
-    def stale(*args: Any, **options: Any) -> Any:
-        tries.append(args[0])
+    def stale(selection: reads.Selection, *args: Any, **options: Any) -> Any:
+        tries.append(selection.definition)
         if len(tries) < 4:
             raise versioned_cache.Stale
-        return read(*args, **options)
+        return read(selection, *args, **options)
 
     monkeypatch.setattr(reads, "read_page", stale)
     with statements(app) as sent:

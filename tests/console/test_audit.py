@@ -13,14 +13,15 @@ import time_machine
 from flask import Flask
 
 from app import clock, db
-from app.audit import append, exports, verify
-from app.audit.tracking import TRACKED
+from app.audit import append, exports
+from app.audit.chain import verify
 from app.console.admin.audit_columns import LABELS
 from app.console.admin.audit_names import ALL_KINDS
 from app.context import tenancy
 from app.db import Base
 from app.ids import new_id
 from tests.audit.chains import entries
+from tests.audit.test_coverage import audited_tables
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record, make_user
 from tests.console.browser import HOSTILE, Browser, alert
 from tests.sql import statements
@@ -107,7 +108,7 @@ def test_an_entry_leads_to_its_neighbours_in_the_list(
 def test_every_audited_column_has_a_label() -> None:
     audited = {
         column.name
-        for table, tracked in TRACKED.items()
+        for table, tracked in audited_tables().items()
         for column in Base.metadata.tables[table].columns
         if tracked.includes(column.name)
     }
@@ -450,7 +451,7 @@ def test_what_turns_out_to_need_a_signature_asks_for_it(app: Flask, cast: Cast) 
 
 
 def test_every_audited_table_has_a_name() -> None:
-    assert TRACKED.keys() <= ALL_KINDS.keys()
+    assert audited_tables().keys() <= ALL_KINDS.keys()
 
 
 @pytest.mark.parametrize("database", ["postgresql"])  # SQLite has one writer

@@ -25,7 +25,7 @@ from app.isolation import filling, tenants
 from app.records import store
 from app.records.read import expand
 from app.records.store import reads
-from app.web.access import Access
+from app.web.access import ViewAccess, signed_in
 from app.webhooks import service as webhooks
 from app.workflows import instances
 from tests.builders import Cast, make_collection
@@ -95,10 +95,10 @@ def nothing(*given: Any, **named: Any) -> list[Any]:
 def list_all(patch: pytest.MonkeyPatch, app: Flask) -> None:
     real = reads.read_page
 
-    def page(
-        one: Any, account: Any, where: Any, given: Any, *rest: Any, cacheable: bool, **options: Any
-    ) -> Any:
-        return real(one, None, None, (), *rest, **options)
+    def page(selection: reads.Selection, *rest: Any, cacheable: bool) -> Any:
+        everywhere = replace(selection.access.caller, account=None)
+        access = replace(selection.access, condition=None, caller=everywhere)
+        return real(replace(selection, access=access, conditions=()), *rest)
 
     patch.setattr(reads, "read_page", page)
 
@@ -106,9 +106,9 @@ def list_all(patch: pytest.MonkeyPatch, app: Flask) -> None:
 def count_all(patch: pytest.MonkeyPatch, app: Flask) -> None:
     real = reads.read_page
 
-    def page(one: Any, *rest: Any, **options: Any) -> Any:
-        every = sa.select(sa.func.count()).select_from(one.table)
-        return real(one, *rest, **options)[0], db.connection().scalar(every)
+    def page(selection: reads.Selection, *rest: Any, **options: Any) -> Any:
+        every = sa.select(sa.func.count()).select_from(selection.definition.table)
+        return real(selection, *rest, **options)[0], db.connection().scalar(every)
 
     patch.setattr(reads, "read_page", page)
 
@@ -129,8 +129,8 @@ def open_the_audit_log(patch: pytest.MonkeyPatch, app: Flask) -> None:
     rule = next(one for one in app.url_map.iter_rules() if one.rule == "/api/v1/audit-logs")
     opened, real = app.view_functions[rule.endpoint], api_guard.access_of
 
-    def access_of(view: Any) -> Access:
-        return Access.SIGNED_IN if view is opened else real(view)
+    def access_of(view: Any) -> ViewAccess:
+        return signed_in if view is opened else real(view)
 
     patch.setattr(api_guard, "access_of", access_of)
 

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from app import clock
 from app.accounts.models import ADMIN, VIEWER
 from app.db import Base
+from app.db.policy import Audited, NotAudited, TablePolicy
 from app.db.types import Id, Text, UtcDateTime, created_at_default
 from app.ids import new_id
 
@@ -32,6 +33,9 @@ class AccountDomain(Base):
         sa.ForeignKeyConstraint(["account_id"], ["accounts.id"]),
         sa.UniqueConstraint("account_id", "domain"),
         sa.Index("ix_account_domains_last_checked_at", "last_checked_at"),
+    )
+    __policy__ = TablePolicy(
+        audit=Audited(ignored=("last_checked_at", "failed_checks"), hidden=("token",)),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -77,6 +81,7 @@ class VerifiedDomain(Base):
 
     __tablename__ = "verified_domains"
     __table_args__ = (sa.ForeignKeyConstraint(["owner_account_id"], ["accounts.id"]),)
+    __policy__ = TablePolicy(audit=NotAudited("an index of the domains of accounts"))
 
     domain: Mapped[str] = mapped_column(Text, primary_key=True)
     owner_account_id: Mapped[str] = mapped_column(Id)

@@ -80,7 +80,7 @@ class DomainView(View):
 def list_domains(args: Query) -> dict[str, object]:
     """List the domains of your account.
 
-    For admins. Ordered by name.
+    Ordered by name.
     """
     rows, total = domains.page(principal().require_account_id(), args["skip"], args["limit"])
     return page_body(rows, total, args)
@@ -89,14 +89,13 @@ def list_domains(args: Query) -> dict[str, object]:
 @blueprint.route("/domains", methods=["POST"])
 @blueprint.arguments(NewDomain, example={"domain": "acme.example"})
 @blueprint.response(201, DomainView, example={"state": "pending", "verified_at": None})
-@blueprint.fails(400, 409)
-@account_admin
+@blueprint.fails(409)
+@account_admin(recent_sign_in=True, api_keys=False)
 def create_domain(body: Body) -> AccountDomain:
     """Add a domain to your account.
 
-    For admins with a recent sign-in (403 `recent_sign_in_required`), not for API keys. Add the
-    record to the DNS of the domain, then verify it. Public mail domains, and public suffixes such
-    as `co.uk`, are a 400.
+    Add the record to the DNS of the domain, then verify it. Public mail domains, and public
+    suffixes such as `co.uk`, are a 400.
     """
     return domain_settings.create(body["domain"], by=principal())
 
@@ -104,13 +103,12 @@ def create_domain(body: Body) -> AccountDomain:
 @blueprint.route("/domains/<uuid:domain_id>/verify", methods=["POST"])
 @blueprint.response(200, DomainView)
 @blueprint.fails(409, 429)
-@account_admin
+@account_admin(recent_sign_in=True, api_keys=False)
 def verify_domain(domain_id: str) -> AccountDomain:
     """Verify a domain by its DNS record.
 
-    For admins with a recent sign-in (403 `recent_sign_in_required`), not for API keys. Without the
-    record it is a 409; likewise if another account has proved the domain, as long as its record is
-    there. Keep the record: it is checked daily.
+    Without the record it is a 409; likewise if another account has proved the domain, as long as
+    its record is there. Keep the record: it is checked daily.
     """
     return domain_settings.verify(domain_id, by=principal())
 
@@ -118,25 +116,22 @@ def verify_domain(domain_id: str) -> AccountDomain:
 @blueprint.route("/domains/<uuid:domain_id>", methods=["PATCH"])
 @blueprint.arguments(DomainSettings, example={"auto_join": True, "auto_join_role": "editor"})
 @blueprint.response(200, DomainView, example={"auto_join": True})
-@blueprint.fails(400)
-@account_admin
+@account_admin(recent_sign_in=True, api_keys=False)
 def update_domain(body: Body, domain_id: str) -> AccountDomain:
     """Change the settings of a domain.
 
-    For admins with a recent sign-in (403 `recent_sign_in_required`), not for API keys. `sso_only`
-    needs an enabled provider (400).
+    `sso_only` needs an enabled provider (400).
     """
     return domain_settings.change(domain_id, body, by=principal())
 
 
 @blueprint.route("/domains/<uuid:domain_id>", methods=["DELETE"])
 @blueprint.response(204)
-@account_admin
+@account_admin(recent_sign_in=True, api_keys=False)
 def delete_domain(domain_id: str) -> Response:
     """Remove a domain from your account.
 
-    For admins with a recent sign-in (403 `recent_sign_in_required`), not for API keys. Its users
-    stay, and sign in as all others.
+    Its users stay, and sign in as all others.
     """
     domain_settings.delete(domain_id, by=principal())
     return Response(status=204)

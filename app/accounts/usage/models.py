@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.db import Base
+from app.db.policy import NotAudited, TablePolicy
 from app.db.types import Id, Text
 
 LIVE = "now"
@@ -22,6 +23,7 @@ class UsageCount(Base):
 
     __tablename__ = "usage_counts"
     __table_args__ = (sa.Index("ix_usage_counts_day", "day", "meter"),)
+    __policy__ = TablePolicy(audit=NotAudited("counts of what is logged or audited elsewhere"))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     meter: Mapped[str] = mapped_column(Text, primary_key=True)
@@ -34,6 +36,9 @@ class UsageNotice(Base):
     """A mail about a quota that was sent in a period: a day, or a month for stocks."""
 
     __tablename__ = "usage_notices"
+    __policy__ = TablePolicy(
+        audit=NotAudited("mails about quotas; the quotas are in the account's entries"),
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     meter: Mapped[str] = mapped_column(Text, primary_key=True)

@@ -12,7 +12,7 @@ from app.accounts.usage.meters import METERS
 from app.accounts.usage.service import Limits, MeterState, Usage
 from app.auth.guard import principal
 from app.web import fields
-from app.web.access import account_admin, beyond_quota, superadmin
+from app.web.access import account_admin, superadmin
 from app.web.schemas import TEXT, Schema, View, example
 
 FORMATS = ("json", "csv")
@@ -105,14 +105,12 @@ class ChangedQuotas(Schema):
 @own_account_routes.blueprint.alt_response(
     200, schema=TEXT, content_type="text/csv", example="day,...", description="The days."
 )
-@own_account_routes.blueprint.fails(400)
-@beyond_quota
-@account_admin
+@account_admin(beyond_quota=True)
 def get_own_usage(args: Query) -> Usage | Response:
     """Get what your account used, day by day, and its quotas.
 
-    For admins. The oldest day first; by default the last 30 days, at most 366. Works even if the
-    account has used up its requests.
+    The oldest day first; by default the last 30 days, at most 366. Works even if the account has
+    used up its requests.
     """
     return _answer(principal().require_account_id(), args)
 
@@ -123,12 +121,11 @@ def get_own_usage(args: Query) -> Usage | Response:
 @routes.blueprint.alt_response(
     200, schema=TEXT, content_type="text/csv", example="day,...", description="The days."
 )
-@routes.blueprint.fails(400)
 @superadmin
 def get_usage(args: Query, account_id: str) -> Usage | Response:
     """Get what an account used, day by day, and its quotas.
 
-    For superadmins; admins use `GET /account/usage`. The oldest day first.
+    Admins use `GET /account/usage`. The oldest day first.
     """
     return _answer(account_id, args)
 
@@ -154,7 +151,7 @@ def csv_response(usage: Usage) -> Response:
 def get_quotas(account_id: str) -> dict[str, MeterState]:
     """Get the quotas of an account, and what it uses now.
 
-    For superadmins; admins find them in `GET /account/usage`.
+    Admins find them in `GET /account/usage`.
     """
     return service.meters(account_id)
 
@@ -162,7 +159,7 @@ def get_quotas(account_id: str) -> dict[str, MeterState]:
 @routes.blueprint.route("/<uuid:account_id>/quotas", methods=["PUT", "PATCH"])
 @routes.blueprint.arguments(ChangedQuotas, example={"requests": {"hard": 100_000}})
 @routes.blueprint.response(200, QuotasView)
-@routes.blueprint.fails(400, 409)
+@routes.blueprint.fails(409)
 @superadmin
 def update_quotas(body: Body, account_id: str) -> dict[str, MeterState]:
     """Set quotas of an account.

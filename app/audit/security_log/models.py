@@ -15,6 +15,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from app import clock
 from app.audit.models import ChainStart
 from app.db import Base
+from app.db.policy import Audited, NotAudited, TablePolicy
 from app.db.types import Id, Text, UtcDateTime
 from app.ids import new_id
 
@@ -45,6 +46,7 @@ class PendingEvent(_Event, Base):
     """An event without a place in the chain."""
 
     __tablename__ = "security_pending"
+    __policy__ = TablePolicy(audit=NotAudited("a log itself"))
 
     id: Mapped[str] = mapped_column(Id, primary_key=True)
 
@@ -59,6 +61,7 @@ class SecurityEvent(_Event, Base):
         sa.Index("ix_security_events_target", "account_id", "target_type", "target_id", "number"),
         sa.Index("ix_security_events_time", "account_id", "occurred_at"),
     )
+    __policy__ = TablePolicy(audit=NotAudited("a log itself"))
 
     number: Mapped[int] = mapped_column(sa.BigInteger, primary_key=True, autoincrement=False)
     salt: Mapped[str | None] = mapped_column(Text)
@@ -73,6 +76,19 @@ class SecurityStream(Base):
 
     __tablename__ = "security_streams"
     __table_args__ = (sa.UniqueConstraint("account_id", name="uq_security_streams_account_id"),)
+    __policy__ = TablePolicy(
+        audit=Audited(
+            ignored=(
+                "sent_number",
+                "attempts",
+                "due_at",
+                "failing_since",
+                "last_error",
+                "last_sent_at",
+            ),
+            hidden=("secret",),
+        ),
+    )
 
     account_id: Mapped[str] = mapped_column(
         Id, sa.ForeignKey("accounts.id", name="fk_security_streams_account_id"), primary_key=True
@@ -101,12 +117,14 @@ class SecurityStart(ChainStart):
     """The start of an account's chain of the security log."""
 
     __tablename__ = "security_starts"
+    __policy__ = TablePolicy(audit=NotAudited("a log itself; cutting it writes an event"))
 
 
 class SecurityHead(Base):
     """The end of an account's chain; its row lock orders the sealing of events."""
 
     __tablename__ = "security_heads"
+    __policy__ = TablePolicy(audit=NotAudited("a log itself"))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     number: Mapped[int] = mapped_column(sa.BigInteger, default=0)

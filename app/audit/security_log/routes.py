@@ -13,7 +13,10 @@ from app.accounts.types import Query
 from app.audit import append, checkpoints, exports
 from app.audit import routes as audit
 from app.audit import service as audit_log
-from app.audit.security_log import entries, ocsf, sealing, service, subscribers
+from app.audit.chain import signing
+from app.audit.log import AUDIT
+from app.audit.security_log import ocsf, sealing, service, subscribers
+from app.audit.security_log.log import SECURITY
 from app.auth.guard import principal
 from app.types import JSONObject
 from app.web import fields
@@ -271,7 +274,6 @@ class OwnExportArgs(audit.ExportArgs):
 @blueprint.route("/audit-logs", methods=["GET"])
 @blueprint.arguments(OwnAuditArgs, location="query")
 @blueprint.response(200, audit.AuditEntryPage, example={"audit_logging_enabled": True})
-@blueprint.fails(400)
 @account_admin
 def list_own_audit_logs(args: Query) -> Response:
     """List your account's audit entries, the newest first.
@@ -299,7 +301,7 @@ def export_own_audit_logs(args: Query) -> Response:
     """
     format, query = args["format"], {**args, "account_id": _own()}
     found = audit_log.export(query, by=principal())
-    signed = (checkpoints.for_account(_own()), checkpoints.starts(_own()))
+    signed = (checkpoints.for_account(_own()), signing.starts(AUDIT, _own()))
     text = exports.serialize(format, found, *signed)
     return _file(text, exports.FORMATS[format], f"audit-log.{format}")
 
@@ -311,7 +313,6 @@ def export_own_audit_logs(args: Query) -> Response:
     SecurityLogPage,
     example={"items": [EVENT], "limit": 50, "has_more": False, "next_before": None},
 )
-@blueprint.fails(400)
 @account_admin
 def list_security_log(args: Query) -> Response:
     """List the events of your account's security log, the newest first.
@@ -357,7 +358,6 @@ def verify_security_log() -> Response:
 @blueprint.route("/security-log/access-report", methods=["GET"])
 @blueprint.arguments(SecurityFilter, location="query")
 @blueprint.response(200, AccessReport, example={"items": [READER], "is_complete": True})
-@blueprint.fails(400)
 @account_admin
 def get_access_report(args: Query) -> Response:
     """Get who was shown personal data of a record, or what a user was shown.
@@ -375,7 +375,7 @@ def exported(account_id: str, format: str, query: Query) -> Response:
         return _file(text, NEWLINES, "security-log.ocsf.jsonl")
     found = service.export(account_id, query)
     signed = sealing.sign(account_id) if format == "json" else None
-    start = entries.start_of(account_id)
+    start = signing.start_of(SECURITY, account_id)
     text = exports.serialize(format, found, [signed] if signed else [], [start] if start else [])
     return _file(text, exports.FORMATS[format], f"security-log.{format}")
 

@@ -46,7 +46,7 @@ class UserFactorsView(View):
 def list_second_factors(args: Query) -> dict[str, object]:
     """List the active users of your account with the kinds of their second factors.
 
-    For admins. Newest first.
+    Newest first.
     """
     part = (args["skip"], args["limit"], args.get("second_factor"))
     return page_body(*report.page(principal().require_account_id(), *part), args)
@@ -54,29 +54,23 @@ def list_second_factors(args: Query) -> dict[str, object]:
 
 @own_account_routes.blueprint.route("/users/<uuid:user_id>/second-factors", methods=["DELETE"])
 @own_account_routes.blueprint.response(204)
-@own_account_routes.blueprint.fails(403)
-@account_admin
+@account_admin(recent_sign_in=True, api_keys=False)
 def reset_member_factors(user_id: str) -> Response:
     """Remove all second factors and recovery codes of a user of your account.
 
-    For admins, who need a recent sign-in (403 `recent_sign_in_required`). All sessions of the user
-    end, and the user gets a mail.
+    All sessions of the user end, and the user gets a mail.
     """
-    principal().require_recent_sign_in()
     mfa.reset(users.get(principal().require_account_id(), user_id))
     return Response(status=204)
 
 
 @user_routes.blueprint.route("/<uuid:user_id>/second-factors", methods=["DELETE"])
 @user_routes.blueprint.response(204)
-@user_routes.blueprint.fails(403)
-@superadmin
+@superadmin(recent_sign_in=True, api_keys=False)
 def reset_user_factors(user_id: str) -> Response:
     """Remove all second factors and recovery codes of a user.
 
-    For superadmins, who need a recent sign-in (403 `recent_sign_in_required`). All sessions of the
-    user end, and the user gets a mail.
+    All sessions of the user end, and the user gets a mail.
     """
-    principal().require_recent_sign_in()
     mfa.reset(users.get(None, user_id))
     return Response(status=204)

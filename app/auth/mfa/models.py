@@ -9,6 +9,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
 from app.db import Base
+from app.db.policy import Audited, NotAudited, TablePolicy
 from app.db.types import Id, Text, UtcDateTime
 from app.ids import new_id
 
@@ -31,6 +32,12 @@ class SecondFactor(Base):
         _user_key(),
         sa.UniqueConstraint("account_id", "credential_id"),
         sa.Index("ix_second_factors_user", "account_id", "user_id"),
+    )
+    __policy__ = TablePolicy(
+        audit=Audited(
+            ignored=("last_step", "sign_count", "on_verified_address", "last_used_at"),
+            hidden=("secret", "credential_id", "public_key"),
+        ),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -57,6 +64,7 @@ class RecoveryCode(Base):
 
     __tablename__ = "recovery_codes"
     __table_args__ = (_user_key(),)
+    __policy__ = TablePolicy(audit=NotAudited("tokens"))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     user_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -73,6 +81,7 @@ class UsedToken(Base):
         sa.ForeignKeyConstraint(["account_id"], ["accounts.id"]),
         sa.Index("ix_used_mfa_tokens_expires_at", "expires_at"),
     )
+    __policy__ = TablePolicy(audit=NotAudited("tokens"))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     token_hash: Mapped[str] = mapped_column(Text, primary_key=True)

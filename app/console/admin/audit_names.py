@@ -356,7 +356,7 @@ class Names:
         """The name of a row that is gone, if the change has it."""
         values = {e["column_name"]: e["new_value"] or e["old_value"] for e in change.entries}
         if collection is not None:
-            labels = [n for n, f in collection.fields.items() if f.type in references.LABEL_TYPES]
+            labels = [n for n, f in collection.fields.items() if f.names_records]
             columns = [name for name in labels if name in values]
         else:
             columns = ["email", "name", "display_name", "url"]

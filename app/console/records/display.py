@@ -7,15 +7,16 @@ import re
 import orjson
 from markupsafe import Markup
 
-from app.web.languages import gettext
+from app.web.languages import lazy_gettext
 
+YES, NO = lazy_gettext("yes"), lazy_gettext("no")
 MAX_LENGTH = 60  # characters of a value in a table
 
 
 def display(value: object, longest: int = MAX_LENGTH, *, exact: bool = False) -> str:
     """A value of a record for a list; `exact` writes times in full, for evidence."""
     if value is None or isinstance(value, bool):
-        return "" if value is None else gettext("yes") if value else gettext("no")
+        return "" if value is None else str(YES if value else NO)
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         text = ", ".join(value)
     elif names := _file_names(value):

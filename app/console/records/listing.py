@@ -36,19 +36,21 @@ from app.console.records.filters import FilterForm
 from app.console.records.models import SavedView
 from app.console.records.row_edit import RowEdit
 from app.console.shell import checks, completions, guard, lists, scopes, switcher
-from app.console.shell.blueprint import blueprint
+from app.console.shell.access import ADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.forms import Page, TemplateContext
 from app.console.shell.lists import Listing, UrlArgs
+from app.console.shell.navigation import DATA, MenuItem
 from app.console.shell.scopes import AccountScope, CollectionScope
 from app.db import counts
 from app.errors import AppError
 from app.realtime.feed import service as feed
 from app.records import service
+from app.records.list_query import ListQuery
 from app.rules import OPERATIONS
 from app.types import JSONMapping, JSONObject
-from app.web.access import public
 from app.web.converters import UuidPath
-from app.web.languages import gettext
+from app.web.languages import gettext, lazy_gettext
 
 HOME = "/console/records"
 ACCOUNT = f"{HOME}/<uuid:account_id>"
@@ -68,9 +70,7 @@ class ViewLink:
     is_current: bool
 
 
-@blueprint.get(HOME)
-@public
-@guard.admins_only
+@page(HOME, role=ADMIN)
 def show_records_home() -> str | BaseResponse:
     """The page of the current account; superadmins without one, or who ask for all, choose."""
     if account_id := switcher.home_account_id(guard.require_caller()):
@@ -80,10 +80,9 @@ def show_records_home() -> str | BaseResponse:
     return render_template("console/records/accounts.html", listing=listing)
 
 
-@blueprint.get(ACCOUNT)
-@public
-@guard.admins_only
-@guard.retry_stale
+@page(
+    ACCOUNT, role=ADMIN, retry_stale=True, menu=MenuItem(DATA, 1, lazy_gettext("Records"), "table")
+)
 def show_record_collections(account_id: str) -> str:
     """The collections with any operation allowed to the caller."""
     scope = scopes.account_scope(account_id)
@@ -123,10 +122,7 @@ def _newest_times(scope: AccountScope, collections: Sequence[Definition]) -> dic
     return newest
 
 
-@blueprint.get(COLLECTION)
-@public
-@guard.admins_only
-@guard.retry_stale
+@page(COLLECTION, role=ADMIN, retry_stale=True)
 def show_records(account_id: str, name: str) -> Page | BaseResponse:
     """The records of a collection that the caller may list; at first, in the default view."""
     scope = scopes.collection_scope(account_id, name)
@@ -156,10 +152,7 @@ def render_list(scope: CollectionScope, edit: RowEdit | None = None) -> Page:
     return page, edit.form.status if edit and edit.form.status != 200 else status
 
 
-@blueprint.get(f"{COLLECTION}/condition")
-@public
-@guard.admins_only
-@guard.retry_stale
+@page(f"{COLLECTION}/condition", role=ADMIN, retry_stale=True)
 def show_condition(account_id: str, name: str) -> str:
     """The inputs of one condition, for the field that it names; for scripts."""
     scope = scopes.collection_scope(account_id, name)
@@ -176,10 +169,7 @@ def show_condition(account_id: str, name: str) -> str:
     )
 
 
-@blueprint.post(f"{COLLECTION}/filter/check")
-@public
-@guard.admins_only
-@guard.retry_stale
+@page(f"{COLLECTION}/filter/check", "POST", role=ADMIN, retry_stale=True)
 def check_filter(account_id: str, name: str) -> str:
     """Validate a filter expression."""
     scope, text = scopes.collection_scope(account_id, name), checks.submitted()
@@ -254,7 +244,7 @@ def _edit_context(
     page = listing.page if listing.page > 1 else None
     operations = scope.allowed_operations(scope.collection)
     context: TemplateContext = {"may_edit": {"view", "update"} <= set(operations)}
-    context["edit_url"] = lambda record_id: listing.page_url(page, edit=record_id)
+    context["edit_url"] = listing.page_url(page, edit="")  # the record's id follows
     if edit is None:
         return {**context, "edit": None, "edit_id": None}
     picker.load_labels(scope, edit.form)
@@ -289,14 +279,16 @@ def _load(
     params, since = query(scope, access, form, listing, sort)
     rows, total = service.page(
         scope.collection.name,
-        params,
-        skip=listing.skip,
-        limit=lists.PAGE_SIZE,
-        count=True,
+        ListQuery(
+            parameters=params,
+            skip=listing.skip,
+            limit=lists.PAGE_SIZE,
+            count=True,
+            max_total=listing.count_limit,
+            since=since,
+            cut=lists.MAX_VALUE_LENGTH,
+        ),
         by=scope.by,
-        max_total=listing.count_limit,
-        since=since,
-        cut=lists.MAX_VALUE_LENGTH,
     )
     return rows, total or 0
 

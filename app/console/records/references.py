@@ -16,20 +16,20 @@ from app.console.shell import lists
 from app.errors import Forbidden, InvalidValues
 from app.records import service as records
 from app.records import store
+from app.records.list_query import ListQuery
 from app.types import JSONMapping
 from app.web.converters import UuidPath
 
 MAX_HITS = 10
 MAX_SEARCHED_FIELDS = 5
 MAX_LABEL_LENGTH = 80
-LABEL_TYPES = ("text", "email", "url")
 Hits = list[tuple[str, str]]
 
 
 def label_fields(access: Access) -> list[str]:
     """The text fields that label a record: those that the caller sees unmasked; choices last."""
     declared = access.definition.declared
-    texts = (name for name, spec in declared.items() if spec.type in LABEL_TYPES)
+    texts = (name for name, spec in declared.items() if spec.names_records)
     comparable = (name for name in texts if name in access.comparable)
     return sorted(comparable, key=lambda name: "choices" in declared[name].options)
 
@@ -96,10 +96,8 @@ def _page(
     limit: int = MAX_HITS,
 ) -> Hits | None:
     try:
-        cut = lists.MAX_VALUE_LENGTH
-        rows, _ = records.page(
-            target.name, parameters, skip=0, limit=limit, count=False, by=by, cut=cut
-        )
+        query = ListQuery(parameters=parameters, limit=limit, cut=lists.MAX_VALUE_LENGTH)
+        rows, _ = records.page(target.name, query, by=by)
     except InvalidValues:  # the text is too long for an expression
         return []
     except Forbidden:

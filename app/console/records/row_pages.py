@@ -7,20 +7,17 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app.console.records import columns, list_state, listing, picker, record_form, row_edit
 from app.console.records.pages import CHANGED
-from app.console.shell import guard, scopes, signing
-from app.console.shell.blueprint import blueprint
+from app.console.shell import scopes, signing
+from app.console.shell.access import ADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.forms import Page
 from app.errors import AppError, Conflict, NotFound, PreconditionFailed
 from app.records import service
-from app.web.access import public
 from app.web.languages import gettext
 from app.web.preconditions import Preconditions
 
 
-@blueprint.post(listing.COLLECTION)
-@public
-@guard.admins_only
-@guard.retry_stale
+@page(listing.COLLECTION, "POST", role=ADMIN, retry_stale=True)
 def change_row(account_id: str, name: str) -> Page | BaseResponse:
     """Save the changed fields of a row, or search for a reference."""
     scope = scopes.collection_scope(account_id, name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from flask import url_for
 
@@ -14,6 +13,7 @@ from app.console.records import expressions, listing, references
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError
 from app.records import service
+from app.records.list_query import ListQuery
 from app.web.converters import UuidPath
 
 MAX_HITS = 6
@@ -66,9 +66,9 @@ def _search_collection(
             listing.nth_newest_time(collection, scope.account.id, scan_limit),
             {"filter": [expression]},
         )
-    search = partial(service.page, skip=0, limit=MAX_HITS, count=False, by=scope.by)
+    query = ListQuery(parameters=params, limit=MAX_HITS, since=oldest)
     try:
-        rows, _ = search(collection.name, params, since=oldest)
+        rows, _ = service.page(collection.name, query, by=scope.by)
     except AppError:  # the text is too long for an expression, or the rule was just closed
         rows = []
     hits = [

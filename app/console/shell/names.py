@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from app.collections import fields
 from app.web.languages import lazy_gettext
 
 STATES = {
@@ -30,21 +31,9 @@ STATES = {
 }
 # Of fields; rules know texts, lists and their like, too.
 TYPES = {
+    **{name: type_.label for name, type_ in fields.TYPES.items()},
     "any": lazy_gettext("Any value"),
-    "boolean": lazy_gettext("Yes or no"),
-    "computed": lazy_gettext("Computed"),
-    "date": lazy_gettext("Date"),
-    "datetime": lazy_gettext("Date and time"),
-    "email": lazy_gettext("Email address"),
-    "file": lazy_gettext("File"),
-    "json": lazy_gettext("JSON"),
     "list": lazy_gettext("List"),
-    "multi_select": lazy_gettext("Multiple choice"),
-    "number": lazy_gettext("Number"),
-    "reference": lazy_gettext("Reference"),
-    "select": lazy_gettext("Single choice"),
-    "text": lazy_gettext("Text"),
-    "url": lazy_gettext("URL"),
 }
 FILTERS = {
     "collection": lazy_gettext("Collection"),

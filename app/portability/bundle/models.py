@@ -9,6 +9,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
 from app.db import Base
+from app.db.policy import Audited, NotAudited, TablePolicy
 from app.db.types import Id, Text, UtcDateTime
 from app.ids import new_id
 from app.types import JSONObject
@@ -29,6 +30,11 @@ class AccountExport(Base):
     __table_args__ = (
         sa.ForeignKeyConstraint(["account_id"], ["accounts.id"]),
         sa.Index("ix_account_exports_expires_at", "expires_at"),
+    )
+    __policy__ = TablePolicy(
+        audit=Audited(
+            ignored=("status", "lines", "size", "sha256", "error", "finished_at", "expires_at")
+        ),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -56,6 +62,9 @@ class DeletionCertificate(Base):
     """
 
     __tablename__ = "deletion_certificates"
+    __policy__ = TablePolicy(
+        audit=NotAudited("signed themselves; the deletion is in the account's entries"),
+    )
 
     closed_account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     counts: Mapped[JSONObject] = mapped_column(sa.JSON)

@@ -78,7 +78,7 @@ class ContentsView(View):
 def list_account_exports(args: Query) -> dict[str, object]:
     """List the exports of your account.
 
-    For admins. Newest first. An export whose bundle has expired stays in the list for 90 days.
+    Newest first. An export whose bundle has expired stays in the list for 90 days.
     """
     return page_body(*exports.page(args, by=principal()), args)
 
@@ -89,7 +89,7 @@ def list_account_exports(args: Query) -> dict[str, object]:
 def get_account_export_contents() -> Contents:
     """Count what an export of your account would have.
 
-    For admins. A bundle also has groups, webhooks, workflows, settings and the audit log.
+    A bundle also has groups, webhooks, workflows, settings and the audit log.
     """
     return exports.contents(by=principal())
 
@@ -97,15 +97,14 @@ def get_account_export_contents() -> Contents:
 @blueprint.route("/export", methods=["POST"])
 @blueprint.arguments(NewExport, example={"passphrase": "correct horse battery staple"})
 @blueprint.response(202, ExportView, example={**STARTED})
-@blueprint.fails(400, 409)
-@account_admin
+@blueprint.fails(409)
+@account_admin(recent_sign_in=True, api_keys=False)
 def export_account(body: Body) -> AccountExport:
     """Export your account to an encrypted file.
 
-    For admins in `pii_access` with a recent sign-in (403 `recent_sign_in_required`), not for API
-    keys. A job writes one file, a bundle, with everything that the account has: `flask account
-    import` creates the account from it, here or on another instance. It ends former exports; while
-    one is under way it is a 409.
+    Only for members of `pii_access`. A job writes one file, a bundle, with everything that the
+    account has: `flask account import` creates the account from it, here or on another instance. It
+    ends former exports; while one is under way it is a 409.
     """
     return exports.start(body["passphrase"], by=principal())
 
@@ -116,7 +115,7 @@ def export_account(body: Body) -> AccountExport:
 def get_account_export(export_id: str) -> AccountExport:
     """Get an export of your account.
 
-    For admins. A day after it has ended it is a 404.
+    A day after it has ended it is a 404.
     """
     return exports.get(export_id, by=principal())
 
@@ -127,7 +126,7 @@ def get_account_export(export_id: str) -> AccountExport:
 def delete_account_export(export_id: str) -> Response:
     """Delete an export of your account with its bundle.
 
-    For admins. One that is under way ends.
+    One that is under way ends.
     """
     exports.delete(export_id, by=principal())
     return Response(status=204)
@@ -136,12 +135,12 @@ def delete_account_export(export_id: str) -> Response:
 @blueprint.route("/export/<uuid:export_id>/download", methods=["GET"])
 @blueprint.response(200, schema=BYTES, content_type="application/octet-stream", example="(bytes)")
 @blueprint.fails(409, 503)
-@account_admin
+@account_admin(recent_sign_in=True, api_keys=False)
 def download_account_export(export_id: str) -> Response:
     """Download the bundle of an export.
 
-    For admins in `pii_access` with a recent sign-in (403 `recent_sign_in_required`), not for API
-    keys. Before it is ready it is a 409. The service may redirect to its storage.
+    Only for members of `pii_access`. Before it is ready it is a 409. The service may redirect to
+    its storage.
     """
     export = exports.ready(export_id, by=principal())
     return routes.send(exports.as_file(export, by=principal()))

@@ -11,7 +11,7 @@ from app.realtime.feed import service
 from app.records.routes.records import EXAMPLE as RECORD
 from app.types import JSONObject
 from app.web import fields
-from app.web.access import Access, allow
+from app.web.access import anonymous
 from app.web.blueprint import Blueprint
 from app.web.schemas import Schema, View
 from app.web.serialization import json_response
@@ -112,9 +112,9 @@ class FeedPage(View):
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(ChangeArgs, location="query")
 @blueprint.response(200, FeedPage, example=PAGE)
-@blueprint.fails(400, 403, 410)
+@blueprint.fails(410)
 @optimistic
-@allow(Access.ANONYMOUS)
+@anonymous
 def list_changes(args: JSONObject) -> Response:
     """List the changes of records, the oldest first.
 

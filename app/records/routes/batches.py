@@ -14,7 +14,7 @@ from app.records import batch
 from app.records.routes.records import EXAMPLE, RecordObject
 from app.types import JSONObject
 from app.web import fields
-from app.web.access import Access, allow
+from app.web.access import anonymous
 from app.web.blueprint import Blueprint
 from app.web.current_request import get_header
 from app.web.schemas import Schema, View
@@ -128,9 +128,9 @@ def refuse_conditions() -> None:
     example={"created": [], "updated": [EXAMPLE], "count": 1},
     description="With mode=upsert: all existed and were updated.",
 )
-@blueprint.fails(400, 403, 409, 413, 428)
+@blueprint.fails(409, 413, 428)
 @optimistic
-@allow(Access.ANONYMOUS)
+@anonymous
 def create_records(args: JSONObject, body: JSONObject, collection: str) -> Response:
     """Create many records.
 
@@ -154,9 +154,9 @@ def create_records(args: JSONObject, body: JSONObject, collection: str) -> Respo
     ChangedRecords, example={"records": [{"id": EXAMPLE["id"], "data": {"title": "Hello again"}}]}
 )
 @blueprint.response(200, UpdatedRecords, example={"updated": [EXAMPLE], "count": 1})
-@blueprint.fails(400, 403, 409, 413, 428)
+@blueprint.fails(409, 413, 428)
 @optimistic
-@allow(Access.ANONYMOUS)
+@anonymous
 def update_records(body: JSONObject, collection: str) -> Response:
     """Change fields of many records.
 
@@ -170,9 +170,9 @@ def update_records(body: JSONObject, collection: str) -> Response:
 @blueprint.route("/<collection>/batch", methods=["DELETE"])
 @blueprint.arguments(ChosenRecords, example={"ids": [EXAMPLE["id"]]})
 @blueprint.response(200, DeletedRecords, example={"deleted": [EXAMPLE["id"]], "count": 1})
-@blueprint.fails(400, 403, 409, 413, 428)
+@blueprint.fails(409, 413, 428)
 @optimistic
-@allow(Access.ANONYMOUS)
+@anonymous
 def delete_records(body: JSONObject, collection: str) -> Response:
     """Delete many records.
 

@@ -20,7 +20,7 @@ from app.records.routes.records import (
 from app.records.store.sizes import limit_size
 from app.types import JSONObject
 from app.web import fields
-from app.web.access import Access, allow, superadmin
+from app.web.access import anonymous, superadmin
 from app.web.blueprint import Blueprint
 from app.web.paging import Page, PageArgs, items_field, page_body
 from app.web.schemas import Schema, View, example
@@ -150,9 +150,9 @@ class HistoryArgs(PageArgs):
 @blueprint.route(f"{BY_ID}/history", methods=["GET"])
 @blueprint.arguments(HistoryArgs, location="query")
 @blueprint.response(200, RecordChangePage, example=PAGE)
-@blueprint.fails(400, 403, 413)
+@blueprint.fails(413)
 @optimistic
-@allow(Access.ANONYMOUS)
+@anonymous
 def list_record_changes(args: JSONObject, collection: str, record_id: str) -> Response:
     """List the changes of a record, the newest first.
 
@@ -170,9 +170,9 @@ def list_record_changes(args: JSONObject, collection: str, record_id: str) -> Re
 @blueprint.doc(parameters=[IF_MATCH, UNLESS_MATCH])
 @blueprint.arguments(RestoreBody, example={"audit_id": 41})
 @blueprint.response(200, RecordObject, example=RECORD)
-@blueprint.fails(400, 403, 409, 412, 428)
+@blueprint.fails(409, 412, 428)
 @optimistic
-@allow(Access.ANONYMOUS)
+@anonymous
 def restore_record(body: JSONObject, collection: str, record_id: str) -> Response:
     """Restore the state after an audit entry, as a new change.
 
@@ -187,9 +187,9 @@ def restore_record(body: JSONObject, collection: str, record_id: str) -> Respons
 
 @blueprint.route(f"{BY_ID}/erase", methods=["POST"])
 @blueprint.response(200, Erasure, example=ERASED)
-@blueprint.fails(403, 409, 428)
+@blueprint.fails(409, 428)
 @optimistic
-@allow(Access.ANONYMOUS)
+@anonymous
 def erase_record(collection: str, record_id: str) -> Response:
     """Erase a record for good.
 
@@ -203,7 +203,7 @@ def erase_record(collection: str, record_id: str) -> Response:
 
 @blueprint.route("/users/<uuid:user_id>/erase", methods=["POST"])
 @blueprint.response(200, Erasure, example=ERASED | {"message": "The user is erased."})
-@blueprint.fails(403, 409)
+@blueprint.fails(409)
 @superadmin
 def erase_user(user_id: str) -> Response:
     """Erase a user for good.

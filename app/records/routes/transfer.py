@@ -21,7 +21,7 @@ from app.records.transfer.archive_imports import ArchiveSource
 from app.records.transfer.sources import Source, TextSource
 from app.types import JSONObject
 from app.web import fields, json_input
-from app.web.access import Access, allow
+from app.web.access import anonymous
 from app.web.blueprint import Blueprint
 from app.web.current_request import get_g
 from app.web.schemas import TEXT, Schema, View
@@ -146,11 +146,11 @@ class RecordImport(View):
     example="(bytes)",
     description="The records, with the bytes of their files.",
 )
-@blueprint.fails(400, 403, 503)
+@blueprint.fails(503)
 @blueprint.doc(parameters=[stale_reads.HEADER])
 @optimistic
 @stale_reads.may_be_stale
-@allow(Access.ANONYMOUS)
+@anonymous
 def export_records(args: JSONObject, collection: str) -> Response:
     """Export all records of a list.
 
@@ -179,10 +179,10 @@ def export_records(args: JSONObject, collection: str) -> Response:
 @blueprint.route("/<collection>/import", methods=["POST"])
 @blueprint.arguments(ImportArgs, location="query")
 @blueprint.response(200, RecordImport, example={"imported": 2, "count": 2, "dry_run": False})
-@blueprint.fails(400, 403, 409, 413, 415, 422, 428, 503)
+@blueprint.fails(409, 413, 415, 422, 428, 503)
 @blueprint.doc(requestBody={"required": True, "content": FILES})
 @optimistic
-@allow(Access.ANONYMOUS)
+@anonymous
 def import_records(args: JSONObject, collection: str) -> Response:
     """Import records from a file, all or nothing.
 

@@ -6,6 +6,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.db import Base
+from app.db.policy import Audited, TablePolicy
 from app.db.types import Id, Text
 from app.types import JSONObject
 
@@ -20,6 +21,12 @@ class DirectoryUser(Base):
         ),
         sa.UniqueConstraint("account_id", "user_name_key"),
         sa.Index("ix_directory_users_external_id", "account_id", "external_id"),
+    )
+    __policy__ = TablePolicy(
+        # Names of people, which erasing a user could not find here.
+        audit=Audited(
+            ignored=("user_name_key",), hidden=("user_name", "external_id", "attributes")
+        ),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -43,6 +50,7 @@ class DirectoryGroup(Base):
         ),
         sa.Index("ix_directory_groups_external_id", "account_id", "external_id"),
     )
+    __policy__ = TablePolicy(audit=Audited())
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     group_id: Mapped[str] = mapped_column(Id, primary_key=True)

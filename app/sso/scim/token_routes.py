@@ -11,7 +11,7 @@ from app.auth.models import ScimToken
 from app.sso.scim import resources
 from app.sso.scim import tokens as scim_tokens
 from app.web import fields
-from app.web.access import account_admin, shows_secret
+from app.web.access import account_admin
 from app.web.blueprint import Blueprint
 from app.web.schemas import View, example
 
@@ -56,7 +56,7 @@ class CreatedScimToken(ScimTokenView):
 def list_scim_tokens() -> dict[str, object]:
     """List the SCIM tokens of your account.
 
-    For admins. The newest comes first.
+    The newest comes first.
     """
     tokens = scim_tokens.list_active(principal().require_account_id())
     return {"items": tokens, "base_url": base_url()}
@@ -64,16 +64,15 @@ def list_scim_tokens() -> dict[str, object]:
 
 @blueprint.route("", methods=["POST"])
 @blueprint.response(201, CreatedScimToken, example={"token": EXAMPLE})
-@blueprint.fails(403, 409)
-@account_admin
-@shows_secret
+@blueprint.fails(409)
+@account_admin(recent_sign_in=True, api_keys=False, shows_secret=True)
 def create_scim_token() -> dict[str, object]:
     """Create a SCIM token for the directory of your account.
 
-    For admins. With it a directory creates, changes and deletes users and groups of the account at
-    `/scim/v2`; it works nowhere else. The token is in this response and cannot be retrieved again.
-    An account has at most two, so that the directory can change to a new one (409). Needs a recent
-    sign-in (403 `recent_sign_in_required`); API keys cannot do this. The system account has none.
+    With it a directory creates, changes and deletes users and groups of the account at `/scim/v2`;
+    it works nowhere else. The token is in this response and cannot be retrieved again. An account
+    has at most two, so that the directory can change to a new one (409). The system account has
+    none.
     """
     token, text = scim_tokens.create(by=principal())
     return _with_text(token, text)
@@ -81,11 +80,11 @@ def create_scim_token() -> dict[str, object]:
 
 @blueprint.route("/<uuid:scim_token_id>", methods=["DELETE"])
 @blueprint.response(204)
-@account_admin
+@account_admin(api_keys=False)
 def revoke_scim_token(scim_token_id: str) -> Response:
     """Revoke a SCIM token; it stops working at once.
 
-    For admins; API keys cannot do this (403). The users and groups stay as they are.
+    The users and groups stay as they are.
     """
     scim_tokens.revoke(scim_token_id, by=principal())
     return Response(status=204)

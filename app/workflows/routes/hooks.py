@@ -123,8 +123,8 @@ class ExecutionView(View):
 def list_hooks(args: JSONObject) -> JSONObject:
     """List the hooks of the own account, oldest first.
 
-    For admins. Without workflows, which are a list of their own (`/workflows`). Header values are
-    `***`. With `X-Account-ID: *` superadmins get those of all accounts.
+    Without workflows, which are a list of their own (`/workflows`). Header values are `***`. With
+    `X-Account-ID: *` superadmins get those of all accounts.
     """
     hooks_, total = service.page(args, args["skip"], args["limit"], by=principal(), kind=HOOK)
     return page_body(_views(hooks_), total, args)
@@ -133,16 +133,15 @@ def list_hooks(args: JSONObject) -> JSONObject:
 @blueprint.route("", methods=["POST"])
 @blueprint.arguments(NewHook, example=NEW)
 @blueprint.response(201, HookView)
-@blueprint.fails(400, 409)
-@account_admin
+@blueprint.fails(409)
+@account_admin(api_keys=False)
 def create_hook(body: JSONObject) -> JSONObject:
     """Create a hook.
 
     Actions run like a workflow's steps: in order, with templates, with the rights of the user who
     last sent them, each completely or not at all. The condition on an event may use
     `trigger.record`, `record`, `previous` and the record's fields. An account has at most 50 hooks
-    (409 `limit_reached`). API keys cannot create or change hooks (403). Missing collections are
-    only `warnings`.
+    (409 `limit_reached`). Missing collections are only `warnings`.
     """
     return _view(hooks.create(body, by=principal()))
 
@@ -153,7 +152,7 @@ def create_hook(body: JSONObject) -> JSONObject:
 def get_hook(hook_id: str) -> JSONObject:
     """Get a hook.
 
-    For admins. Header values are `***`. The id of a workflow is a 404.
+    Header values are `***`. The id of a workflow is a 404.
     """
     return _view(service.get(hook_id, by=principal(), kind=HOOK))
 
@@ -161,8 +160,7 @@ def get_hook(hook_id: str) -> JSONObject:
 @blueprint.route("/<uuid:hook_id>", methods=["PATCH", "PUT"])
 @blueprint.arguments(ChangedHook, example={"enabled": False})
 @blueprint.response(200, HookView)
-@blueprint.fails(400)
-@account_admin
+@account_admin(api_keys=False)
 def update_hook(body: JSONObject, hook_id: str) -> JSONObject:
     """Change a hook; omitted properties keep their values.
 
@@ -179,8 +177,8 @@ def update_hook(body: JSONObject, hook_id: str) -> JSONObject:
 def delete_hook(hook_id: str) -> Response:
     """Delete a hook with its executions.
 
-    For admins. A background job deletes the executions with their logs, including active ones. This
-    cannot be undone.
+    A background job deletes the executions with their logs, including active ones. This cannot be
+    undone.
     """
     service.delete(hook_id, by=principal(), kind=HOOK)
     return Response(status=204)
@@ -193,8 +191,8 @@ def delete_hook(hook_id: str) -> Response:
 def toggle_hook(body: JSONObject, hook_id: str) -> JSONObject:
     """Enable or disable a hook.
 
-    For admins, also with API keys. A disabled hook cannot be started; executions that have started
-    continue. `enabled` sets the state, so that a repeated request changes nothing.
+    A disabled hook cannot be started; executions that have started continue. `enabled` sets the
+    state, so that a repeated request changes nothing.
     """
     return _view(service.toggle(hook_id, body.get("enabled"), by=principal(), kind=HOOK))
 
@@ -202,14 +200,14 @@ def toggle_hook(body: JSONObject, hook_id: str) -> JSONObject:
 @blueprint.route("/<uuid:hook_id>/trigger", methods=["POST"])
 @blueprint.arguments(TriggerBody, example={"order": 7}, required=False)
 @blueprint.response(202, StartedInstance, example={"message": "The hook is started."})
-@blueprint.fails(400, 409)
+@blueprint.fails(409)
 @account_admin
 def trigger_hook(body: JSONObject, hook_id: str) -> JSONObject:
     """Start a hook manually, whatever its trigger; actions see the body as `trigger`.
 
-    For admins. The condition of an event trigger is not checked. Runs in the background:
-    `instance_id` is that of the execution. Returns 409 `disabled` for a disabled hook, and 429
-    `limit_reached` if the account has 10,000 pending instances.
+    The condition of an event trigger is not checked. Runs in the background: `instance_id` is that
+    of the execution. Returns 409 `disabled` for a disabled hook, and 429 `limit_reached` if the
+    account has 10,000 pending instances.
     """
     id = service.trigger(hook_id, body, by=principal(), kind=HOOK)
     return {"message": "The hook is started.", "instance_id": id}

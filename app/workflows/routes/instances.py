@@ -166,8 +166,7 @@ class ResumedCount(Message):
 def list_instances_of_workflow(args: JSONObject, workflow_id: str) -> JSONObject:
     """List the instances of a workflow, newest first.
 
-    For admins. Without step logs. For the instances of a hook use `GET
-    /hooks/{hook_id}/executions`.
+    Without step logs. For the instances of a hook use `GET /hooks/{hook_id}/executions`.
     """
     workflow = service.get(workflow_id, by=principal())
     filters = {"status": args.get("status"), "workflow_id": workflow.id}
@@ -192,8 +191,8 @@ def list_instances(args: JSONObject) -> JSONObject:
 def get_instance(instance_id: str) -> JSONObject:
     """Get an instance with the log of its first 100 steps.
 
-    For admins. Also finds the instances of hooks. `step_logs` is ordered oldest first; `/step-logs`
-    has the rest.
+    Also finds the instances of hooks. `step_logs` is ordered oldest first; `/step-logs` has the
+    rest.
     """
     return _known_fields(instances.get(instance_id, by=principal()))
 
@@ -205,7 +204,7 @@ def get_instance(instance_id: str) -> JSONObject:
 def list_step_logs(args: JSONObject, instance_id: str) -> JSONObject:
     """List an instance's step log, oldest first.
 
-    For admins. One entry for each attempt of a step, and each pass of a loop.
+    One entry for each attempt of a step, and each pass of a loop.
     """
     logs, total = instances.step_logs(instance_id, args["skip"], args["limit"], by=principal())
     return page_body(logs, total, args)
@@ -270,9 +269,9 @@ def rerun_instance(body: JSONObject, instance_id: str) -> JSONObject:
 def resume_instances(body: JSONObject) -> JSONObject:
     """Resume all failed instances that match the filters.
 
-    For admins. The filters are those of the list of instances: without a body, all failed instances
-    of workflows, but not of hooks. Each continues at its failed step, in the background. `count` is
-    0 if none has failed, which is no error.
+    The filters are those of the list of instances: without a body, all failed instances of
+    workflows, but not of hooks. Each continues at its failed step, in the background. `count` is 0
+    if none has failed, which is no error.
     """
     count = instances.resume_all(_filter(body), by=principal())
     return {"message": "The failed instances are resumed.", "count": count}

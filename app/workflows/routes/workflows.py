@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import marshmallow as ma
@@ -13,14 +12,7 @@ from app import web
 from app.auth.guard import principal
 from app.types import JSONObject
 from app.web import fields
-from app.web.access import (
-    LARGEST_DOCUMENT,
-    account_admin,
-    across_accounts,
-    max_body,
-    public,
-    shows_secret,
-)
+from app.web.access import LARGEST_DOCUMENT, account_admin, public
 from app.web.blueprint import Blueprint
 from app.web.paging import OffsetArgs, page_body, page_of
 from app.web.schemas import Message, Schema, View, example
@@ -187,8 +179,8 @@ class StartedInstance(Message):
 def list_workflows(args: JSONObject) -> JSONObject:
     """List the workflows of the own account, oldest first.
 
-    For admins. Without hooks, which are a list of their own (`/hooks`). Header values are `***`.
-    With `X-Account-ID: *` superadmins get those of all accounts.
+    Without hooks, which are a list of their own (`/hooks`). Header values are `***`. With
+    `X-Account-ID: *` superadmins get those of all accounts.
     """
     workflows, total = service.page(args, args["skip"], args["limit"], by=principal())
     return page_body(_views(workflows), total, args)
@@ -197,9 +189,8 @@ def list_workflows(args: JSONObject) -> JSONObject:
 @blueprint.route("", methods=["POST"])
 @blueprint.arguments(NewWorkflow, example=NEW)
 @blueprint.response(201, WorkflowView)
-@blueprint.fails(400, 409)
-@partial(shows_secret, where=lambda answer: "token" in answer["trigger"])
-@account_admin
+@blueprint.fails(409)
+@account_admin(api_keys=False, shows_secret=lambda answer: "token" in answer["trigger"])
 def create_workflow(body: JSONObject) -> JSONObject:
     """Create a workflow.
 
@@ -233,8 +224,8 @@ def create_workflow(body: JSONObject) -> JSONObject:
     Steps run with the rights of the user who last sent them. Record steps are executed exactly
     once; requests and mails at least once, requests with the same `Idempotency-Key`. By default,
     mails go only to active members of the account at their verified addresses, at most 500 a day.
-    API keys cannot create or change workflows (403). Workflows that start each other stop at depth
-    8. An account has at most 50 workflows (409 `limit_reached`).
+    Workflows that start each other stop at depth 8. An account has at most 50 workflows (409
+    `limit_reached`).
     """
     return view(service.create(body, by=principal()))
 
@@ -245,9 +236,9 @@ def create_workflow(body: JSONObject) -> JSONObject:
 def get_workflow(workflow_id: str) -> JSONObject:
     """Get a workflow.
 
-    For admins. `trigger.token` is part of the address of a workflow with a webhook trigger, and its
-    only credential; read-only API keys do not get it. Header values are `***`. The id of a hook is
-    a 404.
+    `trigger.token` is part of the address of a workflow with a webhook trigger, and its only
+    credential; read-only API keys do not get it. Header values are `***`. The id of a hook is a
+    404.
     """
     return view(service.get(workflow_id, by=principal()))
 
@@ -255,8 +246,7 @@ def get_workflow(workflow_id: str) -> JSONObject:
 @blueprint.route("/<uuid:workflow_id>", methods=["PUT", "PATCH"])
 @blueprint.arguments(ChangedWorkflow, example={"steps": STEPS})
 @blueprint.response(200, WorkflowView)
-@blueprint.fails(400)
-@account_admin
+@account_admin(api_keys=False)
 def update_workflow(body: JSONObject, workflow_id: str) -> JSONObject:
     """Change a workflow; omitted properties keep their values.
 
@@ -273,8 +263,8 @@ def update_workflow(body: JSONObject, workflow_id: str) -> JSONObject:
 def delete_workflow(workflow_id: str) -> Response:
     """Delete a workflow with its instances.
 
-    For admins. A background job deletes the instances with their logs, including active ones. This
-    cannot be undone.
+    A background job deletes the instances with their logs, including active ones. This cannot be
+    undone.
     """
     service.delete(workflow_id, by=principal())
     return Response(status=204)
@@ -283,7 +273,6 @@ def delete_workflow(workflow_id: str) -> Response:
 @blueprint.route("/<uuid:workflow_id>/toggle", methods=["PATCH"])
 @blueprint.arguments(ToggleBody, example={"enabled": False}, required=False)
 @blueprint.response(200, WorkflowView)
-@blueprint.fails(400)
 @account_admin
 def toggle_workflow(body: JSONObject, workflow_id: str) -> JSONObject:
     """Enable or disable a workflow.
@@ -297,7 +286,7 @@ def toggle_workflow(body: JSONObject, workflow_id: str) -> JSONObject:
 @blueprint.route("/<uuid:workflow_id>/trigger", methods=["POST"])
 @blueprint.arguments(TriggerBody, example={"order": 7}, required=False)
 @blueprint.response(202, StartedInstance, example=STARTED)
-@blueprint.fails(400, 409)
+@blueprint.fails(409)
 @account_admin
 def trigger_workflow(body: JSONObject, workflow_id: str) -> JSONObject:
     """Start a workflow manually, whatever its trigger.
@@ -313,9 +302,7 @@ def trigger_workflow(body: JSONObject, workflow_id: str) -> JSONObject:
 @callers.arguments(TriggerBody, example={"order": 7}, required=False)
 @callers.response(202, StartedInstance, example=STARTED)
 @callers.fails(400)
-@max_body(LARGEST_DOCUMENT)
-@public
-@across_accounts
+@public(max_body=LARGEST_DOCUMENT, across_accounts=True)
 def trigger_by_webhook(body: JSONObject, token: str) -> JSONObject:
     """Start the workflow of a token, which is the credential.
 
