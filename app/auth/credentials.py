@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 
 import sqlalchemy as sa
 
@@ -18,6 +19,7 @@ from app.context import tenancy
 from app.db import versioned_cache
 from app.db.prepared import PreparedStatement
 
+MAX_CALLERS = 1_000
 USE_INTERVAL = timedelta(minutes=5)
 """How often the last use of a console session is recorded."""
 
@@ -44,14 +46,18 @@ def console_principal(secret: str, *, records_use: bool = True) -> tuple[Princip
         return None
     if records_use and now - last_used_at >= USE_INTERVAL:
         _record_use(account.id, session_id, now)
-    caller = replace(
-        principal,
-        session_id=session_id,
-        session_ends_at=ends_at,
-        auth_time=(authenticated_at or created_at).timestamp(),
-        mfa=mfa,
+    auth_time = (authenticated_at or created_at).timestamp()
+    return _in_session(principal, session_id, ends_at, auth_time, mfa), session_id
+
+
+@lru_cache(MAX_CALLERS)
+def _in_session(
+    principal: Principal, session_id: str, ends_at: datetime, auth_time: float, mfa: bool
+) -> Principal:
+    # One object for all requests of a session: what is memoized by caller, such as access, lasts.
+    return replace(
+        principal, session_id=session_id, session_ends_at=ends_at, auth_time=auth_time, mfa=mfa
     )
-    return caller, session_id
 
 
 def _record_use(account_id: str, session_id: str, now: datetime) -> None:

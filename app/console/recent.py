@@ -17,7 +17,7 @@ from app.audit.append import CREATE, DELETE
 from app.collections import table as tables
 from app.collections.definitions import ByFormerName, Definition
 from app.console.admin.audit_names import KINDS
-from app.console.records import references
+from app.console.records import display, references
 from app.console.shell.scopes import AccountScope
 from app.db import Base
 from app.web.languages import gettext, lazy_gettext
@@ -129,7 +129,7 @@ def _names(
         if query is not None
     ]
     named = db.connection().execute(sa.union_all(*found)) if found else ()
-    return {(row.of, row.id): references.shorten(row.label) for row in named if row.label}
+    return {(row.of, row.id): display.shorten(row.label) for row in named if row.label}
 
 
 def _name_query(table: str, ids: Sequence[str], account_id: str) -> sa.Select[Any]:

@@ -153,6 +153,15 @@ def _described(view: Any, rule: str, codes: set[int]) -> Any:
     return view
 
 
+def _with_access(doc: JSONObject, doc_info: JSONObject, **options: object) -> JSONObject:
+    """Begin the description with who may call the operation."""
+    docstring = doc_info["docstring"]
+    parts = (openapi_text.access_sentences(doc_info["access"]), docstring.get("description"))
+    if any(parts):
+        docstring["description"] = " ".join(filter(None, parts))
+    return doc
+
+
 def _with_examples(doc: JSONObject, doc_info: JSONObject, **options: object) -> JSONObject:
     """Derive the examples of bodies; of a response, all that `example` does not tell."""
     for body in doc_info.get("arguments", {}).get("parameters", ()):
@@ -165,15 +174,6 @@ def _with_examples(doc: JSONObject, doc_info: JSONObject, **options: object) -> 
                 told = response.setdefault("example", example_of(schema))
                 if isinstance(told, dict):
                     response["example"] = example_of(schema) | told
-    return doc
-
-
-def _with_access(doc: JSONObject, doc_info: JSONObject, **options: object) -> JSONObject:
-    """Begin the description with who may call the operation."""
-    docstring = doc_info["docstring"]
-    parts = (openapi_text.access_sentences(doc_info["access"]), docstring.get("description"))
-    if any(parts):
-        docstring["description"] = " ".join(filter(None, parts))
     return doc
 
 

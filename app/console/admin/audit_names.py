@@ -26,7 +26,7 @@ from app.collections.definitions import ByFormerName, Definition
 from app.collections.models import Collection
 from app.console.admin import audit_columns
 from app.console.records import references
-from app.console.records.display import display
+from app.console.records.display import MAX_LABEL_LENGTH, display
 from app.console.records.writers import ACTORS
 from app.console.shell.excerpts import Excerpt, differences
 from app.console.shell.lists import UrlArgs
@@ -363,7 +363,7 @@ class Names:
         found = next((str(values[name]) for name in columns if values.get(name)), None)
         if found is None or set(found) == {"*"}:
             return None
-        return found[: references.MAX_LABEL_LENGTH]
+        return found[:MAX_LABEL_LENGTH]
 
     def _url(self, change: Change, collection: Definition | None) -> str | None:
         table, id = change.table_name, change.record_id

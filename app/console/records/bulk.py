@@ -12,7 +12,6 @@ from flask import Response, request
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.console.records import (
-    deleted_records,
     files,
     list_state,
     picker,
@@ -69,7 +68,7 @@ def delete_selection(account_id: str, name: str) -> Page | BaseResponse:
     except AppError as error:
         problems = _explain(form, error, names)
         return _page("delete", scope, form, names, problems)
-    deleted_records.store(scope, names)
+    list_state.remember_deleted(scope, names)
     notice = ngettext(
         "%(count)s record is deleted.",
         "%(count)s records are deleted.",
@@ -86,7 +85,7 @@ def restore_selection(account_id: str, name: str) -> BaseResponse:
     try:
         signing.sign(scope, Form())
     except AppError as error:
-        deleted_records.store(scope, ids)
+        list_state.remember_deleted(scope, ids)
         return list_state.redirect_to_list(error_texts.translate(error.message), scope)
     failures = _restore(scope, ids)
     count = len(ids) - len(failures)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from flask import request, url_for
 
 from app.collections.access import Access
 from app.collections.fields import Field
 from app.collections.fields.face import Face
-from app.console.records import references
+from app.console.records import display, references
 from app.console.shell.lists import Listing
 from app.console.shell.scopes import CollectionScope
 from app.types import JSONMapping
@@ -37,14 +38,16 @@ class Column:
 
 def name_field(access: Access) -> str | None:
     """The field that names a record, and heads the first column."""
-    return next(iter(references.label_fields(access)), None)
+    return next(iter(display.label_fields(access)), None)
 
 
+@lru_cache(display.MAX_CACHED)
 def readable_fields(access: Access) -> list[str]:
     """The declared fields that the caller may see."""
     return [name for name in access.definition.declared if name in access.readable]
 
 
+@lru_cache(display.MAX_CACHED)
 def default(access: Access) -> list[str]:
     """The columns that fit beside the name: short values first, long texts last."""
     named = name_field(access)
@@ -101,6 +104,7 @@ def shown(access: Access) -> list[str]:
     return [*([named] if named else []), *(requested(access) or default(access))]
 
 
+@lru_cache(display.MAX_CACHED)
 def choosable(access: Access) -> list[str]:
     """All columns to choose from: the field that names a record is always the first one."""
     names = dict.fromkeys((*readable_fields(access), *access.readable))

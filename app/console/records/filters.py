@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from flask import request
 
@@ -12,7 +13,7 @@ from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections.access import Access
 from app.collections.fields import Field, InvalidValue
-from app.console.records import expressions, references
+from app.console.records import display, expressions, references
 from app.console.shell.excerpts import Excerpt, excerpt
 from app.console.shell.forms import Form
 from app.errors import InvalidValues, problem
@@ -132,15 +133,17 @@ def expression_problems(text: str, access: Access) -> list[JSONObject]:
     return []
 
 
+@lru_cache(display.MAX_CACHED)
 def offered_fields(access: Access) -> Mapping[str, Field]:
     """The fields that a condition may name."""
     return {name: field for name, field in access.comparable.items() if field.face.comparisons}
 
 
+@lru_cache(display.MAX_CACHED)
 def searched_fields(access: Access) -> list[str]:
     """The text fields that a condition without a field searches."""
     offered = offered_fields(access)
-    return [name for name in references.label_fields(access) if name in offered]
+    return [name for name in display.label_fields(access) if name in offered]
 
 
 def control(field: Field | None) -> Control:
@@ -218,7 +221,7 @@ def _reference_condition(access: Access, name: str, operator: str, text: str) ->
     """A condition on the name of the record that a reference points to."""
     target = access.definition.target(name)
     view = accesses.if_open(access.caller, target, "view") if target else None
-    fields = references.label_fields(view)[: references.MAX_SEARCHED_FIELDS] if view else []
+    fields = display.label_fields(view)[: references.MAX_SEARCHED_FIELDS] if view else []
     if not fields or operator not in NAME_PATTERNS:
         raise InvalidValue(
             "filter_invalid", gettext("Its records cannot be found by name: enter an id.")

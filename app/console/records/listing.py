@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -19,19 +19,17 @@ from app.collections.access import Access
 from app.collections.definitions import Definition
 from app.console.records import (
     columns,
-    deleted_records,
     file_previews,
     filters,
     list_state,
     operation_names,
     picker,
     record_form,
-    references,
     row_edit,
     saved_views,
     writers,
 )
-from app.console.records.display import display
+from app.console.records.display import display, label, label_fields
 from app.console.records.filters import FilterForm
 from app.console.records.models import SavedView
 from app.console.records.row_edit import RowEdit
@@ -126,28 +124,36 @@ def _newest_times(scope: AccountScope, collections: Sequence[Definition]) -> dic
 def show_records(account_id: str, name: str) -> Page | BaseResponse:
     """The records of a collection that the caller may list; at first, in the default view."""
     scope = scopes.collection_scope(account_id, name)
-    default = None if request.args else saved_views.get_default(scope.collection, scope.by)
+    views = saved_views.get_all(scope.collection, scope.by)
+    default = None if request.args else saved_views.default_of(views, scope.by)
     if default is not None:
         url_args = {**scope.url_args, **(saved_views.query(default) or ALL)}
         return redirect(url_for("console.show_records", **url_args))
     access, record_id = scope.access(scope.collection, "list"), request.args.get("edit", "")
-    edit = row_edit.open_row(scope, record_id, columns.shown(access)) if access else None
-    return render_list(scope, edit)
+    edit = None
+    if access and record_id:
+        edit = row_edit.open_row(scope, record_id, columns.shown(access))
+    return render_list(scope, views, edit)
 
 
-def render_list(scope: CollectionScope, edit: RowEdit | None = None) -> Page:
+def render_list(
+    scope: CollectionScope, views: Sequence[SavedView], edit: RowEdit | None = None
+) -> Page:
     """The list of the query string, with one row as a form."""
     access, form = scope.access(scope.collection, "list"), filters.from_request()
     context: TemplateContext = {"ask": scopes.ASK_SUPERADMINS, "access": access}
     context["at"] = scope.url_args
     if access is not None:
         context |= _list_context(scope, access, form)
-        context |= _views_context(scope, context["listing"])
+        context |= _views_context(scope, context["listing"], views)
         context |= _edit_context(scope, context["listing"], edit)
+        names = label_fields(access)
+        labels = [label(record, names) for record in context["listing"].items]
+        context["rows"] = list(zip(context["listing"].items, labels, strict=True))
     opened = scope.allowed_operations(scope.collection)
     deleted = request.args.get(list_state.DELETED, "") if "create" in opened else ""
     context["deleted"] = deleted if UuidPath.accepts(deleted) else None
-    context["deleted_ids"] = deleted_records.pop(scope) if "create" in opened else ()
+    context["deleted_ids"] = list_state.pop_deleted(scope) if "create" in opened else ()
     page, status = form.render("console/records/list.html", scope=scope, opened=opened, **context)
     return page, edit.form.status if edit and edit.form.status != 200 else status
 
@@ -199,7 +205,6 @@ def _list_context(scope: CollectionScope, access: Access, form: FilterForm) -> T
         "listing": listing,
         "named": columns.column(access, listing, named, sort) if named else None,
         "columns": [columns.column(access, listing, name, sort) for name in names],
-        "name_of": partial(references.label, names=references.label_fields(access)),
         "sort": sort,
         "widths": listing.filters.get("width", ()),
         "min_width": columns.MIN_PIXELS,
@@ -212,17 +217,21 @@ def _list_context(scope: CollectionScope, access: Access, form: FilterForm) -> T
         "control": filters.control,
         "filter_labels": filters.labels(form, access, scope.by),
         "labels": columns.labels(scope, access, listing.items, names),
-        "writers": writers.names(scope, _named_writers(listing.items, names)),
-        **file_previews.context(),
+        "writers": _writers(scope, listing.items, names),
+        **(file_previews.context() if scope.collection.files else {}),
         "display": display,
         "files_in": file_previews.files_in,
         "newest_change": newest_change,
     }
 
 
-def _named_writers(rows: Sequence[JSONMapping], names: Sequence[str]) -> Sequence[JSONMapping]:
+def _writers(
+    scope: CollectionScope, rows: Sequence[JSONMapping], names: Sequence[str]
+) -> Mapping[str, str]:
     shown = set(writers.FIELDS) & set(names)
-    return [{name: row[name] for name in shown} for row in rows] if shown else ()
+    if not shown:
+        return {}
+    return writers.names(scope, [{name: row[name] for name in shown} for row in rows])
 
 
 def query_args(form: FilterForm, access: Access, requested: Sequence[str]) -> JSONObject:
@@ -254,8 +263,9 @@ def _edit_context(
     return {**context, "edit": edit, "edit_id": edit.record["id"], "close_url": close}
 
 
-def _views_context(scope: CollectionScope, listing: Listing) -> TemplateContext:
-    views = saved_views.get_all(scope.collection, scope.by)
+def _views_context(
+    scope: CollectionScope, listing: Listing, views: Sequence[SavedView]
+) -> TemplateContext:
     links = [
         ViewLink(
             view,

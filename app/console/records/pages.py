@@ -15,11 +15,10 @@ from app.console.records import (
     neighbours,
     picker,
     record_form,
-    references,
     related,
     writers,
 )
-from app.console.records.display import display
+from app.console.records.display import display, label, label_fields
 from app.console.records.listing import COLLECTION
 from app.console.records.record_form import RecordForm
 from app.console.shell import idempotent_forms, scopes, signing
@@ -262,5 +261,5 @@ def _file_context(scope: CollectionScope, form: RecordForm, shown: JSONMapping) 
 
 
 def _title(access: Access | None, record: RecordView | None, record_id: str) -> str:
-    names = references.label_fields(access) if access else ()
-    return references.label(record or {"id": record_id}, names)
+    names = label_fields(access) if access else ()
+    return label(record or {"id": record_id}, names)

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from flask import request
 
@@ -15,7 +16,7 @@ from app.collections.access import Access
 from app.collections.fields import Field, FileField, InvalidValue
 from app.collections.fields.file import MOST_FILES
 from app.collections.fields.select import MAX_CHOICES
-from app.console.records import file_previews
+from app.console.records import display, file_previews
 from app.console.records.references import Hits
 from app.console.shell import json_texts
 from app.console.shell.forms import Form
@@ -174,6 +175,7 @@ def _iter_widgets(access: Access, values: JSONMapping | None) -> Iterator[Widget
             yield Widget(spec, _kind(spec, input_text(spec, (values or {}).get(name))))
 
 
+@lru_cache(display.MAX_CACHED)
 def editable_at_once(access: Access | None) -> list[str]:
     """The fields that can get one value in several records."""
     if access is None:

@@ -9,7 +9,7 @@ from flask import url_for
 
 from app.collections import access, definitions
 from app.collections.definitions import Definition
-from app.console.records import references
+from app.console.records import display
 from app.console.records.references import Hits
 from app.console.shell.lists import UrlArgs
 from app.console.shell.scopes import CollectionScope
@@ -64,5 +64,5 @@ def _search(scope: CollectionScope, other: Definition, field: str, record_id: st
         rows, _ = service.page(other.name, query, by=scope.by)
     except AppError:  # the rule was just closed
         return []
-    names = references.label_fields(access.for_operation(scope.by, other, "list"))
-    return [(row["id"], references.label(row, names)) for row in rows]
+    names = display.label_fields(access.for_operation(scope.by, other, "list"))
+    return [(row["id"], display.label(row, names)) for row in rows]

@@ -9,7 +9,7 @@ from flask import url_for
 
 from app.collections import access, definitions
 from app.collections.definitions import Definition
-from app.console.records import expressions, listing, references
+from app.console.records import display, expressions, listing, references
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError
 from app.records import service
@@ -40,7 +40,7 @@ def search(text: str, scope: AccountScope) -> Iterator[CollectionHits]:
         if access.is_open(scope.by, collection, "list")
     ]
     texts = [
-        (collection, references.label_fields(access.for_operation(scope.by, collection, "list")))
+        (collection, display.label_fields(access.for_operation(scope.by, collection, "list")))
         for collection in listed
     ]
     searched = [
@@ -73,7 +73,7 @@ def _search_collection(
         rows = []
     hits = [
         (
-            references.label(row, names),
+            display.label(row, names),
             url_for("console.show_record", record_id=row["id"], **url_args),
         )
         for row in rows

@@ -160,6 +160,12 @@ blueprint.add_app_template_test(clock.is_due, "due")
 blueprint.add_app_template_global(password_hint.password_hint)
 
 
+@blueprint.app_template_global()
+def has_outbox() -> bool:
+    """Whether mails are read in the console instead of being sent."""
+    return mail.is_saved_to_files() and not config.current().production
+
+
 @blueprint.app_context_processor
 def template_context() -> dict[str, object]:
     """The variables that the templates of pages may use."""
@@ -171,7 +177,6 @@ def template_context() -> dict[str, object]:
     return {
         "caller": caller,
         "setup_holder": holder,
-        "has_outbox": mail.is_saved_to_files() and not config.current().production,
         "shell": navigation.Shell(caller) if caller else None,
         "theme": theme.chosen(),
         "themes": theme.THEMES,

@@ -62,7 +62,7 @@ def retry_stale(view: View) -> View:
     def run(*args: object, **options: object) -> object:
         for _ in range(MAX_ATTEMPTS):
             try:
-                with versioned_cache.reloading():
+                with versioned_cache.reloading(unless_current=True):
                     return view(*args, **options)
             except (versioned_cache.Stale, DBAPIError) as error:
                 _reload_caller(error)
@@ -75,7 +75,7 @@ def retry_stale_steps(steps: Callable[[], Iterator[Step]]) -> Iterator[Step]:
     """The same for a generator that works in one transaction: it may start again."""
     for _ in range(MAX_ATTEMPTS):
         try:
-            with versioned_cache.reloading():
+            with versioned_cache.reloading(unless_current=True):
                 yield from steps()
             return
         except (versioned_cache.Stale, DBAPIError) as error:
@@ -109,7 +109,7 @@ def authorize() -> Any:
         return None
     if current is not None:
         _check_access(current, page)
-        return resubmit.restore_form()
+        return resubmit.restore_form() if request.method == "POST" else None
     if page.setup and cookie_name(SETUP_COOKIE) in request.cookies:
         return redirect(url_for("console.show_setup"), 303)
     saved = resubmit.encode_form()

@@ -66,7 +66,7 @@ def lacks_file(text: str) -> bool:
 
 def restore_form() -> ResponseReturnValue | None:
     """The page with the saved form of this request; None if it carries none."""
-    form = _decode(request.form.get(FIELD, "")) if request.method == "POST" else None
+    form = _decode(request.form.get(FIELD, ""))
     if form is None or form.path != request.full_path.rstrip("?"):
         return None
     request.form = ImmutableMultiDict([(name, value) for name, value in form.values])
