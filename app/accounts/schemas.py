@@ -151,16 +151,15 @@ class RoleView(View):
 RolePage = page_of(RoleView)
 
 
-class NewRole(Schema):
-    name = fields.Text(longest=100, required=True, shortest=1)
-    description = fields.Text(longest=1000, allow_none=True)
-
-
 class ChangedRole(Schema):
     """The properties of a role or group to change."""
 
     name = fields.Text(longest=100, shortest=1)
     description = fields.Text(longest=1000, allow_none=True)
+
+
+class NewRole(ChangedRole):
+    requires = ("name",)
 
 
 PROVISIONING = (

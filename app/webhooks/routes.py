@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import marshmallow as ma
 from flask import Response
 
@@ -38,15 +36,6 @@ NEW = {
 }
 ANSWER = {"response_body": "ok", "error": None}
 TEST = {"success": True, "status_code": 200, **ANSWER, "duration_ms": 87}
-
-
-def _events(**options: Any) -> object:
-    return ma.fields.List(
-        fields.Choice(OPERATIONS),
-        validate=ma.validate.Length(1, 10),
-        **options,
-        metadata={"description": "Any of create, update and delete."},
-    )
 
 
 def _headers() -> object:
@@ -145,7 +134,11 @@ class WebhookArgs(PageArgs):
 class ChangedWebhook(Schema):
     url = fields.Text(shortest=1, longest=2048, metadata=fields.URI)
     collection = fields.Text(shortest=1, longest=100, metadata=NAME_PATTERN)
-    events = _events()
+    events = ma.fields.List(
+        fields.Choice(OPERATIONS),
+        validate=ma.validate.Length(1, 10),
+        metadata={"description": "Any of create, update and delete."},
+    )
     secret = fields.Text(
         longest=256,
         allow_none=True,
@@ -171,9 +164,7 @@ class ChangedWebhook(Schema):
 
 
 class NewWebhook(ChangedWebhook):
-    url = fields.Text(shortest=1, longest=2048, required=True, metadata=fields.URI)
-    collection = fields.Text(shortest=1, longest=100, required=True, metadata=NAME_PATTERN)
-    events = _events(required=True)
+    requires = ("url", "collection", "events")
 
 
 class RotatedSecret(View):
