@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from flask import Request
 
 from app import config
-from app.auth import api_keys, credentials, stream_credentials, stream_tickets, tokens
+from app.auth import api_keys, stream_credentials, stream_tickets, tokens
 from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.auth.stream_credentials import StreamCredential
@@ -103,7 +103,7 @@ def _signed_in(credential: str) -> Principal:
     if credential.startswith(api_keys.PREFIX):
         return api_keys.authenticate(credential, get_request().remote_addr)
     claims = tokens.read(credential, tokens.ACCESS)
-    caller = credentials.token_principal(claims)
+    caller = tokens.principal_of(claims)
     # Compares ids, as `iat` has a resolution of seconds only.
     if caller is None or claims["jti"] < caller.min_token_id:
         raise Unauthorized("The token is no longer valid.")
